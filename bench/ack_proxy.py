@@ -1,14 +1,13 @@
-"""A proxy in front of a master's replication port that makes acks late and nothing else. A program, not a module.
+"""A proxy in front of a master's replication port that only delays acks. A program, not a module.
 
     python bench/ack_proxy.py --master-port 10912          prints "PORT CONTROL_PORT" when it listens
 
-    master ---- log ----> slave       as it comes, from socket to socket inside the kernel
+    master ---- log ----> slave       forwarded at once, from socket to socket inside the kernel
     master <--- acks ---- slave       each read held for the delay, in order; any number are held at once
 
-So it adds distance and takes no bandwidth: an ack that comes while another is held is held beside it and not behind
-it. The delay is 0 at first; a line with milliseconds on a connection to the control port changes it for what comes
-later. Threads that sleep are used instead of an event loop, whose timers are a millisecond coarse: a fifth of what is
-measured.
+So it adds latency without limiting the bandwidth: acks are delayed concurrently, not one after the other. The delay is
+0 at first; a line with milliseconds on a connection to the control port changes it for later acks. Sleeping threads are
+used instead of an event loop, whose timers have a resolution of a millisecond: a fifth of the measured delay.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from typing import Final, final
 PIPE_BYTES: Final = 1 << 20
 ACK_BYTES: Final = 1 << 16
 HELD_MAX: Final = 1 << 16
-"""Reads that are held at once; more wait in the socket."""
+"""The maximum number of reads that are delayed at once; more wait in the socket."""
 DELAY_MS_MAX: Final = 60_000.0
 
 
 @final
 class Delay:
-    """What every ack waits, shared by all connections. An int is read and written whole."""
+    """The delay of every ack, shared by all connections. An int is read and written atomically."""
 
     def __init__(self) -> None:
         self.ns = 0
 
     def set_ms(self, text: str) -> None:
-        """Raises ValueError out of bounds."""
+        """Set the delay. Raises ValueError out of bounds."""
         milliseconds = float(text)
         if not 0 <= milliseconds <= DELAY_MS_MAX:
             raise ValueError(f"the delay must be from 0 to {DELAY_MS_MAX:.0f} ms, not {text}")
@@ -49,7 +48,7 @@ class Delay:
 
 @final
 class Link:
-    """One slave and the master: a thread carries the log, one takes acks in, one gives them out."""
+    """One slave and the master: one thread forwards the log, one receives acks, one sends them on."""
 
     def __init__(self, slave: socket.socket, master: socket.socket, delay: Delay) -> None:
         self._slave = slave
@@ -102,7 +101,7 @@ def listen() -> socket.socket:
 
 
 def accept_slaves(listener: socket.socket, master_port: int, delay: Delay) -> None:
-    """Each slave gets a connection of its own to the master; one that cannot be had is a closed one."""
+    """Give each slave a connection of its own to the master; if that fails, the slave's connection is closed."""
     while True:
         slave, _ = listener.accept()
         try:
@@ -114,7 +113,7 @@ def accept_slaves(listener: socket.socket, master_port: int, delay: Delay) -> No
 
 
 def accept_orders(listener: socket.socket, delay: Delay) -> None:
-    """One line a connection."""
+    """Read one line with a delay from each connection."""
     while True:
         control, _ = listener.accept()
         with control, contextlib.suppress(OSError):
@@ -139,6 +138,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # Taken by sigwait, in whichever thread they would have ended.
+    # The signals are taken by sigwait; otherwise they would end any of the threads.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     sys.exit(main())

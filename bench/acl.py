@@ -1,9 +1,9 @@
 """`make bench-acl`: what access control costs a send, beside the same send without it.
 
 Two brokers with empty stores, one with access control, take the same load in turn: requests of code 310, each with a
-fresh unique id, and for the guarded one each signed by the load generator as RocketMQ's clients sign. The figure is the
-ratio of CPU per message, medians of the repetitions; the goal is the issue's, at most 1.5. That the guard is really
-there is checked first: an unsigned load must be refused to the last message, or the figures mean nothing.
+new unique id, and for the guarded one each signed by the load generator as RocketMQ's clients sign. The figure is the
+ratio of CPU per message, medians of the repetitions; the goal is at most 1.5. That access control is really
+active is checked first: every message of an unsigned load must be refused, or the figures mean nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PROBE: Final = Timing(warm_up_ms=0, duration_ms=100)
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """One load on both brokers."""
+    """The figures of one load on both brokers."""
 
     mode: Mode
     body_bytes: int
@@ -43,13 +43,13 @@ class Pair(msgspec.Struct, frozen=True):
 
     @property
     def goal(self) -> Goal:
-        """CPU per message with access control, in units of without."""
+        """The goal of the CPU per message with access control, as a multiple of the cost without."""
         text = f"CPU per message with access control, mode {self.mode.name}, body {self.body_bytes} B"
         return Goal(text=text, limit=RATIO_MAX, measured=cpu_ratio(self.on, self.off), unit="x off")
 
 
 class Results(msgspec.Struct, frozen=True):
-    """Everything, as written to the results file."""
+    """All results, as written to the results file."""
 
     started_at: str
     machine: Machine
@@ -60,13 +60,13 @@ class Results(msgspec.Struct, frozen=True):
 
 
 def write_accounts(path: Path, secret: str) -> Path:
-    """One account that may publish to every topic."""
+    """Write an account that may publish to every topic."""
     path.write_text(f"accounts:\n  - accessKey: {ACCESS_KEY}\n    secretKey: {secret}\n    defaultTopicPerm: PUB\n")
     return path
 
 
 def expect_refusal(load: LoadGenerator, mode: Mode, target: Target) -> None:
-    """Raises BenchmarkFailed when the guarded broker takes requests that nobody has signed."""
+    """Raise BenchmarkFailed if the guarded broker accepts unsigned requests."""
     unsigned = msgspec.structs.replace(target, account=None)
     report = load.run(mode, 128, header="json", target=unsigned, timing=PROBE).report
     if report.messages or set(report.refused_by_code) != {"16"}:
@@ -74,7 +74,7 @@ def expect_refusal(load: LoadGenerator, mode: Mode, target: Target) -> None:
 
 
 def measure(modes: Sequence[Mode], bodies_bytes: Sequence[int], repetitions: int, timing: Timing) -> list[Pair]:
-    """Both brokers under every load, in turn."""
+    """Measure both brokers under every load, in turn."""
     cores = hand_out_cores(os.sched_getaffinity(0))
     load = LoadGenerator(build(), core=cores.load)
     secret = secrets.token_hex(16)
@@ -100,7 +100,7 @@ def measure(modes: Sequence[Mode], bodies_bytes: Sequence[int], repetitions: int
 
 
 def print_pairs(console: Console, pairs: Sequence[Pair]) -> None:
-    """What a person reads."""
+    """Print the table of results."""
     table = Table(title="sends without and with access control", title_justify="left")
     for heading in ("mode", "body", "access control", "msgs/s", "p50 us", "p99 us", "CPU us/msg", "x off"):
         table.add_column(heading, justify="right")

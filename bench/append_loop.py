@@ -1,11 +1,11 @@
-"""One run of the append tail, in a process of its own: a paced loop of appends, and how long each call took.
+"""One run of the append tail, in a process of its own: a paced loop of appends, with the duration of each call.
 
     python bench/append_loop.py '{"medium": "tmpfs", ...}'          a LoopPlan; prints a LoopReport
 
-The loop stands for the broker's event loop: it waits with the interpreter let go, builds the drafts of one pass as the
-send path does, and appends them in one call; what the helper threads have done is acted on in between, as the broker
-does. Calls are due at fixed moments: one that takes long makes the next ones late and never fewer. Only the call itself
-is timed, with the medium "control" exactly as with all others.
+The loop imitates the broker's event loop: it waits without the interpreter lock, builds the drafts of one pass as the
+send path does, and appends them in one call; progress of the helper threads is handled in between, as the broker does.
+Calls are due at fixed times: a slow call delays the next ones but does not reduce their number. Only the call itself is
+timed, with the medium "control" exactly as with all others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PR_SET_TIMERSLACK: Final = 29
 
 
 class Progress:
-    """Set by helper threads, looked at by the loop."""
+    """A flag that helper threads set and the loop checks."""
 
     def __init__(self) -> None:
         self.is_new = False
@@ -43,7 +43,7 @@ class Progress:
 
 
 def store_settings(plan: LoopPlan) -> StoreSettings:
-    """Everything at its default but the buffer and the flush."""
+    """Return default settings except for the buffer and the flush."""
     pool = PoolSettings()
     if plan.medium not in ("control", "none"):
         pool = PoolSettings(is_enabled=True, buffers_count=plan.buffers_count, path=plan.pool_path)
@@ -56,7 +56,7 @@ def store_settings(plan: LoopPlan) -> StoreSettings:
 
 
 def fail(error: Exception) -> None:
-    """A store that cannot write is no measurement."""
+    """End the run, because a store that cannot write gives no measurement."""
     print(f"the store failed: {error}", file=sys.stderr, flush=True)
     os._exit(1)
 
@@ -84,7 +84,8 @@ class Loop:
         self._number = 0
 
     def run(self, seconds: float) -> tuple[array[int], int]:
-        """Append for so long: nanoseconds of each call, and the most that a call was late."""
+        """Append for the given time; return the duration of each call and the maximum delay of a call, in
+        nanoseconds."""
         plan, progress = self._plan, self._progress
         messages_per_call = plan.messages_per_call
         count = int(plan.messages_per_second * seconds / messages_per_call)
@@ -96,7 +97,7 @@ class Loop:
         for place in range(count):
             due = start + int(place * period_ns)
             now = clock()
-            sleep(max(0, due - now) / 1e9)  # also when late: an event loop looks for events all the same
+            sleep(max(0, due - now) / 1e9)  # also when late, because an event loop polls for events in any case
             while (now := clock()) < due:
                 sleep((due - now) / 1e9)
             if now - due > late_ns_max:
@@ -111,7 +112,7 @@ class Loop:
         return took, late_ns_max
 
     def _drafts(self, count: int, now_ms: int) -> list[tuple[object, ...]]:
-        """What one pass of the send path brings."""
+        """Return the drafts of one pass of the send path."""
         queues, body, host = self._queues, self._body, self._host
         drafts: list[tuple[object, ...]] = []
         for number in range(self._number, self._number + count):
@@ -124,7 +125,7 @@ class Loop:
 
 
 def measure(plan: LoopPlan) -> LoopReport:
-    """Warm up, measure, close."""
+    """Warm up, measure and close the store."""
     loop = Loop(plan)
     # The default slack of 50 us would turn an even pace into bursts of three.
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)

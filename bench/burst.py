@@ -1,6 +1,6 @@
-"""`make bench-burst`: what becomes of bursts, beside Apache RocketMQ's broker in the same run.
+"""`make bench-burst`: how bursts of sends are handled, compared with Apache RocketMQ's broker in the same run.
 
-Three programs over one connection: sends that are all written at once, one-way sends that are, and one-way sends at a
+Three programs over one connection: sends written at once, one-way sends written at once, and one-way sends at a
 steady rate. Each runs against both brokers in turn, beside 0, 8 and 20 busy processes, by a sender whose unique ids are
 shaped like Java's and by one whose are not, while an honest client sends one message at a time to the same broker.
 The exit code is 1 when a goal was missed and `--assert-goals` was given.
@@ -33,7 +33,7 @@ from gantry_bench.burst_figures import (
 from gantry_bench.burst_load import Outcome, Program, ProgramName, ShapeName, run_program
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.figures import print_figures, publish
-from gantry_bench.ha_apache import start_apache_broker, without_apache
+from gantry_bench.ha_apache import apache_missing_reason, start_apache_broker
 from gantry_bench.machine import Machine, describe_machine
 from gantry_bench.measurement import Goal
 from gantry_bench.page import goal_figures, surroundings
@@ -47,12 +47,12 @@ BENCHMARK: Final = "bench-burst"
 LOADS: Final = (0, 8, 20)
 REPETITIONS: Final = 5
 BUSY_SECONDS_MAX: Final = 600
-"""A busy process ends by itself after this time, whatever happens to the benchmark."""
+"""A busy process ends by itself after this time, even if the benchmark has failed."""
 BUSY: Final = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to run."""
+    """The parameters of a run."""
 
     programs: tuple[Program, ...]
     shapes: tuple[ShapeName, ...]
@@ -61,7 +61,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """Everything, as written to the results file."""
+    """All results, as written to the results file."""
 
     started_at: str
     machine: Machine
@@ -73,7 +73,7 @@ class Results(msgspec.Struct, frozen=True):
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
-    """So many processes of the usual priority that use all the CPU they get."""
+    """Run so many processes of normal priority that use all available CPU time."""
     command = [sys.executable, "-c", BUSY, str(BUSY_SECONDS_MAX)]
     processes: list[subprocess.Popen[bytes]] = []
     try:
@@ -90,7 +90,7 @@ def busy_processes(count: int) -> Iterator[None]:
 def run_cell(
     system: SystemName, address: str, program: Program, shape: ShapeName, *, load: int, repetitions: int
 ) -> Cell:
-    """All runs of a cell. A paced program, which takes seconds, runs once."""
+    """Run all repetitions of a cell. A paced program, which takes seconds, runs once."""
     outcomes: list[Outcome] = []
     for _ in range(1 if program.per_second else repetitions):
         outcomes.append(run_program(program, shape, address))
@@ -98,7 +98,7 @@ def run_cell(
 
 
 def measure(plan: Plan, addresses: dict[SystemName, str], report: Callable[[str], None]) -> Iterator[Cell]:
-    """Every cell of the plan; both systems run each in turn."""
+    """Yield every cell of the plan; both systems run each cell in turn."""
     for system, address in addresses.items():
         report(f"{system}: warming up")
         for shape in plan.shapes:
@@ -115,7 +115,7 @@ def measure(plan: Plan, addresses: dict[SystemName, str], report: Callable[[str]
 
 @contextmanager
 def both_brokers(folder: Path, *, has_apache: bool) -> Iterator[dict[SystemName, str]]:
-    """The addresses of our broker and, if wanted, of Apache's, with empty stores and default limits."""
+    """Yield the addresses of our broker and, if requested, of Apache's, with empty stores and default limits."""
     with ExitStack() as stack:
         name_server = stack.enter_context(start_name_server(folder))
         ours = stack.enter_context(start_broker(folder / "ours", name_server=name_server, core=None))
@@ -127,7 +127,7 @@ def both_brokers(folder: Path, *, has_apache: bool) -> Iterator[dict[SystemName,
 
 @contextmanager
 def stopped_in_order() -> Iterator[None]:
-    """A request to end ends the processes that were started, as Ctrl-C does."""
+    """On SIGTERM, end the processes that were started, as on Ctrl-C."""
 
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -140,7 +140,7 @@ def stopped_in_order() -> Iterator[None]:
 
 
 def write_results(results: Results) -> Path:
-    """Keep everything in a file named by the time of the run."""
+    """Write the results to a file named by the time of the run."""
     path = RESULTS / f"burst-{results.started_at.replace(':', '').replace('-', '')}.json"
     path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
     return path
@@ -157,17 +157,17 @@ def write_results(results: Results) -> Path:
 )  # fmt: skip
 @click.option("--count", type=click.IntRange(10, 1_000_000), default=BURST_COUNT, show_default=True, help="Sends.")
 @click.option("--repetitions", type=click.IntRange(1, 100), default=REPETITIONS, show_default=True)
-@click.option("--without-apache", "is_alone", is_flag=True, help="Our broker alone: no Java.")
+@click.option("--without-apache", "is_alone", is_flag=True, help="Measure only our broker; needs no Java.")
 @click.option("--publish", "is_publishing", is_flag=True, help="Replace the tables in docs/benchmarks.md.")
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
 def main(
     names: Sequence[ProgramName], loads: Sequence[int], *, count: int, repetitions: int, is_alone: bool,
     is_publishing: bool, assert_goals: bool,
 ) -> None:  # fmt: skip
-    """Show bursts beside Apache's broker: refused, stored, p99 of an honest client. About ten minutes."""
+    """Measure bursts, compared with Apache's broker: refusals, losses, an honest client's p99. About ten minutes."""
     is_whole = (tuple(names), tuple(loads), count) == (get_args(ProgramName), LOADS, BURST_COUNT)
     if is_publishing and (is_alone or not is_whole):
-        raise click.UsageError("--publish is for a whole run: neither --program nor --load nor --without-apache")
+        raise click.UsageError("--publish needs a complete run, without --program, --load and --without-apache")
     console = Console(width=None if sys.stdout.isatty() else 200)
     started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     plan = Plan(
@@ -176,7 +176,7 @@ def main(
     )  # fmt: skip
     cells: list[Cell] = []
     try:
-        without = "it was not asked for" if is_alone else without_apache()
+        without = "not requested" if is_alone else apache_missing_reason()
         if without:
             console.print(f"without Apache RocketMQ: {without}", style="yellow", highlight=False)
         if is_publishing and without:

@@ -1,8 +1,8 @@
-"""`make bench-compare BEFORE=REV`: what a change costs, by the same loads on an earlier commit and this tree.
+"""`make bench-compare BEFORE=REV`: the cost of a change, measured by the same loads on an earlier commit and this tree.
 
-Both brokers, or both masters with their slaves, are up at the same time and take each load in turn, a round at a time;
+Both brokers, or both masters with their slaves, run at the same time and take each load in turn, a round at a time;
 every second round begins with the other side. A *ratio* compares the two loads of one round, and a cell shows the
-median of its rounds: what the machine does for longer than a round hits both sides and falls out. The cells are those
+median of its rounds: disturbances longer than a round affect both sides and cancel out. The cells are those
 of `make bench-send` and setups of `make bench-ha`. The earlier broker runs with the libraries of this tree's
 environment. The goal holds for every cell: neither more CPU time for a message nor fewer messages a second than the
 tolerance allows.
@@ -75,7 +75,7 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """All figures of a run, as written to the results file."""
+    """All results, as written to the results file."""
 
     started_at: str
     before: str
@@ -105,7 +105,7 @@ def compare_runs(name: str, runs: dict[Side, list[Run]]) -> Cell:
 
 
 def goals_of(cells: Sequence[Cell]) -> list[Goal]:
-    """The worst cell of each kind, by its name."""
+    """Return the goals for the worst cell of each kind, with its name."""
     costliest = max(cells, key=lambda cell: cell.cpu_ratio)
     slowest = min(cells, key=lambda cell: cell.rate_ratio)
     cpu = f"broker CPU per message, worst cell ({costliest.name})"
@@ -118,7 +118,7 @@ def goals_of(cells: Sequence[Cell]) -> list[Goal]:
 
 @contextmanager
 def checked_out(revision: str, folder: Path) -> Iterator[Path]:
-    """The files of a commit in a folder of their own."""
+    """Extract the files of a commit into a folder of their own."""
     place = folder / "before"
     done = subprocess.run(
         ["git", "-C", str(ROOT), "archive", "--format=tar", revision, *SOURCE_ROOTS], capture_output=True, check=False
@@ -131,7 +131,7 @@ def checked_out(revision: str, folder: Path) -> Iterator[Path]:
 
 
 def prefix_for(tree: Path) -> tuple[str, ...]:
-    """The start of a command line that makes Python import the packages of ``tree``; refuses if it would not."""
+    """Return a command prefix that makes Python import the packages of ``tree``. Raises if it would not."""
     roots = [tree / root for root in SOURCE_ROOTS]
     prefix = ("env", f"PYTHONPATH={os.pathsep.join(map(str, roots))}")
     command = [*prefix, sys.executable, "-c", "import gantry_broker; print(gantry_broker.__file__)"]
@@ -143,7 +143,7 @@ def prefix_for(tree: Path) -> tuple[str, ...]:
 
 @final
 class Comparison:
-    """Runs the cells. ``prefixes`` start a broker of either side, ``report`` is given a line about what comes next."""
+    """Runs the cells. ``prefixes`` start a broker of either side, ``report`` receives a line about the next step."""
 
     def __init__(
         self,
@@ -166,11 +166,11 @@ class Comparison:
         self.runs: dict[str, dict[Side, list[Run]]] = {}
 
     def cells(self) -> list[Cell]:
-        """What was measured so far."""
+        """The cells that were measured so far."""
         return [compare_runs(name, runs) for name, runs in self.runs.items()]
 
     def send(self) -> None:
-        """The cells of `make bench-send`: both brokers on one core, the load generator on the other."""
+        """Measure the cells of `make bench-send`: both brokers on one core, the load generator on the other."""
         with start_name_server(self._folder) as name_server:
             for mode in MODES.values():
                 for body_bytes in SEND_BODIES_BYTES:
@@ -193,7 +193,7 @@ class Comparison:
         return self._pinned.run(mode, body_bytes, header="json", target=targets[side], timing=timing)
 
     def ha(self) -> None:
-        """Setups of `make bench-ha`: two masters, each with its slave."""
+        """Measure setups of `make bench-ha`: two masters, each with its slave."""
         for setup in HA_SETUPS:
             with ExitStack() as stack:
                 pairs = self._pairs(stack, setup)
@@ -232,7 +232,7 @@ class Comparison:
 
 
 def print_cells(console: Console, cells: Sequence[Cell]) -> None:
-    """One row for each cell, and a warning where other programs were busy."""
+    """Print one row for each cell, and a warning if other programs were busy."""
     table = Table(title="before and after the change", title_justify="left")
     table.add_column("cell")
     for heading in ("CPU us/msg before", "after", "ratio", "msgs/s before", "after", "ratio"):
@@ -259,9 +259,9 @@ def print_cells(console: Console, cells: Sequence[Cell]) -> None:
 @click.option("--duration-ms", type=click.IntRange(100, 60_000), default=1000, show_default=True)
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
 def main(before: str, names: Sequence[PartName], *, rounds: int, duration_ms: int, assert_goals: bool) -> None:
-    """Compare this tree with the commit REV: sends, and replication, in one run. About 12 minutes.
+    """Compare this tree with the commit REV in sends and replication. About 12 minutes.
 
-    The tree may have changes that are not committed; `bench-compare HEAD` measures those, or how even the machine is if
+    The tree may have uncommitted changes: `bench-compare HEAD` measures those, or the noise of the machine if
     there are none.
     """
     console = Console(width=None if sys.stdout.isatty() else 160)

@@ -1,4 +1,4 @@
-"""`make bench-delay`: what delayed messages cost while they wait, and how late they are delivered.
+"""`make bench-delay`: the memory of waiting delayed messages, and how late they are delivered.
 
 A million messages wait in a broker while five thousand a second come due. Goals are printed as met or not met; the
 exit code is 1 when an answer was wrong or a message lost, or when a goal was missed and `--assert-goals` was given.
@@ -21,7 +21,7 @@ BENCHMARK: Final = Benchmark(name="delay", measure=measure, figures=delay_figure
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", is_flag=True, help="Seconds, to see that it runs; the figures mean nothing.")
+@click.option("--quick", is_flag=True, help="Run for seconds to check the benchmark itself; the figures mean nothing.")
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
 def main(quick: bool, assert_goals: bool) -> None:
     """Measure delayed messages: memory while they wait, and how late they are delivered."""

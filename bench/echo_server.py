@@ -1,12 +1,12 @@
-"""The yardstick of `make bench-send`: a server that returns what it reads, on the event loop the broker uses.
+"""The baseline of `make bench-send`: a server that returns the bytes that it reads, on the event loop of the broker.
 
 It costs what sockets, the event loop and one Python call per read cost, and nothing else. The broker's CPU time per
-message is reported as a multiple of this one's, in the same run, so that the figure says something about the broker and
-not about the machine. It knows nothing of frames: one read, one write, whatever is in them.
+message is reported as a multiple of this one's, in the same run, so that the figure describes the broker and
+not about the machine. It does not parse frames: one read, one write.
 
-With `--relay PORT` it is the yardstick of `make bench-ha`: what it reads goes on to the server at that port, and what
-that one answers goes back, each on a connection of its own. So a message passes two processes and four sockets, as one
-does that a slave must have before it is answered, and nobody does anything with it.
+With `--relay PORT` it is the baseline of `make bench-ha`: it forwards its input to the server at that port, and the
+replies back, each on a connection of its own. So a message passes two processes and four sockets, like one
+that a slave must have before it is answered, but without any processing.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import uvloop
 
 
 class Echo(asyncio.Protocol):
-    """One connection; every read is written back as it came."""
+    """One connection; the bytes of every read are written back."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transport has the methods of asyncio.Transport without being one.
+        # uvloop's transport has the methods of asyncio.Transport without being a subclass.
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
@@ -37,7 +37,7 @@ class Echo(asyncio.Protocol):
 
 
 class Onward(asyncio.Protocol):
-    """A relay's own connection to the other server; what comes from there goes back to the client."""
+    """A relay's own connection to the other server, whose replies go back to the client."""
 
     def __init__(self, client: asyncio.Transport) -> None:
         self._client = client
@@ -50,7 +50,7 @@ class Onward(asyncio.Protocol):
 
 
 class Relay(asyncio.Protocol):
-    """A client's connection; what is read before there is somewhere to send it is kept so long."""
+    """A client's connection. Data that arrives before the other connection is open is buffered."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -83,7 +83,7 @@ class Relay(asyncio.Protocol):
 
 
 async def serve(protocol: Callable[[], asyncio.Protocol]) -> None:
-    """Listen on a free loopback port, print it, and stay until SIGTERM."""
+    """Listen on a free loopback port, print it, and serve until SIGTERM."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -96,7 +96,7 @@ async def serve(protocol: Callable[[], asyncio.Protocol]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--relay", type=int, metavar="PORT", help="send on to the server at this port, and back")
+    parser.add_argument("--relay", type=int, metavar="PORT", help="relay to the server at this port")
     port = parser.parse_args().relay
     uvloop.run(serve(Echo if port is None else lambda: Relay(port)))
     return 0

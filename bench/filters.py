@@ -1,10 +1,10 @@
-"""`make bench-filter`: how many messages a second one core judges by a filter in SQL92.
+"""`make bench-filter`: how many messages per second one core evaluates with an SQL92 filter.
 
-Two figures for each filter. *Evaluations* are verdicts on properties that are parsed already, which is what RocketMQ's
-evaluator is given as well. *Records* are verdicts on records as they lie in the log: the broker finds the properties
-that the filter names, and evaluates. Both are counted per second of CPU time of this process, so that other work on the
-machine does not count, in turns over 512 messages of which each filter takes some. The goal is for evaluations of each
-of the first five; the largest filter that is allowed is shown for what it costs, and has none.
+Two figures for each filter. *Evaluations* are verdicts on parsed properties, which is also the input of RocketMQ's
+evaluator. *Records* are verdicts on records as they are stored in the log: the broker finds the properties that the
+filter names, and evaluates them. Both are counted per second of CPU time of this process, so that other work on the
+machine does not count, in turns over 512 messages of which each filter accepts some. The goal is for evaluations of
+each of the first five; the largest allowed filter is shown without a goal.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ FILTERS: Final = {
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """One filter."""
+    """The figures of one filter."""
 
     name: str
     words: int
     taken: float
-    """The share of the messages that it takes."""
+    """The share of the messages that the filter accepts."""
     evaluations_per_second: float
     records_per_second: float
 
 
 class Results(msgspec.Struct, frozen=True):
-    """Everything, as written to the results file."""
+    """All results, as written to the results file."""
 
     started_at: str
     machine: Machine
@@ -69,7 +69,7 @@ class Results(msgspec.Struct, frozen=True):
 
 
 def messages() -> Iterator[Mapping[str, str]]:
-    """Properties as producers send them and as the broker adds to them."""
+    """Yield properties as producers send them and the broker extends them."""
     for number in range(MESSAGES):
         wanted = {
             "KEYS": f"order-{number}", "WAIT": "true", "price": str(number * 7 % 600),
@@ -81,7 +81,7 @@ def messages() -> Iterator[Mapping[str, str]]:
 
 
 def rate(judge: Callable[[], int], seconds: float, repetitions: int) -> float:
-    """Verdicts a second of CPU time: the median of so many stretches; ``judge`` gives 512 verdicts a call."""
+    """Return verdicts per second of CPU time, as a median of repetitions; ``judge`` gives 512 verdicts per call."""
     judge()
     rates = []
     for _ in range(repetitions):
@@ -94,7 +94,7 @@ def rate(judge: Callable[[], int], seconds: float, repetitions: int) -> float:
 
 
 def measure(seconds: float, repetitions: int) -> list[Rate]:
-    """Every filter, one after the other."""
+    """Measure every filter, one after the other."""
     parsed = list(messages())
     records = [
         encode_record(
@@ -108,7 +108,7 @@ def measure(seconds: float, repetitions: int) -> list[Rate]:
         accepts, encoded = sql.accepts, sql.accepts_encoded
         taken = sum(map(accepts, parsed))
         if taken != sum(encoded(stored_properties(record, 0) or "") for record in records):
-            raise click.ClickException(f"both ways to judge disagree about {expression!r}")
+            raise click.ClickException(f"both evaluations disagree on {expression!r}")
         rates.append(
             Rate(
                 name=name,
@@ -126,7 +126,7 @@ def measure(seconds: float, repetitions: int) -> list[Rate]:
 
 
 def goals_of(rates: list[Rate]) -> list[Goal]:
-    """What the figures are held against."""
+    """Return the goals for the measured rates."""
     return [
         Goal(
             text=f"evaluations per second and core, {one.name}",
@@ -141,7 +141,7 @@ def goals_of(rates: list[Rate]) -> list[Goal]:
 
 
 def print_rates(console: Console, rates: list[Rate]) -> None:
-    """The table of the page of benchmarks."""
+    """Print the table of the benchmark page."""
     table = Table(title="Filters in SQL92, per second and core", title_justify="left")
     for heading in ("filter", "words", "takes", "evaluations", "records"):
         table.add_column(heading, justify="left" if heading == "filter" else "right")
@@ -154,10 +154,10 @@ def print_rates(console: Console, rates: list[Rate]) -> None:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", is_flag=True, help="A second, to see that it runs; the figures mean little.")
+@click.option("--quick", is_flag=True, help="Run for a second to check the benchmark itself; the figures mean little.")
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
 def main(quick: bool, assert_goals: bool) -> None:
-    """Measure how many messages a second one core judges by filters over properties."""
+    """Measure how many messages per second one core evaluates with filters over properties."""
     console = Console()
     started_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     with OtherWork() as others:

@@ -1,10 +1,10 @@
-"""`make bench-ha`: what replication costs, alone and beside Apache RocketMQ.
+"""`make bench-ha`: the cost of replication, alone and compared with Apache RocketMQ.
 
-Four parts: the table of flush, replication and buffer with a slave attached, on our brokers and on Apache's in the
-same minutes, with an echo that is relayed as a yardstick; Apache's own benchmark producer against both; synchronous
-replication in a control group of 256 MiB beside one of 4 GiB; and a slave whose acks come late. Goals are printed as
-met or not met; the exit code is 1 when an answer of ours was wrong or a refusal, or when a goal was missed and
-`--assert-goals` was given. With `--publish` the tables of docs/benchmarks.md are replaced by this run's.
+Four parts: the table of flush, replication and buffer with a slave attached, on our brokers and on Apache's in the same
+minutes, with a relayed echo as a baseline; Apache's own benchmark producer against both; synchronous replication in
+control groups of 256 MiB and 4 GiB; and a slave with late acks. Goals are printed as met or not met; the exit code is 1
+when an answer of ours was wrong or a refusal, or when a goal was missed and `--assert-goals` was given. With
+`--publish` the tables of docs/benchmarks.md are replaced by this run's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import click
 import msgspec
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.figures import print_figures, publish
-from gantry_bench.ha_apache import without_apache
+from gantry_bench.ha_apache import apache_missing_reason
 from gantry_bench.ha_parts import HaOutcome, HaParts, PartName
 from gantry_bench.ha_run import Runner
 from gantry_bench.ha_scale import FULL, QUICK, HaScale
@@ -46,7 +46,7 @@ APACHE_PARTS: Final[frozenset[PartName]] = frozenset({"table", "producer"})
 
 
 class Results(msgspec.Struct, frozen=True):
-    """Everything, as written to the results file."""
+    """All results, as written to the results file."""
 
     started_at: str
     machine: Machine
@@ -65,7 +65,7 @@ class Results(msgspec.Struct, frozen=True):
 
 @contextmanager
 def working_folder(free_bytes_needed: int) -> Iterator[Path]:
-    """A folder on the clone's own disk that is removed afterwards, whatever happens."""
+    """Make a folder on the clone's own disk, and remove it at the end, also after an error."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     free_bytes = shutil.disk_usage(RESULTS).free
     if free_bytes < free_bytes_needed:
@@ -76,7 +76,7 @@ def working_folder(free_bytes_needed: int) -> Iterator[Path]:
 
 @contextmanager
 def stopped_in_order() -> Iterator[None]:
-    """A request to end ends the processes that were started, as Ctrl-C does."""
+    """On SIGTERM, end the processes that were started, as on Ctrl-C."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -89,7 +89,7 @@ def stopped_in_order() -> Iterator[None]:
 
 
 def warn_if_busy(console: Console) -> None:
-    """Figures from a busy machine are figures of that machine."""
+    """Warn if other programs are busy, because they distort the figures."""
     with OtherWork() as others:
         time.sleep(QUIET_SECONDS)
     if others.cores > OTHER_CORES_NOTICED:
@@ -97,7 +97,7 @@ def warn_if_busy(console: Console) -> None:
 
 
 def report(console: Console, results: Results, *, is_publishing: bool) -> None:
-    """Print tables and goals, keep the file, and put the tables where they belong if asked."""
+    """Print tables and goals, write the results file, and publish the tables if requested."""
     tables = [figures for outcome in results.outcomes.values() for figures in outcome.figures]
     for figures in tables:
         print_figures(console, figures)
@@ -116,7 +116,7 @@ def report(console: Console, results: Results, *, is_publishing: bool) -> None:
 def measure(
     names: Sequence[PartName], scale: HaScale, console: Console, *, without: str, outcomes: dict[PartName, HaOutcome]
 ) -> None:
-    """Run the parts; what is done is in ``outcomes`` even if a later part fails."""
+    """Run the parts; finished parts are in ``outcomes`` even if a later part fails."""
     if without and APACHE_PARTS & set(names):
         console.print(f"without Apache RocketMQ: {without}", style="yellow", highlight=False)
     warn_if_busy(console)
@@ -124,7 +124,9 @@ def measure(
     with working_folder(scale.free_bytes_needed) as folder:
         runner = Runner(
             scale, folder, load, has_apache=not without,
-            told=lambda text: console.print(f"  {time.strftime('%H:%M:%S')} {text} ...", style="dim", highlight=False),
+            report_progress=lambda text: console.print(
+                f"  {time.strftime('%H:%M:%S')} {text} ...", style="dim", highlight=False
+            ),
         )  # fmt: skip
         parts = HaParts(scale, runner, without=without)
         for name in names:
@@ -136,15 +138,20 @@ def measure(
     "--only", "names", multiple=True, type=click.Choice(get_args(PartName)), default=get_args(PartName),
     show_default=True, help="Part to run; may be given several times.",
 )  # fmt: skip
-@click.option("--quick", is_flag=True, help="Minutes, to see that it runs; the figures mean nothing.")
-@click.option("--without-apache", "is_alone", is_flag=True, help="Ours alone: no Java, a third of the time.")
+@click.option("--quick", is_flag=True, help="Run for minutes to check the benchmark itself; the figures mean nothing.")
+@click.option(
+    "--without-apache",
+    "is_alone",
+    is_flag=True,
+    help="Measure only our brokers; needs no Java and a third of the time.",
+)
 @click.option("--publish", "is_publishing", is_flag=True, help="Replace the tables in docs/benchmarks.md.")
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
 def main(names: Sequence[PartName], *, quick: bool, is_alone: bool, is_publishing: bool, assert_goals: bool) -> None:
-    """Measure replication: eight setups beside Apache RocketMQ's, little memory, a slow slave. About an hour."""
+    """Measure replication: eight setups compared with Apache RocketMQ's, little memory, a slow slave. About an hour."""
     names = tuple(dict.fromkeys(names))
     if is_publishing and (quick or is_alone or set(names) != set(get_args(PartName))):
-        raise click.UsageError("--publish is for a whole run: neither --quick nor --only nor --without-apache")
+        raise click.UsageError("--publish needs a complete run, without --quick, --only and --without-apache")
     console = Console(width=None if sys.stdout.isatty() else 200)
     scale = QUICK if quick else FULL
     started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -152,7 +159,7 @@ def main(names: Sequence[PartName], *, quick: bool, is_alone: bool, is_publishin
     failure: BenchmarkFailed | None = None
     needs_apache = not is_alone and bool(APACHE_PARTS & set(names))
     try:
-        without = without_apache() if needs_apache else "it was not asked for"
+        without = apache_missing_reason() if needs_apache else "not requested"
         if is_publishing and without:
             raise click.ClickException(f"a page without Apache RocketMQ is not published: {without}")
         with stopped_in_order():

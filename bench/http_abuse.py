@@ -1,10 +1,10 @@
-"""Abuse of an HTTP listener, with an honest client beside it: what the attack costs, and whether probes are answered.
+"""Attacks on an HTTP listener with a concurrent honest client: the cost of the attack, and whether probes are answered.
 
     python bench/http_abuse.py HOST:PORT --pid PID
 
-An attack opens its connections, and then makes one step in each round of the honest client, which asks every path on a
-connection of its own with kubelet's timeout. So an attack is as slow as the client's rounds, and nothing sleeps.
-`run_http_abuse` is the whole of it as a function. Use it against listeners on loopback only.
+An attack opens its connections, and then makes one step in each round of the honest client, which requests every path
+on a connection of its own with kubelet's timeout. So an attack is as slow as the client's rounds, and nothing sleeps.
+`run_http_abuse` is the whole test as a function. Use it only against listeners on loopback.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from typing import Final, Protocol, final
 
 PROBE_PATHS: Final = ("/livez", "/readyz", "/v1/status")
 PROBE_TIMEOUT_S: Final = 3.0
-"""kubelet's, as the operator sets it."""
+"""The timeout of kubelet's probes, as the operator sets it."""
 OPEN_AT_ONCE: Final = 100
 FLOOD_REQUEST: Final = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 
 @final
 class Attacker:
-    """One hostile connection. Whatever happens to it is part of the experiment."""
+    """One hostile connection. Its errors are part of the experiment and are ignored."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader: Final = reader
         self._writer: Final = writer
 
     def write(self, data: bytes) -> None:
-        """Send without waiting; a closed connection takes nothing."""
+        """Send without waiting; data for a closed connection is dropped."""
         if not self._writer.is_closing():
             self._writer.write(data)
 
     @property
     def is_closed(self) -> bool:
-        """Whether the server has ended the connection."""
+        """Return whether the server has closed the connection."""
         return self._writer.is_closing() or self._reader.at_eof() or self._reader.exception() is not None
 
     def stop_reading(self) -> None:
@@ -52,7 +52,7 @@ class Attacker:
         self._writer.transport.pause_reading()  # type: ignore[attr-defined]
 
     async def close(self) -> None:
-        """End it, whatever is unsent or unread."""
+        """Close the connection at once, also with unsent or unread data."""
         await _abort(self._writer)
 
 
@@ -63,7 +63,7 @@ async def _abort(writer: asyncio.StreamWriter) -> None:
 
 
 class Attack(Protocol):
-    """What each connection does first, and in every round after it."""
+    """The first step of each connection, and its step in every later round."""
 
     def begin(self, attacker: Attacker) -> None: ...
 
@@ -73,7 +73,7 @@ class Attack(Protocol):
 @final
 @dataclass(frozen=True)
 class Send:
-    """Send this first, and one part of that in each round."""
+    """Sends ``first`` at the start, and a part of ``step`` in each round."""
 
     first: bytes
     rounds: bytes = b""
@@ -100,13 +100,13 @@ ATTACKS: Final[Mapping[str, Attack]] = {
     "huge heads": Send(_HEAD + b"X-Padding: " + b"a" * 1_000_000),
     "no HTTP": Send(b"\x16\x03\x01\x00\x05hello\r\n\r\n"),
 }
-"""By name. Each is done by many connections of one address."""
+"""The attacks by name. Each uses many connections from one address."""
 
 
 @final
 @dataclass(kw_only=True)
 class HttpAbuseReport:
-    """What one attack did, and what the honest client got."""
+    """The effects of one attack, and the results of the honest client."""
 
     attack: str
     connections: int
@@ -119,16 +119,16 @@ class HttpAbuseReport:
     descriptors_before: int = 0
     descriptors_most: int = 0
     closed: int = 0
-    """Connections of the attack that the server had ended when the last round was over."""
+    """Connections of the attack that the server had closed by the end of the last round."""
 
     @property
     def failures(self) -> dict[str, int]:
-        """Whatever was not answered 200."""
+        """Return the requests that were not answered with 200."""
         return {answer: count for answer, count in self.answers.items() if not answer.endswith(" 200")}
 
 
 def rss_kib(pid: int) -> int:
-    """Resident memory of a process, or of what is left of it."""
+    """Return the resident memory of a process; 0 if it has ended."""
     with suppress(OSError, StopIteration):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         return int(next(line for line in lines if line.startswith("VmRSS:")).split()[1])
@@ -136,7 +136,7 @@ def rss_kib(pid: int) -> int:
 
 
 def descriptors(pid: int) -> int:
-    """Open descriptors of a process."""
+    """Return the number of open descriptors of a process."""
     with suppress(OSError):
         return len(os.listdir(f"/proc/{pid}/fd"))
     return 0
@@ -154,7 +154,7 @@ async def run_http_abuse(
     headers: Mapping[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> HttpAbuseReport:
-    """Attack an HTTP listener of process ``pid`` by name, and ask ``paths`` in each round meanwhile.
+    """Attack an HTTP listener of process ``pid``, and request ``paths`` in each round meanwhile.
 
     The connections come from as many ``addresses`` of loopback.
     """
@@ -176,7 +176,7 @@ async def run_http_abuse(
                 plan.step(attacker, number)
             for path in paths:
                 began = time.perf_counter()
-                answers[f"{path} {await ask(address, path, headers or {}, tls)}"] += 1
+                answers[f"{path} {await request_status(address, path, headers or {}, tls)}"] += 1
                 took_ms.append((time.perf_counter() - began) * 1000)
             report.rss_most_kib = max(report.rss_most_kib, rss_kib(pid))
             report.descriptors_most = max(report.descriptors_most, descriptors(pid))
@@ -189,8 +189,10 @@ async def run_http_abuse(
     return report
 
 
-async def ask(address: tuple[str, int], path: str, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> str:
-    """One honest request on a connection of its own: the status, or `error`."""
+async def request_status(
+    address: tuple[str, int], path: str, headers: Mapping[str, str], tls: ssl.SSLContext | None
+) -> str:
+    """Send one honest request on a connection of its own; return the status, or `error`."""
     writer: asyncio.StreamWriter | None = None
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     try:
@@ -208,14 +210,14 @@ async def ask(address: tuple[str, int], path: str, headers: Mapping[str, str], t
 
 
 def main() -> None:
-    """Every attack in turn; one line of JSON for each."""
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("address", help="HOST:PORT on loopback")
-    made.add_argument("--pid", type=int, required=True, help="the process that listens")
-    made.add_argument("--connections", type=int, default=600)
-    made.add_argument("--addresses", type=int, default=1, help="of loopback, that the connections come from")
-    made.add_argument("--attack", choices=list(ATTACKS), action="append")
-    options = made.parse_args()
+    """Run every attack in turn; print one line of JSON for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("address", help="HOST:PORT on loopback")
+    parser.add_argument("--pid", type=int, required=True, help="the process that listens")
+    parser.add_argument("--connections", type=int, default=600)
+    parser.add_argument("--addresses", type=int, default=1, help="number of loopback addresses of the attacker")
+    parser.add_argument("--attack", choices=list(ATTACKS), action="append")
+    options = parser.parse_args()
     host, _, port = options.address.rpartition(":")
     for name in options.attack or ATTACKS:
         report = asyncio.run(

@@ -1,4 +1,4 @@
-"""`make bench-operator`: what the operator costs: many groups created at once at a real API server, and then at rest.
+"""`make bench-operator`: the cost of the operator: many groups created at once at a real API server, and then at rest.
 
 Calls are counted by the API server's audit log, memory by the kernel, rounds by the operator. Goals are printed as met
 or not met; the exit code is 1 when a round ended in an error of the operator's own or a group did not stay Ready, or
@@ -29,13 +29,20 @@ BENCHMARK: Final = Benchmark(
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.option(
-    "--groups", type=click.IntRange(1, 500), default=None, help=f"How many at once.  [default: {FULL.groups}]"
+    "--groups",
+    type=click.IntRange(1, 500),
+    default=None,
+    help=f"Number of groups that are created at once.  [default: {FULL.groups}]",
 )
 @click.option(
     "--rest", "rest_s", type=click.FloatRange(1, 3600), default=None,
-    help=f"Seconds of rest that are measured.  [default: {FULL.rest_s:g}]",
+    help=f"Seconds of the measured rest.  [default: {FULL.rest_s:g}]",
 )  # fmt: skip
-@click.option("--quick", is_flag=True, help="Few groups and a short rest, to see that it runs; figures mean nothing.")
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Use few groups and a short rest to check the benchmark itself; the figures mean nothing.",
+)
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
 def main(groups: int | None, rest_s: float | None, quick: bool, assert_goals: bool) -> None:
     """Measure the operator with many groups: until they are Ready, and at rest."""
@@ -45,5 +52,5 @@ def main(groups: int | None, rest_s: float | None, quick: bool, assert_goals: bo
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what it has started ends with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # SystemExit ends the processes that it has started
     main()

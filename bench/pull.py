@@ -1,11 +1,12 @@
-"""`make bench-pull`: what verifying every read costs a pull.
+"""`make bench-pull`: the cost of verifying every read of a pull.
 
-One broker runs in this process, and one client in another asks it for stored messages without a pause. Verification
-is switched off and on in turns of a fraction of a second, so that whatever else the machine does hits both; the figures
-are medians over the turns. *Hot* reads are of messages whose sums are known, as after they were sent. *First* reads are
-of messages that were not read since the start: their records are verified one by one, once. The messages of one queue
-lie side by side with one queue, and apart from each other with many. Rates are pulls of 32 messages per second of the
-broker's CPU time: a rate by the clock would measure the client, too, and other work on the machine.
+One broker runs in this process, and one client in another process pulls stored messages without a pause. Verification
+is switched off and on in turns of a fraction of a second, so that other work on the machine affects both; the figures
+are medians over the turns. *Hot* reads are of messages whose checksums were verified before, as after they were sent.
+*First* reads are of messages that were not read since the start: their records are verified one by one, once. The
+messages of one queue lie side by side with one queue, and apart from each other with many. Rates are pulls of 32
+messages per second of the broker's CPU time: a rate by the clock would also measure the client and other work on the
+machine.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ HOT_SLOWDOWN_MAX: Final = 0.05
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """How much is measured."""
+    """The size of a run."""
 
     messages: int
     turns: int
@@ -64,19 +65,20 @@ QUICK: Final = Scale(messages=16_000, turns=4, turn_s=0.1)
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """One line of the table: pulls per second of the broker's CPU time."""
+    """One row of the table: pulls per second of the broker's CPU time."""
 
     reads: str
     queues: int
     unverified: float
     verified: float
     slowdown: float
-    """By which part of it the rate falls, the median over turns that follow each other: load that comes and goes falls
-    out. Below zero where the noise is larger than the cost."""
+    """The relative decrease of the rate, as the median over consecutive turns, so that changing load cancels out. It is
+    negative if the noise is larger than the cost.
+    """
 
 
 class Results(msgspec.Struct, frozen=True):
-    """Everything, as written to the results file."""
+    """All results, as written to the results file."""
 
     started_at: str
     machine: Machine
@@ -86,7 +88,7 @@ class Results(msgspec.Struct, frozen=True):
 
 
 def pull_forever(port: int, queues: int, ends: list[int]) -> None:
-    """Another process: pull round and round, queue after queue, with a few requests under way."""
+    """Pull all queues in turn, repeatedly, with a few requests in flight. Runs in another process."""
     reader, places = FrameReader(), [0] * queues
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -113,7 +115,7 @@ def pull_forever(port: int, queues: int, ends: list[int]) -> None:
 
 @contextmanager
 def puller(port: int, queues: int, ends: list[int]) -> Iterator[None]:
-    """The client, for the length of a `with`."""
+    """Run the client for the duration of the context."""
     process = multiprocessing.get_context("spawn").Process(target=pull_forever, args=(port, queues, ends), daemon=True)
     process.start()
     try:
@@ -124,7 +126,7 @@ def puller(port: int, queues: int, ends: list[int]) -> Iterator[None]:
 
 
 def fill(broker: Broker, queues: int, messages: int) -> list[int]:
-    """Store messages round the queues, as senders do; where the queues end."""
+    """Store messages in all queues in turn, as senders do; return the ends of the queues."""
     broker.core.topics.put(TopicConfig(topic_name=TOPIC, read_queue_nums=queues, write_queue_nums=queues))
     store, host, body = broker.store, encode_host("127.0.0.1", 40_000), bytes(range(256)) * (BODY_BYTES // 256)
     found = [store.queues.get_or_create(TOPIC, queue_id) for queue_id in range(queues)]
@@ -139,13 +141,13 @@ def fill(broker: Broker, queues: int, messages: int) -> list[int]:
 
 
 async def wait_until(is_so: Callable[[], bool]) -> None:
-    """Wait for something that comes by itself."""
+    """Wait for a condition by polling."""
     while not is_so():  # noqa: ASYNC110 - a count of the broker's, which sets no event
         await asyncio.sleep(0.01)
 
 
 async def rate(broker: Broker, scale: Scale, *, is_verifying: bool, is_first: bool) -> float:
-    """Pulls per second of CPU time in one turn."""
+    """Return the pulls per second of CPU time in one turn."""
     store, stats = broker.store, broker.core.stats
     store.guard.is_verifying = is_verifying
     pulls, cpu, end = stats.get_found, time.process_time(), time.monotonic() + scale.turn_s
@@ -157,7 +159,7 @@ async def rate(broker: Broker, scale: Scale, *, is_verifying: bool, is_first: bo
 
 
 async def measure(root: Path, scale: Scale, queues: int) -> list[Cell]:
-    """Hot and first reads of a topic with so many queues."""
+    """Measure hot and first reads of a topic with so many queues."""
     main, fast, replication = free_ports(3)
     conf = {
         "storePathRootDir": str(root), "brokerName": "bench", "bindAddress": "127.0.0.1", "listenPort": str(main),
@@ -197,10 +199,10 @@ def print_cells(console: Console, cells: list[Cell]) -> None:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", is_flag=True, help="Seconds, to see that it runs; the figures mean little.")
+@click.option("--quick", is_flag=True, help="Run for seconds to check the benchmark itself; the figures mean little.")
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
 def main(quick: bool, assert_goals: bool) -> None:
-    """Measure what verification costs a pull, of messages read before and for the first time."""
+    """Measure the cost of verification for pulls of messages that were read before, and for first reads."""
     console, scale = Console(), QUICK if quick else FULL
     started_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     RESULTS.mkdir(parents=True, exist_ok=True)

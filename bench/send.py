@@ -1,7 +1,7 @@
-"""`make bench-send`: what a send costs the broker, beside what an echo costs on the same event loop.
+"""`make bench-send`: the broker's cost of a send, compared with an echo on the same event loop.
 
 For every mode and body size, an echo server and a broker with an empty store take the same load in turn, several times;
-the figures are medians. The order (echo, broker, echo, broker, ...) spreads whatever else the machine does over both.
+the figures are medians. The order (echo, broker, echo, broker, ...) spreads other work of the machine over both.
 Goals are printed as met or not met. The exit code is 1 when a run had errors, or when a goal was missed and
 `--assert-goals` was given.
 """
@@ -44,7 +44,7 @@ FREE_BYTES_NEEDED: Final = 6 * 1024**3
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to run."""
+    """The parameters of a run."""
 
     modes: tuple[Mode, ...]
     bodies_bytes: tuple[int, ...]
@@ -54,7 +54,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """Everything, as written to the results file."""
+    """All results, as written to the results file."""
 
     started_at: str
     machine: Machine
@@ -68,7 +68,7 @@ class Results(msgspec.Struct, frozen=True):
 
 
 class Session:
-    """One benchmark run: the echo server lives throughout, each cell gets a broker with an empty store."""
+    """One benchmark run: the echo server runs throughout, each cell gets a broker with an empty store."""
 
     def __init__(self, plan: Plan, console: Console) -> None:
         self._plan = plan
@@ -114,7 +114,7 @@ class Session:
         )
 
     def results(self, started_at: str) -> Results:
-        """What came of it."""
+        """Return the results of the run."""
         goals = [cpu_goal(cell.mode, cell.body_bytes, cell.broker, cell.echo) for cell in self.cells]
         idle_bytes = max(memory.counted_bytes for memory in self.idle_memory)
         return Results(
@@ -132,7 +132,7 @@ class Session:
 
 @contextmanager
 def working_folder() -> Iterator[Path]:
-    """A folder on the clone's own disk that is removed afterwards, whatever happens."""
+    """Make a folder on the clone's own disk, and remove it at the end, also after an error."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     free_bytes = shutil.disk_usage(RESULTS).free
     if free_bytes < FREE_BYTES_NEEDED:
@@ -142,7 +142,7 @@ def working_folder() -> Iterator[Path]:
 
 
 def write_results(results: Results) -> Path:
-    """Keep everything in a file named by the time of the run."""
+    """Write the results to a file named by the time of the run."""
     path = RESULTS / f"send-{results.started_at.replace(':', '').replace('-', '')}.json"
     path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
     return path
@@ -160,7 +160,7 @@ def report(console: Console, results: Results) -> None:
 
 
 def exit_code(results: Results, *, assert_goals: bool) -> int:
-    """0, unless something went wrong; a missed goal is wrong only when asked."""
+    """Return 0, or 1 after errors, or after a missed goal if that was requested."""
     is_missed = any(not goal.is_met for goal in results.goals)
     return 1 if results.errors or (assert_goals and is_missed) else 0
 
@@ -176,7 +176,7 @@ def exit_code(results: Results, *, assert_goals: bool) -> int:
 )  # fmt: skip
 @click.option(
     "--header", type=click.Choice(["json", "rocketmq"]), default="json", show_default=True,
-    help="How request headers are written; rocketmq is the binary form.",
+    help="Serialization of request headers; rocketmq is the binary form.",
 )  # fmt: skip
 @click.option("--repetitions", type=click.IntRange(1, 20), default=3, show_default=True)
 @click.option("--warm-up-ms", type=click.IntRange(0, 30_000), default=500, show_default=True)
@@ -191,7 +191,7 @@ def main(
     duration_ms: int,
     assert_goals: bool,
 ) -> None:
-    """Measure sends: rate, latency, and broker CPU per message beside an echo server on the same event loop."""
+    """Measure sends: rate, latency, and broker CPU per message, compared with an echo server on the same event loop."""
     plan = Plan(
         modes=tuple(MODES[name] for name in dict.fromkeys(names)),
         bodies_bytes=tuple(dict.fromkeys(bodies_bytes)),

@@ -1,8 +1,8 @@
-"""What a send costs in each tier of the send path: `python bench/send_tiers.py`.
+"""The cost of a send in each tier of the send path: `python bench/send_tiers.py`.
 
-One process, one store, no sockets: the bytes of many frames are handed to the send path as a busy socket would, 200 at
-a time, and appended; every kind takes its turn in each round, and the figures are medians over the rounds. So the
-ratios hold also on a busy machine. The goal: the second tier costs at most twice what the first does.
+One process, one store, no sockets: the bytes of many frames are passed to the send path as from a busy socket, 200 at
+a time, and appended; every kind runs in each round, and the figures are medians over the rounds. So the
+ratios are valid also on a busy machine. The goal: the second tier costs at most twice as much as the first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FIRST: Final = next(iter(KINDS))
 
 
 def properties(names: str, number: int) -> str:
-    """The properties of one message."""
+    """Return the properties of one message."""
     values = {
         "UNIQ_KEY": f"7F00000100002A139A55{number:012X}",
         "SHORT": f"{number:024x}",
@@ -51,7 +51,7 @@ def properties(names: str, number: int) -> str:
 
 
 def frame(code: int, form: str, names: str, number: int, body: bytes) -> bytes:
-    """One send."""
+    """Return the frame of one send."""
     extra = {"reconsumeTimes": "0", "unitMode": "false", "batch": "false"}
     ext = send_ext(code, properties=properties(names, number), **extra)
     if form == "binary":
@@ -62,17 +62,17 @@ def frame(code: int, form: str, names: str, number: int, body: bytes) -> bytes:
 
 
 class Peer:
-    """A connection that takes replies and does nothing with them."""
+    """A connection that discards replies."""
 
     peer = ("127.0.0.1", 40_000)
     account = None
 
     def send(self, data: bytes) -> None:
-        """Replies leave in one write for each pass."""
+        """Accept the replies of a pass, which arrive in one write."""
 
 
 async def measure(rounds: int, passes: int, body_bytes: int) -> dict[str, float]:
-    """Microseconds for each message, by kind."""
+    """Return microseconds per message, by kind."""
     body = b"x" * body_bytes
     with tempfile.TemporaryDirectory() as folder:
         segment = str(64 * 1024 * 1024)
@@ -92,9 +92,9 @@ async def measure(rounds: int, passes: int, body_bytes: int) -> dict[str, float]
 
 
 def run(broker: Broker, data: list[bytes], *, is_readable: bool) -> float:
-    """Handle and append every pass: microseconds for each message."""
+    """Handle and append every pass; return microseconds per message."""
     path, peer = broker.path, Peer()
-    other: Any = broker.listeners.services[0]._other
+    other: Any = broker.listeners.services[0]._handle_decoded
     prefix = path._prefix
     if is_readable:
         path._prefix = b"\0"  # type: ignore[misc]
@@ -110,12 +110,14 @@ def run(broker: Broker, data: list[bytes], *, is_readable: bool) -> float:
 
 
 @click.command()
-@click.option("--rounds", default=15, show_default=True, help="How often every kind takes its turn.")
-@click.option("--passes", default=10, show_default=True, help="Passes of 200 messages in a turn.")
+@click.option(
+    "--rounds", default=15, show_default=True, help="Number of rounds, in each of which every kind runs once."
+)
+@click.option("--passes", default=10, show_default=True, help="Number of passes of 200 messages in a round.")
 @click.option("--body-bytes", default=128, show_default=True)
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when the second tier costs more than twice the first.")
 def main(rounds: int, passes: int, body_bytes: int, *, assert_goals: bool) -> None:
-    """Print what a send costs in each tier."""
+    """Print the cost of a send in each tier."""
     costs = asyncio.run(measure(rounds, passes, body_bytes))
     first = costs[FIRST]
     for kind, cost_us in costs.items():

@@ -1,6 +1,6 @@
-"""`make bench-sidecar`: what reading the log through the sidecar costs, beside `cp`, and what being scraped costs.
+"""`make bench-sidecar`: the cost of reading the log through the sidecar, compared with `cp`, and of scraping.
 
-In one run, on one log that lies warm in the page cache:
+In one run, on one log in the page cache:
 
 - `cp` of the log's files to tmpfs, the limit of this machine;
 - the same bytes as ranges of 8 MiB over one connection each, from the `sendfile` port, and from the main one;
@@ -8,8 +8,8 @@ In one run, on one log that lies warm in the page cache:
 - how long `/livez` and `/v1/status` take while the broker is stopped and a range read runs;
 - CPU of sidecar and broker while the sidecar is scraped every 5 s, against while it is not.
 
-Goals are the issue's: ranges at 60% of `cp`, p99 within 1.2x, a scrape below 1% of a core. Whatever is compared takes
-turns, so that whatever else the machine does falls on all of it. Rates are medians of the repetitions; quantiles of
+The goals: ranges at 60% of `cp`, p99 within 1.2x, a scrape below 1% of a core. Compared measurements take
+turns, so that other work of the machine affects all of them. Rates are medians of the repetitions; quantiles of
 sends are of all sends of all turns, since the p99 of one short turn is a handful of sends.
 """
 
@@ -50,14 +50,14 @@ ANSWER_GOAL_MS: Final = 100.0
 ANSWERS_COUNT: Final = 300
 RECEIVE_BYTES = 1 << 20
 SHORT_RECEIVE_BYTES: Final = 256 << 10
-"""Of the reader beside sends: a kernel that does not preempt itself keeps the core while it copies."""
+"""The receive size of the reader beside sends: a non-preemptive kernel keeps the core while it copies."""
 FREE: Final = ("--log-rate", "0", "--log-nice", "0")
 POLITE: Final = ("--log-rate", "0")
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 def fill(broker: BrokerChild, size: int) -> int:
-    """Messages until the log has ``size`` bytes; where it ends."""
+    """Send messages until the log has ``size`` bytes; return its end."""
 
     async def send() -> None:
         dialogue = await Dialogue.open(broker.address)
@@ -71,7 +71,7 @@ def fill(broker: BrokerChild, size: int) -> int:
 
 
 def copy_rate(store: Path, size: int) -> float:
-    """Bytes a second of `cp` of the files that hold the first ``size`` bytes, to tmpfs."""
+    """Return the bytes per second of `cp` of the files with the first ``size`` bytes to tmpfs."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as target:
         began = time.perf_counter()
         done = 0
@@ -84,7 +84,7 @@ def copy_rate(store: Path, size: int) -> float:
 
 
 def range_rate(address: str, size: int) -> float:
-    """Bytes a second of ranges of 8 MiB into one buffer, by a client that does nothing else."""
+    """Return the bytes per second of ranges of 8 MiB into one buffer, by a client without other work."""
     host, _, port = address.rpartition(":")
     buffer = bytearray(RANGE_BYTES + (1 << 16))
     with socket.create_connection((host, int(port))) as connection:
@@ -97,7 +97,7 @@ def range_rate(address: str, size: int) -> float:
 
 
 def receive(connection: socket.socket, buffer: bytearray) -> None:
-    """One answer of 8 MiB. The head comes first, alone or with the beginning of the body."""
+    """Receive one answer of 8 MiB. The head arrives first, alone or with the beginning of the body."""
     view, got = memoryview(buffer), 0
     end = -1
     while end < 0:
@@ -111,7 +111,7 @@ def receive(connection: socket.socket, buffer: bytearray) -> None:
 
 
 def latencies_ms(broker: BrokerChild, count: int) -> list[float]:
-    """Of sends one after the other."""
+    """Return the durations of sequential sends."""
 
     async def send() -> list[float]:
         dialogue = await Dialogue.open(broker.address)
@@ -128,9 +128,9 @@ def latencies_ms(broker: BrokerChild, count: int) -> list[float]:
 
 @contextmanager
 def reading(address: str | None, size: int) -> Iterator[None]:
-    """A process reads range after range meanwhile.
+    """Read range after range in another process meanwhile.
 
-    It stands for another machine, so it takes only what nobody here wants: SCHED_IDLE, and short system calls.
+    It stands for another machine, so it uses only idle time: SCHED_IDLE, and short system calls.
     """
     if address is None:
         yield
@@ -138,7 +138,7 @@ def reading(address: str | None, size: int) -> Iterator[None]:
 
     def run() -> None:
         global RECEIVE_BYTES
-        RECEIVE_BYTES = SHORT_RECEIVE_BYTES  # of this process alone
+        RECEIVE_BYTES = SHORT_RECEIVE_BYTES  # changes only this process
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         while True:
             range_rate(address, size)
@@ -153,13 +153,13 @@ def reading(address: str | None, size: int) -> Iterator[None]:
 
 
 def cpu_s(pid: int) -> float:
-    """What a process has used."""
+    """Return the CPU time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def scrape_shares(pids: list[int], sidecar: SidecarChild, seconds: float) -> tuple[list[float], list[float]]:
-    """Parts of a core that each process uses: idle, and while the sidecar is scraped every 5 s."""
+    """Return the shares of a core that each process uses: idle, and while the sidecar is scraped every 5 s."""
     found = []
     for is_scraped in (False, True):
         used, began = [cpu_s(pid) for pid in pids], time.monotonic()
@@ -173,7 +173,7 @@ def scrape_shares(pids: list[int], sidecar: SidecarChild, seconds: float) -> tup
 
 
 def medians(works: dict[str, Callable[[], float]], repetitions: int) -> dict[str, float]:
-    """Of each, measured in turns."""
+    """Return the median of each measurement, taken in turns."""
     found: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(repetitions):
         for name, work in works.items():
@@ -182,13 +182,19 @@ def medians(works: dict[str, Callable[[], float]], repetitions: int) -> dict[str
 
 
 @click.command()
-@click.option("--log-mib", default=512, show_default=True, help="How long the log is.")
-@click.option("--repetitions", default=5, show_default=True, help="Of each measurement, in turns.")
-@click.option("--sends", default=500, show_default=True, help="In each turn of measuring latencies.")
-@click.option("--turns", default=30, show_default=True, help="Of measuring latencies.")
-@click.option("--scrape-s", default=60.0, show_default=True, help="How long to watch the sidecar's CPU, twice.")
+@click.option("--log-mib", default=512, show_default=True, help="Size of the log in MiB.")
+@click.option(
+    "--repetitions", default=5, show_default=True, help="Number of repetitions of each measurement, in turns."
+)
+@click.option(
+    "--sends", default=500, show_default=True, help="Number of sends in each turn of the latency measurement."
+)
+@click.option("--turns", default=30, show_default=True, help="Number of turns of the latency measurement.")
+@click.option(
+    "--scrape-s", default=60.0, show_default=True, help="Duration of each of two measurements of the sidecar's CPU."
+)
 def main(log_mib: int, repetitions: int, sends: int, turns: int, scrape_s: float) -> None:
-    """Measure the sidecar; the exit code says nothing about goals, the text does."""
+    """Measure the sidecar. The printed text shows whether goals are met; the exit code does not."""
     folder = Path(tempfile.mkdtemp(prefix="gantry-bench-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
@@ -211,8 +217,8 @@ def main(log_mib: int, repetitions: int, sends: int, turns: int, scrape_s: float
 
 
 def report_rates(store: Path, free: SidecarChild, size: int, repetitions: int) -> None:
-    """Of `cp`, and of both ports."""
-    copy_rate(store, size)  # the page cache is warm from here on
+    """Print the rates of `cp` and of both ports."""
+    copy_rate(store, size)  # fills the page cache
     rates = medians(
         {
             "cp": lambda: copy_rate(store, size),
@@ -229,7 +235,7 @@ def report_rates(store: Path, free: SidecarChild, size: int, repetitions: int) -
 
 
 def report_latencies(broker: BrokerChild, limited: str, polite: str, size: int, turns: int, sends: int) -> None:
-    """Of sends, beside readers of the `sendfile` ports at the two addresses."""
+    """Print latencies of sends, beside readers of the `sendfile` ports at the two addresses."""
     readers = {"none": None, "default rate": limited, "full speed": polite}
     took: dict[str, list[float]] = {name: [] for name in readers}
     for turn in range(turns):
@@ -246,7 +252,7 @@ def report_latencies(broker: BrokerChild, limited: str, polite: str, size: int, 
 
 
 def report_answers(broker: BrokerChild, sidecar: SidecarChild, size: int) -> None:
-    """Of a sidecar whose broker is stopped with SIGSTOP, and whose log is read at full speed."""
+    """Print response times of a sidecar whose broker is stopped with SIGSTOP, and whose log is read at full speed."""
     broker.child.send(signal.SIGSTOP)
     try:
         with reading(sidecar.fast, size), httpx.Client(base_url=sidecar.url, timeout=30) as client:
@@ -264,7 +270,7 @@ def report_answers(broker: BrokerChild, sidecar: SidecarChild, size: int) -> Non
 
 
 def report_scrapes(broker: BrokerChild, sidecar: SidecarChild, seconds: float) -> None:
-    """What sidecar and broker use of a core."""
+    """Print the CPU use of sidecar and broker."""
     pids = [sidecar.child.process.pid, broker.child.process.pid]
     idle, scraped = scrape_shares(pids, sidecar, seconds)
     for name, before, after in zip(("sidecar", "broker"), idle, scraped, strict=True):

@@ -1,7 +1,7 @@
-"""`make bench-spark`: how fast Spark reads, archives and writes topics, and what the broker's sends feel of it.
+"""`make bench-spark`: how fast Spark reads, archives and writes topics, and the effect on sends.
 
-One run on `local[2]`: a group of a master and a slave takes messages of 1 KiB; then one Spark session reads them in
-every way, in turns, beside Spark's own Parquet and a reader that yields tuples. Goals are ratios within the run,
+One run on `local[2]`: a group of a master and a slave stores messages of 1 KiB; then one Spark session reads them in
+every way, in turns, compared with Spark's own Parquet and a reader of tuples. Goals are ratios within the run,
 printed as met or not met; the exit code is 1 when rows were missing, or when a goal was missed and `--assert-goals` was
 given.
 """
@@ -25,21 +25,24 @@ BENCHMARK: Final = Benchmark(
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.option(
-    "--rows", type=click.IntRange(10_000, 20_000_000), default=None, help=f"Messages.  [default: {FULL.rows:,}]"
+    "--rows",
+    type=click.IntRange(10_000, 20_000_000),
+    default=None,
+    help=f"Number of messages.  [default: {FULL.rows:,}]",
 )
 @click.option(
     "--repetitions", type=click.IntRange(1, 20), default=None,
-    help=f"Of each way, in turns; medians count.  [default: {FULL.repetitions}]",
+    help=f"Repetitions of each way, in turns; medians count.  [default: {FULL.repetitions}]",
 )  # fmt: skip
-@click.option("--quick", is_flag=True, help="Few messages, to see that it runs; figures mean nothing.")
+@click.option("--quick", is_flag=True, help="Use few messages to check the benchmark itself; the figures mean nothing.")
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
 def main(rows: int | None, repetitions: int | None, quick: bool, assert_goals: bool) -> None:
-    """Measure the Spark source, the archive and the sink, beside Spark's Parquet and a reader of tuples."""
+    """Measure the Spark source, the archive and the sink, compared with Spark's Parquet and a reader of tuples."""
     scale = QUICK if quick else FULL
     changes = {name: value for name, value in (("rows", rows), ("repetitions", repetitions)) if value is not None}
     BENCHMARK.run(msgspec.structs.replace(scale, **changes), assert_goals=assert_goals)
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what it has started ends with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # SystemExit ends the processes that it has started
     main()

@@ -1,6 +1,6 @@
-"""Reads the benchmark's topic from the slave's sidecar, again and again, until it is killed.
+"""Reads the benchmark's topic from the slave's sidecar, repeatedly, until it is killed.
 
-`python spark_reader.py GROUP_FOLDER SIGN`: the file SIGN is made when the first read has ended.
+`python spark_reader.py GROUP_FOLDER SIGN`: the file SIGN is created when the first read has ended.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gantry_pipelines.session import spark_session
 
 
 def main(folder: str, sign: str) -> None:
-    """Until it is killed."""
+    """Read the topic repeatedly until killed."""
     spark = spark_session("bench-spark-reader", cores=1, conf={"spark.driver.memory": "1g"})
     here = Group(Path(folder))
     while True:

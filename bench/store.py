@@ -1,4 +1,4 @@
-"""`make bench-store`: what the store's promises cost.
+"""`make bench-store`: the cost of the store's guarantees.
 
 Four parts: the tail of an append with and without a write buffer, synchronous flush beside asynchronous, how fast a
 start reads a log after a kill, and memory. Everything is measured in one run, in turn with what it is compared with.
@@ -36,7 +36,7 @@ QUIET_SECONDS: Final = 2.0
 
 
 class Results(msgspec.Struct, frozen=True):
-    """Everything, as written to the results file."""
+    """All results, as written to the results file."""
 
     started_at: str
     machine: Machine
@@ -54,25 +54,25 @@ class Results(msgspec.Struct, frozen=True):
 
 @contextmanager
 def working_folder() -> Iterator[Path]:
-    """A folder on the clone's own disk that is removed afterwards, whatever happens."""
+    """Make a folder on the clone's own disk, and remove it at the end, also after an error."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="run-", dir=RESULTS) as folder:
         yield Path(folder)
 
 
 def warn_if_busy(console: Console) -> None:
-    """Figures from a busy machine are figures of that machine."""
+    """Warn if other programs are busy, because they distort the figures."""
     with OtherWork() as others:
         time.sleep(QUIET_SECONDS)
     if others.cores > OTHER_CORES_NOTICED:
         console.print(
-            f"other programs use {others.cores:.1f} of {os.cpu_count()} cores: the figures say so, and mean little",
+            f"other programs use {others.cores:.1f} of {os.cpu_count()} cores: the figures mean little",
             style="yellow",
         )
 
 
 def report(console: Console, results: Results, *, is_publishing: bool) -> None:
-    """Print tables and goals, keep the file, and put the tables where they belong if asked."""
+    """Print tables and goals, write the results file, and publish the tables if requested."""
     for outcome in results.outcomes.values():
         print_figures(console, outcome.figures)
     print_goals(console, results.goals)
@@ -93,14 +93,14 @@ def report(console: Console, results: Results, *, is_publishing: bool) -> None:
     "--only", "names", multiple=True, type=click.Choice(get_args(PartName)), default=get_args(PartName),
     show_default=True, help="Part to run; may be given several times.",
 )  # fmt: skip
-@click.option("--quick", is_flag=True, help="A minute, to see that it runs; the figures mean nothing.")
+@click.option("--quick", is_flag=True, help="Run for a minute to check the benchmark itself; the figures mean nothing.")
 @click.option("--publish", "is_publishing", is_flag=True, help="Replace the tables in docs/promises.md.")
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
 def main(names: Sequence[PartName], quick: bool, is_publishing: bool, assert_goals: bool) -> None:
     """Measure the store: append tail, synchronous flush, recovery speed, resident memory."""
     names = tuple(dict.fromkeys(names))
     if is_publishing and (quick or set(names) != set(get_args(PartName))):
-        raise click.UsageError("--publish is for a whole run: neither --quick nor --only")
+        raise click.UsageError("--publish needs a complete run, without --quick and --only")
     console = Console(width=None if sys.stdout.isatty() else 150)
     scale = QUICK if quick else FULL
     started = time.gmtime()

@@ -1,9 +1,9 @@
-"""A store that is filled, or recovered, and then killed: by itself, with SIGKILL, as soon as it has said what it did.
+"""A store that is filled, or recovered, and then killed: by itself, with SIGKILL, as soon as it has printed its report.
 
     python bench/store_process.py fill '{"store_path": ..., "log_bytes": ...}'      prints a FillReport
     python bench/store_process.py recover '{"store_path": ...}'                     prints a RecoverReport
 
-Nothing is closed, so the next process finds what a crash leaves. Filling goes through the store as sending does, in
+Nothing is closed, so the next process finds the state after a crash. Filling uses the store as sending does, in
 batches, with all threads running; recovering is what a broker does before it listens.
 """
 
@@ -30,20 +30,20 @@ PAUSE_SECONDS: Final = 0.01
 
 
 def fail(error: Exception) -> None:
-    """A store that cannot write is no measurement."""
+    """End the run, because a store that cannot write gives no measurement."""
     print(f"the store failed: {error}", file=sys.stderr, flush=True)
     os._exit(1)
 
 
 def open_store(path: str, segment_bytes: int) -> MessageStore:
-    """Not open yet."""
+    """Return a store that is not open yet."""
     settings = StoreSettings(mapped_file_size_commit_log=segment_bytes)
     host = encode_host("127.0.0.1", 10_911)
     return MessageStore(path, settings, disk=RealDisk(), clock=SystemClock(), store_host=host, on_fatal=fail)
 
 
 def fill(plan: FillPlan) -> FillReport:
-    """Append until the log is that long."""
+    """Append until the log has the planned size."""
     store = open_store(plan.store_path, plan.segment_bytes)
     store.open()
     queues = [store.queues.get_or_create("RecoverySpeed", queue_id) for queue_id in range(QUEUES_COUNT)]
@@ -63,7 +63,7 @@ def fill(plan: FillPlan) -> FillReport:
 
 
 def recover(plan: RecoverPlan) -> RecoverReport:
-    """Open, and say what that took."""
+    """Open the store, and report duration and CPU time."""
     store = open_store(plan.store_path, plan.segment_bytes)
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
     report = store.open(is_flushing=False)

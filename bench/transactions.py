@@ -1,6 +1,6 @@
-"""`make bench-transactions`: what a transaction costs while many others are open.
+"""`make bench-transactions`: the cost of a transaction while many others are open.
 
-Nothing that is open is read again because another transaction ends: a hundred in flight cost the same beside none,
+The end of a transaction does not cause reading other open ones: a hundred in flight cost the same beside none,
 ten thousand and a hundred thousand others. Goals are printed as met or not met; the exit code is 1 when messages were
 lost or doubled, or when a goal was missed and `--assert-goals` was given.
 """
@@ -17,10 +17,10 @@ BENCHMARK: Final = Benchmark(name="transactions", measure=measure, figures=trans
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", is_flag=True, help="Seconds, to see that it runs; the figures mean nothing.")
+@click.option("--quick", is_flag=True, help="Run for seconds to check the benchmark itself; the figures mean nothing.")
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
 def main(quick: bool, assert_goals: bool) -> None:
-    """Measure transactions: their rate, and the broker's CPU for one, beside others that are open."""
+    """Measure transactions: their rate, and the broker's CPU for each, beside other open ones."""
     BENCHMARK.run(QUICK if quick else FULL, assert_goals=assert_goals)
 
 

@@ -8,12 +8,12 @@ SOURCES_LABEL=dev.gantry.sources
 buildah() {
     command buildah --storage-driver vfs --root "$IMAGE_FOLDER/storage" --runroot "$IMAGE_FOLDER/run" "$@"
 }
-write_archive() { # write_archive IMAGE FILE: the image, and beside it what it was made of
+write_archive() { # write_archive IMAGE FILE: write the image, and the checksum of its sources next to it
     rm -f "$2.sources" "$2.draft"
     buildah push --quiet "$1" "docker-archive:$2.draft:localhost/$1:latest"
     mv "$2.draft" "$2"
     printf '%s\n' "$(sources_in "$1")" >"$2.sources"
 }
-sources_in() { # sources_in IMAGE: what it was made of
+sources_in() { # sources_in IMAGE: print the checksum of its sources
     buildah inspect --type image --format "{{index .OCIv1.Config.Labels \"$SOURCES_LABEL\"}}" "$1"
 }

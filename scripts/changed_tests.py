@@ -22,14 +22,14 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 TESTS: Final = ("broker/tests", "operator/tests", "pipelines/tests", "e2e", "bench")
 SOURCES: Final = ("broker/src", "broker/testkit", "operator/src", "pipelines/src")
 TOOLS: Final = ("scripts", ".ci", "Makefile")
-"""Files and folders that no test imports; the house tests run them."""
+"""Files and folders that no test imports, and that the tests of the repository run."""
 
 HOUSE: Final = "broker/tests/house"
 """The folder of the tests of the repository itself."""
 
 
 def git(*words: str) -> list[str]:
-    """The lines that git prints."""
+    """Run git and return the lines of its output."""
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
@@ -42,7 +42,7 @@ def default_since() -> str:
 
 
 def changed_files(since: str) -> set[str]:
-    """Files that differ from ``since``, and files that git does not know yet."""
+    """Return the files that differ from ``since``, and untracked files."""
     return {*git("diff", "--name-only", since), *git("ls-files", "--others", "--exclude-standard")}
 
 
@@ -59,7 +59,7 @@ def module_of(path: PurePath) -> str | None:
 
 @cache
 def imports_of(path: Path) -> frozenset[str]:
-    """What a file imports; of `from a import b` both `a` and `a.b`, since `b` may be a module."""
+    """Return the imports of a file; for `from a import b` both `a` and `a.b`, since `b` may be a module."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
@@ -71,7 +71,7 @@ def imports_of(path: Path) -> frozenset[str]:
 
 
 def helpers() -> Iterator[tuple[str, Path]]:
-    """Modules that only tests import, by each name under which one may."""
+    """Yield the modules that only tests import, with each name under which they can be imported."""
     for path in (ROOT / "broker/testkit").rglob("*.py"):
         yield ".".join(path.relative_to(ROOT / "broker/testkit").with_suffix("").parts), path
     for folder in TESTS:
@@ -82,7 +82,7 @@ def helpers() -> Iterator[tuple[str, Path]]:
 
 
 def chosen(changed: Collection[str]) -> list[str]:
-    """The test files to run, as paths from the root."""
+    """Return the test files to run, as paths relative to the root."""
     files = {ROOT / name for name in changed}
     modules = {name for path in changed if (name := module_of(PurePath(path))) is not None}
     fixtures = [path.parent for path in files if path.name == "conftest.py"]
@@ -108,7 +108,7 @@ def chosen(changed: Collection[str]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the files."""
+    """Print the paths of the test files to run."""
     since = arguments[0] if arguments else default_since()
     found = chosen(changed_files(since))
     print("\n".join(found))

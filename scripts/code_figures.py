@@ -1,4 +1,4 @@
-"""Print figures of the source tree, as the limits and aims of the house rules see it.
+"""Print metrics of the source tree for the limits of the house rules: sizes of files, functions and classes.
 
 python scripts/code_figures.py                 all packages together, as a table
 python scripts/code_figures.py --by-package    a row for each import package
@@ -31,13 +31,13 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass
 class Module:
-    """What one file contributes."""
+    """The metrics of one source file."""
 
     name: str
     path: Path
     lines: int
     imports: set[str]
-    """Dotted names, of `from a import b` both `a` and `a.b`."""
+    """The imported names with dots; for `from a import b` both `a` and `a.b`."""
 
     function_lines: list[int] = field(default_factory=list)
     wide_classes: list[str] = field(default_factory=list)
@@ -45,14 +45,14 @@ class Module:
 
 
 def functions_in(node: ast.AST) -> Iterator[Function]:
-    """Every function below a node, nested ones included."""
+    """Yield every function below a node, including nested ones."""
     for child in ast.walk(node):
         if isinstance(child, Function):
             yield child
 
 
 def imports_in(tree: ast.Module) -> set[str]:
-    """The dotted names that a file imports, at any depth."""
+    """Return the dotted names that a file imports, also inside of functions."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -64,7 +64,7 @@ def imports_in(tree: ast.Module) -> set[str]:
 
 
 def made_in(function: Function) -> set[str]:
-    """Names that the function binds to a new object: to what calling a name with a capital letter returns."""
+    """Return the names that a function binds to a new object, the result of calling a capitalized name."""
 
     def is_class(call: ast.Call) -> bool:
         return ast.unparse(call.func).rpartition(".")[2].lstrip("_")[:1].isupper()
@@ -79,7 +79,7 @@ def made_in(function: Function) -> set[str]:
 
 
 def assigned_attributes(node: ast.AST) -> Iterator[ast.Attribute]:
-    """Attributes that an assignment sets, also inside of a tuple."""
+    """Yield the attributes that an assignment sets, also inside of a tuple."""
     targets: Sequence[ast.expr] = ()
     if isinstance(node, ast.Assign):
         targets = node.targets
@@ -92,7 +92,7 @@ def assigned_attributes(node: ast.AST) -> Iterator[ast.Attribute]:
 
 
 def outside_assignments(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Line and text of each attribute of another object that is assigned."""
+    """Yield line and text of each assignment to an attribute of another object."""
     seen: set[int] = set()
     for function in functions_in(tree):
         own = {"self", "cls", *made_in(function)}
@@ -106,7 +106,7 @@ def outside_assignments(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def read_module(root: Path, folder: str, path: Path) -> Module:
-    """Parse one file."""
+    """Return the metrics of one file."""
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
     parts = path.relative_to(root / folder).with_suffix("").parts
@@ -123,14 +123,14 @@ def read_module(root: Path, folder: str, path: Path) -> Module:
 
 
 def read_tree(root: Path) -> list[Module]:
-    """Parse all source files; tests and the test kit are not source."""
+    """Return the metrics of all source files; tests and the test kit are excluded."""
     return [
         read_module(root, folder, path) for folder in SOURCE_FOLDERS for path in sorted((root / folder).rglob("*.py"))
     ]
 
 
 def imported_once(modules: Sequence[Module]) -> list[str]:
-    """Files that exactly one other file imports."""
+    """Return the files that exactly one other file imports."""
     importers: Counter[str] = Counter(name for module in modules for name in module.imports - {module.name})
     return [
         f"{module.path} {module.lines}"
@@ -140,7 +140,7 @@ def imported_once(modules: Sequence[Module]) -> list[str]:
 
 
 def row_of(title: str, modules: Sequence[Module], once: Sequence[str]) -> list[str]:
-    """The figures of some modules as words of a table."""
+    """Return the metrics of some modules as the cells of a table row."""
     functions = [lines for module in modules for lines in module.function_lines]
     paths = {str(module.path) for module in modules}
     return [
@@ -164,25 +164,25 @@ HEADER: Final = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what was asked for."""
+    """Print the requested table or list."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=ROOT, help="another tree of the same layout")
     parser.add_argument("--by-package", action="store_true", help="a row for each import package")
     parser.add_argument("--list", choices=LISTS, help="the places behind one figure")
-    asked = parser.parse_args(arguments)
-    modules = read_tree(asked.root)
+    options = parser.parse_args(arguments)
+    modules = read_tree(options.root)
     once = imported_once(modules)
-    if asked.list is not None:
+    if options.list is not None:
         places = {
             "long-files": [f"{one.path} {one.lines}" for one in modules if one.lines > LONG_FILE_LINES],
             "imported-once": once,
             "wide-classes": [text for one in modules for text in one.wide_classes],
             "outside": [text for one in modules for text in one.outside],
         }
-        print("\n".join(places[asked.list]))
+        print("\n".join(places[options.list]))
         return 0
     rows = [list(HEADER)]
-    if asked.by_package:
+    if options.by_package:
         for name in sorted({module.name.partition(".")[0] for module in modules}):
             rows.append(row_of(name, [one for one in modules if one.name.partition(".")[0] == name], once))
     rows.append(row_of("all", modules, once))

@@ -1,14 +1,15 @@
-# Sourced by the other scripts: where the clone is, and one-line refusals that name the remedy.
-# Nothing here writes outside the clone, but for temporary files where its path is long; package managers keep caches.
+# Sourced by the other scripts: paths, checks of requirements, and one-line errors with a remedy.
+# The scripts write only inside of the clone, except temporary files if its path is long, and caches of package
+# managers.
 set -eu
 ROOT=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 cd "$ROOT"
 VENV=$ROOT/.venv
 export PYTHONNOUSERSITE=1
-# What was compiled once is kept: the tests start many hundreds of programs, and each would compile all of it again.
+# Compiled modules are kept: the tests start hundreds of programs, and each would compile all modules again.
 unset PYTHONDONTWRITEBYTECODE
-# Temporary files lie in the clone. Where its path is long they lie elsewhere, since the kernel takes 107 bytes for the
-# name of a socket, and Apache's programs and others make theirs by the whole name.
+# Temporary files are in the clone. If its path is long they are in /tmp, since the path of a socket is limited to 107
+# bytes.
 TMPDIR=$ROOT/.gantry/tmp
 if [ ${#ROOT} -gt 40 ]; then
     TMPDIR=/tmp/gantry-$(id -u)-$(printf %s "$ROOT" | cksum | cut -d' ' -f1)
@@ -20,7 +21,7 @@ mkdir -p "$ROOT/.gantry" "$TMPDIR"
     exit 2
 }
 chmod 700 "$TMPDIR"
-# Programs of Java name files by the locale, and cannot open one with an accent in the locale C.
+# Java encodes file names by the locale, and cannot open names with accents in the locale C.
 case ${LC_ALL:-${LC_CTYPE:-${LANG:-}}} in *[Uu][Tt][Ff]*) ;; *) export LC_ALL=C.UTF-8 ;; esac
 
 refuse() { # refuse WHAT REMEDY
@@ -45,7 +46,7 @@ need_java() {
 need_go() {
     remedy="on Debian 12: apt-get install -t bookworm-backports golang-go"
     need_command go "$remedy"
-    # The toolchain is told not to fetch another one, or an old Go would answer with a download.
+    # GOTOOLCHAIN=local prevents an old Go from downloading a newer toolchain.
     case $(GOTOOLCHAIN=local go env GOVERSION) in
         go1.2[2-9]* | go1.[3-9][0-9]* | go[2-9]*) ;;
         *) refuse "Go 1.22 or newer is missing" "$remedy" ;;

@@ -1,7 +1,7 @@
-"""The Grafana dashboard of broker groups, from a table: what is looked at, by which expression, in which unit.
+"""The Grafana dashboard of broker groups, generated from a table of panels with their expressions and units.
 
-Rows go from what matters most, who is the master and what would be lost, to what explains it. Every expression asks for
-one group of one namespace, chosen above. A test compares the metrics with those that sidecars have (docs/sidecar.md).
+The first rows show the masters and the data at risk, the following rows the details. Every expression selects one group
+of one namespace by variables. A test checks that sidecars export the metrics (docs/sidecar.md).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HEIGHT = 7
 
 
 class Panel(NamedTuple):
-    """One picture."""
+    """One panel of the dashboard."""
 
     title: str
     expression: str
@@ -25,65 +25,67 @@ class Panel(NamedTuple):
 
 
 ROWS: dict[str, tuple[Panel, ...]] = {
-    "Safe?": (
+    "Durability": (
         Panel(
             "Masters",
             f'max by (gantry_dev_shard, pod) (gantry_role{{{S},role="master"}} == 1)',
             "shard {{gantry_dev_shard}}: {{pod}}",
             "none",
-            "One line for each shard, always.",
+            "The pod of the master of each shard.",
         ),
         Panel(
-            "At risk if the master's machine is lost",
+            "Data at risk on loss of the master's machine",
             f'gantry_at_risk_bytes{{{S},loss="master"}}',
             "{{pod}}",
             "bytes",
-            "What no other broker has yet.",
+            "Data that no other broker has yet.",
         ),
         Panel(
-            "At risk in a power cut",
+            "Data at risk in a power failure",
             f'gantry_at_risk_bytes{{{S},loss="machine"}}',
             "{{pod}}",
             "bytes",
-            "What is not on its disk yet.",
+            "Data that is not flushed yet.",
         ),
     ),
     "Replication": (
         Panel(
-            "Slaves behind",
+            "Replication lag",
             f"gantry_slave_behind_bytes{{{S}}}",
             "{{pod}} slave {{slave}}",
             "bytes",
-            "As masters see it.",
+            "Lag of each slave, as measured by its master.",
         ),
         Panel(
-            "Slaves silent",
+            "Slave last seen",
             f"gantry_slave_silent_seconds{{{S}}}",
             "{{pod}} slave {{slave}}",
             "s",
-            "Since they were heard of.",
+            "Time since the last acknowledgement of each slave.",
         ),
         Panel(
             "Epoch",
             f"max by (gantry_dev_shard) (gantry_epoch{{{S}}})",
             "shard {{gantry_dev_shard}}",
             "none",
-            "Each promotion is a step.",
+            "Increases with each promotion.",
         ),
     ),
     "Work": (
         Panel("Messages in", f"sum by (pod) (rocketmq_broker_tps{{{S}}})", "{{pod}}", "ops", "Per second."),
         Panel("Messages out", f"sum by (pod) (rocketmq_broker_qps{{{S}}})", "{{pod}}", "ops", "Per second."),
         Panel(
-            "Lag of consumers",
+            "Consumer lag",
             f"sum by (group) (rocketmq_group_diff{{{S}}})",
             "{{group}}",
             "short",
-            "Messages that wait.",
+            "Messages that a group has not consumed.",
         ),
-        Panel("Connections", f"gantry_connections{{{S}}}", "{{pod}}", "short", "Of clients."),
-        Panel("Sends that wait", f"gantry_parked_sends{{{S}}}", "{{pod}}", "short", "For the disk or a slave."),
-        Panel("Sends refused", f"gantry_sends_refused{{{S}}}", "{{pod}}", "none", "1 while a broker takes nothing."),
+        Panel("Connections", f"gantry_connections{{{S}}}", "{{pod}}", "short", "Client connections."),
+        Panel(
+            "Parked sends", f"gantry_parked_sends{{{S}}}", "{{pod}}", "short", "Sends that wait for a flush or a slave."
+        ),
+        Panel("Sends refused", f"gantry_sends_refused{{{S}}}", "{{pod}}", "none", "1 while a broker refuses sends."),
         Panel(
             "Refused requests",
             f"sum by (pod, reason) (rate(gantry_refused_requests_total{{{S}}}[5m]))",
@@ -92,34 +94,34 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Per second, by reason.",
         ),
     ),
-    "Stock": (
+    "Resources": (
         Panel(
             "Disk",
             f'gantry_disk_bytes{{{S},state="used"}} / ignoring (state) gantry_disk_bytes{{{S},state="total"}}',
             "{{pod}}",
             "percentunit",
-            "Sends are refused at 90 percent.",
+            "Sends are refused at 90 percent usage.",
         ),
         Panel(
             "Free write buffers",
             f'gantry_write_buffers{{{S},state="free"}}',
             "{{pod}}",
             "short",
-            "0: senders are asked to come again.",
+            "At 0, sends are refused and clients retry.",
         ),
         Panel(
             "Recovery",
             f"gantry_recovery_bytes{{{S}}}",
             "{{pod}} {{state}}",
             "bytes",
-            "Of the log, while it is checked.",
+            "Progress of reading the log at start.",
         ),
     ),
 }
 
 
 def dashboard() -> dict[str, Any]:
-    """The whole document."""
+    """Return the dashboard as a document."""
     panels: list[dict[str, Any]] = []
     y = 0
     for title, row in ROWS.items():
@@ -146,13 +148,13 @@ def dashboard() -> dict[str, Any]:
 
 
 def expressions() -> list[str]:
-    """Every expression in it, with a value for each variable."""
+    """Return all expressions, with a value for each variable."""
     found = [panel.expression for row in ROWS.values() for panel in row]
     return [text.replace("$namespace", "shop").replace("$group", "orders") for text in found]
 
 
 def dashboard_text() -> str:
-    """As the file has it."""
+    """Return the text of the dashboard file."""
     return json.dumps(dashboard(), indent=2) + "\n"
 
 

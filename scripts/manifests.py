@@ -1,13 +1,13 @@
-"""Write what is shipped for Kubernetes from its source: the CRD, the charts' schemas and READMEs, and `manifests/`.
+"""Write the generated files for Kubernetes: the CRDs, the schemas and READMEs of the charts, and `manifests/`.
 
     gantry_spec.manifest.crd     -> charts/gantry-operator/templates/crd.yaml, manifests/crd.yaml,
                                     charts/broker-group/values.schema.json
     gantry_spec.pipelines.crds   -> charts/gantry-operator/templates/crd-pipelines.yaml, manifests/crd-pipelines.yaml
     values.yaml of each chart    -> its README.md
     scripts/dashboard.py         -> charts/gantry-operator/dashboards/gantry.json
-    the chart, by helm template  -> manifests/operator.yaml, for whoever has kubectl alone
+    the chart, by helm template  -> manifests/operator.yaml, for installation with kubectl
 
-`make manifests` writes them; a test compares. Nothing of it is edited by hand.
+`make manifests` writes them, and a test checks that they are up to date. They are not edited by hand.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from dashboard import dashboard_text  # noqa: E402 - a neighbour, and no package
+from dashboard import dashboard_text  # noqa: E402 - a script in the same folder, not a package
 
 from gantry_spec.manifest.crd import NAME_CHARACTERS_MAX, crd, group_schema  # noqa: E402
 from gantry_spec.pipelines.crds import pipeline_crds  # noqa: E402
@@ -38,7 +38,7 @@ VALUE = re.compile(r"^(?P<indent> *)(?P<name>[A-Za-z]+):")
 
 
 def plain_pages(root: Path) -> dict[Path, str]:
-    """Every file that needs no helm, and what should be in it."""
+    """Return the path and the text of every file that needs no Helm."""
     charts = root / "charts"
     found = {
         charts / "gantry-operator/templates/crd.yaml": crd_template(crd()),
@@ -52,7 +52,7 @@ def plain_pages(root: Path) -> dict[Path, str]:
 
 
 def helm_pages(root: Path, helm: Path) -> dict[Path, str]:
-    """What helm makes of the charts."""
+    """Return the path and the text of every file that is rendered by Helm."""
     values = ("--set", "crds.create=false")
     text = template(helm, root / "charts/gantry-operator", "gantry-operator", NAMESPACE, *values, "--skip-tests")
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -61,19 +61,19 @@ def helm_pages(root: Path, helm: Path) -> dict[Path, str]:
 
 
 def template(helm: Path, chart: Path, release: str, namespace: str, *options: str) -> str:
-    """`helm template`. Raises CalledProcessError with what helm said."""
+    """Return the output of `helm template`. Raises CalledProcessError with the output of Helm."""
     words = [str(helm), "template", release, str(chart), "--namespace", namespace]
     words += ["--kube-version", KUBERNETES_VERSION, *options]
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
 
 def crd_template(*crds: dict[str, Any]) -> str:
-    """CRDs as a template: helm never upgrades what lies in a chart's `crds/`."""
+    """Return CRDs as a template, since Helm never upgrades CRDs in the folder `crds/` of a chart."""
     lines = [NOTE.rstrip("\n"), "{{- if .Values.crds.create }}"]
     for number, document in enumerate(crds):
         rest = {name: value for name, value in document.items() if name != "metadata"}
         text = _yaml(rest)
-        assert "{{" not in text, "a description would be taken for a template"
+        assert "{{" not in text, "a description must not contain template syntax"
         lines += ["---"] if number else []
         lines += [
             "metadata:",
@@ -89,7 +89,7 @@ def crd_template(*crds: dict[str, Any]) -> str:
 
 
 def group_values_schema() -> dict[str, Any]:
-    """Of the chart `broker-group`: its own values, and a spec that takes what the API server would, and no more."""
+    """Return the values schema of the chart `broker-group`; its spec accepts what the API server accepts."""
     text = {"type": "string"}
     strings = {"type": "object", "additionalProperties": text}
     return {
@@ -110,7 +110,7 @@ def group_values_schema() -> dict[str, Any]:
 
 
 def strict(schema: dict[str, Any]) -> dict[str, Any]:
-    """From the API server's dialect to JSON Schema's, where what is not named is refused."""
+    """Convert a schema of the API server to JSON Schema, without additional properties."""
     found = {
         name: value
         for name, value in schema.items()
@@ -129,7 +129,7 @@ def strict(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def readme(chart: Path) -> str:
-    """What the chart is, and every value with its default."""
+    """Return the README of a chart: its description, and all values with their defaults."""
     about = yaml.safe_load((chart / "Chart.yaml").read_text())
     own = f"helm install {about['name']} charts/{about['name']} --namespace {NAMESPACE} --create-namespace"
     if about["name"] == "broker-group":
@@ -144,7 +144,7 @@ def readme(chart: Path) -> str:
         own,
         "```",
         "",
-        "Values are checked against a schema; one that is not here is refused.",
+        "Values are validated against a schema; unknown values are refused.",
         "",
         "| value | default | meaning |",
         "|---|---|---|",
@@ -154,7 +154,7 @@ def readme(chart: Path) -> str:
 
 
 def described_values(chart: Path) -> Iterator[tuple[str, str, str]]:
-    """Path, default and meaning of every value that has a line of its own."""
+    """Yield path, default and meaning of every value that has a comment."""
     lines = (chart / "values.yaml").read_text().splitlines()
     values = yaml.safe_load("\n".join(lines))
     folders: list[str] = []
@@ -180,7 +180,7 @@ def _yaml(document: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Write all of them; the first argument is helm's path, without it what needs helm is left as it is."""
+    """Write all files. The first argument is the path of Helm; without it, files that need Helm are not changed."""
     pages = plain_pages(ROOT)
     for path, text in pages.items():
         path.parent.mkdir(parents=True, exist_ok=True)

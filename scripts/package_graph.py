@@ -1,7 +1,7 @@
-"""Draw who imports whom in ARCHITECTURE.md, from the imports of the source, those for types only included.
+"""Write the package graph of ARCHITECTURE.md from the imports of the source, including type-only imports.
 
-The drawing leaves out an arrow that a longer way of arrows implies; the tables name every import. `make format`
-writes them again, and the docs test fails when they are stale.
+The diagram omits edges that a longer path implies; the tables list every import. `make format` updates them, and the
+docs test fails if they are outdated.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import grimp
 BEGIN: Final = "<!-- package graph: written by scripts/package_graph.py (`make format`) from the imports -->"
 END: Final = "<!-- end: package graph -->"
 OPENED: Final = ("gantry_broker", "gantry_broker.server")
-"""Packages whose parts the second table shows one by one."""
+"""The packages whose subpackages the second table lists."""
 
 Graph = Mapping[str, frozenset[str]]
 
 
 def packages_of(root: Path) -> list[str]:
-    """The import packages of the source, as the contracts of pyproject.toml name them."""
+    """Return the import packages of the source, from the contracts in pyproject.toml."""
     names: list[str] = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
     return names
 
 
 def imports_between(graph: grimp.ImportGraph, parts: list[str]) -> Graph:
-    """What each part imports of the others; a module belongs to the part with the longest name that holds it."""
+    """Return the imports between parts; a module belongs to the part with the longest matching prefix."""
     part_of = {
         module: max((part for part in parts if f"{module}.".startswith(f"{part}.")), key=len, default=None)
         for module in graph.modules
@@ -46,13 +46,13 @@ def imports_between(graph: grimp.ImportGraph, parts: list[str]) -> Graph:
 
 
 def in_order(graph: Graph) -> list[str]:
-    """Every part after those that it imports. Raises graphlib.CycleError, which names a cycle."""
+    """Return the parts in topological order, imported ones first. Raises graphlib.CycleError."""
     sorter = TopologicalSorter({part: sorted(graph[part]) for part in sorted(graph)})
     return list(sorter.static_order())
 
 
 def without_implied(graph: Graph) -> dict[str, list[str]]:
-    """The graph without an arrow from a part to another that it reaches by a longer way, too."""
+    """Return the transitive reduction: the graph without edges that a longer path implies."""
     reached: dict[str, set[str]] = {}
     kept: dict[str, list[str]] = {}
     for part in in_order(graph):
@@ -63,7 +63,7 @@ def without_implied(graph: Graph) -> dict[str, list[str]]:
 
 
 def drawing(graph: Graph) -> Iterator[str]:
-    """The graph for Mermaid; an arrow leads from the importing package to the imported one."""
+    """Yield the graph as Mermaid; an arrow leads from the importing package to the imported one."""
     yield "```mermaid"
     yield "graph TD"
     for part, imported in without_implied(graph).items():
@@ -72,7 +72,7 @@ def drawing(graph: Graph) -> Iterator[str]:
 
 
 def table(graph: Graph, heading: str, nothing: str) -> Iterator[str]:
-    """Each part and what it imports, the lowest first."""
+    """Yield a table of the parts and their imports, the lowest layer first."""
     yield f"| {heading} | imports |"
     yield "|---|---|"
     for part in in_order(graph):
@@ -80,13 +80,13 @@ def table(graph: Graph, heading: str, nothing: str) -> Iterator[str]:
 
 
 def parts_inside(graph: grimp.ImportGraph) -> list[str]:
-    """The sub-packages of the opened packages, but for those that are opened themselves."""
+    """Return the subpackages of the packages in OPENED, except those that are in OPENED themselves."""
     children = {child for package in OPENED for child in graph.find_children(package)}
     return sorted(child for child in children - set(OPENED) if graph.find_children(child))
 
 
 def written(root: Path) -> str:
-    """What stands between the two marks."""
+    """Return the generated text between the two marks."""
     packages = packages_of(root)
     graph = grimp.build_graph(*packages, cache_dir=None)
     lines = [
@@ -100,7 +100,7 @@ def written(root: Path) -> str:
 
 
 def page(root: Path) -> str:
-    """ARCHITECTURE.md with the graph as it is today."""
+    """Return ARCHITECTURE.md with the current graph."""
     text = (root / "ARCHITECTURE.md").read_text()
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)

@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Final
 
 FAILURES_MAX: Final = 20
-"""More failures at once are a fault of the product, and not of an unreliable test."""
+"""More failures than this indicate a fault of the product, not of an unreliable test."""
 
 RUNS: Final = 10
-"""A test that is unreliable twice in so many runs is fixed or removed."""
+"""The number of runs in which a test that is unreliable twice must be fixed or removed."""
 
 PASSED: Final = "passed on the second run"
 
 
 def before(report: Path, failed: list[str]) -> int:
-    """Note the failed tests; exit code 1 if there are too many, or none, to run them again."""
+    """Record the failed tests. Return exit code 1 if there are none, or too many for a second run."""
     report.write_text(json.dumps({"failed": failed}, indent=1))
     if not 0 < len(failed) <= FAILURES_MAX:
         print(f"\n{len(failed)} failures: there is no second run for more than {FAILURES_MAX}")
@@ -38,7 +38,7 @@ def before(report: Path, failed: list[str]) -> int:
 
 
 def after(report: Path, failed: list[str]) -> int:
-    """Print and write down which tests passed the second time; exit code 1 if others are left."""
+    """Print and record the tests that passed in the second run. Return exit code 1 if others have failed."""
     first = json.loads(report.read_text())["failed"]
     passed = [name for name in first if name not in failed]
     report.write_text(json.dumps({"failed": failed, PASSED: passed}, indent=1))
@@ -49,7 +49,7 @@ def after(report: Path, failed: list[str]) -> int:
 
 
 def keep(report: Path, history: Path) -> int:
-    """Append the report to the history; print the tests that it has more than once within the last runs."""
+    """Append the report to the history, and print the tests that were unreliable more than once in the last runs."""
     found = json.loads(report.read_text()) if report.exists() else {}
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     line = {
@@ -70,7 +70,7 @@ def keep(report: Path, history: Path) -> int:
 
 
 def main(cache: Path, when: str, *files: str) -> int:
-    """The exit code."""
+    """Run one subcommand and return the exit code."""
     report = cache.with_suffix(".json")
     if when == "history":
         return keep(report, Path(*files))

@@ -1,7 +1,7 @@
-"""Take the pictures of the console that the documents show: wide and dark, narrow and light.
+"""Take the screenshots of the console in the documents: wide and dark, narrow and light.
 
-Without `--url` it brings up a group of its own, a master with two slaves, and people who use it; with it, it looks at a
-console that runs already, a local group's for instance. A picture that is too large for a repository is refused.
+Without `--url` the script starts a group, a master with two slaves, and puts load on it. With `--url` it uses a console
+that is already running, for example that of a local group. A screenshot that is too large for a repository is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from console_browser import Scheme, browser, page_at
-from console_scene import Load, body_of, bury, console_group
+from console_scene import Load, body_of, console_group, store_dead_letters
 from playwright.sync_api import Browser
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -26,17 +26,19 @@ PICTURES: Final[tuple[tuple[str, str, Scheme], ...]] = (
 
 
 def parser() -> argparse.ArgumentParser:
-    """What can be said."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(prog="scripts/screenshot", description=__doc__)
-    made.add_argument("--url", help="a console that runs already, with its token behind the #")
-    made.add_argument("--folder", type=Path, default=ROOT / "docs/images", help="where the pictures go")
-    made.add_argument("--seconds", type=float, default=65.0, help="how long to watch before a picture [default: 65]")
-    made.add_argument("--per-second", type=int, default=400, help="messages that our own group gets [default: 400]")
+    made.add_argument("--url", help="URL of a running console, with its token after the #")
+    made.add_argument("--folder", type=Path, default=ROOT / "docs/images", help="folder of the screenshots")
+    made.add_argument("--seconds", type=float, default=65.0, help="seconds to wait before a screenshot [default: 65]")
+    made.add_argument(
+        "--per-second", type=int, default=400, help="messages per second for the started group [default: 400]"
+    )
     return made
 
 
 def take(started: Browser, url: str, folder: Path, watched_s: float) -> None:
-    """All pictures of one console, which is watched by all pages at once."""
+    """Take all screenshots of one console, which all pages have open at the same time."""
     with ExitStack() as stack:
         pages = [
             (name, size, stack.enter_context(page_at(started, url, size=size, scheme=scheme)))
@@ -50,7 +52,7 @@ def take(started: Browser, url: str, folder: Path, watched_s: float) -> None:
             length = path.stat().st_size
             print(f"{path}: {length / 1024:.0f} KiB")
             if length > BYTES_MAX:
-                sys.exit(f"screenshot: {path} has {length} bytes; at most {BYTES_MAX} belong into a repository")
+                sys.exit(f"screenshot: {path} has {length} bytes; the limit is {BYTES_MAX}")
 
 
 def main() -> None:
@@ -61,7 +63,7 @@ def main() -> None:
         if url is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gantry-screenshot-")))
             group = stack.enter_context(console_group(folder, members=3))
-            bury(group.name_server, "billing", [body_of(number) for number in range(4)])
+            store_dead_letters(group.name_server, "billing", [body_of(number) for number in range(4)])
             stack.enter_context(Load(group.name_server, per_second=options.per_second))
             url = group.console
         take(stack.enter_context(browser()), url, options.folder, options.seconds)

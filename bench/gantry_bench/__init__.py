@@ -1,1 +1,1 @@
-"""What `bench/send.py` is made of: the load generator, the servers, their memory, the sums and the table."""
+"""The parts of the benchmarks: the load generator, the servers, their memory, statistics, goals and tables."""

@@ -1,4 +1,4 @@
-"""Bursts: the programs, what repeated runs of them amount to, the goals and the table. Pure."""
+"""Bursts: the programs, the summary of their repeated runs, the goals and the table. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHAPES: Final[dict[ShapeName, str]] = {"java": "Java's", "other": "other"}
 
 
 def programs(count: int) -> dict[ProgramName, Program]:
-    """All of them, with so many sends each."""
+    """Return all programs, with so many sends each."""
     return {
         "burst": Program(name="burst", text=f"{count:,} sends at once", count=count),
         "oneway-burst": Program(
@@ -38,14 +38,14 @@ class Cell(msgspec.Struct, frozen=True):
 
     system: SystemName
     load: int
-    """Busy processes beside it."""
+    """The number of busy processes that run meanwhile."""
     program: Program
     shape: ShapeName
     outcomes: list[Outcome]
 
     @property
     def refused(self) -> Counter[int]:
-        """Answers by code, without 0."""
+        """Count the error answers by code."""
         total: Counter[int] = Counter()
         for outcome in self.outcomes:
             total.update(outcome.refused)
@@ -69,17 +69,19 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def honest_us(self) -> list[float]:
-        """Every request of the honest client that met a flood."""
+        """Return the durations of all requests of the honest client during floods, in microseconds."""
         return [value for outcome in self.outcomes for value in outcome.honest_us]
 
     @property
     def seconds_max(self) -> float:
-        """The slowest run."""
+        """Return the duration of the slowest run."""
         return max(outcome.seconds for outcome in self.outcomes)
 
 
 def burst_goals(cells: Sequence[Cell]) -> list[Goal]:
-    """Refusals of ours against Apache's in the same cell; what is lost and who else suffers over all cells."""
+    """Return the goals: our refusals compared with Apache's in the same cell, and losses and side effects over all
+    cells.
+    """
     goals = []
     all_ours = [cell for cell in cells if cell.system == "Gantry"]
     for ours in all_ours:
@@ -100,7 +102,7 @@ def _same(one: Cell, other: Cell) -> bool:
 
 
 def burst_figures(cells: Sequence[Cell]) -> Figures:
-    """One row for each cell."""
+    """Return a table with one row for each cell."""
     rows = [
         [
             cell.program.text, str(cell.load), SHAPES[cell.shape], cell.system, _codes(cell.refused),

@@ -1,6 +1,6 @@
-"""The loads of `bench-burst` over plain sockets: bursts, one-way sends, and an honest client beside them.
+"""The loads of `bench-burst` over plain sockets: bursts, one-way sends, and a concurrent honest client.
 
-All frames of a burst are encoded before the first is written, and replies are kept as bytes until it is over, so that
+All frames of a burst are encoded before the first is written, and replies are kept as bytes until its end, so that
 the sender measures the broker and not itself. The honest client has a connection and a thread of its own. It sends one
 message at a time and waits for the answer, as an application does.
 """
@@ -33,52 +33,52 @@ FLOOD_QUEUE: Final = 0
 HONEST_QUEUE: Final = 1
 REPLY_SECONDS_MAX: Final = 60.0
 QUIET_SECONDS: Final = 5.0
-"""One-way sends are complete when the queue has not grown for so long."""
+"""One-way sends are complete if the queue has not grown for this time."""
 POLL_SECONDS: Final = 0.02
 SYSTEM_BUSY: Final = 2
 
 
 class Program(msgspec.Struct, frozen=True):
-    """What the flooding client does."""
+    """The behaviour of the flooding client."""
 
     name: ProgramName
     text: str
     count: int
     is_oneway: bool = False
     per_second: int | None = None
-    """None: everything is written at once."""
+    """The rate of the sends; None if everything is written at once."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of one run of a program."""
+    """The result of one run of a program."""
 
     sent: int
     stored: int
     refused: dict[int, int]
-    """How many were answered with each code but 0."""
+    """The number of error answers by code."""
     unanswered: int
     seconds: float
-    """Until the last answer, or until the last message was stored."""
+    """The time until the last answer, or until the last message was stored."""
     honest_us: list[float]
-    """How long each request of the honest client took that met the flood."""
+    """The duration of each request of the honest client during the flood, in microseconds."""
     honest_refused: int
 
     @property
     def refused_count(self) -> int:
-        """Sends that were answered with an error."""
+        """The number of sends that were answered with an error."""
         return sum(self.refused.values())
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value that this share of them does not exceed. Raises BenchmarkFailed for none."""
+    """Return the value that this share of the values does not exceed. Raises BenchmarkFailed if there are none."""
     if not values:
-        raise BenchmarkFailed("the honest client got no answer while the flood went on")
+        raise BenchmarkFailed("the honest client got no answer during the flood")
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
 def encode_send(opaque: int, unique: str, *, queue: int, is_oneway: bool = False) -> bytes:
-    """One send of code 310 in JSON, as clients of RocketMQ 5 write it."""
+    """Encode one send of code 310 in JSON, as clients of RocketMQ 5 write it."""
     ext = {
         "a": "bench", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(queue), "f": "0", "g": str(int(time.time() * 1000)),
         "h": "0", "i": f"UNIQ_KEY\x01{unique}\x02WAIT\x01true\x02", "j": "0", "k": "false", "m": "false",
@@ -94,20 +94,20 @@ def encode_send(opaque: int, unique: str, *, queue: int, is_oneway: bool = False
 
 
 def unique_keys(shape: ShapeName) -> Iterator[str]:
-    """Unique ids as Java's clients make them (32 letters and digits), or as others may (here 36, with hyphens)."""
+    """Yield unique ids like those of Java's clients (32 letters and digits), or of another form (36, with hyphens)."""
     java = UniqueIds(socket.inet_aton("127.0.0.1"), salt=1)
     while True:
         yield java.next(int(time.time() * 1000)) if shape == "java" else str(uuid.uuid4())
 
 
 def count_codes(data: bytes) -> Counter[int]:
-    """The codes of all replies in `data`."""
+    """Count the codes of all replies in `data`."""
     return Counter(int(json.loads(frame.header)["code"]) for frame in FrameReader().feed(data))
 
 
 @final
 class Peer:
-    """A connection that asks and waits."""
+    """A connection with one request at a time."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -115,8 +115,8 @@ class Peer:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._frames: Final = FrameReader()
 
-    def ask(self, request: bytes) -> dict[str, object]:
-        """The header of the reply."""
+    def send_request(self, request: bytes) -> dict[str, object]:
+        """Send a request and return the header of its reply."""
         self.socket.sendall(request)
         while True:
             data = self.socket.recv(1 << 16)
@@ -127,12 +127,12 @@ class Peer:
                 return header
 
     def queue_end(self, queue: int) -> int:
-        """How many messages a queue of the topic has."""
+        """Return the number of messages in a queue of the topic."""
         ext = {"topic": TOPIC, "queueId": str(queue), "committed": "true"}
-        reply = self.ask(Command(code=RequestCode.GET_MAX_OFFSET, ext=ext).encode())
+        reply = self.send_request(Command(code=RequestCode.GET_MAX_OFFSET, ext=ext).encode())
         fields = reply.get("extFields")
         if reply["code"] != 0 or not isinstance(fields, dict):
-            raise BenchmarkFailed(f"the broker does not tell where queue {queue} ends: {reply}")
+            raise BenchmarkFailed(f"the broker did not return the end of queue {queue}: {reply}")
         return int(fields["offset"])
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class Peer:
 
 @final
 class HonestClient(threading.Thread):
-    """Sends one message after the other from `start` to `stop`, and keeps how long each took."""
+    """Sends one message after the other from `start` to `stop`, and records how long each took."""
 
     def __init__(self, address: str, pause_seconds: float = 0.001) -> None:
         super().__init__(name="honest-client", daemon=True)
@@ -149,7 +149,7 @@ class HonestClient(threading.Thread):
         self._pause_seconds = pause_seconds
         self._ends = threading.Event()
         self.samples: list[tuple[float, float]] = []
-        """(began, ended) of each request."""
+        """The start and the end of each request."""
         self.refused = 0
         self._error: Exception | None = None
 
@@ -158,7 +158,7 @@ class HonestClient(threading.Thread):
             for opaque, unique in enumerate(unique_keys("java"), start=1):
                 request = encode_send(opaque, unique, queue=HONEST_QUEUE)
                 began = time.monotonic()
-                code = self._peer.ask(request)["code"]
+                code = self._peer.send_request(request)["code"]
                 self.samples.append((began, time.monotonic()))
                 self.refused += code != 0
                 if self._ends.wait(self._pause_seconds):
@@ -169,19 +169,19 @@ class HonestClient(threading.Thread):
             self._peer.close()
 
     def stop(self) -> None:
-        """Come back when the request under way is answered. Raises BenchmarkFailed if one was not."""
+        """Stop after the current request. Raises BenchmarkFailed if one was not answered."""
         self._ends.set()
         self.join(2 * REPLY_SECONDS_MAX)
         if self._error is not None:
             raise BenchmarkFailed(f"the honest client failed: {self._error}") from self._error
 
     def latencies_us(self, began: float, ended: float) -> list[float]:
-        """Of the requests that were under way at some time in [began, ended)."""
+        """Return the durations of the requests that were in progress at some time in [began, ended)."""
         return [(end - begin) * 1e6 for begin, end in self.samples if begin < ended and end > began]
 
 
 def run_program(program: Program, shape: ShapeName, address: str) -> Outcome:
-    """One run against one broker. Raises BenchmarkFailed and OSError."""
+    """Run a program once against one broker. Raises BenchmarkFailed and OSError."""
     keys = unique_keys(shape)
     frames = [
         encode_send(number, next(keys), queue=FLOOD_QUEUE, is_oneway=program.is_oneway)
@@ -213,7 +213,7 @@ def run_program(program: Program, shape: ShapeName, address: str) -> Outcome:
 
 
 def _flood(program: Program, frames: list[bytes], address: str) -> tuple[Counter[int], float]:
-    """Write the frames and read what comes back: the codes of the replies, and when the last one came."""
+    """Write the frames and read the replies; return their codes, and when the last one arrived."""
     peer = Peer(address)
     try:
         if program.is_oneway:
@@ -241,7 +241,7 @@ def _write(program: Program, frames: list[bytes], connection: socket.socket) -> 
 
 
 def _read_replies(connection: socket.socket, count: int) -> tuple[bytes, float]:
-    """The bytes of so many replies, or of as many as came in time."""
+    """Return the bytes of so many replies, or of as many as arrived in time."""
     data, position, found = bytearray(), 0, 0
     replied_at = time.monotonic()
     while found < count:
@@ -262,7 +262,7 @@ def _read_replies(connection: socket.socket, count: int) -> tuple[bytes, float]:
 
 
 def _wait_until_stored(watcher: Peer, wanted: int) -> float:
-    """When the queue was seen to have so many messages, or had not grown for QUIET_SECONDS."""
+    """Return when the queue had so many messages, or had not grown for QUIET_SECONDS."""
     end, grew_at = watcher.queue_end(FLOOD_QUEUE), time.monotonic()
     while end < wanted and time.monotonic() - grew_at < QUIET_SECONDS:
         time.sleep(POLL_SECONDS)

@@ -1,7 +1,7 @@
-"""Delayed messages in quantity: sending them, and reading back when they were stored and when they were delivered.
+"""Delayed messages in quantity: sending them, and reading when they were stored and delivered.
 
-The wire's own words, packed once and then only numbered, so that one Python process can send faster than the broker
-takes. Answers are counted and looked at; anything but success is an error of the run.
+Frames are encoded once and then only numbered, so that one Python process can send faster than the broker
+accepts. Answers are counted and checked; every answer but success is an error of the run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from gantry_wire.properties import format_properties
 TOPIC: Final = "BenchDelay"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 OUTSTANDING_MAX: Final = 400
-"""Sends on their way: a broker that takes 50 microseconds for one is then asked 20 ms in advance, and never "busy"."""
+"""The limit of sends in flight: a broker that needs 50 microseconds for each has 20 ms of work, and never answers
+"busy".
+"""
 TICK_SECONDS: Final = 0.01
 TIMEOUT_SECONDS: Final = 60.0
 TIMEOUT_MS: Final = 60_000
@@ -36,14 +38,14 @@ _SUCCESS: Final = b'"code":0,'
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """One message of a queue: which one, and when the broker stored it."""
+    """One message of a queue: its number, and when the broker stored it."""
 
     serial: int
     stored_ms: int
 
 
 def frame_parts(level: int, queue_id: int) -> tuple[bytes, bytes]:
-    """The header of a send before and behind its unique id."""
+    """Return the header of a send before and after its unique id."""
     properties = format_properties({"UNIQ_KEY": _KEY.decode(), "WAIT": "true", "DELAY": str(level)})
     fields = {
         "a": "bench", "b": TOPIC, "c": "TBW102", "d": "8", "e": str(queue_id), "f": "0", "g": "1700000000000",
@@ -56,7 +58,7 @@ def frame_parts(level: int, queue_id: int) -> tuple[bytes, bytes]:
 
 
 class DelaySender:
-    """Sends messages of one size, each with a number of its own, over one connection."""
+    """Sends numbered messages of one size over one connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, body_bytes: int) -> None:
         self.errors = 0
@@ -77,18 +79,18 @@ class DelaySender:
         await self._writer.wait_closed()
 
     async def send(self, count: int, *, level: int, queue_id: int) -> None:
-        """So many messages as fast as they are taken."""
+        """Send so many messages as fast as the broker accepts them."""
         while count:
             taken = min(count, OUTSTANDING_MAX - self._outstanding, OUTSTANDING_MAX // 4)
             self._write(taken, level, queue_id)
             count -= taken
             while self._outstanding > OUTSTANDING_MAX * 3 // 4:
-                await self._hear()
+                await self._read_replies()
         while self._outstanding:
-            await self._hear()
+            await self._read_replies()
 
     async def send_paced(self, per_second: int, seconds: float, *, levels: tuple[int, ...]) -> None:
-        """Messages at a rate, in turn for each level; a level's messages go to the queue of its number."""
+        """Send messages at a rate, in turn for each level; a level's messages go to the queue with its number."""
         loop = asyncio.get_running_loop()
         began, sent, total = loop.time(), 0, int(per_second * seconds)
         while sent < total:
@@ -98,7 +100,7 @@ class DelaySender:
                 self._write(share, level, level)
             sent = due
             while self._outstanding:
-                await self._hear()
+                await self._read_replies()
             await asyncio.sleep(TICK_SECONDS)
 
     def _write(self, count: int, level: int, queue_id: int) -> None:
@@ -112,7 +114,7 @@ class DelaySender:
         self._outstanding += count
         self._writer.write(b"".join(parts))
 
-    async def _hear(self) -> None:
+    async def _read_replies(self) -> None:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             await self._writer.drain()
             data = await self._reader.read(1 << 16)
@@ -124,7 +126,7 @@ class DelaySender:
 
 
 async def read_queue(channel: Channel, topic: str, queue_id: int, count: int) -> list[Stored]:
-    """The first ``count`` messages of a queue."""
+    """Return the first ``count`` messages of a queue."""
     found: list[Stored] = []
     while len(found) < count:
         fields = {
@@ -144,7 +146,7 @@ async def read_queue(channel: Channel, topic: str, queue_id: int, count: int) ->
 
 
 async def queue_end(channel: Channel, topic: str, queue_id: int) -> int:
-    """How many messages a queue has had."""
+    """Return the end of a queue."""
     ext = {"topic": topic, "queueId": str(queue_id)}
     reply = await channel.request(Command(code=RequestCode.GET_MAX_OFFSET, ext=ext), TIMEOUT_MS)
     return int(reply.ext["offset"]) if reply.code == 0 else 0

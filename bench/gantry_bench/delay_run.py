@@ -1,11 +1,11 @@
-"""One run of the delay benchmark: a broker, many messages that wait in it, and others that come due meanwhile.
+"""One run of the delay benchmark: a broker, many waiting messages, and others that come due meanwhile.
 
     idle memory -> `pending` messages with the longest delay -> memory -> a rate of messages with short delays
-        -> memory, how late each was delivered, and what of the processor that took
+        -> memory, how late each was delivered, and the CPU time
 
-How late: the time at which the copy was stored, less the time at which the original was, less its level's delay. Both
-are the broker's own stamps, so no clock is compared with another. Every message is compared by its number, so a lost
-one, a second one or one out of order is an error and no figure.
+The lateness is the store time of the copy minus that of the original minus its level's delay. Both are the broker's own
+stamps, so no clock is compared with another. Every message is compared by its number, so a lost, a duplicate or a
+misordered message is an error and no figure.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ ERROR_MS_P99_MAX: Final = 200.0
 
 
 class DelayScale(msgspec.Struct, frozen=True):
-    """How much of everything."""
+    """The size of a run."""
 
     pending: int
     due_per_second: int
     due_seconds: float
     delays_s: tuple[int, ...]
-    """Of the levels that come due; one more level, of two hours, holds those that wait."""
+    """The delays of the levels that come due; one more level, of two hours, holds the waiting messages."""
 
     body_bytes: int
     segment_bytes: int
@@ -56,26 +56,26 @@ QUICK: Final = DelayScale(
 
 
 class DelayReport(msgspec.Struct, frozen=True):
-    """What was measured."""
+    """The results of a run."""
 
     pending: int
     delivered: int
     errors: int
     idle_bytes: int
     pending_bytes: int
-    """Memory without the mapped files, with the messages that wait."""
+    """Memory without mapped files, with the waiting messages."""
 
     due_bytes: int
-    """The same, after deliveries."""
+    """Memory without mapped files, after the deliveries."""
 
     error_ms_p50: float
     error_ms_p99: float
     error_ms_max: float
     pending_cpu: float
-    """Of one core, while nothing is due."""
+    """The share of one core while nothing is due."""
 
     due_cpu: float
-    """Of one core, while messages are sent, stored and delivered at the rate."""
+    """The share of one core while messages are sent, stored and delivered at the rate."""
 
     other_cores: float
 
@@ -85,20 +85,24 @@ class DelayReport(msgspec.Struct, frozen=True):
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that this share of all does not pass."""
+    """Return the smallest value that this share of all values does not exceed."""
     ranked = sorted(values)
     return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
 
 
 def lateness(originals: Sequence[tuple[int, int]], copies: Sequence[tuple[int, int]], delay_ms: int) -> list[float]:
-    """How late each copy is, from (number, time stored) of both. Raises BenchmarkFailed when they are not the same."""
+    """Return the lateness of each copy, from (number, time stored) of both. Raises BenchmarkFailed if the numbers
+    differ.
+    """
     if [serial for serial, _ in originals] != [serial for serial, _ in copies]:
-        raise BenchmarkFailed("what was delivered is not what was sent: messages are lost, doubled or out of order")
+        raise BenchmarkFailed(
+            "the delivered messages differ from the sent ones: some are lost, duplicated or out of order"
+        )
     return [float(copy - original - delay_ms) for (_, original), (_, copy) in zip(originals, copies, strict=True)]
 
 
 async def measure_lateness(channel: Channel, scale: DelayScale) -> list[float]:
-    """Of every message that has come due, once all are delivered."""
+    """Return the lateness of every message, once all are delivered."""
     late: list[float] = []
     for level, delay_s in enumerate(scale.delays_s, 1):
         end = await queue_end(channel, SCHEDULE_TOPIC, level - 1)
@@ -110,8 +114,8 @@ async def measure_lateness(channel: Channel, scale: DelayScale) -> list[float]:
     return late
 
 
-def measure(scale: DelayScale, cores: Cores, folder: Path, told: Callable[[str], None]) -> DelayReport:
-    """One broker, from its start to its stop."""
+def measure(scale: DelayScale, cores: Cores, folder: Path, report_progress: Callable[[str], None]) -> DelayReport:
+    """Measure one broker, from its start to its stop."""
     keys = {
         "messageDelayLevel": " ".join(f"{delay}s" for delay in scale.delays_s) + " 2h",
         "mappedFileSizeCommitLog": str(scale.segment_bytes),
@@ -128,19 +132,19 @@ def measure(scale: DelayScale, cores: Cores, folder: Path, told: Callable[[str],
 
         async def run() -> DelayReport:
             sender = await DelaySender.open(broker.target.address, body_bytes=scale.body_bytes)
-            told(f"{scale.pending:,} messages that wait")
+            report_progress(f"{scale.pending:,} messages that wait")
             await sender.send(scale.pending, level=len(scale.delays_s) + 1, queue_id=0)
             pending_bytes, cpu = memory(), read_process_cpu_seconds(process)
             await asyncio.sleep(scale.due_seconds / 3)
             pending_cpu = (read_process_cpu_seconds(process) - cpu) / (scale.due_seconds / 3)
-            told(f"{scale.due_per_second:,} a second come due")
+            report_progress(f"{scale.due_per_second:,} a second come due")
             levels = tuple(range(1, len(scale.delays_s) + 1))
             cpu = read_process_cpu_seconds(process)
             await sender.send_paced(scale.due_per_second, scale.due_seconds, levels=levels)
             due_cpu = (read_process_cpu_seconds(process) - cpu) / scale.due_seconds
             await sender.close()
             channel = await Channel.connect(broker.target.address)
-            told("reading back")
+            report_progress("reading back")
             late = await measure_lateness(channel, scale)
             await channel.close()
             return DelayReport(
@@ -156,7 +160,7 @@ def measure(scale: DelayScale, cores: Cores, folder: Path, told: Callable[[str],
 
 
 def delay_goals(report: DelayReport, scale: DelayScale) -> list[Goal]:
-    """The acceptance line."""
+    """Return the goals of the acceptance list."""
     rate = f"{scale.due_per_second:,} due per second"
     return [
         Goal(f"memory growth with {report.pending:,} pending", RSS_GROWTH_MAX, report.growth_mebibytes, "MiB"),
@@ -165,7 +169,7 @@ def delay_goals(report: DelayReport, scale: DelayScale) -> list[Goal]:
 
 
 def delay_figures(report: DelayReport, scale: DelayScale) -> Figures:
-    """One line."""
+    """Return a table with one row."""
     sizes = (report.idle_bytes, report.pending_bytes, report.due_bytes)
     return Figures(
         name="delayed messages",

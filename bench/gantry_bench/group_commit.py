@@ -1,9 +1,9 @@
-"""Synchronous flush under load: what waiting for the disk costs, and how many messages one sync answers. Pure.
+"""Synchronous flush under load: the cost of waiting for the disk, and how many messages one sync answers. Pure.
 
-A level is a number of sends that are under way at once, on up to ``CONNECTIONS_MAX`` connections, each answer followed
+A level is a number of sends in flight, on up to ``CONNECTIONS_MAX`` connections, each answer followed
 by one send in a write of its own. At each level three brokers take the same load: with ASYNC_FLUSH, with SYNC_FLUSH,
 and with SYNC_FLUSH on a disk whose every sync takes ``SLOW_SYNC_MS`` longer. On the slow one the disk sets the pace, so
-that messages per sync say whether everybody who waits is answered by the next sync.
+that messages per sync show whether the next sync answers all waiting sends.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ CONNECTIONS_MAX: Final = 16
 SLOW_SYNC_MS: Final = 5
 SYNC_SHARE_LEVEL: Final = 256
 SYNC_SHARE_MIN: Final = 0.6
-"""Goal: at this level SYNC_FLUSH gets at least this share of the messages per second of ASYNC_FLUSH."""
+"""Goal: at this level SYNC_FLUSH reaches at least this share of the messages per second of ASYNC_FLUSH."""
 SLOW_SHARE_MIN: Final = 0.8
-"""Goal: on the slow disk one sync answers at least this share of the sends that are under way."""
+"""Goal: on the slow disk one sync answers at least this share of the sends in flight."""
 
 
 class SyncRun(msgspec.Struct, frozen=True):
-    """One run of the load generator, and what the broker did meanwhile, warm-up included."""
+    """One run of the load generator, and the broker's progress meanwhile, warm-up included."""
 
     level: int
     flush: Flush
@@ -41,12 +41,12 @@ class SyncRun(msgspec.Struct, frozen=True):
 
     @property
     def messages_per_sync(self) -> float:
-        """A run without a sync counts as one."""
+        """Return the messages per sync; a run without a sync counts as one."""
         return self.progress.messages / max(1, self.progress.syncs)
 
 
 class SyncCell(msgspec.Struct, frozen=True):
-    """A level and a way of flushing, medians of the repetitions."""
+    """A level and a flush mode, as medians of the repetitions."""
 
     level: int
     flush: Flush
@@ -59,7 +59,7 @@ class SyncCell(msgspec.Struct, frozen=True):
 
 
 def load_of(level: int) -> Mode:
-    """The load of a level."""
+    """Return the load of a level."""
     connections = min(level, CONNECTIONS_MAX)
     outstanding = level // connections
     return Mode(
@@ -68,7 +68,7 @@ def load_of(level: int) -> Mode:
 
 
 def summarise_sync(runs: Sequence[SyncRun]) -> list[SyncCell]:
-    """One cell for each level and flush, in the order of running."""
+    """Return one cell for each level and flush mode, in the order of running."""
     keys = dict.fromkeys((run.level, run.flush) for run in runs)
     return [_cell(level, flush, [r for r in runs if (r.level, r.flush) == (level, flush)]) for level, flush in keys]
 
@@ -88,7 +88,7 @@ def _cell(level: int, flush: Flush, runs: Sequence[SyncRun]) -> SyncCell:
 
 
 def sync_goals(cells: Sequence[SyncCell]) -> list[Goal]:
-    """What can be judged of what was run."""
+    """Return the goals that the measured cells allow to check."""
     by_key = {(cell.level, cell.flush): cell for cell in cells}
     goals = []
     base, synced = by_key.get((SYNC_SHARE_LEVEL, "async")), by_key.get((SYNC_SHARE_LEVEL, "sync"))
@@ -105,7 +105,7 @@ def sync_goals(cells: Sequence[SyncCell]) -> list[Goal]:
 
 
 def sync_figures(cells: Sequence[SyncCell], conditions: list[str]) -> Figures:
-    """A line for each level, ASYNC_FLUSH beside both kinds of SYNC_FLUSH."""
+    """Return a row for each level, with ASYNC_FLUSH and both kinds of SYNC_FLUSH."""
     by_key = {(cell.level, cell.flush): cell for cell in cells}
     rows = []
     for level in dict.fromkeys(cell.level for cell in cells):

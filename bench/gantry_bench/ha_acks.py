@@ -1,4 +1,4 @@
-"""The proxy between a slave and its master, `bench/ack_proxy.py`, as whoever measures sees it."""
+"""The client side of `bench/ack_proxy.py`, the proxy between a slave and its master."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class AckProxy(msgspec.Struct, frozen=True):
     control_port: int
 
     def delay(self, milliseconds: float) -> None:
-        """From now on every ack takes so much longer."""
+        """Delay every following ack by this time."""
         try:
             with socket.create_connection(("127.0.0.1", self.control_port), timeout=TIMEOUT_SECONDS) as control:
                 control.sendall(f"{milliseconds}\n".encode())
                 answer = control.recv(64)
         except OSError as error:
-            raise BenchmarkFailed(f"the ack proxy does not take a delay: {error}") from error
+            raise BenchmarkFailed(f"the ack proxy did not accept a delay: {error}") from error
         if answer != b"ok\n":
             raise BenchmarkFailed(f"the ack proxy refused a delay of {milliseconds} ms")
 
 
 @contextmanager
 def start_ack_proxy(folder: Path, master_port: int) -> Iterator[AckProxy]:
-    """A proxy in front of a replication port on this machine, without a delay at first."""
+    """Start a proxy in front of a replication port on this machine, without a delay at first."""
     command = [sys.executable, str(ACK_PROXY), "--master-port", str(master_port)]
     with started(command, log=folder / "ack-proxy.log", core=None) as server:
         port, control_port = wait_for_line(server, what="ack proxy").split()

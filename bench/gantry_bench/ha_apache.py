@@ -1,8 +1,8 @@
 """Apache RocketMQ 5.3.3, master and slave, set up as ours are, and its own benchmark producer.
 
-Built and started with the means of `e2e/interop`, which knows Apache's artifacts; what is there to know about a pair is
-here. Each broker gets 1 GiB of heap, as the acceptance asks, and direct memory for its buffers. Where Java or Maven is
-missing, or something does not build, the benchmark goes on without and says why.
+Built and started by `e2e/interop`, which contains Apache's artifacts; the settings of a pair are here. Each broker gets
+1 GiB of heap, as the acceptance list requires, and direct memory for its buffers. If Java or Maven is missing, or the
+build fails, the benchmark continues without Apache and reports the reason.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ READY_SECONDS_MAX: Final = 60.0
 PRODUCER_SECONDS_MAX: Final = 120.0
 
 
-def without_apache() -> str:
-    """Why there is no Apache to compare with; empty where there is. Builds it if need be, which may take minutes."""
+def apache_missing_reason() -> str:
+    """Return why Apache is unavailable; empty if it is available. Builds it if needed, which may take minutes."""
     try:
         java.build()
     except (InteropError, OSError, subprocess.TimeoutExpired) as error:
@@ -44,7 +44,7 @@ def without_apache() -> str:
 
 @contextmanager
 def start_apache_pair(plan: PairPlan, folder: Path) -> Iterator[Pair]:
-    """Apache's master and slave with empty stores below ``folder``, which must not exist and does not afterwards."""
+    """Start Apache's master and slave with empty stores below ``folder``, which is created and removed."""
     folder.mkdir()
     try:
         with Nursery(folder / "logs") as nursery:
@@ -57,7 +57,8 @@ def start_apache_pair(plan: PairPlan, folder: Path) -> Iterator[Pair]:
 
 @contextmanager
 def start_apache_broker(folder: Path) -> Iterator[str]:
-    """The address of one master of Apache's with an empty store below ``folder``, which does not exist afterwards."""
+    """Start one master of Apache's with an empty store below ``folder``, which is removed at the end; yield its
+    address."""
     folder.mkdir()
     port = free_broker_port()
     try:
@@ -70,7 +71,7 @@ def start_apache_broker(folder: Path) -> Iterator[str]:
             }  # fmt: skip
             broker = _start_broker("broker", keys, folder, nursery, ROOM_FOR_HEAP_MIB)
             wait_until(
-                "the broker's registration", lambda: probe.knows_topic(name_server, peers.AUTO_CREATE_TOPIC),
+                "the broker's registration", lambda: probe.has_route(name_server, peers.AUTO_CREATE_TOPIC),
                 READY_SECONDS_MAX, broker,
             )  # fmt: skip
             yield f"127.0.0.1:{port}"
@@ -92,10 +93,11 @@ def _start(plan: PairPlan, folder: Path, nursery: Nursery) -> Pair:
     direct_mib = plan.buffers_count * plan.segment_bytes // (1 << 20) + ROOM_FOR_HEAP_MIB
     master = _start_broker("master", {**common, **keys}, folder, nursery, direct_mib)
     wait_until(
-        "the master's registration", lambda: probe.knows_topic(name_server, peers.AUTO_CREATE_TOPIC), READY_SECONDS_MAX,
+        "the master's registration", lambda: probe.has_route(name_server, peers.AUTO_CREATE_TOPIC), READY_SECONDS_MAX,
         master,
     )  # fmt: skip
-    # Where to follow the slave learns at its registration; told by `haMasterAddress`, 5.3.3 was seen to follow nobody.
+    # The slave gets its master's address at its registration: with `haMasterAddress`, 5.3.3 was observed to follow no
+    # master.
     keys = slave_keys(plan.setup, segment_bytes=plan.segment_bytes)
     keys |= {"listenPort": str(slave_port), "haListenPort": str(slave_port + 1)}
     slave = _start_broker("slave", {**common, **keys}, folder, nursery, ROOM_FOR_HEAP_MIB)
@@ -133,14 +135,14 @@ def _start_broker(role: str, settings: dict[str, str], folder: Path, nursery: Nu
 
 def _answers(port: int) -> bool:
     try:
-        probe.ask(f"127.0.0.1:{port}", probe.GET_ROUTE_BY_TOPIC, {"topic": peers.AUTO_CREATE_TOPIC})
+        probe.send_request(f"127.0.0.1:{port}", probe.GET_ROUTE_BY_TOPIC, {"topic": peers.AUTO_CREATE_TOPIC})
     except OSError:
         return False
     return True
 
 
 def run_producer(pair: Pair, plan: ProducerPlan, folder: Path) -> ProducerRun:
-    """Apache's benchmark producer against a pair of either kind, until it has said enough."""
+    """Run Apache's benchmark producer against a pair of either kind, until it has printed enough reports."""
     folder.mkdir()
     arguments = ["-n", pair.name_server, "-w", str(plan.threads), "-s", str(plan.body_bytes), "-ri", "1000"]
     home = folder / "home"
@@ -159,7 +161,7 @@ def run_producer(pair: Pair, plan: ProducerPlan, folder: Path) -> ProducerRun:
 
 
 def _listen(producer: Child, plan: ProducerPlan) -> str:
-    """What it printed until it had printed so many reports, or its time was over."""
+    """Return its output, once it has printed so many reports or its time is over."""
     end = time.monotonic() + PRODUCER_SECONDS_MAX
     while True:
         text = producer.log.read_text(errors="replace")

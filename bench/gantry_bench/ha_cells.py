@@ -1,9 +1,9 @@
-"""Replication under load: which brokers are set up how, and what their runs amount to. Pure.
+"""Replication under load: the setups of the brokers, and the summary of their runs. Pure.
 
-A *setup* is one of eight: is a send answered before or after the disk has it, before or after a slave has it, and is
-there a buffer in front of the log. A slave is attached in every one. A *cell* is a setup, a number of sends under
-way, and whose broker it was: ours, or Apache's of the same setup in the same minutes. A run that could not be
-measured at all is a cell that says why: a benchmark that stops at somebody else's weakness never shows it.
+A *setup* is one of eight: whether a send is answered before or after the flush, before or after replication, and with
+or without a write buffer. A slave is attached in all of them. A *cell* is a setup, a number of sends in
+flight, and the system: ours, or Apache's in the same setup and minutes. A run that could not be
+measured is a cell with the reason, so that a failure of the other system is shown and does not stop the benchmark.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ System = Literal["Gantry", "Apache"]
 When = Literal["async", "sync"]
 
 BUSY_CODE: Final = "2"
-"""The answer of a broker that rejects what it has no time for."""
+"""The answer code of a broker that rejects requests because it is busy."""
 TROUBLE_MAX: Final = 160
 WRONG: Final = "wrong"
-"""Answers that belonged to no request, counted with the codes."""
+"""Answers that matched no request, counted with the codes."""
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """How a master and its slave are set up."""
+    """The settings of a master and its slave."""
 
     flush: When
     replication: When
@@ -36,7 +36,7 @@ class Setup(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """In words, for goals and notes."""
+        """Describe the setup for goals and notes."""
         return f"{self.flush} flush, {self.replication} replication, buffer {self.buffer}"
 
     @property
@@ -45,7 +45,7 @@ class Setup(msgspec.Struct, frozen=True):
 
     @property
     def short(self) -> str:
-        """For names of folders and brokers."""
+        """Return a short name for folders and brokers."""
         return f"{self.flush}-{self.replication}-{self.buffer}"
 
 
@@ -56,14 +56,14 @@ SETUPS: Final = tuple(
     for has_buffer in (False, True)
 )
 PLAIN: Final = Setup(flush="async", replication="async", has_buffer=False)
-"""What everything is compared with: a master that waits for nobody."""
+"""The reference of all comparisons: a master that waits for neither disk nor slave."""
 SYNC_PLAIN: Final = Setup(flush="async", replication="sync", has_buffer=False)
 SYNC_BUFFERED: Final = Setup(flush="async", replication="sync", has_buffer=True)
-"""The setup that falls to single-digit messages a second in RocketMQ."""
+"""The setup in which RocketMQ falls to single-digit messages per second."""
 
 
 class HaRun(msgspec.Struct, frozen=True):
-    """One run of the load generator, or why there is none."""
+    """One run of the load generator, or the reason why there is none."""
 
     system: System
     setup: Setup
@@ -83,7 +83,7 @@ class HaCell(msgspec.Struct, frozen=True):
     p99_us: float
     p99_9_us: float
     failures: dict[str, int]
-    """How many answers by code, 0 apart."""
+    """The number of error answers by code."""
 
     messages: int
     other_cores: float
@@ -95,18 +95,18 @@ class HaCell(msgspec.Struct, frozen=True):
 
     @property
     def failures_text(self) -> str:
-        """For a table: each code and how often, code 2 left out."""
+        """Return the failures for a table: each code and its number, without code 2."""
         rest = {code: count for code, count in sorted(self.failures.items()) if code != BUSY_CODE}
         return ", ".join(f"{code}: {count:,}" for code, count in rest.items()) or "0"
 
 
 def one_line(error: Exception) -> str:
-    """The reason of a run that is none, fit for a cell of a table: its first line, not too long, without a bar."""
+    """Return the reason of a failed run for a table cell: its first line, shortened, without a vertical bar."""
     return str(error).partition("\n")[0].replace("|", "/")[:TROUBLE_MAX]
 
 
 def failures_of(run: Run) -> Counter[str]:
-    """Answers that were not what was asked for, by code."""
+    """Count the error answers and wrong answers of a run by code."""
     report = run.report
     failures = Counter(report.refused_by_code)
     if wrong := report.wrong_opaque + report.wrong_reply:
@@ -115,7 +115,7 @@ def failures_of(run: Run) -> Counter[str]:
 
 
 def summarise_cell(runs: Sequence[HaRun]) -> HaCell:
-    """One cell of the repetitions of one load."""
+    """Summarise the repetitions of one load in one cell."""
     done = [one.run for one in runs if one.run is not None]
     reports = [run.report for run in done]
     trouble = next((one.trouble for one in runs if one.trouble), "")
@@ -135,13 +135,13 @@ def summarise_cell(runs: Sequence[HaRun]) -> HaCell:
 
 
 def summarise_cells(runs: Sequence[HaRun]) -> list[HaCell]:
-    """One cell for each system, setup and level, in the order of running."""
+    """Return one cell for each system, setup and level, in the order of running."""
     keys = dict.fromkeys((one.system, one.setup, one.level) for one in runs)
     return [summarise_cell([one for one in runs if (one.system, one.setup, one.level) == key]) for key in keys]
 
 
 def find(cells: Sequence[HaCell], system: System, setup: Setup, level: int) -> HaCell | None:
-    """The cell, if it was run."""
+    """Return the cell, or None if it was not run."""
     for cell in cells:
         if (cell.system, cell.setup, cell.level) == (system, setup, level):
             return cell
@@ -149,7 +149,7 @@ def find(cells: Sequence[HaCell], system: System, setup: Setup, level: int) -> H
 
 
 def broker_keys(setup: Setup, *, segment_bytes: int, buffers_count: int) -> dict[str, str]:
-    """The lines of a master's `broker.conf` that make the setup; RocketMQ and we read the same."""
+    """Return the `broker.conf` lines of a master for the setup; they are the same for RocketMQ and for us."""
     keys = {
         "brokerRole": "SYNC_MASTER" if setup.replication == "sync" else "ASYNC_MASTER",
         "inSyncReplicas": "2" if setup.replication == "sync" else "1",
@@ -162,7 +162,9 @@ def broker_keys(setup: Setup, *, segment_bytes: int, buffers_count: int) -> dict
 
 
 def slave_keys(setup: Setup, *, segment_bytes: int) -> dict[str, str]:
-    """The lines of its slave's: it flushes as its master does, and has no buffer, since RocketMQ's never has one."""
+    """Return the `broker.conf` lines of its slave: the same flush mode and no buffer, since RocketMQ's slave never has
+    one.
+    """
     return {
         "brokerRole": "SLAVE",
         "brokerId": "1",

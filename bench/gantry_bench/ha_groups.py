@@ -1,10 +1,10 @@
-"""Control groups with a memory limit, for brokers that are to run in little memory. Of either version of them.
+"""Control groups with a memory limit, of version 1 or 2, for brokers that run in little memory.
 
 A group counts what its processes touch first: their own memory, and the page cache of the files they read and write.
-Version 1 cannot leave the second out, and huge pages are in neither. "Mapped pages apart" is therefore made by hand:
-the limit is what a broker may have for its own, plus a room for mapped pages that is the same in groups that are
-compared, and what the group held of its own is read and reported beside the figures. A broker starts inside its
-group, so that nothing it has was counted elsewhere.
+Version 1 cannot leave the second out, and huge pages are in neither. Mapped pages are therefore separated by a
+calculation: the limit is the broker's own memory, plus an allowance for mapped pages that is the same in groups that
+are compared, and the group's own memory is measured and reported with the figures. A broker starts inside its group, so
+that all of its memory is counted there.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ ENTER: Final = 'echo $$ > "$0" && exec "$@"'
 
 
 class MemoryGroup(msgspec.Struct, frozen=True):
-    """One group."""
+    """One control group with a memory limit."""
 
     path: Path
     is_v1: bool
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """What a command begins with to run in the group."""
+        """Return the command prefix that runs a program in the group."""
         return ("sh", "-c", ENTER, str(self.path / "cgroup.procs"))
 
     def own_bytes(self) -> int:
-        """Memory that belongs to no file."""
+        """Return the memory that belongs to no file."""
         return own_bytes((self.path / "memory.stat").read_text())
 
     def hits(self) -> int:
-        """How often the kernel had to make room because of the limit."""
+        """Return how often the kernel had to reclaim memory because of the limit."""
         if self.is_v1:
             return int((self.path / "memory.failcnt").read_text())
         events = dict(line.split() for line in (self.path / "memory.events").read_text().splitlines())
@@ -50,29 +50,29 @@ class MemoryGroup(msgspec.Struct, frozen=True):
 
 
 def own_bytes(stat_text: str) -> int:
-    """Anonymous memory in a memory.stat of either version."""
+    """Return the anonymous memory in a memory.stat of either version."""
     fields = dict(line.split() for line in stat_text.splitlines())
     for name in ("total_rss", "anon"):
         if name in fields:
             return int(fields[name])
-    raise BenchmarkFailed("a control group does not say how much memory is anonymous")
+    raise BenchmarkFailed("memory.stat of a control group has no anonymous memory")
 
 
-def without_groups() -> str:
-    """Why there can be no group; empty if there can."""
+def cgroups_missing_reason() -> str:
+    """Return why control groups are unavailable; empty if they are available."""
     if os.geteuid() != 0:
-        return "only root can make a control group"
+        return "making a control group needs root"
     if V1.is_dir():
         return ""
     given = ROOT / "cgroup.subtree_control"
     if not given.is_file() or "memory" not in given.read_text().split():
-        return "no memory controller in /sys/fs/cgroup that may be used"
+        return "no usable memory controller in /sys/fs/cgroup"
     return ""
 
 
 @contextmanager
 def memory_group(name: str, limit_bytes: int) -> Iterator[MemoryGroup]:
-    """A group for the length of a `with`; its processes must have ended before."""
+    """Make a group for the duration of the context; its processes must have ended before its end."""
     is_v1 = V1.is_dir()
     path = (V1 if is_v1 else ROOT) / f"gantry-bench-{os.getpid()}-{name}"
     try:
@@ -91,7 +91,7 @@ def memory_group(name: str, limit_bytes: int) -> Iterator[MemoryGroup]:
 
 
 def _remove(path: Path) -> None:
-    """A process that has just ended may be counted a moment longer."""
+    """Remove the group; retry, because a process that has just ended may be counted a moment longer."""
     deadline = time.monotonic() + REMOVE_SECONDS_MAX
     while True:
         try:

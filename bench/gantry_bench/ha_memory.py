@@ -1,8 +1,8 @@
-"""Synchronous replication in little memory beside the same in much. Pure.
+"""Synchronous replication with little memory, compared with much memory. Pure.
 
-RocketMQ needed four times the heap for four times the messages, since every message was first put together on it.
-Here a message is written where it stays. So a broker in a control group of 256 MiB must be as fast as one of 4 GiB; a
-third, whose 256 MiB must also hold the page cache of its log, is shown without a goal.
+In RocketMQ, four times the messages needed four times the heap, since every message was first built there. Our broker
+writes a message directly to its final place. So a broker in a control group of 256 MiB must be as fast as one of 4
+GiB; a third, whose 256 MiB include the page cache of its log, is shown without a goal.
 """
 
 from __future__ import annotations
@@ -31,28 +31,29 @@ OWN_BYTES: Final[dict[GroupName, int]] = {
 
 
 class MemoryRun(msgspec.Struct, frozen=True):
-    """One run of a pair whose brokers have so much memory each."""
+    """One run of a pair whose brokers have this memory limit each."""
 
     group: GroupName
     run: HaRun
     own_bytes: int
-    """What the larger of the two held of its own, right after the run."""
+    """The own memory of the larger broker, right after the run."""
 
     hits: int
-    """How often the limit was met since the start."""
+    """How often the limit was reached since the start."""
 
 
 def limit_bytes(group: GroupName, *, segment_bytes: int, tmpfs_bytes: int) -> int:
-    """The limit of a group: its own memory, and the room for mapped pages where these are apart.
+    """Return the limit of a group: its own memory, plus the allowance for mapped pages if these are separate.
 
-    Mapped are the log's current file and the next one, with their queues; buffers count where they are on tmpfs.
+    Mapped pages are the log's current file and the next one, with their queues; buffers are included if they are on
+    tmpfs.
     """
     room = 0 if group == "256 MiB with its page cache" else 2 * segment_bytes
     return OWN_BYTES[group] + room + tmpfs_bytes
 
 
 def rate(runs: Sequence[MemoryRun], group: GroupName, setup: Setup, level: int) -> float | None:
-    """The median over the repetitions; None without any."""
+    """Return the median rate over the repetitions; None without any."""
     reports = [
         one.run.run.report
         for one in runs
@@ -62,7 +63,7 @@ def rate(runs: Sequence[MemoryRun], group: GroupName, setup: Setup, level: int) 
 
 
 def memory_goals(runs: Sequence[MemoryRun]) -> list[Goal]:
-    """For each setup the worst of its levels."""
+    """Return a goal for the worst level of each setup."""
     goals = []
     for setup in dict.fromkeys(one.run.setup for one in runs):
         shares = []
@@ -78,7 +79,7 @@ def memory_goals(runs: Sequence[MemoryRun]) -> list[Goal]:
 
 
 def memory_figures(runs: Sequence[MemoryRun], conditions: list[str]) -> Figures:
-    """A line for each setup and level."""
+    """Return a row for each setup and level."""
     rows = []
     for setup, level in dict.fromkeys((one.run.setup, one.run.level) for one in runs):
         cells = [one for one in runs if (one.run.setup, one.run.level) == (setup, level)]

@@ -1,11 +1,11 @@
-"""A master with a slave attached, ours: how the two are started, and when they may be measured.
+"""A master of ours with an attached slave: starting them, and waiting until they can be measured.
 
     load -> master:port            slave -> [delayed acks ->] master:replication port
 
-Both are processes of their own and are tied to no core: a broker of several threads beside ours must not be held to
-one. A pair may be measured when the slave has every byte of the master's log, which both say themselves, and when a
-send is answered with code 0: only then does an answer of a synchronous master say anything. It is *settled* again
-before every run, so that what one run left for the slave to do is not done in the next.
+Both are processes of their own and are not pinned, because a multi-threaded broker that is compared must not be limited
+to one core. A pair can be measured when the slave has every byte of the master's log, which both report, and when a
+send is answered with code 0: only then is the answer of a synchronous master meaningful. It is *settled* again before
+every run, so that the replication backlog of one run does not disturb the next.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from gantry_bench.runtime_info import read_log_end
 from gantry_testing.ports import free_broker_port
 
 ATTACH_SECONDS_MAX: Final = 90.0
-"""A slave of Apache's may take 5 s to its first word, and both its broker and its virtual machine have to start."""
+"""The limit of the attach: Apache's slave may need 5 s for its first request, and broker and virtual machine must
+start."""
 SETTLE_SECONDS_MAX: Final = 120.0
 POLL_SECONDS: Final = 0.1
 FIRST_SENDS: Final = Timing(warm_up_ms=0, duration_ms=1)
@@ -51,17 +52,17 @@ class Pair(msgspec.Struct, frozen=True):
     slave_address: str
     name_server: str
     acks: AckProxy | None = None
-    """Between the slave and the master, if asked for."""
+    """The proxy between the slave and the master, if one is used."""
 
 
 class PairPlan(msgspec.Struct, frozen=True):
-    """What a pair needs to be started."""
+    """The parameters of a pair."""
 
     setup: Setup
     segment_bytes: int
     buffers_count: int
     pool_path: str
-    """Where a master's buffers are; each pair makes a folder of its own there."""
+    """The folder for the master's buffers; each pair makes a folder of its own in it."""
 
     master_program: tuple[str, ...] = BROKER_PROGRAM
     has_ack_proxy: bool = False
@@ -70,7 +71,9 @@ class PairPlan(msgspec.Struct, frozen=True):
 
 
 def load_of(level: int) -> Mode:
-    """So many sends under way: up to 16 connections, each answer followed by one send in a write of its own."""
+    """Return a load with so many sends in flight: up to 16 connections, each answer followed by one send in its own
+    write.
+    """
     connections = min(level, CONNECTIONS_MAX)
     return Mode(
         name=f"level{level}", connections=connections, outstanding=level // connections, frames_per_write=1,
@@ -79,13 +82,13 @@ def load_of(level: int) -> Mode:
 
 
 def pool_keys(pool: Path | None) -> dict[str, str]:
-    """Where our master's buffers are."""
+    """Return the `broker.conf` lines for the place of our master's buffers."""
     return {} if pool is None else {"transientStorePoolPath": str(pool)}
 
 
 @contextmanager
 def own_pool(plan: PairPlan, name: str) -> Iterator[Path | None]:
-    """A folder for the buffers of one master, which goes with them; None for a setup without a buffer."""
+    """Make a folder for the buffers of one master and remove it at the end; None for a setup without a buffer."""
     if not plan.setup.has_buffer:
         yield None
         return
@@ -99,7 +102,7 @@ def own_pool(plan: PairPlan, name: str) -> Iterator[Path | None]:
 
 @contextmanager
 def start_pair(plan: PairPlan, folder: Path) -> Iterator[Pair]:
-    """Our master and slave with empty stores below ``folder``, which must not exist and does not afterwards."""
+    """Start our master and slave with empty stores below ``folder``, which is created and removed."""
     folder.mkdir()
     name = f"ours-{folder.name}"
     with ExitStack() as stack:
@@ -131,15 +134,15 @@ def start_pair(plan: PairPlan, folder: Path) -> Iterator[Pair]:
 
 
 def attach(pair: Pair, load: LoadGenerator) -> None:
-    """Come back when a send to the master is answered with code 0 and the slave has it."""
+    """Wait until a send to the master is answered with code 0 and the slave has it."""
     deadline = time.monotonic() + ATTACH_SECONDS_MAX
     trouble = ""
     while time.monotonic() < deadline:
         try:
             report = load.run(load_of(1), BODY_BYTES, header="json", target=pair.master, timing=FIRST_SENDS).report
-            if report.errors == 0 and _is_level(pair):
+            if report.errors == 0 and _is_caught_up(pair):
                 return
-            trouble = report.first_refusal or "the slave does not have what its master has"
+            trouble = report.first_refusal or "the slave has not caught up with its master"
         except BenchmarkFailed as error:
             trouble = str(error)
         time.sleep(POLL_SECONDS)
@@ -149,27 +152,27 @@ def attach(pair: Pair, load: LoadGenerator) -> None:
 
 
 def settle(pair: Pair) -> None:
-    """Come back when the slave has every byte of the master's log."""
+    """Wait until the slave has every byte of the master's log."""
     deadline = time.monotonic() + SETTLE_SECONDS_MAX
-    while not _is_level(pair):
+    while not _is_caught_up(pair):
         if time.monotonic() > deadline:
             raise BenchmarkFailed(
-                f"the slave of {pair.system}'s master, {pair.setup.text}, was not level with it after "
+                f"the slave of {pair.system}'s master, {pair.setup.text}, had not caught up after "
                 f"{SETTLE_SECONDS_MAX:.0f} s"
             )
         time.sleep(POLL_SECONDS)
 
 
-def _is_level(pair: Pair) -> bool:
+def _is_caught_up(pair: Pair) -> bool:
     return 0 < read_log_end(pair.master.address) == read_log_end(pair.slave_address)
 
 
 def relative(path: Path) -> str:
-    """For a message."""
+    """Return a path for a message, relative to the repository."""
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
 def room_needed(plans: Sequence[PairPlan], header_bytes: int) -> int:
-    """Bytes that the buffers of these pairs take together."""
+    """Return the bytes that the buffers of these pairs need together."""
     with_buffers = [plan for plan in plans if plan.setup.has_buffer]
     return sum(plan.buffers_count * plan.segment_bytes + header_bytes for plan in with_buffers)

@@ -1,4 +1,4 @@
-"""The four parts of `make bench-ha`: what is made of the runs of each, and what stands below its tables."""
+"""The four parts of `make bench-ha`: the summary of each part's runs, and the notes below its tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from gantry_bench.figures import Figures
 from gantry_bench.ha_cells import HaCell, HaRun, summarise_cells
-from gantry_bench.ha_groups import without_groups
+from gantry_bench.ha_groups import cgroups_missing_reason
 from gantry_bench.ha_memory import MEBIBYTE, MemoryRun, memory_figures, memory_goals
 from gantry_bench.ha_pair import BODY_BYTES, CONNECTIONS_MAX
 from gantry_bench.ha_producer import ProducerRun, producer_figures, producer_goals
@@ -24,7 +24,7 @@ UNPINNED = "No process is tied to a core, so that brokers of several threads are
 
 
 class HaOutcome(msgspec.Struct, frozen=True):
-    """What a part came to, and what it was made of."""
+    """The results of a part and its runs."""
 
     figures: list[Figures]
     goals: list[Goal]
@@ -36,7 +36,7 @@ class HaOutcome(msgspec.Struct, frozen=True):
 
 @final
 class HaParts:
-    """Runs parts, one at a time. ``without`` says why Apache's side is left out; empty if it is not."""
+    """Runs parts, one at a time. ``without`` is the reason for leaving out Apache; empty if it takes part."""
 
     def __init__(self, scale: HaScale, runner: Runner, *, without: str) -> None:
         self._scale = scale
@@ -65,7 +65,7 @@ class HaParts:
         return [f"Without Apache RocketMQ: {self._without}."] if self._without else []
 
     def table(self) -> HaOutcome:
-        """Every setup, and the relay."""
+        """Measure every setup and the relay."""
         runs, relay = self._runner.table()
         cells, relayed = summarise_cells(runs), summarise_cells(relay)
         apache = "." if self._without else ", Apache RocketMQ's 5.3.3 in direct memory; its brokers have -Xmx1g."
@@ -80,7 +80,7 @@ class HaParts:
         return HaOutcome(figures, table_goals(cells, relayed), runs, relay, _errors(cells) + _errors(relayed))
 
     def producer(self) -> HaOutcome:
-        """Apache's own producer."""
+        """Measure with Apache's own producer."""
         if self._without:
             return HaOutcome([producer_figures([], self._missing())], [], list[ProducerRun]())
         runs = self._runner.producer()
@@ -94,8 +94,8 @@ class HaParts:
         return HaOutcome([producer_figures(runs, conditions)], producer_goals(runs), runs, [], errors)
 
     def memory(self) -> HaOutcome:
-        """Two sizes of control group, and one that must hold the page cache as well."""
-        if reason := without_groups():
+        """Measure in two sizes of control group, and in one that includes the page cache."""
+        if reason := cgroups_missing_reason():
             return HaOutcome([memory_figures([], [f"Not measured: {reason}."])], [], list[MemoryRun]())
         runs = self._runner.memory()
         room = 2 * self._scale.segment_bytes // MEBIBYTE
@@ -112,7 +112,7 @@ class HaParts:
         return HaOutcome([memory_figures(runs, conditions)], memory_goals(runs), runs, [], errors)
 
     def slow(self) -> HaOutcome:
-        """Late acks."""
+        """Measure with a slave whose acks are delayed."""
         runs = self._runner.slow()
         cells = summarise_slow(runs)
         conditions = [
@@ -134,6 +134,6 @@ def _errors(cells: Sequence[HaCell]) -> int:
 
 
 def _others(cells: Sequence[HaCell]) -> str:
-    """The slaves are not among those whose time is known apart, so this is an upper bound."""
+    """Return a note on other load. The slaves' CPU time is not known separately, so this is an upper bound."""
     most = max((cell.other_cores for cell in cells), default=0.0)
     return f"Slaves and other programs together used up to {most:.1f} cores."

@@ -1,9 +1,9 @@
-"""Apache's own benchmark producer against both brokers: what it prints, and what that amounts to. Pure.
+"""Apache's own benchmark producer against both brokers: parsing its output, and the summary. Pure.
 
 The producer keeps so many threads sending, one message each at a time, and prints once a second what the last ten
-seconds came to: a rate, and the mean time of a send. It knows no percentiles and no codes; those are the load
-generator's. It counts a send as well done that was answered with 10, 11 or 12, *stored but not promised*, so a rate
-here is a ceiling of what was acknowledged, for either broker.
+seconds gave: a rate, and the mean time of a send. It has no percentiles and no codes; those come from the load
+generator. It counts a send with the answer 10, 11 or 12 (stored, but not durable as configured) as successful, so a
+rate here is an upper bound of the acknowledged rate, for either broker.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _REFUSAL: Final = re.compile(r"^org\.apache\.rocketmq\.\S+Exception: CODE: (\d+)
 _BREAK: Final = re.compile(r"^org\.apache\.rocketmq\.remoting\.exception\.(\w+)", re.MULTILINE)
 EQUAL_LEVELS: Final = (1, 64, 256)
 EQUAL_MIN: Final = 1.0
-"""Goal: synchronous replication with the buffer on gets at least as much as Apache's with its pool off."""
+"""Goal: synchronous replication with the buffer on reaches at least the rate of Apache's with its pool off."""
 ALONE_MIN: Final = 10.0
-"""Goal: with one thread it gets at least so many times what Apache's gets with its pool on."""
+"""Goal: with one thread it reaches at least so many times the rate of Apache's with its pool on."""
 
 
 class ProducerPlan(msgspec.Struct, frozen=True):
-    """One run of the producer."""
+    """The parameters of one run of the producer."""
 
     threads: int
     body_bytes: int
     reports: int
-    """How many reports to wait for; the first comes after ten seconds, and the last one counts."""
+    """The number of reports to wait for; the first comes after ten seconds, and the last one counts."""
 
 
 class ProducerRun(msgspec.Struct, frozen=True):
-    """The last report of a run. Without any, the rate is 0 and ``trouble`` says so."""
+    """The last report of a run. Without any, the rate is 0 and ``trouble`` has the reason."""
 
     system: System
     setup: Setup
@@ -52,26 +52,26 @@ class ProducerRun(msgspec.Struct, frozen=True):
     messages_per_second: float
     mean_ms: float
     failed: int
-    """Sends that ended in an exception, those before the last ten seconds included."""
+    """Sends that ended in an exception, including those before the last ten seconds."""
 
     refused: dict[str, int] = {}
-    """Answers by code, and broken requests by their name, that its client wrote down: those that it sent again, too."""
+    """Answers by code, and broken requests by name, from the client's log, including those that it sent again."""
 
     trouble: str = ""
 
 
 def read_refusals(log_text: str) -> dict[str, int]:
-    """Of the log of its client, which has every one with its trace."""
+    """Read the refusals from the log of the client, which has each with its stack trace."""
     return dict(Counter([*_REFUSAL.findall(log_text), *_BREAK.findall(log_text)]))
 
 
 def read_producer(text: str, log_text: str, *, system: System, setup: Setup, threads: int) -> ProducerRun:
-    """Of what the producer printed."""
+    """Parse the output of the producer."""
     reports = _REPORT.findall(text)
     if not reports:
         lines = text.strip().splitlines()
-        said = lines[-1][:100].replace("|", "/") if lines else "nothing"
-        trouble = f"the producer reported no rate; it said: {said}"
+        last_line = lines[-1][:100].replace("|", "/") if lines else "nothing"
+        trouble = f"the producer reported no rate; its last line: {last_line}"
         return ProducerRun(
             system=system, setup=setup, threads=threads, messages_per_second=0, mean_ms=0, failed=0,
             refused=read_refusals(log_text), trouble=trouble,
@@ -89,7 +89,7 @@ def read_producer(text: str, log_text: str, *, system: System, setup: Setup, thr
 
 
 def rate_of(runs: Sequence[ProducerRun], system: System, setup: Setup, threads: int) -> float | None:
-    """The median rate of the repetitions; None if there was no run."""
+    """Return the median rate of the repetitions; None if there was no run."""
     rates = [
         run.messages_per_second for run in runs if (run.system, run.setup, run.threads) == (system, setup, threads)
     ]
@@ -97,7 +97,7 @@ def rate_of(runs: Sequence[ProducerRun], system: System, setup: Setup, threads: 
 
 
 def producer_goals(runs: Sequence[ProducerRun]) -> list[Goal]:
-    """What can be judged of what was run."""
+    """Return the goals that the runs allow to check."""
     goals = []
     for threads in EQUAL_LEVELS:
         share = _share(runs, SYNC_PLAIN, threads)
@@ -120,7 +120,7 @@ def producer_goals(runs: Sequence[ProducerRun]) -> list[Goal]:
 
 
 def _share(runs: Sequence[ProducerRun], beside: Setup, threads: int) -> float | None:
-    """Ours with a buffer and synchronous replication, beside Apache's in another setup."""
+    """Return our rate with a buffer and synchronous replication as a multiple of Apache's in another setup."""
     ours, theirs = rate_of(runs, "Gantry", SYNC_BUFFERED, threads), rate_of(runs, "Apache", beside, threads)
     if ours is None or theirs is None:
         return None
@@ -128,7 +128,7 @@ def _share(runs: Sequence[ProducerRun], beside: Setup, threads: int) -> float | 
 
 
 def producer_figures(runs: Sequence[ProducerRun], conditions: list[str]) -> Figures:
-    """A line for each setup and number of threads."""
+    """Return a row for each setup and number of threads."""
     rows, lost, compared = [], [], 0
     for setup, threads in dict.fromkeys((run.setup, run.threads) for run in runs):
         row = [setup.flush, setup.replication, setup.buffer, str(threads)]

@@ -1,8 +1,8 @@
-"""Pulls at a steady pace while something else goes on: how long each takes.
+"""Pulls at a steady pace during another load: how long each takes.
 
-A thread with one connection asks for 32 stored messages at a time, from a queue's beginning on and round again, and
-takes the time of each answer. It waits between two, so that it adds little to the load that is measured beside it.
-Nothing is waited for at the broker: the messages are there, and were before.
+A thread with one connection pulls 32 stored messages at a time, repeatedly from a queue's beginning, and
+measures the time of each answer. It pauses between two pulls, so that it adds little to the measured load.
+The broker never has to wait for messages, because they are stored already.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ TOPIC: Final = "GantryBench"
 PAUSE_SECONDS: Final = 0.004
 MESSAGES_AT_ONCE: Final = 32
 SPAN_MESSAGES: Final = 512
-"""How many of the queue's first messages are pulled, round and round."""
+"""The number of the queue's first messages that are pulled repeatedly."""
 SUBSCRIPTION_IN_HEADER: Final = 4
 TIMEOUT_SECONDS: Final = 10.0
 READ_BYTES: Final = 1 << 17
 
 
 class PullLoop:
-    """The thread adds to its lists, everybody else only reads them."""
+    """The pull thread appends to the lists; other threads only read them."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -43,7 +43,7 @@ class PullLoop:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Pull for the length of a `with`."""
+        """Pull for the duration of the context."""
         thread = threading.Thread(target=self._run)
         thread.start()
         try:
@@ -55,7 +55,7 @@ class PullLoop:
             raise BenchmarkFailed(f"pulls failed: {self._trouble}") from self._trouble
 
     def report(self, start: float, end: float) -> PullReport:
-        """Of the pulls that were answered in [start, end) of the monotonic clock."""
+        """Return the report on pulls that were answered in [start, end) of the monotonic clock."""
         took = [took_us for when, took_us in self._answers if start <= when < end]
         return pull_report(took, sum(start <= when < end for when in self._refusals))
 
@@ -90,7 +90,7 @@ def _answer(connection: socket.socket, reader: FrameReader) -> Frame:
 
 
 def pull_request(offset: int) -> Command:
-    """Stored messages of the first queue, now or never."""
+    """Return a pull of stored messages from the first queue, without waiting."""
     ext = {
         "consumerGroup": "bench_puller", "topic": TOPIC, "queueId": "0", "queueOffset": str(offset),
         "maxMsgNums": str(MESSAGES_AT_ONCE), "sysFlag": str(SUBSCRIPTION_IN_HEADER), "commitOffset": "0",

@@ -1,8 +1,8 @@
-"""Running the parts of `make bench-ha`: which pairs are up together, and who takes the load when.
+"""Runs the parts of `make bench-ha`: which pairs run together, and in which order they take the load.
 
-What is compared is up at the same time and takes its loads in turn, one load at a time, so that whatever else the
-machine does is spread over all of it. A pair that nobody sends to does nothing but beat. A pair of ours that fails
-fails the run; one of Apache's becomes a cell that says so.
+Compared systems run at the same time and take their loads in turn, one load at a time, so that other work of the
+machine is spread over all of them. An idle pair only sends heartbeats. A failure of our pair fails the run; a failure
+of Apache's becomes a cell with the reason.
 """
 
 from __future__ import annotations
@@ -38,32 +38,38 @@ SLOW_DISK: Final = Setup(flush="sync", replication="sync", has_buffer=False)
 
 @final
 class Runner:
-    """One benchmark. ``told`` is given a line about what is coming."""
+    """One benchmark. ``report_progress`` receives a line about the next step."""
 
     def __init__(
-        self, scale: HaScale, folder: Path, load: LoadGenerator, *, has_apache: bool, told: Callable[[str], None]
+        self,
+        scale: HaScale,
+        folder: Path,
+        load: LoadGenerator,
+        *,
+        has_apache: bool,
+        report_progress: Callable[[str], None],
     ) -> None:
         self._scale = scale
         self._folder = folder
         self._load = load
         self._has_apache = has_apache
-        self._told = told
+        self._report_progress = report_progress
         self.medium: Medium = "tmpfs"
-        """Where the buffers were."""
+        """The medium of the buffers."""
 
     # -- the table -----------------------------------------------------------------------------------------------------
 
     def table(self) -> tuple[list[HaRun], list[HaRun]]:
-        """Every setup on both systems, and the relay; the relay's runs are in the second list."""
+        """Measure every setup on both systems, and the relay; the relay's runs are in the second list."""
         runs: list[HaRun] = []
         relayed: list[HaRun] = []
         for number, setup in enumerate(self._scale.setups, 1):
-            self._told(f"replication, setup {number} of {len(self._scale.setups)}: {setup.text}; starting")
+            self._report_progress(f"replication, setup {number} of {len(self._scale.setups)}: {setup.text}; starting")
             with ExitStack() as stack:
                 relay = stack.enter_context(start_relay(self._folder, core=None)) if setup == SYNC_BUFFERED else None
                 pairs = self._pairs(stack, setup, f"table-{setup.short}", troubles=runs)
                 for level in self._scale.levels:
-                    self._told(f"replication, {setup.text}, {level} outstanding")
+                    self._report_progress(f"replication, {setup.text}, {level} outstanding")
                     for _ in range(self._scale.repetitions):
                         runs += [self._run(pair, level) for pair in pairs]
                         if relay is not None:
@@ -72,7 +78,7 @@ class Runner:
         return runs, relayed
 
     def _pairs(self, stack: ExitStack, setup: Setup, name: str, troubles: list[HaRun]) -> list[Pair]:
-        """Ours, and Apache's if there is one and it comes up; if not, ``troubles`` has a cell for each level."""
+        """Start our pair, and Apache's if possible; if not, ``troubles`` gets a cell for each level."""
         plan = self._plan(setup, stack)
         pairs = [stack.enter_context(start_pair(plan, self._folder / name))]
         self._make_ready(pairs[0])
@@ -94,7 +100,7 @@ class Runner:
         return pair
 
     def _make_ready(self, pair: Pair) -> None:
-        """Its slave attached, and whatever is slow the first time done."""
+        """Attach the slave, and run a first load to warm up."""
         attach(pair, self._load)
         timing = Timing(warm_up_ms=0, duration_ms=self._scale.first_load_ms)
         self._load.run(load_of(FIRST_LEVEL), BODY_BYTES, header="json", target=pair.master, timing=timing)
@@ -109,7 +115,7 @@ class Runner:
         return self._with_place([plan], stack)[0]
 
     def _with_place(self, plans: Sequence[PairPlan], stack: ExitStack) -> list[PairPlan]:
-        """The same plans with room for their buffers."""
+        """Return the same plans with room for their buffers."""
         needed = room_needed(plans, ROOM_FOR_HEADERS_BYTES)
         if not needed:
             return list(plans)
@@ -133,17 +139,17 @@ class Runner:
     # -- Apache's producer ---------------------------------------------------------------------------------------------
 
     def producer(self) -> list[ProducerRun]:
-        """Apache's own producer against both systems."""
+        """Measure Apache's own producer against both systems."""
         runs: list[ProducerRun] = []
         setups = self._scale.producer_setups
         for number, setup in enumerate(setups, 1):
-            self._told(f"Apache's producer, setup {number} of {len(setups)}: {setup.text}; starting")
+            self._report_progress(f"Apache's producer, setup {number} of {len(setups)}: {setup.text}; starting")
             with ExitStack() as stack:
                 troubles: list[HaRun] = []
                 pairs = self._pairs(stack, setup, f"producer-{setup.short}", troubles)
                 for threads in self._scale.producer_levels:
                     for pair in pairs:
-                        self._told(f"Apache's producer, {setup.text}, {threads} threads, {pair.system}")
+                        self._report_progress(f"Apache's producer, {setup.text}, {threads} threads, {pair.system}")
                         runs.append(self._produce(pair, threads))
                     if troubles:
                         runs.append(_no_run("Apache", setup, threads, troubles[0].trouble))
@@ -162,14 +168,14 @@ class Runner:
     # -- little memory -------------------------------------------------------------------------------------------------
 
     def memory(self) -> list[MemoryRun]:
-        """The same pair in groups of different size, side by side."""
+        """Measure the same pair in groups of different size, in turn."""
         runs: list[MemoryRun] = []
         for setup in self._scale.memory_setups:
-            self._told(f"small memory, {setup.text}; starting")
+            self._report_progress(f"small memory, {setup.text}; starting")
             with ExitStack() as stack:
                 pairs = self._grouped_pairs(stack, setup)
                 for level in self._scale.memory_levels:
-                    self._told(f"small memory, {setup.text}, {level} outstanding")
+                    self._report_progress(f"small memory, {setup.text}, {level} outstanding")
                     for _ in range(self._scale.memory_repetitions):
                         for group, pair, groups in pairs:
                             run, own = self._run(pair, level), max(one.own_bytes() for one in groups)
@@ -201,17 +207,17 @@ class Runner:
     # -- the slow slave ------------------------------------------------------------------------------------------------
 
     def slow(self) -> list[SlowRun]:
-        """One pair with acks in time and late, in turn; then one whose disk is slow as well."""
+        """Measure one pair with timely and late acks, in turn; then one whose disk is slow too."""
         runs: list[SlowRun] = []
         scale = self._scale
         with ExitStack() as stack:
-            self._told("slow slave; starting")
+            self._report_progress("slow slave; starting")
             plan = msgspec.structs.replace(self._plan(SYNC_BUFFERED, stack), has_ack_proxy=True)
             pair = stack.enter_context(start_pair(plan, self._folder / "slow"))
             attach(pair, self._load)
-            self._send(pair.master, scale.slow_levels[0])  # so that there is something to pull
+            self._send(pair.master, scale.slow_levels[0])  # stores messages to pull
             for level in scale.slow_levels:
-                self._told(f"slow slave, {level} outstanding")
+                self._report_progress(f"slow slave, {level} outstanding")
                 for _ in range(scale.slow_repetitions):
                     runs += [self._run_slow(pair, level, delay) for delay in (0.0, float(ACK_DELAY_MS))]
         with ExitStack() as stack:
@@ -223,7 +229,7 @@ class Runner:
             assert pair.acks is not None
             pair.acks.delay(ACK_DELAY_MS)
             for level in scale.both_levels:
-                self._told(f"slow slave and slow disk, {level} outstanding")
+                self._report_progress(f"slow slave and slow disk, {level} outstanding")
                 for _ in range(scale.slow_repetitions):
                     run = self._send(pair.master, level)
                     runs.append(SlowRun(kind="both", level=level, delay_ms=ACK_DELAY_MS, run=run))
@@ -237,7 +243,7 @@ class Runner:
         with pulls.running():
             run = self._send(pair.master, level)
             end = monotonic()
-        # The load generator ends right after its measurement, which began so much earlier.
+        # The load generator ends right after its measurement, so its start can be calculated.
         measured = pulls.report(end - run.report.seconds, end)
         return SlowRun(kind="ack", level=level, delay_ms=delay_ms, run=run, pulls=measured)
 

@@ -1,4 +1,4 @@
-"""How much of everything `make bench-ha` runs: in full, and for a smoke test."""
+"""The sizes of `make bench-ha`: the full run, and a smoke test."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class HaScale(msgspec.Struct, frozen=True):
     repetitions: int
     timing: Timing
     first_load_ms: int
-    """What every broker that is compared with another gets first: a virtual machine compiles what it has run often."""
+    """The duration of the first load of every broker, in which a Java virtual machine compiles its hot code."""
 
     segment_bytes: int
     buffers_count: int
     producer_setups: tuple[Setup, ...]
     producer_levels: tuple[int, ...]
     producer_reports: int
-    """One comes a second, the first after ten: the last one is of the last ten seconds."""
+    """The number of reports: one per second, the first after ten; the last one covers the last ten seconds."""
 
     memory_setups: tuple[Setup, ...]
     memory_levels: tuple[int, ...]

@@ -1,7 +1,7 @@
-"""The slow slave: every ack 5 ms later, and what that costs. Pure.
+"""The slow slave: the cost of acks that arrive 5 ms later. Pure.
 
-With a fixed number of sends under way an ack's delay must show once in each send's time and nowhere else: L0 + 5 ms, L0
-being the mean time without. With enough under way it must not show in the rate at all, nor in what pulls take
+With a fixed number of sends in flight an ack's delay must add once to each send's time: L0 + 5 ms, L0
+being the mean time without. With enough sends in flight it must change neither the rate nor the duration of pulls
 meanwhile. And a master whose disk is as slow as its slave waits for both at once: 5 ms and not 10.
 """
 
@@ -22,19 +22,19 @@ ACK_DELAY_MS: Final = 5
 SYNC_DELAY_MS: Final = 5
 BOUND_LEVEL: Final = 256
 BOUND_SHARE_MIN: Final = 0.9
-"""Goal: at this level at least this share of what L0 + 5 ms allows."""
+"""Goal: at this level at least this share of the rate that L0 + 5 ms allows."""
 SATURATION_LEVEL: Final = 4096
 SATURATED_SHARE_MIN: Final = 0.9
 """Goal: from this level on at least this share of the rate without a delay."""
 PULL_RATIO_MAX: Final = 1.5
 BOTH_P50_MS_MAX: Final = 8.0
-"""Goal: with one send under way, disk and slave 5 ms slower each."""
+"""Goal: with one send in flight, while disk and slave are 5 ms slower each."""
 
 Kind = Literal["ack", "both"]
 
 
 class PullReport(msgspec.Struct, frozen=True):
-    """Pulls that were answered while a load ran."""
+    """Pulls that were answered during a load."""
 
     pulls: int
     p50_us: float
@@ -53,7 +53,7 @@ class SlowRun(msgspec.Struct, frozen=True):
 
 
 class SlowCell(msgspec.Struct, frozen=True):
-    """Medians of the repetitions."""
+    """Medians of the repetitions of a cell."""
 
     kind: Kind
     level: int
@@ -69,7 +69,7 @@ class SlowCell(msgspec.Struct, frozen=True):
 
 
 def pull_report(samples_us: Sequence[float], refused: int) -> PullReport:
-    """Percentiles as everywhere here: the one at or above which the rest lies."""
+    """Return percentiles as nearest ranks, rounded up."""
     ordered = sorted(samples_us)
     if not ordered:
         return PullReport(pulls=0, p50_us=0, p99_us=0, refused=refused)
@@ -78,7 +78,7 @@ def pull_report(samples_us: Sequence[float], refused: int) -> PullReport:
 
 
 def summarise_slow(runs: Sequence[SlowRun]) -> list[SlowCell]:
-    """One cell for each kind, level and delay, in the order of running."""
+    """Return one cell for each kind, level and delay, in the order of running."""
     keys = dict.fromkeys((one.kind, one.level, one.delay_ms) for one in runs)
     return [_cell([one for one in runs if (one.kind, one.level, one.delay_ms) == key]) for key in keys]
 
@@ -102,12 +102,12 @@ def _cell(runs: Sequence[SlowRun]) -> SlowCell:
 
 
 def bound(plain: SlowCell) -> float:
-    """Messages a second that so many sends allow which take L0 and the delay."""
+    """Return the messages per second that so many sends allow if each takes L0 and the delay."""
     return plain.level / (plain.mean_us / 1e6 + ACK_DELAY_MS / 1e3)
 
 
 def slow_goals(cells: Sequence[SlowCell]) -> list[Goal]:
-    """What can be judged of what was run."""
+    """Return the goals that the measured cells allow to check."""
     by_key = {(cell.kind, cell.level, cell.delay_ms): cell for cell in cells}
     goals: list[Goal] = []
     for level in dict.fromkeys(cell.level for cell in cells if cell.kind == "ack"):
@@ -137,7 +137,7 @@ def _pair_goals(plain: SlowCell, slow: SlowCell) -> list[Goal]:
 
 
 def slow_figures(cells: Sequence[SlowCell], conditions: list[str]) -> Figures:
-    """A line for each cell."""
+    """Return a row for each cell."""
     names = {"ack": "acks", "both": f"acks, disk {SYNC_DELAY_MS} ms slower, SYNC_FLUSH"}
     by_key = {(cell.kind, cell.level, cell.delay_ms): cell for cell in cells}
     rows = []

@@ -1,7 +1,7 @@
-"""The table of eight setups, ours beside Apache's, the goals in it, and the cells that we lose, by name. Pure.
+"""The table of eight setups, ours and Apache's, the goals in it, and a list of the cells in which we are slower. Pure.
 
-A goal compares two cells of the same run. A cell without a single message through makes its goal missed and not
-undefined. What Apache's brokers did is shown and judged only where a goal says so.
+A goal compares two cells of the same run. A cell without any stored message counts as missed and not as
+undefined. Apache's figures are shown, and checked only where a goal compares with them.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from gantry_bench.measurement import Goal
 LEVELS: Final = (1, 16, 64, 256)
 SHARE_LEVEL_MIN: Final = 64
 SHARE_MIN: Final = 0.7
-"""Goal: from this level on, waiting for a slave with a buffer gets at least this share of waiting for
-nobody without."""
+"""Goal: from this level on, replication with a buffer reaches at least this share of the rate without replication and
+without a buffer.
+"""
 RELAY_RATIO_MAX: Final = 3.0
-"""Goal: at one send under way the median latency is at most so many times the relay's."""
+"""Goal: with one send in flight the median latency is at most so many times the relay's."""
 SYSTEMS: Final[tuple[System, ...]] = ("Gantry", "Apache")
 
 
 def ratio(part: float, whole: float) -> float:
-    """0 where there is nothing to compare with."""
+    """Return part / whole, and 0 if ``whole`` is 0."""
     return part / whole if whole > 0 else 0.0
 
 
 def table_goals(cells: Sequence[HaCell], relay: Sequence[HaCell]) -> list[Goal]:
-    """What can be judged of what was run."""
+    """Return the goals that the measured cells allow to check."""
     goals = []
     for level in dict.fromkeys(cell.level for cell in cells):
         plain, synced = find(cells, "Gantry", PLAIN, level), find(cells, "Gantry", SYNC_BUFFERED, level)
@@ -50,7 +51,7 @@ def table_goals(cells: Sequence[HaCell], relay: Sequence[HaCell]) -> list[Goal]:
 
 
 def table_figures(cells: Sequence[HaCell], conditions: list[str]) -> Figures:
-    """A line for each setup and level, both systems side by side where both ran."""
+    """Return a row for each setup and level, with both systems where both ran."""
     keys = dict.fromkeys((cell.setup, cell.level) for cell in cells)
     has_apache = any(cell.system == "Apache" for cell in cells)
     systems = SYSTEMS if has_apache else SYSTEMS[:1]
@@ -77,7 +78,7 @@ def _columns(cell: HaCell | None) -> list[str]:
 
 
 def lost_notes(cells: Sequence[HaCell]) -> list[str]:
-    """The cells in which Apache's broker got more messages through or was quicker, as sentences."""
+    """List the cells in which Apache's broker had a higher rate or a lower p99, as sentences."""
     slower, later, compared = [], [], 0
     for ours in cells:
         theirs = find(cells, "Apache", ours.setup, ours.level)
@@ -102,7 +103,7 @@ def _listed(names: list[str]) -> str:
 
 
 def relay_figures(cells: Sequence[HaCell], relay: Sequence[HaCell], conditions: list[str]) -> Figures:
-    """What a message costs that goes to another process and back, beside the one that a slave must have."""
+    """Return the cost of a message to another process and back, compared with synchronous replication."""
     rows = []
     for beside in relay:
         synced = find(cells, "Gantry", SYNC_BUFFERED, beside.level)

@@ -1,8 +1,8 @@
-"""Building the load generator when its sources changed, and running it.
+"""Builds the load generator if its sources changed, and runs it.
 
-It is written in Go because a Python one would be slower than what it measures. One static binary, built into
-`bench/loadgen/bin`; a digest of the sources beside it says what it was built from. A run is bounded twice: by the
-load generator's own limits and by a timeout here.
+It is written in Go because a generator in Python would be slower than the measured broker. The static binary is in
+`bench/loadgen/bin`, with a digest of its sources. A run is bounded twice: by the load generator's own limits and by a
+timeout here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from gantry_bench.errors import BenchmarkFailed
-from gantry_bench.machine import OtherWork, read_available_bytes, warm_memory
+from gantry_bench.machine import OtherWork, read_available_bytes, touch_memory
 from gantry_bench.measurement import Mode, Report, read_report
 
 SOURCES: Final = Path(__file__).resolve().parent.parent / "loadgen"
@@ -26,32 +26,32 @@ GRACE_SECONDS: Final = 30
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """How long every run takes."""
+    """The duration of every run."""
 
     warm_up_ms: int
     duration_ms: int
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The server to measure."""
+    """The server that a load is sent to."""
 
     address: str
     process_id: int
     is_echo: bool
     broker_name: str = "broker-a"
     account: tuple[str, str] | None = None
-    """Access key and secret, made up for the run, to sign every request with."""
+    """Access key and secret, made for the run, to sign every request with."""
 
 
 class Run(msgspec.Struct, frozen=True):
-    """A report with what other processes used of the machine meanwhile, in cores."""
+    """A report with the CPU use of other processes during the run, in cores."""
 
     report: Report
     other_cores: float
 
 
 def source_digest(folder: Path) -> str:
-    """A digest of names and contents of the Go files, tests apart."""
+    """Return a digest of names and contents of the Go files, without tests."""
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.name == "go.mod" or (path.suffix == ".go" and not path.name.endswith("_test.go")):
@@ -61,7 +61,7 @@ def source_digest(folder: Path) -> str:
 
 
 def build(folder: Path = SOURCES) -> Path:
-    """Give the path of an up-to-date binary, building it if need be."""
+    """Return the path of an up-to-date binary, built first if needed."""
     binary = folder / "bin" / "loadgen"
     stamp = folder / "bin" / "sources.sha256"
     digest = source_digest(folder)
@@ -70,7 +70,7 @@ def build(folder: Path = SOURCES) -> Path:
     go = shutil.which("go")
     if go is None:
         raise BenchmarkFailed(
-            "Go is missing, which the load generator is built with -- on Debian: apt-get install golang-go"
+            "Go is missing and needed to build the load generator; on Debian: apt-get install golang-go"
         )
     binary.parent.mkdir(exist_ok=True)
     built = subprocess.run(
@@ -83,13 +83,13 @@ def build(folder: Path = SOURCES) -> Path:
         check=False,
     )
     if built.returncode != 0:
-        raise BenchmarkFailed(f"the load generator does not build: {built.stderr.strip()}")
+        raise BenchmarkFailed(f"building the load generator failed: {built.stderr.strip()}")
     stamp.write_text(digest)
     return binary
 
 
 def arguments(mode: Mode, body_bytes: int, *, header: str, target: Target, timing: Timing) -> list[str]:
-    """The load generator's command line for one run."""
+    """Return the load generator's command line for one run."""
     command = [
         f"-address={target.address}",
         f"-server-pid={target.process_id}",
@@ -108,18 +108,18 @@ def arguments(mode: Mode, body_bytes: int, *, header: str, target: Target, timin
 
 
 class LoadGenerator:
-    """A built load generator, tied to a core."""
+    """A built load generator that is pinned to a core."""
 
     def __init__(self, binary: Path, *, core: int | None) -> None:
         self._binary = binary
         self._core = core
 
     def run(self, mode: Mode, body_bytes: int, *, header: str, target: Target, timing: Timing) -> Run:
-        """Load the target once and say what came of it; only a run that cannot be measured raises."""
+        """Load the target once and return the result. Raises only if the run cannot be measured."""
         command = [str(self._binary), *arguments(mode, body_bytes, header=header, target=target, timing=timing)]
         timeout_seconds = (timing.warm_up_ms + timing.duration_ms) / 1000 + GRACE_SECONDS
         core = self._core
-        warm_memory(read_available_bytes())
+        touch_memory(read_available_bytes())
         with OtherWork(target.process_id) as others:
             try:
                 done = subprocess.run(

@@ -1,8 +1,8 @@
-"""The machine a run happened on, and who else was using it meanwhile.
+"""The machine of a run, and the other work on it meanwhile.
 
-Figures from a shared machine are only as good as the machine was quiet, so every run is accompanied by how many cores'
-worth of CPU time went to processes that are not part of it. Cores are handed out here too: one for the server, another
-for the load generator, so that neither can take time from the other.
+Figures from a shared machine are only reliable if it was quiet, so every run is reported with how many cores' worth of
+CPU time went to other processes. Cores are assigned here too: one for the server, another for the load generator, so
+that neither can take time from the other.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ WARM_STEP_BYTES: Final = 1024**2
 
 
 class Cores(msgspec.Struct, frozen=True):
-    """Which core the server gets and which one the load; None where there is only one and nothing is pinned."""
+    """The cores of the server and of the load generator; None if there is only one core and nothing is pinned."""
 
     server: int | None
     load: int | None
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What a reader needs to judge the figures."""
+    """The facts about the machine that a reader needs to assess the figures."""
 
     processor: str
     cores: int
@@ -44,7 +44,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 def hand_out_cores(available: set[int]) -> Cores:
-    """The two lowest cores this process may use."""
+    """Return the two lowest cores that this process may use."""
     if len(available) < 2:
         return Cores(server=None, load=None)
     first, second = sorted(available)[:2]
@@ -52,18 +52,19 @@ def hand_out_cores(available: set[int]) -> Cores:
 
 
 def pin(pid: int, core: int | None) -> None:
-    """Keep a process, all its threads, on one core. Those that it starts later stay there, too."""
+    """Pin a process with all its threads to one core. Threads that it starts later stay there too."""
     if core is not None:
         for thread in os.listdir(f"/proc/{pid}/task"):
             os.sched_setaffinity(int(thread), {core})
 
 
-def warm_memory(available_bytes: int) -> int:
-    """Have the machine's memory ready for a run; how many bytes.
+def touch_memory(available_bytes: int) -> int:
+    """Touch the machine's memory before a run; return the number of bytes.
 
-    A virtual machine gets memory from its host when it first touches it, at microseconds a page, and gives it back soon
-    after freeing it. A log's pages are always new, so a broker would pay the host's price in one run and not in the
-    next. Touching as much as a run may need and freeing it at once leaves pages that only the kernel has to clear.
+    A virtual machine gets memory from its host when it first touches it, at microseconds per page, and returns it
+    soon after freeing it. A log's pages are always new, so a broker would pay the host's cost in one run and not in
+    the next. Touching as much as a run may need and freeing it at once leaves pages that only the kernel has to
+    clear.
     """
     size = max(mmap.PAGESIZE, min(WARM_BYTES_MAX, available_bytes // 4))
     with mmap.mmap(-1, size) as memory:
@@ -73,12 +74,12 @@ def warm_memory(available_bytes: int) -> int:
 
 
 def read_available_bytes() -> int:
-    """How much memory could be used without swapping."""
+    """Return how much memory could be used without swapping."""
     return available_bytes(Path("/proc/meminfo").read_text())
 
 
 def available_bytes(meminfo_text: str) -> int:
-    """The line MemAvailable of /proc/meminfo."""
+    """Return MemAvailable from the text of /proc/meminfo."""
     for line in meminfo_text.splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable":
@@ -87,7 +88,7 @@ def available_bytes(meminfo_text: str) -> int:
 
 
 def describe_machine() -> Machine:
-    """Look at this machine."""
+    """Return the facts about this machine."""
     processor = platform.machine()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -104,26 +105,26 @@ def describe_machine() -> Machine:
 
 
 def busy_seconds(stat_text: str) -> float:
-    """CPU time that all processes have used since boot, from the first line of /proc/stat."""
+    """Return the CPU time of all processes since boot, from the first line of /proc/stat."""
     fields = [int(field) for field in stat_text.splitlines()[0].split()[1:]]
     return sum(fields[index] for index in BUSY_FIELDS) / CLOCK_TICKS_PER_SECOND
 
 
 def read_busy_seconds() -> float:
-    """CPU time that all processes have used since boot."""
+    """Return the CPU time of all processes since boot."""
     return busy_seconds(Path("/proc/stat").read_text())
 
 
 def children_cpu_seconds() -> float:
-    """CPU time of the child processes that have ended, and of this process."""
+    """Return the CPU time of this process and its ended children."""
     parts = (resource.getrusage(who) for who in (resource.RUSAGE_CHILDREN, resource.RUSAGE_SELF))
     return sum(part.ru_utime + part.ru_stime for part in parts)
 
 
 class OtherWork:
-    """How many cores' worth of time others used during a `with`.
+    """Measures how many cores' worth of time other processes used during the context.
 
-    The processes that we start in it must end in it; ``server`` is one that lives before and after.
+    Processes that we start in it must end in it; ``server`` is one that runs before and after.
     """
 
     def __init__(self, server: int | None = None) -> None:
@@ -145,11 +146,11 @@ class OtherWork:
 
 
 def process_cpu_seconds(stat_text: str) -> float:
-    """CPU time of one process from its /proc/PID/stat; its name, in brackets, may hold anything."""
+    """Return the CPU time of one process from its /proc/PID/stat; its name, in brackets, may hold any characters."""
     fields = stat_text[stat_text.rindex(")") + 1 :].split()
     return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS_PER_SECOND
 
 
 def read_process_cpu_seconds(process_id: int) -> float:
-    """CPU time of one process and its threads so far."""
+    """Return the CPU time of one process and its threads so far."""
     return process_cpu_seconds(Path(f"/proc/{process_id}/stat").read_text())

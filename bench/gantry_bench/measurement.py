@@ -1,9 +1,9 @@
-"""What one run reports, and what several runs amount to.
+"""The report of one run, and the summary of several.
 
-Pure: bytes and numbers in, values out. A run is the JSON object that the load generator prints; repetitions of the
-same load are reduced to the median of each figure, separately, because one disturbed run must not decide. The goals are
-ratios between two servers measured in turn on the same machine, never absolute times: those belong to the machine.
-It refuses to know processes, files and tables.
+This module is pure. A run is the JSON object that the load generator prints; repetitions of the same load are reduced
+to the median of each figure, separately, because one disturbed run must not decide. The goals are ratios between two
+servers measured in turn on the same machine, never absolute times: those belong to the machine. It does not use
+processes, files or tables.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ ModeName = Literal["a", "a1", "b"]
 
 
 class Mode(msgspec.Struct, frozen=True):
-    """A shape of load: how many connections, and how the frames of one connection are sent."""
+    """A shape of load: the number of connections, and how the frames of a connection are sent."""
 
     name: str
     connections: int
     outstanding: int
     frames_per_write: int
     cpu_ratio_max: float | None
-    """Goal: the broker's CPU time per message is at most this many times the echo server's. None: only shown."""
+    """Goal: the broker's CPU time per message is at most this many times the echo server's. None: shown without a
+    goal."""
 
     @property
     def text(self) -> str:
-        """In words, for a table."""
+        """Describe the mode for a table."""
         if self.connections > 1:
             return f"{self.name}: {self.connections} connections, {self.outstanding} outstanding each"
         per_write = "one send per frame" if self.frames_per_write == 1 else f"{self.frames_per_write} frames per write"
@@ -44,11 +45,11 @@ MODES: Final[dict[ModeName, Mode]] = {
     "b": Mode(name="b", connections=64, outstanding=1, frames_per_write=1, cpu_ratio_max=3.0),
 }
 IDLE_RESIDENT_BYTES_MAX: Final = 120 * 1024 * 1024
-"""Goal: a broker that has just started holds less than this, the mapped files of its store aside."""
+"""Goal: a broker that has just started uses less than this, without the mapped files of its store."""
 
 
 class LoadShape(msgspec.Struct, frozen=True):
-    """What the load generator says that it sent."""
+    """The load that the load generator reports to have sent."""
 
     connections: int
     outstanding: int
@@ -119,7 +120,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """One line of the acceptance list with what was measured."""
+    """One line of the acceptance list with the measured value."""
 
     text: str
     limit: float
@@ -130,17 +131,17 @@ class Goal(msgspec.Struct, frozen=True):
 
     @property
     def is_met(self) -> bool:
-        """At the limit still counts."""
+        """Whether the goal is met. A value equal to the limit meets it."""
         return self.measured >= self.limit if self.is_floor else self.measured <= self.limit
 
     @property
     def limit_text(self) -> str:
-        """The limit in words, for a table."""
+        """Describe the limit for a table."""
         return f"{'at least' if self.is_floor else 'at most'} {self.limit:g} {self.unit}"
 
 
 def read_report(text: bytes) -> Report:
-    """Read what the load generator printed."""
+    """Parse the output of the load generator."""
     try:
         return msgspec.json.decode(text, type=Report)
     except msgspec.MsgspecError as error:
@@ -148,11 +149,11 @@ def read_report(text: bytes) -> Report:
 
 
 def summarise(reports: Sequence[Report]) -> Summary:
-    """Reduce the repetitions of one load to medians; there must be at least one, and it must have got answers."""
+    """Reduce the repetitions of one load to medians. There must be at least one, and all must have received answers."""
     if not reports:
         raise BenchmarkFailed("there is no run to summarise")
     if not all(report.messages for report in reports):
-        raise BenchmarkFailed(f"a run got no message through; the first refusal: {first_refusal(reports)}")
+        raise BenchmarkFailed(f"no message of a run was accepted; first refusal: {first_refusal(reports)}")
     cpu_us = [report.server.cpu_us_per_message for report in reports]
     return Summary(
         repetitions=len(reports),
@@ -172,17 +173,17 @@ def summarise(reports: Sequence[Report]) -> Summary:
 
 
 def first_refusal(reports: Sequence[Report]) -> str:
-    """The text of the first answer that was not code 0, or a sentence that there was none."""
+    """Return the text of the first answer that was not code 0, or a sentence that there was none."""
     return next((report.first_refusal for report in reports if report.first_refusal), "none was recorded")
 
 
 def cpu_ratio(broker: Summary, echo: Summary) -> float:
-    """How many times the echo server's CPU time per message the broker needs."""
+    """Return the broker's CPU time per message as a multiple of the echo server's."""
     return broker.cpu_us_per_message / echo.cpu_us_per_message
 
 
 def cpu_goal(mode: Mode, body_bytes: int, broker: Summary, echo: Summary) -> Goal | None:
-    """The CPU goal of a mode for one body size, if the mode has one."""
+    """Return the CPU goal of a mode for one body size, if the mode has one."""
     if mode.cpu_ratio_max is None:
         return None
     return Goal(
@@ -194,7 +195,7 @@ def cpu_goal(mode: Mode, body_bytes: int, broker: Summary, echo: Summary) -> Goa
 
 
 def memory_goal(resident_bytes: int) -> Goal:
-    """The goal for the resident memory of an idle broker."""
+    """Return the goal for the resident memory of an idle broker."""
     mebibyte = 1024 * 1024
     return Goal(
         text="idle resident memory, mapped store files aside",

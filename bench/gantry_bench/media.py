@@ -1,7 +1,7 @@
-"""Directories for write buffers: on tmpfs, and on hugetlbfs where root can mount it. Everything made here is undone.
+"""Directories for write buffers: on tmpfs, and on hugetlbfs where root can mount it. Everything is undone at the end.
 
-A medium that this machine does not give is left out with its reason, in words for the report: figures without it are
-still figures. Huge pages are asked for on top of those that there are, and given back; others may do so meanwhile.
+A medium that this machine does not have is left out, with the reason in the report: figures without it are still
+useful. Huge pages are reserved in addition to the existing ones, and released; other processes may do so meanwhile.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ HUGE_PAGES_WANTED: Final = Path("/proc/sys/vm/nr_hugepages")
 HUGE_PAGE_BYTES: Final = 2 << 20
 SHARED_MEMORY: Final = Path("/dev/shm")
 BUFFER_MEDIA: Final[tuple[Medium, ...]] = ("hugetlbfs", "tmpfs")
-"""The media that outlive their process, as a write buffer must, the preferred one first."""
+"""The media that survive their process, as a write buffer must, with the preferred one first."""
 
 
 class PoolMedia(msgspec.Struct, frozen=True):
-    """Where buffers can be, by medium, and why not where they cannot. Anonymous memory needs no place."""
+    """The places for buffers by medium, and the reasons for missing media. Anonymous memory needs no place."""
 
     paths: dict[Medium, str]
     missing: dict[Medium, str]
@@ -37,7 +37,7 @@ class PoolMedia(msgspec.Struct, frozen=True):
 
 @contextmanager
 def pool_media(bytes_needed: int) -> Iterator[PoolMedia]:
-    """Places with room for so many bytes each, for the length of a `with`."""
+    """Yield places with room for so many bytes each, for the duration of the context."""
     paths: dict[Medium, str] = {"anonymous": ""}
     missing: dict[Medium, str] = {}
     makers: tuple[tuple[Medium, Callable[[int], AbstractContextManager[Path]]], ...]
@@ -52,7 +52,7 @@ def pool_media(bytes_needed: int) -> Iterator[PoolMedia]:
 
 
 class BufferPlace(msgspec.Struct, frozen=True):
-    """Where the write buffers of a run are."""
+    """The place of the write buffers of a run."""
 
     medium: Medium
     path: str
@@ -60,13 +60,13 @@ class BufferPlace(msgspec.Struct, frozen=True):
 
 @contextmanager
 def buffer_place(bytes_needed: int) -> Iterator[BufferPlace]:
-    """Provide the best place for write buffers that this machine has, for the length of a `with`."""
+    """Yield the best place for write buffers that this machine has, for the duration of the context."""
     with pool_media(bytes_needed) as media:
         for medium in BUFFER_MEDIA:
             if medium in media.paths:
                 yield BufferPlace(medium=medium, path=media.paths[medium])
                 return
-        raise BenchmarkFailed(f"there is no place for buffers: {media.missing}")
+        raise BenchmarkFailed(f"no place for buffers: {media.missing}")
 
 
 @contextmanager
@@ -81,10 +81,11 @@ def _tmpfs(bytes_needed: int) -> Iterator[Path]:
 @contextmanager
 def _hugetlbfs(bytes_needed: int) -> Iterator[Path]:
     if os.geteuid() != 0:
-        raise OSError(0, "only root can mount it")
+        raise OSError(0, "mounting it needs root")
     available = read_available_bytes()
     if available < 2 * bytes_needed:
-        # The kernel would take what it can get from everybody before it says that it is not enough.
+        # The available memory is checked first, because the kernel would reclaim memory from all processes before it
+        # fails.
         raise OSError(0, f"{available >> 20} MiB of memory are available for huge pages of {bytes_needed >> 20}")
     pages_before = int(HUGE_PAGES_WANTED.read_text())
     pages = -(-bytes_needed // HUGE_PAGE_BYTES)

@@ -1,9 +1,8 @@
-"""How much memory a process holds, with the mapped files of its store counted apart.
+"""The memory of a process, with the mapped files of its store counted separately.
 
-A mapped log file's pages are page cache: the kernel drops them when it needs room, and they would be in memory whether
-mapped or not. Everything else that is resident counts, the interpreter's own code and shared libraries included, so
-the figure is the larger of the ones that could be quoted. Pages in huge page files are counted by the kernel apart
-from Rss and are added here.
+A mapped log file's pages are page cache: the kernel drops them when it needs memory, and they would be cached whether
+mapped or not. Everything else that is resident counts, the interpreter's own code and shared libraries included, so the
+figure is an upper bound. The kernel counts pages in huge page files separately from Rss and are added here.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ SIZE_LINE: Final = re.compile(r"^(?P<name>Rss|Anonymous|Shared_Hugetlb|Private_H
 
 
 class ResidentMemory(msgspec.Struct, frozen=True):
-    """Bytes that are in memory: all of them, those of the store's mapped files, and the anonymous ones."""
+    """Resident bytes: all of them, those of the store's mapped files, and the anonymous ones."""
 
     total_bytes: int
     store_files_bytes: int
@@ -29,7 +28,7 @@ class ResidentMemory(msgspec.Struct, frozen=True):
 
     @property
     def counted_bytes(self) -> int:
-        """What the goal is about."""
+        """Return the memory that counts for the goal: without the store's mapped files."""
         return self.total_bytes - self.store_files_bytes
 
 

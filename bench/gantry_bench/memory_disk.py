@@ -1,4 +1,4 @@
-"""The disk of the control loop: memory of this process, and not one system call after a file was created.
+"""The disk of the control loop: memory of this process, without system calls after a file was created.
 
 The control does everything the store does in Python and touches no file, so that what an append costs beyond it is
 what files, page cache, buffers and helper threads add. All pages are touched when a file is created: a control that
@@ -17,13 +17,15 @@ from gantry_broker.ports.disk import DiskFile, DiskLock, DiskSpace
 
 WINDOW_BYTES: Final = 64 << 20
 POPULATED_BYTES_MAX: Final = 448 << 20
-"""A key index is below it, a log file of 512 MiB is not: the loop would wait for it in a roll."""
+"""The limit of prefaulted bytes: a key index is below it, a log file of 512 MiB is not, because a roll would wait for
+it.
+"""
 PLENTY_BYTES: Final = 1 << 50
 
 
 @final
 class MemoryFile:
-    """One file. Owned by the thread of the loop."""
+    """One file in memory. Owned by the thread of the loop."""
 
     def __init__(self, path: str, size: int) -> None:
         self._path = path
@@ -60,13 +62,13 @@ class MemoryFile:
         self._reserved = max(self._reserved, min(end, self._size))
 
     def advise(self, start: int, end: int) -> None:
-        """It is all here."""
+        """Do nothing, because all pages are in memory."""
 
     def read_in_order(self, is_expected: bool) -> None:
-        """Nothing is read ahead here."""
+        """Do nothing, because there is no read-ahead."""
 
     def regrow(self) -> int | None:
-        """Nobody else has this memory."""
+        """Do nothing, because no other process has this memory."""
         return None
 
     def pread(self, length: int, position: int) -> bytes:
@@ -90,7 +92,7 @@ class MemoryFile:
 
 @final
 class NoLock:
-    """Nobody else can see this memory."""
+    """A lock that does nothing, because no other process can see this memory."""
 
     def release(self) -> None:
         return
@@ -98,7 +100,7 @@ class NoLock:
 
 @final
 class MemoryDisk:
-    """An empty disk that lives as long as this object."""
+    """An empty disk that exists as long as this object."""
 
     def __init__(self) -> None:
         self._files: dict[str, MemoryFile] = {}

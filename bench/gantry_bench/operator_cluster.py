@@ -1,8 +1,8 @@
-"""The part of Kubernetes that no API server does: pods for StatefulSets, claims that are bound, kubelets that report.
+"""The parts of Kubernetes beside the API server: pods for StatefulSets, bound claims, and kubelets' status reports.
 
-Everything that the operator makes is really there, at a real API server, and so is everything that it sees; only what
-would run on nodes does not. What is told by watches here: StatefulSets get their pods, Leases are what model brokers
-believe, and a group is Ready in the moment in which its status says so.
+All objects of the operator are at a real API server; only the processes that would run on nodes are missing. This
+module reacts to watches: StatefulSets get their pods, Leases go to the model brokers, and the time at which a group's
+status becomes Ready is recorded.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ MERGE: Final = "application/merge-patch+json"
 NODES_COUNT: Final = 5
 STEP_S: Final = 0.25
 RENEWAL_S: Final = 5.0
-"""A third of a shard's Lease, as sidecars do it."""
+"""The renewal interval: a third of a shard's Lease duration, as in sidecars."""
 
 RECORDS_LOAD: Final = 0.2
-"""Of what a model broker can take in a step: one message."""
+"""The share of a model broker's capacity per step: one message."""
 
 STEPS_PER_MESSAGE: Final = 4
 AT_ONCE: Final = 16
@@ -43,14 +43,14 @@ LINE_BYTES_MAX: Final = 4 << 20
 
 @final
 class StandInCluster:
-    """Owned by the event loop. ``run`` goes on until it is cancelled."""
+    """Stands in for controllers and kubelets. Owned by the event loop; ``run`` runs until it is cancelled."""
 
     def __init__(self, url: str, sidecars: StandInSidecars) -> None:
         self.ready_s: Final[dict[str, float]] = {}
-        """When a group was Ready first, on the monotonic clock."""
+        """The time at which a group was Ready first, on the monotonic clock."""
 
         self.is_ready: Final[dict[str, bool]] = {}
-        """By the newest status."""
+        """Whether a group is Ready in its newest status."""
 
         self.pods = 0
         self.renewals = 0
@@ -75,16 +75,16 @@ class StandInCluster:
         await self.close()
 
     async def close(self) -> None:
-        """End all connections, those of requests that are cancelled included; may be called again.
+        """End all connections, including those of cancelled requests; may be called again.
 
-        Call it right after `run` was cancelled: a request that has ended by then says goodbye over TLS, and nothing
-        waits for the answer of its server.
+        Call it right after `run` was cancelled: closing a TLS connection that is idle by then does not wait for the
+        server.
         """
         assert self._session is not None, "entered before it is closed"
         await self._session.close()
 
     async def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        """Raises BenchmarkFailed for what is refused."""
+        """Send a request. Raises BenchmarkFailed if it is refused."""
         assert self._session is not None, "entered before it is used"
         data = None if body is None else json.dumps(body)
         async with self._session.request(method, self._url + path, data=data, headers={"Content-Type": kind}) as answer:
@@ -94,34 +94,34 @@ class StandInCluster:
             return json.loads(text)
 
     async def create_group(self, name: str, spec: dict[str, Any]) -> None:
-        """As a person does it."""
+        """Create a group with its spec."""
         head = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": name}}
         await self.ask("POST", GROUPS, head | {"spec": spec})
 
-    # -- what goes on by itself ----------------------------------------------------------------------------------------
+    # -- periodic tasks ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled, or until something here goes wrong."""
+        """Run until cancelled, or until an error occurs."""
         async with asyncio.TaskGroup() as tasks:
 
-            def homed(document: dict[str, Any]) -> None:
+            def on_stateful_set(document: dict[str, Any]) -> None:
                 for name, ordinal in self._new_pods(document):
                     tasks.create_task(self._start(document, name, ordinal))
 
-            tasks.create_task(self._watch(SETS, homed))
-            tasks.create_task(self._watch(LEASES, self._leased))
-            tasks.create_task(self._watch(GROUPS, self._grouped))
+            tasks.create_task(self._watch(SETS, on_stateful_set))
+            tasks.create_task(self._watch(LEASES, self._on_lease))
+            tasks.create_task(self._watch(GROUPS, self._on_group))
             tasks.create_task(self._advance())
             tasks.create_task(self._renew())
 
-    async def _watch(self, path: str, told: Callable[[dict[str, Any]], None]) -> None:
+    async def _watch(self, path: str, on_object: Callable[[dict[str, Any]], None]) -> None:
         assert self._session is not None, "entered before it is used"
         while True:
             async with self._session.get(f"{self._url}{path}?watch=1&resourceVersion=0&timeoutSeconds=3600") as answer:
                 while line := await answer.content.readline():
                     event = json.loads(line)
                     if event["type"] in ("ADDED", "MODIFIED"):
-                        told(event["object"])
+                        on_object(event["object"])
 
     async def _advance(self) -> None:
         step = 0
@@ -132,7 +132,7 @@ class StandInCluster:
             await asyncio.sleep(STEP_S)
 
     async def _renew(self) -> None:
-        """Every Lease whose master is there, one after the other, spread over the time between two renewals."""
+        """Renew every Lease whose master exists, spread over the renewal interval."""
         while True:
             keys, began_s = list(self._sidecars.shards), time.monotonic()
             for number, key in enumerate(keys):
@@ -141,20 +141,20 @@ class StandInCluster:
                 if holder:
                     spec = {"holderIdentity": holder, "renewTime": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"}
                     await self.ask("PATCH", f"{LEASES}/{names.shard_name(*key)}", {"spec": spec}, MERGE)
-                    self._sidecars.renewed(key)
+                    self._sidecars.on_renewal(key)
                     self.renewals += 1
             wait_s = began_s + RENEWAL_S - time.monotonic() if keys else STEP_S
             await asyncio.sleep(wait_s)
 
     # -- what watches tell ---------------------------------------------------------------------------------------------
 
-    def _leased(self, document: dict[str, Any]) -> None:
+    def _on_lease(self, document: dict[str, Any]) -> None:
         metadata = document["metadata"]
         group = metadata["labels"][names.GROUP_LABEL]
         shard = int(metadata["name"].rpartition("-")[2])
         self._sidecars.leases[group, shard] = record_of(metadata.get("annotations") or {})
 
-    def _grouped(self, document: dict[str, Any]) -> None:
+    def _on_group(self, document: dict[str, Any]) -> None:
         metadata, status = document["metadata"], document.get("status") or {}
         found = {one["type"]: one["status"] for one in status.get("conditions") or []}
         is_current = status.get("observedGeneration") == metadata["generation"]
@@ -173,7 +173,7 @@ class StandInCluster:
     # -- kubelet -------------------------------------------------------------------------------------------------------
 
     async def _start(self, home: dict[str, Any], name: str, ordinal: int) -> None:
-        """One pod, from its claims to what kubelet says of its containers."""
+        """Start one pod: bind its claims and report its containers as running."""
         async with self._places:
             claims = [await self._claim(template, name) for template in home["spec"].get("volumeClaimTemplates") or []]
             pod = await self.ask("POST", f"{CORE}/pods", pod_of(home, name, ordinal))
@@ -186,7 +186,7 @@ class StandInCluster:
             self.pods += 1
 
     async def _claim(self, template: dict[str, Any], pod: str) -> str:
-        """Its uid, once it is bound."""
+        """Bind a claim and return its uid."""
         labels = template["metadata"].get("labels") or {}
         name = f"{template['metadata']['name']}-{pod}"
         head = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name, "labels": labels}}
@@ -204,12 +204,12 @@ class StandInCluster:
 
 
 def now_ms() -> int:
-    """Of model brokers."""
+    """Return the time of the model brokers."""
     return int(time.monotonic() * 1000)
 
 
 def pod_of(home: dict[str, Any], name: str, ordinal: int) -> dict[str, Any]:
-    """As the controller of StatefulSets makes it, on a node already."""
+    """Return a pod as the StatefulSet controller makes it, scheduled to a node."""
     template = home["spec"]["template"]
     labels = template["metadata"]["labels"] | {"statefulset.kubernetes.io/pod-name": name}
     head = {"name": name, "labels": labels, "annotations": template["metadata"].get("annotations") or {}}
@@ -223,10 +223,10 @@ def pod_of(home: dict[str, Any], name: str, ordinal: int) -> dict[str, Any]:
 
 
 def running(pod: dict[str, Any], address: str) -> dict[str, Any]:
-    """What kubelet says of a pod that is well."""
+    """Return the status that kubelet reports for a healthy pod."""
     state = {"running": {"startedAt": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}}
 
-    def told(containers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def statuses_of(containers: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [
             {
                 "name": one["name"], "image": one["image"], "imageID": "", "ready": True, "started": True,
@@ -241,6 +241,6 @@ def running(pod: dict[str, Any], address: str) -> dict[str, Any]:
         "podIP": address,
         "podIPs": [{"ip": address}],
         "conditions": [{"type": "Ready", "status": "True"}],
-        "containerStatuses": told(pod["spec"]["containers"]),
-        "initContainerStatuses": told(pod["spec"].get("initContainers") or []),
+        "containerStatuses": statuses_of(pod["spec"]["containers"]),
+        "initContainerStatuses": statuses_of(pod["spec"].get("initContainers") or []),
     }

@@ -1,8 +1,8 @@
-"""What the operator's benchmark makes of what it has read: quantiles, calls, goals and the table. Pure.
+"""The evaluation of the operator's benchmark: quantiles, calls, goals and the table. Pure.
 
-Two witnesses are not believed for what they are: how often the API server was called is counted from its own audit log,
-not by the operator, and how much memory is used is the kernel's word. How long a round of a group takes only the
-operator can tell; its histogram gives quantiles as exact as its buckets are narrow.
+Two figures do not come from the operator itself: API calls are counted from the API server's audit log, and memory is
+reported by the kernel. How long a round of a group takes only the operator can measure; its histogram gives quantiles
+as exact as its buckets are narrow.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from gantry_bench.measurement import Goal
 from gantry_operator.metrics import BUCKETS
 
 CALLS_MAX: Final = 2.0
-"""For a group and a minute, at rest."""
+"""The limit of calls per group and minute, at rest."""
 
 MEBIBYTE: Final = 1 << 20
 RESIDENT_MAX: Final = 200 * MEBIBYTE
 
 Buckets = Mapping[float, float]
-"""How many rounds took at most so many seconds."""
+"""The number of rounds that took at most so many seconds."""
 
 
 class OperatorScale(msgspec.Struct, frozen=True):
-    """How much of everything."""
+    """The size of a run."""
 
     groups: int
     settle_s: float
-    """Between the last group that became Ready and the rest that is measured."""
+    """The pause between the last group that became Ready and the measured rest."""
 
     rest_s: float
     ready_s_max: float
-    """After this a group that is not Ready fails the run."""
+    """The time after which a group that is not Ready fails the run."""
 
 
 FULL: Final = OperatorScale(groups=50, settle_s=30.0, rest_s=300.0, ready_s_max=300.0)
-"""Within 300 s the operator lists everything anew once, so that this is among the calls."""
+"""Within 300 s the operator lists all objects once again, so that this is among the calls."""
 
 QUICK: Final = OperatorScale(groups=3, settle_s=1.0, rest_s=5.0, ready_s_max=120.0)
 
 
 class Calls(msgspec.Struct, frozen=True):
-    """Of one kind, by the API server's count."""
+    """The number of calls of one kind, from the API server's audit log."""
 
     verb: str
     resource: str
@@ -56,50 +56,50 @@ class Calls(msgspec.Struct, frozen=True):
 
 
 class Phase(msgspec.Struct, frozen=True):
-    """A stretch of time."""
+    """One phase of the measurement."""
 
     name: str
     seconds: float
     rounds: int
-    """Of all groups: observe, decide, act."""
+    """The rounds of all groups: observe, decide, act."""
 
     p50_ms: float
     p95_ms: float
     calls: list[Calls]
     own_calls: int
-    """The same by the operator's own count, which leaves out its watches and its leader's Lease."""
+    """The operator's own count of calls, without its watches and its leader's Lease."""
 
     call_ms: float
-    """Of a call, on average, by the operator's own clock."""
+    """The mean duration of a call, by the operator's own clock."""
 
     core_share: float
     resident_bytes: int
-    """At its end."""
+    """The resident memory at the end of the phase."""
 
     @property
     def calls_count(self) -> int:
-        """Of all kinds."""
+        """The number of calls of all kinds."""
         return sum(one.count for one in self.calls)
 
 
 class OperatorReport(msgspec.Struct, frozen=True):
-    """What was measured."""
+    """The results of a run."""
 
     groups: int
     pods: int
     ready_p50_s: float
-    """Of groups, from the moment at which all were asked for."""
+    """The median time until a group was Ready, from the creation of all groups."""
 
     ready_max_s: float
     creation: Phase
     rest: Phase
     peak_bytes: int
     renewals: int
-    """Of shards' Leases at rest, by the stand-ins of sidecars."""
+    """The renewals of shards' Leases at rest by the stand-ins of sidecars."""
 
     bugs: int
     not_ready: int
-    """Groups that were not Ready at the end."""
+    """The groups that were not Ready at the end."""
 
     other_cores: float
 
@@ -108,7 +108,7 @@ class OperatorReport(msgspec.Struct, frozen=True):
 
 
 def quantile(before: Buckets, after: Buckets, share: float) -> float:
-    """Below which so much of what came between two looks lies, in seconds; a bucket is taken to be filled evenly."""
+    """Return a quantile of what was added between two samples, in seconds, assuming evenly filled buckets."""
     bounds = sorted(after)
     counts = [after[bound] - before.get(bound, 0.0) for bound in bounds]
     wanted, low, below = share * counts[-1], 0.0, 0.0
@@ -120,9 +120,9 @@ def quantile(before: Buckets, after: Buckets, share: float) -> float:
 
 
 def calls_between(lines: Iterable[str], began: datetime, ended: datetime) -> list[Calls]:
-    """What an audit log has of requests that arrived in ``[began, ended)``, the most frequent first.
+    """Count the requests in an audit log that arrived in ``[began, ended)``, the most frequent first.
 
-    A request that is written down at several stages is one.
+    A request that is logged at several stages counts once.
     """
     seen: set[str] = set()
     counts: Counter[tuple[str, str]] = Counter()
@@ -136,7 +136,7 @@ def calls_between(lines: Iterable[str], began: datetime, ended: datetime) -> lis
 
 
 def resource_of(event: Mapping[str, dict[str, str] | str]) -> str:
-    """What a request was about."""
+    """Return the resource of a request."""
     reference = event.get("objectRef")
     if not isinstance(reference, dict):
         return "other"
@@ -149,12 +149,12 @@ def resource_of(event: Mapping[str, dict[str, str] | str]) -> str:
 
 
 def calls_per_group(phase: Phase, groups: int) -> float:
-    """And minute."""
+    """Return the calls per group and minute."""
     return phase.calls_count / groups / (phase.seconds / 60)
 
 
 def operator_goals(report: OperatorReport, scale: OperatorScale) -> Sequence[Goal]:
-    """Those of the acceptance list."""
+    """Return the goals of the acceptance list."""
     return [
         Goal(
             f"API calls of the operator at rest, {report.groups} groups", CALLS_MAX,
@@ -168,7 +168,7 @@ def operator_goals(report: OperatorReport, scale: OperatorScale) -> Sequence[Goa
 
 
 def operator_figures(report: OperatorReport, scale: OperatorScale) -> Figures:
-    """One line for each phase."""
+    """Return a row for each phase."""
     return Figures(
         name="operator",
         headings=["phase", "seconds", "rounds", "reconcile p50 / p95 ms", "API calls", "ms each",
@@ -200,6 +200,6 @@ def _row(phase: Phase, groups: int) -> list[str]:
 
 
 def _bounded(value_ms: float) -> str:
-    """The last bucket of the histogram has no end."""
+    """Format a value; the last bucket of the histogram has no upper bound."""
     last_ms = BUCKETS[-1] * 1000
     return f"over {last_ms:,.0f}" if value_ms >= last_ms else f"{value_ms:.0f}"

@@ -1,11 +1,11 @@
-"""One run of the operator's benchmark: many groups at once, until all are Ready, and then a rest.
+"""One run of the operator's benchmark: many groups created at once, until all are Ready, and then a rest.
 
-    a real API server, which writes down every call of the operator's account
-    the operator, a process of its own, with the rights of its chart and no others
-    stand-ins for what runs on nodes, in this process
+    a real API server, whose audit log has every call of the operator's account
+    the operator, a process of its own, with exactly the permissions of its chart
+    stand-ins for the processes on nodes, in this process
 
-A rest is no silence: brokers take messages and sidecars renew Leases, as they always do. What is measured there is what
-the operator does about that.
+At rest, brokers store messages and sidecars renew Leases as usual. The measurement there is the operator's
+reaction to that.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from gantry_testing.programs import kubernetes_program
 SYSTEM: Final = "gantry-system"
 ACCOUNT: Final = f"system:serviceaccount:{SYSTEM}:gantry-operator"
 SPEC: Final[dict[str, Any]] = {}
-"""Of every group: the defaults."""
+"""The spec of every group: the defaults."""
 
 START_S: Final = 180.0
 LOG_SHOWN: Final = 3000
 
 
-class Look(NamedTuple):
-    """At the operator, at one moment."""
+class OperatorSample(NamedTuple):
+    """One sample of the operator's counters."""
 
     at: datetime
     monotonic_s: float
@@ -66,7 +66,7 @@ class Look(NamedTuple):
 
 @final
 class OperatorChild:
-    """The process that is measured."""
+    """The operator process that is measured."""
 
     def __init__(self, kubeconfig: Path, folder: Path) -> None:
         [self.port] = free_ports(1)
@@ -82,26 +82,26 @@ class OperatorChild:
             )
 
     def wait_leading(self) -> None:
-        """Until it does. Raises BenchmarkFailed."""
+        """Wait until the operator leads. Raises BenchmarkFailed."""
         deadline = time.monotonic() + START_S
         while "acquired leadership" not in self.log.read_text():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise BenchmarkFailed(f"the operator has not begun: {self.said()}")
+                raise BenchmarkFailed(f"the operator did not become leader: {self.log_tail()}")
             time.sleep(0.05)
 
-    def said(self) -> str:
-        """The end of its log."""
+    def log_tail(self) -> str:
+        """Return the end of its log."""
         return self.log.read_text()[-LOG_SHOWN:]
 
     def memory(self, name: str) -> int:
-        """Bytes of `VmRSS`, now, or of `VmHWM`, the most that ever was."""
+        """Return the bytes of `VmRSS`, the present size, or of `VmHWM`, the peak."""
         found = re.search(rf"^{name}:\s+(\d+) kB$", Path(f"/proc/{self.process.pid}/status").read_text(), re.MULTILINE)
         if found is None:
-            raise BenchmarkFailed(f"the operator has ended: {self.said()}")
+            raise BenchmarkFailed(f"the operator has ended: {self.log_tail()}")
         return int(found[1]) * 1024
 
-    async def look(self) -> Look:
-        """What it and the kernel say now."""
+    async def read_sample(self) -> OperatorSample:
+        """Read its metrics and the kernel's figures."""
         url = f"http://127.0.0.1:{self.port}/metrics"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             text = await answer.text()
@@ -112,7 +112,7 @@ class OperatorChild:
                 values[sample.name] = values.get(sample.name, 0.0) + sample.value
                 if sample.name == "gantry_operator_reconcile_seconds_bucket":
                     buckets[float(sample.labels["le"])] = sample.value
-        return Look(
+        return OperatorSample(
             datetime.now(UTC), time.monotonic(), buckets, int(buckets[float("inf")]),
             int(values.get("gantry_operator_api_calls_total", 0)),
             values.get("gantry_operator_api_call_seconds_sum", 0.0), int(values["gantry_operator_bugs_total"]),
@@ -122,7 +122,7 @@ class OperatorChild:
 
 @contextmanager
 def operator_child(server: ApiServer, folder: Path) -> Iterator[OperatorChild]:
-    """One that leads."""
+    """Start an operator and wait until it leads."""
     child = OperatorChild(server.kubeconfig(folder, SYSTEM, "gantry-operator"), folder)
     try:
         child.wait_leading()
@@ -134,7 +134,8 @@ def operator_child(server: ApiServer, folder: Path) -> Iterator[OperatorChild]:
 
 @contextmanager
 def audited_server(folder: Path) -> Iterator[ApiServer]:
-    """One with everything that the operator's chart makes, which writes what the operator asks to `audit.log`."""
+    """Start an API server with all objects of the operator's chart, which logs the operator's requests in
+    `audit.log`."""
     rules = [{"level": "Metadata", "users": [ACCOUNT]}, {"level": "None"}]
     policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules}
     (folder / "policy.json").write_text(json.dumps(policy))
@@ -152,15 +153,15 @@ def audited_server(folder: Path) -> Iterator[ApiServer]:
         yield server
 
 
-def measure(scale: OperatorScale, cores: Cores, folder: Path, told: Callable[[str], None]) -> OperatorReport:
-    """Everything, once. Raises BenchmarkFailed."""
+def measure(scale: OperatorScale, cores: Cores, folder: Path, report_progress: Callable[[str], None]) -> OperatorReport:
+    """Run the whole measurement. Raises BenchmarkFailed."""
     if kubernetes_program("kube-apiserver") is None or kubernetes_program("etcd") is None:
-        raise BenchmarkFailed("there is no API server: run scripts/kubernetes")
+        raise BenchmarkFailed("no API server program found; run scripts/kubernetes")
     with OtherWork() as others:
-        told("an API server and the operator")
+        report_progress("an API server and the operator")
         with audited_server(folder) as server, operator_child(server, folder) as child:
             try:
-                report = asyncio.run(_run(scale, server.url, child, told))
+                report = asyncio.run(_run(scale, server.url, child, report_progress))
             except* BenchmarkFailed as group:
                 raise _first(group) from group
     return msgspec.structs.replace(report, other_cores=others.cores)
@@ -172,12 +173,14 @@ def _first(group: BaseExceptionGroup[BenchmarkFailed]) -> BenchmarkFailed:
 
 
 def group_spec() -> Spec:
-    """Of every group."""
+    """Return the spec of every group."""
     head = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": "orders"}}
     return group_of(head | {"spec": SPEC}).spec
 
 
-async def _run(scale: OperatorScale, url: str, child: OperatorChild, told: Callable[[str], None]) -> OperatorReport:
+async def _run(
+    scale: OperatorScale, url: str, child: OperatorChild, report_progress: Callable[[str], None]
+) -> OperatorReport:
     async with (
         StandInSidecars(group_spec()) as sidecars,
         StandInCluster(url, sidecars) as cluster,
@@ -185,28 +188,28 @@ async def _run(scale: OperatorScale, url: str, child: OperatorChild, told: Calla
     ):
         standing_in = tasks.create_task(cluster.run())
         try:
-            report = await _measured(scale, cluster, child, told)
+            report = await _run_measured(scale, cluster, child, report_progress)
         finally:
             standing_in.cancel()
             await cluster.close()
     return report
 
 
-async def _measured(
-    scale: OperatorScale, cluster: StandInCluster, child: OperatorChild, told: Callable[[str], None]
+async def _run_measured(
+    scale: OperatorScale, cluster: StandInCluster, child: OperatorChild, report_progress: Callable[[str], None]
 ) -> OperatorReport:
     names = [f"orders-{chr(ord('a') + number % 26)}{number:02}" for number in range(scale.groups)]
-    told(f"{scale.groups} groups at once")
-    before = await child.look()
+    report_progress(f"{scale.groups} groups at once")
+    before = await child.read_sample()
     await asyncio.gather(*(cluster.create_group(name, SPEC) for name in names))
     await _all_ready(scale, cluster, child)
-    creation = _phase("creation", before, await child.look(), child)
+    creation = _phase("creation", before, await child.read_sample(), child)
     took = sorted(at - before.monotonic_s for at in cluster.ready_s.values())
-    told(f"all are Ready after {took[-1]:.1f} s; a rest of {scale.settle_s + scale.rest_s:g} s")
+    report_progress(f"all are Ready after {took[-1]:.1f} s; a rest of {scale.settle_s + scale.rest_s:g} s")
     await asyncio.sleep(scale.settle_s)
-    renewals, before = cluster.renewals, await child.look()
+    renewals, before = cluster.renewals, await child.read_sample()
     await asyncio.sleep(scale.rest_s)
-    after = await child.look()
+    after = await child.read_sample()
     return OperatorReport(
         groups=scale.groups,
         pods=cluster.pods,
@@ -230,11 +233,11 @@ async def _all_ready(scale: OperatorScale, cluster: StandInCluster, child: Opera
             return
     raise BenchmarkFailed(
         f"{len(cluster.ready_s)} of {scale.groups} groups were Ready within {scale.ready_s_max:g} s; "
-        f"the operator says: {child.said()}"
+        f"the operator's log: {child.log_tail()}"
     )
 
 
-def _phase(name: str, before: Look, after: Look, child: OperatorChild) -> Phase:
+def _phase(name: str, before: OperatorSample, after: OperatorSample, child: OperatorChild) -> Phase:
     seconds = after.monotonic_s - before.monotonic_s
     own_calls = after.own_calls - before.own_calls
     lines = (child.log.parent / "audit.log").read_text().splitlines()

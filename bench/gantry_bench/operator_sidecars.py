@@ -1,8 +1,8 @@
-"""Sidecars that are none: model brokers behind real HTTP, each on a loopback address of its own.
+"""Stand-ins for sidecars: model brokers behind real HTTP, each on a loopback address of its own.
 
-The brokers are those of the operator's own tests, with their rules for promises, promotions and copies, and with the
-judge who fails the run if two of them ever master one epoch. The operator finds them as it finds real ones: at the
-address of a pod, port 8080. Which of them is asked is seen from the address that a connection came to.
+The brokers are the models of the operator's own tests, with their rules for promises, promotions and copies, and with
+the checker that fails the run if two of them are ever master of one epoch. The operator finds them like real ones: at
+the address of a pod, port 8080. The destination address of a connection identifies the sidecar.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from aiohttp import web
 from operator_world.pod_shard import PodShard
 from spec_world.brokers import Refused
-from spec_world.judge import Wrong
+from spec_world.judge import InvariantViolation
 
 from gantry_bench.errors import BenchmarkFailed
 from gantry_operator.objects import names
@@ -31,14 +31,14 @@ FIRST_NETWORK: Final = 64
 NETWORKS_COUNT: Final = 128
 TRIES_MAX: Final = 500
 COPIED_MAX: Final = 100
-"""Records in one exchange between a master and a slave."""
+"""The maximum number of records in one exchange between a master and a slave."""
 
 ShardKey = tuple[str, int]
-"""Group and shard."""
+"""A group and a shard."""
 
 
 class Home(NamedTuple):
-    """Whose address it is."""
+    """The group and the member to which an address belongs."""
 
     shard: ShardKey
     member: int
@@ -46,15 +46,15 @@ class Home(NamedTuple):
 
 @final
 class StandInSidecars:
-    """Owned by the event loop; entered and left."""
+    """The sidecars of all groups. Owned by the event loop; an asynchronous context manager."""
 
     def __init__(self, spec: Spec) -> None:
         self.shards: Final[dict[ShardKey, PodShard]] = {}
         self.leases: Final[dict[ShardKey, LeaseRecord | None]] = {}
-        """What stands in the Lease of a shard, by a watch."""
+        """The record in the Lease of a shard, updated by a watch."""
 
-        self.wrong = ""
-        """The judge's word, once a promise was broken."""
+        self.broken_promise = ""
+        """The broken promise that the checker found; empty if there is none."""
 
         self._spec: Final = spec
         self._homes: Final[dict[str, Home]] = {}
@@ -65,7 +65,7 @@ class StandInSidecars:
 
     async def __aenter__(self) -> StandInSidecars:
         app = web.Application()
-        app.router.add_get("/v1/role/now", self._now)
+        app.router.add_get("/v1/role/now", self._get_status)
         app.router.add_get("/v1/topics", self._topics)
         app.router.add_post("/v1/role/{name}", self._order)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -79,7 +79,7 @@ class StandInSidecars:
     # -- pods come, time passes ----------------------------------------------------------------------------------------
 
     async def begin(self, group: str, place: names.PodPlace, claim: str, now_ms: int) -> str:
-        """A broker starts, and its sidecar listens; at which address."""
+        """Start a broker with its sidecar; return its address."""
         key = group, place.shard
         shard = self.shards.get(key)
         if shard is None:
@@ -92,7 +92,7 @@ class StandInSidecars:
         return address
 
     async def _listen(self) -> str:
-        """At the next loopback address that is free."""
+        """Listen at the next free loopback address."""
         assert self._runner is not None, "entered before it is used"
         for _ in range(TRIES_MAX):
             self._tried += 1
@@ -107,67 +107,67 @@ class StandInSidecars:
         raise BenchmarkFailed(f"port {names.SIDECAR_PORT} is taken on {TRIES_MAX} loopback addresses: free it")
 
     def advance(self, now_ms: int, load: float) -> None:
-        """Brokers take messages and copy them. Raises BenchmarkFailed once a promise was broken."""
+        """Let the brokers store and copy messages. Raises BenchmarkFailed once a promise was broken."""
         for shard in self.shards.values():
-            with self._judged():
+            with self._checking_promises():
                 shard.advance(now_ms - shard.now_ms, load)
                 for number, broker in list(shard.brokers.items()):
                     if broker.role is Role.SLAVE:
                         shard.copy(number, COPIED_MAX)
                     shard.flush(number)
-        if self.wrong:
-            raise BenchmarkFailed(f"a promise was broken: {self.wrong}")
+        if self.broken_promise:
+            raise BenchmarkFailed(f"a promise was broken: {self.broken_promise}")
 
     @contextmanager
-    def _judged(self) -> Iterator[None]:
-        """What is wrong is kept: whoever gave an order would only give it again."""
+    def _checking_promises(self) -> Iterator[None]:
+        """Record a broken promise, because the sender of an order would only send it again."""
         try:
             yield
-        except Wrong as error:
-            self.wrong = str(error)
+        except InvariantViolation as error:
+            self.broken_promise = str(error)
 
-    def renewed(self, key: ShardKey) -> None:
-        """The API server has taken a renewal of this shard's Lease."""
+    def on_renewal(self, key: ShardKey) -> None:
+        """Handle an accepted renewal of this shard's Lease."""
         self.shards[key].renew()
 
     def holder(self, key: ShardKey) -> str:
-        """Whose sidecar renews the shard's Lease now; empty if nobody's."""
+        """Return the pod whose sidecar renews the shard's Lease now; empty if there is none."""
         shard, record = self.shards[key], self.leases.get(key)
-        reign = None if record is None or not record.is_settled else record.newest
-        if reign is None:
+        term = None if record is None or not record.is_settled else record.newest
+        if term is None:
             return ""
-        is_named = any((one.number, one.store.epoch) == (reign.master, reign.epoch) for one in shard.masters())
-        return names.member_pod(*key, reign.master) if is_named else ""
+        is_named = any((one.number, one.store.epoch) == (term.master, term.epoch) for one in shard.masters())
+        return names.member_pod(*key, term.master) if is_named else ""
 
     # -- asked ---------------------------------------------------------------------------------------------------------
 
-    def _home(self, request: web.Request) -> Home:
+    def _find_home(self, request: web.Request) -> Home:
         if not request.headers.get("Authorization", "").startswith("Bearer "):
             raise web.HTTPUnauthorized
         assert request.transport is not None, "it is connected"
         return self._homes[request.transport.get_extra_info("sockname")[0]]
 
-    async def _now(self, request: web.Request) -> web.Response:
-        key, member = self._home(request)
-        return web.json_response(self.shards[key].said(member))
+    async def _get_status(self, request: web.Request) -> web.Response:
+        key, member = self._find_home(request)
+        return web.json_response(self.shards[key].status(member))
 
     async def _topics(self, request: web.Request) -> web.Response:
-        self._home(request)
+        self._find_home(request)
         return web.json_response({"source": "broker", "left_out": 0, "topics": []})
 
     async def _order(self, request: web.Request) -> web.Response:
-        key, member = self._home(request)
+        key, member = self._find_home(request)
         order, expected = order_from(request.match_info["name"], await request.json())
         try:
-            with self._judged():
+            with self._checking_promises():
                 self.shards[key].obey(member, order, expected)
         except Refused as error:
             return web.json_response({"reason": str(error)}, status=409)
-        return web.json_response(self.shards[key].said(member))
+        return web.json_response(self.shards[key].status(member))
 
 
 def order_from(name: str, body: dict[str, Any]) -> tuple[AnyOrder, Expected | None]:
-    """The order in a request of the operator; one that no sidecar knows is not found."""
+    """Return the order in a request of the operator. An unknown order is answered with 404."""
     tag = "follow" if name == "demote" else name
     expected = body.pop("expected", None)
     try:

@@ -1,4 +1,4 @@
-"""What every published page of figures begins with: where they were measured, and which goals were met. Pure."""
+"""The common start of published pages: where the figures were measured, and which goals were met. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gantry_bench.measurement import Goal
 
 
 def surroundings(machine: Machine, started_at: str) -> Figures:
-    """Where and with what it was measured."""
+    """Return a table about the machine and the software."""
     kernel = ".".join(machine.kernel.split(".")[:2])
     return Figures(
         name="measured on",
@@ -24,7 +24,7 @@ def surroundings(machine: Machine, started_at: str) -> Figures:
 
 
 def goal_figures(goals: Sequence[Goal]) -> Figures:
-    """Goals for the page."""
+    """Return a table of the goals."""
     rows = [
         [goal.text, goal.limit_text, f"{goal.measured:.3g} {goal.unit}", "met" if goal.is_met else "**not met**"]
         for goal in goals

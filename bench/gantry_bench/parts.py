@@ -1,4 +1,4 @@
-"""The four parts of `make bench-store`: what is run for each, and the conditions that stand below its table."""
+"""The four parts of `make bench-store`: the runs of each, and the notes below its table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ANONYMOUS_NOTE = (
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a part came to, and what it was made of."""
+    """The results of a part and its runs."""
 
     figures: Figures
     goals: list[Goal]
@@ -47,12 +47,12 @@ class Outcome(msgspec.Struct, frozen=True):
 
 @final
 class Parts:
-    """Runs parts, one at a time. ``told`` is given a line about what is coming."""
+    """Runs parts, one at a time. ``report_progress`` receives a line about the next step."""
 
-    def __init__(self, scale: Scale, folder: Path, told: Callable[[str], None]) -> None:
+    def __init__(self, scale: Scale, folder: Path, report_progress: Callable[[str], None]) -> None:
         self._scale = scale
         self._folder = folder
-        self._told = told
+        self._report_progress = report_progress
         self._cores = hand_out_cores(os.sched_getaffinity(0))
         self.by_name: dict[PartName, Callable[[], Outcome]] = {
             "tail": self.tail,
@@ -62,14 +62,14 @@ class Parts:
         }
 
     def tail(self) -> Outcome:
-        """Every medium and the control, several rounds."""
+        """Measure every medium and the control in several rounds."""
         scale = self._scale
         with self._pool_media(scale.tail_segment_bytes) as media:
             plans = [self._loop_plan(medium, media) for medium in self._order(media)]
             rounds = []
             for number in range(1, scale.tail_rounds + 1):
-                told = self._prefixed(f"append tail, round {number} of {scale.tail_rounds}")
-                rounds.append(run_round(plans, folder=self._folder, told=told))
+                report_progress = self._prefixed(f"append tail, round {number} of {scale.tail_rounds}")
+                rounds.append(run_round(plans, folder=self._folder, report_progress=report_progress))
         others = max(one.other_cores for one in rounds)
         conditions = [
             f"{scale.tail_messages_per_second:,} messages of {BODY_BYTES} bytes a second, "
@@ -104,11 +104,11 @@ class Parts:
         )
 
     def sync(self) -> Outcome:
-        """Three brokers, every level."""
+        """Measure three brokers at every level."""
         scale = self._scale
         runs = run_sync(
             self._load(), scale.sync_levels, body_bytes=BODY_BYTES, repetitions=scale.sync_repetitions,
-            timing=scale.sync_timing, cores=self._cores, folder=self._folder, told=self._told,
+            timing=scale.sync_timing, cores=self._cores, folder=self._folder, report_progress=self._report_progress,
         )  # fmt: skip
         cells, others = summarise_sync(runs), max(run.run.other_cores for run in runs)
         seconds = scale.sync_timing.duration_ms / 1000
@@ -121,7 +121,7 @@ class Parts:
         return Outcome(sync_figures(cells, conditions), sync_goals(cells), runs, others, errors)
 
     def recovery(self) -> Outcome:
-        """One log of each size."""
+        """Recover one log of each size."""
         cells: list[RecoveryCell] = []
         segment_bytes = self._scale.recovery_segment_bytes
         with OtherWork() as others:
@@ -133,7 +133,7 @@ class Parts:
                     body_bytes=BODY_BYTES,
                     unflushed_bytes_max=UNFLUSHED_BYTES_MAX,
                 )
-                cells += run_recovery(plan, told=self._prefixed(f"recovery, {size:,} bytes"))
+                cells += run_recovery(plan, report_progress=self._prefixed(f"recovery, {size:,} bytes"))
         conditions = [
             f"Messages of {BODY_BYTES} bytes in four queues, log files of {segment_bytes // MEBIBYTE} MiB, one run "
             "each, after `kill -9`. A recovery point comes every 10 s. Reading means checking every byte and writing "
@@ -142,7 +142,7 @@ class Parts:
         return Outcome(recovery_figures(cells, conditions), [], cells, others.cores)
 
     def resident(self) -> Outcome:
-        """A broker on each medium."""
+        """Measure a broker on each medium."""
         scale = self._scale
         seconds = scale.resident_timing.duration_ms / 1000
         with OtherWork() as others, self._pool_media(scale.resident_segment_bytes) as media:
@@ -150,7 +150,7 @@ class Parts:
             cells = run_resident(
                 self._load(), places, segment_bytes=scale.resident_segment_bytes,
                 buffers_count=scale.buffers_count, body_bytes=BODY_BYTES, timing=scale.resident_timing,
-                cores=self._cores, folder=self._folder, told=self._told,
+                cores=self._cores, folder=self._folder, report_progress=self._report_progress,
             )  # fmt: skip
         conditions = [
             f"Log files of {scale.resident_segment_bytes // MEBIBYTE} MiB, {scale.buffers_count} buffers, one "
@@ -164,7 +164,7 @@ class Parts:
         return LoadGenerator(build(), core=self._cores.load)
 
     def _prefixed(self, prefix: str) -> Callable[[str], None]:
-        return lambda text: self._told(f"{prefix}, {text}")
+        return lambda text: self._report_progress(f"{prefix}, {text}")
 
     @contextmanager
     def _pool_media(self, segment_bytes: int) -> Iterator[PoolMedia]:
@@ -173,12 +173,12 @@ class Parts:
 
 
 def others_text(cores: float) -> str:
-    """What else ran."""
+    """Return a sentence about other work on the machine."""
     if cores <= OTHER_CORES_NOTICED:
         return "Nothing else ran."
     return f"Other programs used up to {cores:.1f} cores meanwhile."
 
 
 def missing_text(media: PoolMedia) -> list[str]:
-    """A sentence for each medium that was not there."""
+    """Return a sentence for each missing medium."""
     return [f"Without {medium}: {reason}." for medium, reason in media.missing.items()]

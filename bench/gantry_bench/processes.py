@@ -1,8 +1,8 @@
 """The servers of a run: echo server, name server and broker, as processes of their own that never outlive it.
 
-How a broker is started is written down once, in `start_broker`. Each server is tied to one core with all its threads,
-writes its output to a file in the run's own folder, and is asked to stop before it is killed. A server that does not
-come up is an error that shows the end of that file.
+Brokers are started only by `start_broker`. Each server is tied to one core with all its threads, writes its output to a
+file in the run's own folder, and gets SIGTERM before it is killed. A server that does not come up is an error that
+shows the end of that file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BROKER_PROGRAM: Final = ("gantry_broker",)
 
 
 class Server(msgspec.Struct, frozen=True):
-    """A running server process."""
+    """A running server process with its log."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -47,13 +47,13 @@ class Server(msgspec.Struct, frozen=True):
         return self.process.pid
 
     def last_lines(self) -> str:
-        """The end of its output, for an error message."""
+        """Return the end of its output, for an error message."""
         return self.log.read_text(errors="replace")[-1500:].strip() or "it wrote nothing"
 
 
 @contextmanager
 def started(command: list[str], *, log: Path, core: int | None) -> Iterator[Server]:
-    """Run a server for the length of a `with`."""
+    """Run a server for the duration of the context."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -75,7 +75,7 @@ def started(command: list[str], *, log: Path, core: int | None) -> Iterator[Serv
 
 
 def wait_for_line(server: Server, *, what: str) -> str:
-    """The first line that the server prints; it prints one when it is ready."""
+    """Return the first line that the server prints, which it does when it is ready."""
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         text = server.log.read_text(errors="replace")
@@ -87,7 +87,7 @@ def wait_for_line(server: Server, *, what: str) -> str:
 
 
 def wait_for_port(server: Server, port: int, *, what: str) -> None:
-    """Come back when the server takes connections."""
+    """Wait until the server accepts connections."""
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -107,7 +107,7 @@ def _give_up_if_ended(server: Server, *, what: str) -> None:
 
 @contextmanager
 def start_echo_server(folder: Path, *, core: int | None) -> Iterator[Target]:
-    """The yardstick; see its own docstring."""
+    """Start an echo server, the baseline of `make bench-send`."""
     command = [sys.executable, str(ECHO_SERVER)]
     with started(command, log=folder / "echo.log", core=core) as server:
         port = wait_for_line(server, what="echo server")
@@ -116,7 +116,7 @@ def start_echo_server(folder: Path, *, core: int | None) -> Iterator[Target]:
 
 @contextmanager
 def start_relay(folder: Path, *, core: int | None) -> Iterator[Target]:
-    """The yardstick with another one behind it: what goes to the second and back passes through the first."""
+    """Start an echo server with a relay in front of it, the baseline of `make bench-ha`."""
     with start_echo_server(folder, core=core) as echo:
         command = [sys.executable, str(ECHO_SERVER), "--relay", echo.address.rpartition(":")[2]]
         with started(command, log=folder / "relay.log", core=core) as server:
@@ -126,7 +126,7 @@ def start_relay(folder: Path, *, core: int | None) -> Iterator[Target]:
 
 @contextmanager
 def start_name_server(folder: Path) -> Iterator[str]:
-    """A name server on a free port; gives its address."""
+    """Start a name server on a free port; yield its address."""
     data = folder / "nameserver"
     command = [sys.executable, "-m", "gantry_nameserver", "--listen", "127.0.0.1:0", "--data", str(data)]
     with started([*command, "--log-level", "WARNING"], log=folder / "nameserver.log", core=None) as server:
@@ -135,7 +135,7 @@ def start_name_server(folder: Path) -> Iterator[str]:
 
 
 class Broker(msgspec.Struct, frozen=True):
-    """A running broker and what it held in memory before the first message."""
+    """A running broker and its memory before the first message."""
 
     target: Target
     idle_memory: ResidentMemory
@@ -143,7 +143,8 @@ class Broker(msgspec.Struct, frozen=True):
 
 
 def broker_settings(store: Path, *, listen_port: int, name_server: str, extra: Mapping[str, str] | None = None) -> str:
-    """A `broker.conf` under RocketMQ's names; what is neither here nor in ``extra`` is at its default."""
+    """Return a `broker.conf` with RocketMQ's names; settings that are neither here nor in ``extra`` have their
+    defaults."""
     settings = {
         "brokerClusterName": "bench",
         "brokerName": BROKER_NAME,
@@ -170,10 +171,10 @@ def start_broker(
     port: int | None = None,
     prefix: Sequence[str] = (),
 ) -> Iterator[Broker]:
-    """A broker with an empty store below `folder`, once it listens and its memory has settled.
+    """Start a broker with an empty store below `folder`; yield it once it listens and its memory has settled.
 
-    ``extra`` are more keys of its `broker.conf`, ``program`` is what takes the broker's own arguments. ``port`` is for
-    whoever must know it before, ``prefix`` for what is to become the broker, as ``sh -c '...; exec "$@"'`` does.
+    ``extra`` are more keys of its `broker.conf`, ``program`` is started with the broker's arguments. ``port`` is for
+    callers that need it in advance, ``prefix`` for a program that becomes the broker, like ``sh -c '...; exec "$@"'``.
     """
     folder.mkdir()
     store = folder / "store"
@@ -190,7 +191,7 @@ def start_broker(
 
 
 def settled_memory(server: Server, store: Path) -> ResidentMemory:
-    """The resident memory once it has stopped changing after the start."""
+    """Return the resident memory once it has stopped changing after the start."""
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
     samples: list[ResidentMemory] = []
     while time.monotonic() < deadline:

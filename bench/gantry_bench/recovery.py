@@ -1,8 +1,8 @@
-"""How fast a start reads a log after a kill: what is run, and what it amounts to. Pure.
+"""How fast a start reads a log after a kill: the runs and their summary. Pure.
 
 One store is filled and killed, then recovered three times, and killed again each time: as it is, which is from its
 recovery point if there was time for one; without a point, so that the whole log is read and all queues and the index
-are written again, with the log in the page cache, as after a kill; and once more with the log on the disk only, as
+are written again, with the log in the page cache, as after a kill; and the same with the log on the disk only, as
 after a reboot.
 """
 
@@ -21,18 +21,18 @@ WAYS: Final[tuple[Way, ...]] = ("as the kill left it", "all of it, cached", "all
 
 
 class FillPlan(msgspec.Struct, frozen=True):
-    """A log to write."""
+    """The parameters of the log to write."""
 
     store_path: str
     segment_bytes: int
     log_bytes: int
     body_bytes: int
     unflushed_bytes_max: int
-    """The filler waits for the disk above it: a page cache full of dirty pages is no usual state to be killed in."""
+    """The filler waits for the disk above this limit, because a page cache full of dirty pages is not typical."""
 
 
 class FillReport(msgspec.Struct, frozen=True):
-    """What was written."""
+    """The log that was written."""
 
     end: int
     messages: int
@@ -40,14 +40,14 @@ class FillReport(msgspec.Struct, frozen=True):
 
 
 class RecoverPlan(msgspec.Struct, frozen=True):
-    """A store to open."""
+    """The parameters of the store to open."""
 
     store_path: str
     segment_bytes: int
 
 
 class RecoverReport(msgspec.Struct, frozen=True):
-    """What the process that recovered says."""
+    """The report of the process that recovered."""
 
     is_clean: bool
     start: int
@@ -58,14 +58,14 @@ class RecoverReport(msgspec.Struct, frozen=True):
 
 
 class Peak(msgspec.Struct, frozen=True):
-    """The most that a process held, sampled: memory of its own, and pages of files."""
+    """The peak memory of a process, sampled: its own memory, and pages of files."""
 
     anonymous_bytes: int
     file_bytes: int
 
 
 class RecoveryCell(msgspec.Struct, frozen=True):
-    """One recovery."""
+    """The figures of one recovery."""
 
     log_bytes: int
     way: Way
@@ -82,12 +82,12 @@ class RecoveryCell(msgspec.Struct, frozen=True):
 
 
 def size_text(size: int) -> str:
-    """Decimal, as disks are sold."""
+    """Return a size in decimal units, like those of disks."""
     return f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
 
 
 def recovery_figures(cells: Sequence[RecoveryCell], conditions: list[str]) -> Figures:
-    """A line for each recovery. Megabytes of memory are binary."""
+    """Return a row for each recovery. Megabytes of memory are binary."""
     rows = [
         [
             size_text(cell.log_bytes), cell.way, size_text(cell.read_bytes), f"{cell.report.records:,}",

@@ -1,6 +1,6 @@
-"""Running recoveries: fill, kill, recover, kill, recover. Every store is gone afterwards.
+"""Runs recoveries: fill, kill, recover, kill, recover. Every store is removed afterwards.
 
-A disk without room for the whole of it is refused before anything is written.
+A disk without enough room is refused before anything is written.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ TIMEOUT_SECONDS: Final = 1800
 SAMPLE_SECONDS: Final = 0.05
 RECOVERY_POINT: Final = "recovery-point.json"
 ROOM_FACTOR: Final = 1.15
-"""Queues and index beside the log; the files that are allocated ahead come on top."""
+"""The factor for queues and index in addition to the log; preallocated files are added to that."""
 INDEX_BYTES: Final = 512 << 20
 
 ReportType = TypeVar("ReportType", FillReport, RecoverReport)
 
 
 def bytes_needed(plan: FillPlan) -> int:
-    """How much disk a run takes at most."""
+    """Return the maximum disk space of a run."""
     return int(plan.log_bytes * ROOM_FACTOR) + 2 * plan.segment_bytes + INDEX_BYTES
 
 
-def run_recovery(plan: FillPlan, *, told: Callable[[str], None] = lambda text: None) -> list[RecoveryCell]:
-    """All three ways of one log."""
+def run_recovery(plan: FillPlan, *, report_progress: Callable[[str], None] = lambda text: None) -> list[RecoveryCell]:
+    """Recover one log in all three ways."""
     store = Path(plan.store_path)
     free = shutil.disk_usage(store.parent).free
     if free < bytes_needed(plan):
         raise BenchmarkFailed(f"{free >> 20} MiB are free on the disk and {bytes_needed(plan) >> 20} are needed")
     try:
-        told("filling")
+        report_progress("filling")
         filled, _ = run_process("fill", plan, FillReport)
         cells = []
         for way in WAYS:
-            told(way)
+            report_progress(way)
             prepare(store, way)
             again = RecoverPlan(store_path=plan.store_path, segment_bytes=plan.segment_bytes)
             report, peak = run_process("recover", again, RecoverReport)
@@ -74,7 +74,7 @@ def prepare(store: Path, way: Way) -> None:
 
 
 def check(way: Way, filled: FillReport, report: RecoverReport) -> None:
-    """A recovery that found something else, or read something else, is no measurement."""
+    """Raise BenchmarkFailed if the recovery found or read something else than expected."""
     if report.is_clean or report.end != filled.end:
         raise BenchmarkFailed(f"the recovery {way!r} found a log up to {report.end} of {filled.end}")
     if way != "as the kill left it" and (report.start != 0 or report.records != filled.messages):
@@ -82,7 +82,7 @@ def check(way: Way, filled: FillReport, report: RecoverReport) -> None:
 
 
 def run_process(verb: str, plan: FillPlan | RecoverPlan, kind: type[ReportType]) -> tuple[ReportType, Peak]:
-    """One process, which kills itself at the end; its report, and the most memory that it was seen with."""
+    """Run one process, which kills itself at the end; return its report and its peak memory."""
     command = [sys.executable, str(STORE_PROCESS), verb, msgspec.json.encode(plan).decode()]
     deadline = time.monotonic() + TIMEOUT_SECONDS
     anonymous = files = 0
@@ -103,7 +103,7 @@ def run_process(verb: str, plan: FillPlan | RecoverPlan, kind: type[ReportType])
 
 
 def resident(status_text: str) -> Peak:
-    """The lines RssAnon and RssFile of /proc/PID/status; a process that is just ending has none."""
+    """Parse RssAnon and RssFile in /proc/PID/status; a process that is just ending has neither."""
     sizes = {"RssAnon": 0, "RssFile": 0}
     for line in status_text.splitlines():
         name, _, value = line.partition(":")

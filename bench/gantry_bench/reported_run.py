@@ -1,6 +1,6 @@
-"""The frame of a benchmark: measure in a folder of its own, print figures and goals, keep everything in a file.
+"""The frame of a benchmark: measure in a folder of its own, print figures and goals, write all results to a file.
 
-The exit code is 1 when answers were wrong, or when a goal was missed and that was asked about.
+The exit code is 1 if answers were wrong, or if a goal was missed and `--assert-goals` was given.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ReportT = TypeVar("ReportT")
 
 
 class Results(msgspec.Struct, Generic[ScaleT, ReportT], frozen=True):
-    """Everything, as written to the results file."""
+    """All results, as written to the results file."""
 
     started_at: str
     machine: Machine
@@ -41,19 +41,19 @@ class Results(msgspec.Struct, Generic[ScaleT, ReportT], frozen=True):
 
 @final
 class Benchmark(msgspec.Struct, Generic[ScaleT, ReportT], frozen=True, kw_only=True):
-    """One benchmark: what it measures, and how that is said."""
+    """One benchmark: its measurement, and the presentation of the results."""
 
     name: str
-    """Of its results file."""
+    """The name in its results file."""
 
     measure: Callable[[ScaleT, Cores, Path, Callable[[str], None]], ReportT]
     figures: Callable[[ReportT, ScaleT], Figures]
     goals: Callable[[ReportT, ScaleT], Sequence[Goal]]
     errors: Callable[[ReportT], int] = lambda report: 0
-    """How many answers were wrong or refusals."""
+    """Returns how many answers were wrong or refusals."""
 
     def run(self, scale: ScaleT, *, assert_goals: bool) -> None:
-        """Measure, print, keep, and end the process."""
+        """Measure, print, write the results, and end the process."""
         console = Console(width=None if sys.stdout.isatty() else 150)
         started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         RESULTS.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""What a broker holds in memory, idle and under load, without a buffer and with one on each medium.
+"""The memory of a broker, idle and under load, without a buffer and with one on each medium.
 
-Three kinds of memory are told apart: the mapped files of the store, which are page cache and would be there anyway; the
-write buffers, which are as large as they were set; and everything else, which is what the broker itself costs.
+Three kinds of memory are distinguished: the mapped files of the store, which are page cache in any case; the
+write buffers, whose size is configured; and everything else, which is the broker itself.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ SHOWN_LOAD: Final = "a1"
 
 
 class ResidentCell(msgspec.Struct, frozen=True):
-    """One broker."""
+    """The figures of one broker."""
 
     medium: Medium
     buffers_bytes: int
     idle: ResidentMemory
     loaded: ResidentMemory
-    """The sample with the most memory of its own."""
+    """The sample with the most own memory."""
 
     messages_per_second: float
 
     def own_bytes(self, memory: ResidentMemory) -> int:
-        """Neither mapped files nor buffers."""
+        """Return the memory without mapped files and buffers."""
         return memory.counted_bytes - self.buffers_bytes
 
 
 class _Sampler:
-    """Looks at a process while something else goes on, in a thread of its own."""
+    """Samples the memory of a process in a thread of its own."""
 
     def __init__(self, process_id: int, store: Path) -> None:
         self._process_id = process_id
@@ -54,7 +54,7 @@ class _Sampler:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._look)
+        thread = threading.Thread(target=self._sample)
         thread.start()
         try:
             yield
@@ -62,7 +62,7 @@ class _Sampler:
             self._is_over.set()
             thread.join()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         while True:
             self.samples.append(read_resident_memory(self._process_id, store=self._store))
             if self._is_over.wait(SAMPLE_SECONDS):
@@ -79,12 +79,12 @@ def run_resident(
     timing: Timing,
     cores: Cores,
     folder: Path,
-    told: Callable[[str], None] = lambda text: None,
+    report_progress: Callable[[str], None] = lambda text: None,
 ) -> list[ResidentCell]:
-    """One broker after the other; ``media`` says where the buffers are."""
+    """Measure one broker after the other; ``media`` has the places of the buffers."""
     cells = []
     for medium, pool_path in media.items():
-        told(f"resident memory, {medium}")
+        report_progress(f"resident memory, {medium}")
         keys = {"mappedFileSizeCommitLog": str(segment_bytes), **buffer_keys(medium, pool_path, buffers_count)}
         own = folder / f"resident-{medium}"
         with (
@@ -108,7 +108,7 @@ def run_resident(
 
 
 def buffer_keys(medium: Medium, pool_path: str, buffers_count: int) -> dict[str, str]:
-    """The keys of `broker.conf` for a medium."""
+    """Return the lines of `broker.conf` for a medium."""
     if medium == "none":
         return {}
     keys = {"transientStorePoolEnable": "true", "transientStorePoolSize": str(buffers_count)}
@@ -116,7 +116,7 @@ def buffer_keys(medium: Medium, pool_path: str, buffers_count: int) -> dict[str,
 
 
 def resident_figures(cells: Sequence[ResidentCell], conditions: list[str]) -> Figures:
-    """A line for each medium, in MiB."""
+    """Return a row for each medium, in MiB."""
     rows = []
     for cell in cells:
         sizes = (

@@ -1,6 +1,6 @@
-"""Asking a broker how it is: one request, one answer, on a connection of its own.
+"""Reads the runtime information of a broker: one request, one answer, on a connection of its own.
 
-The load generator sees answers only; how often the log was synced for them the broker alone can tell.
+The load generator sees only answers; only the broker can report how often the log was synced for them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ READ_BYTES: Final = 65_536
 
 
 class LogProgress(msgspec.Struct, frozen=True):
-    """What a broker has done since its start."""
+    """The broker's counters since its start."""
 
     messages: int
     syncs: int
     """Calls of fdatasync on files of the log."""
 
     def since(self, earlier: LogProgress) -> LogProgress:
-        """What came between two looks."""
+        """Return the difference from an earlier sample."""
         return LogProgress(messages=self.messages - earlier.messages, syncs=self.syncs - earlier.syncs)
 
 
@@ -36,20 +36,20 @@ class _Body(msgspec.Struct, frozen=True):
 
 
 def read_progress(address: str) -> LogProgress:
-    """Ask the broker at ``host:port``."""
-    return progress_of(_ask(address))
+    """Read the counters of the broker at ``host:port``."""
+    return progress_of(_read_runtime_table(address))
 
 
 def read_log_end(address: str) -> int:
-    """Where the log of the broker at ``host:port`` ends, be it ours or Apache's."""
+    """Return the end of the log of the broker at ``host:port``, ours or Apache's."""
     try:
-        return int(msgspec.json.decode(_ask(address), type=_Body).table["commitLogMaxOffset"])
+        return int(msgspec.json.decode(_read_runtime_table(address), type=_Body).table["commitLogMaxOffset"])
     except (msgspec.MsgspecError, KeyError, ValueError) as error:
-        raise BenchmarkFailed(f"the broker at {address} does not say where its log ends: {error}") from error
+        raise BenchmarkFailed(f"the broker at {address} did not report the end of its log: {error}") from error
 
 
-def _ask(address: str) -> bytes:
-    """The runtime table as it was sent."""
+def _read_runtime_table(address: str) -> bytes:
+    """Return the runtime table as it was sent."""
     host, _, port = address.rpartition(":")
     reader = FrameReader()
     try:
@@ -59,14 +59,14 @@ def _ask(address: str) -> bytes:
                 for frame in reader.feed(data):
                     return bytes(frame.body)
     except OSError as error:
-        raise BenchmarkFailed(f"the broker at {address} does not say how it is: {error}") from error
-    raise BenchmarkFailed(f"the broker at {address} closed the connection instead of saying how it is")
+        raise BenchmarkFailed(f"the broker at {address} did not return its runtime table: {error}") from error
+    raise BenchmarkFailed(f"the broker at {address} closed the connection instead of returning its runtime table")
 
 
 def progress_of(body: bytes) -> LogProgress:
-    """Of the runtime table."""
+    """Read the counters from the runtime table."""
     try:
         table = msgspec.json.decode(body, type=_Body).table
         return LogProgress(messages=int(table["msgPutTotalTodayNow"]), syncs=int(table["commitLogSyncs"]))
     except (msgspec.MsgspecError, KeyError, ValueError) as error:
-        raise BenchmarkFailed(f"the broker's runtime table says nothing of its syncs: {error}") from error
+        raise BenchmarkFailed(f"the broker's runtime table has no count of syncs: {error}") from error

@@ -1,4 +1,4 @@
-"""How much of everything `make bench-store` runs: in full, and for a smoke test of a minute."""
+"""The sizes of `make bench-store`: the full run, and a smoke test of a minute."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Scale(msgspec.Struct, frozen=True):
     tail_messages_per_call: int
     tail_flush_interval_ms: int
     tail_segment_bytes: int
-    """So small that a run rolls to the next file at least once."""
+    """The size is so small that a run rolls to the next file at least once."""
 
     buffers_count: int
     sync_levels: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""The archive job, as `gantry pipeline archive` runs it, in the benchmark's session, and a plain look at its result."""
+"""The archive job, as `gantry pipeline archive` runs it, in the benchmark's session, and a count of its rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gantry_spec.pipelines.kinds import ArchiveSpec
 
 
 def archive(here: Group, target: Path) -> int:
-    """All of the topic, by the slave's files; how many rows the job says that it wrote."""
+    """Archive the topic from the slave's files; return the number of rows that the job reports."""
     document = {
         "topics": {"include": [TOPIC]},
         "transport": "file",
@@ -27,10 +27,10 @@ def archive(here: Group, target: Path) -> int:
         },
     }
     job, reporter = ArchiveJob(), Reporter("archive", output=Output(lines=io.StringIO(), result=io.StringIO()))
-    with reporter.stop.armed():
+    with reporter.stop.handling_signals():
         return job.run(job.parse(config_of(document, ArchiveSpec)), reporter).rows
 
 
 def archived_rows(target: Path) -> int:
-    """By a plain listing of the folder, as every reader of Parquet does it."""
+    """Count the rows by a plain listing of the folder, as every reader of Parquet does."""
     return int(datasets.dataset(sorted(str(path) for path in target.rglob("*.parquet"))).count_rows())

@@ -1,7 +1,7 @@
-"""What the benchmark of the Spark parts amounts to: ways, ratios, goals and the table. Pure.
+"""The evaluation of the Spark benchmark: ways, ratios, goals and the table. Pure.
 
-A figure is rows a second, the median of the repetitions of one way. Ways take turns, so that whatever else the machine
-does falls on all of them; goals compare two ways of one run, never times of two machines.
+A figure is rows a second, the median of the repetitions of one way. Ways take turns, so that other work on the machine
+affects all of them; goals compare two ways of one run, never times of two machines.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ SENDS_MAX: Final = 1.2
 
 
 class SparkScale(msgspec.Struct, frozen=True):
-    """How much of everything."""
+    """The size of a run."""
 
     rows: int
     repetitions: int
     sink_rows: int
     turns: int
-    """Of sends without and with a reader."""
+    """The number of turns of sends without and with a reader."""
 
     sends: int
-    """In each turn, one after the other."""
+    """The number of sends in each turn, one after the other."""
 
 
 FULL: Final = SparkScale(rows=2_000_000, repetitions=3, sink_rows=200_000, turns=20, sends=500)
@@ -51,7 +51,7 @@ QUICK: Final = SparkScale(rows=20_000, repetitions=1, sink_rows=2_000, turns=1, 
 
 
 class Way(msgspec.Struct, frozen=True):
-    """One way to move rows, and how long each repetition took."""
+    """One way to move rows, and the duration of each repetition."""
 
     name: str
     rows: int
@@ -59,12 +59,12 @@ class Way(msgspec.Struct, frozen=True):
 
     @property
     def rate(self) -> float:
-        """Rows a second, of the median."""
+        """Return the rows per second of the median repetition."""
         return self.rows / median(self.seconds)
 
 
 class Sends(msgspec.Struct, frozen=True):
-    """Quantiles of sends, one after the other, in milliseconds."""
+    """Quantiles of sequential sends, in milliseconds."""
 
     reader: str
     count: int
@@ -73,7 +73,7 @@ class Sends(msgspec.Struct, frozen=True):
 
 
 class SparkReport(msgspec.Struct, frozen=True):
-    """What was measured."""
+    """The results of a run."""
 
     bytes_stored: int
     ways: list[Way]
@@ -83,20 +83,20 @@ class SparkReport(msgspec.Struct, frozen=True):
     parquet_bytes: int
     rows_missing: int
     other_cores: float
-    """Before and after the measurement, when nothing of ours ran."""
+    """CPU use of other programs before and after the measurement, when nothing of ours ran."""
 
     def way(self, name: str) -> Way:
-        """The one of this name."""
+        """Return the way with this name."""
         return next(one for one in self.ways if one.name == name)
 
 
 def ratio(report: SparkReport, one: str, other: str) -> float:
-    """How many times as fast the first is."""
+    """Return how many times as fast the first way is."""
     return report.way(one).rate / report.way(other).rate
 
 
 def spark_goals(report: SparkReport, scale: SparkScale) -> Sequence[Goal]:
-    """Those of the acceptance list."""
+    """Return the goals of the acceptance list."""
     return [
         Goal("all columns, against Spark's read of the same rows from Parquet", ALL_MIN,
              ratio(report, ALL, PARQUET_READ), "times as fast", is_floor=True),
@@ -110,7 +110,7 @@ def spark_goals(report: SparkReport, scale: SparkScale) -> Sequence[Goal]:
 
 
 def spark_figures(report: SparkReport, scale: SparkScale) -> Figures:
-    """One line for each way."""
+    """Return a row for each way."""
     tuples = report.way(TUPLES).rate
     return Figures(
         name="spark",

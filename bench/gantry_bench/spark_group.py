@@ -1,4 +1,4 @@
-"""The group that is read: `gantry up`, a master and a slave with their sidecars, and what sends to it."""
+"""The group that Spark reads: a master and a slave with their sidecars, started by `gantry up`, and its messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BODY_BYTES: Final = 1024
 BATCH_COUNT: Final = 500
 OUTSTANDING: Final = 4
 BODIES_COUNT: Final = 20_000
-"""Different ones, so that none comes twice in one page of Parquet."""
+"""The number of different bodies, so that none occurs twice in one page of Parquet."""
 ROOM_BYTES: Final = BODY_BYTES - len('{"order":0000000000000000,')
 SEED: Final = 20_261_122
 LETTERS: Final = "eeeetttaaooiinnsshhrrdlucmwfgypbvk"
@@ -52,13 +52,13 @@ spec:
 
 @final
 class Group:
-    """A running group."""
+    """A running broker group that Spark reads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder: Final = folder
         record = GroupState(folder).read_group()
         if record is None:
-            raise BenchmarkFailed(f"{folder} holds no group")
+            raise BenchmarkFailed(f"{folder} contains no group")
         self.record: Final[GroupRecord] = record
 
     @property
@@ -67,12 +67,12 @@ class Group:
 
     @property
     def broker(self) -> str:
-        """Its name for clients."""
+        """The broker's name for clients."""
         return f"{self.record.name}-0"
 
     @property
     def token(self) -> str:
-        """That the sidecars take."""
+        """The token that the sidecars accept."""
         return (self.folder / "token").read_text().split(":", 1)[1].strip()
 
     @property
@@ -80,12 +80,12 @@ class Group:
         return Path(next(one.store for one in self.record.members if one.number != 1))
 
     def pids(self, *, of_slave: bool) -> list[int]:
-        """The master's or the slave's, and its sidecar's."""
+        """The process ids of the master or the slave, and of its sidecar."""
         members = [one for one in self.record.members if (one.number != 1) == of_slave]
         return [pid for one in members for pid in (one.pid, one.sidecar_pid) if pid is not None]
 
     def options(self, transport: str) -> dict[str, str]:
-        """Of the source."""
+        """The options of the data source."""
         options = {"nameServers": self.name_server, "subscribe": TOPIC, "transport": transport}
         if transport == "http":
             options |= {"sidecars": ",".join(one.sidecar_url for one in self.record.members), "token": self.token}
@@ -96,7 +96,7 @@ class Group:
 
 @contextmanager
 def group(folder: Path) -> Iterator[Group]:
-    """Start it on free ports; it is gone afterwards."""
+    """Start a group on free ports, and remove it afterwards."""
     manifest = folder.with_suffix(".yaml")
     manifest.write_text(_MANIFEST)
     ports = ("--namesrv-port", "0", "--broker-port", "0", "--console-port", "0")
@@ -114,7 +114,7 @@ def _gantry(*words: str) -> None:
 
 
 def fill(group: Group, rows: int) -> None:
-    """So many messages, each acknowledged, and all of them on the slave."""
+    """Send so many messages; each is acknowledged, and all are on the slave."""
     asyncio.run(_fill(group.name_server, rows))
 
 
@@ -141,11 +141,13 @@ async def _fill(name_server: str, rows: int) -> None:
         ends = await admin.topics.stats(TOPIC)
         stored = sum(one.max_offset - one.min_offset for one in ends.values())
     if stored != rows:
-        raise BenchmarkFailed(f"{rows} messages were acknowledged, and {stored} are there")
+        raise BenchmarkFailed(f"{rows} messages were acknowledged, but {stored} are stored")
 
 
 def order_bodies(count: int) -> list[bytes]:
-    """What follows an order's number in a body of `BODY_BYTES`: JSON as shops send it, no two alike, from one seed."""
+    """Return the part after an order's number in a body of `BODY_BYTES`: JSON like a shop's, all different, from one
+    seed.
+    """
     random = Random(SEED)
     return [_order_body(random) for _ in range(count)]
 
@@ -169,7 +171,7 @@ def _order_body(random: Random) -> bytes:
 
 
 def latencies_ms(group: Group, count: int) -> list[float]:
-    """Of sends to the master, one after the other."""
+    """Return the durations of sequential sends to the master."""
 
     async def send() -> list[float]:
         took = []

@@ -1,9 +1,8 @@
-"""Runs what `make bench-spark` measures: fills a group, reads it in every way in turns, writes, and times sends.
+"""Runs the measurements of `make bench-spark`: fills a group, reads it in every way in turns, writes, and times sends.
 
-Reading goes by the slave's files unless a way says otherwise, as Parquet is read from files; the reader beside the
-sends goes by the slave's sidecar, as from another machine. One core stands for the master's machine and has whoever
-sends, too; the other one for the slave's: it has the reader, with SCHED_IDLE, which is stopped while sends are measured
-alone.
+Rows are read from the slave's files unless a way differs, as Parquet is read from files; the reader beside the sends
+uses the slave's sidecar, as from another machine. One core stands for the master's machine and runs the sender too; the
+other one stands for the slave's and runs the reader, with SCHED_IDLE, which is stopped while sends are measured alone.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ PARQUET: Final = "parquet"
 ARCHIVE: Final = "archive"
 
 
-def measure(scale: SparkScale, cores: Cores, folder: Path, tell: Callable[[str], None]) -> SparkReport:
-    """All of it."""
+def measure(scale: SparkScale, cores: Cores, folder: Path, report_progress: Callable[[str], None]) -> SparkReport:
+    """Run the whole measurement and return its report."""
     before = _others()
-    os.environ["PYTHONPATH"] = str(ROOT / "bench")  # where Spark's workers find the reader of tuples
+    os.environ["PYTHONPATH"] = str(ROOT / "bench")  # Spark's workers import the reader of tuples from there
     with group(folder / "group") as here:
-        tell(f"sending {scale.rows:,} messages of 1 KiB")
+        report_progress(f"sending {scale.rows:,} messages of 1 KiB")
         fill(here, scale.rows)
         stored = sum(one.stat().st_blocks * 512 for one in (here.slave_store / "commitlog").iterdir())
         spark = spark_session(
@@ -59,11 +58,11 @@ def measure(scale: SparkScale, cores: Cores, folder: Path, tell: Callable[[str],
         try:
             spark.dataSource.register(TupleSource)
             spark.dataSource.register(StillSource)
-            measured, missing = _ways(spark, here, scale, folder, tell)
-            sinks = _sinks(spark, here, scale, folder, tell)
+            measured, missing = _ways(spark, here, scale, folder, report_progress)
+            sinks = _sinks(spark, here, scale, folder, report_progress)
         finally:
             spark.stop()
-        alone, beside = _sends(here, scale, folder, cores, tell)
+        alone, beside = _sends(here, scale, folder, cores, report_progress)
         report = SparkReport(
             bytes_stored=stored,
             ways=measured + sinks,
@@ -91,17 +90,17 @@ def _others() -> float:
 
 
 def _ways(
-    spark: SparkSession, here: Group, scale: SparkScale, folder: Path, tell: Callable[[str], None]
+    spark: SparkSession, here: Group, scale: SparkScale, folder: Path, report_progress: Callable[[str], None]
 ) -> tuple[list[Way], int]:
-    """Each way to read or write the rows; how many rows were missing somewhere. The first turn is not counted.
+    """Time each way to read or write the rows; return also how many rows were missing. The first turn is not counted.
 
-    The JVM compiles what is used often: it needs the first turn, and files of the log are on their way to the disk.
+    The JVM compiles hot code during the first turn, while files of the log are still being written to the disk.
     """
     found: dict[str, list[float]] = {}
     parquet, archived = folder / PARQUET, folder / ARCHIVE
 
     def timed(name: str, work: Callable[[], object]) -> None:
-        tell(name if turn else f"warming up: {name}")
+        report_progress(name if turn else f"warming up: {name}")
         began = time.perf_counter()
         work()
         if turn:
@@ -115,12 +114,12 @@ def _ways(
         timed(ways.PARQUET_READ, partial(read_parquet, spark, parquet))
         timed(ways.CEILING, lambda: drain(still(spark, here, scale.rows)))
         timed(ways.HEADERS, lambda: drain(topic(spark, here, "file", columns=",".join(HEADER_COLUMNS))))
-        if turn:  # it compiles nothing that the others do not
+        if turn:  # needs no warm-up, because it compiles no code of its own
             timed(ways.TUPLES, lambda: drain(tuples(spark, here)))
         timed(ways.ARCHIVE, partial(archive, here, archived))
         timed(ways.HTTP, lambda: drain(topic(spark, here, "http")))
         timed(ways.PULL, lambda: drain(topic(spark, here, "pull")))
-    tell("counting")
+    report_progress("counting")
     counts = [
         topic(spark, here, "file").count(), topic(spark, here, "http", columns="offset").count(),
         tuples(spark, here).count(), still(spark, here, scale.rows).count(),
@@ -131,33 +130,33 @@ def _ways(
 
 
 def topic(spark: SparkSession, here: Group, transport: str, **options: str) -> DataFrame:
-    """The topic by one transport."""
+    """Read the topic by one transport."""
     return spark.read.format("rocketmq").options(**here.options(transport), **options).load()
 
 
 def tuples(spark: SparkSession, here: Group) -> DataFrame:
-    """The same by the reader of tuples."""
+    """Read the topic by the reader of tuples."""
     options = {"store": str(here.slave_store), "topic": TOPIC, "broker": here.broker}
     return spark.read.format("rocketmq_tuples").options(**options).load()
 
 
 def still(spark: SparkSession, here: Group, rows: int) -> DataFrame:
-    """As many rows, all of one batch."""
+    """Read as many rows, all from one repeated batch."""
     return spark.read.format("rocketmq_still").options(**here.options("file"), rows=str(rows)).load()
 
 
 def drain(frame: DataFrame) -> None:
-    """Bring every row to the JVM, and nowhere else."""
+    """Load every row into the JVM and discard it."""
     frame.write.format("noop").mode("overwrite").save()
 
 
 def write_parquet(spark: SparkSession, here: Group, path: Path) -> None:
-    """Spark's own writer, all columns."""
+    """Write all columns with Spark's own writer."""
     topic(spark, here, "file").write.parquet(str(path))
 
 
 def read_parquet(spark: SparkSession, path: Path) -> None:
-    """Spark's own reader, all columns."""
+    """Read all columns with Spark's own reader."""
     drain(spark.read.parquet(str(path)))
 
 
@@ -168,17 +167,19 @@ def _size(folder: Path) -> int:
 # -- writing to a topic ------------------------------------------------------------------------------------------------
 
 
-def _sinks(spark: SparkSession, here: Group, scale: SparkScale, folder: Path, tell: Callable[[str], None]) -> list[Way]:
-    """The sink, at least once and transactional, of rows that Spark holds in memory."""
+def _sinks(
+    spark: SparkSession, here: Group, scale: SparkScale, folder: Path, report_progress: Callable[[str], None]
+) -> list[Way]:
+    """Measure the sink, at-least-once and transactional, with rows that Spark holds in memory."""
     rows = spark.read.parquet(str(folder / PARQUET)).select("body", "tags", "keys").limit(scale.sink_rows)
     rows = rows.repartition(CORES * 2).cache()
     if rows.count() != scale.sink_rows:
-        raise BenchmarkFailed("the rows for the sink are not there")
+        raise BenchmarkFailed("the rows for the sink are missing")
     measured = []
     for name, more in ((ways.SINK, {}), (ways.SINK_TRANSACTIONAL, {"transactional": "true"})):
         took = []
         for _ in range(scale.repetitions):
-            tell(name)
+            report_progress(name)
             began = time.perf_counter()
             options = {"nameServers": here.name_server, "topic": SINK_TOPIC, **more}
             rows.write.format("rocketmq").options(**options).mode("append").save()
@@ -191,10 +192,10 @@ def _sinks(spark: SparkSession, here: Group, scale: SparkScale, folder: Path, te
 
 
 def _sends(
-    here: Group, scale: SparkScale, folder: Path, cores: Cores, tell: Callable[[str], None]
+    here: Group, scale: SparkScale, folder: Path, cores: Cores, report_progress: Callable[[str], None]
 ) -> tuple[Sends, Sends]:
-    """Sends to the master in turns: with Spark reading from the slave, and with it stopped."""
-    tell("sends beside a reader")
+    """Measure sends to the master in turns: while Spark reads from the slave, and while it is stopped."""
+    report_progress("sends beside a reader")
     for pid in here.pids(of_slave=True):
         pin(pid, cores.load)
     for pid in (os.getpid(), *here.pids(of_slave=False)):
@@ -218,7 +219,7 @@ def _quantiles(name: str, values: list[float]) -> Sends:
 
 @contextmanager
 def reader(here: Group, folder: Path, core: int | None) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of its own group that reads the topic again and again from the slave's sidecar."""
+    """Start a process group that reads the topic repeatedly from the slave's sidecar."""
     sign = folder / "reading"
     log = (folder / "reader.log").open("wb")
     process = subprocess.Popen(
@@ -230,7 +231,7 @@ def reader(here: Group, folder: Path, core: int | None) -> Iterator[subprocess.P
         deadline = time.monotonic() + READER_START_S
         while not sign.exists():
             if process.poll() is not None or time.monotonic() > deadline:
-                raise BenchmarkFailed(f"the reader did not begin: {(folder / 'reader.log').read_text()[-2000:]}")
+                raise BenchmarkFailed(f"the reader did not start: {(folder / 'reader.log').read_text()[-2000:]}")
             time.sleep(0.1)
         yield process
     finally:

@@ -1,6 +1,6 @@
-"""The ceiling: a data source that hands the same batch over, again and again, and does nothing else.
+"""The upper bound: a data source that only returns the same batch repeatedly.
 
-What it takes is what Spark takes to have rows from a Python worker, which every source in Python pays.
+Its cost is Spark's cost of receiving rows from a Python worker, which every source in Python has.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pyspark_rocketmq.schema import COLUMNS, ddl
 from pyspark_rocketmq.source import DefaultSource
 
 PARTITIONS: Final = 2
-"""As many as there are cores, so that none waits and no task is paid for twice."""
+"""The number of cores, so that no partition waits and each task is started once."""
 
 
 @final
 class Share(InputPartition):
-    """So many rows of the same."""
+    """A number of rows to return."""
 
     def __init__(self, rows: int) -> None:
         super().__init__(rows)
@@ -30,7 +30,7 @@ class Share(InputPartition):
 
 @final
 class StillReader(DataSourceReader):
-    """Reads one batch of the topic as ours does, and gives it until all rows were given."""
+    """Reads one batch of the topic as our source does, and returns it until all rows were returned."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self.schema = schema
@@ -38,11 +38,11 @@ class StillReader(DataSourceReader):
         self.options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each core."""
+        """Return one partition for each core."""
         return [Share(self.rows // PARTITIONS) for _ in range(PARTITIONS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one of them."""
+        """Return the rows of one partition."""
         assert isinstance(partition, Share)
         reader = DefaultSource(self.options).reader(self.schema)
         batch = next(reader.read(reader.partitions()[0]))
@@ -54,7 +54,7 @@ class StillReader(DataSourceReader):
 
 @final
 class StillSource(DataSource):
-    """`format("rocketmq_still")`, with the options of `rocketmq`, and `rows`."""
+    """The source `format("rocketmq_still")`, with the options of `rocketmq`, and `rows`."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,6 +1,6 @@
-"""The yardstick: a data source as it is written first, one record decoded into one tuple of Python objects.
+"""The baseline: a straightforward data source, which decodes each record into one tuple of Python objects.
 
-It reads the same log files through the same map, and makes the same columns.
+It reads the same log files through the same mapping, and returns the same columns.
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ class TupleReader(DataSourceReader):
         self.broker = options["broker"]
 
     def partitions(self) -> Sequence[InputPartition]:
-        """A file each."""
+        """Return one partition for each file."""
         return [LogFile(str(path), path.stat().st_size) for path in sorted(Path(self.store, "commitlog").iterdir())]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """The rows of one file."""
+        """Return the rows of one file."""
         assert isinstance(partition, LogFile)
         with open(partition.path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as log:
             position = 0
             while position + 8 <= partition.end:
                 size = int.from_bytes(log[position : position + 4], "big")
                 magic = log[position + 4 : position + 8]
-                if size == 0 or magic == b"\xcb\xd4\x31\x94":  # nothing more, or the blank record at the end of a file
+                if (
+                    size == 0 or magic == b"\xcb\xd4\x31\x94"
+                ):  # the end of the data, or the blank record at the end of a file
                     return
                 message = decode_record(log[position : position + size], verify_crc=False)
                 position += size
@@ -75,7 +77,7 @@ def _moment(timestamp_ms: int) -> datetime:
 
 @final
 class TupleSource(DataSource):
-    """`format("rocketmq_tuples")`."""
+    """The source `format("rocketmq_tuples")` with the option `path`."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,7 +1,7 @@
-"""Running synchronous flush: three brokers with empty stores side by side, and each load on each of them in turn.
+"""Runs synchronous flush: three brokers with empty stores, and each load on each of them in turn.
 
-All three stay up throughout; one that nobody sends to does nothing. So whatever else the machine does is spread over
-all of them, as in the send benchmark.
+All three run throughout; an idle one does nothing. So other work on the machine is spread over all of them, as in the
+send benchmark.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def run_sync(
     timing: Timing,
     cores: Cores,
     folder: Path,
-    told: Callable[[str], None] = lambda text: None,
+    report_progress: Callable[[str], None] = lambda text: None,
 ) -> list[SyncRun]:
-    """Every level on every broker, several times."""
+    """Run every level on every broker, several times."""
     runs = []
     with ExitStack() as stack:
         name_server = stack.enter_context(start_name_server(folder))
@@ -50,7 +50,7 @@ def run_sync(
                 start_broker(own, name_server=name_server, core=cores.server, extra=keys, program=program)
             )
         for level in levels:
-            told(f"synchronous flush, {level} outstanding")
+            report_progress(f"synchronous flush, {level} outstanding")
             for _ in range(repetitions):
                 for flush, broker in brokers.items():
                     runs.append(_run_once(load, level, flush, broker, body_bytes=body_bytes, timing=timing))

@@ -1,6 +1,6 @@
-"""What a person reads: one table of figures and one list of goals.
+"""Console output: a table of figures and a list of goals.
 
-It computes nothing but ratios of what it is given, so that the numbers printed are the numbers in the results file.
+It computes only ratios of its input, so that the numbers printed are the numbers in the results file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gantry_bench.machine import Cores, Machine
 from gantry_bench.measurement import Goal, Mode, Summary, cpu_ratio
 
 OTHER_CORES_NOTICED = 0.1
-"""Above this share of a core used by others, the figures come with a warning."""
+"""Above this CPU use of other programs, the figures come with a warning."""
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 def print_cells(console: Console, cells: Sequence[Cell]) -> None:
-    """One table for each mode."""
+    """Print one table for each mode."""
     for mode in dict.fromkeys(cell.mode for cell in cells):
         table = Table(title=mode.text, title_justify="left")
         for heading in ("body", "server"):
@@ -63,7 +63,7 @@ def _figures(summary: Summary, *, ratio: float | None) -> list[str]:
 
 
 def print_goals(console: Console, goals: Sequence[Goal]) -> None:
-    """Each goal with what was measured."""
+    """Print each goal with the measured value."""
     table = Table(title="Goals", title_justify="left")
     for heading in ("goal", "limit", "measured", ""):
         table.add_column(heading)
@@ -74,7 +74,7 @@ def print_goals(console: Console, goals: Sequence[Goal]) -> None:
 
 
 def print_surroundings(console: Console, machine: Machine, cores: Cores, cells: Sequence[Cell]) -> None:
-    """Where this was measured, and what makes it doubtful."""
+    """Print where the figures were measured, and warnings about their reliability."""
     console.print(
         f"{machine.processor}, {machine.cores} cores, Linux {machine.kernel}, "
         f"Python {machine.python}, uvloop {machine.uvloop}",

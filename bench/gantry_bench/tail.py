@@ -1,9 +1,9 @@
-"""The append tail: what one run of the loop says, and what several rounds of runs amount to. Pure.
+"""The append tail: the report of one run of the loop, and the summary of several rounds. Pure.
 
 A round is one run of each medium and of the control. The *excess* of a medium at a percentile is its call time there
 minus the control's in the same round: what files, page cache, buffer and helper threads add to the same Python work on
-the same machine in the same minute. Of the rounds' excesses the median counts. What is below the clock's own reach is
-counted as that, so that a lucky control cannot make a ratio infinite.
+the same machine in the same minute. The median of the rounds' excesses counts. Values below the clock's resolution are
+raised to it, so that a fast control run cannot make a ratio infinite.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ Medium = Literal["control", "none", "tmpfs", "hugetlbfs", "anonymous"]
 
 PERCENTILES: Final = {"p50": 0.50, "p99": 0.99, "p99_9": 0.999, "p99_99": 0.9999}
 EXCESS_US_MIN: Final = 1.0
-"""Less than this is not told apart from nothing: reading the clock twice costs a tenth of it."""
+"""Smaller values count as this one, because they are noise: reading the clock twice costs a tenth of it."""
 TAIL_RATIO_MIN: Final = 20.0
 """Goal: without the buffer the excess at p99.99 is at least this many times the excess with it."""
 CRASH_SAFE: Final[tuple[Medium, ...]] = ("hugetlbfs", "tmpfs")
 
 
 class LoopPlan(msgspec.Struct, frozen=True):
-    """One run."""
+    """The parameters of one run."""
 
     medium: Medium
     store_path: str
     pool_path: str
-    """Where the buffers are; empty for anonymous memory and where there are none."""
+    """The folder of the buffers; empty for anonymous memory and without buffers."""
 
     messages_per_second: int
     messages_per_call: int
-    """What one pass of the broker's loop brings to the store."""
+    """The messages that one pass of the broker's loop appends."""
 
     body_bytes: int
     warm_up_seconds: float
@@ -49,7 +49,7 @@ class LoopPlan(msgspec.Struct, frozen=True):
 
 
 class CallTimes(msgspec.Struct, frozen=True):
-    """Microseconds of an append call."""
+    """Percentiles of an append call, in microseconds."""
 
     p50: float
     p99: float
@@ -59,21 +59,21 @@ class CallTimes(msgspec.Struct, frozen=True):
 
 
 class LoopReport(msgspec.Struct, frozen=True):
-    """What one run came to."""
+    """The report of one run."""
 
     medium: Medium
     used_medium: str
-    """What the store says its buffers are on."""
+    """The medium that the store reports for its buffers."""
 
     messages: int
     seconds: float
     wrote_bytes: int
     call_us: CallTimes
     late_ms_max: float
-    """The most that a message was late: how far the loop once fell behind its own pace."""
+    """The largest delay of a message: how far the loop was behind its schedule."""
 
     syncs: int
-    """How often the log was synced meanwhile."""
+    """How often the log was synced during the run."""
 
     cpu_seconds: float
     page_faults: int
@@ -85,7 +85,7 @@ class TailCell(msgspec.Struct, frozen=True):
     medium: Medium
     call_us: CallTimes
     excess_us: CallTimes
-    """All zero for the control."""
+    """The excess over the control; all zero for the control."""
 
     excess_p99_99_least: float
     excess_p99_99_most: float
@@ -104,7 +104,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 def call_times(took_ns: Sequence[int]) -> CallTimes:
-    """Percentiles of nanoseconds, in microseconds. The one at or above which the rest lies: never flattering."""
+    """Return percentiles of nanoseconds in microseconds, as nearest ranks, rounded up."""
     if not took_ns:
         raise BenchmarkFailed("a run without a message has no percentiles")
     ordered = sorted(took_ns)
@@ -115,12 +115,12 @@ def call_times(took_ns: Sequence[int]) -> CallTimes:
 
 
 def excess(run: LoopReport, control: LoopReport) -> CallTimes:
-    """What a run adds to the control at each percentile; may be negative."""
+    """Return the difference to the control at each percentile, which may be negative."""
     return _combine([run.call_us, control.call_us], lambda values: values[0] - values[1])
 
 
 def summarise_tail(rounds: Sequence[Round]) -> list[TailCell]:
-    """The control, then each medium in the order of running."""
+    """Return the control, then each medium in the order of running."""
     cells = [_cell([(one.control, one.control) for one in rounds])]
     for place in range(len(rounds[0].runs)):
         cells.append(_cell([(one.runs[place], one.control) for one in rounds]))
@@ -143,18 +143,18 @@ def _cell(pairs: Sequence[tuple[LoopReport, LoopReport]]) -> TailCell:
 
 
 def _combine(times: Sequence[CallTimes], reduce: Callable[[list[float]], float]) -> CallTimes:
-    """One figure of several, field by field."""
+    """Reduce several figures to one, field by field."""
     fields = CallTimes.__struct_fields__
     return CallTimes(**{name: reduce([float(getattr(one, name)) for one in times]) for name in fields})
 
 
 def excess_ratio(without: TailCell, with_buffer: TailCell) -> float:
-    """How many times smaller the excess at p99.99 is with the buffer."""
+    """Return how many times smaller the excess at p99.99 is with the buffer."""
     return max(without.excess_us.p99_99, EXCESS_US_MIN) / max(with_buffer.excess_us.p99_99, EXCESS_US_MIN)
 
 
 def tail_goals(cells: Sequence[TailCell]) -> list[Goal]:
-    """The goal holds for the buffers that survive their process; that of anonymous memory is only shown."""
+    """Return the goals for buffers that survive their process; anonymous memory is only shown."""
     by_medium = {cell.medium: cell for cell in cells}
     without = by_medium.get("none")
     if without is None:
@@ -173,7 +173,7 @@ def tail_goals(cells: Sequence[TailCell]) -> list[Goal]:
 
 
 def tail_figures(cells: Sequence[TailCell], conditions: list[str]) -> Figures:
-    """The control's own times, then what each medium adds to them."""
+    """Return the control's own times, then the excess of each medium."""
     control = cells[0].call_us
     rows = [["control (its own times)", *_times(control), "", "", f"{cells[0].cores:.2f}"]]
     for cell in cells[1:]:

@@ -1,6 +1,6 @@
-"""Running the append tail: every medium and the control in turn, each run in a process of its own.
+"""Runs the append tail: every medium and the control in turn, each run in a process of its own.
 
-The order within a round is fixed and the control comes in its middle, so that what else the machine does is spread over
+The order within a round is fixed and the control comes in its middle, so that other work on the machine is spread over
 all of them. Each run begins with an empty store and empty buffers and leaves nothing behind.
 """
 
@@ -16,31 +16,33 @@ from typing import Final
 import msgspec
 
 from gantry_bench.errors import BenchmarkFailed
-from gantry_bench.machine import OtherWork, read_available_bytes, warm_memory
+from gantry_bench.machine import OtherWork, read_available_bytes, touch_memory
 from gantry_bench.tail import LoopPlan, LoopReport, Medium, Round
 
 APPEND_LOOP: Final = Path(__file__).resolve().parent.parent / "append_loop.py"
 GRACE_SECONDS: Final = 180
-"""Opening means zeroing or allocating gigabytes of buffers; closing means syncing what is left."""
+"""Extra time of a run: opening may zero or allocate gigabytes of buffers, and closing syncs the rest."""
 
 
-def run_round(plans: Sequence[LoopPlan], *, folder: Path, told: Callable[[str], None] = lambda text: None) -> Round:
-    """One round. The control is among the plans."""
+def run_round(
+    plans: Sequence[LoopPlan], *, folder: Path, report_progress: Callable[[str], None] = lambda text: None
+) -> Round:
+    """Run one round. The control is among the plans."""
     reports: dict[Medium, LoopReport] = {}
     with OtherWork() as others:
         for plan in plans:
-            told(plan.medium)
+            report_progress(plan.medium)
             reports[plan.medium] = run_loop(plan, folder=folder)
     control = reports.pop("control")
     return Round(control=control, runs=list(reports.values()), other_cores=others.cores)
 
 
 def run_loop(plan: LoopPlan, *, folder: Path) -> LoopReport:
-    """One run in a process of its own, with an empty store below ``folder``."""
+    """Run the loop once in a process of its own, with an empty store below ``folder``."""
     store = folder / f"tail-{plan.medium}"
     plan = msgspec.structs.replace(plan, store_path=str(store))
     timeout_seconds = plan.warm_up_seconds + 10 * plan.seconds + GRACE_SECONDS
-    warm_memory(read_available_bytes())
+    touch_memory(read_available_bytes())
     try:
         done = subprocess.run(
             [sys.executable, str(APPEND_LOOP), msgspec.json.encode(plan).decode()],
@@ -64,7 +66,7 @@ def run_loop(plan: LoopPlan, *, folder: Path) -> LoopReport:
 
 
 def clear_buffers(plan: LoopPlan) -> None:
-    """The next store must not find them."""
+    """Remove the buffers, so that the next store does not find them."""
     if plan.pool_path:
         for path in Path(plan.pool_path).iterdir():
             path.unlink()

@@ -1,12 +1,12 @@
-"""One run of the transaction benchmark: a broker, a producer with many transactions in flight, and others that wait.
+"""One run of the transaction benchmark: a broker, many transactions in flight, and other open transactions.
 
-    nothing else is open -> transactions -> some are open -> transactions -> many are open -> transactions
+    no others open -> transactions -> some open -> transactions -> many open -> transactions
 
-Each transaction is a half message, its commit, and both answers. What is open meanwhile is a group's that nobody asks,
-so that it costs what an open transaction costs by being there. The broker's own processor time is the figure that
-counts: the rate is as much this program's, which is the producer.
+Each transaction is a half message, its commit, and both answers. The other open transactions belong to a group that is
+never checked, so that they only have the cost of being open. The broker's own CPU time is the figure that counts,
+because the rate also depends on this program, which is the producer.
 
-The last line of every cell is that the queues hold exactly what was committed, or there is no figure.
+Every cell ends with the check that the queues hold exactly the committed messages; otherwise there is no figure.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ TOPIC: Final = "BenchTransactions"
 QUEUES: Final = 4
 BROKER_NAME: Final = "bench"
 RATIO_MAX: Final = 1.25
-"""What is noise between two cells of one broker."""
+"""The noise between two cells of one broker."""
 
 PATIENCE_MS: Final = 24 * 3_600_000
-"""Nobody is asked while this runs."""
+"""The check interval is so long that no transaction is checked during the run."""
 
 
 class TransactionScale(msgspec.Struct, frozen=True):
-    """How much of everything."""
+    """The size of a run."""
 
     others: tuple[int, ...]
-    """How many other transactions are open, in rising order; the first is what the others are compared with."""
+    """The numbers of other open transactions, in rising order; the first is the reference."""
 
     transactions: int
     in_flight: int
@@ -62,16 +62,16 @@ QUICK: Final = TransactionScale(
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """Medians of the repetitions, with so many others open."""
+    """Medians of the repetitions with so many others open."""
 
     others: int
     per_second: float
     cpu_us: float
-    """Of the broker, for one transaction."""
+    """The CPU time of the broker for one transaction."""
 
 
 class TransactionReport(msgspec.Struct, frozen=True):
-    """What was measured."""
+    """The results of a run."""
 
     cells: list[Cell]
     committed: int
@@ -79,7 +79,7 @@ class TransactionReport(msgspec.Struct, frozen=True):
 
 
 async def begin_all(producer: TransactionProducer, count: int, scale: TransactionScale, *, commit: bool) -> None:
-    """So many transactions, as many at once as the scale says; what is not committed stays open."""
+    """Begin so many transactions with the scale's concurrency; uncommitted ones stay open."""
     numbers = iter(range(count))
 
     async def work() -> None:
@@ -95,7 +95,7 @@ async def begin_all(producer: TransactionProducer, count: int, scale: Transactio
 
 
 async def measure_cell(producer: TransactionProducer, process: int, scale: TransactionScale, others: int) -> Cell:
-    """Every repetition of one cell."""
+    """Run every repetition of one cell."""
     rates: list[float] = []
     costs: list[float] = []
     for _ in range(scale.repetitions):
@@ -107,15 +107,17 @@ async def measure_cell(producer: TransactionProducer, process: int, scale: Trans
 
 
 async def committed_messages(address: str) -> int:
-    """How many messages there are to consume."""
+    """Return the number of messages to consume."""
     channel = await Channel.connect(address)
     ends = [await queue_end(channel, TOPIC, queue_id) for queue_id in range(QUEUES)]
     await channel.close()
     return sum(ends)
 
 
-def measure(scale: TransactionScale, cores: Cores, folder: Path, told: Callable[[str], None]) -> TransactionReport:
-    """One broker, from its start to its stop. Raises BenchmarkFailed."""
+def measure(
+    scale: TransactionScale, cores: Cores, folder: Path, report_progress: Callable[[str], None]
+) -> TransactionReport:
+    """Measure one broker, from its start to its stop. Raises BenchmarkFailed."""
     keys = {
         "transactionTimeOut": str(PATIENCE_MS), "mappedFileSizeCommitLog": str(scale.segment_bytes),
         "brokerName": BROKER_NAME, "defaultTopicQueueNums": str(QUEUES),
@@ -134,14 +136,14 @@ def measure(scale: TransactionScale, cores: Cores, folder: Path, told: Callable[
             ):
                 opened = 0
                 for others in scale.others:
-                    told(f"{others:,} other transactions are open")
+                    report_progress(f"{others:,} other transactions are open")
                     await begin_all(other, others - opened, scale, commit=False)
                     opened = others
                     cells.append(await measure_cell(own, process, scale, others))
             wanted = len(cells) * scale.repetitions * scale.transactions
             committed = await committed_messages(broker.target.address)
             if committed != wanted:
-                raise BenchmarkFailed(f"{wanted} transactions were committed, and {committed} messages are there")
+                raise BenchmarkFailed(f"{wanted} transactions were committed, but {committed} messages are stored")
             return TransactionReport(cells=cells, committed=committed, other_cores=0.0)
 
         with OtherWork(process) as others:
@@ -150,7 +152,7 @@ def measure(scale: TransactionScale, cores: Cores, folder: Path, told: Callable[
 
 
 def transaction_goals(report: TransactionReport, scale: TransactionScale) -> list[Goal]:
-    """A transaction costs the same, whatever else is open."""
+    """Return the goals: a transaction costs the same with any number of other open ones."""
     first, *rest = report.cells
     return [
         Goal(
@@ -162,7 +164,7 @@ def transaction_goals(report: TransactionReport, scale: TransactionScale) -> lis
 
 
 def transaction_figures(report: TransactionReport, scale: TransactionScale) -> Figures:
-    """One line for each cell."""
+    """Return a row for each cell."""
     return Figures(
         name="transactions",
         headings=["others open", "in flight", "transactions/s", "broker CPU us/transaction"],

@@ -91,7 +91,8 @@ func newConnection(o Options, fd, firstSlot int) *connection {
 	return c
 }
 
-// nextFrame gives the kind, header and size of the first whole frame in data; size 0 means that more must come first.
+// nextFrame gives the kind, header and size of the first whole frame in data; size 0 means that the frame is
+// incomplete.
 func nextFrame(data []byte) (kind byte, header []byte, size int, err error) {
 	if len(data) < 8 {
 		return 0, nil, 0, nil

@@ -88,7 +88,7 @@ func (e *Engine) Close() {
 }
 
 // RunFor keeps the load up for a time and forgets what was counted before; the windows stay full in between. On a
-// machine so busy that no answer came in that time it goes on until the first, which patience bounds.
+// machine so busy that no answer came in that time it continues until the first, which patience bounds.
 func (e *Engine) RunFor(length time.Duration) (time.Duration, error) {
 	e.counts = Counts{RefusedBy: map[int]uint64{}}
 	e.latency.Reset()
@@ -179,7 +179,7 @@ func (e *Engine) receive(c *connection) error {
 	return nil
 }
 
-// take settles one answer: which slot it belongs to, whether it is that slot's, and what it says.
+// take settles one answer: its slot, whether it matches, and its code.
 func (e *Engine) take(c *connection, kind byte, header []byte, size int, now int64) {
 	e.counts.Replies++
 	reply, isReply := ParseReply(kind, header)

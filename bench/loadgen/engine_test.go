@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// serve answers every frame with what the function makes of its header; nil answers nothing.
+// serve answers every frame with the result of the function for its header; nil means no answer.
 func serve(t *testing.T, answer func(header []byte) []byte) string {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -77,7 +77,7 @@ func optionsFor(t *testing.T, address string, more ...string) Options {
 	return o
 }
 
-// Every answer is matched in all three shapes of load, and what was sent in one write is what was asked for.
+// Every answer is matched in all three shapes of load, and each write carries the requested number of frames.
 func TestEveryShapeOfLoadIsAnswered(t *testing.T) {
 	for name, shape := range map[string][]string{
 		"one connection, batches":      {"-outstanding", "64", "-frames-per-write", "64"},
@@ -99,7 +99,7 @@ func TestEveryShapeOfLoadIsAnswered(t *testing.T) {
 	}
 }
 
-// A measurement is never empty: when the time is up before the first answer, it goes on until that one.
+// A measurement is never empty: when the time is up before the first answer, it continues until that one.
 func TestASlowServerIsMeasuredOnce(t *testing.T) {
 	slow := func(header []byte) []byte {
 		time.Sleep(80 * time.Millisecond)
@@ -128,7 +128,7 @@ func TestRefusalsAreCountedByCode(t *testing.T) {
 	}
 }
 
-// An answer to nothing that was asked is an error, never a message.
+// An answer that matches no request is an error, never a message.
 func TestStrangeOpaqueIsNoMessage(t *testing.T) {
 	o := optionsFor(t, serve(t, answerWith(0, 1)), "-outstanding", "1")
 	engine, err := NewEngine(o)
@@ -144,7 +144,7 @@ func TestStrangeOpaqueIsNoMessage(t *testing.T) {
 	}
 }
 
-// A server that hangs up ends the run with that as its reason.
+// A server that closes the connection ends the run with that reason.
 func TestHangUpIsTheReason(t *testing.T) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

@@ -117,7 +117,7 @@ func rocketmqHeader(fields [][2]string) []byte {
 	return append(header, pairs...)
 }
 
-// Stamp writes what is new about this sending. The unique id follows Java's: milliseconds since a start, then a
+// Stamp writes the fields that change with every send. The unique id follows Java's: milliseconds since a start, then a
 // 16-bit counter; it repeats only after more than 65,536 messages within one millisecond.
 func (f *Frame) Stamp(opaque int, bornMS int64, counter uint64) {
 	if f.kind == kindRocketMQ {

@@ -49,7 +49,7 @@ func TestJSONHeaderIsAJavaClients(t *testing.T) {
 	}
 }
 
-// Two sendings of one slot differ in opaque and unique id and in nothing else but the time.
+// Two sendings of one slot differ only in opaque, unique id and time.
 func TestStampMakesEverySendingUnique(t *testing.T) {
 	for _, kind := range []string{headerJSON, headerRocketMQ} {
 		o := sampleOptions()
@@ -100,7 +100,7 @@ func TestOpaqueLeadsBackToItsSlot(t *testing.T) {
 	}
 }
 
-// A server that lies about lengths is an error, and half a frame is none yet.
+// Wrong lengths are an error, and an incomplete frame is not.
 func TestNextFrameTrustsNoLength(t *testing.T) {
 	whole := BuildFrame(sampleOptions(), 0, 0).bytes
 	for end := 0; end < len(whole); end++ {

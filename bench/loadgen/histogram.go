@@ -3,7 +3,7 @@ package main
 import "math/bits"
 
 // Histogram counts durations in buckets whose width grows with the value: 128 buckets for each doubling, so that a
-// reported percentile is at most 0.8 % above the true one, whatever its size. Recording never allocates.
+// reported percentile is at most 0.8 % above the true one, independently of its size. Recording never allocates.
 type Histogram struct {
 	counts [64 * bucketsPerDoubling]uint64
 	total  uint64
@@ -43,7 +43,7 @@ func (h *Histogram) Record(nanoseconds int64) {
 	h.most = max(h.most, value)
 }
 
-// Reset forgets everything.
+// Reset discards all counts.
 func (h *Histogram) Reset() { *h = Histogram{} }
 
 // Percentile is the smallest bucket end that at least this share of the durations stay below, but no more than the

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 )
 
-// Reply is what the load generator needs of an answer.
+// Reply has the fields of an answer that the load generator needs.
 type Reply struct {
 	Code   int
 	Opaque int
@@ -16,7 +16,7 @@ var (
 	opaqueKey = []byte(`"opaque":`)
 )
 
-// ParseReply reads code and opaque from a header of either kind; false means that it is none of ours.
+// ParseReply reads code and opaque from a header of either kind; false means that it is invalid.
 func ParseReply(kind byte, header []byte) (Reply, bool) {
 	switch kind {
 	case kindRocketMQ:

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Report is the one JSON object that is printed. Times say their unit in their name.
+// Report is the one JSON object that is printed. The names of times end with their unit.
 type Report struct {
 	Load struct {
 		Connections    int    `json:"connections"`
@@ -19,7 +19,7 @@ type Report struct {
 	Messages          uint64  `json:"messages"`
 	Seconds           float64 `json:"seconds"`
 	MessagesPerSecond float64 `json:"messages_per_second"`
-	// Batch sizes as seen from here: what one write carried, and how many answers one read brought.
+	// Batch sizes of the load generator: the frames of one write, and the answers of one read.
 	FramesPerWriteMean float64           `json:"frames_per_write_mean"`
 	RepliesPerReadMean float64           `json:"replies_per_read_mean"`
 	LatencyUS          Latency           `json:"latency_us"`
@@ -67,7 +67,7 @@ func readUsage(serverPID int) (usage, error) {
 	return read, err
 }
 
-// NewReport puts one measurement into words and units.
+// NewReport converts one measurement to a report.
 func NewReport(o Options, counts Counts, latency *Histogram, length time.Duration, before, after usage) Report {
 	var r Report
 	r.Load.Connections = o.Connections

@@ -9,11 +9,11 @@ import (
 )
 
 // Requests signed as RocketMQ's clients sign them: HmacSHA1 over the values of the fields in the order of their names,
-// and the body. What is signed is kept beside the frame and patched with it, so signing costs one HMAC per message.
+// and the body. The signed text is kept beside the frame and patched with it, so signing costs one HMAC per message.
 
 const signaturePlaceholder = "AAAAAAAAAAAAAAAAAAAAAAAAAAA="
 
-// Signer keeps the frame's signature true. Without an account there is none, and frames are not signed.
+// Signer keeps the frame's signature true. Without an account frames are not signed.
 type Signer struct {
 	mac         hash.Hash
 	content     []byte

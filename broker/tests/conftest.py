@@ -14,7 +14,7 @@ ROWS_KEY = "rows"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """One switch."""
+    """Add the option `--rows` to pytest."""
     parser.addoption("--rows", action="store_true", help="end with the rows of the fault catalogue")
 
 
@@ -36,5 +36,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
                     ended.setdefault(str(row), Counter())[outcome] += 1
     terminalreporter.section("rows of the fault catalogue")
     for row, counts in ended.items():
-        said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "NOT TRIED"
-        terminalreporter.line(f"{row:<4} {ROWS.get(row, ''):<62} {said}")
+        summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "NOT TRIED"
+        terminalreporter.line(f"{row:<4} {ROWS.get(row, ''):<62} {summary}")

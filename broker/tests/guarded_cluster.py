@@ -32,7 +32,7 @@ async def guarded_cluster(path: Path, mode: str = "V1") -> AsyncIterator[tuple[s
             await wait_until(lambda: address in broker.registration.registered)
             async with signed_dialogue(broker, ADMIN, SignatureKind.STRICT) as admin:
                 await admin.send_ok(b"first")
-            await broker.registration.published()
+            await broker.registration.wait_until_published()
             yield address, broker
     finally:
         await server.close()

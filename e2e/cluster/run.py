@@ -1,4 +1,4 @@
-"""A Kubernetes cluster of real nodes on this one machine: `e2e/cluster/run.py --help` teaches the rest."""
+"""Run a Kubernetes cluster of real nodes on this machine; see `e2e/cluster/run.py --help`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Play RocketMQ's own clients against a broker: `e2e/interop/run.py --help` teaches the rest."""
+"""Run RocketMQ's own clients against a broker; see `e2e/interop/run.py --help`."""
 
 from __future__ import annotations
 

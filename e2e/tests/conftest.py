@@ -10,73 +10,75 @@ from pathlib import Path
 from typing import final
 
 import pytest
-from gantry_cluster import look, making, our_images
-from gantry_cluster.choice import chosen
+from gantry_cluster import lifecycle, machine_state, our_images
+from gantry_cluster.capability_needs import MARKER, ChosenCluster, list_needs
+from gantry_cluster.choice import read_choice
 from gantry_cluster.cluster import Cluster, Plan, find
-from gantry_cluster.demands import MARKER, Chosen, needs
 from gantry_cluster.errors import NoCluster
 from gantry_cluster.groups import has_operator, install_operator, remove_operator
-from gantry_cluster.places import Folder, default_folder
-from gantry_cluster.spaces import Spaces
+from gantry_cluster.namespaces import NamespaceFactory
+from gantry_cluster.paths import Folder, default_folder
 from gantry_interop import java
 
 from gantry_testing.requirements_plugin import demand
 
 LOCK = Path("/run/lock/gantry-cluster-tests")
 KEEP = "GANTRY_KEEP_CLUSTER"
-"""With this variable set a cluster that is there is used as it is, and stays: for whoever works on these tests."""
+"""With this variable set, an existing cluster is used as it is and kept: for developers of these tests."""
 NODES = 3
 HUGE_PAGES = 32
 
 
-CHOSEN = pytest.StashKey[Chosen]()
+CHOSEN = pytest.StashKey[ChosenCluster]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Which cluster was chosen, and the marker of tests that run on it."""
+    """Read which cluster was chosen, and register the marker of tests that run on it."""
     config.addinivalue_line("markers", f"{MARKER}(capability, ...): skipped, and counted, where the cluster cannot")
-    chosen_here = config.stash[CHOSEN] = Chosen(chosen(os.environ))
+    chosen_here = config.stash[CHOSEN] = ChosenCluster(read_choice(os.environ))
     config.add_cleanup(chosen_here.close)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Before any fixture: skip what cannot run here, and compile the Java side for the first test that needs it.
+    """Before any fixture: skip tests that cannot run here, and compile the Java side for the first test that needs it.
 
-    Its seconds are not the test's, which has a limit.
+    The compile time must not count for the test, which has a time limit.
     """
-    demand(item, needs(item, item.config.stash[CHOSEN]))
+    demand(item, list_needs(item, item.config.stash[CHOSEN]))
     if item.get_closest_marker("needs_java") is not None:
         java.build()
 
 
 @final
 class SharedCluster:
-    """The cluster with the operator that all tests of groups share; ended before another test wants the machine."""
+    """The cluster with the operator that all tests of groups share; it is ended before another test needs the
+    machine."""
 
-    def __init__(self, folder: Path, chosen_here: Chosen) -> None:
+    def __init__(self, folder: Path, chosen_here: ChosenCluster) -> None:
         self._folder = folder
         self._chosen = chosen_here
         self._end = ExitStack()
         self._cluster: Cluster | None = None
         self.given: dict[str, str] = {}
-        """Images that nodes were given besides, by the name of their sources."""
+        """Additional images that were loaded into the nodes, by the name of their sources."""
 
     def operated(self, operator: Path | None) -> Cluster:
-        """It, made and given the operator by the first who asks."""
+        """Return the cluster, made and provided with the operator on first use."""
         if self._cluster is None:
-            self._cluster = self._foreign() or self._kept() or self._made(our_images.BROKER.fresh())
+            self._cluster = self._foreign() or self._kept() or self._made(our_images.BROKER.build_if_stale())
             if not has_operator(self._cluster):
                 install_operator(self._cluster, operator)
         return self._cluster
 
     def end(self) -> None:
-        """The machine is as it was before."""
+        """End the cluster and check that the machine was restored."""
         self._cluster = None
         self.given.clear()
         self._end.close()
 
     def _foreign(self) -> Cluster | None:
-        """What is made there goes in the end, unless it is to be kept; the cluster stays."""
+        """Open a foreign cluster. What is made there is removed at the end, unless it is to be kept; the cluster
+        stays."""
         if self._chosen.is_made_here:
             return None
         found = self._chosen.foreign()
@@ -96,21 +98,21 @@ class SharedCluster:
     def _made(self, image: Path) -> Cluster:
         lock = self._end.enter_context(LOCK.open("w"))
         fcntl.flock(lock, fcntl.LOCK_EX)
-        before = look.machine_as_it_is()
-        made = making.up(Folder.at(self._folder), Plan(NODES, HUGE_PAGES), print)
+        before = machine_state.capture_machine_state()
+        made = lifecycle.up(Folder.at(self._folder), Plan(NODES, HUGE_PAGES), print)
         if KEEP not in os.environ:
             self._end.callback(self._down, before)
         assert made.load_image(image) == ["localhost/gantry:latest"]
         return made
 
     def _down(self, before: dict[str, list[str]]) -> None:
-        making.down(print)
-        assert look.differences(before, look.machine_as_it_is()) == []
+        lifecycle.down(print)
+        assert machine_state.differences(before, machine_state.capture_machine_state()) == []
 
 
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[SharedCluster]:
-    """Made when a test of groups asks for it."""
+    """The shared cluster, made when the first test of groups needs it."""
     folder = default_folder() if KEEP in os.environ else tmp_path_factory.mktemp("groups") / "here"
     shared = SharedCluster(folder, pytestconfig.stash[CHOSEN])
     yield shared
@@ -119,7 +121,7 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytes
 
 @pytest.fixture(scope="module")
 def whole_machine(shared_cluster: SharedCluster) -> Iterator[None]:
-    """A machine carries one cluster: tests of other processes wait here for their turn."""
+    """Exclusive use of the machine, which carries one cluster: tests of other processes wait here."""
     shared_cluster.end()
     with LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -128,28 +130,28 @@ def whole_machine(shared_cluster: SharedCluster) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def image_archive() -> Path:
-    """Our image as a file, built when there is none of the sources that are here."""
-    return our_images.BROKER.fresh()
+    """Our image as a file, built if it is stale."""
+    return our_images.BROKER.build_if_stale()
 
 
 @pytest.fixture(scope="module")
 def cluster(whole_machine: None, image_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three nodes with our image and some huge pages; afterwards the machine is as it was before."""
-    before = look.machine_as_it_is()
+    """Three nodes with our image and some huge pages; afterwards the machine is restored."""
+    before = machine_state.capture_machine_state()
     folder = Folder.at(tmp_path_factory.mktemp("cluster") / "here")
-    made = making.up(folder, Plan(NODES, HUGE_PAGES), print)
+    made = lifecycle.up(folder, Plan(NODES, HUGE_PAGES), print)
     try:
         assert made.load_image(image_archive) == ["localhost/gantry:latest"]
         yield made
     finally:
-        making.down(print)
-    assert look.differences(before, look.machine_as_it_is()) == []
+        lifecycle.down(print)
+    assert machine_state.differences(before, machine_state.capture_machine_state()) == []
 
 
 @pytest.fixture(scope="session")
 def operator_archive(pytestconfig: pytest.Config) -> Path | None:
-    """The operator's image as a file, built when there is none of the sources that are here; other clusters have it."""
-    return our_images.OPERATOR.fresh() if pytestconfig.stash[CHOSEN].is_made_here else None
+    """The operator's image as a file, built if it is stale; None for other clusters, which have it already."""
+    return our_images.OPERATOR.build_if_stale() if pytestconfig.stash[CHOSEN].is_made_here else None
 
 
 @pytest.fixture
@@ -159,16 +161,16 @@ def operated(shared_cluster: SharedCluster, operator_archive: Path | None) -> Cl
 
 
 @pytest.fixture
-def spaces(operated: Cluster) -> Iterator[Spaces]:
-    """Namespaces that go with the test: two processors carry only so many groups."""
-    found = Spaces(operated)
+def namespaces(operated: Cluster) -> Iterator[NamespaceFactory]:
+    """Namespaces that are deleted after the test, because two processors can run only a few groups."""
+    found = NamespaceFactory(operated)
     yield found
     found.end()
 
 
 @pytest.fixture
 def pipelines_image(operated: Cluster, shared_cluster: SharedCluster) -> str:
-    """The name of the image of pipelines on nodes, which are given it once; only tests that need it ask."""
+    """The name of the pipelines' image on the nodes, loaded once and only if a test needs it."""
     if "pipelines" not in shared_cluster.given:
-        [shared_cluster.given["pipelines"]] = operated.load_image(our_images.PIPELINES.fresh())
+        [shared_cluster.given["pipelines"]] = operated.load_image(our_images.PIPELINES.build_if_stale())
     return shared_cluster.given["pipelines"]

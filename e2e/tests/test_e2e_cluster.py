@@ -1,4 +1,4 @@
-"""The cluster of e2e/cluster is a real one: what the operator leans on works there as it does elsewhere."""
+"""The cluster of e2e/cluster is a real one: the features that the operator needs work there as on other clusters."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ print(os.getuid(), view[:5].decode(), os.statvfs("/huge").f_bsize)
 
 
 @pytest.fixture(scope="module")
-def space(cluster: Cluster) -> Namespace:
-    """A namespace that admits restricted pods only."""
+def namespace(cluster: Cluster) -> Namespace:
+    """A namespace that admits only restricted pods."""
     return Namespace(cluster, "life").make()
 
 
 @pytest.fixture(scope="module")
-def asker(space: Namespace) -> str:
-    """A pod that only asks others."""
-    space.pod("asker", pod_spec(container("main", pods.IDLE)))
-    space.wait_ready("asker")
+def asker(namespace: Namespace) -> str:
+    """A pod that only sends requests to others."""
+    namespace.pod("asker", pod_spec(container("main", pods.IDLE)))
+    namespace.wait_ready("asker")
     return "asker"
 
 
 @pytest.fixture(scope="module")
-def served(space: Namespace) -> Namespace:
-    """A StatefulSet of two with everything a broker's has: claims, huge pages, memory, a native sidecar, a Service."""
+def served(namespace: Namespace) -> Namespace:
+    """A StatefulSet of two pods with all parts of a broker: claims, huge pages, memory, a native sidecar, a Service."""
     sidecar = container("sidecar", pods.IDLE, restartPolicy="Always", volumeMounts=[mount("shared", "/shared")])
     volumes = [
         {"name": "huge", "emptyDir": {"medium": "HugePages-2Mi"}},
@@ -71,9 +71,9 @@ def served(space: Namespace) -> Namespace:
     ports = [{"name": "main", "port": 8080}]
     for name, kind in (("web", {"clusterIP": "None"}), ("web-any", {}), ("web-out", {"type": "NodePort"})):
         body = {"metadata": {"name": name}, "spec": {"selector": labels, "ports": ports, **kind}}
-        space.cluster.api.create(space.path("services"), body)
-    space.cluster.api.create(
-        space.path("statefulsets", "apis/apps/v1"),
+        namespace.cluster.api.create(namespace.path("services"), body)
+    namespace.cluster.api.create(
+        namespace.path("statefulsets", "apis/apps/v1"),
         {
             "metadata": {"name": "web"},
             "spec": {
@@ -89,17 +89,17 @@ def served(space: Namespace) -> Namespace:
             },
         },
     )
-    space.wait_ready("web-0", "web-1")
-    return space
+    namespace.wait_ready("web-0", "web-1")
+    return namespace
 
 
 def mount(name: str, path: str) -> Object:
-    """A volume in a container."""
+    """Return a mount of a volume in a container."""
     return {"name": name, "mountPath": path}
 
 
 def definition(kind: str, rules: list[Object]) -> Object:
-    """A custom resource whose `spec.pages` is under some rules."""
+    """Return a custom resource definition whose `spec.pages` has some rules."""
     spec: Object = {"type": "object", "properties": {"pages": {"type": "integer"}}, "x-kubernetes-validations": rules}
     schema: Object = {"type": "object", "properties": {"spec": spec}}
     version: Object = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
@@ -118,7 +118,7 @@ def definition(kind: str, rules: list[Object]) -> Object:
 
 
 def define(cluster: Cluster, kind: str, rules: list[Object]) -> str:
-    """Add a custom resource, and wait until it is served; where its objects lie."""
+    """Create a custom resource definition, wait until it is served, and return the path of its objects."""
     path = f"/apis/test.gantry.dev/v1/namespaces/default/{kind.lower()}s"
     cluster.api.create(DEFINITIONS, definition(kind, rules))
 
@@ -133,7 +133,7 @@ def define(cluster: Cluster, kind: str, rules: list[Object]) -> str:
 
 
 def pages(kind: str, number: int) -> Object:
-    """An object of such a resource."""
+    """Return an object of such a resource."""
     return {"apiVersion": "test.gantry.dev/v1", "kind": kind, "metadata": {"name": "one"}, "spec": {"pages": number}}
 
 
@@ -146,8 +146,9 @@ def test_every_node_has_the_pinned_version_and_its_share_of_huge_pages(cluster: 
     assert cluster.api.get("/version")["gitVersion"] == kubernetes_version()
 
 
-def test_a_rule_in_a_definition_is_enforced(cluster: Cluster) -> None:
-    """A CEL rule refuses what it forbids, at creation and at a change, with its own words; it lets the rest through."""
+def test_rule_in_definition_is_enforced(cluster: Cluster) -> None:
+    """A CEL rule refuses what it forbids, at creation and at a change, with its own message; it admits other
+    objects."""
     even = {"rule": "self.pages % 2 == 0", "message": "pages come in pairs"}
     fixed = {"rule": "self.pages == oldSelf.pages", "message": "pages stay"}
     path = define(cluster, "Ruled", [even, fixed])
@@ -162,8 +163,8 @@ def test_a_rule_in_a_definition_is_enforced(cluster: Cluster) -> None:
         cluster.api.merge(f"{path}/one", {"spec": {"pages": 6}})
 
 
-def test_without_the_rule_the_same_is_let_through(cluster: Cluster) -> None:
-    """The twin: it is the rule that refused, and nothing else."""
+def test_same_objects_are_admitted_without_the_rule(cluster: Cluster) -> None:
+    """The twin: the rule was the only reason for the refusal."""
     path = define(cluster, "Free", [])
 
     cluster.api.create(path, pages("Free", 3))
@@ -172,10 +173,10 @@ def test_without_the_rule_the_same_is_let_through(cluster: Cluster) -> None:
     assert cluster.api.get(f"{path}/one")["spec"] == {"pages": 6}
 
 
-def test_of_two_writers_of_a_lease_one_wins(cluster: Cluster) -> None:
-    """A Lease is a compare-and-swap: who writes over a version that is no longer the newest is refused."""
+def test_one_of_two_writers_of_a_lease_wins(cluster: Cluster) -> None:
+    """A Lease is a compare-and-swap: a write to a version that is not the newest is refused."""
     path = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
-    lease = cluster.api.create(path, {"metadata": {"name": "shard-0"}, "spec": {"holderIdentity": "nobody"}})
+    lease = cluster.api.create(path, {"metadata": {"name": "shard-0"}, "spec": {"holderIdentity": "initial"}})
     first, second = ({**lease, "spec": {"holderIdentity": holder}} for holder in ("first", "second"))
 
     cluster.api.replace(f"{path}/shard-0", first)
@@ -186,23 +187,23 @@ def test_of_two_writers_of_a_lease_one_wins(cluster: Cluster) -> None:
     assert cluster.api.get(f"{path}/shard-0")["spec"]["holderIdentity"] == "first"
 
 
-def test_a_restricted_namespace_refuses_a_root_pod(space: Namespace) -> None:
-    """The standard is enforced where the namespace says so; every other pod of these tests passes it."""
+def test_a_restricted_namespace_refuses_a_root_pod(namespace: Namespace) -> None:
+    """The standard is enforced where the namespace has its label; all other pods of these tests comply with it."""
     with pytest.raises(ApiRefused, match="restricted") as refusal:
-        space.pod("root", pod_spec(container("main", pods.IDLE), securityContext={"runAsUser": 0}))
+        namespace.pod("root", pod_spec(container("main", pods.IDLE), securityContext={"runAsUser": 0}))
 
     assert refusal.value.status == FORBIDDEN
 
 
-def test_a_pod_fills_its_huge_pages_and_no_more(served: Namespace) -> None:
-    """An ordinary user with fsGroup maps huge pages up to the limit of the container; behind it there are none."""
+def test_pod_fills_its_huge_pages_up_to_the_limit(served: Namespace) -> None:
+    """An ordinary user with fsGroup maps huge pages up to the limit of the container, and no more."""
     assert served.run("web-0", FILL) == f"{pods.USER} hello {2 << 20}"
     with pytest.raises(CommandFailed, match="No space left on device"):
         served.run("web-0", FILL.replace("4 << 20", "10 << 20"))
 
 
-def test_the_sidecar_is_started_before_the_program_and_shares_memory_with_it(served: Namespace) -> None:
-    """A native sidecar is an init container that goes on: it runs beside the program, and was there first."""
+def test_sidecar_starts_before_the_program_and_shares_memory_with_it(served: Namespace) -> None:
+    """A native sidecar is an init container that keeps running: it starts before the program, and runs beside it."""
     pod = served.read_pod("web-0")
     assert pod is not None
     [sidecar] = pod["status"]["initContainerStatuses"]
@@ -214,8 +215,8 @@ def test_the_sidecar_is_started_before_the_program_and_shares_memory_with_it(ser
     assert served.run("web-0", "print(open('/shared/page').read())", "sidecar") == "a word"
 
 
-def test_a_claim_keeps_its_content_when_its_pod_is_replaced(served: Namespace) -> None:
-    """What was written to the disk of web-1 is there for the next web-1, on the same node."""
+def test_claim_keeps_its_data_when_its_pod_is_replaced(served: Namespace) -> None:
+    """Data on the disk of web-1 is available to the next web-1, on the same node."""
     served.run("web-1", "open('/store/log', 'w').write('kept')")
     before = served.read_pod("web-1")
     assert before is not None
@@ -230,14 +231,14 @@ def test_a_claim_keeps_its_content_when_its_pod_is_replaced(served: Namespace) -
     assert served.run("web-1", "print(open('/store/log').read())") == "kept"
 
 
-def uid(space: Namespace, name: str) -> str | None:
-    """Which pod has the name now."""
-    pod = space.read_pod(name)
+def uid(namespace: Namespace, name: str) -> str | None:
+    """Return the uid of the pod that has the name now."""
+    pod = namespace.read_pod(name)
     return None if pod is None else str(pod["metadata"]["uid"])
 
 
-def test_a_pod_is_found_by_its_name_and_by_its_service(served: Namespace, asker: str) -> None:
-    """DNS knows each pod of a headless Service and the Service itself, from every other pod."""
+def test_pod_is_resolved_by_its_name_and_by_its_service(served: Namespace, asker: str) -> None:
+    """DNS resolves each pod of a headless Service and the Service itself, from every other pod."""
     own = ASK.format(host="web-1.web.life.svc.cluster.local", port=8080)
     any_of_them = ASK.format(host="web-any", port=8080)
 
@@ -245,8 +246,8 @@ def test_a_pod_is_found_by_its_name_and_by_its_service(served: Namespace, asker:
     assert {served.run(asker, any_of_them) for _ in range(12)} == {"web-0", "web-1"}
 
 
-def test_outside_there_is_a_port_of_the_nodes_and_no_way_to_a_pod(served: Namespace) -> None:
-    """A client outside reaches a pod through a node's port, on any node, and never by the pod's own address."""
+def test_client_outside_reaches_node_ports_but_no_pod_addresses(served: Namespace) -> None:
+    """A client outside reaches a pod through a port of any node, and never by the pod's own address."""
     [port] = [
         entry["nodePort"] for entry in served.cluster.api.get(f"{served.path('services')}/web-out")["spec"]["ports"]
     ]
@@ -260,8 +261,8 @@ def test_outside_there_is_a_port_of_the_nodes_and_no_way_to_a_pod(served: Namesp
         socket.create_connection((pod["status"]["podIP"], 8080), 2)
 
 
-def test_an_eviction_that_a_budget_forbids_is_refused(served: Namespace) -> None:
-    """A budget of nothing holds the pod; without one the same eviction goes through."""
+def test_eviction_that_a_budget_forbids_is_refused(served: Namespace) -> None:
+    """A budget without allowed disruptions protects the pod; without the budget the same eviction succeeds."""
     budgets = served.path("poddisruptionbudgets", "apis/policy/v1")
     spec = {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "web"}}}
     served.cluster.api.create(budgets, {"metadata": {"name": "web"}, "spec": spec})
@@ -280,8 +281,8 @@ def test_an_eviction_that_a_budget_forbids_is_refused(served: Namespace) -> None
     served.wait_ready("web-0")
 
 
-def test_a_claim_goes_with_its_disk(served: Namespace) -> None:
-    """A claim that is deleted takes its volume and the folder under it along."""
+def test_deleted_claim_removes_its_disk(served: Namespace) -> None:
+    """Deleting a claim deletes its volume and the folder of the volume."""
     claims = served.path("persistentvolumeclaims")
     body: Object = {
         "metadata": {"name": "brief"},

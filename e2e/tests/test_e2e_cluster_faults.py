@@ -1,4 +1,4 @@
-"""Every fault that the harness can make is seen by the cluster, and is put right again."""
+"""Every fault that the harness can inject affects the cluster, and can be removed again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from gantry_cluster import faults, making, network, pods
+from gantry_cluster import faults, lifecycle, network, pods
 from gantry_cluster.cluster import Cluster, ready_nodes
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import CommandFailed
@@ -30,20 +30,20 @@ while True:
 
 @pytest.fixture(scope="module")
 def pair(cluster: Cluster) -> Namespace:
-    """A server on node1 and one on node2; each can also ask."""
-    space = Namespace(cluster, "faults").make()
+    """A server on node1 and one on node2; each can also send requests."""
+    namespace = Namespace(cluster, "faults").make()
     for number in (1, 2):
-        space.pod(f"on-{number}", pod_spec(container("main", SERVE), nodeName=f"node{number}"))
-    space.wait_ready("on-1", "on-2")
-    return space
+        namespace.pod(f"on-{number}", pod_spec(container("main", SERVE), nodeName=f"node{number}"))
+    namespace.wait_ready("on-1", "on-2")
+    return namespace
 
 
-def reaches(space: Namespace, source: str, target: str, seconds: float = 3) -> bool:
-    """Whether one pod gets an answer of another, by its own address."""
-    pod = space.read_pod(target)
+def reaches(namespace: Namespace, source: str, target: str, seconds: float = 3) -> bool:
+    """Return whether one pod gets an answer from another, by its own address."""
+    pod = namespace.read_pod(target)
     assert pod is not None
     try:
-        space.run(source, REACH.format(host=pod["status"]["podIP"], seconds=seconds))
+        namespace.run(source, REACH.format(host=pod["status"]["podIP"], seconds=seconds))
     except CommandFailed as error:
         assert "TimeoutError" in str(error) or "No route to host" in str(error), error
         return False
@@ -51,14 +51,14 @@ def reaches(space: Namespace, source: str, target: str, seconds: float = 3) -> b
 
 
 def wait_ready_nodes(cluster: Cluster, *names: str) -> float:
-    """Wait until exactly these nodes are ready; how many seconds it took."""
+    """Wait until exactly these nodes are ready; return how many seconds it took."""
     started = time.monotonic()
     wait_until(f"ready nodes {names}", lambda: ready_nodes(cluster.api) == set(names), SECONDS_MAX)
     return time.monotonic() - started
 
 
-def test_a_node_whose_cable_is_cut_is_not_ready(cluster: Cluster, pair: Namespace) -> None:
-    """A node that nobody hears of is marked; its pods run on, and it comes back with its cable."""
+def test_node_with_cut_network_is_not_ready(cluster: Cluster, pair: Namespace) -> None:
+    """An unreachable node becomes not ready; its pods run on, and it becomes ready again after the cut."""
     with faults.uplink_cut(cluster, "node2"):
         assert not reaches(pair, "on-1", "on-2")
         print(f"cut -> NotReady: {wait_ready_nodes(cluster, 'node1', 'node3'):.1f} s")
@@ -73,20 +73,21 @@ def test_a_node_whose_cable_is_cut_is_not_ready(cluster: Cluster, pair: Namespac
     assert after["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
-def test_a_node_can_be_deaf_to_one_other(cluster: Cluster, pair: Namespace) -> None:
-    """What node2 sends to pods of node1 is lost there, so neither gets an answer; everybody else hears both."""
+def test_node_can_lose_packets_from_one_other_node(cluster: Cluster, pair: Namespace) -> None:
+    """Packets from node2 to pods of node1 are lost there, so neither gets an answer; other connections work."""
     assert reaches(pair, "on-1", "on-2")
 
-    with faults.deaf(cluster, "node1", network.pods_of(2)):
+    with faults.inbound_loss(cluster, "node1", network.pods_of(2)):
         assert not reaches(pair, "on-1", "on-2")
         assert ready_nodes(cluster.api) == set(cluster.nodes)
 
     assert reaches(pair, "on-1", "on-2")
 
 
-def test_packets_can_be_lost_by_chance(cluster: Cluster, pair: Namespace) -> None:
-    """With a third of the packets lost connections are made all the same, by repetition; the rule really counts."""
-    with faults.deaf(cluster, "node1", network.pods_of(2), share=0.33):
+def test_packets_can_be_lost_at_random(cluster: Cluster, pair: Namespace) -> None:
+    """With a third of the packets lost, connections still succeed by retransmission; the rule counts dropped
+    packets."""
+    with faults.inbound_loss(cluster, "node1", network.pods_of(2), share=0.33):
         assert all(reaches(pair, "on-1", "on-2", seconds=30) for _ in range(3))
         listed = cluster.machines["node1"].run("iptables", "-t", "raw", "-nvL", "PREROUTING")
     [rule] = [line for line in listed.splitlines() if "statistic" in line]
@@ -94,8 +95,8 @@ def test_packets_can_be_lost_by_chance(cluster: Cluster, pair: Namespace) -> Non
     assert int(rule.split()[0]) > 0
 
 
-def test_an_api_server_that_is_killed_comes_back_with_everything(cluster: Cluster, pair: Namespace) -> None:
-    """While the API server is away pods serve whoever asks; afterwards all is as it was."""
+def test_killed_api_server_comes_back_with_all_objects(cluster: Cluster, pair: Namespace) -> None:
+    """While the API server is down, pods serve requests; afterwards all objects are unchanged."""
     pod = pair.read_pod("on-2")
     assert pod is not None
 
@@ -115,9 +116,9 @@ def test_an_api_server_that_is_killed_comes_back_with_everything(cluster: Cluste
     assert after["metadata"]["uid"] == pod["metadata"]["uid"]
 
 
-def test_a_stopped_program_does_nothing_and_goes_on(cluster: Cluster) -> None:
-    """A stopped API server accepts connections and answers none, until it goes on."""
-    with faults.stopped(cluster, "hub", "kube-apiserver"):
+def test_paused_program_does_nothing_and_continues(cluster: Cluster) -> None:
+    """A paused API server accepts connections and answers none until it continues."""
+    with faults.program_paused(cluster, "hub", "kube-apiserver"):
         with socket.create_connection((network.HUB_ADDRESS, 6443), 3):
             pass
         assert not cluster.api.is_ready()
@@ -125,8 +126,8 @@ def test_a_stopped_program_does_nothing_and_goes_on(cluster: Cluster) -> None:
     wait_until("a ready API server", cluster.api.is_ready, SECONDS_MAX)
 
 
-def test_a_node_crashes_and_is_switched_on_again(cluster: Cluster, pair: Namespace) -> None:
-    """A crash takes every process of the node at once; after it the same disk is there, and pods start again."""
+def test_crashed_node_is_switched_on_again(cluster: Cluster, pair: Namespace) -> None:
+    """A crash ends every process of the node at once; afterwards the same disk is available, and pods start again."""
     wait_ready_nodes(cluster, *cluster.nodes)
     claim = {
         "metadata": {"name": "kept"},
@@ -143,7 +144,7 @@ def test_a_node_crashes_and_is_switched_on_again(cluster: Cluster, pair: Namespa
 
     faults.crash(cluster, "node3")
     print(f"crash -> NotReady: {wait_ready_nodes(cluster, 'node1', 'node2'):.1f} s")
-    making.revive(cluster, "node3")
+    lifecycle.revive(cluster, "node3")
 
     print(f"switched on -> Ready: {wait_ready_nodes(cluster, *cluster.nodes):.1f} s")
     started = time.monotonic()
@@ -153,8 +154,8 @@ def test_a_node_crashes_and_is_switched_on_again(cluster: Cluster, pair: Namespa
     assert pair.run("keeper", "print(open('/store/log').read())") == "before the crash"
 
 
-def restarts(space: Namespace, name: str) -> int:
-    """How often a pod's container was started again."""
-    pod = space.read_pod(name)
+def restarts(namespace: Namespace, name: str) -> int:
+    """Return how often a pod's container was restarted."""
+    pod = namespace.read_pod(name)
     assert pod is not None
     return int(pod["status"]["containerStatuses"][0]["restartCount"])

@@ -1,4 +1,4 @@
-"""The harness of the test cluster, as far as it can be seen without making one."""
+"""The harness of the test cluster, as far as it can be tested without making one."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from gantry_cluster.commands import run, wait_until
 from gantry_cluster.errors import ClusterError, CommandFailed, DeadlineExceeded
 from gantry_cluster.images import write_archive
 from gantry_cluster.journal import Journal
-from gantry_cluster.places import MODULE, Folder
-from gantry_cluster.processes import Process, child_of, start_apart
+from gantry_cluster.paths import MODULE, Folder
+from gantry_cluster.processes import Process, child_of, start_detached
 
 ENDLESS = "import signal; signal.pause()"
 
 
-def test_all_of_kubernetes_is_of_one_version() -> None:
-    """Every published part has the minor and patch of the whole: v1.34.4 stands beside v0.34.4 only."""
+def test_all_parts_of_kubernetes_have_one_version() -> None:
+    """Every published part has the minor and patch version of the whole: v1.34.4 goes only with v0.34.4."""
     text = (MODULE / "go.mod").read_text()
     replaced = dict(re.findall(r"^\t(k8s\.io/\S+) => \1 (v\S+)$", text, re.MULTILINE))
 
@@ -36,21 +36,21 @@ def test_all_of_kubernetes_is_of_one_version() -> None:
     assert set(programs.PACKAGES.values()) >= set(re.findall(r"^\t(k8s\.io/kubernetes/cmd/\S+)$", text, re.MULTILINE))
 
 
-def test_another_compiler_is_another_set_of_programs() -> None:
-    """Programs are kept under a name of everything that decides what they are."""
+def test_another_compiler_gives_another_set_of_programs() -> None:
+    """Programs are kept under a name of everything that determines them."""
     assert programs.set_name("go1.26.0") != programs.set_name("go1.26.1")
     assert programs.set_name("go1.26.0").startswith(f"{programs.kubernetes_version()}-")
 
 
 @pytest.mark.parametrize("hidden", ["/run/x", "/var/lib/x", "/var/log/x", "/proc/x", "/sys/x"])
-def test_a_folder_that_nodes_cannot_see_is_refused(hidden: str) -> None:
-    """A node has its own mounts there, so a cluster in such a place would not find its files."""
+def test_folder_that_nodes_cannot_see_is_refused(hidden: str) -> None:
+    """A node has its own mounts there, so a cluster in such a folder would not find its files."""
     with pytest.raises(ClusterError, match="every node has"):
         Folder.at(Path(hidden))
 
 
 def test_an_administrators_certificate_names_user_group_and_issuer(tmp_path: Path) -> None:
-    """Kubernetes reads who somebody is from the certificate, and nobody else can read the key."""
+    """Kubernetes reads the user from the certificate, and only the owner can read the key."""
     authority = Authority(tmp_path / "keys")
     pair = authority.issue("someone", "jane", ["system:masters"], ["10.0.0.1", "name.test"])
     certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
@@ -63,8 +63,8 @@ def test_an_administrators_certificate_names_user_group_and_issuer(tmp_path: Pat
     assert pair.key.stat().st_mode & 0o077 == 0
 
 
-def test_an_image_of_one_file_is_whole(tmp_path: Path) -> None:
-    """The archive's list leads to the configuration and the layer, and the layer holds the program, executable."""
+def test_image_of_one_file_is_complete(tmp_path: Path) -> None:
+    """The archive's list refers to the configuration and the layer, and the layer holds the executable program."""
     program = tmp_path / "program"
     program.write_bytes(b"\x7fELF")
     write_archive(tmp_path / "image.tar", "name:1", {"/program": program}, ["/program"], "x86_64")
@@ -82,7 +82,7 @@ def test_an_image_of_one_file_is_whole(tmp_path: Path) -> None:
 
 
 def claim(**fields: object) -> Object:
-    """A claim that waits for a volume on node2."""
+    """Return a claim that waits for a volume on node2."""
     return {
         "metadata": {"name": "c", "namespace": "n", "uid": "u", "annotations": {provisioner.SELECTED_NODE: "node2"}},
         "spec": {
@@ -95,8 +95,8 @@ def claim(**fields: object) -> Object:
     }
 
 
-def test_a_claim_gets_a_volume_on_its_pods_node_and_only_there(tmp_path: Path) -> None:
-    """A volume is bound to the node that was chosen and to the claim that asked; foreign claims are left alone."""
+def test_claim_gets_a_volume_only_on_the_node_of_its_pod(tmp_path: Path) -> None:
+    """A volume is bound to the node that was chosen and to its claim; claims of other classes are ignored."""
     volume = provisioner.volume_for(claim(), tmp_path / "pvc-u")["spec"]
     [term] = volume["nodeAffinity"]["required"]["nodeSelectorTerms"]
 
@@ -109,11 +109,11 @@ def test_a_claim_gets_a_volume_on_its_pods_node_and_only_there(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("policy", "by", "phase"),
-    [("Retain", "", "Released"), ("Delete", "somebody", "Released"), ("Delete", "", "Bound")],
+    [("Retain", "", "Released"), ("Delete", "another provisioner", "Released"), ("Delete", "", "Bound")],
     ids=["kept", "foreign", "used"],
 )
-def test_a_volume_that_is_used_foreign_or_to_be_kept_stays(policy: str, by: str, phase: str) -> None:
-    """Only a released volume of ours whose policy says so is taken away."""
+def test_volume_that_is_used_foreign_or_retained_stays(policy: str, by: str, phase: str) -> None:
+    """Only a released volume of ours with the policy Delete is deleted."""
 
     def volume(policy: str, by: str, phase: str) -> Object:
         annotations = {provisioner.MADE_BY: by or provisioner.PROVISIONER}
@@ -124,8 +124,8 @@ def test_a_volume_that_is_used_foreign_or_to_be_kept_stays(policy: str, by: str,
     assert provisioner.is_spent(volume("Delete", "", "Released"))
 
 
-def test_a_number_that_belongs_to_another_process_now_is_left_alone(tmp_path: Path) -> None:
-    """A process is its number and its beginning; `undo` kills the one that was written down and no other."""
+def test_reused_process_id_is_not_killed(tmp_path: Path) -> None:
+    """A process is its id and its start time; `undo` kills the recorded process and no other."""
     with subprocess.Popen([sys.executable, "-c", ENDLESS]) as child:
         real = Process.of(child.pid)
         assert real is not None
@@ -140,8 +140,8 @@ def test_a_number_that_belongs_to_another_process_now_is_left_alone(tmp_path: Pa
         assert not real.is_alive()
 
 
-def test_undo_goes_backwards_and_may_run_twice(tmp_path: Path) -> None:
-    """What was made last goes first; what is gone already is no error; then the journal is empty."""
+def test_undo_runs_backwards_and_may_run_twice(tmp_path: Path) -> None:
+    """The last change is undone first; a change that is gone already is no error; then the journal is empty."""
     journal = Journal(tmp_path)
     journal.folder(tmp_path / "outer")
     journal.folder(tmp_path / "outer" / "inner")
@@ -151,8 +151,8 @@ def test_undo_goes_backwards_and_may_run_twice(tmp_path: Path) -> None:
     assert Journal(tmp_path).undo() == []
 
 
-def test_what_cannot_be_undone_is_said_and_kept(tmp_path: Path) -> None:
-    """A change that resists stays in the journal, so that `down` can be tried again."""
+def test_change_that_cannot_be_undone_is_reported_and_kept(tmp_path: Path) -> None:
+    """A change that cannot be undone stays in the journal, so that `down` can be tried again."""
     journal = Journal(tmp_path)
     journal.folder(tmp_path / "full")
     (tmp_path / "full" / "foreign").touch()
@@ -165,8 +165,8 @@ def test_what_cannot_be_undone_is_said_and_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "full").exists()
 
 
-def test_a_journal_of_another_boot_means_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a restart of the machine numbers and settings are others', so nothing is undone."""
+def test_journal_of_another_boot_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a restart of the machine, process ids and settings have other meanings, so nothing is undone."""
     Journal(tmp_path).folder(tmp_path / "made")
     boot = tmp_path / "boot"
     boot.write_text("another\n")
@@ -176,10 +176,10 @@ def test_a_journal_of_another_boot_means_nothing(tmp_path: Path, monkeypatch: py
     assert (tmp_path / "made").exists()
 
 
-def test_a_program_started_apart_writes_a_log_and_has_its_own_session(tmp_path: Path) -> None:
-    """What is to outlive us does not end with our terminal, and what it said can be read."""
+def test_detached_program_has_its_own_session_and_log(tmp_path: Path) -> None:
+    """A program that must outlive us does not end with our terminal, and its output can be read."""
     program = f"import os, subprocess, sys; print(os.getsid(0) == os.getpid(), flush=True); {ENDLESS}"
-    pid = start_apart([sys.executable, "-c", program], tmp_path / "log")
+    pid = start_detached([sys.executable, "-c", program], tmp_path / "log")
     process = Process.of(pid)
     assert process is not None
     journal = Journal(tmp_path)
@@ -191,8 +191,8 @@ def test_a_program_started_apart_writes_a_log_and_has_its_own_session(tmp_path: 
     os.waitpid(pid, 0)
 
 
-def test_a_failing_command_is_told_with_its_words() -> None:
-    """An error names the command and what it said; one that hangs is given up."""
+def test_failing_command_is_reported_with_its_output() -> None:
+    """An error names the command and its output; a hanging command is killed."""
     with pytest.raises(CommandFailed, match="no such thing"):
         run(sys.executable, "-c", "import sys; sys.exit('no such thing')")
     with pytest.raises(DeadlineExceeded):

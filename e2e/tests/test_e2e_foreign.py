@@ -1,4 +1,4 @@
-"""Clusters that are not made by us, with stand-ins for kubectl, kind and docker: what they are told, and what stays."""
+"""Foreign clusters and kind, with stand-ins for kubectl, kind and docker that record their arguments."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gantry_cluster.choice import Choice, Kind
 from gantry_cluster.cli import commands
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.errors import ApiRefused, ClusterError, CommandFailed
-from gantry_cluster.foreign import ForeignCluster, NotOurs, opened
+from gantry_cluster.foreign import ClusterNotOwned, ForeignCluster, open_cluster
 from gantry_cluster.groups import install_operator
 from gantry_cluster.image_names import IMAGE, Images
+from gantry_cluster.namespaces import NamespaceFactory
 from gantry_cluster.pods import Namespace
-from gantry_cluster.spaces import Spaces
 
 from gantry_testing.programs import write_program
 
@@ -28,7 +28,7 @@ CHOICE = Choice(Kind.FOREIGN, "/their/kubeconfig", "east", IMAGES)
 SERVER = """
 import http.server, json, os, socketserver, sys
 ANSWERS = json.loads(os.environ["ANSWERS"])
-print(*sys.argv[1:], file=open(os.environ["TOLD"], "a"))
+print(*sys.argv[1:], file=open(os.environ["COMMANDS"], "a"))
 if "config" in sys.argv:
     print("a secret")
     sys.exit()
@@ -45,17 +45,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
     do_POST = do_GET
     def address_string(self):
-        return "nobody"
+        return "client"
     def log_message(self, *words): ...
 
 path = next(word for word in sys.argv if word.startswith("--unix-socket=")).partition("=")[2]
 socketserver.ThreadingUnixStreamServer(path, Handler).serve_forever()
 """
-"""Of `kubectl proxy`."""
+"""The stand-in for `kubectl proxy`."""
 
 RECORDER = """
 import os, sys
-print(os.path.basename(sys.argv[0]), *sys.argv[1:], file=open(os.environ["TOLD"], "a"))
+print(os.path.basename(sys.argv[0]), *sys.argv[1:], file=open(os.environ["COMMANDS"], "a"))
 if sys.argv[1:3] == ["get", "clusters"]:
     print(os.environ.get("CLUSTERS", "No kind clusters found."))
 if sys.argv[1:3] == ["get", "nodes"]:
@@ -65,18 +65,18 @@ if sys.argv[1:3] == os.environ.get("FAILS", "").split():
 """
 
 READY: dict[str, Object] = {"/readyz": {}, "/api/v1/nodes": {"items": []}}
-Told = Callable[[], list[str]]
+CommandReader = Callable[[], list[str]]
 
 
 def program(folder: Path, name: str, text: str) -> None:
-    """A stand-in."""
+    """Write an executable stand-in for a program."""
     write_program(folder / name, text)
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
-    """Stand-ins that are found instead of the real ones; what they were told."""
-    folder, file = tmp_path / "bin", tmp_path / "told"
+def read_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandReader:
+    """Put stand-ins on PATH; return a function that reads the recorded command lines."""
+    folder, file = tmp_path / "bin", tmp_path / "commands"
     folder.mkdir()
     file.touch()
     program(folder, "kubectl", SERVER)
@@ -86,7 +86,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
     for name in ("KUBECTL", "HELM"):
         monkeypatch.setenv(f"GANTRY_{name}", str(folder / name.lower()))
     monkeypatch.delenv(kind.PROVIDER, raising=False)
-    monkeypatch.setenv("TOLD", str(file))
+    monkeypatch.setenv("COMMANDS", str(file))
     monkeypatch.setenv("ANSWERS", json.dumps(READY))
     return lambda: file.read_text().splitlines()
 
@@ -94,84 +94,88 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
 # -- a kubeconfig --------------------------------------------------------------------------------------------------
 
 
-def test_a_kubeconfig_is_used_as_its_context_says_and_not_left_lying(told: Told) -> None:
-    """Whatever way to be somebody it holds; the copy is for us alone, and gone in the end."""
-    with opened(CHOICE) as cluster:
+def test_kubeconfig_is_reduced_to_its_context_in_a_temporary_copy(read_commands: CommandReader) -> None:
+    """The copy keeps every way to authenticate, is readable only for us, and is removed at the end."""
+    with open_cluster(CHOICE) as cluster:
         file = cluster.folder.kubeconfig
         assert (file.read_text(), file.stat().st_mode & 0o077) == ("a secret\n", 0)
         assert file.parent.stat().st_mode & 0o077 == 0
         assert cluster.api.is_ready()
 
     assert not file.parent.exists()
-    assert told()[0] == "--kubeconfig=/their/kubeconfig config view --raw --flatten --minify --context=east"
+    assert read_commands()[0] == "--kubeconfig=/their/kubeconfig config view --raw --flatten --minify --context=east"
 
 
-def test_a_cluster_that_cannot_be_reached_is_told_with_the_words_of_kubectl(
-    told: Told, monkeypatch: pytest.MonkeyPatch
+def test_unreachable_cluster_is_reported_with_the_output_of_kubectl(
+    read_commands: CommandReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One sentence, and no secret in it."""
+    """The error is one sentence without secrets."""
     monkeypatch.setenv("ANSWERS", "{}")
 
-    with pytest.raises(ClusterError, match="no route to host") as fault, opened(CHOICE):
+    with pytest.raises(ClusterError, match="no route to host") as fault, open_cluster(CHOICE):
         pass
 
     assert "secret" not in str(fault.value)
 
 
-def test_what_cannot_be_done_to_nodes_of_others_is_refused(told: Told, tmp_path: Path) -> None:
-    """Also when a test has not said what it needs."""
-    with opened(CHOICE) as cluster:
-        with pytest.raises(NotOurs, match="cluster_can"):
+def test_faults_of_foreign_nodes_are_refused(read_commands: CommandReader, tmp_path: Path) -> None:
+    """They are also refused if a test has not declared what it needs."""
+    with open_cluster(CHOICE) as cluster:
+        with pytest.raises(ClusterNotOwned, match="cluster_can"):
             cluster.machines["node1"]
-        with pytest.raises(NotOurs):
+        with pytest.raises(ClusterNotOwned):
             cluster.load_image(tmp_path / "image.tar")
-        with pytest.raises(NotOurs):
+        with pytest.raises(ClusterNotOwned):
             cluster.name_image(IMAGE, "gantry:next")
-        assert cluster.give_operator(None) == IMAGES
+        assert cluster.provide_images(None) == IMAGES
 
 
 @pytest.mark.parametrize("there", foreign.OURS)
-def test_a_cluster_with_an_operator_is_left_alone(told: Told, there: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Taking away what these tests install would take away somebody's groups; an empty cluster is taken (the twin)."""
-    with opened(CHOICE) as cluster:
+def test_cluster_with_an_operator_is_refused(
+    read_commands: CommandReader, there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Removing what these tests install would delete groups of others; an empty cluster is accepted (the twin)."""
+    with open_cluster(CHOICE) as cluster:
         cluster.refuse_if_used()
     monkeypatch.setenv("ANSWERS", json.dumps(READY | {there: {"kind": "Something"}}))
 
-    with opened(CHOICE) as cluster, pytest.raises(NotOurs, match="is there already"):
+    with open_cluster(CHOICE) as cluster, pytest.raises(ClusterNotOwned, match="exists already"):
         cluster.refuse_if_used()
 
 
-def test_a_namespace_that_was_there_is_not_ended_with_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has a name that a test wants, and is somebody's; one that a test has made is ended (the twin)."""
+def test_existing_namespace_is_not_deleted_after_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A namespace that existed before belongs to others; one that a test has made is deleted (the twin)."""
     ended: list[str] = []
     taken = {"theirs"}
 
-    def make(space: Namespace) -> Namespace:
-        if space.name in taken:
-            raise ApiRefused(409, "AlreadyExists", space.name)
-        return space
+    def make(namespace: Namespace) -> Namespace:
+        if namespace.name in taken:
+            raise ApiRefused(409, "AlreadyExists", namespace.name)
+        return namespace
 
     monkeypatch.setattr(Namespace, "make", make)
     monkeypatch.setattr(Cluster, "kubectl", lambda cluster, *words: ended.append(words[2]))
-    monkeypatch.setattr("gantry_cluster.spaces.is_gone", lambda space: True)
-    spaces = Spaces(object.__new__(Cluster))
+    monkeypatch.setattr("gantry_cluster.namespaces.is_gone", lambda namespace: True)
+    namespaces = NamespaceFactory(object.__new__(Cluster))
 
-    spaces.make("ours")
+    namespaces.make("ours")
     with pytest.raises(ApiRefused):
-        spaces.make("theirs")
-    spaces.end()
+        namespaces.make("theirs")
+    namespaces.end()
 
     assert ended == ["ours"]
 
 
-def test_the_chart_is_told_the_images_as_words(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tag may look like a number, and the chart takes none."""
+def test_images_are_passed_to_the_chart_as_strings(
+    read_commands: CommandReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tag may look like a number, which the chart would refuse."""
     monkeypatch.setenv("ANSWERS", json.dumps(READY | {foreign.OURS[0]: {"kind": "Namespace"}}))
 
-    with opened(CHOICE) as cluster:
+    with open_cluster(CHOICE) as cluster:
         install_operator(cluster, None)
 
-    [line] = [line for line in told() if line.startswith("helm ")]
+    [line] = [line for line in read_commands() if line.startswith("helm ")]
     for value in IMAGES.chart_values():
         assert f" --set-string {value}" in line
 
@@ -181,17 +185,19 @@ def test_the_chart_is_told_the_images_as_words(told: Told, monkeypatch: pytest.M
 
 @pytest.fixture
 def archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Images that are built."""
-    monkeypatch.setattr("gantry_cluster.our_images.OurImage.fresh", lambda image: tmp_path / image.archive)
+    """Archives in place of built images."""
+    monkeypatch.setattr("gantry_cluster.our_images.OurImage.build_if_stale", lambda image: tmp_path / image.archive)
 
 
-def test_kind_makes_a_cluster_gives_it_our_images_and_deletes_it(told: Told, tmp_path: Path, archives: None) -> None:
-    """On every node, by names that are versions."""
-    with kind.made(Choice(Kind.IN_CONTAINERS), lambda text: None) as made:
+def test_kind_cluster_gets_our_images_and_is_deleted(
+    read_commands: CommandReader, tmp_path: Path, archives: None
+) -> None:
+    """Every node gets the images under names with versions."""
+    with kind.made_cluster(Choice(Kind.IN_CONTAINERS), lambda text: None) as made:
         assert made.images == Images("localhost/gantry:e2e", "localhost/gantry-operator:e2e", policy="Never")
-        assert not any("delete" in line for line in told())
+        assert not any("delete" in line for line in read_commands())
 
-    lines = told()
+    lines = read_commands()
     assert lines[1].startswith(f"kind create cluster --name gantry-e2e --config {kind.CONFIG} --kubeconfig ")
     assert f"kind load image-archive {tmp_path}/gantry.tar --name gantry-e2e" in lines
     assert f"kind load image-archive {tmp_path}/gantry-operator.tar --name gantry-e2e" in lines
@@ -200,56 +206,62 @@ def test_kind_makes_a_cluster_gives_it_our_images_and_deletes_it(told: Told, tmp
     assert lines[-1].startswith("kind delete cluster --name gantry-e2e")
 
 
-def test_kind_is_given_images_that_docker_has(told: Told) -> None:
-    """Where they are named, nothing is built."""
-    with kind.made(Choice(Kind.IN_CONTAINERS, images=IMAGES), lambda text: None) as made:
+def test_named_images_of_docker_are_loaded_into_kind(read_commands: CommandReader) -> None:
+    """If images are named, nothing is built."""
+    with kind.made_cluster(Choice(Kind.IN_CONTAINERS, images=IMAGES), lambda text: None) as made:
         assert made.images == IMAGES
 
-    assert f"kind load docker-image {IMAGES.broker} {IMAGES.operator} --name gantry-e2e" in told()
+    assert f"kind load docker-image {IMAGES.broker} {IMAGES.operator} --name gantry-e2e" in read_commands()
 
 
 @pytest.mark.parametrize("fails", ["create cluster", "load image-archive"])
-def test_half_a_cluster_is_deleted_too(told: Told, archives: None, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever fails on the way."""
+def test_incomplete_kind_cluster_is_deleted(
+    read_commands: CommandReader, archives: None, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster is deleted after a failure of any step."""
     monkeypatch.setenv("FAILS", fails)
 
-    with pytest.raises(CommandFailed, match="no space"), kind.made(Choice(Kind.IN_CONTAINERS), lambda text: None):
+    choice = Choice(Kind.IN_CONTAINERS)
+    with pytest.raises(CommandFailed, match="no space"), kind.made_cluster(choice, lambda text: None):
         pass
 
-    assert told()[-1].startswith("kind delete cluster --name gantry-e2e")
+    assert read_commands()[-1].startswith("kind delete cluster --name gantry-e2e")
 
 
-def test_a_cluster_of_that_name_is_left_alone(told: Told, archives: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is somebody's: refused, and not deleted."""
+def test_existing_kind_cluster_is_refused(
+    read_commands: CommandReader, archives: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster with our name may belong to others: it is refused and not deleted."""
     monkeypatch.setenv("CLUSTERS", "other\ngantry-e2e")
 
-    with pytest.raises(ClusterError, match="there already"), kind.made(Choice(Kind.IN_CONTAINERS), lambda text: None):
+    choice = Choice(Kind.IN_CONTAINERS)
+    with pytest.raises(ClusterError, match="exists already"), kind.made_cluster(choice, lambda text: None):
         pass
 
-    assert told() == ["kind get clusters"]
+    assert read_commands() == ["kind get clusters"]
 
 
-def test_nodes_of_kind_get_a_new_name_for_an_image(told: Told) -> None:
-    """As a new version of it; what tests call our image is what the cluster calls it."""
+def test_image_on_kind_nodes_gets_another_name(read_commands: CommandReader) -> None:
+    """The tests' name of our image is replaced by the cluster's name of it."""
     kind.name_image(["one"], IMAGES.broker, "localhost/gantry:next")
 
     tag = f"ctr --namespace=k8s.io images tag --force {IMAGES.broker} localhost/gantry:next"
-    assert told() == [f"docker exec one {tag}"]
+    assert read_commands() == [f"docker exec one {tag}"]
 
 
 # -- the command ---------------------------------------------------------------------------------------------------
 
 
-def test_its_help_teaches_all_three() -> None:
-    """With what each needs, and what happens to a test that needs more."""
-    said = CliRunner().invoke(commands, ["groups", "--help"]).output
+def test_help_describes_all_three_clusters() -> None:
+    """It lists the requirements of each, and what happens to a test that needs more."""
+    help_text = CliRunner().invoke(commands, ["groups", "--help"]).output
 
     for word in ("scripts/e2e --kind", "scripts/e2e --kubeconfig FILE", "three nodes in namespaces", "skipped"):
-        assert word in said
+        assert word in help_text
 
 
-def test_what_is_not_an_option_of_ours_goes_to_pytest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In its order, with the cluster that was chosen."""
+def test_other_arguments_are_passed_to_pytest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They keep their order, and the chosen cluster is passed too."""
     seen: list[tuple[Choice, tuple[str, ...]]] = []
 
     def run_on(choice: Choice, words: tuple[str, ...], say: object) -> int:
@@ -267,11 +279,11 @@ def test_what_is_not_an_option_of_ours_goes_to_pytest(tmp_path: Path, monkeypatc
     assert seen == [(Choice(Kind.FOREIGN, str(file), "", IMAGES), ("-k", "deleted and pod", "-x", "--durations=5"))]
 
 
-def test_a_cluster_that_cannot_carry_groups_is_refused_before_any_test(
-    told: Told, monkeypatch: pytest.MonkeyPatch
+def test_unsuitable_cluster_is_refused_before_any_test(
+    read_commands: CommandReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what is missing there."""
-    monkeypatch.setattr(ForeignCluster, "lacks", lambda cluster: {"run_groups": "2 nodes take pods"})
+    """The error names what is missing."""
+    monkeypatch.setattr(ForeignCluster, "find_missing", lambda cluster: {"run_groups": "2 nodes accept pods"})
 
     with pytest.raises(ClusterError, match="2 nodes"):
         group_tests.run_on(CHOICE, (), lambda text: None)

@@ -1,4 +1,4 @@
-"""A cluster of somebody else, as far as an API server without nodes is one: with the real kubectl and a token."""
+"""A foreign cluster with the real kubectl and a token, as far as an API server without nodes can be one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gantry_cluster.api import Object
 from gantry_cluster.capabilities import DEFAULT_CLASS, Capability
 from gantry_cluster.choice import Choice, Kind
 from gantry_cluster.errors import ClusterError
-from gantry_cluster.foreign import ForeignCluster, NotOurs, opened
+from gantry_cluster.foreign import ClusterNotOwned, ForeignCluster, open_cluster
 from gantry_cluster.image_names import Images
 
 from gantry_testing.programs import kubernetes_program
@@ -27,20 +27,20 @@ NODES = "/api/v1/nodes"
 
 
 def has_kubectl() -> bool:
-    """Where tests of clusters look for it."""
+    """Return whether kubectl is where tests of clusters search it."""
     return kubernetes_program("kubectl") is not None or shutil.which("kubectl") is not None
 
 
 @pytest.fixture(scope="module")
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """One for all of these."""
+    """An API server for all of these tests."""
     with api_server(tmp_path_factory.mktemp("server")) as made:
         yield made
 
 
 @pytest.fixture
 def choice(request: pytest.FixtureRequest, server: ApiServer, tmp_path: Path) -> Choice:
-    """A kubeconfig whose current context leads nowhere, and another one in it to the server."""
+    """A kubeconfig whose current context is invalid, with another context for the server."""
     demand(request.node, [KUBECTL])
     clusters = {"here": server.url, "nowhere": "https://127.0.0.1:1"}
     document = {
@@ -58,7 +58,7 @@ def choice(request: pytest.FixtureRequest, server: ApiServer, tmp_path: Path) ->
 
 
 def add_node(cluster: ForeignCluster, name: str) -> None:
-    """One that says of itself that it is ready; nobody looks."""
+    """Create a node that reports itself ready; there is no kubelet."""
     cluster.api.create(NODES, {"metadata": {"name": name}})
     cluster.api.merge(f"{NODES}/{name}", {"spec": {"taints": None}})
     status: Object = {
@@ -70,10 +70,10 @@ def add_node(cluster: ForeignCluster, name: str) -> None:
     cluster.api.merge(f"{NODES}/{name}/status", {"status": status})
 
 
-def test_a_look_at_it_says_what_it_lacks(choice: Choice) -> None:
-    """First everything; then, with nodes and a class of storage, only what nobody can pretend."""
-    with opened(choice) as cluster:
-        assert set(cluster.lacks()) == {Capability.RUN_GROUPS, Capability.HUGE_PAGES, Capability.REACH_NODES}
+def test_missing_capabilities_are_reported(choice: Choice) -> None:
+    """At first everything is missing; with nodes and a storage class, only what the API cannot pretend."""
+    with open_cluster(choice) as cluster:
+        assert set(cluster.find_missing()) == {Capability.RUN_GROUPS, Capability.HUGE_PAGES, Capability.REACH_NODES}
 
         for name in ("a", "b", "c"):
             add_node(cluster, name)
@@ -82,26 +82,26 @@ def test_a_look_at_it_says_what_it_lacks(choice: Choice) -> None:
         cluster.api.create("/apis/storage.k8s.io/v1/storageclasses", disk)
 
         assert cluster.nodes == ["a", "b", "c"]
-        assert set(cluster.lacks()) == {Capability.REACH_NODES}
+        assert set(cluster.find_missing()) == {Capability.REACH_NODES}
         assert "gantry" not in cluster.kubectl("get", "namespaces")
 
 
-def test_another_context_is_another_cluster(choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin of all of these: the current context of the same file leads nowhere, and that is said."""
+def test_context_selects_the_cluster(choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin of all these tests: the current context of the same file is invalid, which is reported."""
     monkeypatch.setattr("gantry_cluster.foreign.ANSWER_SECONDS_MAX", 1.0)
 
     with (
         pytest.raises(ClusterError, match="cannot be reached"),
-        opened(Choice(Kind.FOREIGN, choice.kubeconfig, "", IMAGES)),
+        open_cluster(Choice(Kind.FOREIGN, choice.kubeconfig, "", IMAGES)),
     ):
         pass
 
 
-def test_the_operators_namespace_is_seen(choice: Choice) -> None:
-    """Whoever has one has an operator: the tests stay away."""
-    with opened(choice) as cluster:
+def test_namespace_of_the_operator_is_detected(choice: Choice) -> None:
+    """A cluster with this namespace has an operator and is refused."""
+    with open_cluster(choice) as cluster:
         cluster.refuse_if_used()
         cluster.api.create("/api/v1/namespaces", {"metadata": {"name": "gantry-system"}})
 
-        with pytest.raises(NotOurs, match="gantry-system"):
+        with pytest.raises(ClusterNotOwned, match="gantry-system"):
             cluster.refuse_if_used()

@@ -1,6 +1,6 @@
-"""Sidecars asked from outside of a cluster: what the operator asks comes to the pod that has the address now.
+"""Requests to sidecars from outside of a cluster reach the pod that has the address now.
 
-`kubectl` is a small program here that says what kubectl says, and carries bytes as it does.
+`kubectl` is a small program here that prints and forwards as kubectl does.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from gantry_cluster.cluster import Cluster
 from gantry_cluster.forwards import ForwardedSidecars
 from gantry_cluster.pods import Namespace
 
-from gantry_operator.errors import SidecarSilent
+from gantry_operator.errors import SidecarUnavailable
 from gantry_operator.sidecars import Peer
-from gantry_status.orders import AskPromise
+from gantry_status.orders import PromiseRequest
 from gantry_testing.http_server import application, http_server
 from gantry_testing.programs import write_program
 
@@ -62,21 +62,21 @@ class Scene:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.pods: list[dict[str, Any]] = []
-        self.heard: list[tuple[str, str, str]] = []
-        """Pod, path and who asks."""
+        self.requests: list[tuple[str, str, str]] = []
+        """Pod, path and token of each request."""
 
         kubectl = folder / "kubectl"
         write_program(kubectl, KUBECTL)
         api = SimpleNamespace(items=lambda path: self.pods)
         known = SimpleNamespace(api=api, programs={"kubectl": kubectl}, folder=SimpleNamespace(kubeconfig=folder / "k"))
-        self.space = Namespace(cast(Cluster, known), "runner")
+        self.namespace = Namespace(cast(Cluster, known), "runner")
 
     @asynccontextmanager
     async def pod(self, name: str, phase: str = "Running") -> AsyncIterator[None]:
-        """One at the address, while this is entered."""
+        """Run a pod at the address for the duration of the context."""
 
         async def answer(request: web.Request) -> web.Response:
-            self.heard.append((name, request.path, request.headers["Authorization"]))
+            self.requests.append((name, request.path, request.headers["Authorization"]))
             return web.json_response({"role": "MASTER", "epoch": 1, "pod": name})
 
         async with http_server(application(answer)) as port:
@@ -90,40 +90,40 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    monkeypatch.setattr(forwards, "LOOK_SECONDS", 60.0)  # the machine may be busy
+    monkeypatch.setattr(forwards, "STATUS_TIMEOUT_S", 60.0)  # the machine may be busy
     return Scene(tmp_path)
 
 
-async def test_what_is_asked_comes_to_the_pod_with_the_address(scene: Scene) -> None:
-    """Looks and orders, with the group's token; a pod that has ended there is not meant."""
+async def test_request_reaches_the_pod_with_the_address(scene: Scene) -> None:
+    """Status requests and orders carry the group's token; a pod that has ended at the address is ignored."""
     scene.pods.append({"metadata": {"name": "ended"}, "status": {"phase": "Succeeded", "podIP": ADDRESS}})
-    async with scene.pod("orders-0-master-0"), ForwardedSidecars(scene.space) as sidecars:
-        said = await sidecars.status(PEER)
-        await sidecars.order(PEER, AskPromise(epoch=2))
+    async with scene.pod("orders-0-master-0"), ForwardedSidecars(scene.namespace) as sidecars:
+        found_status = await sidecars.status(PEER)
+        await sidecars.order(PEER, PromiseRequest(epoch=2))
 
-    assert said["pod"] == "orders-0-master-0"
-    assert [path for _, path, _ in scene.heard] == ["/v1/role/now", "/v1/role/promise"]
-    assert {token for _, _, token in scene.heard} == {f"Bearer {PEER.token}"}
+    assert found_status["pod"] == "orders-0-master-0"
+    assert [path for _, path, _ in scene.requests] == ["/v1/role/now", "/v1/role/promise"]
+    assert {token for _, _, token in scene.requests} == {f"Bearer {PEER.token}"}
 
 
-async def test_the_next_pod_with_the_address_is_found(scene: Scene) -> None:
-    """The way to one that is gone is given up with the first question that nobody answers."""
-    async with ForwardedSidecars(scene.space) as sidecars:
+async def test_next_pod_with_the_address_is_found(scene: Scene) -> None:
+    """The forward to a pod that is gone is ended after the first request without an answer."""
+    async with ForwardedSidecars(scene.namespace) as sidecars:
         async with scene.pod("first"):
             assert (await sidecars.status(PEER))["pod"] == "first"
-        with pytest.raises(SidecarSilent):
+        with pytest.raises(SidecarUnavailable):
             await sidecars.status(PEER)
         async with scene.pod("second"):
             assert (await sidecars.status(PEER))["pod"] == "second"
         (scene.folder / "pod-first").unlink()
 
 
-async def test_where_no_pod_is_nobody_answers(scene: Scene) -> None:
-    """An address that is nobody's, and a pod to which kubectl finds no way, are silent, and no way is left open."""
-    async with ForwardedSidecars(scene.space) as sidecars:
-        with pytest.raises(SidecarSilent, match=r"10\.244\.1\.7 is the address of \[\]"):
+async def test_address_without_a_pod_is_unavailable(scene: Scene) -> None:
+    """An unknown address, and a pod to which kubectl cannot forward, raise an error and leave no forward."""
+    async with ForwardedSidecars(scene.namespace) as sidecars:
+        with pytest.raises(SidecarUnavailable, match=r"10\.244\.1\.7 is the address of \[\]"):
             await sidecars.status(PEER)
         scene.pods.append({"metadata": {"name": "unborn"}, "status": {"phase": "Running", "podIP": ADDRESS}})
-        with pytest.raises(SidecarSilent, match="pod is not running"):
+        with pytest.raises(SidecarUnavailable, match="pod is not running"):
             await sidecars.status(PEER)
         assert sidecars._forwards == {}

@@ -1,4 +1,4 @@
-"""Two operators, of which one acts: either may go, and both may become others, while clients of groups go on."""
+"""Two operators, of which one leads: either may end, and both may be upgraded, while clients of groups work on."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import ApiRefused
 from gantry_cluster.faults import kill_container
 from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, OPERATOR_CONTAINER, leader
-from gantry_cluster.group_life import runs
+from gantry_cluster.group_life import pod_runs
 from gantry_cluster.groups import CHART, OPERATOR, SYSTEM, Group
 from gantry_cluster.image_names import parse_name
+from gantry_cluster.namespaces import NamespaceFactory
 from gantry_cluster.pods import Namespace
-from gantry_cluster.spaces import Spaces
 from gantry_cluster.specs import SMALL
-from gantry_cluster.trial import under_load
+from gantry_cluster.trial import run_fault_under_load
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 REPLICAS = 2
 NEXT = "next"
 UPGRADE_SECONDS_MAX = 5.0
-"""Of clients, while both operators become others, twice, and a role is moved by each."""
+"""The limit of the interruption while both operators are upgraded twice, and each moves a role."""
 GIVEN_BACK_SECONDS_MAX = 15.0
-"""From the deletion of the operator that acts, until the other one has moved a role."""
+"""The limit from the deletion of the leading operator until the other one has moved a role."""
 KILLED_SECONDS_MAX = 60.0
-"""Of clients, where a master's pod goes together with the operator that acts, whose Lease has to run out first."""
+"""The limit if a master's pod is killed together with the leading operator, whose Lease has to expire first."""
 
 
 def operators(cluster: Cluster) -> list[Object]:
-    """Their pods, but those on their way out."""
+    """Return the operators' pods that are not being deleted."""
     label = f"app.kubernetes.io%2Fname%3D{OPERATOR}"
     found = cluster.api.items(f"/api/v1/namespaces/{SYSTEM}/pods?labelSelector={label}")
     return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
 
 def acting(cluster: Cluster) -> str:
-    """The pod of the operator that acts now, if there is one that says so."""
+    """Return the pod of the leading operator, if there is one."""
     try:
         return leader(cluster)
     except (ApiRefused, KeyError):
@@ -48,7 +48,7 @@ def acting(cluster: Cluster) -> str:
 
 
 def wait_acting(cluster: Cluster, image: str) -> None:
-    """Until only operators of this image are there, and one of them acts."""
+    """Wait until only operators of this image exist, and one of them leads."""
 
     def is_so() -> bool:
         pods = {pod["metadata"]["name"]: pod["spec"]["containers"][0]["image"] for pod in operators(cluster)}
@@ -58,7 +58,7 @@ def wait_acting(cluster: Cluster, image: str) -> None:
 
 
 def promote(group: Group, name: str) -> float:
-    """Have the role move, which nobody but an operator that acts does; how long that took."""
+    """Order a switchover, which only a leading operator executes; return how long it took."""
     [before], started = group.masters(), time.monotonic()
     group.annotate("gantry.dev/promote", f"0@{name}")
     wait_until("another master", lambda: group.masters() not in ([before], ["-"], [""]), NOTICED_SECONDS_MAX)
@@ -66,13 +66,15 @@ def promote(group: Group, name: str) -> float:
 
 
 @pytest.mark.cluster_can(Capability.GIVE_IMAGES)
-def test_operators_are_upgraded_and_taken_back_while_clients_go_on(spaces: Spaces, operated: Cluster) -> None:
-    """`helm upgrade` to another tag, and `helm rollback`: no pod of a group is touched, and each does its work."""
+def test_operators_are_upgraded_and_rolled_back_without_interrupting_clients(
+    namespaces: NamespaceFactory, operated: Cluster
+) -> None:
+    """`helm upgrade` to another tag, and `helm rollback`: no pod of a group is touched, and both operators work."""
     [old] = {pod["spec"]["containers"][0]["image"] for pod in operators(operated)}
     new = f"{parse_name(old)[0]}:{NEXT}"
     operated.name_image(old, new)
-    group = spaces.group("upgraded", SMALL)
-    before = runs(group)
+    group = namespaces.group("upgraded", SMALL)
+    before = pod_runs(group)
     words = ("--namespace", SYSTEM, "--wait", "--timeout", "110s")
 
     def upgrade() -> None:
@@ -86,14 +88,14 @@ def test_operators_are_upgraded_and_taken_back_while_clients_go_on(spaces: Space
         wait_acting(operated, old)
         print(f"a role moved by the old operator in {promote(group, 'back'):.1f} s")
 
-    under_load(group, "operators upgraded", upgrade).demand(UPGRADE_SECONDS_MAX)
-    assert runs(group) == before, "no pod was made anew, and no container started again"
+    run_fault_under_load(group, "operators upgraded", upgrade).demand(UPGRADE_SECONDS_MAX)
+    assert pod_runs(group) == before, "no pod was replaced, and no container restarted"
 
 
 @pytest.mark.cluster_can(Capability.ENTER_CONTAINERS)
-def test_either_operator_may_go(spaces: Spaces, operated: Cluster) -> None:
-    """The one that acts is deleted, and gives its Lease back; then one is killed, and its Lease runs out."""
-    group = spaces.group("either", SMALL)
+def test_group_survives_the_end_of_either_operator(namespaces: NamespaceFactory, operated: Cluster) -> None:
+    """The leading one is deleted, and releases its Lease; then one is killed, and its Lease expires."""
+    group = namespaces.group("either", SMALL)
     system = Namespace(operated, SYSTEM)
 
     def lose_both() -> None:
@@ -107,9 +109,9 @@ def test_either_operator_may_go(spaces: Spaces, operated: Cluster) -> None:
         [master], second = group.masters(), leader(operated)
         assert second != first
         kill_container(system, second, OPERATOR_CONTAINER)
-        group.replace_pod(master)  # stopped in order, it has its role again from its sidecar, whoever decides
+        group.replace_pod(master)  # after a clean stop it regains its role from its sidecar, without the operator
         group.wait_healthy()
         print(f"a role moved in {promote(group, 'last'):.1f} s; {second} acted, and {acting(operated)} does now")
 
-    under_load(group, "either operator gone", lose_both).demand(KILLED_SECONDS_MAX)
+    run_fault_under_load(group, "either operator gone", lose_both).demand(KILLED_SECONDS_MAX)
     wait_until("both operators", lambda: len(operators(operated)) == REPLICAS, NOTICED_SECONDS_MAX)

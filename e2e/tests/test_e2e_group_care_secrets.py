@@ -1,6 +1,6 @@
-"""Groups with TLS and accounts: clients that have both come in and nobody else does, also while either is replaced.
+"""Groups with TLS and accounts: only clients that have both are served, also while either is replaced.
 
-Kubernetes brings a Secret into pods that run when it gets to it, within about a minute; that is waited for as it comes.
+Kubernetes updates a Secret in running pods with a delay of up to about a minute, for which the tests wait.
 """
 
 from __future__ import annotations
@@ -15,20 +15,28 @@ from gantry_cluster.api import Object
 from gantry_cluster.capabilities import Capability
 from gantry_cluster.commands import wait_until
 from gantry_cluster.group_faults import NOTICED_SECONDS_MAX
-from gantry_cluster.group_life import runs
-from gantry_cluster.group_secrets import GOOD, accounts, answers, credentials, put_secret, shown, wait_all
-from gantry_cluster.groups import Entry, Group
-from gantry_cluster.spaces import GROUP, Spaces
+from gantry_cluster.group_life import pod_runs
+from gantry_cluster.group_secrets import (
+    GOOD,
+    accounts,
+    credentials,
+    probe_answers,
+    put_secret,
+    served_certificates,
+    wait_all,
+)
+from gantry_cluster.groups import ClientSecrets, Group
+from gantry_cluster.namespaces import GROUP, NamespaceFactory
 from gantry_cluster.specs import SMALL
-from gantry_cluster.trial import under_load
+from gantry_cluster.trial import run_fault_under_load
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 POD_SECONDS_MAX = 30.0
 REPLACED_SECONDS_MAX = 5.0
-"""Of clients, while certificates and accounts are replaced, and the role moves with the new ones."""
+"""The limit of the interruption while certificates and accounts are replaced, and the role moves with the new ones."""
 TAKEN_SECONDS_MAX = 150.0
-"""From a Secret's edit until every server goes by it."""
+"""The limit from a Secret's edit until every server uses it."""
 
 CERTIFICATES, ACCOUNTS, APPLICATION = "certificates", "accounts", "application"
 OWN, OWN_NEXT, CLIENTS = (
@@ -40,14 +48,14 @@ SECURED: Object = SMALL | {"access": {"tlsSecret": CERTIFICATES, "aclSecret": AC
 
 
 class Certificate(NamedTuple):
-    """A new one, as a Secret has it."""
+    """A new certificate as the data of a Secret."""
 
     data: dict[str, bytes]
     fingerprint: str
 
 
 def certificate(authority: trustme.CA) -> Certificate:
-    """It is for no address: nobody compares those in a group."""
+    """Issue a certificate without addresses, because a group does not verify them."""
     issued = authority.issue_cert("gantry")
     chain = [part.bytes() for part in issued.cert_chain_pems]
     data = {"tls.crt": b"".join(chain), "tls.key": issued.private_key_pem.bytes(), "ca.crt": authority.cert_pem.bytes()}
@@ -57,60 +65,64 @@ def certificate(authority: trustme.CA) -> Certificate:
 class Scene:
     """A group with both, its authority, and a client that has an account."""
 
-    def __init__(self, spaces: Spaces, name: str) -> None:
+    def __init__(self, namespaces: NamespaceFactory, name: str) -> None:
         self.authority = trustme.CA()
-        space = spaces.make(name)
+        namespace = namespaces.make(name)
         self.first = certificate(self.authority)
-        put_secret(space, CERTIFICATES, self.first.data)
-        put_secret(space, ACCOUNTS, accounts(OWN, CLIENTS))
-        put_secret(space, APPLICATION, {"credentials": credentials(CLIENTS)})
-        group = Group(space, GROUP, Entry(authority=CERTIFICATES, account=APPLICATION))
-        self.group = spaces.begin(group, SECURED)
+        put_secret(namespace, CERTIFICATES, self.first.data)
+        put_secret(namespace, ACCOUNTS, accounts(OWN, CLIENTS))
+        put_secret(namespace, APPLICATION, {"credentials": credentials(CLIENTS)})
+        group = Group(namespace, GROUP, ClientSecrets(authority=CERTIFICATES, account=APPLICATION))
+        self.group = namespaces.begin(group, SECURED)
 
-    def answers(self, account: tuple[str, str] | None, *, is_tls: bool = True) -> set[str]:
-        """How all servers together answer somebody."""
+    def probe_answers(self, account: tuple[str, str] | None, *, is_tls: bool = True) -> set[str]:
+        """Return the set of answers of all servers to an account."""
         authority = self.authority.cert_pem.bytes().decode() if is_tls else ""
-        return set(answers(self.group, account, authority).values())
+        return set(probe_answers(self.group, account, authority).values())
 
 
-def test_clients_with_tls_and_an_account_lose_nothing_and_nobody_else_comes_in(spaces: Spaces) -> None:
-    """Plain text ends at the first byte, and who has no account is refused, by brokers and name servers alike."""
-    scene = Scene(spaces, "secured")
+def test_clients_with_tls_and_an_account_lose_nothing_and_others_are_refused(namespaces: NamespaceFactory) -> None:
+    """Plain text is closed at the first byte, and clients without an account are refused, by brokers and name servers
+    alike.
+    """
+    scene = Scene(namespaces, "secured")
     [master] = scene.group.masters()
-    assert scene.answers(CLIENTS) == {GOOD}
-    assert GOOD not in scene.answers(None)
-    assert scene.answers(CLIENTS, is_tls=False) == {"closed"}
+    assert scene.probe_answers(CLIENTS) == {GOOD}
+    assert GOOD not in scene.probe_answers(None)
+    assert scene.probe_answers(CLIENTS, is_tls=False) == {"closed"}
 
-    outcome = under_load(
+    outcome = run_fault_under_load(
         scene.group, "secured pod deleted", lambda: print(f"back in {scene.group.replace_pod(master):.1f} s")
     )
 
     outcome.demand(POD_SECONDS_MAX)
 
 
-def test_certificates_and_accounts_are_replaced_without_a_restart(spaces: Spaces) -> None:
-    """Brokers have another account afterwards, their old one is refused, and slaves follow with the new keys."""
-    scene = Scene(spaces, "renewed")
-    group, before = scene.group, runs(scene.group)
+def test_certificates_and_accounts_are_replaced_without_a_restart(namespaces: NamespaceFactory) -> None:
+    """Brokers use another account afterwards, their old one is refused, and slaves follow with the new keys."""
+    scene = Scene(namespaces, "renewed")
+    group, before = scene.group, pod_runs(scene.group)
     second = certificate(scene.authority)
     pods = [*group.brokers(), *group.name_servers()]
-    assert shown(group) == {pod: {scene.first.fingerprint} for pod in pods}
+    assert served_certificates(group) == {pod: {scene.first.fingerprint} for pod in pods}
 
     def replace() -> None:
-        put_secret(group.space, CERTIFICATES, second.data)
-        put_secret(group.space, ACCOUNTS, accounts(OWN_NEXT, OWN, CLIENTS))
+        put_secret(group.namespace, CERTIFICATES, second.data)
+        put_secret(group.namespace, ACCOUNTS, accounts(OWN_NEXT, OWN, CLIENTS))
         wanted = {pod: {second.fingerprint} for pod in pods}
-        took = wait_all("the new certificate everywhere", lambda: shown(group) == wanted, TAKEN_SECONDS_MAX)
+        took = wait_all(
+            "the new certificate everywhere", lambda: served_certificates(group) == wanted, TAKEN_SECONDS_MAX
+        )
         print(f"RESULT every server shows the new certificate after {took:.0f} s, at most {TAKEN_SECONDS_MAX:.0f}")
-        wait_all("the new account everywhere", lambda: scene.answers(OWN_NEXT) == {GOOD}, TAKEN_SECONDS_MAX)
-        assert scene.answers(OWN) == {GOOD}, "nobody was locked out in between"
-        put_secret(group.space, ACCOUNTS, accounts(OWN_NEXT, CLIENTS))
-        took = wait_all("the old account nowhere", lambda: GOOD not in scene.answers(OWN), TAKEN_SECONDS_MAX)
+        wait_all("the new account everywhere", lambda: scene.probe_answers(OWN_NEXT) == {GOOD}, TAKEN_SECONDS_MAX)
+        assert scene.probe_answers(OWN) == {GOOD}, "no account was refused in between"
+        put_secret(group.namespace, ACCOUNTS, accounts(OWN_NEXT, CLIENTS))
+        took = wait_all("the old account nowhere", lambda: GOOD not in scene.probe_answers(OWN), TAKEN_SECONDS_MAX)
         print(f"RESULT every server refuses the old account after {took:.0f} s, at most {TAKEN_SECONDS_MAX:.0f}")
         [master] = group.masters()
         group.annotate("gantry.dev/promote", "0")
         wait_until("another master", lambda: group.masters() not in ([master], ["-"], [""]), NOTICED_SECONDS_MAX)
 
-    under_load(group, "secrets replaced", replace).demand(REPLACED_SECONDS_MAX)
-    assert scene.answers(CLIENTS) == {GOOD}
-    assert runs(group) == before, "no pod was made anew, and no container started again"
+    run_fault_under_load(group, "secrets replaced", replace).demand(REPLACED_SECONDS_MAX)
+    assert scene.probe_answers(CLIENTS) == {GOOD}
+    assert pod_runs(group) == before, "no pod was replaced, and no container restarted"

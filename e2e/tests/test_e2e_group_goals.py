@@ -1,4 +1,4 @@
-"""How long clients wait: goals, measured for groups that lose little and for groups that lose nothing."""
+"""Goals for the interruption of clients, measured for synchronous and asynchronous groups."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import json
 import time
 
 import pytest
-from gantry_cluster import making
+from gantry_cluster import lifecycle
 from gantry_cluster.capabilities import Capability
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.commands import wait_until
-from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, crash_node, revived, wait_epoch
+from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, crash_node, crashed_nodes_revived, wait_epoch
 from gantry_cluster.groups import Group
-from gantry_cluster.spaces import Spaces
+from gantry_cluster.namespaces import NamespaceFactory
 from gantry_cluster.specs import ASYNC, SMALL, TOPIC, TWO_SLAVES
-from gantry_cluster.trial import under_load
+from gantry_cluster.trial import run_fault_under_load
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
@@ -26,12 +26,12 @@ SPECS = {"async-1-slave": ASYNC, "sync-2-slaves": TWO_SLAVES}
 
 
 @pytest.mark.parametrize("kind", SPECS)
-def test_a_deleted_pod_is_noticed_for_less_than_15_seconds(spaces: Spaces, kind: str) -> None:
-    """Master's pod deleted, until the next acknowledgement."""
-    group = spaces.group(f"pod-{kind}", SPECS[kind])
+def test_deleted_pod_interrupts_for_less_than_15_seconds(namespaces: NamespaceFactory, kind: str) -> None:
+    """From the deletion of the master's pod to the next acknowledgement."""
+    group = namespaces.group(f"pod-{kind}", SPECS[kind])
     [master] = group.masters()
 
-    outcome = under_load(
+    outcome = run_fault_under_load(
         group, f"goal pod {kind}", lambda: print(f"{group.replace_pod(master):.1f} s"), is_async=SPECS[kind] is ASYNC
     )
 
@@ -40,9 +40,11 @@ def test_a_deleted_pod_is_noticed_for_less_than_15_seconds(spaces: Spaces, kind:
 
 @pytest.mark.cluster_can(Capability.CRASH_NODES)
 @pytest.mark.parametrize("kind", SPECS)
-def test_a_lost_machine_is_noticed_for_less_than_30_seconds(spaces: Spaces, operated: Cluster, kind: str) -> None:
-    """Master's machine crashed, until the next acknowledgement, with this cluster's settings."""
-    group = spaces.group(f"node-{kind}", SPECS[kind])
+def test_lost_machine_interrupts_for_less_than_30_seconds(
+    namespaces: NamespaceFactory, operated: Cluster, kind: str
+) -> None:
+    """From the crash of the master's machine to the next acknowledgement, with this cluster's settings."""
+    group = namespaces.group(f"node-{kind}", SPECS[kind])
     [master] = group.masters()
     epoch = group.record()["epoch"]
 
@@ -50,17 +52,17 @@ def test_a_lost_machine_is_noticed_for_less_than_30_seconds(spaces: Spaces, oper
         crash_node(group, master)
         wait_epoch(group, epoch)
         time.sleep(10)
-        making.revive(operated, group.node_of(master))
+        lifecycle.revive(operated, group.node_of(master))
 
-    with revived(operated):
-        outcome = under_load(group, f"goal node {kind}", crash, is_async=SPECS[kind] is ASYNC)
+    with crashed_nodes_revived(operated):
+        outcome = run_fault_under_load(group, f"goal node {kind}", crash, is_async=SPECS[kind] is ASYNC)
     outcome.demand(NODE_GOAL_S)
 
 
 @pytest.mark.parametrize("kind", SPECS)
-def test_a_planned_switchover_pauses_writes_for_less_than_a_second(spaces: Spaces, kind: str) -> None:
-    """By order; the Service leads clients to the new master at once."""
-    group = spaces.group(f"switch-{kind}", SPECS[kind])
+def test_planned_switchover_pauses_writes_for_less_than_a_second(namespaces: NamespaceFactory, kind: str) -> None:
+    """After an order; the Service routes clients to the new master at once."""
+    group = namespaces.group(f"switch-{kind}", SPECS[kind])
     [master] = group.masters()
 
     def switch() -> None:
@@ -68,15 +70,15 @@ def test_a_planned_switchover_pauses_writes_for_less_than_a_second(spaces: Space
         wait_until("another master", lambda: group.masters() not in ([master], ["-"]), NOTICED_SECONDS_MAX)
         time.sleep(3)
 
-    outcome = under_load(group, f"goal switchover {kind}", switch, is_async=SPECS[kind] is ASYNC)
+    outcome = run_fault_under_load(group, f"goal switchover {kind}", switch, is_async=SPECS[kind] is ASYNC)
 
     outcome.demand(SWITCHOVER_GOAL_S)
     assert outcome.lost == 0
 
 
-def test_an_old_master_is_back_in_sync_within_20_seconds(spaces: Spaces) -> None:
-    """Sync with one slave, pod deleted: until everything is well again."""
-    group = spaces.group("back", SMALL)
+def test_old_master_is_back_in_sync_within_20_seconds(namespaces: NamespaceFactory) -> None:
+    """Synchronous with one slave, pod deleted: until the group is healthy again."""
+    group = namespaces.group("back", SMALL)
     [master] = group.masters()
     took: list[float] = []
 
@@ -86,40 +88,42 @@ def test_an_old_master_is_back_in_sync_within_20_seconds(spaces: Spaces) -> None
         group.wait_healthy()
         took.append(time.monotonic() - started)
 
-    under_load(group, "goal back in sync", delete).demand(BACK_GOAL_S)
+    run_fault_under_load(group, "goal back in sync", delete).demand(BACK_GOAL_S)
     print(f"RESULT old pod back in sync after {took[0]:.1f} s, at most {BACK_GOAL_S:.0f}")
     assert took[0] <= BACK_GOAL_S
 
 
 @pytest.mark.cluster_can(Capability.CRASH_NODES)
-def test_without_its_slave_a_sync_group_acknowledges_nothing_and_says_so(spaces: Spaces, operated: Cluster) -> None:
-    """Sync with one slave, machine lost: no code 0, Available is False for NoInSyncSlave, and reads go on."""
-    group = spaces.group("alone", SMALL, apart_from_all=True)
+def test_sync_group_without_its_slave_acknowledges_nothing_and_reports_it(
+    namespaces: NamespaceFactory, operated: Cluster
+) -> None:
+    """Synchronous with one slave, machine lost: no code 0, Available is False for NoInSyncSlave, and reads continue."""
+    group = namespaces.group("alone", SMALL, avoids_all_brokers=True)
     group.gantry("produce", TOPIC, "before")
     [master] = group.masters()
 
-    with revived(operated):
+    with crashed_nodes_revived(operated):
         crash_node(group, master)
         wait_until("NoInSyncSlave", lambda: available(group) == ("False", "NoInSyncSlave"), NOTICED_SECONDS_MAX)
         with group.application(TOPIC, first=0) as application:
             time.sleep(10)
-            told = application.finish()
-        print(f"RESULT without its slave: {json.dumps(told)}")
-        assert told["sent"] > 100 and told["acknowledged"] == 0
+            report = application.finish()
+        print(f"RESULT without its slave: {json.dumps(report)}")
+        assert report["sent"] > 100 and report["acknowledged"] == 0
         assert "before" in group.gantry("consume", TOPIC).splitlines()
     group.wait_healthy()
 
 
 def available(group: Group) -> tuple[str, str]:
-    """What the condition Available says, and why."""
+    """Return the status and the reason of the condition Available."""
     conditions = group.read().get("status", {}).get("conditions", [])
     return next(((one["status"], one["reason"]) for one in conditions if one["type"] == "Available"), ("", ""))
 
 
-def test_rolling_a_two_by_two_group_fails_no_client_call(spaces: Spaces) -> None:
-    """An ordinary client with its own retries: no call fails, and none is told 10, 11 or 12."""
+def test_rolling_restart_of_two_shards_fails_no_client_call(namespaces: NamespaceFactory) -> None:
+    """An ordinary client with its own retries: no call fails, and none gets code 10, 11 or 12."""
     spec = SMALL | {"shards": 2, "slaves": 2}
-    group = spaces.group("two-by-two", spec)
+    group = namespaces.group("two-by-two", spec)
     before = {pod: group.uid_of(pod) for pod in group.brokers()}
 
     with group.application(TOPIC) as application:
@@ -132,7 +136,7 @@ def test_rolling_a_two_by_two_group_fails_no_client_call(spaces: Spaces) -> None
         )
         group.wait_healthy(300)
         rolled = time.monotonic() - started
-        told = application.finish()
+        report = application.finish()
 
-    print(f"RESULT 2x2 rolled in {rolled:.1f} s: {json.dumps(told)}")
-    assert told["failures"] == 0
+    print(f"RESULT 2x2 rolled in {rolled:.1f} s: {json.dumps(report)}")
+    assert report["failures"] == 0

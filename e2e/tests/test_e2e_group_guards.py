@@ -1,7 +1,7 @@
-"""Guards that keep a group from losing something, each with a twin: without the guard the loss is there.
+"""Guards against loss, each with a twin: without the guard the same fault loses messages.
 
-The slave hears nothing of its master for a while, so what that acknowledges alone is on one machine only. Then that
-machine is gone.
+The slave receives nothing from its master for a while, so that later acknowledged messages are on one machine only.
+Then that machine is gone.
 """
 
 from __future__ import annotations
@@ -9,61 +9,63 @@ from __future__ import annotations
 import time
 
 import pytest
-from gantry_cluster import faults, making, network
+from gantry_cluster import faults, lifecycle, network
 from gantry_cluster.capabilities import Capability
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import ApiRefused
-from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, crash_node, revived
+from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, crash_node, crashed_nodes_revived
 from gantry_cluster.groups import Group
-from gantry_cluster.spaces import Spaces
+from gantry_cluster.namespaces import NamespaceFactory
 from gantry_cluster.specs import ASYNC, SMALL, TOPIC
-from gantry_cluster.trial import Announcements
+from gantry_cluster.trial import TermObserver
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 ALONE_S = 8.0
 WATCHED_S = 30.0
 HEARD_S = 5.0
-"""From a broker's start until whoever decides has certainly heard of its log."""
+"""The time from a broker's start until the operator has certainly received its status."""
 TOO_MANY = 429
 LOAD = "alone"
 LOSES_NOTHING = ASYNC | {"failover": {"mode": "Automatic", "maxDataLossBytes": "0"}}
 
 
 def lose_the_only_copy(group: Group, cluster: Cluster) -> None:
-    """The slave's machine hears no master's pods; the master goes on for a while, and then its machine crashes."""
+    """The slave's machine receives no packets from the master; the master works on for a while, then its machine
+    crashes.
+    """
     [master] = group.masters()
     [slave] = [pod for pod in group.brokers() if pod != master]
     number = int(group.node_of(master).removeprefix("node"))
-    with faults.deaf(cluster, group.node_of(slave), network.pods_of(number)):
+    with faults.inbound_loss(cluster, group.node_of(slave), network.pods_of(number)):
         time.sleep(ALONE_S)
         crash_node(group, master)
 
 
 @pytest.mark.cluster_can(Capability.CRASH_NODES, Capability.CUT_NODES)
-def test_a_role_does_not_move_where_that_would_lose_too_much(spaces: Spaces, operated: Cluster) -> None:
-    """Async, and nothing may be lost: the slave is not promoted, and the status says how much it would be.
+def test_role_does_not_move_if_that_would_lose_too_much(namespaces: NamespaceFactory, operated: Cluster) -> None:
+    """Asynchronous without allowed loss: the slave is not promoted, and the status has the amount of the possible loss.
 
-    When the old master's machine is back, a person says that what that has is all, and it is.
+    When the old master's machine is back, an administrator accepts its log, and it is promoted.
     """
-    group = spaces.group("guarded", LOSES_NOTHING, apart_from_all=True)
+    group = namespaces.group("guarded", LOSES_NOTHING, avoids_all_brokers=True)
     group.gantry("topic", "create", LOAD, "--queues", "4")
     epoch, [master] = group.record()["epoch"], group.masters()
     node = group.node_of(master)
 
-    with revived(operated), group.load(LOAD, 4) as load:
+    with crashed_nodes_revived(operated), group.load(LOAD, 4) as load:
         lose_the_only_copy(group, operated)
         time.sleep(WATCHED_S)
-        reigns = [reign["epoch"] for reign in group.record()["reigns"]]
-        assert max(reigns) <= epoch, "nobody was named"
+        epochs = [term["epoch"] for term in group.record()["reigns"]]
+        assert max(epochs) <= epoch, "no master was promoted"
         blocked = group.read()["status"]["eachShard"][0]["decision"]["blockedBy"]
         print(f"RESULT guarded: blocked by {blocked}")
         assert any("lost" in reason for reason in blocked)
-        making.revive(operated, node)
+        lifecycle.revive(operated, node)
         wait_until("the old master's broker", lambda: has_begun(group, master), NOTICED_SECONDS_MAX)
         time.sleep(HEARD_S)
-        group.annotate("gantry.dev/accept-loss", "any")  # its machine went down: what it has may not be all
+        group.annotate("gantry.dev/accept-loss", "any")  # its machine crashed, so its log may be incomplete
         group.annotate("gantry.dev/promote", "0")
         group.wait_healthy()
         assert group.masters() == [master], "it has the most"
@@ -73,12 +75,12 @@ def test_a_role_does_not_move_where_that_would_lose_too_much(spaces: Spaces, ope
 
 
 @pytest.mark.cluster_can(Capability.CRASH_NODES, Capability.CUT_NODES)
-def test_without_that_guard_the_same_loses_what_was_acknowledged(spaces: Spaces, operated: Cluster) -> None:
-    """The twin: a person accepts whatever is lost, and the judge finds it; no more than was announced, if it was."""
-    group = spaces.group("unguarded", LOSES_NOTHING, apart_from_all=True)
+def test_accepted_loss_is_found_by_the_checker(namespaces: NamespaceFactory, operated: Cluster) -> None:
+    """The twin: an administrator accepts the loss, and the checker finds it; it is at most the announced loss."""
+    group = namespaces.group("unguarded", LOSES_NOTHING, avoids_all_brokers=True)
     group.gantry("topic", "create", LOAD, "--queues", "4")
 
-    with revived(operated), group.load(LOAD, 4) as load, Announcements(group, 0) as announcements:
+    with crashed_nodes_revived(operated), group.load(LOAD, 4) as load, TermObserver(group, 0) as announcements:
         lose_the_only_copy(group, operated)
         group.annotate("gantry.dev/accept-loss", "any")
         group.annotate("gantry.dev/promote", "0=2")
@@ -92,8 +94,8 @@ def test_without_that_guard_the_same_loses_what_was_acknowledged(spaces: Spaces,
 
 
 def has_begun(group: Group, pod: str) -> bool:
-    """Whether a pod is there to stay, and all of its containers run."""
-    found = group.space.read_pod(pod)
+    """Return whether a pod is not being deleted, and all of its containers run."""
+    found = group.namespace.read_pod(pod)
     if found is None or "deletionTimestamp" in found["metadata"]:
         return False
     states = [one for kind in ("containerStatuses", "initContainerStatuses") for one in found["status"].get(kind, ())]
@@ -101,16 +103,16 @@ def has_begun(group: Group, pod: str) -> bool:
 
 
 def evict(group: Group, pod: str) -> None:
-    """As a drain does."""
-    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": group.space.name}}
-    group.space.cluster.api.create(f"{group.space.path('pods')}/{pod}/eviction", body)
+    """Evict a pod as a drain does."""
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": group.namespace.name}}
+    group.namespace.cluster.api.create(f"{group.namespace.path('pods')}/{pod}/eviction", body)
 
 
-def test_a_master_is_not_evicted(spaces: Spaces) -> None:
-    """Also when nobody moves its role: the budget of masters refuses."""
-    group = spaces.group("budgeted", SMALL)
+def test_master_is_not_evicted(namespaces: NamespaceFactory) -> None:
+    """The budget of masters refuses, also if the role is not moved."""
+    group = namespaces.group("budgeted", SMALL)
     group.annotate("gantry.dev/paused", "true")
-    wait_until("ready pods", lambda: all(map(group.space.is_ready, group.brokers())), NOTICED_SECONDS_MAX)
+    wait_until("ready pods", lambda: all(map(group.namespace.is_ready, group.brokers())), NOTICED_SECONDS_MAX)
 
     with pytest.raises(ApiRefused) as refusal:
         evict(group, group.masters()[0])
@@ -119,14 +121,16 @@ def test_a_master_is_not_evicted(spaces: Spaces) -> None:
     group.gantry("produce", TOPIC, "still there")
 
 
-def test_without_its_budget_a_master_is_evicted(spaces: Spaces) -> None:
+def test_master_without_its_budget_is_evicted(namespaces: NamespaceFactory) -> None:
     """The twin: the same eviction takes the master away from its clients."""
-    group = spaces.group("unbudgeted", SMALL)
+    group = namespaces.group("unbudgeted", SMALL)
     group.annotate("gantry.dev/paused", "true")
     [master] = group.masters()
     before = group.uid_of(master)
     time.sleep(3)
-    group.space.cluster.kubectl("delete", "poddisruptionbudget", "orders-masters", f"--namespace={group.space.name}")
+    group.namespace.cluster.kubectl(
+        "delete", "poddisruptionbudget", "orders-masters", f"--namespace={group.namespace.name}"
+    )
 
     evict(group, master)
 

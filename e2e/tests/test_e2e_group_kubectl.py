@@ -1,4 +1,5 @@
-"""`kubectl gantry` against a real cluster: real sidecars asked inside of real pods, an order obeyed by the operator."""
+"""`kubectl gantry` against a real cluster: it queries real sidecars in real pods, and the operator executes its
+orders."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from gantry_cluster.capabilities import Capability
 from gantry_cluster.groups import Group
-from gantry_cluster.spaces import Spaces
+from gantry_cluster.namespaces import NamespaceFactory
 from gantry_cluster.specs import SMALL
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
@@ -22,9 +23,9 @@ COMMAND_SECONDS_MAX = 180.0
 
 
 def kubectl_gantry(group: Group, *words: str) -> str:
-    """What the plugin prints; it ends with 0."""
-    cluster = group.space.cluster
-    where = ["--kubeconfig", str(cluster.folder.kubeconfig), "-n", group.space.name]
+    """Run the plugin, which exits with 0; return its output."""
+    cluster = group.namespace.cluster
+    where = ["--kubeconfig", str(cluster.folder.kubeconfig), "-n", group.namespace.name]
     command = [str(PLUGIN), words[0], group.name, *words[1:], *where]
     done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -32,14 +33,14 @@ def kubectl_gantry(group: Group, *words: str) -> str:
 
 
 def document_of(group: Group, *words: str) -> dict[str, Any]:
-    """The same for programs."""
+    """Run the plugin with JSON output."""
     found: dict[str, Any] = json.loads(kubectl_gantry(group, *words, "--output", "json"))
     return found
 
 
-def test_a_person_looks_orders_and_packs(spaces: Spaces, tmp_path: Path) -> None:
-    """Every sidecar answers inside of its pod, the role goes where it is ordered, a fence stands until it is lifted."""
-    group = spaces.group("person", SMALL)
+def test_status_orders_and_bundle_work_on_a_real_cluster(namespaces: NamespaceFactory, tmp_path: Path) -> None:
+    """Every sidecar answers inside its pod, the role moves as ordered, a fence stays until it is lifted."""
+    group = namespaces.group("person", SMALL)
 
     look = document_of(group, "status")
     assert [(one["role"], one["fault"]) for one in look["members"]] == [("master", None), ("slave", None)]

@@ -1,4 +1,4 @@
-"""Groups are edited while clients use them: every edit takes effect, and nobody loses anything by it."""
+"""Groups are edited while clients use them: every edit takes effect, and no message is lost."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import CommandFailed
 from gantry_cluster.group_faults import NOTICED_SECONDS_MAX
 from gantry_cluster.groups import Group
-from gantry_cluster.spaces import Spaces
+from gantry_cluster.namespaces import NamespaceFactory
 from gantry_cluster.specs import SMALL, TOPIC
-from gantry_cluster.trial import under_load
+from gantry_cluster.trial import run_fault_under_load
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 ROLL_SECONDS_MAX = 60.0
-"""Of the only shard of a sync group with one slave: it refuses sends while either of its brokers starts again."""
+"""The limit for the only shard of a synchronous group with one slave, which refuses sends while either broker
+restarts."""
 EDIT_SECONDS_MAX = 10.0
 SCALE_SECONDS_MAX = 240.0
 NEW_IMAGE = "localhost/gantry:next"
 
 
 def images(group: Group) -> set[str]:
-    """What the brokers of a group run."""
-    pods = [group.space.read_pod(pod) for pod in group.brokers()]
+    """Return the images that the brokers of a group run."""
+    pods = [group.namespace.read_pod(pod) for pod in group.brokers()]
     return {container["image"] for pod in pods if pod is not None for container in pod["spec"]["containers"]}
 
 
 @pytest.mark.cluster_can(Capability.GIVE_IMAGES)
-def test_a_new_image_is_rolled_out_without_loss(spaces: Spaces, operated: Cluster) -> None:
-    """Slaves first, the master last, after its role has moved."""
+def test_new_image_is_rolled_out_without_loss(namespaces: NamespaceFactory, operated: Cluster) -> None:
+    """The slaves are replaced first, the master last, after its role has moved."""
     operated.name_image("localhost/gantry:latest", NEW_IMAGE)
-    group = spaces.group("rolled", SMALL)
+    group = namespaces.group("rolled", SMALL)
 
     def roll() -> None:
         started = time.monotonic()
@@ -43,40 +44,40 @@ def test_a_new_image_is_rolled_out_without_loss(spaces: Spaces, operated: Cluste
         wait_until("the new image everywhere", lambda: images(group) == {NEW_IMAGE}, NOTICED_SECONDS_MAX)
         print(f"rolled in {time.monotonic() - started:.1f} s")
 
-    under_load(group, "rolled", roll).demand(ROLL_SECONDS_MAX)
+    run_fault_under_load(group, "rolled", roll).demand(ROLL_SECONDS_MAX)
 
 
 @pytest.mark.cluster_can(Capability.RESIZE_VOLUMES)
-def test_volumes_grow_while_clients_go_on(spaces: Spaces) -> None:
-    """The claims ask for more, and new ones will; the test is the storage that grows them."""
-    group = spaces.group("grown", SMALL)
-    before = {pod: group.space.read_pod(pod)["metadata"]["uid"] for pod in group.brokers()}  # type: ignore[index]
+def test_volumes_grow_under_load(namespaces: NamespaceFactory) -> None:
+    """The existing claims ask for more, and so will new ones; the test acts as the storage driver that expands them."""
+    group = namespaces.group("grown", SMALL)
+    before = {pod: group.namespace.read_pod(pod)["metadata"]["uid"] for pod in group.brokers()}  # type: ignore[index]
 
     def grow() -> None:
         group.apply(SMALL | {"storage": {"size": "2Gi"}})
         wait_until(
             "claims that ask for 2Gi",
-            lambda: all(asked(claim) == 2 << 30 for claim in group.claims().values()),
+            lambda: all(requested_bytes(claim) == 2 << 30 for claim in group.claims().values()),
             NOTICED_SECONDS_MAX,
         )
         for name in group.claims():
-            path = f"{group.space.path('persistentvolumeclaims')}/{name}/status"
-            group.space.cluster.api.merge(path, {"status": {"capacity": {"storage": "2Gi"}}})
+            path = f"{group.namespace.path('persistentvolumeclaims')}/{name}/status"
+            group.namespace.cluster.api.merge(path, {"status": {"capacity": {"storage": "2Gi"}}})
 
-    under_load(group, "volumes grown", grow).demand(EDIT_SECONDS_MAX)
-    after = {pod: group.space.read_pod(pod)["metadata"]["uid"] for pod in group.brokers()}  # type: ignore[index]
-    assert after == before, "nobody was restarted for it"
+    run_fault_under_load(group, "volumes grown", grow).demand(EDIT_SECONDS_MAX)
+    after = {pod: group.namespace.read_pod(pod)["metadata"]["uid"] for pod in group.brokers()}  # type: ignore[index]
+    assert after == before, "no pod was restarted for it"
 
 
-def asked(claim: Object) -> int:
-    """How many bytes a claim asks for."""
+def requested_bytes(claim: Object) -> int:
+    """Return the requested bytes of a claim."""
     text = str(claim["spec"]["resources"]["requests"]["storage"])
     return int(text[:-2]) << 30 if text.endswith("Gi") else int(text)
 
 
-def test_a_volume_that_is_to_shrink_is_refused(spaces: Spaces) -> None:
-    """The API server refuses it, and says which field."""
-    group = Group(spaces.make("shrunk"), "orders")
+def test_shrinking_a_volume_is_refused(namespaces: NamespaceFactory) -> None:
+    """The API server refuses the edit, and names the field."""
+    group = Group(namespaces.make("shrunk"), "orders")
     group.apply(SMALL)
 
     with pytest.raises(CommandFailed, match="size"):
@@ -85,15 +86,15 @@ def test_a_volume_that_is_to_shrink_is_refused(spaces: Spaces) -> None:
     assert group.read()["spec"]["storage"]["size"] == "1Gi"
 
 
-def test_shards_come_and_go_with_nothing_lost(spaces: Spaces) -> None:
-    """A second shard takes part; it goes only when its messages are gone, and its master is then withdrawn."""
-    group = spaces.group("scaled", SMALL)
+def test_shards_are_added_and_removed_without_loss(namespaces: NamespaceFactory) -> None:
+    """A second shard takes part; it is removed only when its messages are consumed, after its master was withdrawn."""
+    group = namespaces.group("scaled", SMALL)
 
     def out() -> None:
         group.apply(SMALL | {"shards": 2})
         wait_until("a second master", lambda: len(group.masters()) == 2 and "-" not in group.masters(), 120)
 
-    under_load(group, "scaled out", out).demand(EDIT_SECONDS_MAX)
+    run_fault_under_load(group, "scaled out", out).demand(EDIT_SECONDS_MAX)
     wait_until("queues of the second shard", lambda: "orders-1" in group.gantry("topic", "describe", TOPIC), 90)
     started = time.monotonic()
     group.apply(SMALL)
@@ -102,21 +103,21 @@ def test_shards_come_and_go_with_nothing_lost(spaces: Spaces) -> None:
     assert group.wait_healthy() < NOTICED_SECONDS_MAX
 
 
-def test_a_shard_that_holds_messages_stays(spaces: Spaces) -> None:
-    """The twin: what is not consumed is not thrown away, and the status says what is waited for."""
-    group = spaces.group("held", SMALL | {"shards": 2})
+def test_shard_that_holds_messages_stays(namespaces: NamespaceFactory) -> None:
+    """The twin: unconsumed messages are not deleted, and the status has the reason for waiting."""
+    group = namespaces.group("held", SMALL | {"shards": 2})
     group.gantry("produce", TOPIC, *(f"order {number}" for number in range(20)))
 
     group.apply(SMALL | {"shards": 1})
-    wait_until("a look at the edit", lambda: bool(group.conditions()), NOTICED_SECONDS_MAX)
+    wait_until("the edit observed", lambda: bool(group.conditions()), NOTICED_SECONDS_MAX)
     time.sleep(60)
 
     assert len(group.brokers()) == 4
 
 
-def test_two_groups_in_two_namespaces_do_not_notice_each_other(spaces: Spaces) -> None:
-    """Same name, same operator: one loses its master, the other goes on."""
-    first, second = spaces.group("left-one", SMALL), spaces.group("right-one", SMALL)
+def test_two_groups_in_two_namespaces_are_independent(namespaces: NamespaceFactory) -> None:
+    """Same name, same operator: one loses its master, the other works on."""
+    first, second = namespaces.group("left-one", SMALL), namespaces.group("right-one", SMALL)
     [master] = first.masters()
     second_before = second.record()["epoch"]
 
@@ -124,5 +125,5 @@ def test_two_groups_in_two_namespaces_do_not_notice_each_other(spaces: Spaces) -
         print(f"back in {first.replace_pod(master):.1f} s")
         first.wait_healthy()
 
-    under_load(second, "neighbour lost", lose).demand(EDIT_SECONDS_MAX)
+    run_fault_under_load(second, "neighbour lost", lose).demand(EDIT_SECONDS_MAX)
     assert second.record()["epoch"] == second_before

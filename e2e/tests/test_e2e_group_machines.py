@@ -1,4 +1,4 @@
-"""Machines crash, are cut off, are emptied, lose their disks: the group goes on, or says why it does not."""
+"""Machines crash, are cut off, are drained, lose their disks: the group works on, or reports why it does not."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import shutil
 import time
 
 import pytest
-from gantry_cluster import faults, making, network
+from gantry_cluster import faults, lifecycle, network
 from gantry_cluster.capabilities import Capability
 from gantry_cluster.cluster import Cluster, ready_nodes
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import CommandFailed
-from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, crash_node, revived, wait_epoch
+from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, crash_node, crashed_nodes_revived, wait_epoch
 from gantry_cluster.groups import Group
-from gantry_cluster.spaces import Spaces
+from gantry_cluster.namespaces import NamespaceFactory
 from gantry_cluster.specs import SMALL, TWO_SLAVES
-from gantry_cluster.trial import under_load
+from gantry_cluster.trial import run_fault_under_load
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
@@ -28,25 +28,26 @@ DISK_SECONDS_MAX = 45.0
 
 
 @pytest.mark.cluster_can(Capability.CRASH_NODES)
-def test_a_crashed_machine_costs_the_group_nothing(spaces: Spaces, operated: Cluster) -> None:
-    """Sync with two slaves: one of them takes over while the machine is away, and it follows when it is back."""
-    group = spaces.group("crashed", TWO_SLAVES)
+def test_crashed_machine_loses_nothing(namespaces: NamespaceFactory, operated: Cluster) -> None:
+    """Synchronous with two slaves: one of them takes over while the machine is down, and the old master follows
+    later."""
+    group = namespaces.group("crashed", TWO_SLAVES)
     [master] = group.masters()
     epoch = group.record()["epoch"]
 
     def crash() -> None:
         node = crash_node(group, master)
         print(f"a new master {wait_epoch(group, epoch):.1f} s after {node} was not ready")
-        making.revive(operated, node)
+        lifecycle.revive(operated, node)
 
-    with revived(operated):
-        under_load(group, "node crashed", crash).demand(LOST_SECONDS_MAX)
+    with crashed_nodes_revived(operated):
+        run_fault_under_load(group, "node crashed", crash).demand(LOST_SECONDS_MAX)
 
 
 @pytest.mark.cluster_can(Capability.CUT_NODES)
-def test_a_machine_that_is_cut_off_acknowledges_nothing(spaces: Spaces, operated: Cluster) -> None:
-    """Both ways: the others elect a master, and the one behind the cut never acknowledges what they have not."""
-    group = spaces.group("cut", TWO_SLAVES)
+def test_machine_that_is_cut_off_acknowledges_nothing(namespaces: NamespaceFactory, operated: Cluster) -> None:
+    """Both directions are cut: the others elect a master, and the old one acknowledges nothing that they lack."""
+    group = namespaces.group("cut", TWO_SLAVES)
     [master] = group.masters()
     epoch = group.record()["epoch"]
 
@@ -56,34 +57,35 @@ def test_a_machine_that_is_cut_off_acknowledges_nothing(spaces: Spaces, operated
             time.sleep(CUT_S)
         wait_until("all nodes", lambda: ready_nodes(operated.api) == set(operated.nodes), NOTICED_SECONDS_MAX)
 
-    under_load(group, "node cut off", cut).demand(CUT_SECONDS_MAX)
+    run_fault_under_load(group, "node cut off", cut).demand(CUT_SECONDS_MAX)
 
 
 @pytest.mark.cluster_can(Capability.CUT_NODES)
-def test_a_machine_that_hears_no_other_loses_nothing(spaces: Spaces, operated: Cluster) -> None:
-    """One way: what the master's machine sends arrives, and it hears no other machine's pods."""
-    group = spaces.group("deaf", TWO_SLAVES)
+def test_machine_with_inbound_loss_loses_nothing(namespaces: NamespaceFactory, operated: Cluster) -> None:
+    """One direction is cut: packets of the master's machine arrive, but it receives nothing from other machines'
+    pods."""
+    group = namespaces.group("deaf", TWO_SLAVES)
     [master] = group.masters()
     epoch = group.record()["epoch"]
 
     def deafen() -> None:
-        with faults.deaf(operated, group.node_of(master), network.PODS):
+        with faults.inbound_loss(operated, group.node_of(master), network.PODS):
             print(f"a new master after {wait_epoch(group, epoch):.1f} s")
             time.sleep(CUT_S)
 
-    under_load(group, "node deaf", deafen).demand(CUT_SECONDS_MAX)
+    run_fault_under_load(group, "node deaf", deafen).demand(CUT_SECONDS_MAX)
 
 
 def drain(group: Group, node: str, seconds: int) -> None:
-    """Empty a node of the brokers of a group, as people do; other pods there are not meant."""
+    """Drain a node of the brokers of a group, as an administrator does, but not of other pods."""
     ours = f"--pod-selector=gantry.dev/group={group.name},app.kubernetes.io/component=broker"
     words = ("--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={seconds}s")
-    group.space.cluster.kubectl("drain", node, ours, *words)
+    group.namespace.cluster.kubectl("drain", node, ours, *words)
 
 
-def test_a_machine_is_emptied_without_loss(spaces: Spaces, operated: Cluster) -> None:
-    """`kubectl drain` waits until the role has moved: the budget of masters lets nobody evict one."""
-    group = spaces.group("drained", TWO_SLAVES)
+def test_machine_is_drained_without_loss(namespaces: NamespaceFactory, operated: Cluster) -> None:
+    """`kubectl drain` waits until the role has moved, because the budget of masters forbids their eviction."""
+    group = namespaces.group("drained", TWO_SLAVES)
     [master] = group.masters()
     node = group.node_of(master)
 
@@ -96,12 +98,13 @@ def test_a_machine_is_emptied_without_loss(spaces: Spaces, operated: Cluster) ->
         finally:
             operated.kubectl("uncordon", node)
 
-    under_load(group, "node drained", emptied).demand(DRAIN_SECONDS_MAX)
+    run_fault_under_load(group, "node drained", emptied).demand(DRAIN_SECONDS_MAX)
 
 
-def test_a_drain_waits_rather_than_take_the_last_acknowledgement(spaces: Spaces, operated: Cluster) -> None:
-    """Sync with one slave: the role moves, and then the old master's pod is the slave that nobody may evict."""
-    group = spaces.group("undrained", SMALL, apart_from_all=True)
+def test_drain_waits_rather_than_evict_the_last_in_sync_slave(namespaces: NamespaceFactory, operated: Cluster) -> None:
+    """Synchronous with one slave: the role moves, and then the old master's pod is the slave that must not be
+    evicted."""
+    group = namespaces.group("undrained", SMALL, avoids_all_brokers=True)
     [master] = group.masters()
     node = group.node_of(master)
     uid = group.uid_of(master)
@@ -113,15 +116,15 @@ def test_a_drain_waits_rather_than_take_the_last_acknowledgement(spaces: Spaces,
         finally:
             operated.kubectl("uncordon", node)
         assert group.masters() != [master]
-        assert group.uid_of(master) == uid, "nobody has evicted it"
+        assert group.uid_of(master) == uid, "it was not evicted"
 
-    under_load(group, "drain refused", refused).demand(MOVE_SECONDS_MAX)
+    run_fault_under_load(group, "drain refused", refused).demand(MOVE_SECONDS_MAX)
 
 
 @pytest.mark.cluster_can(Capability.CRASH_NODES)
-def test_a_lost_disk_is_replaced_when_somebody_gives_it_up(spaces: Spaces, operated: Cluster) -> None:
-    """A machine is gone with its volume: its broker starts with an empty one elsewhere, and copies everything."""
-    group = spaces.group("diskless", TWO_SLAVES)
+def test_lost_disk_is_replaced_after_an_order(namespaces: NamespaceFactory, operated: Cluster) -> None:
+    """A machine is lost with its volume: its broker starts with an empty one elsewhere, and copies the whole log."""
+    group = namespaces.group("diskless", TWO_SLAVES)
     [master] = group.masters()
     epoch, node = group.record()["epoch"], group.node_of(master)
 
@@ -139,7 +142,7 @@ def test_a_lost_disk_is_replaced_when_somebody_gives_it_up(spaces: Spaces, opera
 
         wait_until("another claim", is_another, NOTICED_SECONDS_MAX)
         operated.kubectl("taint", "node", node, "node.kubernetes.io/out-of-service-")
-        making.revive(operated, node)
+        lifecycle.revive(operated, node)
 
-    with revived(operated):
-        under_load(group, "disk lost", lose).demand(DISK_SECONDS_MAX)
+    with crashed_nodes_revived(operated):
+        run_fault_under_load(group, "disk lost", lose).demand(DISK_SECONDS_MAX)

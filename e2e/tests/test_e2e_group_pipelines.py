@@ -1,11 +1,11 @@
-"""One manifest archives a group's topics: on schedule, through the death of its pod, and with executors of its own."""
+"""A manifest archives a group's topics: on schedule, after a kill of its pod, and with executors."""
 
 from __future__ import annotations
 
 import pytest
 from gantry_cluster.capabilities import Capability
+from gantry_cluster.namespaces import NamespaceFactory
 from gantry_cluster.pipelines import Pipeline
-from gantry_cluster.spaces import Spaces
 from gantry_cluster.specs import SMALL, TOPIC
 
 pytestmark = [
@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 RUN_SECONDS_MAX = 300.0
-"""A run starts within a minute; its JVM and Spark need their time where twenty pods share two processors."""
+"""The limit of a run: it starts within a minute, and JVM and Spark are slow while twenty pods share two processors."""
 CLAIM = "archive"
 ARCHIVE = {
     "brokerGroups": ["orders"],
@@ -27,15 +27,15 @@ LITTLE = {"instances": 2, "heap": "512Mi", "memoryOverhead": "512Mi"}
 
 
 def messages(label: str, count: int = 60) -> list[str]:
-    """Bodies that are all different."""
+    """Return different bodies with this label."""
     return [f"{label} {number}" for number in range(count)]
 
 
 @pytest.mark.cluster_can(Capability.LOAD_IMAGES)
-def test_an_archive_on_schedule_survives_its_pods_death(spaces: Spaces, pipelines_image: str) -> None:
-    """Every message is in plain files on the claim, once: those from before a kill, and those that came after it."""
-    group = spaces.group("archived", SMALL)
-    archive = Pipeline(group.space, "TopicArchive", "all", pipelines_image)
+def test_scheduled_archive_survives_a_kill_of_its_pod(namespaces: NamespaceFactory, pipelines_image: str) -> None:
+    """Every message is in plain files on the claim, once: those from before the kill, and those that came after it."""
+    group = namespaces.group("archived", SMALL)
+    archive = Pipeline(group.namespace, "TopicArchive", "all", pipelines_image)
     archive.claim(CLAIM)
     archive.apply(ARCHIVE | {"schedule": "* * * * *"})
     first = messages("first")
@@ -60,10 +60,10 @@ def test_an_archive_on_schedule_survives_its_pods_death(spaces: Spaces, pipeline
 
 
 @pytest.mark.cluster_can(Capability.LOAD_IMAGES)
-def test_executors_are_pods_and_one_of_them_may_die(spaces: Spaces, pipelines_image: str) -> None:
-    """Two of them work for a driver that goes on; a killed one is replaced, and nothing is missing or twice."""
-    group = spaces.group("spread", SMALL)
-    archive = Pipeline(group.space, "TopicArchive", "all", pipelines_image)
+def test_killed_executor_is_replaced(namespaces: NamespaceFactory, pipelines_image: str) -> None:
+    """Two executors work for a driver; a killed one is replaced, and no row is missing or duplicated."""
+    group = namespaces.group("spread", SMALL)
+    archive = Pipeline(group.namespace, "TopicArchive", "all", pipelines_image)
     archive.claim(CLAIM)
     spec = ARCHIVE | {
         "trigger": "5s",
@@ -71,7 +71,7 @@ def test_executors_are_pods_and_one_of_them_may_die(spaces: Spaces, pipelines_im
             "mode": "kubernetes",
             "driver": {"heap": "512Mi"},
             "executor": LITTLE,
-            "sparkConf": {"spark.kubernetes.executor.request.cores": "200m"},  # a claim of one node holds all of them
+            "sparkConf": {"spark.kubernetes.executor.request.cores": "200m"},  # the claim binds all of them to one node
         },
     }
     archive.apply(spec)
@@ -100,14 +100,14 @@ def test_executors_are_pods_and_one_of_them_may_die(spaces: Spaces, pipelines_im
 
 
 @pytest.mark.cluster_can(Capability.LOAD_IMAGES)
-def test_two_archives_do_not_share_a_folder(spaces: Spaces, pipelines_image: str) -> None:
+def test_two_archives_cannot_share_a_folder(namespaces: NamespaceFactory, pipelines_image: str) -> None:
     """The younger one is refused, with a reason, and has no pods."""
-    group = spaces.group("shared", SMALL)
-    older = Pipeline(group.space, "TopicArchive", "older", pipelines_image)
+    group = namespaces.group("shared", SMALL)
+    older = Pipeline(group.namespace, "TopicArchive", "older", pipelines_image)
     older.claim(CLAIM)
     older.apply(ARCHIVE | {"schedule": "0 0 1 1 *"})
     older.wait("a look", lambda: older.condition("Ready") == ("True", "Scheduled"), RUN_SECONDS_MAX)
-    younger = Pipeline(group.space, "TopicArchive", "younger", pipelines_image)
+    younger = Pipeline(group.namespace, "TopicArchive", "younger", pipelines_image)
     younger.apply(ARCHIVE | {"destination": {"pvc": {"claimName": CLAIM, "path": "inside"}}})
 
     younger.wait("a refusal", lambda: younger.condition("Ready") == ("False", "SharedDestination"), RUN_SECONDS_MAX)

@@ -1,4 +1,4 @@
-"""The checker of histories: each rule is broken once by hand, and a group that keeps its promises is never blamed."""
+"""The checker of histories: each rule is broken once by hand, and a model that keeps its guarantees has no findings."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gantry_histories.events import (
     Journal,
     Outcome,
     Queue,
-    Reign,
     Sent,
     Shown,
+    Term,
     load_history,
     outcome_of,
 )
@@ -36,7 +36,7 @@ OTHER = Queue("T", 1)
 
 
 class Case:
-    """Master a, then b: five acknowledged messages in one queue, and a consumer that was shown all of them."""
+    """Master a, then b: five acknowledged messages in one queue, and a consumer that received all of them."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -44,10 +44,10 @@ class Case:
         self.epochs = [EpochStart(1, 0), EpochStart(2, 300)]
         self.logs = [LogSums(member, [Piece(0, 100, 7), Piece(100, 200, 8)]) for member in "ab"]
         self.committed: dict[tuple[str, Queue], int] = {}
-        self.reign(1, "a", 0)
+        self.term(1, "a", 0)
         for number in range(3):
             self.message(f"m{number}", number, 10 + number * 10, "a")
-        self.reign(2, "b", 100)
+        self.term(2, "b", 100)
         for number in range(3, 5):
             self.message(f"m{number}", number, 80 + number * 10, "b", stream=1)
         self.add(Committed(client="c", queue=Q, offset=5, at=900))
@@ -55,8 +55,8 @@ class Case:
     def add(self, event: Event) -> None:
         self.history.add(event)
 
-    def reign(self, epoch: int, broker: str, at: int) -> None:
-        self.add(Reign(epoch=epoch, broker=broker, at=at))
+    def term(self, epoch: int, broker: str, at: int) -> None:
+        self.add(Term(epoch=epoch, broker=broker, at=at))
 
     def send(self, key: str, at: int, *, queue: Queue = Q, stream: int = 0) -> None:
         self.add(Sent(client="p", stream=stream, key=key, queue=queue, digest=f"#{key}", at=at))
@@ -111,7 +111,7 @@ def double(case: Case) -> None:
 
 
 def invent(case: Case) -> None:
-    case.store("nobody's", 0, OTHER)
+    case.store("invented", 0, OTHER)
 
 
 def change_a_body(case: Case) -> None:
@@ -202,8 +202,8 @@ BROKEN: dict[Kind, list[Callable[[Case], None]]] = {
 }
 
 
-def test_a_good_history_is_good() -> None:
-    """In both modes; so whatever is found in the tests below was put there."""
+def test_valid_history_has_no_findings() -> None:
+    """This holds in both modes, so every finding of the tests below comes from their change."""
     assert Case().kinds(SYNC) == Case().kinds(ASYNC) == []
 
 
@@ -212,7 +212,7 @@ def test_a_good_history_is_good() -> None:
     [(kind, spoil) for kind, spoils in BROKEN.items() for spoil in spoils],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_a_broken_promise_is_found_by_its_name(kind: Kind, spoil: Callable[[Case], None]) -> None:
+def test_broken_guarantee_is_found_by_its_kind(kind: Kind, spoil: Callable[[Case], None]) -> None:
     """Each rule has a history that breaks it and no other."""
     case = Case()
     spoil(case)
@@ -220,8 +220,8 @@ def test_a_broken_promise_is_found_by_its_name(kind: Kind, spoil: Callable[[Case
     assert case.kinds() == [kind]
 
 
-def test_a_place_that_was_given_away_is_found() -> None:
-    """A message is lost, and another one has its queue offset: both are said."""
+def test_reassigned_offset_of_a_lost_message_is_found() -> None:
+    """A message is lost, and another one has its queue offset: both are reported."""
     case = Case()
     lose_and_give_the_place_away(case)
 
@@ -229,12 +229,13 @@ def test_a_place_that_was_given_away_is_found() -> None:
 
 
 def test_every_rule_is_broken_by_some_test() -> None:
-    """No finding is there that nobody has seen."""
+    """Every kind of finding occurs in a test."""
     assert set(BROKEN) | {Kind.HOLE, Kind.DISPLACED} == set(Kind)
 
 
-def test_an_asynchronous_group_may_lose_the_end_of_the_old_log() -> None:
-    """What lies behind the new epoch's start may go, acknowledged and shown; the consumer may be past its place."""
+def test_asynchronous_group_may_lose_the_end_of_the_old_log() -> None:
+    """Messages after the new epoch's start may be lost, acknowledged or received; the consumer may be past their
+    offset."""
     case = Case()
     case.send("x", 60)
     case.ok("x", 3, 65, "a")
@@ -246,8 +247,8 @@ def test_an_asynchronous_group_may_lose_the_end_of_the_old_log() -> None:
 
 
 @pytest.mark.parametrize(("offset", "broker", "at"), [(2, "a", 60), (4, "b", 160)], ids=["before-it", "last-epoch"])
-def test_an_asynchronous_group_may_lose_nothing_else(offset: int, broker: str, at: int) -> None:
-    """Neither what the new master had, nor what is written after the last failover."""
+def test_asynchronous_group_may_lose_nothing_else(offset: int, broker: str, at: int) -> None:
+    """Neither messages that the new master had, nor those after the last failover."""
     case = Case()
     case.send("x", at, stream=9)
     case.ok("x", offset, at + 5, broker)
@@ -255,8 +256,8 @@ def test_an_asynchronous_group_may_lose_nothing_else(offset: int, broker: str, a
     assert case.kinds(ASYNC) == [Kind.HOLE, Kind.DISPLACED]
 
 
-def test_an_old_master_may_still_answer_what_was_sent_before() -> None:
-    """Only what starts after the new epoch's first acknowledgement must not be answered by it."""
+def test_old_master_may_still_answer_earlier_sends() -> None:
+    """Only sends that start after the new epoch's first acknowledgement must not be acknowledged by it."""
     case = Case()
     case.send("x", 114, queue=OTHER)
     case.ok("x", 0, 500, "a")
@@ -265,11 +266,13 @@ def test_an_old_master_may_still_answer_what_was_sent_before() -> None:
     assert case.kinds() == []
 
 
-def test_a_late_answer_of_an_earlier_reign_begins_no_epoch() -> None:
-    """A broker that is the master again may be heard from its first reign: that is nobody's first acknowledgement."""
+def test_late_answer_of_an_earlier_term_begins_no_epoch() -> None:
+    """A broker that is master again may send an answer of its first term, which is no first acknowledgement of the new
+    one.
+    """
     case = Case()
     case.send("x", 50, queue=OTHER)
-    case.reign(3, "a", 130)
+    case.term(3, "a", 130)
     case.ok("x", 0, 131, "a")
     case.send("y", 132, queue=OTHER, stream=1)
     case.ok("y", 1, 140, "b")
@@ -279,8 +282,8 @@ def test_a_late_answer_of_an_earlier_reign_begins_no_epoch() -> None:
     assert case.kinds() == []
 
 
-def test_what_has_expired_is_not_missed() -> None:
-    """A log may begin later than it did; what was before that is nobody's loss."""
+def test_expired_messages_are_not_missed() -> None:
+    """A log may begin later than it did; messages before its begin are no loss."""
     case = Case()
     del case.queues[Q][:2]
     final = Final(case.queues, case.epochs, case.logs, case.committed, begin=200)
@@ -289,8 +292,8 @@ def test_what_has_expired_is_not_missed() -> None:
     assert Kind.LOST in case.kinds()
 
 
-def test_a_consumer_may_stand_at_the_end_of_a_queue_in_which_nothing_is_left() -> None:
-    """Where that is only a broker can say; behind it is wrong as ever."""
+def test_consumer_may_be_at_the_end_of_an_empty_queue() -> None:
+    """Only a broker knows the end of an empty queue; an offset beyond it is still an error."""
     case = Case()
     del case.queues[Q][:]
     final = Final(case.queues, case.epochs, case.logs, case.committed, begin=1 << 40, ends={Q: 5})
@@ -300,8 +303,8 @@ def test_a_consumer_may_stand_at_the_end_of_a_queue_in_which_nothing_is_left() -
     assert [finding.kind for finding in check(case.history, final, SYNC)] == [Kind.BEYOND]
 
 
-def test_codes_that_promise_nothing_are_unknown() -> None:
-    """10, 11 and 12 are stored or not; 0 is a promise; whatever else is a refusal."""
+def test_codes_without_a_guarantee_are_unknown() -> None:
+    """10, 11 and 12 are stored or not; 0 is a guarantee; every other code is a refusal."""
     assert [outcome_of(code) for code in (0, 10, 11, 12, 14, 2)] == [
         Outcome.OK, Outcome.UNKNOWN, Outcome.UNKNOWN, Outcome.UNKNOWN, Outcome.REFUSED, Outcome.REFUSED,
     ]  # fmt: skip
@@ -309,15 +312,15 @@ def test_codes_that_promise_nothing_are_unknown() -> None:
 
 @settings(max_examples=150)
 @given(st.integers(0, 1 << 30), st.sampled_from(Loss), st.integers(0, 400))
-def test_a_group_that_keeps_its_promises_is_never_blamed(seed: int, loss: Loss, steps: int) -> None:
-    """Whatever is lost, late, refused or taken over, as far as the mode allows it."""
+def test_group_that_keeps_its_guarantees_has_no_findings(seed: int, loss: Loss, steps: int) -> None:
+    """Loss, delay, refusals and failovers are legal as far as the mode allows them."""
     group = IdealGroup(random.Random(seed), loss, steps)
 
     assert check(group.history, group.end(), Mode(loss)) == []
 
 
-def test_an_asynchronous_group_is_not_a_synchronous_one() -> None:
-    """The legal histories of the weaker promise break the stronger one, or the test above would prove nothing."""
+def test_asynchronous_group_breaks_synchronous_guarantees() -> None:
+    """The legal histories of the weaker guarantee break the stronger one, or the test above would prove nothing."""
     kinds = set()
     for seed in range(40):
         group = IdealGroup(random.Random(seed), Loss.SUFFIX, 300)
@@ -328,8 +331,8 @@ def test_an_asynchronous_group_is_not_a_synchronous_one() -> None:
 
 @settings(max_examples=60)
 @given(st.integers(0, 1 << 30))
-def test_any_acknowledged_message_that_goes_missing_is_found(seed: int) -> None:
-    """Wherever it was."""
+def test_any_lost_acknowledged_message_is_found(seed: int) -> None:
+    """The message may be at any position."""
     chance = random.Random(seed)
     group = IdealGroup(chance, Loss.NOTHING, 300)
     final = group.end()
@@ -344,23 +347,23 @@ def test_any_acknowledged_message_that_goes_missing_is_found(seed: int) -> None:
     assert Kind.LOST in {finding.kind for finding in found}
 
 
-def test_a_history_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    """Line by line; what the end of a run has cut short is left out."""
+def test_history_is_read_back_as_written(tmp_path: Path) -> None:
+    """It is read line by line; an incomplete last line is ignored."""
     group = IdealGroup(random.Random(3), Loss.SUFFIX, 200)
     history = group.history
     events: list[Event] = [*history.sent.values(), *history.answered.values(), *history.shown, *history.committed]
     path = tmp_path / "history.jsonl"
     with path.open("wb") as file:
         journal = Journal(file)
-        for event in [*events, *history.reigns]:
+        for event in [*events, *history.terms]:
             journal.add(event)
         file.write(b'{"event":"sent","cli')
 
     assert load_history(path) == history == journal.history
 
 
-def test_a_body_says_whose_it_is_and_that_it_is_whole() -> None:
-    """Any changed byte makes it nobody's."""
+def test_body_has_its_key_and_detects_corruption() -> None:
+    """Any changed byte makes it invalid."""
     body = make_body("p-1", b"padding")
 
     assert read_key(body) == "p-1"

@@ -1,4 +1,4 @@
-"""The load that runs in a pod, run here: it hears and says its lines, and its judge finds what is missing."""
+"""The load that runs in a pod, run here: it exchanges its lines, and its checker finds missing messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import trustme
-from gantry_histories.door import Door
+from gantry_histories.connector import ClientConnector
 from gantry_histories.events import Answered, History, Outcome, Queue, Sent
 from gantry_histories.in_pod import failures, longest_pause
 
@@ -33,7 +33,7 @@ DENIED = 16
 
 
 def history(*times: float, code: int = 0) -> History:
-    """Messages that were answered at these seconds."""
+    """Return a history of messages that were answered at these seconds."""
     found = History()
     outcome = Outcome.OK if code == 0 else Outcome.REFUSED
     for number, at in enumerate(times):
@@ -53,8 +53,8 @@ def history(*times: float, code: int = 0) -> History:
     ],
     ids=["after the mark", "over the mark", "not over yet", "nothing at all"],
 )
-def test_a_pause_is_between_two_acknowledgements(times: tuple[float, ...], seconds: float, pause: float) -> None:
-    """Also one that began just before the mark, and one that is not over."""
+def test_pause_is_between_two_acknowledgements(times: tuple[float, ...], seconds: float, pause: float) -> None:
+    """A pause may begin just before the mark, and may be unfinished."""
     assert longest_pause(history(*times), 4 * SECOND, 10 * SECOND) == (seconds, pause)
 
 
@@ -66,13 +66,13 @@ def test_refusals_end_no_pause_and_are_counted() -> None:
     assert failures(refused) == {"14": 3}
 
 
-class Talk:
+class LoadProcess:
     """A load as a process, and its lines."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
-    async def hear(self) -> dict[str, Any]:
+    async def receive(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         async with asyncio.timeout(180):
             answer: dict[str, Any] = json.loads(await self._process.stdout.readline())
@@ -81,12 +81,12 @@ class Talk:
     async def say(self, **document: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(document).encode() + b"\n")
-        return await self.hear()
+        return await self.receive()
 
 
 @asynccontextmanager
-async def talking(address: str, *more: str) -> AsyncIterator[Talk]:
-    """A load whose clients ask the name server at an address."""
+async def running_load(address: str, *more: str) -> AsyncIterator[LoadProcess]:
+    """Run a load whose clients use the name server at an address."""
     words = ("--name-server", address, "--topic", TOPIC, "--queues", str(QUEUES), *more)
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "e2e" / "histories")}
     pipe = asyncio.subprocess.PIPE
@@ -94,7 +94,7 @@ async def talking(address: str, *more: str) -> AsyncIterator[Talk]:
         *(sys.executable, "-m", "gantry_histories.in_pod", *words), stdin=pipe, stdout=pipe, env=environment
     )
     try:
-        yield Talk(process)
+        yield LoadProcess(process)
     finally:
         if process.returncode is None:
             process.kill()
@@ -102,24 +102,24 @@ async def talking(address: str, *more: str) -> AsyncIterator[Talk]:
 
 
 @asynccontextmanager
-async def load(tmp_path: Path) -> AsyncIterator[tuple[Talk, Admin]]:
-    """A name server, a broker, a topic, and a load on it."""
+async def load(tmp_path: Path) -> AsyncIterator[tuple[LoadProcess, Admin]]:
+    """Run a name server, a broker with a topic, and a load on it."""
     server = NameServer(NameServerSettings(bind_address="127.0.0.1", listen_port=0), tmp_path / "names")
     await server.start()
     address = f"127.0.0.1:{server.port}"
     async with running_broker(tmp_path / "store", namesrvAddr=address), Admin(address) as admin:
         await admin.topics.create(TOPIC, queues=QUEUES)
         try:
-            async with talking(address) as talk:
+            async with running_load(address) as talk:
                 yield talk, admin
         finally:
             await server.close()
 
 
-async def test_a_load_says_what_its_clients_have_noticed(tmp_path: Path) -> None:
-    """Of a broker that nothing is done to, nothing is found."""
+async def test_load_reports_the_interruption_of_its_clients(tmp_path: Path) -> None:
+    """Without a fault there are no findings."""
     async with load(tmp_path) as (talk, _):
-        first = await talk.hear()
+        first = await talk.receive()
         marked = await talk.say(mark="nothing")
         report = await talk.say(report=50)
         verdict = await talk.say(finish=[])
@@ -130,10 +130,10 @@ async def test_a_load_says_what_its_clients_have_noticed(tmp_path: Path) -> None
     assert verdict["findings"] == [] and verdict["acknowledged"] >= report["acknowledged"]
 
 
-async def test_what_is_gone_in_the_end_is_found(tmp_path: Path) -> None:
-    """The twin: somebody takes the topic away, with all that is in it."""
+async def test_missing_messages_are_found(tmp_path: Path) -> None:
+    """The twin: the topic is deleted with all its messages."""
     async with load(tmp_path) as (talk, admin):
-        await talk.hear()
+        await talk.receive()
         await admin.topics.delete(TOPIC)
         await admin.topics.create(TOPIC, queues=QUEUES)
         verdict = await talk.say(finish=[])
@@ -146,7 +146,7 @@ async def test_what_is_gone_in_the_end_is_found(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def closed_door(folder: Path) -> AsyncIterator[str]:
-    """Where a name server is that takes only administrators over TLS; a broker of the same kind, and a topic."""
+    """Run a name server and a broker that accept only administrators over TLS; yield the name server's address."""
     authority = trustme.CA()
     issued = authority.issue_cert("gantry")
     chain, key, root = (folder / name for name in ("tls.crt", "tls.key", "ca.crt"))
@@ -178,26 +178,26 @@ async def closed_door(folder: Path) -> AsyncIterator[str]:
         await server.close()
 
 
-async def test_a_load_comes_in_with_tls_and_an_account(tmp_path: Path) -> None:
-    """Producers, a consumer and the judge: all of them show what the door asks for, and nothing is found."""
+async def test_load_connects_with_tls_and_an_account(tmp_path: Path) -> None:
+    """Producers, a consumer and the checker all authenticate, and there are no findings."""
     async with closed_door(tmp_path) as address:
         entry = ("--tls-ca", str(tmp_path / "ca.crt"), "--account", str(tmp_path / "credentials"))
-        async with talking(address, *entry) as talk:
-            first = await talk.hear()
+        async with running_load(address, *entry) as talk:
+            first = await talk.receive()
             verdict = await talk.say(finish=[])
 
     assert first["acknowledged"] >= 20
     assert verdict["findings"] == [] and verdict["failed"] == {}
 
 
-async def test_without_either_nobody_is_answered(tmp_path: Path) -> None:
-    """The twin: plain text is closed, and who has no account is denied."""
+async def test_clients_without_tls_or_account_are_refused(tmp_path: Path) -> None:
+    """The twin: plain text is closed, and a client without an account is denied."""
     question = Command(code=RequestCode.GET_BROKER_CLUSTER_INFO)
     async with closed_door(tmp_path) as address:
-        stranger = await Door(tmp_path / "ca.crt").connect(address)
+        stranger = await ClientConnector(tmp_path / "ca.crt").connect(address)
         answer = await stranger.request(question, 5_000)
         await stranger.close()
-        plain = await Door().connect(address)
+        plain = await ClientConnector().connect(address)
         with pytest.raises(RemotingError):
             await plain.request(question, 5_000)
         await plain.close()

@@ -1,4 +1,4 @@
-"""A small slice of the Java clients with accounts and without; the whole is `e2e/interop/run.py acl`."""
+"""A small part of the Java clients' access control run; the whole is `e2e/interop/run.py acl`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def verdict(scenario: str, *, is_kept: bool = True) -> drivers.Verdict:
     return drivers.Verdict("5.3.3", scenario, kept=is_kept)
 
 
-def test_the_report_sees_what_is_wrong() -> None:
-    """Every single promise that is broken breaks the whole; one that nobody tried is not kept."""
+def test_report_detects_every_fault() -> None:
+    """Every single broken promise breaks the whole; one that was not tested counts as broken."""
     good, bad = verdict("sync"), verdict("acl", is_kept=False)
     assert acl.AclReport([good], [verdict("acl")]).kept
     assert not acl.AclReport([good], [bad]).kept
@@ -31,8 +31,10 @@ def test_the_report_sees_what_is_wrong() -> None:
 @pytest.mark.verify
 @pytest.mark.needs_java
 @pytest.mark.parametrize("client", [pytest.param("5.3.3", marks=pytest.mark.slow), "4.9.8"])
-def test_java_clients_do_what_they_may(client: str, tmp_path: Path) -> None:
-    """As a named account; impostors, trespassers and weak signatures get an exception, and nothing is stored."""
+def test_java_clients_do_what_they_are_permitted(client: str, tmp_path: Path) -> None:
+    """With a named account; wrong credentials, missing permissions and weak signatures get an exception, and nothing is
+    stored.
+    """
     order = drivers.Order("", COUNT, RETRY_COUNT, 7, peers.SHORT_DELAY_LEVELS, "acl", scenario_seconds_max=240.0)
 
     with Nursery(tmp_path / "logs") as nursery:
@@ -46,11 +48,12 @@ def test_java_clients_do_what_they_may(client: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs_java
-def test_without_the_guard_every_denial_is_missed(tmp_path: Path) -> None:
-    """The twin: against a broker that asks nobody the scenario finds what is not denied, and what is stored."""
+def test_every_denial_is_missing_without_access_control(tmp_path: Path) -> None:
+    """The twin: against a broker without access control the scenario finds what is not denied, and what is stored."""
     order = drivers.Order("", COUNT, RETRY_COUNT, 7, peers.SHORT_DELAY_LEVELS, "twin", scenario_seconds_max=120.0)
     layout = peers.Layout(tmp_path / "peer")
-    guarded = acl.Guarded(layout, acl.Account.new("named"), acl.Account.new("admin"), is_name_server_guarded=False)
+    accounts = acl.Account.new("named"), acl.Account.new("admin")
+    guarded = acl.GuardedServers(layout, *accounts, is_name_server_guarded=False)
 
     with Nursery(tmp_path / "logs") as nursery:
         peer = peers.start("gantry", nursery, layout)

@@ -1,4 +1,5 @@
-"""The comparison of mqadmin's commands: nothing is forgotten, nothing is hidden, and the page says what was found."""
+"""The comparison of mqadmin's commands: no command is left out, no difference is hidden, and the page has the
+results."""
 
 from __future__ import annotations
 
@@ -8,19 +9,19 @@ from pathlib import Path
 
 import pytest
 from gantry_interop.admin import page, plan, play, samples, scene, verdicts
-from gantry_interop.admin.masks import Common, Mask, Window, normal
+from gantry_interop.admin.json_process import JsonProcess
+from gantry_interop.admin.masks import Common, Mask, Window, normalize
 from gantry_interop.admin.play import Compared
 from gantry_interop.admin.steps import Step
-from gantry_interop.admin.talker import Talker
 from gantry_interop.processes import Nursery
 
 SAME_MIN = 60
 WINDOW = Window(1_800_000_000_000, 1_800_000_060_000)
 TOKEN = re.compile(r"[A-Za-z_]\w*|\d+(?:\.\d+)?")
 TOKENS_MAX = 150
-"""Of one sample; evenly spread."""
+"""The number of evenly spread tokens of one sample."""
 WORDS_MAY_GO = re.compile(r"DESC: |^\s+at |^See https|^For more information|MessageTrack|TID: |@[0-9a-f]+$|Lambda")
-"""Lines in which whole words go: refusals, traces of the stack, what Apache's tool prints by mistake, objects."""
+"""Lines in which whole words may be removed: refusals, stack traces, mistakes of Apache's tool, objects."""
 SAMPLES = samples.read()
 
 
@@ -29,46 +30,46 @@ def compared(step: Step, theirs: list[str], ours: list[str], *, failed: bool = F
 
 
 def test_every_command_of_the_tool_has_a_row() -> None:
-    """The list is the tool's own, as it was recorded; a command that nobody thought of cannot stay away."""
+    """The list is the tool's own, as it was recorded; no command can be left out by mistake."""
     known = [one.command for one in verdicts.read()]
 
-    assert verdicts.forgotten(known, plan.commands()) == []
+    assert verdicts.find_plan_faults(known, plan.commands()) == []
     assert len(known) == 89
 
 
 @pytest.mark.needs_java
-def test_the_recorded_list_is_that_of_the_tool(tmp_path: Path) -> None:
-    """mqadmin 5.3.3 is asked itself."""
-    with Talker(scene.TOOL, tmp_path / "home", tmp_path / "tool.log") as tool:
+def test_recorded_list_is_that_of_the_tool(tmp_path: Path) -> None:
+    """The list is compared with that of mqadmin 5.3.3 itself."""
+    with JsonProcess(scene.TOOL, tmp_path / "home", tmp_path / "tool.log") as tool:
         known = play.known_commands(tool)
 
     assert known == [one.command for one in verdicts.read()]
 
 
-def test_the_page_is_made_of_the_recorded_run() -> None:
-    """docs/compatibility.md says nothing else than results.json."""
+def test_page_is_generated_from_the_recorded_run() -> None:
+    """docs/compatibility.md has exactly the content of results.json."""
     assert page.PAGE.read_text() == page.text(verdicts.read(), len(plan.ALL))
 
 
 def test_sixty_commands_are_the_same() -> None:
-    """What was promised of mqadmin."""
-    assert verdicts.counts(verdicts.read())["same"] >= SAME_MIN
+    """This number was promised for mqadmin."""
+    assert verdicts.count_by_word(verdicts.read())["same"] >= SAME_MIN
 
 
-def test_what_differs_has_a_reason() -> None:
-    """A difference that nobody can explain is a fault."""
-    assert verdicts.unexplained(verdicts.read()) == []
+def test_every_difference_has_a_reason() -> None:
+    """A difference without a reason is a fault."""
+    assert verdicts.unexplained_differences(verdicts.read()) == []
 
 
-def test_a_forgotten_command_is_a_fault() -> None:
-    """One without a row, and a row without a command."""
-    found = verdicts.forgotten(["topicList", "brandNew"], {"topicList", "mistyped"})
+def test_missing_command_is_a_fault() -> None:
+    """A command without a row is reported, and a row without a command."""
+    found = verdicts.find_plan_faults(["topicList", "brandNew"], {"topicList", "mistyped"})
 
     assert found == ["no row in the plan: brandNew", "not a command of mqadmin: mistyped"]
 
 
-def test_a_command_that_is_the_same_no_more_is_lost() -> None:
-    """One line of one step, or of the step that shows what it did, is enough."""
+def test_command_that_differs_now_is_a_regression() -> None:
+    """One line of one step, or of the step that shows its effect, is enough."""
     steps = [Step("updateTopic", "-t a"), Step("topicRoute", "-t a", shows="updateTopic"), Step("topicRoute", "-t b")]
     good = [compared(step, ["x"], ["x"]) for step in steps]
     bad = [good[0], compared(steps[1], ["x", "perm 6"], ["x", "perm 4"]), good[2]]
@@ -77,12 +78,12 @@ def test_a_command_that_is_the_same_no_more_is_lost() -> None:
 
     assert [one.word for one in before] == ["same", "same"]
     assert [one.word for one in now] == ["differs", "same"]
-    assert [one.command for one in verdicts.lost(before, now)] == ["updateTopic"]
+    assert [one.command for one in verdicts.find_regressions(before, now)] == ["updateTopic"]
     assert now[0].differences[0].lines == ("-perm 6", "+perm 4")
 
 
-def test_a_command_that_apache_refuses_counts_for_nobody() -> None:
-    """Where nothing works at Apache's servers the same refusal is no success."""
+def test_command_that_apache_refuses_counts_for_neither() -> None:
+    """If a command does not work with Apache's servers, the same refusal is no success."""
     step = Step("getBrokerEpoch", "-b broker-a")
 
     (found,) = verdicts.judge(["getBrokerEpoch"], [compared(step, ["no"], ["no"], failed=True)], ())
@@ -91,23 +92,23 @@ def test_a_command_that_apache_refuses_counts_for_nobody() -> None:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.typed)
-def test_no_word_of_an_output_can_change_unseen(sample: samples.Sample) -> None:
-    """A word, or a number, of what Apache's servers print with something else in its place is a difference."""
-    original = sample.normal()
+def test_no_word_of_an_output_can_change_unnoticed(sample: samples.Sample) -> None:
+    """Replacing any word or number of Apache's output is a difference."""
+    original = sample.normalize()
     assert original
 
     hidden = [
         (token[0], line)
         for token, line in _tokens(sample.text)
-        if sample.normal(f"{sample.text[: token.start()]}Zz{sample.text[token.end() :]}") == original
+        if sample.normalize(f"{sample.text[: token.start()]}Zz{sample.text[token.end() :]}") == original
     ]
 
     assert [(word, line) for word, line in hidden if not _may_go(sample, word, line)] == []
 
 
 def _may_go(sample: samples.Sample, word: str, line: str) -> bool:
-    """Whether a word goes with its line, or a rule says on the page why it goes."""
-    if WORDS_MAY_GO.search(line) or not sample.normal(f"{line}\n"):
+    """Return whether a word is removed with its line, or by a rule whose reason is on the page."""
+    if WORDS_MAY_GO.search(line) or not sample.normalize(f"{line}\n"):
         return True
     values = [re.search(mask.pattern, line) for mask in sample.step.masks if mask.why]
     return any(found is not None and word in found["value"] for found in values)
@@ -121,32 +122,32 @@ def _tokens(text: str) -> list[tuple[re.Match[str], str]]:
     ]
 
 
-def test_every_rule_is_tried_on_an_output() -> None:
-    """A mask or a quirk that no sample has is one that nothing of the above tried."""
+def test_every_rule_is_tested_on_an_output() -> None:
+    """A mask or a quirk without a sample would be untested."""
     tried = {rule for sample in SAMPLES for rule in (*sample.step.masks, *sample.step.quirks)}
 
     assert {rule for step in plan.ALL for rule in (*step.masks, *step.quirks)} <= tried
 
 
-def test_moments_outside_of_the_run_stay() -> None:
-    """A zero, and a time of another year, are facts; only a moment of the run itself is hidden."""
+def test_times_outside_of_the_run_stay() -> None:
+    """A zero, and a time of another year, are facts; only times within the run are hidden."""
     text = "a 2027-01-15 08:00:01 b 1970-01-01 00:00:00 c 1800000001000 d 1700000001000 e 0"
 
-    assert normal(text, {}, WINDOW) == ["a <time> b 1970-01-01 00:00:00 c <ms> d 1700000001000 e 0"]
+    assert normalize(text, {}, WINDOW) == ["a <time> b 1970-01-01 00:00:00 c <ms> d 1700000001000 e 0"]
 
 
-def test_an_address_is_hidden_where_it_is_the_peers_own() -> None:
-    """Another one is a difference, and so is a longer one that begins alike."""
+def test_only_the_peers_own_address_is_hidden() -> None:
+    """Another address is a difference, and so is a longer one with the same beginning."""
     facts = {"broker": "10.0.0.1:1091"}
 
-    assert normal("10.0.0.1:1091 10.0.0.1:10911 10.0.0.2:1091", facts, WINDOW) == [
+    assert normalize("10.0.0.1:1091 10.0.0.1:10911 10.0.0.2:1091", facts, WINDOW) == [
         "<broker> 10.0.0.1:10911 10.0.0.2:1091"
     ]
 
 
-def test_of_a_refusal_the_code_stays() -> None:
-    """Programs act upon it. The words are each server's own, but there are some."""
-    lines = normal(
+def test_code_of_a_refusal_stays() -> None:
+    """Programs act on the code. The text is each server's own, but must not be empty."""
+    lines = normalize(
         "Caused by: X: CODE: 17  DESC: no such topic BROKER: 1.2.3.4:5\n\tat a.b.C.d(E.java:1)\nCODE: 16 DESC: \n",
         {}, WINDOW,
     )  # fmt: skip
@@ -154,19 +155,19 @@ def test_of_a_refusal_the_code_stays() -> None:
     assert lines == ["Caused by: X: CODE: 17 DESC: <words> BROKER: 1.2.3.4:5", "CODE: 16 DESC:"]
 
 
-def test_a_mask_demands_the_form_of_its_value() -> None:
-    """Where a number should be, nothing and a word are differences."""
+def test_mask_requires_the_form_of_its_value() -> None:
+    """Nothing, or a word, in place of a number is a difference."""
     mask = Mask("rate", r"^TPS: (?P<value>\d+\.\d\d)$")
 
-    assert [normal(text, {}, WINDOW, [mask]) for text in ("TPS: 1.25", "TPS: none", "TPS:")] == [
+    assert [normalize(text, {}, WINDOW, [mask]) for text in ("TPS: 1.25", "TPS: none", "TPS:")] == [
         ["TPS: <rate>"],
         ["TPS: none"],
         ["TPS:"],
     ]
 
 
-def test_of_settings_those_of_both_are_compared() -> None:
-    """A row that only one server has goes; a value that differs stays; too few rows are a difference."""
+def test_settings_of_both_servers_are_compared() -> None:
+    """A row that only one server has is removed; a different value stays; too few rows are a difference."""
     common = Common(r"(\w+) +=", 2, "each has settings of its own")
     one, other = ["a = 1", "b = 2", "c = 3"], ["b = 2", "c = 4", "d = 5"]
 
@@ -176,8 +177,8 @@ def test_of_settings_those_of_both_are_compared() -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs_java
-def test_a_slice_of_the_plan_is_the_same_at_both(tmp_path: Path) -> None:
-    """Both pairs of servers are really asked: topics are made, changed and looked at, and a broken line is seen."""
+def test_part_of_the_plan_is_the_same_at_both(tmp_path: Path) -> None:
+    """Both pairs of servers run: topics are made, changed and read, and a falsified line is detected."""
     steps = [
         Step("updateTopic", "-b {broker} -t slice -r 2 -w 6 -p 4"),
         Step("topicRoute", "-t slice", shows="updateTopic", settles_seconds=20),
@@ -187,7 +188,7 @@ def test_a_slice_of_the_plan_is_the_same_at_both(tmp_path: Path) -> None:
     ]
     with (
         Nursery(tmp_path / "logs") as nursery,
-        Talker(scene.TOOL, tmp_path / "home", tmp_path / "logs" / "tool.log") as tool,
+        JsonProcess(scene.TOOL, tmp_path / "home", tmp_path / "logs" / "tool.log") as tool,
     ):
         sides = [scene.Side.start(kind, nursery, tmp_path / kind) for kind in scene.KINDS]
         found = play.Player(tool, sides, time.time()).play(steps, lambda one: None)
@@ -196,8 +197,8 @@ def test_a_slice_of_the_plan_is_the_same_at_both(tmp_path: Path) -> None:
     assert [one.is_theirs_failed for one in found] == [False, False, True, True, False]
 
 
-def test_only_what_changes_nothing_is_asked_again() -> None:
-    """A slow machine is no answer; but what was perhaps done is not done twice."""
+def test_only_steps_without_a_change_are_repeated() -> None:
+    """A timeout is no answer; but a change that may have happened is not repeated."""
     changing = {step.command for step in plan.ALL if not step.is_read}
 
     assert not {"topicRoute", "clusterList", "consumerProgress", "getBrokerConfig", "listUser"} & changing

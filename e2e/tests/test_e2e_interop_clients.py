@@ -1,4 +1,4 @@
-"""A small slice of the interop run: both client versions, three ways to use a broker, a few hundred messages.
+"""A small part of the interop run: both client versions, three ways to use a broker, a few hundred messages.
 
 The whole of it, 100,000 messages in every scenario, is `make interop`.
 """
@@ -37,10 +37,10 @@ def peer(directory: Path, nursery: Nursery) -> peers.Peer:
 
 @pytest.mark.parametrize("client", java.CLIENT_MODULES)
 @pytest.mark.parametrize("scenario", KINDS)
-def test_a_java_client_gets_back_what_it_sent(
+def test_java_client_receives_what_it_sent(
     client: str, scenario: str, peer: peers.Peer, nursery: Nursery, directory: Path
 ) -> None:
-    """Nothing an unmodified client sends is lost, altered or out of order within its queue."""
+    """No message of an unmodified client is lost, altered or out of order within its queue."""
     order = drivers.Order(
         name_server=peer.address,
         count=COUNT,

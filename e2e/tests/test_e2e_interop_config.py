@@ -1,4 +1,4 @@
-"""Settings that Java's admin client changes; the judge of the audit log, and the whole with both clients."""
+"""Settings that Java's admin client changes: the checks of the audit log, and the whole scenario with both clients."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def line(server: str, outcome: int, *keys: str) -> dict[str, Any]:
     return {"server": server, "code": live_config.CODES[server], "outcome": outcome, "on": {"keys": list(keys)}}
 
 
-def whole() -> list[dict[str, Any]]:
-    """What one client leaves when everything is right."""
+def complete_lines() -> list[dict[str, Any]]:
+    """Return the lines that one client leaves if everything is right."""
     lines = []
     for server, forbidden in live_config.FORBIDDEN.items():
         lines += [line(server, 0, "allowed"), line(server, 0, "allowed")]
@@ -23,20 +23,20 @@ def whole() -> list[dict[str, Any]]:
     return lines
 
 
-def test_each_line_of_the_audit_is_missed() -> None:
-    """Whichever line is not there, or there twice, a promise is broken; and so it is when a value is told."""
-    assert live_config.broken_promises(whole()) == []
-    for number in range(len(whole())):
-        missing, twice = whole(), whole()
+def test_each_missing_line_of_the_audit_is_found() -> None:
+    """A missing or doubled line, or a line with a value, breaks a rule."""
+    assert live_config.broken_promises(complete_lines()) == []
+    for number in range(len(complete_lines())):
+        missing, twice = complete_lines(), complete_lines()
         twice.append(missing.pop(number))
         assert live_config.broken_promises(missing) and live_config.broken_promises(twice), number
-    told = whole()
-    told[0]["on"]["value"] = "/elsewhere"
-    assert live_config.broken_promises(told) == ["no line tells a value, such as /elsewhere"]
+    lines_with_value = complete_lines()
+    lines_with_value[0]["on"]["value"] = "/elsewhere"
+    assert live_config.broken_promises(lines_with_value) == ["no line contains a value, such as /elsewhere"]
 
 
-def test_the_report_sees_what_is_wrong() -> None:
-    """A client that was not played keeps nothing, nor does a broken promise on either side."""
+def test_report_detects_every_fault() -> None:
+    """A client that was not run breaks the report, as does a broken promise on either side."""
     kept, broken = (drivers.Verdict("5.3.3", "change", kept=is_kept) for is_kept in (True, False))
     assert live_config.ConfigReport([kept], 1, []).kept
     assert not live_config.ConfigReport([], 1, []).kept
@@ -47,8 +47,10 @@ def test_the_report_sees_what_is_wrong() -> None:
 @pytest.mark.verify
 @pytest.mark.needs_java
 @pytest.mark.parametrize("client", [pytest.param("5.3.3", marks=pytest.mark.slow), "4.9.8"])
-def test_java_changes_settings_that_outlive_a_restart(client: str, tmp_path: Path) -> None:
-    """An allowed key holds at once and after a restart; a forbidden one is refused by name; the audit has it all."""
+def test_settings_changed_by_java_survive_a_restart(client: str, tmp_path: Path) -> None:
+    """An allowed key is effective at once and after a restart; a forbidden one is refused by name; all is in the audit
+    log.
+    """
     order = drivers.Order("", 0, 0, 7, peers.SHORT_DELAY_LEVELS, "config-slice", scenario_seconds_max=240.0)
 
     with Nursery(tmp_path / "logs") as nursery:

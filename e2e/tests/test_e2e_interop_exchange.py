@@ -1,4 +1,4 @@
-"""One store directory, opened in turn by Apache's broker and by ours: the promise of "each can open the other's"."""
+"""One store directory, opened in turn by Apache's broker and by ours: each can open the other's."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ pytestmark = [pytest.mark.needs_java, pytest.mark.slow]
 
 COUNT = 3_000
 CLIENT = "5.3.3"
-# Small enough that the log rolls over several files.
+# The files are so small that the log rolls over several of them.
 SETTINGS = {"mappedFileSizeCommitLog": str(1 << 20), "maxMessageSize": str(1 << 16)}
 
 
 def played(peer: peers.Peer, nursery: Nursery, home: Path, run: str) -> tuple[str, ...]:
-    """Let a Java client fill two topics; answer their names."""
+    """Let a Java client fill two topics; return their names."""
     order = drivers.Order(peer.address, COUNT, 0, 3, peers.SHORT_DELAY_LEVELS, run, scenario_seconds_max=60)
 
     verdicts = drivers.play(nursery, CLIENT, ("sync", "batch"), order, home)
@@ -33,7 +33,7 @@ def taken(peer: peers.Peer, topics: tuple[str, ...]) -> snapshot.Snapshot:
 
 @pytest.mark.parametrize("end", ["stop", "crash"])
 @pytest.mark.parametrize(("first", "second"), [("apache", "gantry"), ("gantry", "apache")])
-def test_a_store_written_by_one_is_read_and_continued_by_the_other(
+def test_store_written_by_one_is_read_and_continued_by_the_other(
     first: str, second: str, end: str, tmp_path: Path
 ) -> None:
     """After a clean stop and after a crash: same end of the log, same queues, same bytes, same key queries."""

@@ -1,7 +1,7 @@
-"""A master is killed under an unmodified Java producer and consumer, and a slave promoted by `gantry ha promote`.
+"""A master is killed under an unmodified Java producer and consumer, and a slave is promoted by `gantry ha promote`.
 
-The clients are never restarted and told nothing. How long they take to come back is printed by `make interop`, not
-tested: it is their route poll.
+The clients are never restarted or notified. Their interruption is printed by `make interop`, but not
+tested, because it depends on their route poll.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ SHORT = Plan(is_sync=True, poll_ms=1_000, load_seconds=2.0)
         ),
     ],
 )
-def test_java_clients_go_on_with_the_promoted_slave(plan: Plan, tmp_path: Path) -> None:
-    """Nothing that was acknowledged and that a slave had is lost, all of it is consumed, and every log is the same."""
+def test_java_clients_continue_with_the_promoted_slave(plan: Plan, tmp_path: Path) -> None:
+    """No acknowledged message that a slave had is lost, all are consumed, and all logs are the same."""
     with Nursery(tmp_path / "logs") as nursery:
         report = failover.play(plan, nursery, tmp_path / "play")
 
@@ -51,7 +51,7 @@ ok 4 0 1 400 410
 seen 4 0 1 420
 sent 5
 """
-"""Message 2 was only on the old master, killed at 200; 4 is in its place on the new one, ordered at 300."""
+"""Message 2 was only on the old master, killed at 200; 4 has its place on the new one, ordered at 300."""
 
 OLD_TAIL = {(0, 1): 2}
 NEW = {(0, 0): 1, (0, 1): 4}
@@ -62,8 +62,8 @@ def ledger_of(path: Path, lines: str) -> Ledger:
     return Ledger(path / "ledger.txt").read()
 
 
-def test_a_tail_that_no_slave_had_is_lost_by_the_asynchronous_group_alone(tmp_path: Path) -> None:
-    """It is counted, as lost and as vanished; for a group that waits it is a broken promise."""
+def test_only_an_asynchronous_group_may_lose_a_tail_that_no_slave_had(tmp_path: Path) -> None:
+    """It is counted as lost and as vanished; in a synchronous group it is a broken promise."""
     ledger = ledger_of(tmp_path, LINES)
 
     judgement = judge(ledger, NEW, OLD_TAIL, killed_us=200, ordered_us=300)
@@ -98,8 +98,8 @@ def test_a_tail_that_no_slave_had_is_lost_by_the_asynchronous_group_alone(tmp_pa
     ],
     ids=["lost", "vanished", "skipped", "headless", "strange", "rolled-back", "rolled-back-unanswered"],
 )
-def test_every_lie_is_seen(lines: str, new: dict[tuple[int, int], int], claim: str, tmp_path: Path) -> None:
-    """The judge of failovers finds what it is there for, in the mode that forgives most."""
+def test_every_fault_is_found(lines: str, new: dict[tuple[int, int], int], claim: str, tmp_path: Path) -> None:
+    """The checker of failovers finds each fault, also in the asynchronous mode."""
     judgement = judge(ledger_of(tmp_path, lines), new, OLD_TAIL, killed_us=200, ordered_us=300)
 
     assert claim in judgement.broken(may_lose_tail=True)
@@ -113,8 +113,8 @@ def test_every_lie_is_seen(lines: str, new: dict[tuple[int, int], int], claim: s
     ],
     ids=["committed", "put-off"],
 )
-def test_what_was_pledged_must_come(lines: str, claim: str, tmp_path: Path) -> None:
-    """A committed or delayed message is nowhere; the listener has refused one, and it never came again."""
+def test_pledged_message_must_be_consumed(lines: str, claim: str, tmp_path: Path) -> None:
+    """A committed or delayed message is missing, or a failed one was not redelivered."""
     kept = LINES.replace("ok 2 0 1 100 120\n", "").replace("seen 2 0 1 125\n", "")
 
     def broken(text: str) -> list[str]:

@@ -1,4 +1,6 @@
-"""SQL92 filters beside Apache's evaluator: the whole comparison with `--slow`, and the judge itself."""
+"""SQL92 filters compared with Apache's evaluator: the whole comparison with `--slow`, and tests of the comparison
+itself.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ SEED = 20_92
 
 @pytest.mark.slow
 @pytest.mark.needs_java
-def test_both_evaluators_say_the_same_of_a_hundred_thousand_pairs(tmp_path: Path) -> None:
-    """RocketMQ 5.3.3's classes and ours: true, false, unknown, cannot be judged, or no filter at all."""
+def test_both_evaluators_agree_on_a_hundred_thousand_pairs(tmp_path: Path) -> None:
+    """RocketMQ 5.3.3's classes and ours: true, false, unknown, not evaluable, or an invalid filter."""
     found = filter_judge.compare(PAIRS, SEED, tmp_path)
 
     assert found.pairs >= PAIRS
@@ -26,15 +28,15 @@ def test_both_evaluators_say_the_same_of_a_hundred_thousand_pairs(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.needs_java
-def test_frozen_verdicts_are_those_of_the_evaluator(tmp_path: Path) -> None:
-    """What tests without Java believe was said by Apache's evaluator, and still is."""
+def test_recorded_verdicts_are_those_of_the_evaluator(tmp_path: Path) -> None:
+    """The verdicts that tests without Java use are still those of Apache's evaluator."""
     golden = filter_judge.read_golden()
 
     assert filter_judge.their_verdicts([case for case, _ in golden], tmp_path) == [verdicts for _, verdicts in golden]
 
 
-def test_another_verdict_is_a_finding() -> None:
-    """With the expression and the first message of which something else is said."""
+def test_different_verdict_is_a_finding() -> None:
+    """The finding has the expression and the first message with a different verdict."""
     case = Case("a > 5", ({"a": "6"}, {"a": "5"}))
     comparison = Comparison()
 
@@ -48,18 +50,18 @@ def test_another_verdict_is_a_finding() -> None:
     assert "a > 5" in comparison.lines()[1]
 
 
-def test_a_run_in_which_hardly_anything_was_judged_proves_too_little() -> None:
-    """Only refused expressions, or only true ones, say nothing about the evaluator."""
+def test_run_with_rare_verdicts_has_too_little_coverage() -> None:
+    """Only refused expressions, or only true ones, do not test the evaluator."""
     case = Case("a > 5", ({"a": "6"},) * 10)
     comparison = Comparison()
     comparison.add([case], ["TTTTTTTTTT"], ["TTTTTTTTTT"])
 
-    assert comparison.proves_too_little == ["F", "U", "X", "refused"]
+    assert comparison.rare_kinds == ["F", "U", "X", "refused"]
     assert not comparison.kept
 
 
-def test_a_judge_that_answers_too_little_is_no_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Java program that dies has agreed to nothing."""
+def test_incomplete_answers_of_the_evaluator_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Java program that dies has confirmed nothing."""
     monkeypatch.setattr(java.Program, "command", lambda self, home, arguments=(): ["/bin/sh", "-c", "echo TF; exit 1"])
 
     with pytest.raises(InteropError, match="answered 1 of"):

@@ -1,4 +1,4 @@
-"""The judge of delays, retries and queue locks: each lie in a ledger breaks exactly the promise about it."""
+"""The checks of delays, retries and queue locks: each fault in a ledger breaks exactly its rule."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def delays(folder: Path, lines: list[str]) -> DelayLedger:
     return DelayLedger(folder).read()
 
 
-def test_a_true_story_of_delays_breaks_nothing(tmp_path: Path) -> None:
-    """Delayed, failed, come back, taken; what comes twice is counted and no fault."""
+def test_correct_ledger_of_delays_breaks_nothing(tmp_path: Path) -> None:
+    """Messages are delayed, failed, redelivered and taken; duplicates are counted and no fault."""
     ledger = delays(tmp_path, [*STORY, f"got {NUMBER} 1 1 {5 * SECOND} 200 1"])
 
     assert (ledger.broken(), ledger.is_complete(), ledger.is_sent) == ([], True, True)
@@ -40,17 +40,17 @@ LIES = {
     "early": ([STORY[0], f"got {NUMBER} 0 0 {SECOND - 1} 100 0", *STORY[2:]], "before its time"),
     "hasty": ([*STORY[:2], f"got {NUMBER} 1 1 {4 * SECOND - 1} 200 1", *STORY[3:]], "no retry comes before its time"),
     "anew": ([*STORY, f"got {NUMBER} 0 1 {9 * SECOND} 300 0"], "count anew"),
-    "leap": ([*STORY, f"got 13 2 1 {9 * SECOND} 300 0"], "failed once more"),
+    "leap": ([*STORY, f"got 13 2 1 {9 * SECOND} 300 0"], "failed one time more"),
     "beyond": ([*STORY, f"got {NUMBER} 2 1 {9 * SECOND} 300 1"], "not failed again"),
     "strange": ([*STORY, f"got -1 0 0 {9 * SECOND} 300 1"], "was sent"),
 }
 
 
 @pytest.mark.parametrize(("lines", "promise"), LIES.values(), ids=LIES)
-def test_each_lie_about_delays_is_seen(tmp_path: Path, lines: list[str], promise: str) -> None:
-    """One promise is broken, the one that it is about."""
-    [said] = delays(tmp_path, lines).broken()
-    assert promise in said
+def test_each_fault_of_delays_is_found(tmp_path: Path, lines: list[str], promise: str) -> None:
+    """Exactly the rule for the fault is broken."""
+    [broken_rule] = delays(tmp_path, lines).broken()
+    assert promise in broken_rule
 
 
 def locks(folder: Path, *, first: list[str], second: list[str]) -> LockLedger:
@@ -63,8 +63,8 @@ def locks(folder: Path, *, first: list[str], second: list[str]) -> LockLedger:
 FIRST = ["taken 0 0 0 10 12", "taken 4 0 1 12 14"]
 
 
-def test_a_true_story_of_locks_breaks_nothing(tmp_path: Path) -> None:
-    """The second begins where the first had committed: one message comes twice, in order."""
+def test_correct_ledger_of_locks_breaks_nothing(tmp_path: Path) -> None:
+    """The second consumer begins at the committed offset of the first: one message is duplicated, in order."""
     ledger = locks(tmp_path, first=FIRST, second=["taken 4 0 1 50 52", "taken 8 0 2 52 54"])
 
     assert (ledger.broken(), ledger.is_complete(), ledger.consumers()) == ([], True, {"2", "3"})
@@ -81,7 +81,7 @@ def test_a_true_story_of_locks_breaks_nothing(tmp_path: Path) -> None:
     ],
     ids=["lost", "skipped", "disordered", "shared"],
 )
-def test_each_lie_about_locks_is_seen(tmp_path: Path, second: list[str], promise: str) -> None:
-    """One promise is broken, the one that it is about."""
-    [said] = locks(tmp_path, first=FIRST, second=second).broken()
-    assert promise in said
+def test_each_fault_of_locks_is_found(tmp_path: Path, second: list[str], promise: str) -> None:
+    """Exactly the rule for the fault is broken."""
+    [broken_rule] = locks(tmp_path, first=FIRST, second=second).broken()
+    assert promise in broken_rule

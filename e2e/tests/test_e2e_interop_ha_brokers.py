@@ -1,4 +1,4 @@
-"""Whole brokers, ours and Apache's, in one group: ours takes over from Apache's, and Apache's is a slave of ours."""
+"""Complete brokers, ours and Apache's, in one group: ours takes over from Apache's, and Apache's is a slave of ours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gantry_interop.processes import Nursery
 
 from gantry_client import Admin, FetchStatus, Message, NoRoute, Producer, PullConsumer, SendStatus
 from gantry_status.order_client import OrderClient
-from gantry_status.orders import AskStatus, HaRole, HaStatus, OrderError, Promote
+from gantry_status.orders import HaRole, HaStatus, OrderError, Promote, StatusRequest
 from gantry_testing.client import wait_until
 
 pytestmark = pytest.mark.needs_java
@@ -24,7 +24,7 @@ PATIENT_S = 240.0
 
 
 async def fill(address: str, first: int, count: int) -> set[SendStatus]:
-    """Messages by number, at most 32 at a time."""
+    """Send numbered messages, at most 32 at a time."""
     gate = asyncio.Semaphore(32)
     async with Producer(address, "ha-p") as producer:
 
@@ -37,7 +37,7 @@ async def fill(address: str, first: int, count: int) -> set[SendStatus]:
 
 
 async def takes(address: str, number: int) -> bool:
-    """Send one message, if anybody takes it."""
+    """Return whether a message is accepted."""
     try:
         return await fill(address, number, 1) == {SendStatus.SEND_OK}
     except NoRoute:
@@ -45,7 +45,7 @@ async def takes(address: str, number: int) -> bool:
 
 
 async def read_on(address: str, *, count_max: int) -> list[int]:
-    """The numbers that a consumer gets from where it has committed, which it commits."""
+    """Return the numbers that a consumer gets from its committed offset on, and commit them."""
     numbers: list[int] = []
     async with PullConsumer(address, GROUP) as consumer:
         for queue in await consumer.queues(TOPIC):
@@ -61,10 +61,10 @@ async def read_on(address: str, *, count_max: int) -> list[int]:
 
 
 async def status_of(store: Path) -> HaStatus | None:
-    """What our broker says of itself, if it is there."""
+    """Return the status of our broker, or None if it does not run."""
     async with OrderClient(str(store / "control.sock")) as client:
         try:
-            return await client.call(AskStatus(), timeout_s=5.0)
+            return await client.call(StatusRequest(), timeout_s=5.0)
         except OrderError:
             return None
 
@@ -75,13 +75,13 @@ async def reached(store: Path, end: int) -> bool:
 
 
 def log_end(broker: str) -> int:
-    """Where a broker's log ends, as it says itself."""
-    table = json.loads(probe.ask(broker, 28).body)["table"]
+    """Return the end of a broker's log, as the broker reports it."""
+    table = json.loads(probe.send_request(broker, 28).body)["table"]
     return int(table["commitLogMaxOffset"])
 
 
 def our_slave(theirs: peers.Layout, directory: Path) -> peers.Layout:
-    """A broker of ours in the group of Apache's; where its master is, the name server says."""
+    """Start our broker in the group of Apache's; the name server has the address of its master."""
     settings = {
         **ha_store.JAVA_SETTINGS,
         "brokerRole": "SLAVE",
@@ -94,8 +94,10 @@ def our_slave(theirs: peers.Layout, directory: Path) -> peers.Layout:
 
 @pytest.mark.slow
 async def test_our_broker_takes_over_from_apaches(tmp_path: Path) -> None:
-    """It copies three files that were there and what is sent meanwhile, is killed on the way, and is promoted when
-    Apache's has stopped: nothing is lost, and the consumer goes on where it was."""
+    """It copies three existing files and new messages, is killed meanwhile, and is promoted when Apache's has stopped.
+
+    No message is lost, and the consumer continues at its offset.
+    """
     await asyncio.to_thread(java.build)
     theirs = peers.Layout(tmp_path / "java", settings={**ha_store.JAVA_SETTINGS, "registerNameServerPeriod": "10000"})
     ours = our_slave(theirs, tmp_path / "ours")
@@ -135,7 +137,7 @@ async def test_our_broker_takes_over_from_apaches(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_apaches_broker_is_a_slave_of_ours(tmp_path: Path) -> None:
-    """A SYNC_MASTER of ours, with a write buffer, answers OK when Apache's slave has the message; topics come along."""
+    """Our SYNC_MASTER with a write buffer answers OK when Apache's slave has the message; topics are copied too."""
     await asyncio.to_thread(java.build)
     sync = {**ha_store.JAVA_SETTINGS, "brokerRole": "SYNC_MASTER", "haClassicPeers": "true"}
     sync["transientStorePoolEnable"] = "true"

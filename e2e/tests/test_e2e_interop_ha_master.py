@@ -1,4 +1,4 @@
-"""Apache's broker is the master of our store: we get its log byte for byte and its tables, and Java opens our copy."""
+"""Apache's broker is the master of our store: we copy its log byte for byte and its tables, and Java opens our copy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENT_S = 240.0
 
 
 async def fill(producer: Producer, count: int, first: int = 0) -> set[SendStatus]:
-    """So many messages of a kilobyte, at most 64 at a time."""
+    """Send so many messages of a kilobyte, at most 64 at a time."""
     gate = asyncio.Semaphore(64)
 
     async def send(number: int) -> SendStatus:
@@ -34,7 +34,7 @@ async def fill(producer: Producer, count: int, first: int = 0) -> set[SendStatus
 
 
 async def commit_some(address: str) -> dict[int, int]:
-    """Let a consumer commit where it is in every queue; where that is."""
+    """Let a consumer commit its position in every queue; return the offsets."""
     committed: dict[int, int] = {}
     async with PullConsumer(address, GROUP) as consumer:
         for queue in await consumer.queues(TOPIC):
@@ -47,7 +47,7 @@ async def commit_some(address: str) -> dict[int, int]:
 
 @pytest.mark.verify
 async def test_our_slave_has_a_java_masters_whole_log_and_tables_and_java_opens_the_copy(tmp_path: Path) -> None:
-    """From an empty disk behind three files, across rolls under load, and again after a break."""
+    """It starts with an empty disk and three files behind, follows rolls under load, and again after a break."""
     await asyncio.to_thread(java.build)
     layout = peers.Layout(tmp_path / "java", settings={**ha_store.JAVA_SETTINGS, "brokerRole": "ASYNC_MASTER"})
     with Nursery(tmp_path / "logs") as nursery:
@@ -88,8 +88,8 @@ async def test_our_slave_has_a_java_masters_whole_log_and_tables_and_java_opens_
 
 
 @pytest.mark.slow
-async def test_a_java_sync_master_answers_as_soon_as_our_slave_has_the_message(tmp_path: Path) -> None:
-    """With inSyncReplicas=2 it says FLUSH_SLAVE_TIMEOUT while we are away, and SEND_OK while we follow."""
+async def test_java_sync_master_acknowledges_when_our_slave_has_the_message(tmp_path: Path) -> None:
+    """With inSyncReplicas=2 it answers FLUSH_SLAVE_TIMEOUT while we are away, and SEND_OK while we follow."""
     await asyncio.to_thread(java.build)
     settings = {**ha_store.JAVA_SETTINGS, "brokerRole": "SYNC_MASTER", "inSyncReplicas": "2", "slaveTimeout": "2000"}
     layout = peers.Layout(tmp_path / "java", settings=settings)
@@ -105,8 +105,8 @@ async def test_a_java_sync_master_answers_as_soon_as_our_slave_has_the_message(t
 
 
 @pytest.mark.slow
-async def test_a_java_master_that_is_killed_is_followed_on(tmp_path: Path) -> None:
-    """Under load, twice; our log stays a prefix of its log, and gets all of it when it is back."""
+async def test_killed_java_master_is_followed_after_its_restart(tmp_path: Path) -> None:
+    """It is killed under load, twice; our log stays a prefix of its log, and is complete when it is back."""
     await asyncio.to_thread(java.build)
     layout = peers.Layout(tmp_path / "java", settings={**ha_store.JAVA_SETTINGS, "brokerRole": "ASYNC_MASTER"})
     with Nursery(tmp_path / "logs") as nursery:

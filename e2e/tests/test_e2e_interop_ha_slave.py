@@ -1,4 +1,4 @@
-"""Apache's broker is a slave of our store: the log that it has is ours, byte for byte, and its word counts."""
+"""Apache's broker is a slave of our store: its log is ours byte for byte, and its acks count."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ PATIENT_S = 240.0
 
 
 @pytest.mark.slow
-async def test_a_java_slave_has_our_log_byte_for_byte_and_goes_on_after_a_restart(tmp_path: Path) -> None:
-    """Attached to a log of two messages, over three rolls, stopped, behind by two files, started again."""
+async def test_java_slave_has_our_log_byte_for_byte_and_continues_after_a_restart(tmp_path: Path) -> None:
+    """It attaches to a log of two messages, follows three rolls, is stopped, and catches up two files after its
+    restart."""
     await asyncio.to_thread(java.build)
     layout = peers.Layout(tmp_path / "java")
     with Nursery(tmp_path / "logs") as nursery:
@@ -54,10 +55,8 @@ async def test_a_java_slave_has_our_log_byte_for_byte_and_goes_on_after_a_restar
 
 
 @pytest.mark.slow
-async def test_a_java_slave_that_comes_late_and_empty_gets_the_last_file(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As it does from RocketMQ's master; and one whose log is ahead of ours is refused, and gets nothing."""
+async def test_late_and_empty_java_slave_gets_the_last_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """RocketMQ's master does the same; a slave whose log is ahead of ours is refused, and gets nothing."""
     await asyncio.to_thread(java.build)
     layout = peers.Layout(tmp_path / "java")
     with Nursery(tmp_path / "logs") as nursery:
@@ -80,7 +79,7 @@ async def test_a_java_slave_that_comes_late_and_empty_gets_the_last_file(
         ):
             await other.send(20)
             slave = ha_store.start_java_slave(nursery, layout)
-            refusal = f"it asks for {end}, and this log is 0 to {other.store.log.wrote}"
+            refusal = f"it requests offset {end}, but this log is 0 to {other.store.log.wrote}"
             await wait_until(lambda: refusal in [getattr(one, "reason", "") for one in caplog.records], PATIENT_S)
             assert len(other.slaves) == 0
             await asyncio.to_thread(slave.kill)

@@ -1,4 +1,4 @@
-"""The harness itself: it must see a fault when there is one, and leave nothing behind."""
+"""Tests of the harness itself: it must detect faults, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FRAME = record.GOLDEN / "0310-send-message-v2.request.client-5.3.3.json.bin"
 
 
 def test_leaving_the_nursery_ends_every_child(tmp_path: Path) -> None:
-    """No process outlives a run, however the run ends."""
+    """No process outlives a run, in every way that the run may end."""
     with pytest.raises(InteropError), processes.Nursery(tmp_path) as nursery:
         child = nursery.start("endless", ENDLESS, os.environ)
         raise InteropError("something else went wrong")
@@ -27,14 +27,14 @@ def test_leaving_the_nursery_ends_every_child(tmp_path: Path) -> None:
     assert child.process.returncode == -signal.SIGTERM
 
 
-def test_a_program_that_does_not_end_is_ended(tmp_path: Path) -> None:
+def test_program_that_does_not_end_is_killed(tmp_path: Path) -> None:
     """Every program has a deadline, and its error names the log."""
     with processes.Nursery(tmp_path) as nursery, pytest.raises(DeadlineExceeded, match=r"endless\.log"):
         nursery.run("endless", ENDLESS, os.environ, 0.2)
 
 
-def test_waiting_for_a_dead_process_is_given_up_at_once(tmp_path: Path) -> None:
-    """A peer that died while starting is reported with its last words, not after the whole deadline."""
+def test_waiting_for_a_dead_process_fails_at_once(tmp_path: Path) -> None:
+    """A peer that died while starting is reported with the end of its output, without waiting for the deadline."""
     with processes.Nursery(tmp_path) as nursery:
         child = nursery.start("brief", [sys.executable, "-c", "print('no such setting'); exit(3)"], os.environ)
 
@@ -42,8 +42,8 @@ def test_waiting_for_a_dead_process_is_given_up_at_once(tmp_path: Path) -> None:
             processes.wait_until("readiness", lambda: False, 20, child)
 
 
-def test_a_driver_that_dies_breaks_the_scenario_it_was_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scenario is never left out: without a verdict of the driver it counts as broken, and the next is played."""
+def test_driver_that_dies_breaks_its_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scenario is never left out: without a verdict of the driver it counts as broken, and the next one is run."""
     script = (
         "import sys\n"
         "for name in sys.argv[1].split(','):\n"
@@ -65,8 +65,8 @@ def test_a_driver_that_dies_breaks_the_scenario_it_was_in(tmp_path: Path, monkey
     ]
 
 
-def test_a_silent_driver_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scenario that takes longer than it may is broken, and its process gone."""
+def test_hanging_driver_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scenario that exceeds its time limit is broken, and its process is killed."""
     monkeypatch.setattr(java.Program, "command", lambda self, home, arguments: ENDLESS)
     order = drivers.Order("127.0.0.1:1", 1, 1, 1, "1s", "run", scenario_seconds_max=0.3)
 
@@ -94,7 +94,7 @@ CONSUMER_LINE = (
         pytest.param("java.net.ConnectException\n", ["the producer reports a rate"], id="no rate at all"),
     ],
 )
-def test_the_benchmark_is_judged_by_its_failures(producer: str, broken: list[str]) -> None:
+def test_benchmark_is_checked_for_failures(producer: str, broken: list[str]) -> None:
     """A benchmark passes when both programs report a rate and neither a failure."""
     found = benchmark.judge(30, producer, CONSUMER_LINE)
 
@@ -102,8 +102,8 @@ def test_the_benchmark_is_judged_by_its_failures(producer: str, broken: list[str
     assert found.kept == (not broken)
 
 
-def test_the_proxy_shows_every_frame_and_changes_none() -> None:
-    """What goes in at one end comes out at the other, and the observer sees each frame once, in both directions."""
+def test_proxy_shows_every_frame_and_changes_none() -> None:
+    """Data of one end arrives at the other, and the observer sees each frame once, in both directions."""
     raw = FRAME.read_bytes()
     seen: list[tuple[bool, bytes]] = []
     answered = threading.Event()

@@ -1,4 +1,4 @@
-"""`gantry migrate` takes over from Apache's broker while Java clients go on, and puts it back when it is stopped."""
+"""`gantry migrate` takes over from Apache's broker under Java clients, and restores it when it is stopped."""
 
 from __future__ import annotations
 
@@ -15,14 +15,21 @@ from pathlib import Path
 
 import pytest
 from gantry_interop import peers
-from gantry_interop.migration import MigrationPlay, process_of
+from gantry_interop.migration import MigrationRun, process_of
 from gantry_interop.migration_report import MigrationReport, Plan, large
 from gantry_interop.processes import Nursery, wait_until
 
-from gantry_cli.migrate.source import CLOSED, STOPPED, ApacheBroker, CannotMigrate, RemotingPeer, SourceLog
+from gantry_cli.migrate.source import (
+    CLOSE_SETTINGS,
+    STOP_WRITES_SETTINGS,
+    ApacheBroker,
+    MigrationError,
+    RemotingPeer,
+    SourceLog,
+)
 from gantry_client import Admin, ClientError, Message, Producer, PullConsumer
 from gantry_status.order_client import OrderClient
-from gantry_status.orders import AskStatus, Drain, HaRole, HaStatus, OrderError
+from gantry_status.orders import Drain, HaRole, HaStatus, OrderError, StatusRequest
 from gantry_testing.client import wait_until as client_wait_until
 
 pytestmark = pytest.mark.needs_java
@@ -30,19 +37,20 @@ pytestmark = pytest.mark.needs_java
 TOPIC = "interop_migrate"
 PATIENT_S = 240.0
 DELAY_LEVEL = 18
-"""Of peers' short levels, eighteen seconds: due after the switch."""
+"""Among the peers' short levels, eighteen seconds: due after the switch."""
 
 
 def play(plan: Plan, tmp_path: Path) -> MigrationReport:
     with Nursery(tmp_path / "logs") as nursery:
-        report = MigrationPlay(plan, nursery, tmp_path / "play").run()
-    print(report.said, *report.lines(), sep="\n")
+        report = MigrationRun(plan, nursery, tmp_path / "play").run()
+    print(report.command_output, *report.lines(), sep="\n")
     return report
 
 
 @pytest.mark.slow
-def test_java_clients_go_on_at_our_broker(tmp_path: Path) -> None:
-    """Nothing acknowledged is lost, everything is consumed, groups go on at their offsets, the logs are the same."""
+def test_java_clients_continue_at_our_broker(tmp_path: Path) -> None:
+    """No acknowledged message is lost, all are consumed, groups continue at their offsets, and the logs are the
+    same."""
     report = play(Plan(), tmp_path)
 
     assert report.broken == []
@@ -51,8 +59,10 @@ def test_java_clients_go_on_at_our_broker(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_three_gibibytes_from_before_come_along_under_load(tmp_path: Path) -> None:
-    """The same with RocketMQ's own file size and the clients' own route poll, and more than memory is read for."""
+def test_three_gibibytes_are_migrated_under_load(tmp_path: Path) -> None:
+    """RocketMQ's own file size and the clients' default route poll are used, and the log is larger than the read
+    buffers.
+    """
     report = play(large(3300, 0), tmp_path)
 
     assert report.broken == []
@@ -60,8 +70,8 @@ def test_three_gibibytes_from_before_come_along_under_load(tmp_path: Path) -> No
 
 
 @contextmanager
-def apache(nursery: Nursery, play: MigrationPlay) -> Iterator[peers.Peer]:
-    """Apache's broker alone, and our broker's end with it."""
+def apache(nursery: Nursery, play: MigrationRun) -> Iterator[peers.Peer]:
+    """Apache's broker alone; our broker is stopped with it."""
     peer = peers.start("apache", nursery, play.theirs)
     try:
         yield peer
@@ -70,7 +80,7 @@ def apache(nursery: Nursery, play: MigrationPlay) -> Iterator[peers.Peer]:
 
 
 async def taken(address: str, first: int, count: int) -> list[int]:
-    """Of so many sends, the numbers of those that were taken."""
+    """Send so many messages; return the numbers of the accepted ones."""
     numbers = []
     async with Producer(address, "migrate-p") as producer:
         for number in range(first, first + count):
@@ -83,7 +93,7 @@ async def taken(address: str, first: int, count: int) -> list[int]:
 
 
 async def read_all(address: str) -> list[int]:
-    """Every number in the topic."""
+    """Return every number in the topic."""
     numbers: list[int] = []
     async with PullConsumer(address, "migrate-c") as consumer:
         for queue in await consumer.queues(TOPIC):
@@ -99,83 +109,85 @@ async def has(address: str, number: int) -> bool:
 
 
 async def changed(address: str) -> dict[str, str]:
-    """The settings that a migration changes, as Apache's broker has them now."""
+    """Return the present values of the settings that a migration changes at Apache's broker."""
     old = ApacheBroker(address)
     try:
         config = await old.config()
     finally:
         await old.close()
-    return {key: config[key] for key in STOPPED}
+    return {key: config[key] for key in STOP_WRITES_SETTINGS}
 
 
-async def status_of(play: MigrationPlay) -> HaStatus:
+async def status_of(play: MigrationRun) -> HaStatus:
     async with OrderClient(str(play.home / "store" / "control.sock")) as client:
-        return await client.call(AskStatus())
+        return await client.call(StatusRequest())
 
 
-def phase(play: MigrationPlay) -> str:
+def phase(play: MigrationRun) -> str:
     path = play.home / "migration.json"
     return json.loads(path.read_text())["phase"] if path.exists() else ""
 
 
 async def send_code(address: str) -> int:
-    """What a broker answers to somebody who is connected and whose routes are old."""
+    """Return the answer of a broker to a connected client with old routes."""
     fields = {"a": "p", "b": TOPIC, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "", "j": "0"}
     peer = RemotingPeer(address)
     try:
-        return (await peer.ask(310, fields | {"k": "false", "m": "false"}, b"123")).code
+        return (await peer.request(310, fields | {"k": "false", "m": "false"}, b"123")).code
     finally:
         await peer.close()
 
 
 @pytest.mark.verify
-async def test_what_stops_sends_at_apaches_broker(tmp_path: Path) -> None:
-    """Of its settings, brokerPermission=4 does not: who knows no routes sends on. brokerRole=SLAVE does, at once."""
+async def test_slave_role_stops_sends_at_apaches_broker(tmp_path: Path) -> None:
+    """The setting brokerPermission=4 does not stop clients that use no routes. brokerRole=SLAVE does, at once."""
     with Nursery(tmp_path / "logs") as nursery:
-        play = MigrationPlay(Plan(), nursery, tmp_path)
+        play = MigrationRun(Plan(), nursery, tmp_path)
         with apache(nursery, play) as peer:
             async with Admin(peer.address) as admin:
                 await admin.topics.create(TOPIC, queues=1)
             old = ApacheBroker(peer.broker_address)
-            before = {key: (await old.config())[key] for key in STOPPED}
+            before = {key: (await old.config())[key] for key in STOP_WRITES_SETTINGS}
 
-            await old.set({"brokerPermission": "4"})
+            await old.update_config({"brokerPermission": "4"})
             assert await send_code(peer.broker_address) == 0
-            await old.set(STOPPED)
+            await old.update_config(STOP_WRITES_SETTINGS)
             end = (await old.log()).end
             assert await send_code(peer.broker_address) == 2
             assert (await old.log()).end == end > 0
-            await old.set(before)
+            await old.update_config(before)
             assert await send_code(peer.broker_address) == 0
             assert await taken(peer.address, 0, 3) == [0, 1, 2]
             await old.close()
 
 
 @pytest.mark.slow
-async def test_a_migration_that_is_stopped_puts_the_old_broker_back(tmp_path: Path) -> None:
-    """Too long a pause, and a command that is killed in it: the old broker goes on, and another run ends well."""
+async def test_stopped_migration_restores_the_old_broker(tmp_path: Path) -> None:
+    """After too long a pause, or a kill of the command during the pause, the old broker continues, and another run
+    succeeds.
+    """
     with Nursery(tmp_path / "logs") as nursery:
-        play = MigrationPlay(Plan(linger_seconds=0), nursery, tmp_path)
+        play = MigrationRun(Plan(linger_seconds=0), nursery, tmp_path)
         with apache(nursery, play) as peer:
             async with Admin(peer.address) as admin:
                 await admin.topics.create(TOPIC, queues=2)
             assert len(await taken(peer.address, 0, 100)) == 100
             before = await changed(peer.broker_address)
 
-            # Our broker stands still when it should copy the last bytes.
+            # Our broker is paused when it should copy the last bytes.
             words = play.command("--timeout", "2")
             command = await asyncio.to_thread(started, words, tmp_path / "first.log")
             os.kill(process_of(play.home), signal.SIGSTOP)
             assert await asyncio.to_thread(answered, command) == 1
-            assert "all is as it was" in (tmp_path / "first.log").read_text()
+            assert "the old broker is restored" in (tmp_path / "first.log").read_text()
             assert await changed(peer.broker_address) == before
             assert len(await taken(peer.address, 100, 100)) == 100
 
-            # The command itself is killed while nobody may write.
+            # The command itself is killed during the write pause.
             os.kill(process_of(play.home), signal.SIGCONT)
             command = await asyncio.to_thread(started, play.command(), tmp_path / "second.log")
             os.kill(process_of(play.home), signal.SIGSTOP)
-            tell(command)
+            confirm_switchover(command)
             await asyncio.to_thread(wait_until, "the stop", lambda: phase(play) == "STOPPING", PATIENT_S)
             command.kill()
             assert command.wait(10) != 0
@@ -189,7 +201,7 @@ async def test_a_migration_that_is_stopped_puts_the_old_broker_back(tmp_path: Pa
             assert await asyncio.to_thread(run, play.command("--yes"), tmp_path / "third.log") == 0
             assert (await status_of(play)).role is HaRole.MASTER
             assert len(await taken(peer.address, 300, 100)) == 100
-            assert await changed(peer.broker_address) == STOPPED | CLOSED
+            assert await changed(peer.broker_address) == STOP_WRITES_SETTINGS | CLOSE_SETTINGS
             await restart(play, nursery)
             await client_wait_until(lambda: is_taken(peer.address, 400), timeout_s=PATIENT_S)
             assert len(await taken(peer.address, 401, 9)) == 9
@@ -200,10 +212,10 @@ async def test_a_migration_that_is_stopped_puts_the_old_broker_back(tmp_path: Pa
 
 
 @pytest.mark.slow
-async def test_the_old_broker_can_take_over_again(tmp_path: Path) -> None:
-    """As docs/migration.md says: its store is the beginning of ours, so it follows ours, and goes on."""
+async def test_old_broker_can_take_over_again(tmp_path: Path) -> None:
+    """As docs/migration.md describes: its store is a prefix of ours, so it can follow ours and be promoted."""
     with Nursery(tmp_path / "logs") as nursery:
-        play = MigrationPlay(Plan(linger_seconds=0), nursery, tmp_path)
+        play = MigrationRun(Plan(linger_seconds=0), nursery, tmp_path)
         with apache(nursery, play) as peer:
             async with Admin(peer.address) as admin:
                 await admin.topics.create(TOPIC, queues=2)
@@ -232,7 +244,7 @@ async def test_the_old_broker_can_take_over_again(tmp_path: Path) -> None:
 async def ends_at(log: Callable[[], Awaitable[SourceLog]], end: int) -> bool:
     try:
         return (await log()).end == end
-    except CannotMigrate:
+    except MigrationError:
         return False
 
 
@@ -241,22 +253,22 @@ async def is_taken(address: str, number: int) -> bool:
 
 
 def started(words: list[str], log: Path) -> subprocess.Popen[bytes]:
-    """A command that has come to its question."""
+    """Start a command and wait for its question."""
     with log.open("wb") as file:
         command = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=file, stderr=file)
     wait_until("the question", lambda: "switch over now?" in log.read_text(), PATIENT_S)
     return command
 
 
-def tell(command: subprocess.Popen[bytes]) -> None:
+def confirm_switchover(command: subprocess.Popen[bytes]) -> None:
     assert command.stdin is not None
     command.stdin.write(b"y\n")
     command.stdin.close()
 
 
 def answered(command: subprocess.Popen[bytes]) -> int:
-    """Say yes; its exit code."""
-    tell(command)
+    """Answer yes; return the exit code."""
+    confirm_switchover(command)
     return command.wait(PATIENT_S)
 
 
@@ -267,8 +279,8 @@ def run(words: list[str], log: Path) -> int:
         ).returncode
 
 
-async def restart(play: MigrationPlay, nursery: Nursery) -> None:
-    """Our broker, killed, comes back as the master that it is, by the settings that the migration has left."""
+async def restart(play: MigrationRun, nursery: Nursery) -> None:
+    """Kill our broker and restart it; it is the master again by the settings of the migration."""
     os.kill(process_of(play.home), signal.SIGKILL)
     wait_until("its end", lambda: not process_of(play.home), PATIENT_S)
     words = [sys.executable, "-m", "gantry_broker", "-c", str(play.home / "broker.conf")]

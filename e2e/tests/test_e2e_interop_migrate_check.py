@@ -1,4 +1,4 @@
-"""`gantry pipeline migrate-check` between Apache's broker and ours: the same, and then not."""
+"""`gantry pipeline migrate-check` between Apache's broker and ours: first equal, then different."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RUN_SECONDS_MAX = 1_200.0
 
 
 async def fill(address: str, broker: str, first: int, count: int, *, spoilt: int = -1) -> None:
-    """The same messages in the same queues, wherever it is called; one of them is another if it is `spoilt`."""
+    """Send the same messages to the same queues; the message with the number `spoilt` differs."""
     async with Producer(address, "check-p") as producer:
         for number in range(first, first + count):
             topic = TOPICS[number % 2]
@@ -44,7 +44,7 @@ async def prepare(address: str) -> None:
 
 
 async def consume(address: str, offset: int) -> None:
-    """A group has come as far as this in each queue."""
+    """Let a group consume up to this offset in each queue."""
     async with PullConsumer(address, GROUP) as consumer:
         for topic in TOPICS:
             for queue in await consumer.queues(topic):
@@ -52,7 +52,7 @@ async def consume(address: str, offset: int) -> None:
 
 
 def check(theirs: peers.Peer, ours: peers.Peer, folder: Path, *more: str) -> tuple[int, dict[str, object]]:
-    """The command, as it is typed."""
+    """Run the command as a user does."""
     sets = [
         f"source.nameServers=[{theirs.address}]", f"nameServers=[{ours.address}]", f"here.destination={folder}",
         "topics.include=['check_.*']", f"consumerGroups=[{GROUP}]", "engine.cores=2", *more,
@@ -67,8 +67,11 @@ def check(theirs: peers.Peer, ours: peers.Peer, folder: Path, *more: str) -> tup
 
 
 def test_apaches_cluster_and_ours_are_compared_topic_by_topic(tmp_path: Path) -> None:
-    """0 where both have the same messages and offsets; 1 with the place of another message, of one that lacks, and of
-    a group that is behind. Apache's broker is only read."""
+    """The exit code is 0 if messages and offsets are equal, and 1 after a change.
+
+    The report has the place of a different message, of a missing one, and of a group that is behind. Apache's broker
+    is only read.
+    """
     with Nursery(tmp_path / "logs") as nursery:
         theirs = peers.start("apache", nursery, peers.Layout(tmp_path / "apache"))
         ours = peers.start("gantry", nursery, peers.Layout(tmp_path / "ours", settings={"brokerName": "broker-z"}))

@@ -35,7 +35,7 @@ def sha256(body: bytes) -> str:
 
 
 def offsets_of_key(world: StoreWorld, topic: str, key: str) -> list[int]:
-    """What our index finds for a key, without messages that only share its hash."""
+    """Return the results of our index for a key, without messages that only share its hash."""
     records, _, _ = world.store.keys.records(topic, key, COUNT, 0, 1 << 60)
     messages = [message for record in records for message in decode_records(record)]
     return sorted(m.physical_offset for m in messages if key in m.properties.get("KEYS", "").split())
@@ -45,10 +45,10 @@ def offsets_of_key(world: StoreWorld, topic: str, key: str) -> list[int]:
 @pytest.mark.parametrize(
     ("end", "is_sealed"), [("clean", False), ("crash", False), ("crash", True)], ids=["clean", "crash", "crash-seals"]
 )
-def test_java_finds_in_our_store_what_we_put_there(end: str, is_sealed: bool, tmp_path: Path) -> None:
-    """RocketMQ's store opens ours: the same end of the log, the same queues, bodies and key hits; then we go on.
+def test_java_reads_our_store_completely(end: str, is_sealed: bool, tmp_path: Path) -> None:
+    """RocketMQ's store opens ours: the same end of the log, the same queues, bodies and key hits; then ours continues.
 
-    Demanding seals it reads every record of the log after a crash, and takes each of ours for a sealed one.
+    With required seals it verifies every record of the log after a crash, and accepts ours as sealed.
     """
     root = tmp_path / "store"
     world = StoreWorld(KillableDisk(), str(root), SETTINGS)
@@ -66,7 +66,7 @@ def test_java_finds_in_our_store_what_we_put_there(end: str, is_sealed: bool, tm
     hits = {
         "left#key-100": offsets_of_key(world, "left", "key-100"),
         "right#shared-11": offsets_of_key(world, "right", "shared-11"),
-        "left#nobody": [],
+        "left#unused": [],
     }
     wrote = world.store.log.wrote
     if end == "clean":
@@ -96,7 +96,7 @@ def test_java_finds_in_our_store_what_we_put_there(end: str, is_sealed: bool, tm
 
 @pytest.mark.verify
 @pytest.mark.parametrize("end", ["clean", "halt"])
-def test_we_find_in_javas_store_what_java_put_there(end: store_tool.End, tmp_path: Path) -> None:
+def test_we_read_javas_store_completely(end: store_tool.End, tmp_path: Path) -> None:
     """Our store opens RocketMQ's: the same end of the log, the same queues, offsets, bodies and key hits."""
     root = tmp_path / "store"
     order = store_tool.WriteOrder(count=COUNT, topics=TOPICS, queues=QUEUES, body_bytes=400, end=end)
@@ -124,7 +124,7 @@ def test_we_find_in_javas_store_what_java_put_there(end: store_tool.End, tmp_pat
 
 @pytest.mark.verify
 def test_java_refuses_one_of_our_records_when_its_properties_changed(tmp_path: Path) -> None:
-    """Our seals are what Java checks: a flipped bit behind a body ends the log for it, if it asks for seals."""
+    """Java verifies our seals: a flipped bit after a body ends the log for it, if it requires seals."""
     root = tmp_path / "store"
     world = StoreWorld(KillableDisk(), str(root), SETTINGS)
     world.open()
@@ -148,7 +148,7 @@ def test_java_refuses_one_of_our_records_when_its_properties_changed(tmp_path: P
 
 @pytest.mark.verify
 @pytest.mark.parametrize("kind", ["copied", "sealed"])
-def test_what_java_appended_to_our_store_is_not_asked_for_our_seal(kind: str, tmp_path: Path) -> None:
+def test_records_that_java_appended_need_no_seal_of_ours(kind: str, tmp_path: Path) -> None:
     """Java's records may have a stale copy of a seal, a good one or none: all are served, and ours are sealed again."""
     root = tmp_path / "store"
     world = StoreWorld(KillableDisk(), str(root), SETTINGS)
@@ -175,7 +175,7 @@ def test_what_java_appended_to_our_store_is_not_asked_for_our_seal(kind: str, tm
         assert [message.body for message in found[:20]] == ours
         assert [sha256(message.body) for message in found[20:70]] == [m.message.body_sha256 for m in theirs.messages]
         assert all(world.store.guard.message_at(message.physical_offset) is not None for message in found)
-        if kind == "copied":  # records that have good seals may count as ours
+        if kind == "copied":  # records with good seals may count as ours
             assert not any(world.store.identity.is_ours(message.physical_offset) for message in found[20:70])
         world.send("left", 5)
         assert world.store.identity.is_ours(world.messages("left")[-1].physical_offset)

@@ -1,4 +1,4 @@
-"""The judges can say no: between a client and a sound broker stands a proxy that loses, alters or misplaces."""
+"""The checks can fail: a proxy between a client and a correct broker loses, alters or misplaces messages."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ pytestmark = pytest.mark.needs_java
 
 COUNT = 300
 LIE_PATIENCE_MS = 10_000
-"""How long a driver waits for what a lie has taken away."""
+"""How long a driver waits for messages that the proxy has dropped."""
 LIAR = "127.0.0.2"
 SEND, PULL, END = 310, 11, 37
 BODY_POSITION = 88
-"""Where a record with IPv4 hosts keeps its body, behind the body's length."""
+"""The position of the body in a record with IPv4 hosts, after the body's length."""
 
 
 @dataclass
 class Liar:
-    """Tells the truth until it is given a lie."""
+    """A proxy rule that changes nothing until it gets a lie."""
 
     lie: Callable[[WireFrame, WireFrame], bytes] | None = None
     lost: int = 0
     pending: dict[tuple[int, int], WireFrame] = field(default_factory=dict)
 
     def rewrite(self, link: Link, to_server: bool, frame: WireFrame) -> bytes:
-        """Lies about answers, where the request is known; loses oneway sends when there is any lie to tell."""
+        """Falsify answers to known requests; with any lie, drop one-way sends."""
         if to_server:
             if not frame.is_oneway:
                 self.pending[(link.number, frame.opaque)] = frame
@@ -42,7 +42,7 @@ class Liar:
                 self.lost += 1
                 return b""
             elif self.lie in (commit_all, commit_none) and frame.code == END:
-                return self.lie(frame, frame)  # nobody answers it
+                return self.lie(frame, frame)  # it has no answer
             return frame.raw
         request = self.pending.pop((link.number, frame.opaque), None)
         if self.lie is None or request is None or not frame.is_response:
@@ -51,12 +51,12 @@ class Liar:
 
 
 def lose(request: WireFrame, answer: WireFrame) -> bytes:
-    """Answers stay as they are; the oneway sends are what is lost."""
+    """Leave answers unchanged; only one-way sends are lost."""
     return answer.raw
 
 
 def commit_all(request: WireFrame, answer: WireFrame) -> bytes:
-    """Every rollback is a commit; so is what was answered to a question."""
+    """Turn every rollback into a commit, also in the answer to a transaction check."""
     length, header_length = FRAME_HEAD.unpack_from(answer.raw)
     rest = answer.raw[FRAME_HEAD.size :].replace(b'"commitOrRollback":"12"', b'"commitOrRollback":"8"')
     shorter = len(answer.raw) - FRAME_HEAD.size - len(rest)
@@ -64,12 +64,12 @@ def commit_all(request: WireFrame, answer: WireFrame) -> bytes:
 
 
 def commit_none(request: WireFrame, answer: WireFrame) -> bytes:
-    """No commit ever arrives, however often the broker asks."""
+    """Drop every commit, also after repeated checks of the broker."""
     return b"" if b'"commitOrRollback":"8"' in answer.raw else answer.raw
 
 
 def alter(request: WireFrame, answer: WireFrame) -> bytes:
-    """One bit of the first message of every pull answer."""
+    """Flip one bit of the first message of every pull answer."""
     if request.code != PULL or answer.code != 0:
         return answer.raw
     position = len(answer.raw) - len(answer.body) + BODY_POSITION + 20
@@ -77,12 +77,12 @@ def alter(request: WireFrame, answer: WireFrame) -> bytes:
 
 
 def misplace(request: WireFrame, answer: WireFrame) -> bytes:
-    """The last digit of the queue offset that a send is answered with."""
+    """Change the last digit of the queue offset in the answer to a send."""
     if request.code != SEND:
         return answer.raw
-    told = f'"queueOffset":"{answer.fields["queueOffset"]}"'.encode()
-    assert answer.raw.count(told) == 1
-    return answer.raw.replace(told, told[:-2] + (b'1"' if told[-2:-1] == b"0" else b'0"'))
+    offset_field = f'"queueOffset":"{answer.fields["queueOffset"]}"'.encode()
+    assert answer.raw.count(offset_field) == 1
+    return answer.raw.replace(offset_field, offset_field[:-2] + (b'1"' if offset_field[-2:-1] == b"0" else b'0"'))
 
 
 @pytest.fixture(scope="module")
@@ -118,14 +118,14 @@ def stage(liar: Liar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
         pytest.param("sync", misplace, ["messages stand where the broker said"], id="misplaced"),
     ],
 )
-def test_a_lie_is_seen(
+def test_falsified_answer_is_detected(
     scenario: str,
     lie: Callable[[WireFrame, WireFrame], bytes] | None,
     broken: list[str],
     liar: Liar,
     stage: tuple[peers.Peer, Nursery, Path],
 ) -> None:
-    """A message that is lost, altered or not where its answer said breaks exactly the promise about that."""
+    """A message that is lost, altered or not at its answered place breaks exactly the promise about that."""
     peer, nursery, directory = stage
     liar.lie = lie
     order = drivers.Order(

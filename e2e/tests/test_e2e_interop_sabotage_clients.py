@@ -1,7 +1,7 @@
-"""The judges of codecs, namespaces, optional fields, settings, offsets and IPv6 can say no, too.
+"""The checks of codecs, namespaces, optional fields, settings, offsets and IPv6 can fail too.
 
-Between a client and a sound broker stands a proxy that does one thing wrong: mislabels what is packed, cuts namespaces
-off, refuses a field it does not know, hides a change, loses a reset, or forgets that a host is an IPv6 one.
+A proxy between a client and a correct broker has one fault: it mislabels compressed bodies, cuts namespaces
+off, refuses an unknown field, hides a change, loses a reset, or clears the IPv6 flags of hosts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIAR = "127.0.0.2"
 QUERY, TOPIC, VIEW, RESET, SEND = 12, 17, 33, 222, 310
 PULLS = (11, 361)
 SYS_FLAG = 36
-"""Where a record has its flags."""
+"""The position of the flags in a record."""
 ZSTD, ZLIB, KINDS = 0x200, 0x300, 0x700
 V6_HOSTS = 0x30
 NAMESPACE = "MQ_INST_one%"
@@ -36,7 +36,7 @@ INVALID_PARAMETER = 29
 
 @dataclass
 class Liar:
-    """Tells the truth until it is given lies about requests and about answers."""
+    """A proxy rule that changes nothing until it gets lies about requests and answers."""
 
     asked: Callable[[WireFrame], bytes] | None = None
     answered: Callable[[WireFrame, WireFrame], bytes] | None = None
@@ -54,7 +54,7 @@ class Liar:
 
 
 def rebuilt(frame: WireFrame, body: bytes | None = None, **changed: Any) -> bytes:
-    """The frame with another body, or other parts of its header."""
+    """Return the frame with another body, or other parts of its header."""
     header_end = 8 + int.from_bytes(frame.raw[5:8], "big")
     header = json.dumps({**json.loads(frame.raw[8:header_end]), **changed}).encode()
     data = frame.body if body is None else body
@@ -62,7 +62,7 @@ def rebuilt(frame: WireFrame, body: bytes | None = None, **changed: Any) -> byte
 
 
 def with_flags(frame: WireFrame, change: Callable[[int], int]) -> bytes:
-    """Every record of an answer with other flags."""
+    """Return an answer in which every record has other flags."""
     body, position = bytearray(frame.body), 0
     while position < len(body):
         (flags,) = struct.unpack_from(">i", body, position + SYS_FLAG)
@@ -72,21 +72,21 @@ def with_flags(frame: WireFrame, change: Callable[[int], int]) -> bytes:
 
 
 def mislabel(request: WireFrame, answer: WireFrame) -> bytes:
-    """What ZSTD has packed is said to be ZLIB's."""
+    """Label bodies compressed with ZSTD as ZLIB."""
     if request.code not in PULLS or answer.code != 0:
         return answer.raw
     return with_flags(answer, lambda flags: flags & ~KINDS | ZLIB if flags & KINDS == ZSTD else flags)
 
 
 def forget_v6(request: WireFrame, answer: WireFrame) -> bytes:
-    """Ids are right, and records in answers do not say any more that their hosts are long."""
+    """Clear the IPv6 flags of records in answers; the ids stay correct."""
     if request.code not in (QUERY, VIEW) or answer.code != 0:
         return answer.raw
     return with_flags(answer, lambda flags: flags & ~V6_HOSTS)
 
 
 def unname(frame: WireFrame) -> bytes:
-    """Messages of one namespace are sent to the topic that has the same name without it."""
+    """Send messages of a namespace to the topic with the same name without it."""
     topic = frame.fields.get("b", "")
     if frame.code != SEND or not topic.startswith(NAMESPACE) or topic.endswith("_halves"):
         return frame.raw
@@ -94,21 +94,21 @@ def unname(frame: WireFrame) -> bytes:
 
 
 def refuse_unknown(request: WireFrame, answer: WireFrame) -> bytes:
-    """One kind of request is refused for a field that nobody knows."""
+    """Refuse one kind of request because of an unknown field."""
     if request.code != QUERY or "aFieldOfTomorrow" not in request.fields:
         return answer.raw
     return rebuilt(answer, b"", code=INVALID_PARAMETER, remark="what is aFieldOfTomorrow?")
 
 
 def deaf(frame: WireFrame) -> bytes:
-    """A change of permissions arrives as no change."""
+    """Turn a change of permissions into no change."""
     if frame.code != TOPIC:
         return frame.raw
     return rebuilt(frame, extFields={**frame.fields, "perm": "6"})
 
 
 def reset_to_the_end(frame: WireFrame) -> bytes:
-    """Whatever moment an administrator names, the group is set to the end."""
+    """Reset the group to the end, for every requested time."""
     if frame.code != RESET:
         return frame.raw
     return rebuilt(frame, extFields={**frame.fields, "timestamp": "-1"})
@@ -123,7 +123,7 @@ def order(name_server: str, run: str) -> drivers.Order:
         levels=peers.SHORT_DELAY_LEVELS,
         run=run,
         scenario_seconds_max=400,
-        extra=("--patience-ms", "25000"),  # a retry topic is found when queues are divided anew, every 20 s
+        extra=("--patience-ms", "25000"),  # a retry topic is found at the next rebalance, every 20 s
     )
 
 
@@ -148,11 +148,11 @@ def stage(liar: Liar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
         pytest.param("codecs", None, mislabel, "nothing is lost", id="mislabelled"),
         pytest.param("namespaces", unname, None, "nothing is altered", id="namespaces cut off"),
         pytest.param("headers", None, refuse_unknown, "no request is refused for its fields", id="fields refused"),
-        pytest.param("settings", deaf, None, "nobody sends to a topic that is only read", id="settings unheard"),
+        pytest.param("settings", deaf, None, "no producer sends to a topic that is only read", id="settings unheard"),
         pytest.param("offsets", reset_to_the_end, None, "what came after the moment comes again", id="resets lost"),
     ],
 )
-def test_a_lie_about_clients_is_seen(
+def test_falsified_client_traffic_is_detected(
     scenario: str,
     asked: Callable[[WireFrame], bytes] | None,
     answered: Callable[[WireFrame, WireFrame], bytes] | None,
@@ -160,7 +160,7 @@ def test_a_lie_about_clients_is_seen(
     liar: Liar,
     stage: tuple[peers.Peer, Nursery, Path],
 ) -> None:
-    """Through an honest proxy every promise is kept; through a lying one that of the lie is broken."""
+    """Without a lie every promise is kept; with a lie its promise is broken."""
     peer, nursery, directory = stage
     for lies, run in (((None, None), f"truth{scenario}"), ((asked, answered), f"lie{scenario}")):
         liar.asked, liar.answered = lies
@@ -171,8 +171,8 @@ def test_a_lie_about_clients_is_seen(
             assert broken in " ".join(verdict.broken), verdict.broken
 
 
-def test_a_lie_about_hosts_is_seen(liar: Liar, tmp_path: Path) -> None:
-    """The name server's answers lead through the proxy, since there is one loopback address only."""
+def test_falsified_hosts_are_detected(liar: Liar, tmp_path: Path) -> None:
+    """The name server's answers lead to the proxy, since there is only one IPv6 loopback address."""
     layout = peers.Layout(tmp_path / "peer", "::1", "::1")
     names, broker = free_ports(2)
 

@@ -1,4 +1,4 @@
-"""The store tool: RocketMQ's own store as a judge that tests can ask."""
+"""The store tool: RocketMQ's own store as a reference for tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUEUES = 2
 @pytest.mark.verify
 @pytest.mark.parametrize("end", [pytest.param("clean", marks=pytest.mark.slow), "halt"])
 def test_java_reads_what_java_wrote(end: store_tool.End, tmp_path: Path) -> None:
-    """The judge is sound: on a store of its own making it finds every message, clean or with `abort` present."""
+    """The reference is valid: it finds every message of its own store, clean or with `abort` present."""
     order = store_tool.WriteOrder(count=COUNT, topics=TOPICS, queues=QUEUES, body_bytes=400, end=end)
 
     wrote = store_tool.write_store(tmp_path / "store", tmp_path, order, shape=store_tool.SMALL)
@@ -27,7 +27,7 @@ def test_java_reads_what_java_wrote(end: store_tool.End, tmp_path: Path) -> None
         tmp_path / "store",
         tmp_path,
         shape=store_tool.SMALL,
-        keys=["left#key-0", "right#shared-1", "left#nobody"],
+        keys=["left#key-0", "right#shared-1", "left#unused"],
         with_messages=True,
     )
 
@@ -56,13 +56,13 @@ def test_java_reads_what_java_wrote(end: store_tool.End, tmp_path: Path) -> None
     assert found.keys == {
         "left#key-0": by_key["key-0"],
         "right#shared-1": by_key["shared-1"],
-        "left#nobody": [],
+        "left#unused": [],
     }
 
 
 @pytest.mark.verify
-def test_a_flipped_byte_is_seen(tmp_path: Path) -> None:
-    """The judge can say no: with one byte of a body changed, Java does not read the store as it was."""
+def test_flipped_byte_is_detected(tmp_path: Path) -> None:
+    """The reference can fail: with one byte of a body changed, Java does not read the same store."""
     order = store_tool.WriteOrder(count=50, topics=("left",), queues=1, end="halt")
     wrote = store_tool.write_store(tmp_path / "store", tmp_path, order, shape=store_tool.SMALL)
     shutil.rmtree(tmp_path / "store" / "consumequeue")

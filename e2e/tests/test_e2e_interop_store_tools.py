@@ -1,7 +1,7 @@
-"""RocketMQ's own store and `gantry store` look at the same files and find the same, with the write buffer on, too.
+"""RocketMQ's own store and `gantry store` read the same data from the same files, also with the write buffer on.
 
-Java is the judge of what is there: its store opens a copy, and lists every message of every queue with its place. The
-tools have to say the same of the bytes, without opening anything.
+Java is the reference: its store opens a copy, and lists every message of every queue with its place. The
+tools must report the same from the files, without opening the store.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ sys.stdin.read()
 
 @dataclass(frozen=True)
 class Written:
-    """A store that a process of ours wrote through its buffers."""
+    """A store that one of our processes wrote through its buffers."""
 
     root: Path
     wrote: int
@@ -87,7 +87,7 @@ def buffers() -> Iterator[Path]:
 
 
 def write_through_buffers(root: Path, buffers: Path, *, is_killed: bool) -> Written:
-    """A process with the pool on writes a store, and is stopped cleanly or killed."""
+    """Let a process write a store with the pool on, and stop it cleanly or kill it."""
     shape = store_tool.SMALL
     sizes = (shape.commit_log_file_bytes, shape.consume_queue_file_bytes, shape.hash_slots, shape.index_entries)
     words = [sys.executable, "-c", WRITE, str(root), str(buffers), str(COUNT), *map(str, sizes)]
@@ -110,7 +110,7 @@ def gantry(*words: str) -> tuple[int, str]:
 
 
 def verified(root: Path) -> dict[str, Any]:
-    """What `verify` says of a store that must be good."""
+    """Return the report of `verify` on a store that must be valid."""
     code, output = gantry("verify", str(root), "--json")
     report: dict[str, Any] = json.loads(output)
     assert code == 0, report
@@ -119,7 +119,7 @@ def verified(root: Path) -> dict[str, Any]:
 
 
 def dumped(root: Path) -> Found:
-    """What `dump` finds in the log."""
+    """Return the messages that `dump` finds in the log."""
     code, output = gantry("dump", str(root), "--count", "0", "--body", "hex", "--json")
     assert code == 0
     found: Found = {}
@@ -130,7 +130,7 @@ def dumped(root: Path) -> Found:
 
 
 def read_by_java(root: Path, work: Path, *, is_sealed: bool = False) -> tuple[store_tool.StoreReport, Found]:
-    """What Java finds in a copy of the store."""
+    """Return what Java finds in a copy of the store."""
     copy = work / "copy"
     shutil.copytree(root, copy)
     report = store_tool.read_store(copy, work, shape=store_tool.SMALL, with_messages=True, is_sealed=is_sealed)
@@ -146,11 +146,12 @@ def read_by_java(root: Path, work: Path, *, is_sealed: bool = False) -> tuple[st
 @pytest.mark.verify
 @pytest.mark.parametrize("end", ["clean", "killed"])
 def test_java_opens_what_was_written_through_the_buffer(end: str, tmp_path: Path, buffers: Path) -> None:
-    """After a clean stop, or a kill and `gantry store recover`: every message, and the tools agree with Java."""
+    """After a clean stop, or a kill and `gantry store recover`: every message is found, and the tools agree with
+    Java."""
     written = write_through_buffers(tmp_path / "store", buffers, is_killed=end == "killed")
     root = written.root
     if end == "killed":
-        assert written.committed < written.wrote, "nothing was in the buffer only, so this proves nothing"
+        assert written.committed < written.wrote, "some data was only in the buffer, or the test proves nothing"
         assert len(dumped(root)) < COUNT
         code, output = gantry("recover", str(root), "--yes", "--json")
         report = json.loads(output)
@@ -169,8 +170,8 @@ def test_java_opens_what_was_written_through_the_buffer(end: str, tmp_path: Path
 
 @pytest.mark.verify
 @pytest.mark.parametrize("end", [pytest.param("clean", marks=pytest.mark.slow), "halt"])
-def test_the_tools_read_what_java_wrote(end: store_tool.End, tmp_path: Path) -> None:
-    """A store of RocketMQ's is whole in the eyes of the tools, after a clean stop and after a crash."""
+def test_tools_read_what_java_wrote(end: store_tool.End, tmp_path: Path) -> None:
+    """For the tools a store of RocketMQ is valid, after a clean stop and after a crash."""
     root = tmp_path / "store"
     order = store_tool.WriteOrder(count=COUNT, topics=TOPICS, queues=QUEUES, body_bytes=400, end=end)
     wrote = store_tool.write_store(root, tmp_path, order, shape=store_tool.SMALL)
@@ -190,8 +191,8 @@ def test_the_tools_read_what_java_wrote(end: store_tool.End, tmp_path: Path) -> 
 
 
 @pytest.mark.verify
-def test_the_tools_find_what_is_rotten_in_javas_store(tmp_path: Path) -> None:
-    """One byte of a body: the record is named, with the queue offset that Java gave it."""
+def test_tools_find_corruption_in_javas_store(tmp_path: Path) -> None:
+    """One changed byte of a body: the record is reported, with the queue offset that Java gave it."""
     root = tmp_path / "store"
     wrote = store_tool.write_store(root, tmp_path, store_tool.WriteOrder(count=500), shape=store_tool.SMALL)
     victim = wrote.messages[250]
@@ -210,8 +211,8 @@ def test_the_tools_find_what_is_rotten_in_javas_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.verify
-def test_a_store_goes_from_java_to_us_and_back(tmp_path: Path, buffers: Path) -> None:
-    """Java writes, we append through the buffer and are killed, `recover`, Java reads all of it."""
+def test_store_moves_from_java_to_us_and_back(tmp_path: Path, buffers: Path) -> None:
+    """Java writes, we append through the buffer and are killed, `recover`, and Java reads everything."""
     root = tmp_path / "store"
     order = store_tool.WriteOrder(count=500, topics=TOPICS, queues=QUEUES, end="halt")
     store_tool.write_store(root, tmp_path, order, shape=store_tool.SMALL)

@@ -1,4 +1,4 @@
-"""A small slice of the Java clients over TLS; the whole is `e2e/interop/run.py tls`."""
+"""A small part of the Java clients' TLS run; the whole is `e2e/interop/run.py tls`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def report_of(
     return tls.TlsReport([verdict], [unknown], seen)
 
 
-def test_the_report_sees_what_is_wrong() -> None:
-    """Every single promise that is broken breaks the whole; one that nobody tried is not kept."""
+def test_report_detects_every_fault() -> None:
+    """Every single broken promise breaks the whole; one that was not tested counts as broken."""
     assert report_of().kept
     assert not report_of(is_kept=False).kept
     assert not report_of(seen=1).kept
@@ -33,10 +33,10 @@ def test_the_report_sees_what_is_wrong() -> None:
 @pytest.mark.verify
 @pytest.mark.needs_java
 @pytest.mark.parametrize("client", [pytest.param("5.3.3", marks=pytest.mark.slow), "4.9.8"])
-def test_java_clients_speak_tls(client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unmodified clients with a certificate lose nothing, and strangers of four kinds get nothing.
+def test_java_clients_use_tls(client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unmodified clients with a certificate lose nothing, and invalid clients of four kinds are refused.
 
-    Whether they see the servers' certificates change in these few seconds is for the long run to say.
+    Whether clients see a change of the servers' certificates is tested only by the long run.
     """
     monkeypatch.setattr(tls, "REPLACE_SECONDS", 1.0)
     order = drivers.Order("", COUNT, 0, 7, peers.SHORT_DELAY_LEVELS, "tls-slice", scenario_seconds_max=240.0)

@@ -1,4 +1,4 @@
-"""Open transactions go along when a store changes hands, between Apache's broker and ours, in either direction."""
+"""Open transactions are kept when a store changes between Apache's broker and ours, in either direction."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ TOPIC = "Transactions"
 GROUP = "payments"
 PATIENT = ProducerSettings(send_timeout_ms=20_000)
 COMMITTED = (b"0", b"1", b"3", b"5")
-"""Two of them by the first broker, and two by the second, which has to ask."""
+"""Two of them are committed by the first broker, and two by the second, after a transaction check."""
 
 SMALL = {"mappedFileSizeCommitLog": str(16 << 20)}
 LATER = {"transactionTimeOut": "60000", "transactionCheckInterval": "60000"}
-"""Nobody is asked by the first broker; Apache's would store half messages again that have ended a moment ago."""
+"""The first broker makes no checks; Apache's would store half messages again that have just ended."""
 
 ASKING = {"transactionTimeOut": "1000", "transactionCheckInterval": "6000"}
-"""Longer than the three seconds for which Apache's broker keeps to itself what has ended: else it asks again."""
+"""The interval is longer than the three seconds for which Apache's broker delays its record of ended transactions."""
 
 QUIET_S = 10.0
 
 
 async def leave_some_open(address: str) -> None:
-    """Six transactions, of which three end."""
+    """Begin six transactions, of which three end."""
     async with TransactionProducer(address, GROUP, settings=PATIENT) as producer:
         halves = [await producer.begin(Message(TOPIC, b"%d" % number)) for number in range(6)]
         for half in halves[:2]:
@@ -49,7 +49,7 @@ async def leave_some_open(address: str) -> None:
 
 
 async def finish(address: str) -> tuple[list[bytes], set[bytes]]:
-    """What is delivered in the end, and what the broker has asked about."""
+    """Return the messages that are delivered in the end, and those that the broker has checked."""
     asked: set[bytes] = set()
 
     async def check(message: ReceivedMessage) -> Decision:
@@ -81,8 +81,8 @@ async def finish(address: str) -> tuple[list[bytes], set[bytes]]:
         pytest.param("apache", "gantry", "crash", id="from Apache that was killed"),
     ],
 )
-def test_open_transactions_go_along_with_the_store(first: str, second: str, end: str, tmp_path: Path) -> None:
-    """What has ended is not repeated, what is open is asked about, and what is rolled back is never delivered."""
+def test_open_transactions_are_kept_with_the_store(first: str, second: str, end: str, tmp_path: Path) -> None:
+    """Ended transactions are not repeated, open ones are checked, and rolled back ones are never delivered."""
     layout = peers.Layout(tmp_path / "peer", settings=SMALL)
     with Nursery(tmp_path / "logs") as nursery:
         writer = peers.start(first, nursery, replace(layout, settings=SMALL | LATER))

@@ -1,4 +1,4 @@
-"""Three kinds of cluster: which is chosen, what each can do, and what a test gets that asks for more."""
+"""The three kinds of cluster: the choice, their capabilities, and what happens to a test that needs more."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
-from gantry_cluster import demands, kind
+from gantry_cluster import capability_needs, kind
 from gantry_cluster.api import Object
-from gantry_cluster.capabilities import FOREIGN_NODES, KIND_NODES, OWN_NODES, Capability, lacks
-from gantry_cluster.choice import VARIABLE, Choice, Kind, choose, chosen
-from gantry_cluster.demands import MARKER
+from gantry_cluster.capabilities import FOREIGN_NODES, KIND_NODES, OWN_NODES, Capability, find_missing
+from gantry_cluster.capability_needs import MARKER
+from gantry_cluster.choice import VARIABLE, Choice, Kind, choose, read_choice
 from gantry_cluster.errors import BadChoice, ClusterError
 from gantry_cluster.image_names import IMAGE, Images
 
@@ -40,54 +40,54 @@ FILE = Path("/somewhere/kubeconfig")
     ],
     ids=["nodes", "kind", "kind-images", "kubeconfig", "context"],
 )
-def test_options_choose_a_cluster_and_tests_are_told_the_same(options: dict[str, Any], expected: Choice) -> None:
-    """What the command line says is what the tests read from their environment."""
+def test_options_choose_the_cluster_that_tests_read(options: dict[str, Any], expected: Choice) -> None:
+    """The choice of the command line equals the one that the tests read from their environment."""
     choice = choose(**NOTHING | options)
 
     assert choice == expected
-    assert chosen(choice.environment()) == choice
+    assert read_choice(choice.environment()) == choice
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected_text"),
     [
         ({"is_kind": True, "kubeconfig": FILE}, "leave one of them out"),
-        ({"context": "east"}, "give --kubeconfig FILE"),
+        ({"context": "east"}, "needs --kubeconfig FILE"),
         ({"kubeconfig": FILE}, "name them"),
-        ({"kubeconfig": FILE, "broker": IMAGES.broker}, "name both"),
+        ({"kubeconfig": FILE, "broker": IMAGES.broker}, "give both"),
         (NAMED, "leave --image out"),
         ({"is_kind": True, "broker": "gantry:latest", "operator": IMAGES.operator}, "not latest"),
         ({"is_kind": True, "broker": "registry.example:5000/gantry", "operator": IMAGES.operator}, "REPOSITORY:TAG"),
     ],
     ids=["both", "context", "no-images", "one-image", "own-images", "latest", "no-tag"],
 )
-def test_contradictory_options_are_refused_with_what_to_write(options: dict[str, Any], told: str) -> None:
-    """Nothing is begun on a guess."""
-    with pytest.raises(BadChoice, match=told):
+def test_contradictory_options_are_refused_with_the_remedy(options: dict[str, Any], expected_text: str) -> None:
+    """Nothing is started on a guess."""
+    with pytest.raises(BadChoice, match=expected_text):
         choose(**NOTHING | options)
 
 
-def test_without_a_choice_nodes_are_made_here_and_nonsense_is_refused() -> None:
-    """A variable that nobody of ours wrote must not silently mean another cluster."""
-    assert chosen({}) == Choice()
+def test_nodes_are_made_here_by_default_and_bad_values_are_refused() -> None:
+    """An invalid variable must not silently choose another cluster."""
+    assert read_choice({}) == Choice()
     for text in ("nodes", '{"kind": "moon", "images": null}', '{"kind": "nodes"}', "[]"):
         with pytest.raises(BadChoice, match=VARIABLE):
-            chosen({VARIABLE: text})
+            read_choice({VARIABLE: text})
 
 
-def test_our_image_has_its_name_of_that_cluster_in_every_pod() -> None:
-    """Also of containers that run first; foreign images stay."""
+def test_our_image_has_the_name_of_the_cluster_in_every_pod() -> None:
+    """This includes init containers; other images stay."""
     spec: Object = {
         "containers": [{"image": IMAGE, "imagePullPolicy": "Never", "name": "main"}, {"image": "other:1"}],
         "initContainers": [{"image": IMAGE}],
         "nodeName": "a",
     }
 
-    placed = IMAGES.placed(spec)
+    with_broker_image = IMAGES.with_broker_image(spec)
 
     ours = {"image": IMAGES.broker, "imagePullPolicy": "IfNotPresent"}
-    assert placed["containers"] == [ours | {"name": "main"}, {"image": "other:1"}]
-    assert (placed["initContainers"], placed["nodeName"]) == ([ours], "a")
+    assert with_broker_image["containers"] == [ours | {"name": "main"}, {"image": "other:1"}]
+    assert (with_broker_image["initContainers"], with_broker_image["nodeName"]) == ([ours], "a")
     assert "image.repository=registry.example:5000/gantry-operator" in IMAGES.chart_values()
 
 
@@ -95,7 +95,7 @@ def test_our_image_has_its_name_of_that_cluster_in_every_pod() -> None:
 
 
 def node(name: str, *, is_ready: bool = True, pages: str = "256Mi", taint: str = "", is_closed: bool = False) -> Object:
-    """As Kubernetes tells of it."""
+    """Return a node as Kubernetes reports it."""
     taints = [{"key": "k", "effect": taint}] if taint else []
     return {
         "metadata": {"name": name},
@@ -112,35 +112,37 @@ CLASS = {"metadata": {"name": "disk", "annotations": {"storageclass.kubernetes.i
 GOOD: dict[str, Any] = {"nodes": THREE, "classes": [CLASS], "minor": "34", "is_reached": True}
 
 
-def test_three_nodes_with_pages_and_a_class_lack_nothing() -> None:
-    """More nodes, of which some are closed, do no harm; managed clusters write `34+`."""
+def test_three_nodes_with_huge_pages_and_storage_lack_nothing() -> None:
+    """Additional nodes, some of them closed, do no harm; managed clusters report `34+`."""
     control = node("control", taint="NoSchedule", pages="0")
 
-    assert lacks(**GOOD) == {}
-    assert lacks(**GOOD | {"nodes": [control, *THREE], "minor": "34+"}) == {}
+    assert find_missing(**GOOD) == {}
+    assert find_missing(**GOOD | {"nodes": [control, *THREE], "minor": "34+"}) == {}
 
 
 @pytest.mark.parametrize(
-    ("change", "capability", "told"),
+    ("change", "capability", "expected_text"),
     [
         ({"nodes": THREE[:2]}, Capability.RUN_GROUPS, "2 nodes"),
         ({"nodes": [*THREE[:2], node("c", is_ready=False)]}, Capability.RUN_GROUPS, "2 nodes"),
         ({"nodes": [*THREE[:2], node("c", taint="NoExecute")]}, Capability.RUN_GROUPS, "2 nodes"),
         ({"nodes": [*THREE[:2], node("c", is_closed=True)]}, Capability.RUN_GROUPS, "2 nodes"),
-        ({"classes": [{"metadata": {"name": "disk"}}]}, Capability.RUN_GROUPS, "class of storage"),
+        ({"classes": [{"metadata": {"name": "disk"}}]}, Capability.RUN_GROUPS, "storage class"),
         ({"minor": "29"}, Capability.RUN_GROUPS, "older"),
         ({"nodes": [*THREE[:2], node("c", pages="32Mi")]}, Capability.HUGE_PAGES, "64 MiB"),
-        ({"is_reached": False}, Capability.REACH_NODES, "do not answer"),
+        ({"is_reached": False}, Capability.REACH_NODES, "not reachable"),
     ],
     ids=["two", "not-ready", "tainted", "closed", "no-class", "old", "few-pages", "far"],
 )
-def test_what_a_cluster_lacks_is_seen(change: dict[str, Any], capability: Capability, told: str) -> None:
-    """The twins: each change of a good cluster is told in words."""
-    assert told in lacks(**GOOD | change)[capability]
+def test_missing_capability_of_a_cluster_is_reported(
+    change: dict[str, Any], capability: Capability, expected_text: str
+) -> None:
+    """The twins: each change of a good cluster is reported with its reason."""
+    assert expected_text in find_missing(**GOOD | change)[capability]
 
 
-def test_our_own_nodes_can_everything_and_others_less() -> None:
-    """Every capability has nodes that have it: no test is skipped everywhere."""
+def test_own_nodes_have_every_capability_and_others_fewer() -> None:
+    """Every capability exists on some kind of cluster: no test is skipped everywhere."""
     assert set(Capability) == OWN_NODES
     assert FOREIGN_NODES < KIND_NODES < OWN_NODES
 
@@ -162,29 +164,29 @@ def unmarked(): ...
 CONFTEST = """
 import os
 from gantry_testing.requirements_plugin import demand
-from gantry_cluster.choice import chosen
-from gantry_cluster.demands import MARKER, Chosen, needs
+from gantry_cluster.choice import read_choice
+from gantry_cluster.capability_needs import MARKER, ChosenCluster, list_needs
 
-HERE = Chosen(chosen(os.environ))
+HERE = ChosenCluster(read_choice(os.environ))
 
 def pytest_configure(config):
     config.addinivalue_line("markers", f"{MARKER}(capability): of a cluster")
 
 def pytest_runtest_setup(item):
-    demand(item, needs(item, HERE))
+    demand(item, list_needs(item, HERE))
 """
 
 
 @pytest.fixture
 def inside(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Inside:
-    """The small file above, run where a cluster was chosen, which lacks nothing that is looked at."""
+    """The test file above, run with a chosen cluster that lacks nothing that is probed."""
     pytester.makeini("[pytest]")
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(ASKS)
     for name in ("cluster", "buildah"):
         monkeypatch.setitem(NEEDS, name, Need(name, lambda: None, "none"))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.setattr(demands.Chosen, "foreign", lambda here: Unlooked())
+    monkeypatch.setattr(capability_needs.ChosenCluster, "foreign", lambda here: UnprobedCluster())
 
     def run(choice: Choice, promised: str) -> pytest.RunResult:
         monkeypatch.setenv("GANTRY_REQUIRE", promised)
@@ -195,58 +197,56 @@ def inside(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Inside
     return run
 
 
-class Unlooked:
+class UnprobedCluster:
     """A cluster that lacks nothing, or cannot be reached."""
 
     fault = ""
 
-    def lacks(self) -> dict[Capability, str]:
-        """Nothing, or the fault."""
+    def find_missing(self) -> dict[Capability, str]:
+        """Return no missing capability, or the fault."""
         if self.fault:
             raise ClusterError(self.fault)
         return {}
 
 
-def test_what_a_cluster_cannot_do_is_skipped_loudly_and_counted(inside: Inside) -> None:
-    """With what it can do run, and with where the rest would run; a promise of the cluster does not fail it."""
+def test_missing_capability_skips_the_test_and_is_counted(inside: Inside) -> None:
+    """Other tests run, and the table shows where the rest would run; the promise of a cluster does not fail it."""
     result = inside(Choice(Kind.FOREIGN, "file", "", IMAGES), "cluster")
 
     result.assert_outcomes(passed=1, skipped=1)
-    result.stdout.fnmatch_lines(["*not run here*", "crash_nodes *1  a cluster of somebody else cannot* scripts/e2e *"])
+    result.stdout.fnmatch_lines(["*not run here*", "crash_nodes *1  not supported by a foreign cluster* scripts/e2e *"])
 
 
-def test_on_our_own_nodes_nothing_is_skipped(inside: Inside) -> None:
-    """The same tests, all run."""
+def test_no_test_is_skipped_on_own_nodes(inside: Inside) -> None:
+    """The same tests all run."""
     inside(Choice(), "cluster").assert_outcomes(passed=2)
 
 
-def test_a_skip_on_our_own_nodes_is_a_failure(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: were a capability taken from them, the promise of a cluster would be broken."""
-    monkeypatch.setattr("gantry_cluster.choice.MOST", {Kind.NODES: OWN_NODES - {Capability.CRASH_NODES}})
+def test_skip_on_own_nodes_is_a_failure(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: without one of their capabilities, the promise of a cluster is broken."""
+    monkeypatch.setattr("gantry_cluster.choice.CAPABILITIES_MAX", {Kind.NODES: OWN_NODES - {Capability.CRASH_NODES}})
 
     result = inside(Choice(), "cluster")
 
     result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*GANTRY_REQUIRE promises cluster, but nodes made here cannot*"])
+    result.stdout.fnmatch_lines(["*GANTRY_REQUIRE promises cluster, but not supported by nodes made here*"])
 
 
-def test_a_cluster_that_does_not_answer_fails_what_was_asked_of_it(
-    inside: Inside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who names a cluster wants to know: nothing is green there."""
-    monkeypatch.setattr(Unlooked, "fault", "nobody answers")
+def test_unreachable_cluster_fails_its_tests(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a cluster was named, no test may pass or be skipped without it."""
+    monkeypatch.setattr(UnprobedCluster, "fault", "no answer")
 
     result = inside(Choice(Kind.FOREIGN, "file", "", IMAGES), "cluster")
 
     result.assert_outcomes(errors=2)
-    result.stdout.fnmatch_lines(["*GANTRY_REQUIRE promises cluster, but nobody answers*"])
+    result.stdout.fnmatch_lines(["*GANTRY_REQUIRE promises cluster, but no answer*"])
 
 
 # -- kind ----------------------------------------------------------------------------------------------------------
 
 
-def test_kind_is_asked_for_three_workers_with_huge_pages() -> None:
-    """Every field is one that kind knows, and each worker has the machine's pages."""
+def test_kind_is_configured_with_three_workers_with_huge_pages() -> None:
+    """Every field exists in kind's configuration, and each worker has the machine's pages."""
     content = yaml.safe_load(kind.CONFIG.read_text())
 
     assert (content["kind"], content["apiVersion"]) == ("Cluster", "kind.x-k8s.io/v1alpha4")

@@ -1,4 +1,4 @@
-"""Tests of groups ask for a cluster that can do what they do to it: read from their own text, not from a run."""
+"""Tests of groups declare the capabilities that they use, checked from their source without running them."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from pathlib import Path
 
 import pytest
 from gantry_cluster.capabilities import Capability
-from gantry_cluster.demands import MARKER
+from gantry_cluster.capability_needs import MARKER
 
-TELLTALES = {
+CAPABILITY_OF_NAME = {
     **dict.fromkeys(("crash_node", "crash", "revive", "disk"), Capability.CRASH_NODES),
-    **dict.fromkeys(("uplink_cut", "deaf"), Capability.CUT_NODES),
-    "away": Capability.STOP_API_SERVER,
+    **dict.fromkeys(("uplink_cut", "inbound_loss"), Capability.CUT_NODES),
+    "program_killed": Capability.STOP_API_SERVER,
     **dict.fromkeys(
-        ("kill_and_wait", "leader_stopped", "container_id", "kill_container", "stopped_container", "is_direct"),
+        ("kill_and_wait", "leader_paused", "container_id", "kill_container", "container_paused", "is_direct"),
         Capability.ENTER_CONTAINERS,
     ),
     "name_image": Capability.GIVE_IMAGES,
     **dict.fromkeys(("load_image", "pipelines_image"), Capability.LOAD_IMAGES),
-    **dict.fromkeys(("outside_gantry", "external_address", "is_known_outside"), Capability.REACH_NODES),
+    **dict.fromkeys(("outside_gantry", "external_address", "is_routed_outside"), Capability.REACH_NODES),
     **dict.fromkeys(("BUFFERED", "UNCOMMITTED", "WITH_PAGES"), Capability.HUGE_PAGES),
 }
-"""Names in a test that only some clusters have something behind."""
+"""Names in a test that need a capability."""
 TESTS = sorted(Path(__file__).parent.glob("test_e2e_group*.py"))
 
 
 def names_in(tree: ast.AST) -> set[str]:
-    """Every name, attribute, parameter and keyword."""
+    """Return every name, attribute, parameter and keyword."""
     found = set()
     for one in ast.walk(tree):
         match one:
@@ -38,32 +38,32 @@ def names_in(tree: ast.AST) -> set[str]:
     return found
 
 
-def unsaid(text: str) -> Iterator[str]:
-    """Tests of a module that use what they do not ask for."""
+def undeclared_needs(text: str) -> Iterator[str]:
+    """Yield the capabilities that tests of a module use without declaring them."""
     parts = {one.name: one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef | ast.ClassDef)}
     for name, part in parts.items():
         seen, new = set[str](), names_in(part)
         while new - seen:
             seen |= new
             new = set().union(*(names_in(parts[other]) for other in seen & parts.keys()))
-        said = " ".join(map(ast.unparse, part.decorator_list))
-        wanted = {TELLTALES[word] for word in seen & TELLTALES.keys() if word not in parts}
+        marks = " ".join(map(ast.unparse, part.decorator_list))
+        wanted = {CAPABILITY_OF_NAME[word] for word in seen & CAPABILITY_OF_NAME.keys() if word not in parts}
         for capability in sorted(wanted) if name.startswith("test_") else ():
-            if not re.search(rf"{MARKER}\([^)]*\b{capability.name}\b", said):
+            if not re.search(rf"{MARKER}\([^)]*\b{capability.name}\b", marks):
                 yield f"{name} needs {capability.name}"
 
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
-def test_a_test_that_hurts_a_cluster_asks_for_one_that_can_be_hurt(path: Path) -> None:
-    """Whatever it uses itself, by a helper, a fixture or a parameter of its module."""
-    assert list(unsaid(path.read_text())) == []
+def test_every_test_declares_the_capabilities_that_it_uses(path: Path) -> None:
+    """This includes uses by a helper, a fixture or a parameter of its module."""
+    assert list(undeclared_needs(path.read_text())) == []
     assert f"{MARKER}(Capability.RUN_GROUPS)" in path.read_text()
 
 
-def test_a_mark_that_is_missing_is_found() -> None:
-    """The twin: without their marks these tests are told."""
+def test_missing_mark_is_found() -> None:
+    """The twin: without their marks these tests are reported."""
     bare = [re.sub(rf"@pytest\.mark\.{MARKER}\(.*\)\n", "", path.read_text()) for path in TESTS]
 
-    told = [line.rpartition(" ")[2] for text in bare for line in unsaid(text)]
+    reported = [line.rpartition(" ")[2] for text in bare for line in undeclared_needs(text)]
 
-    assert set(told) == {one.name for one in TELLTALES.values()}
+    assert set(reported) == {one.name for one in CAPABILITY_OF_NAME.values()}

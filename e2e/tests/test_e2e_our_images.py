@@ -1,4 +1,4 @@
-"""An archive of our image is never taken for newer than it is: what it was made of is compared with what is here."""
+"""A stale archive of our image is never used: the sources that it was made from are compared with the current ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from gantry_cluster.errors import ClusterError
 from gantry_cluster.our_images import OurImage
-from gantry_cluster.places import ROOT
+from gantry_cluster.paths import ROOT
 
 SOURCES = (
     *("operator/Dockerfile", "operator/Dockerfile.dockerignore", "requirements/operator.txt", "requirements/build.txt"),
@@ -25,7 +25,7 @@ touch .image/made.tar
 
 @pytest.fixture
 def image(tmp_path: Path) -> OurImage:
-    """One of a small clone, which a script pretends to build."""
+    """An image of a small clone, with a script in place of the build."""
     for name in SOURCES:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,49 +40,49 @@ def image(tmp_path: Path) -> OurImage:
 
 
 def builds(image: OurImage) -> int:
-    """How often it was built."""
+    """Return how often it was built."""
     return len((image.root / ".image" / "log").read_text().splitlines())
 
 
-def test_an_image_is_built_once_for_the_same_sources(image: OurImage) -> None:
-    """What does not go into it changes nothing: tests, and what Python leaves behind."""
+def test_image_is_built_once_for_the_same_sources(image: OurImage) -> None:
+    """Changes of other files do not matter: tests, and Python's caches."""
     assert not image.is_fresh()
-    path = image.fresh()
+    path = image.build_if_stale()
     for name in ("operator/tests/test_a.py", "operator/src/__pycache__/c.pyc", "broker/Dockerfile"):
         (image.root / name).parent.mkdir(parents=True, exist_ok=True)
         (image.root / name).write_text("new")
 
-    assert image.fresh() == path and path.exists()
+    assert image.build_if_stale() == path and path.exists()
     assert builds(image) == 1
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_an_image_of_other_sources_is_built_again(image: OurImage, name: str) -> None:
-    """Whichever file it is; also one that is gone, and one that is new."""
-    image.fresh()
+def test_image_of_changed_sources_is_rebuilt(image: OurImage, name: str) -> None:
+    """A change of any source file counts; also a removed and a new one."""
+    image.build_if_stale()
 
     (image.root / name).write_text("changed")
 
     assert not image.is_fresh()
-    image.fresh()
+    image.build_if_stale()
     assert builds(image) == 2
 
 
-def test_files_that_come_and_go_count(image: OurImage) -> None:
-    """A module that was removed must not live on in an image."""
-    image.fresh()
+def test_removed_file_causes_a_rebuild(image: OurImage) -> None:
+    """A removed module must not stay in an image."""
+    image.build_if_stale()
     (image.root / "broker/src/a/b.py").rename(image.root / "broker/src/a/c.py")
 
     assert not image.is_fresh()
 
 
-def test_an_archive_without_its_number_is_not_believed(image: OurImage) -> None:
-    """Nobody knows what it was made of; and one whose sources change while it is built is refused."""
-    image.fresh()
+def test_archive_without_its_source_digest_is_stale(image: OurImage) -> None:
+    """Its sources are unknown; a build whose sources change meanwhile is refused."""
+    image.build_if_stale()
     (image.root / ".image" / "made.tar.sources").unlink()
     assert not image.is_fresh()
 
     changing = (image.root / "scripts/build").read_text() + "echo x >>operator/src/c.py\n"
     (image.root / "scripts/build").write_text(changing)
-    with pytest.raises(ClusterError, match="have changed while it was built"):
-        image.fresh()
+    with pytest.raises(ClusterError, match="changed during the build"):
+        image.build_if_stale()

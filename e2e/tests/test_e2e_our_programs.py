@@ -1,4 +1,4 @@
-"""Programs of Kubernetes are built one by one, once, and are whole or absent."""
+"""Programs of Kubernetes are built one by one, once, and are complete or absent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ echo whole >"$7"
 
 
 class Pretended:
-    """A compiler that compiles nothing, and remembers what it was asked for."""
+    """A compiler that compiles nothing, and records its calls."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.cache, self.patch, self._log = folder / "cache", patch, folder / "log"
@@ -36,11 +36,11 @@ class Pretended:
         self.version("go1.99.0")
 
     def version(self, name: str) -> None:
-        """Of the compiler from now on."""
+        """Change the version of the compiler."""
         self.patch.setenv("PRETENDED_GO", name)
 
     def built(self) -> list[str]:
-        """What it was asked for since it was asked last."""
+        """Return the builds since the last call."""
         found = self._log.read_text().split() if self._log.exists() else []
         self._log.unlink(missing_ok=True)
         return found
@@ -48,23 +48,23 @@ class Pretended:
 
 @pytest.fixture
 def pretended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pretended:
-    """In place of the real one, with an empty cache."""
+    """The fake compiler in place of the real one, with an empty cache."""
     return Pretended(tmp_path, monkeypatch)
 
 
-def say(_text: str) -> None:
-    """To nobody."""
+def discard_report(_text: str) -> None:
+    """Discard a progress message of a build."""
 
 
-def test_whoever_needs_a_few_builds_no_others(pretended: Pretended) -> None:
-    """The rest is built beside them when it is wanted, and nothing twice."""
-    few = programs(say, ALONE)
+def test_only_requested_programs_are_built(pretended: Pretended) -> None:
+    """The others are built later when they are requested, and none is built twice."""
+    few = programs(discard_report, ALONE)
     assert pretended.built() == [PACKAGES[name] for name in ALONE]
     assert kubernetes_program("etcd") == few["etcd"] and kubernetes_program("kubelet") is None
 
-    programs(say, ALONE)
+    programs(discard_report, ALONE)
     assert pretended.built() == []
-    every = programs(say)
+    every = programs(discard_report)
 
     assert every.folder == few.folder
     assert sorted(pretended.built()) == sorted(set(PACKAGES.values()) - {PACKAGES[name] for name in ALONE})
@@ -72,27 +72,27 @@ def test_whoever_needs_a_few_builds_no_others(pretended: Pretended) -> None:
     assert os.access(every["kubelet"], os.X_OK)
 
 
-def test_a_program_that_was_not_finished_is_not_there(pretended: Pretended) -> None:
-    """A build is tried a few times; what it leaves is no program, and those before it stay."""
+def test_failed_build_leaves_no_program(pretended: Pretended) -> None:
+    """A build is retried a few times; its remains are no program, and earlier programs stay."""
     pretended.patch.setenv("PRETENDED_FAILURE", PACKAGES["kube-apiserver"])
 
     with pytest.raises(CommandFailed):
-        programs(say, ALONE)
+        programs(discard_report, ALONE)
 
     assert pretended.built() == [PACKAGES["etcd"], *[PACKAGES["kube-apiserver"]] * BUILD_ATTEMPTS]
     assert kubernetes_program("kube-apiserver") is None
     found = kubernetes_program("etcd")
     assert found is not None and found.read_text() == "whole\n"
     pretended.patch.setenv("PRETENDED_FAILURE", "nothing")
-    programs(say, ALONE)
+    programs(discard_report, ALONE)
     assert pretended.built() == [PACKAGES["kube-apiserver"], PACKAGES["helm"]]
 
 
-def test_another_compiler_makes_another_set(pretended: Pretended) -> None:
-    """Nothing is replaced under a cluster that runs; tests take what was built last."""
-    first = programs(say, ["etcd"])
+def test_another_compiler_builds_another_set(pretended: Pretended) -> None:
+    """No program of a running cluster is replaced; tests use the set that was built last."""
+    first = programs(discard_report, ["etcd"])
     pretended.version("go2.0.0")
-    second = programs(say, ["etcd"])
+    second = programs(discard_report, ["etcd"])
     os.utime(first["etcd"], (1, 1))
 
     assert first.folder != second.folder and first["etcd"].exists()

@@ -1,4 +1,5 @@
-"""Every command on the pages of docs/ does what its page says: it is typed here, in order, in a folder of its own."""
+"""Every command on the pages of docs/ works as its page shows: the pages are run here, in order, each in its own
+folder."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from gantry_pages import Kind, PageFailed, Sandbox, blocks_of
 from gantry_pages.blocks import PageFault, missing_lines
-from gantry_pages.typed import DOCS, FIRST, SECOND, TASKS, TYPED, blocks, has_java, has_spark, type_page
+from gantry_pages.page_runner import DOCS, FIRST, SECOND, TASKS, TYPED, blocks, has_java, has_spark, type_page
 
 NOT_RUN = {
     "start": 1,
@@ -22,7 +23,7 @@ NOT_RUN = {
     "tune": 0,
     "output": 0,
 }
-"""How many blocks of each page say that they are not run, and why. Whoever adds one counts it here."""
+"""The number of blocks of each page that are not run, with the reason; a new one must be counted here."""
 
 
 @pytest.mark.verify
@@ -37,19 +38,19 @@ NOT_RUN = {
         for name in FIRST
     ],
 )
-def test_every_command_of_the_page_does_what_the_page_says(name: str, tmp_path: Path) -> None:
-    """Each block ends well and prints the lines that the page shows."""
+def test_every_command_of_the_page_works_as_shown(name: str, tmp_path: Path) -> None:
+    """Each block succeeds and prints the lines that the page shows."""
     type_page(name, tmp_path)
 
 
-def test_every_page_is_typed() -> None:
-    """Each page is in one of the two lists, and nothing else is."""
+def test_every_page_is_run() -> None:
+    """Each page is in exactly one of the two lists."""
     assert {*FIRST, *SECOND} == set(TYPED) and len(FIRST) + len(SECOND) == len(TYPED)
 
 
 @pytest.mark.parametrize("name", TYPED)
-def test_what_is_not_run_is_counted(name: str) -> None:
-    """A block that is left out says why in the page, and somebody has counted it; most of every page is run."""
+def test_blocks_that_are_not_run_are_counted(name: str) -> None:
+    """A block that is not run has a reason on the page, and is counted here; most of every page is run."""
     found = blocks(name)
     left_out = [block for block in found if block.reason]
 
@@ -61,7 +62,7 @@ def test_what_is_not_run_is_counted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_page_begins_with_what_one_will_have(name: str) -> None:
+def test_page_begins_with_its_goal(name: str) -> None:
     """The first sentence is the goal, and the index leads to the page."""
     text = (DOCS / f"{name}.md").read_text()
     paragraph = text.split("\n\n")[1]
@@ -84,8 +85,8 @@ two ...
 """
 
 
-def test_command_that_fails_is_caught(tmp_path: Path) -> None:
-    """The block, what was typed and what came are said."""
+def test_failing_command_is_caught(tmp_path: Path) -> None:
+    """The error has the block, its command and the output."""
     [block] = blocks_of(PAGE.replace("echo one", "false; echo one"))
 
     with Sandbox(tmp_path) as sandbox, pytest.raises(PageFailed, match="line 3: exit code 1"):
@@ -93,7 +94,7 @@ def test_command_that_fails_is_caught(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shown", ["three", "two ... three", "two\none"], ids=["other", "other end", "other order"])
-def test_line_that_does_not_come_is_caught(shown: str, tmp_path: Path) -> None:
+def test_missing_output_line_is_caught(shown: str, tmp_path: Path) -> None:
     """A page cannot show what a command does not print."""
     [good], [bad] = blocks_of(PAGE), blocks_of(PAGE.replace("one\ntwo ...\n", f"{shown}\n"))
 
@@ -103,28 +104,28 @@ def test_line_that_does_not_come_is_caught(shown: str, tmp_path: Path) -> None:
             sandbox.run(bad)
 
 
-def test_block_that_nobody_can_place_is_caught() -> None:
-    """A language that is not run, or a file without a name, is an error of the page and no picture."""
+def test_unclassified_block_is_caught() -> None:
+    """A language that is not run, or a file without a name, is an error of the page and no illustration."""
     for text in ("```\ngantry up\n```", "```bash\ngantry up\n```", "```yaml\na: 1\n```", "```python\nprint()\n```"):
         with pytest.raises(PageFault):
             blocks_of(text)
 
 
-def test_reason_belongs_to_the_block_below_it() -> None:
-    """A mark leaves out one block, not the next one."""
+def test_reason_applies_to_the_next_block_only() -> None:
+    """A mark leaves out the block below it, not the next one."""
     found = blocks_of("<!-- not run: it needs a cluster -->\n```sh\na\n```\n\n```sh\nb\n```\n\n```text\nc\n```\n")
 
     assert [(block.reason, block.expected) for block in found] == [("it needs a cluster", ()), ("", ("c",))]
 
 
-def test_dots_stand_for_anything_and_spaces_for_spaces() -> None:
-    """Columns may be wider and numbers others; words may not."""
+def test_dots_match_anything_and_spaces_match_spaces() -> None:
+    """Columns may be wider and numbers may differ; words may not."""
     assert list(missing_lines(("a ... d", "x"), " a   b c d \nx")) == []
     assert list(missing_lines(("a ... e",), "a b c d")) == ["a ... e"]
 
 
 def test_sandbox_uses_no_port_of_the_page(tmp_path: Path) -> None:
-    """Two pages can be typed at the same time, beside a broker on the usual ports."""
+    """Two pages can run at the same time, beside a broker on the usual ports."""
     [block] = blocks_of(
         "```sh\necho 127.0.0.1:9876 10911 8080 12345\n```\n```text\n127.0.0.1:9876 10911 8080 12345\n```\n"
     )
@@ -138,8 +139,8 @@ def test_sandbox_uses_no_port_of_the_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.verify
-def test_stack_that_a_failure_left_up_is_stopped(tmp_path: Path) -> None:
-    """Wherever it was started; nothing of a page outlives it."""
+def test_stack_left_by_a_failed_page_is_stopped(tmp_path: Path) -> None:
+    """The stack may be in any folder; no process of a page outlives it."""
     [block] = blocks_of("```sh\ngantry up --single --detach --data elsewhere\nfalse\n```\n")
 
     with Sandbox(tmp_path) as sandbox, pytest.raises(PageFailed):

@@ -1,11 +1,11 @@
-"""The pages of docs/ about groups, typed from the top to the end: what breaks, moves and comes back on them is real."""
+"""The pages of docs/ about groups, run from top to bottom, with real faults, switchovers and restores."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from gantry_pages.typed import SECOND, type_page
+from gantry_pages.page_runner import SECOND, type_page
 
 
 @pytest.mark.verify
@@ -13,6 +13,6 @@ from gantry_pages.typed import SECOND, type_page
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name == "upgrade" else name for name in SECOND]
 )
-def test_every_command_of_the_page_does_what_the_page_says(name: str, tmp_path: Path) -> None:
-    """Each block ends well and prints the lines that the page shows."""
+def test_every_command_of_the_page_works_as_shown(name: str, tmp_path: Path) -> None:
+    """Each block succeeds and prints the lines that the page shows."""
     type_page(name, tmp_path)

@@ -1,4 +1,4 @@
-"""A real broker and a real sidecar beside it, as processes, and somebody to ask them: for tests of this folder."""
+"""A real broker and its sidecar as processes, with clients for both: for the tests of the sidecar."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import httpx
 from gantry_operator.sidecars import HttpSidecars
 from gantry_remoting import RemotingError
 from gantry_status.order_client import order_once
-from gantry_status.orders import AskStatus, HaStatus
+from gantry_status.orders import HaStatus, StatusRequest
 from gantry_testing.local import Dialogue, local_conf
 from gantry_testing.tree import PYTHON_PATH
 from gantry_wire.codes import ResponseCode
@@ -48,7 +48,7 @@ def wait_for(predicate: Callable[[], bool], what: str, deadline_s: float = 180.0
 
 @final
 class Child:
-    """A process that says one line when it is ready."""
+    """A process that prints one line when it is ready."""
 
     def __init__(self, module: str, arguments: list[str], ready: str) -> None:
         self.process = subprocess.Popen(
@@ -79,14 +79,14 @@ class Child:
 
     @property
     def log(self) -> str:
-        """What it said on standard error."""
+        """The text that it wrote to standard error."""
         return "".join(self.errors)
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
     def end(self) -> None:
-        """Whatever state it is in."""
+        """End the process in any state, even if it is stopped."""
         with suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
@@ -121,8 +121,8 @@ class BrokerChild:
 
     @property
     def end(self) -> int:
-        """Where its log ends now, as it says itself."""
-        status = order_once(str(self.control), AskStatus())
+        """The end of its log now, as the broker reports it."""
+        status = order_once(str(self.control), StatusRequest())
         assert isinstance(status, HaStatus), "a status is answered with a status"
         assert status.wrote is not None, "a broker that answers knows its log"
         return status.wrote
@@ -165,7 +165,7 @@ class SidecarChild:
         return httpx.get(base + path, headers=headers, timeout=ANSWER_S, verify=NO_TLS)
 
     def post(self, path: str, document: object, *, token: str | None = None) -> httpx.Response:
-        """One order."""
+        """Send one order to the sidecar."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         return httpx.post(self.url + path, json=document, headers=headers, timeout=ANSWER_S, verify=NO_TLS)
 
@@ -241,7 +241,7 @@ class Load:
 
 def patient_sidecars() -> HttpSidecars:
     """An operator's way to sidecars, with more time than an operator has: a busy machine is no silent sidecar."""
-    return HttpSidecars(look_timeout_s=12.0, order_timeout_s=60.0)
+    return HttpSidecars(status_timeout_s=12.0, order_timeout_s=60.0)
 
 
 def token_files(folder: Path) -> list[str]:

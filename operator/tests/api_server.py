@@ -22,14 +22,14 @@ ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token-of-an-administrator"
 PERSON = "jane"
 PERSON_TOKEN = "a-token-of-a-person"
-"""Of somebody who may only what a test lets her."""
+"""The token of a user who has only the permissions that a test grants."""
 START_S = 300.0
 DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokergroups.gantry.dev"
 GROUPS = "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups"
 
 
 class ApiServer:
-    """Questions to it."""
+    """A client of the API server, with the administrator's token."""
 
     def __init__(self, port: int, authority: Path) -> None:
         self._authority = authority
@@ -58,7 +58,7 @@ class ApiServer:
         return self.ask("PATCH", path + flags, document, "application/apply-patch+yaml", user=user)
 
     def kubeconfig(self, folder: Path, namespace: str, account: str) -> Path:
-        """A way in for whoever runs under a service account, with a token that the API server made for it."""
+        """Write a kubeconfig for a service account, with a token that the API server has issued."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         status, answer = self.ask("POST", path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"})
         assert status == 201, answer
@@ -74,7 +74,7 @@ class ApiServer:
         return target
 
     def is_ready(self) -> bool:
-        """Whether it answers."""
+        """Return whether the API server is ready."""
         try:
             return self.ask("GET", "/readyz")[0] == 200
         except (OSError, urllib.error.URLError):
@@ -104,7 +104,7 @@ def groups_server(folder: Path) -> Iterator[ApiServer]:
 
 @contextmanager
 def api_server(folder: Path, *options: str) -> Iterator[ApiServer]:
-    """One of its own for a test or a module of tests, with more options for whoever has an eye on it."""
+    """Run an API server for a test or a module of tests, with more options for the program."""
     store, peers, port = free_ports(3)
     (folder / "tokens.csv").write_text(f"{TOKEN},admin,1,system:masters\n{PERSON_TOKEN},{PERSON},2\n")
     _make_keys(folder)
@@ -140,7 +140,7 @@ def _run(stack: ExitStack, folder: Path, name: str, *arguments: str) -> None:
 
 
 def _make_keys(folder: Path) -> None:
-    """For tokens of service accounts, which nobody uses here."""
+    """Write the keys for service account tokens, which the API server requires."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
 

@@ -36,15 +36,15 @@ def template(chart: Path, *options: str, release: str = "gantry-operator", names
 
 
 def documents(chart: Path, *options: str, release: str = "gantry-operator") -> list[dict[str, Any]]:
-    """The same as values."""
+    """Return the documents that `template` would send to the API server."""
     return [one for one in yaml.safe_load_all(template(chart, *options, release=release)) if one]
 
 
 def refusal(chart: Path, *options: str) -> str:
-    """What helm says against values; empty if it takes them."""
+    """Return helm's error message about the values, or an empty string if it accepts them."""
     try:
         template(chart, *options)
     except subprocess.CalledProcessError as error:
-        said: str = error.stderr
-        return said
+        message: str = error.stderr
+        return message
     return ""

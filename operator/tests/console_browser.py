@@ -37,7 +37,7 @@ def browser() -> Iterator[Browser]:
 
 
 class Mistakes(list[str]):
-    """What a page has said went wrong in itself."""
+    """The errors that a page has reported."""
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def page_at(
     context.set_default_timeout(PATIENCE_MS)
     page, mistakes = context.new_page(), Mistakes()
     page.on("pageerror", lambda error: mistakes.append(str(error)))
-    page.on("console", lambda said: mistakes.append(said.text) if "Content Security" in said.text else None)
+    page.on("console", lambda message: mistakes.append(message.text) if "Content Security" in message.text else None)
     page.goto(url)
     page.wait_for_selector("#main")
     try:

@@ -105,7 +105,7 @@ class Group:
             self.sidecars[number - 1].wait_ready()
 
     def status(self, number: int = 1) -> dict[str, object]:
-        """What a member's sidecar says."""
+        """Return the status of a member's sidecar."""
         found: dict[str, object] = self.sidecars[number - 1].get("/v1/status", token=TOKEN).json()
         return found
 
@@ -131,7 +131,7 @@ def body_of(number: int) -> bytes:
 
 @final
 class Load:
-    """Somebody who sends, somebody who consumes, and somebody who consumes slowly; in a thread of its own."""
+    """A producer, a consumer, and a slow consumer, in a thread of their own."""
 
     def __init__(self, name_server: str, *, per_second: int = 200, body_bytes: int = 0) -> None:
         self._name_server = name_server
@@ -173,7 +173,7 @@ class Load:
         try:
             await producer.send(message)
         except ClientError:
-            return  # nobody is the master now
+            return  # there is no master now
         self.sent += 1
 
 
@@ -189,7 +189,7 @@ async def slowly(message: ReceivedMessage) -> None:
     await asyncio.sleep(0.25)
 
 
-def bury(name_server: str, group: str, bodies: list[bytes], **properties: str) -> None:
+def store_dead_letters(name_server: str, group: str, bodies: list[bytes], **properties: str) -> None:
     """Have a group give up messages, by way of a consumer that refuses them."""
     topic = f"{group}-input"
 
@@ -225,7 +225,7 @@ def queue_ends(group: Group, topic: str) -> int:
 
 
 def sent_again(group: Group, name: str) -> int:
-    """What lies before it was sent again, as the sidecar says."""
+    """Return the number of resent dead letters, as the sidecar reports it."""
     queues = group.sidecars[0].get(f"/v1/dead-letters/{name}", token=TOKEN).json().get("queues", [])
     return sum(int(queue["sent_again_end"] or 0) for queue in queues)
 

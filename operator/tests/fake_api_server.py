@@ -43,10 +43,10 @@ class FakeApiServer:
         self.writes: list[dict[str, Any]] = []
         self.requests: list[str] = []
         self.status_of_all: int | None = None
-        """Answer everything with this."""
+        """The answer to every request; None for the normal answers."""
         self.body_of_all: bytes = b"{}"
         self.is_silent = False
-        """Answer nothing any more."""
+        """Whether no request is answered any more."""
         self.applies_and_is_silent = False
         """Do what a PUT wants, and do not answer it."""
         self.compares = True
@@ -64,16 +64,16 @@ class FakeApiServer:
         self._thread.start()
 
     def put(self, record: LeaseRecord) -> None:
-        """Somebody who decides replaces the record."""
+        """Replace the record, as an operator does."""
         with self.lock:
             self.revision += 1
             self.annotations |= lease_annotations(record)
 
     def document(self) -> dict[str, Any]:
-        """As it is answered."""
+        """Return the Lease as the API server answers it."""
         metadata = {
             "name": "orders-0", "namespace": "shop", "resourceVersion": str(self.revision), "uid": "u-1",
-            "annotations": dict(self.annotations), "labels": {"of": "somebody"},
+            "annotations": dict(self.annotations), "labels": {"of": "another-tool"},
         }  # fmt: skip
         return {"kind": "Lease", "apiVersion": "coordination.k8s.io/v1", "metadata": metadata, "spec": dict(self.spec)}
 
@@ -90,7 +90,7 @@ class FakeApiServer:
             protocol_version = "HTTP/1.1"
 
             def log_message(self, format: str, *args: object) -> None:
-                """Say nothing."""
+                """Suppress the log of requests."""
 
             def do_GET(self) -> None:
                 self._do(b"")
@@ -114,7 +114,7 @@ class FakeApiServer:
         return Handler
 
     def answer(self, method: str, path: str, shown: str | None, body: bytes) -> tuple[int, dict[str, Any] | bytes]:
-        """Status and document."""
+        """Return the status and the document of an answer."""
         if self.is_silent:
             return 0, b""
         if self.status_of_all is not None:
@@ -140,7 +140,7 @@ class FakeApiServer:
 
 @contextmanager
 def api_server(tls: ssl.SSLContext | None = None) -> Iterator[FakeApiServer]:
-    """Closed at the end."""
+    """Run a server until the end of the block."""
     server = FakeApiServer(tls)
     try:
         yield server

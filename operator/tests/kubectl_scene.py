@@ -30,8 +30,8 @@ Object = dict[str, Any]
 DEFINITION: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokergroups.gantry.dev"
 NODE: Final = "machine-1"
 WORK_S: Final = 300.0
-"""Whoever does something meanwhile waits for a command that starts, and a busy machine starts it slowly."""
-SECRET: Final = "a-token-that-nobody-may-see-0123456789"
+"""The limit for a command to start, which is slow on a busy machine."""
+SECRET: Final = "a-token-that-is-never-shown-0123456789"
 EPOCH: Final = 3_000
 WROTE: Final = 9_000
 BEHIND: Final = 1_000
@@ -51,7 +51,7 @@ class Scene:
         self.kubelet: Final = kubelet
         self.folder: Final = folder
         self.kubeconfig: Final = folder / "kubeconfig"
-        self.said: dict[str, Object | None] = {}
+        self.reported_roles: dict[str, Object | None] = {}
         """What sidecars say of their role, by pod; None hangs."""
         write_kubeconfig(self.kubeconfig, server.url, folder / "certs/apiserver.crt")
 
@@ -105,7 +105,7 @@ class Scene:
 
     def make_group(self, **spec: Any) -> None:
         """As its operator would have left it."""
-        self.said = {}
+        self.reported_roles = {}
         self.kubelet.ran.clear()
         self.kubelet.run = self.run_inside
         labels = {"gantry.dev/group": "orders"}
@@ -135,7 +135,7 @@ class Scene:
                    "lastTimestamp": "2026-01-01T00:00:00Z"})  # fmt: skip
 
     def drop_group(self) -> None:
-        """Everything of it."""
+        """Delete the group with all its objects."""
         self.server.ask("DELETE", f"{groups_path()}/orders")
         for path in ("/api/v1/namespaces/shop/pods", "/apis/coordination.k8s.io/v1/namespaces/shop/leases",
                      "/api/v1/namespaces/shop/secrets", "/api/v1/namespaces/shop/configmaps",
@@ -174,8 +174,8 @@ class Scene:
         annotations = {f"gantry.dev/{name.replace('_', '-')}": text for name, text in changes.items()}
         self.merge(f"{groups_path()}/orders", {"metadata": {"annotations": annotations}})
 
-    def crown(self, shard: int, member: int, epoch: int) -> None:
-        """As in an election: the Lease names him."""
+    def record_master(self, shard: int, member: int, epoch: int) -> None:
+        """Record a member as master in the shard's Lease, as an election does."""
         path = f"/apis/coordination.k8s.io/v1/namespaces/shop/leases/orders-{shard}"
         self.merge(path, {"metadata": {"annotations": lease_annotations(record(epoch, member))}})
 
@@ -186,18 +186,18 @@ class Scene:
         assert container == "sidecar" and command[:3] == ["gantry", "pod", "ask"]
         if command[3] == "--raw":
             return Outcome(b"\x1f\x8bpacked by " + pod.encode() + bytes(range(256)))
-        role = self.said.get(pod, role_of(pod))
+        role = self.reported_roles.get(pod, role_of(pod))
         if role is None:
             return None
         status = {name: role[name] for name in ("role", "epoch", "wrote", "committed", "flushed", "acked", "confirmed")}
-        status |= {"motion": {"state": "moving"}, "ready": {"ready": True, "reason": "in sync"}}
-        said = {"/v1/status": {"status": 200, "said": status}, "/v1/role/now": {"status": 200, "said": role}}
-        return Outcome(json.dumps(said).encode())
+        status |= {"loop_state": {"state": "moving"}, "ready": {"ready": True, "reason": "in sync"}}
+        reported_roles = {"/v1/status": {"status": 200, "body": status}, "/v1/role/now": {"status": 200, "body": role}}
+        return Outcome(json.dumps(reported_roles).encode())
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
     def kubectl(self, *words: str, context: str = "admin", namespace: str = "shop") -> Result:
-        """`kubectl gantry`."""
+        """Run a command of `kubectl gantry`."""
         where = ["--kubeconfig", str(self.kubeconfig), "--context", context, "-n", namespace]
         return CliRunner().invoke(plugin, [words[0], *where, *words[1:]])
 
@@ -236,7 +236,7 @@ class Scene:
 
 
 def record(epoch: int, master: int) -> LeaseRecord:
-    """A settled one."""
+    """Return the Lease record of a completed election."""
     slave = 3 - master
     term = Term(epoch=epoch, master=master, identity=f"store-{master}", electable=(Voter(slave, f"store-{slave}"),),
                   acks_needed=1)  # fmt: skip
@@ -263,7 +263,7 @@ def role_of(pod: str) -> Object:
 def write_kubeconfig(path: Path, url: str, authority: Path | None = None) -> None:
     """Of an administrator, and of a person who may less."""
     cluster = {"server": url} | ({} if authority is None else {"certificate-authority": str(authority)})
-    users = {"admin": TOKEN, "jane": PERSON_TOKEN, "stranger": "a-token-of-nobody"}
+    users = {"admin": TOKEN, "jane": PERSON_TOKEN, "stranger": "an-unknown-token"}
     contexts = [{"name": name, "context": {"cluster": "c", "user": name, "namespace": "shop"}} for name in users]
     document = {
         "apiVersion": "v1", "kind": "Config", "current-context": "admin",

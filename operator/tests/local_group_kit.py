@@ -18,8 +18,8 @@ from typing import Any, Final, final
 
 import msgspec
 
-from gantry_cli.local.look import Look, running_look
-from gantry_cli.local.plan import Planner, Wanted
+from gantry_cli.local.group_status import LocalGroupStatus, read_running_status
+from gantry_cli.local.plan import LaunchOptions, Planner
 from gantry_cli.local.ports import BROKER, NAME_SERVER, SIDECAR
 from gantry_cli.local.state import GroupRecord, GroupState
 from gantry_client import ClientError, ClientSettings, Message, Producer
@@ -54,8 +54,8 @@ def group_of(spec: str) -> BrokerGroup:
 def planned(state: Path, spec: str, before: GroupRecord | None = None) -> GroupRecord:
     """Where a group would be: on free ports, or on those that it had."""
     kinds = (NAME_SERVER, BROKER, SIDECAR) if before is None else ()
-    typed = Wanted(ports=tuple((kind, 0) for kind in kinds))
-    return Planner(GroupState(state), group_of(spec), typed, before).record
+    launch = LaunchOptions(ports=tuple((kind, 0) for kind in kinds))
+    return Planner(GroupState(state), group_of(spec), launch, before).record
 
 
 def gantry(*words: str, code: int | None = 0) -> str:
@@ -96,7 +96,7 @@ class Group:
         return gantry(words[0], "--data", str(self.folder), *words[1:], code=code)
 
     def apply(self, **spec: str) -> None:
-        """Hand over another manifest."""
+        """Apply a manifest with this spec."""
         self.manifest.write_text(manifest(**spec))
         self.do("apply", "-f", str(self.manifest))
 
@@ -112,8 +112,8 @@ class Group:
     def name_server(self) -> str:
         return ";".join(self.record.addresses)
 
-    def look(self) -> Look:
-        look = running_look(self.folder)
+    def look(self) -> LocalGroupStatus:
+        look = read_running_status(self.folder)
         assert look is not None, (self.folder / "up.log").read_text()
         return look
 
@@ -195,7 +195,7 @@ class Load:
                 try:
                     await producer.send(Message(self._topic, body.encode()))
                 except ClientError:
-                    await asyncio.sleep(0.1)  # it may be there or not; nobody was told that it is
+                    await asyncio.sleep(0.1)  # the message may be stored or not; it was not acknowledged
                 else:
                     self.acknowledged.append(body)
                 await asyncio.sleep(0.005)

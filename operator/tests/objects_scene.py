@@ -44,7 +44,7 @@ def facts(**known: Any) -> Facts:
 
 
 def rendered(one: BrokerGroup, known: Facts | None = None) -> tuple[Object, ...]:
-    """Everything."""
+    """Return all objects that are rendered for a group."""
     return render(one, known or facts(has_pod_monitor=True, has_prometheus_rule=True))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from objects_scene import group
 from operator_world.fake_kubernetes import FakeKubernetes
 
-from gantry_operator.api import CRON_JOBS, JOBS, PODS, Kind, Object, Place, uid_of
+from gantry_operator.api import CRON_JOBS, JOBS, PODS, Kind, Object, ObjectRef, uid_of
 from gantry_operator.pipelines.facts import EngineFacts, PipelineFacts, source_of
 from gantry_operator.pipelines.rendering import render
 from gantry_spec.pipelines import Pipeline, pipeline_of
@@ -45,7 +45,7 @@ EVERYTHING: dict[str, Any] = {
 
 
 def resource(kind: str = "TopicArchive", name: str = "orders", **spec: Any) -> Object:
-    """As somebody writes it, over the least that it has to say."""
+    """Return a resource as a user writes it: the required fields and these."""
     return {
         "apiVersion": "gantry.dev/v1alpha1",
         "kind": kind,
@@ -69,17 +69,17 @@ def facts(one: Pipeline, *, archive: Any = None, **group_spec: Any) -> PipelineF
 
 
 def rendered(one: Pipeline, **group_spec: Any) -> tuple[Object, ...]:
-    """Everything."""
+    """Return all objects that are rendered for a pipeline."""
     return render(one, facts(one, **group_spec))
 
 
-def words(**said: Any) -> dict[str, Any]:
-    """A run's document."""
-    return {"v": 1, "job": "archive", "phase": "done", "start": "2026-01-01T00:00:00Z"} | said
+def words(**changes: Any) -> dict[str, Any]:
+    """Return the status document of a run, with changes."""
+    return {"v": 1, "job": "archive", "phase": "done", "start": "2026-01-01T00:00:00Z"} | changes
 
 
 def pod_status(*, phase: str = "Running", **state: Any) -> dict[str, Any]:
-    """Of a driver's pod."""
+    """Return the status of a driver's pod."""
     container = {"name": "driver", "restartCount": state.pop("restarts", 0)}
     return {"phase": phase, "podIP": "10.0.0.7", "containerStatuses": [container | state]}
 
@@ -98,12 +98,12 @@ class Cluster:
         self.pages: dict[str, dict[str, Any]] = {}
         """What a driver at an address says."""
 
-    async def ask(self, address: str) -> dict[str, Any] | None:
+    async def fetch(self, address: str) -> dict[str, Any] | None:
         """The port to drivers' pages."""
         return self.pages.get(address)
 
     def workload(self, kind: Kind, name: str) -> Object | None:
-        """As it is now."""
+        """Return the workload as it is now."""
         return self.api.found(kind, "shop", name)
 
     def begin_job(self, cron: str, name: str) -> Object:
@@ -122,14 +122,14 @@ class Cluster:
         return self.api.put(pod | {"status": status or pod_status(state={"running": {}})})
 
     def set_status(self, kind: Kind, name: str, **status: Any) -> None:
-        """Whoever runs it has said so."""
+        """Set the status as the controller of the workload would."""
         document = self.api.found(kind, "shop", name)
         assert document is not None
         self.api.put(document | {"status": status})
 
     def end_pod(self, name: str) -> None:
-        """It is gone."""
-        self.api.remove(Place(PODS, "shop", name))
+        """Remove a pod that has ended."""
+        self.api.remove(ObjectRef(PODS, "shop", name))
 
     @staticmethod
     def _owned(kind: Kind, name: str, parent: Object, labels: dict[str, str], spec: Object) -> Object:

@@ -23,7 +23,7 @@ PROTOCOL: Final = "v4.channel.k8s.io"
 
 
 class Outcome(NamedTuple):
-    """Of a program."""
+    """The outcome of a program."""
 
     output: bytes
     errors: str = ""
@@ -49,7 +49,7 @@ class Kubelet:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
-        """Serve until the end."""
+        """Serve requests until the context ends."""
         app = web.Application()
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
         app.router.add_get("/exec/{namespace}/{pod}/{container}", self._exec)

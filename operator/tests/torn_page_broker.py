@@ -19,22 +19,22 @@ from gantry_status import PageWriter, Status
 from gantry_status.layout import COPIES_COUNT, COPY_BYTES, HEADER_BYTES, SEQUENCE, encode_copy
 
 
-def tear_when_told(cut: int) -> None:
+def tear_after_signal(cut: int) -> None:
     """Replace the writing half's `publish`."""
-    shipped, armed, said = PageWriter.publish, [False], [0, 0]
+    shipped, armed, published = PageWriter.publish, [False], [0, 0]
 
     def arm(number: int, frame: FrameType | None) -> None:
         armed[0] = True
 
     def publish(self: PageWriter, status: Status) -> None:
         wrote = status.wrote or 0
-        if armed[0] and wrote > said[-1] > said[-2]:
+        if armed[0] and wrote > published[-1] > published[-2]:
             sequence = self._sequence + 2
             position = HEADER_BYTES + sequence // 2 % COPIES_COUNT * COPY_BYTES
             self._write(SEQUENCE.pack(sequence - 1), position)
             self._write(encode_copy(sequence, status)[SEQUENCE.size : cut], position + SEQUENCE.size)
             os.kill(os.getpid(), signal.SIGKILL)
-        said.append(wrote)
+        published.append(wrote)
         shipped(self, status)
 
     PageWriter.publish = publish  # type: ignore[method-assign]
@@ -46,5 +46,5 @@ if __name__ == "__main__":
     parser.add_argument("--cut", type=int, required=True)
     parser.add_argument("options", nargs="*")
     given = parser.parse_args()
-    tear_when_told(given.cut)
+    tear_after_signal(given.cut)
     sys.exit(broker.main(given.options))

@@ -14,9 +14,9 @@ from gantry_remoting.http_admission import HttpAdmission
 
 
 def guard_nothing() -> None:
-    """Replace deadlines and eviction."""
+    """Replace the deadlines and the eviction of connections by no-ops."""
     HttpAdmission.sweep = lambda self: None  # type: ignore[method-assign]
-    HttpAdmission._evict = staticmethod(lambda places, reason: False)  # type: ignore[method-assign]
+    HttpAdmission._evict = staticmethod(lambda slots, reason: False)  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

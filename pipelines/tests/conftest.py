@@ -1,4 +1,4 @@
-"""Fixtures of the pipelines' tests: one Spark session and one group of brokers for all of a process."""
+"""Fixtures of the pipelines' tests: one Spark session and one group of brokers for each test process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Spark on two cores, started once. Mark tests that use it with `needs_spark`; nobody stops it."""
+    """A Spark session on two cores, started once. Mark tests that use it with `needs_spark`; no test may stop it."""
     from gantry_pipelines import spark_session
     from gantry_pipelines.session import session_conf
 
@@ -42,12 +42,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def free_address() -> Callable[[], str]:
-    """An address where nobody listens."""
+    """A function that returns an address without a listener."""
     return lambda: f"127.0.0.1:{free_ports(1)[0]}"
 
 
 @pytest.fixture(scope="session")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    """A name server, a master with a slave, and their sidecars, as processes. Tests send to topics of their own."""
+    """A name server, a master with a slave, and their sidecars, as processes. Each test sends to its own topics."""
     with group(tmp_path_factory.mktemp("brokers")) as running:
         yield running

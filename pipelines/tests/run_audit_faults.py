@@ -1,7 +1,7 @@
-"""Plant faults into stores that a real master and a real slave have written, and audit them: `make audit-faults`.
+"""Inject faults into stores that a real master and a real slave have written, and audit them: `make audit-faults`.
 
-Each fault is planted alone, by a seed, on the master, on the slave, or on both; the audit must name every record and
-every unit that is spoilt, on that copy, and nothing else. Before and after, the clean pair must give nothing.
+Each fault is injected alone, by a seed, on the master, on the slave, or on both; the audit must report every damaged
+record and unit, on that copy, and nothing else. Before and after, the clean pair must have no findings.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Final, NamedTuple
 HERE: Final = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "broker" / "tests")]
 
-from spark_kit.broker_pair import copied, directories, write_pair  # noqa: E402
+from spark_kit.broker_pair import copy_store, directories, write_pair  # noqa: E402
 from spark_kit.store_faults import FAULTS, ON_BOTH, UNDECIDED, Log, plant, wrongs  # noqa: E402
 
-from gantry_pipelines.audit.model import Finding, Kind  # noqa: E402
+from gantry_pipelines.audit.model import Finding, FindingKind  # noqa: E402
 from gantry_pipelines.audit.running import audit  # noqa: E402
 from gantry_pipelines.audit.settings import AuditSettings  # noqa: E402
 
 CHUNK_BYTES: Final = 192 << 10
-"""No divisor of a file's size, so that chunks begin in the middle of records and go over the ends of files."""
+"""Not a divisor of a file's size, so that chunks begin in the middle of records and cross the ends of files."""
 
 
 class Plan(NamedTuple):
-    """One fault."""
+    """One fault: its name, the copies that get it, and its seed."""
 
     name: str
     copies: tuple[int, ...]
@@ -40,7 +40,7 @@ class Plan(NamedTuple):
 
 
 def plans(count: int, seed: int) -> Iterator[Plan]:
-    """Every kind of fault in turn, on the master, on the slave, and on both where that is another thing."""
+    """Yield every kind of fault in turn, on the master, on the slave, and on both if that is a different case."""
     rng = random.Random(seed)
     kinds: list[tuple[str, tuple[int, ...]]] = [(name, copies) for copies in ((1,), (0,)) for name in FAULTS]
     kinds += [(name, (0, 1)) for name in ON_BOTH]
@@ -50,19 +50,21 @@ def plans(count: int, seed: int) -> Iterator[Plan]:
 
 
 def found(stores: tuple[Path, Path]) -> list[Finding]:
-    """What an audit finds in the two."""
+    """Audit both stores, and return the findings."""
     return audit(AuditSettings(directories(*stores), chunk_bytes=CHUNK_BYTES)).findings
 
 
 def run_plan(plan: Plan, clean: tuple[Path, Path], folder: Path) -> tuple[str, list[str]]:
-    """What was planted, and what the audit did wrong."""
+    """Inject a fault and audit; return a description of the fault, and the errors of the audit."""
     log = Log.of(clean[0])
-    stores = [copied(store, folder / f"copy-{number}") if number in plan.copies else store
+    stores = [copy_store(store, folder / f"copy-{number}") if number in plan.copies else store
               for number, store in enumerate(clean)]  # fmt: skip
     text = plant(plan.name, log, [stores[number] for number in plan.copies], plan.seed)
     findings = found((stores[0], stores[1]))
     if plan.name == UNDECIDED:
-        findings = [replace(one, replica=plan.copies[0]) if one.kind is Kind.DIFFERS else one for one in findings]
+        findings = [
+            replace(one, replica=plan.copies[0]) if one.kind is FindingKind.DIFFERS else one for one in findings
+        ]
     # Both copies have the same log, and each its own units.
     wrong = [
         one for number in plan.copies
@@ -73,12 +75,12 @@ def run_plan(plan: Plan, clean: tuple[Path, Path], folder: Path) -> tuple[str, l
 
 
 def main() -> int:
-    """0: all faults were found, and nothing else."""
+    """Inject all faults; return 0 if all of them were found, and nothing else."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", type=int, default=100, help="how many (default 100)")
-    parser.add_argument("--seed", type=int, default=8, help="of messages, places and copies (default 8)")
-    parser.add_argument("--messages", type=int, default=6_000, help="that the pair writes (default 6000)")
-    parser.add_argument("--verbose", action="store_true", help="a line for each fault")
+    parser.add_argument("--faults", type=int, default=100, help="number of faults (default 100)")
+    parser.add_argument("--seed", type=int, default=8, help="seed of messages, positions and copies (default 8)")
+    parser.add_argument("--messages", type=int, default=6_000, help="number of messages in the stores (default 6000)")
+    parser.add_argument("--verbose", action="store_true", help="print a line for each fault")
     arguments = parser.parse_args()
     began, counts, bad = time.monotonic(), Counter[str](), 0
     with tempfile.TemporaryDirectory() as name:
@@ -100,7 +102,7 @@ def main() -> int:
     for kind, count in sorted(counts.items()):
         print(f"  {kind:<16} {count}")
     right = arguments.faults - bad
-    print(f"{right} of {arguments.faults} planted faults found, {len(invented)} findings on the clean pair, "
+    print(f"{right} of {arguments.faults} injected faults found, {len(invented)} findings on the clean pair, "
           f"{time.monotonic() - began:.0f} s")  # fmt: skip
     return 1 if bad or invented else 0
 

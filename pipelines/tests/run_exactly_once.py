@@ -1,7 +1,7 @@
-"""The exactly-once run: messages are sent and archived while everybody is killed, and then everybody is asked.
+"""The exactly-once run: archive messages while all processes are killed, then compare the archive with the log.
 
-Exit code 0 when the archive is the log, for Spark, pyarrow and DuckDB; 1 with what was found and the command that
-repeats the run."""
+Exit code 0 if the archive equals the log for Spark, pyarrow and DuckDB; otherwise 1, with the findings and the
+command that repeats the run."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ ROOT: Final = TESTS.parents[1]
 sys.path[:0] = [str(TESTS), str(ROOT / "broker/tests")]
 
 from exactly_once import truth  # noqa: E402 - found by the line above
+from exactly_once.listing_watcher import ListingWatcher, name_faults  # noqa: E402
 from exactly_once.lives import MERGE_POINTS, Death, Life, Plan, plans  # noqa: E402
-from exactly_once.looking import Watcher, names_faults  # noqa: E402
 from local_group_kit import FREE_PORTS, Group  # noqa: E402
 
-from gantry_pipelines.archive.reading import read_manifest  # noqa: E402
+from gantry_pipelines.archive.manifest_reader import read_manifest  # noqa: E402
 from gantry_pipelines.archive.storage import Folder  # noqa: E402
 from gantry_pipelines.archive.verification import verify  # noqa: E402
 
@@ -45,14 +45,14 @@ PATIENT: Final = {
     "spark.network.timeout": "30m",
     "spark.executor.heartbeatInterval": "5m",
 }
-"""A machine with two busy cores starts a Python worker in minutes at times."""
+"""Long timeouts: on a machine with two busy cores a Python worker may need minutes to start."""
 BROKER_DOWN: Final = "30s"
 
 
 @final
 @dataclass
 class Run:
-    """Everything that one run has, and what it has met."""
+    """The state of one run: its processes, counters and findings."""
 
     folder: Path
     group: Group
@@ -61,7 +61,7 @@ class Run:
     findings: list[str] = field(default_factory=list)
     met: Counter[str] = field(default_factory=Counter)
     kills: int = 0
-    """SIGKILLs that hit: lives, brokers, compactions."""
+    """Number of SIGKILLs of runs, brokers and compactions."""
 
     @property
     def archive(self) -> Path:
@@ -71,27 +71,27 @@ class Run:
     def kills_file(self) -> Path:
         return self.folder / "kills"
 
-    def told_kills(self) -> int:
-        """Kills by themselves that processes wrote down."""
+    def recorded_kills(self) -> int:
+        """Return the number of kills that processes recorded before killing themselves."""
         return len(self.kills_file.read_text().split()) if self.kills_file.exists() else 0
 
     def records(self) -> int:
-        """How many files are in the manifest."""
+        """Return the number of records in the manifest."""
         return len(list(self.archive.glob("_manifest/records/*/*.json")))
 
     def staged(self) -> frozenset[str]:
-        """Files on their way, also those that the dead have left."""
+        """Return the staged files, including those of killed processes."""
         return frozenset(path.name for path in self.archive.glob("_staged/*.part"))
 
     def writer(self) -> int:
-        """The process that has the lock, or had it last."""
+        """Return the process that holds the lock, or held it last; 0 if there was none."""
         try:
             return int(json.loads((self.archive / "_manifest/writer.json").read_text())["process"])
         except FileNotFoundError:
             return 0
 
     def conf(self, plan: Plan) -> Path:
-        """The configuration of a life."""
+        """Write the configuration of a run, and return its path."""
         token = self.folder / "token"
         token.write_text(self.group.state.token())
         document = {
@@ -112,7 +112,7 @@ class Run:
         return path
 
     def begin(self, plan: Plan, *words: str) -> Life:
-        """One life, as planned."""
+        """Start a run as planned."""
         given = ["--conf", str(self.conf(plan)), "--task-bytes", str(plan.task_bytes), *words]
         if plan.death is Death.POINT:
             given += ["--driver", f"{plan.point}:{plan.times}"]
@@ -121,21 +121,21 @@ class Run:
         return Life(given, self.folder / "archive.log", self.kills_file)
 
     def live(self, plan: Plan) -> None:
-        """One life to its end, whichever; what a listing shows then."""
-        told, left = self.told_kills(), self.staged()
+        """Run the job to its end, and check a listing of the archive."""
+        kills_before, left = self.recorded_kills(), self.staged()
         life = self.begin(plan)
         try:
             is_killed = self._kill(life, plan, left)
             code = life.wait(LIFE_TIMEOUT_S)
         finally:
             life.end()
-        is_killed = is_killed or self.told_kills() > told
+        is_killed = is_killed or self.recorded_kills() > kills_before
         self.kills += is_killed
-        self.met["lives that nobody killed" if plan.death is Death.NONE else
+        self.met["runs that were not killed" if plan.death is Death.NONE else
                  f"killed: {plan.death}" if is_killed else "ended before its kill"] += 1  # fmt: skip
         if code != 0 and not is_killed:
-            self.findings.append(f"{plan}: ended with {code} and nobody had killed it: {life.tail()}")
-        self.findings += [f"after {plan}: {fault}" for fault in names_faults(self.archive)]
+            self.findings.append(f"{plan}: ended with {code} without a kill: {life.tail()}")
+        self.findings += [f"after {plan}: {fault}" for fault in name_faults(self.archive)]
         say(f"  {plan}: {'killed' if is_killed else 'not killed'}, exit {code}; {self.records()} records")
 
     def _kill(self, life: Life, plan: Plan, left: frozenset[str]) -> bool:
@@ -162,7 +162,7 @@ class Run:
         return True
 
     def fail_over(self) -> None:
-        """Kill the broker while a life is inside a batch; the life must go on and end well."""
+        """Kill the broker while a run is inside a batch; the run must continue and end with 0."""
         plan = Plan(Death.NONE, rows_max=max(1, self.messages // 10))
         left = self.staged()
         life = self.begin(plan)
@@ -182,23 +182,23 @@ class Run:
         say(f"  the broker {name} was killed, and another took over; the archive ended with {code}")
 
     def lose_checkpoint(self) -> None:
-        """As if its volume were gone."""
+        """Delete the checkpoint, as if its volume were lost."""
         shutil.rmtree(self.archive / "_checkpoint")
         self.met["a lost checkpoint"] += 1
         say("  the checkpoint is deleted")
 
     def compact(self) -> None:
-        """Join all files, killed at each step, while others list."""
+        """Compact all files, with a kill at each step, while readers list the archive."""
         now_ms = int(time.time() * 1000) + 3 * DAY_MS
         rows = sum(file.rows for file in read_manifest(Folder(str(self.archive))).data())
-        with Watcher(self.archive, rows) as watcher:
+        with ListingWatcher(self.archive, rows) as watcher:
             for point in MERGE_POINTS:
-                told = self.told_kills()
+                kills_before = self.recorded_kills()
                 words = ["--merge-only", "--merge-at", str(now_ms)]
                 life = self.begin(Plan(Death.POINT, point), *words)
                 code = life.wait(LIFE_TIMEOUT_S)
                 life.end()
-                is_killed = self.told_kills() > told
+                is_killed = self.recorded_kills() > kills_before
                 self.kills += is_killed
                 self.met["killed: a compaction" if is_killed else "a compaction that had nothing to do"] += 1
                 if code and not is_killed:
@@ -214,18 +214,18 @@ class Run:
 
 
 def end_well(_number: int, _frame: FrameType | None) -> None:
-    """SIGTERM: no broker stays."""
+    """Exit on SIGTERM, so that brokers are stopped."""
     sys.exit(1)
 
 
 def say(text: str) -> None:
-    """One line, with the time."""
+    """Print one line with the time."""
     click.echo(f"{time.strftime('%H:%M:%S')} {text}")
 
 
 @final
 class Sender:
-    """The producer's process, which sends when it is asked to."""
+    """The producer's process, which sends on request."""
 
     def __init__(self, run: Run) -> None:
         words = ["--name-server", run.group.name_server, "--topic", TOPIC]
@@ -245,13 +245,13 @@ class Sender:
         self._log.close()
 
     def ask(self, total: int) -> None:
-        """Send until so many are acknowledged; `wait` for it."""
+        """Request that the producer sends until `total` messages are acknowledged; `wait` waits for that."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{total}\n")
         self._process.stdin.flush()
 
     def wait(self) -> None:
-        """Until it has."""
+        """Wait until the requested messages are acknowledged."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, f"the producer ended with {self._process.wait()}, see {self._log.name}"
@@ -264,7 +264,7 @@ class Sender:
 @click.option("--seed", type=int, help="Of the plan: which deaths, in which order. By default drawn.")
 @click.option("--keep", is_flag=True, help="Keep stores, logs and archive also when nothing was found.")
 def main(messages: int, kills: int, seed: int | None, keep: bool) -> None:
-    """Archive a topic while everybody is killed, and compare what readers see with the log.
+    """Archive a topic while all processes are killed, and compare the archive with the log.
 
     A group of real brokers takes messages and an archive job writes them to Parquet, again and again. Its driver, its
     JVM and its workers are killed inside batches, before them, and between any two steps of entering a file; the
@@ -309,7 +309,7 @@ def main(messages: int, kills: int, seed: int | None, keep: bool) -> None:
 
 
 def live(run: Run, kills: int) -> None:
-    """Send, archive, kill. Each life finds messages that are new, and more come while it works."""
+    """Send, archive, kill. Each run finds new messages, and more arrive while it is active."""
     those = plans(run.draw, kills, run.messages)
     steps: list[Callable[[], None]] = [functools.partial(run.live, plan) for plan in those]
     steps.insert(len(those) // 2, run.lose_checkpoint)
@@ -329,7 +329,7 @@ def live(run: Run, kills: int) -> None:
 
 
 def judge(run: Run) -> None:
-    """Ask everybody."""
+    """Compare the archive with the log by all readers, and verify it."""
     log = run.folder / "log.parquet"
     rows, numbers = truth.read_log(run.group.name_server, TOPIC, log)
     lines = (run.folder / "acknowledged").read_text().split()
@@ -341,8 +341,8 @@ def judge(run: Run) -> None:
         run.findings.append("the log has messages twice, so that this run proves nothing")
     if acknowledged - numbers:
         run.findings.append(f"{len(acknowledged - numbers)} acknowledged messages are not in the log")
-    for name, look in {"pyarrow": truth.by_pyarrow, "DuckDB": truth.by_duckdb, "Spark": truth.by_spark}.items():
-        found = look(run.archive, log)
+    for name, compare in {"pyarrow": truth.by_pyarrow, "DuckDB": truth.by_duckdb, "Spark": truth.by_spark}.items():
+        found = compare(run.archive, log)
         run.findings += found
         say(f"  {name}: {'; '.join(found) or f'{rows} rows, all bodies equal to the log'}")
     verdict = verify(Folder(str(run.archive)), is_deep=True)

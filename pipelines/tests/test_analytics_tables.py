@@ -1,4 +1,4 @@
-"""Tables that are changed by whole runs, and the page that is made of them; no Spark."""
+"""The tables, which each run changes atomically, and the report that is built from them; without Spark."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from spark_kit.report_scene import BEGIN, day, end_ms
 
-from gantry_pipelines.analytics.axes import Unit, amount, power_ticks, round_ticks, time_text, time_ticks
-from gantry_pipelines.analytics.figures import figures_of
-from gantry_pipelines.analytics.job import closed_range
-from gantry_pipelines.analytics.report import page, write_report
+from gantry_pipelines.analytics.axes import Unit, amount, log_ticks, round_ticks, time_text, time_ticks
+from gantry_pipelines.analytics.figures import compute_figures
+from gantry_pipelines.analytics.job import closed_windows
+from gantry_pipelines.analytics.report import render_page, write_report
 from gantry_pipelines.analytics.tables import JOURNAL, STAGED, TABLES, Tables
 from gantry_pipelines.errors import JobError
 
@@ -25,7 +25,7 @@ MINUTE_MS = 60_000
 
 
 def windows(begin: int, end: int, messages: int, topic: str = "orders") -> pa.Table:
-    """Of each minute from two before midnight on."""
+    """Return a row for each minute, counted from two minutes before midnight."""
     rows = [
         {
             "windowBegin": NIGHT + timedelta(minutes=at), "windowEnd": NIGHT + timedelta(minutes=at + 1),
@@ -45,8 +45,8 @@ def counted(tables: Tables) -> list[int]:
     return [int(row["messages"]) for row in tables.read(LATENCY).to_pylist()]
 
 
-def test_windows_that_are_written_again_replace_what_was_there(tmp_path: Path) -> None:
-    """Over midnight, too; a window that has no rows any more is gone; others stay."""
+def test_windows_that_are_written_again_replace_the_previous_rows(tmp_path: Path) -> None:
+    """Windows in the replaced range without new rows are removed, also across midnight; the others stay."""
     with Tables(tmp_path) as tables:
         tables.write("a", {"latency": windows(0, 4, 10)}, {"writtenTo": 1})
         tables.write("b", {"latency": windows(2, 3, 20)}, {"writtenTo": 2}, (ms(1), ms(4)))
@@ -57,7 +57,7 @@ def test_windows_that_are_written_again_replace_what_was_there(tmp_path: Path) -
 
 
 def test_without_a_range_only_windows_with_new_rows_are_replaced(tmp_path: Path) -> None:
-    """As a stream writes: the windows of its batch."""
+    """A stream replaces only the windows of its batch."""
     with Tables(tmp_path) as tables:
         tables.write("a", {"latency": windows(0, 4, 10)}, {})
         tables.write("b", {"latency": windows(3, 5, 20)}, {})
@@ -65,8 +65,8 @@ def test_without_a_range_only_windows_with_new_rows_are_replaced(tmp_path: Path)
     assert counted(tables) == [10, 10, 10, 20, 20]
 
 
-def test_a_run_that_dies_before_it_is_decided_has_changed_nothing(tmp_path: Path, monkeypatch: Any) -> None:
-    """Files that were only staged are cleared away by the next run."""
+def test_run_that_crashes_before_its_journal_has_changed_nothing(tmp_path: Path, monkeypatch: Any) -> None:
+    """Files that were only staged are deleted by the next run."""
     with Tables(tmp_path) as tables:
         tables.write("a", {"latency": windows(0, 2, 10)}, {"writtenTo": 1})
 
@@ -85,10 +85,10 @@ def test_a_run_that_dies_before_it_is_decided_has_changed_nothing(tmp_path: Path
 
 
 @pytest.mark.parametrize("moves", [0, 1], ids=["before the first move", "between two"])
-def test_a_run_that_dies_behind_its_decision_is_finished_by_the_next_one(
+def test_run_that_crashes_after_its_journal_is_completed_by_the_next_one(
     tmp_path: Path, monkeypatch: Any, moves: int
 ) -> None:
-    """The journal decides: both days have the new rows, and the progress is the new one."""
+    """The journal commits the run: both days have the new rows, and the progress is the new one."""
     import os
 
     with Tables(tmp_path) as tables:
@@ -114,23 +114,23 @@ def test_a_run_that_dies_behind_its_decision_is_finished_by_the_next_one(
 
 
 def test_tables_have_one_writer(tmp_path: Path) -> None:
-    """The second one is told, and changes nothing."""
+    """A second writer is refused and changes nothing."""
     with Tables(tmp_path), pytest.raises(JobError, match="another run writes"), Tables(tmp_path):
         pass
 
 
-def test_only_windows_that_nothing_can_come_into_are_written() -> None:
-    """Up to the last edge before now less the watermark; never backwards."""
-    assert closed_range(90_500, 400_000, 60_000, 60_000) == (60_000, 300_000)
-    assert closed_range(300_000, 359_000, 60_000, 60_000).is_empty
-    assert closed_range(300_000, 0, 60_000, 0).is_empty
+def test_only_closed_windows_are_written() -> None:
+    """The range ends at the last window boundary before now minus the watermark, and never before its begin."""
+    assert closed_windows(90_500, 400_000, 60_000, 60_000) == (60_000, 300_000)
+    assert closed_windows(300_000, 359_000, 60_000, 60_000).is_empty
+    assert closed_windows(300_000, 0, 60_000, 0).is_empty
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
 class Seen(HTMLParser):
-    """What a browser would load or run, and what it shows."""
+    """Collects the tags, references and text of an HTML page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,8 +146,8 @@ class Seen(HTMLParser):
         self.text.append(data)
 
 
-def test_the_page_is_one_file_that_loads_and_runs_nothing(tmp_path: Path) -> None:
-    """No script, no link, no picture from elsewhere; every chart has a title, a description, and a table."""
+def test_report_loads_and_runs_nothing(tmp_path: Path) -> None:
+    """The page has no scripts and no external resources; every chart has a title, a description, and a table."""
     tables = day(tmp_path, minutes=30)
     assert write_report(tables, tmp_path / "report.html", end_ms(30))
     seen = Seen()
@@ -158,30 +158,30 @@ def test_the_page_is_one_file_that_loads_and_runs_nothing(tmp_path: Path) -> Non
     assert seen.tags.count("svg") == seen.tags.count("desc") >= 8
     assert {"table", "caption", "figure", "details"} <= set(seen.tags)
     text = " ".join(seen.text)
-    for wanted in ("How topics were used", "Hot queues", "Hot keys", "Consumers", "payments", "messages per second"):
+    for wanted in ("Topic usage", "Hot queues", "Hot keys", "Consumers", "payments", "messages per second"):
         assert wanted in text
 
 
-def test_names_of_topics_and_keys_stay_text(tmp_path: Path) -> None:
-    """A key is whatever a producer wrote; none of it becomes markup."""
+def test_names_of_topics_and_keys_are_escaped(tmp_path: Path) -> None:
+    """Markup in a key of a producer is shown as text."""
     tables = day(tmp_path, minutes=10)
-    figures = figures_of(tables, 0, 1 << 50)
+    figures = compute_figures(tables, 0, 1 << 50)
     assert figures is not None
     evil = '<script>alert("1")</script>'
     figures.keys[0]["key"] = evil
 
-    text = page(figures, end_ms(10))
+    text = render_page(figures, end_ms(10))
 
     assert evil not in text
     assert "&lt;script&gt;" in text
 
 
-def test_figures_are_sums_of_all_windows_however_they_are_drawn(tmp_path: Path) -> None:
-    """Many windows become fewer points: rates their mean, delays their worst, and the numbers stay what they are."""
+def test_figures_do_not_depend_on_merging_windows_for_charts(tmp_path: Path) -> None:
+    """Merged windows show the mean of rates and the maximum of latencies; the totals stay the same."""
     tables = day(tmp_path, minutes=500)
     rows = tables.read(TABLES["throughput"]).to_pylist()
     latencies = tables.read(LATENCY).to_pylist()
-    figures = figures_of(tables, 0, 1 << 50)
+    figures = compute_figures(tables, 0, 1 << 50)
 
     assert figures is not None
     assert figures.messages == sum(row["messages"] for row in rows)
@@ -197,19 +197,19 @@ def test_figures_are_sums_of_all_windows_however_they_are_drawn(tmp_path: Path) 
     assert figures.lags[0]["group"] == "warehouse"
 
 
-def test_nothing_written_is_no_page(tmp_path: Path) -> None:
-    """There is nothing to show."""
+def test_empty_tables_have_no_report(tmp_path: Path) -> None:
+    """Without any window no report is written."""
     assert not write_report(Tables(tmp_path), tmp_path / "report.html", 0)
     assert not (tmp_path / "report.html").exists()
 
 
 def test_axes_have_round_numbers_and_times() -> None:
-    """Ticks begin at zero and reach the largest value; labels say no more than they must."""
+    """Ticks begin at zero and reach the largest value; labels have no redundant parts."""
     assert round_ticks(9_347) == [0, 2_500, 5_000, 7_500, 10_000]
     assert round_ticks(0) == [0.0, 1.0]
     assert round_ticks(2.6 * 1024**2, is_binary=True)[-1] == 3 * 1024**2
-    assert power_ticks(0.8, 750) == [0.1, 1.0, 10.0, 100.0, 1000.0]
-    assert power_ticks(1, 1) == [1.0, 10.0]
+    assert log_ticks(0.8, 750) == [0.1, 1.0, 10.0, 100.0, 1000.0]
+    assert log_ticks(1, 1) == [1.0, 10.0]
     ticks = time_ticks(int(BEGIN.timestamp() * 1000), end_ms())
     assert [time_text(tick, ticks) for tick in ticks][:2] == ["04:00", "05:00"]
     assert (amount(0, Unit.BYTES), amount(1_300_000, Unit.BYTES)) == ("0 B", "1.24 MiB")

@@ -1,4 +1,4 @@
-"""What workers write. The rule: a file has exactly the rows that its name says, each in the folder of its own day."""
+"""The files that workers write: a file has exactly the rows of its name, and is in the folder of their day."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from spark_kit.toy_log import HOUR_US, ToyLog
 
 from gantry_pipelines.archive.errors import ReadIncomplete
+from gantry_pipelines.archive.file_writing import Packing, write_files
 from gantry_pipelines.archive.format import ALL, ArchiveFormat
 from gantry_pipelines.archive.manifest import ArchivedFile, tiling_faults
 from gantry_pipelines.archive.storage import Folder
-from gantry_pipelines.archive.writing import Packing, write_files
 from pyspark_rocketmq.model import QueueId, QueueRange
 from pyspark_rocketmq.schema import arrow_schema
 
@@ -20,18 +20,18 @@ ONE, TWO = QueueId("orders", "broker-a", 0), QueueId("bills", "broker-a", 0)
 
 
 def written(log: ToyLog, root: Path, *ranges: QueueRange, zone: str = "UTC") -> list[ArchivedFile]:
-    """What a worker makes of them."""
+    """Write these ranges as a worker does, and return the files."""
     return list(write_files(log.batches(ranges), ranges, Folder(str(root)), ArchiveFormat(100, zone), Packing()))
 
 
 def rows_of(root: Path, file: ArchivedFile) -> list[dict[str, object]]:
-    """What is in a staged file."""
+    """Return the rows of a staged file."""
     with pq.ParquetFile(root / file.staged) as parquet:
         return parquet.read().to_pylist()
 
 
-def test_mixed_queues_become_files_of_their_own(tmp_path: Path) -> None:
-    """Rows of several queues and topics come as they lie in the log; each piece gets its own, all columns as read."""
+def test_mixed_queues_are_written_to_separate_files(tmp_path: Path) -> None:
+    """Rows of several queues arrive in log order; each piece gets its own rows, with all columns unchanged."""
     log = ToyLog({ONE: 250, TWO: 80})
     ranges = [QueueRange(ONE, 0, 100), QueueRange(ONE, 100, 250), QueueRange(TWO, 3, 80)]
 
@@ -47,8 +47,8 @@ def test_mixed_queues_become_files_of_their_own(tmp_path: Path) -> None:
     assert pq.read_schema(tmp_path / files[0].staged).equals(arrow_schema(ALL))
 
 
-def test_a_range_over_midnight_is_a_file_a_day(tmp_path: Path) -> None:
-    """Where the store time passes midnight of the archive's time zone, one file ends and the next begins."""
+def test_range_across_midnight_is_split_by_day(tmp_path: Path) -> None:
+    """When the store time passes midnight of the archive's time zone, one file ends and the next begins."""
     log = ToyLog({ONE: 48}, step_us=HOUR_US)
 
     in_utc = written(log, tmp_path / "utc", QueueRange(ONE, 0, 48))
@@ -62,8 +62,8 @@ def test_a_range_over_midnight_is_a_file_a_day(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_clock_that_was_set_back_moves_no_row_to_another_day(tmp_path: Path) -> None:
-    """Each row lies in the folder of its own store time, and the ranges tile, whatever the clock did."""
+def test_rows_stay_in_their_day_after_the_clock_was_set_back(tmp_path: Path) -> None:
+    """Each row is in the folder of its own store time, and the ranges tile, also after the clock was set back."""
     log = ToyLog({ONE: 30}, step_us=HOUR_US, clock_back={13: 3 * HOUR_US, 14: 4 * HOUR_US})
 
     files = written(log, tmp_path, QueueRange(ONE, 0, 30))
@@ -75,23 +75,23 @@ def test_a_clock_that_was_set_back_moves_no_row_to_another_day(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted", "said"),
+    ("given", "wanted", "text"),
     [
         ((0, 90), (0, 100), "the read ended"),
-        ((5, 100), (0, 100), "offset 5 came"),
-        ((0, 101), (0, 100), "offset 100 came"),
+        ((5, 100), (0, 100), "received offset 5"),
+        ((0, 101), (0, 100), "received offset 100"),
     ],
     ids=["short", "hole", "more"],
 )
-def test_a_name_never_promises_what_is_not_there(
-    tmp_path: Path, given: tuple[int, int], wanted: tuple[int, int], said: str
+def test_read_with_other_rows_than_requested_fails(
+    tmp_path: Path, given: tuple[int, int], wanted: tuple[int, int], text: str
 ) -> None:
-    """A read that gives other rows than asked for ends the task; no file of that range comes out, and none is left."""
+    """A read that returns other rows than requested fails the task; no file of that range is returned or left."""
     log, piece = ToyLog({ONE: 200}), QueueRange(ONE, *wanted)
     batches = log.batches([QueueRange(ONE, *given)], batch_rows=1000)
     found: list[ArchivedFile] = []
 
-    with pytest.raises(ReadIncomplete, match=said):
+    with pytest.raises(ReadIncomplete, match=text):
         for file in write_files(batches, [piece], Folder(str(tmp_path)), ArchiveFormat(100), Packing()):
             found.append(file)
 
@@ -99,8 +99,8 @@ def test_a_name_never_promises_what_is_not_there(
     assert len(list(tmp_path.glob("_staged/*"))) == len(found)
 
 
-def test_a_stranger_among_the_rows_ends_the_task(tmp_path: Path) -> None:
-    """Rows of a queue that was not asked for are no rows of this archive."""
+def test_row_of_another_queue_fails_the_task(tmp_path: Path) -> None:
+    """A row of a queue that was not requested is an error."""
     log = ToyLog({ONE: 200, TWO: 10})
     batches = log.batches([QueueRange(ONE, 0, 10), QueueRange(TWO, 0, 10)])
 

@@ -1,5 +1,5 @@
-"""Kills between any two steps of the archive, without Spark. The rule: whoever lists the folder, at whatever moment,
-sees each message at most once and none that the manifest does not have; after the next start, every message once."""
+"""Kills between any two steps of the archive, without Spark. At any time a listing of the folder shows each message at
+most once, and none that is not in the manifest; after the next start it shows every message once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from spark_kit.listings import READERS, Seen
 from spark_kit.toy_log import HOUR_US, ToyLog
 from spark_kit.toy_run import Life, days_later_ms, lose_checkpoint
 
-from gantry_pipelines.archive import points
+from gantry_pipelines.archive import crash_points
 from gantry_pipelines.archive.layout import is_data
-from gantry_pipelines.archive.manifest import Kind
-from gantry_pipelines.archive.reading import read_manifest
+from gantry_pipelines.archive.manifest import RangeKind
+from gantry_pipelines.archive.manifest_reader import read_manifest
 from gantry_pipelines.archive.storage import Folder
 from gantry_pipelines.archive.verification import verify
 from pyspark_rocketmq.model import QueueId
@@ -24,15 +24,16 @@ QUEUES = [QueueId("orders", "broker-a", 0), QueueId("orders", "broker-a", 1), Qu
 LOG = ToyLog({QUEUES[0]: 250, QUEUES[1]: 120, QUEUES[2]: 30}, step_us=HOUR_US // 20)
 SHORTER = ToyLog({**LOG.ends, QUEUES[0]: 230}, step_us=LOG.step_us)
 LATER_MS = days_later_ms("2026-11-23", 3)
-WRITING = [points.AFTER_DATA, points.AFTER_RECORD, points.MID_BATCH]
+WRITING = [crash_points.AFTER_DATA, crash_points.AFTER_RECORD, crash_points.MID_BATCH]
 RARELY = [
-    pytest.param(one, marks=pytest.mark.slow) for one in (points.MID_DATA, points.BEFORE_RECORD, points.AFTER_BATCH)
+    pytest.param(one, marks=pytest.mark.slow)
+    for one in (crash_points.MID_DATA, crash_points.BEFORE_RECORD, crash_points.AFTER_BATCH)
 ]
-"""Which the slice beside this file comes to as well, or whose neighbours stand for them."""
+"""Crash points that `test_archive_slice` covers as well, or that are similar to others."""
 
 
 def whole(log: ToyLog) -> Seen:
-    """Every row of the log, once."""
+    """Return every row of the log, once."""
     return Counter(
         (queue.topic, queue.broker, queue.number, offset, log.row(queue, offset)["body"])
         for queue, end in log.ends.items()
@@ -41,7 +42,7 @@ def whole(log: ToyLog) -> Seen:
 
 
 def faults(root: Path, wanted: Seen | None = None) -> list[str]:
-    """What is wrong for anybody who lists the folder now; with `wanted`, nothing may be missing."""
+    """Return the faults that readers see in a listing of the folder; with `wanted`, also missing rows."""
     found = [f"{one}: {fault}" for one, read in READERS.items() for fault in seen_faults(read(root), wanted)]
     listed = {path for path in Folder(str(root)).paths() if is_data(path)}
     known = {file.place.path for record in read_manifest(Folder(str(root))).records.values() for file in record.files}
@@ -49,7 +50,7 @@ def faults(root: Path, wanted: Seen | None = None) -> list[str]:
 
 
 def seen_faults(seen: Seen, wanted: Seen | None) -> list[str]:
-    """Doubled, strange, and, where all are wanted, missing."""
+    """Describe duplicate, unknown and, with `wanted`, missing rows."""
     strange = [row[:4] for row in seen if row not in whole(LOG)]
     doubled = [row[:4] for row, count in seen.items() if count > 1]
     missing = [] if wanted is None else [row[:4] for row in wanted if row not in seen]
@@ -59,8 +60,8 @@ def seen_faults(seen: Seen, wanted: Seen | None) -> list[str]:
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("point", [*WRITING, *RARELY])
-def test_a_kill_at_any_step_of_a_batch_neither_loses_nor_doubles(tmp_path: Path, point: str) -> None:
-    """Killed at the second time that the work comes to this step; the next start may have other limits."""
+def test_kill_at_any_step_of_a_batch_neither_loses_nor_duplicates_messages(tmp_path: Path, point: str) -> None:
+    """The process is killed when it hits the crash point for the second time; the next start has other limits."""
     root = tmp_path / "archive"
 
     killed = Life(str(root), LOG, rows_max=150, crash_at=(point, 2)).lived()
@@ -75,9 +76,11 @@ def test_a_kill_at_any_step_of_a_batch_neither_loses_nor_doubles(tmp_path: Path,
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("point", [pytest.param(points.AFTER_DATA, marks=pytest.mark.slow), points.AFTER_RECORD])
+@pytest.mark.parametrize(
+    "point", [pytest.param(crash_points.AFTER_DATA, marks=pytest.mark.slow), crash_points.AFTER_RECORD]
+)
 def test_a_lost_checkpoint_is_recovered_from_the_manifest(tmp_path: Path, point: str) -> None:
-    """With the checkpoint gone a run begins where the manifest ends, whatever was under way, and other limits apply."""
+    """A run without checkpoint begins where the manifest ends, after a kill at any step, and with other limits."""
     root = tmp_path / "archive"
 
     Life(str(root), LOG, rows_max=150, crash_at=(point, 3)).lived()
@@ -90,10 +93,15 @@ def test_a_lost_checkpoint_is_recovered_from_the_manifest(tmp_path: Path, point:
 
 @pytest.mark.verify
 @pytest.mark.parametrize(
-    "point", [pytest.param(points.MID_MERGE, marks=pytest.mark.slow), points.AFTER_MERGE, points.AFTER_EXCHANGE]
+    "point",
+    [
+        pytest.param(crash_points.MID_MERGE, marks=pytest.mark.slow),
+        crash_points.AFTER_MERGE,
+        crash_points.AFTER_EXCHANGE,
+    ],
 )
-def test_a_kill_at_any_step_of_a_compaction_neither_loses_nor_doubles(tmp_path: Path, point: str) -> None:
-    """Readers see the old day or the new one; the next start ends with the new one."""
+def test_kill_at_any_step_of_a_compaction_neither_loses_nor_duplicates_messages(tmp_path: Path, point: str) -> None:
+    """Readers see either the old or the new files of a day; after the next start they see the new ones."""
     root = tmp_path / "archive"
 
     killed = Life(str(root), LOG, is_compacting=True, now_ms=LATER_MS, crash_at=(point, 1)).lived()
@@ -109,12 +117,12 @@ def test_a_kill_at_any_step_of_a_compaction_neither_loses_nor_doubles(tmp_path: 
 
 
 @pytest.mark.verify
-def test_a_kill_while_days_expire_leaves_nothing_behind(tmp_path: Path) -> None:
-    """What is too old is gone from manifest and folder, and the ranges go on to tile: nothing is archived again."""
+def test_kill_during_expiry_leaves_no_files_behind(tmp_path: Path) -> None:
+    """Expired days are removed from manifest and folder, and the ranges still tile, so nothing is archived again."""
     root = tmp_path / "archive"
     now_ms = days_later_ms("2026-11-22", 3)
 
-    killed = Life(str(root), LOG, expire_days=3, now_ms=now_ms, crash_at=(points.MID_EXPIRY, 1)).lived()
+    killed = Life(str(root), LOG, expire_days=3, now_ms=now_ms, crash_at=(crash_points.MID_EXPIRY, 1)).lived()
     lose_checkpoint(root)
     ended = Life(str(root), LOG, expire_days=3, now_ms=now_ms).lived()
 
@@ -122,7 +130,7 @@ def test_a_kill_while_days_expire_leaves_nothing_behind(tmp_path: Path) -> None:
     manifest = read_manifest(Folder(str(root)))
     assert manifest.faults() == [] and manifest.ends() == LOG.ends
     assert {file.place.day for file in manifest.data()} == {"2026-11-23"}
-    assert {file.kind for file in manifest.files()} == {Kind.DATA, Kind.EXPIRED}
+    assert {file.kind for file in manifest.files()} == {RangeKind.DATA, RangeKind.EXPIRED}
     assert faults(root) == [] and not list(root.glob("data/topic=*/day=2026-11-22/*"))
 
 
@@ -130,14 +138,14 @@ def test_a_kill_while_days_expire_leaves_nothing_behind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("guard", "lives"),
     [
-        ("staging", [Life("", SHORTER, None, (points.BEFORE_RECORD, 1)), Life("", LOG)]),
-        ("showing", [Life("", LOG, 150, (points.AFTER_RECORD, 2)), Life("", LOG, 150)]),
-        ("exchange", [Life("", LOG, None, (points.AFTER_MERGE, 2), is_compacting=True, now_ms=LATER_MS)]),
+        ("staging", [Life("", SHORTER, None, (crash_points.BEFORE_RECORD, 1)), Life("", LOG)]),
+        ("showing", [Life("", LOG, 150, (crash_points.AFTER_RECORD, 2)), Life("", LOG, 150)]),
+        ("exchange", [Life("", LOG, None, (crash_points.AFTER_MERGE, 2), is_compacting=True, now_ms=LATER_MS)]),
     ],
     ids=["staging", "showing", "exchange"],
 )
-def test_without_a_guard_the_damage_is_seen(tmp_path: Path, guard: str, lives: list[Life]) -> None:
-    """The twin: the same kills with a guard taken away are found by the same listings."""
+def test_without_a_guard_the_listings_show_damage(tmp_path: Path, guard: str, lives: list[Life]) -> None:
+    """Counter-test: with one guard removed, the same kills cause faults that the same listings find."""
     root = tmp_path / "archive"
     codes = []
     for life in lives:

@@ -1,5 +1,5 @@
-"""An archive in an object store: a real server that speaks S3. The rule is the same one: after a start, every message
-once; and at any moment no message twice. Where there is no rename, a kill may leave rows that the manifest has not."""
+"""An archive in an object store, tested with a real S3 server: after a start it has every message once, and at no time
+a message twice. Without rename, a kill may leave visible rows that are not in the manifest."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from spark_kit.toy_log import HOUR_US, ToyLog
 from spark_kit.toy_run import Life, live, lose_checkpoint, watched
 
 from gantry_pipelines.__main__ import main
-from gantry_pipelines.archive import lock, points
+from gantry_pipelines.archive import crash_points, lock
 from gantry_pipelines.archive.errors import ArchiveBusy, BadDestination, CannotCompact, FencedOut, StorageFailed
-from gantry_pipelines.archive.exits import own_error
 from gantry_pipelines.archive.format import ArchiveFormat
+from gantry_pipelines.archive.job_errors import extract_known_error
 from gantry_pipelines.archive.layout import WRITER
-from gantry_pipelines.archive.objects import Objects, storage_of
-from gantry_pipelines.archive.reading import read_manifest
+from gantry_pipelines.archive.manifest_reader import read_manifest
+from gantry_pipelines.archive.object_storage import ObjectStorage, storage_of
 from gantry_pipelines.archive.verification import verify
 from gantry_pipelines.archive.writer import ArchiveWriter
 from pyspark_rocketmq.model import QueueId
@@ -58,14 +58,14 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def life(server: ObjectStore, tmp_path: Path) -> Life:
-    """One that comes to its end."""
+    """Return a run that is not killed."""
     return Life(
         str(tmp_path / "archive"), LOG, rows_max=150, destination=server.address(tmp_path.name), environment=KEYS
     )
 
 
 def whole() -> Seen:
-    """Every row of the log, once."""
+    """Return every row of the log, once."""
     return Counter(
         (queue.topic, queue.broker, queue.number, offset, LOG.row(queue, offset)["body"])
         for queue, end in LOG.ends.items()
@@ -74,12 +74,12 @@ def whole() -> Seen:
 
 
 def listed(server: ObjectStore, tmp_path: Path) -> list[Seen]:
-    """What readers see who list all there is."""
+    """Return the rows that each reader finds by listing the bucket."""
     return [read(server.folder / "archives" / tmp_path.name) for read in READERS.values()]
 
 
-def test_a_storage_of_objects_keeps_what_it_is_given(server: ObjectStore, tmp_path: Path) -> None:
-    """Small and large, in one upload or several; what is not there is not there."""
+def test_object_storage_returns_what_was_written(server: ObjectStore, tmp_path: Path) -> None:
+    """Small and large objects, in one upload or several, are read back; missing ones raise FileNotFoundError."""
     storage = storage_of(server.address("one/prefix"))
     large = bytes(range(256)) * (12 << 12)
     assert (storage.paths(), storage.size("a/b"), storage.is_folder) == ([], None, False)
@@ -88,7 +88,7 @@ def test_a_storage_of_objects_keeps_what_it_is_given(server: ObjectStore, tmp_pa
     local = storage.new_file()
     local.write_bytes(large)
     staged = storage.finish(local, "data/large")
-    storage.show(staged, "data/large")
+    storage.publish(staged, "data/large")
 
     assert (storage.paths(), storage.paths("a")) == (["a/b", "data/large"], ["a/b"])
     assert (storage.read("a/b"), storage.read("data/large"), storage.size("data/large")) == (b"small", large, 12 << 20)
@@ -109,18 +109,18 @@ def test_a_storage_of_objects_keeps_what_it_is_given(server: ObjectStore, tmp_pa
 @pytest.mark.parametrize(
     "point",
     [
-        points.AFTER_DATA,
-        points.MID_BATCH,
+        crash_points.AFTER_DATA,
+        crash_points.MID_BATCH,
         *(
             pytest.param(one, marks=pytest.mark.slow)
-            for one in (points.AFTER_RECORD, points.BEFORE_RECORD, points.AFTER_BATCH)
+            for one in (crash_points.AFTER_RECORD, crash_points.BEFORE_RECORD, crash_points.AFTER_BATCH)
         ),
     ],
 )
-def test_a_kill_at_any_step_of_a_batch_neither_loses_nor_doubles(
+def test_kill_at_any_step_of_a_batch_neither_loses_nor_duplicates_messages(
     server: ObjectStore, life: Life, tmp_path: Path, point: str
 ) -> None:
-    """Killed at the second time that the work comes to this step; the next start may have other limits."""
+    """The process is killed when it hits the crash point for the second time; the next start has other limits."""
     killed = replace(life, crash_at=(point, 2)).lived()
     after_kill = listed(server, tmp_path)
     ended = replace(life, rows_max=1000).lived()
@@ -133,8 +133,8 @@ def test_a_kill_at_any_step_of_a_batch_neither_loses_nor_doubles(
 
 @pytest.mark.slow
 def test_a_lost_checkpoint_is_recovered_from_the_manifest(server: ObjectStore, life: Life, tmp_path: Path) -> None:
-    """A run begins where the manifest ends; what a dead worker uploaded beyond that is taken away first."""
-    killed = replace(life, crash_at=(points.AFTER_DATA, 3)).lived()
+    """A run without checkpoint begins where the manifest ends; uploads of dead workers after that are deleted."""
+    killed = replace(life, crash_at=(crash_points.AFTER_DATA, 3)).lived()
     lose_checkpoint(Path(life.root))
     ended = replace(life, rows_max=70).lived()
 
@@ -143,8 +143,8 @@ def test_a_lost_checkpoint_is_recovered_from_the_manifest(server: ObjectStore, l
 
 
 @pytest.mark.verify
-def test_readers_see_it_through_the_store(server: ObjectStore, life: Life, tmp_path: Path) -> None:
-    """As a person reads a bucket with pyarrow."""
+def test_pyarrow_reads_the_archive_from_the_object_store(server: ObjectStore, life: Life, tmp_path: Path) -> None:
+    """pyarrow's S3 client reads all rows from the bucket."""
     assert life.lived() == 0
 
     system, prefix = fs.FileSystem.from_uri(life.destination)
@@ -155,16 +155,16 @@ def test_readers_see_it_through_the_store(server: ObjectStore, life: Life, tmp_p
 
 
 @pytest.mark.verify
-def test_there_is_one_writer(life: Life) -> None:
-    """Who comes while another writes is told who that is; who comes after it was killed waits until its name stands."""
+def test_second_writer_is_refused_and_waits_after_a_kill(life: Life) -> None:
+    """A second writer gets an error that names the first; after a kill it waits until the lock has timed out."""
     storage = storage_of(life.destination)
     held = hold(life)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(lock, "BEAT_S", 0.5)
+            patch.setattr(lock, "HEARTBEAT_INTERVAL_S", 0.5)
             patch.setattr(lock, "TAKEOVER_S", 10.0)
             with pytest.raises(ArchiveBusy, match=rf"is being written by process {held.pid} on "):
-                lock.take(storage)
+                lock.acquire_writer_lock(storage)
     finally:
         held.kill()
         held.join()
@@ -175,8 +175,8 @@ def test_there_is_one_writer(life: Life) -> None:
 
 
 @pytest.mark.verify
-def test_who_was_taken_for_dead_enters_nothing_any_more(life: Life) -> None:
-    """It stood still for as long as another watched it: the next look at its name ends it."""
+def test_writer_that_did_not_renew_its_lock_is_fenced(life: Life) -> None:
+    """A writer that did not renew for the lock timeout is taken over; its next check fails."""
     storage = storage_of(life.destination)
     first: Any = watched(storage, life.takeover_s)
     first._ended.set()
@@ -193,11 +193,11 @@ def test_who_was_taken_for_dead_enters_nothing_any_more(life: Life) -> None:
     assert storage.paths() == []
 
 
-def test_a_store_that_is_gone_does_not_hide_why_a_run_ended(life: Life) -> None:
-    """The name stays, which costs the next start a moment; what is said is what went wrong first."""
+def test_unavailable_store_does_not_hide_the_error_of_a_run(life: Life) -> None:
+    """If releasing the lock fails, the original error is raised; the next start waits for the lock timeout."""
 
     def gone(*_: object) -> bytes:
-        raise OSError("nobody answers")
+        raise OSError("unavailable")
 
     storage = storage_of(life.destination)
     with (
@@ -205,7 +205,7 @@ def test_a_store_that_is_gone_does_not_hide_why_a_run_ended(life: Life) -> None:
         pytest.raises(ArithmeticError),
         ArchiveWriter.open(storage, ArchiveFormat(100), watched(storage, life.takeover_s)),
     ):
-        patch.setattr(Objects, "read", gone)
+        patch.setattr(ObjectStorage, "read", gone)
         raise ArithmeticError
 
     assert storage.size(WRITER) is not None
@@ -220,14 +220,14 @@ def test_a_store_that_is_gone_does_not_hide_why_a_run_ended(life: Life) -> None:
     ],
     ids=["the place", "ours after it", "ours before it"],
 )
-def test_what_a_worker_meets_at_the_place_is_said_as_such(text: str, kind: type[Exception]) -> None:
-    """An error of ours says more, wherever it stands."""
-    assert type(own_error(RuntimeError(text))) is kind
-    assert own_error(RuntimeError("x\nValueError: no\n")) is None
+def test_known_error_is_extracted_from_sparks_error_text(text: str, kind: type[Exception]) -> None:
+    """A known error has precedence over a storage error, wherever it is in the text."""
+    assert type(extract_known_error(RuntimeError(text))) is kind
+    assert extract_known_error(RuntimeError("x\nValueError: no\n")) is None
 
 
 def hold(life: Life) -> Any:
-    """A writer in a process of its own that has the lock, and keeps it."""
+    """Start a process that takes the writer lock and keeps it."""
     context = multiprocessing.get_context("forkserver")
     ready = context.Event()
     process = context.Process(target=_hold, args=(life, ready))
@@ -240,15 +240,15 @@ def _hold(life: Life, ready: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in KEYS.items():
             patch.setenv(name, value)
-        patch.setattr(lock, "BEAT_S", 0.1)
-        lock.take(storage_of(life.destination))
+        patch.setattr(lock, "HEARTBEAT_INTERVAL_S", 0.1)
+        lock.acquire_writer_lock(storage_of(life.destination))
         ready.set()
         threading.Event().wait(600)
 
 
 @pytest.mark.slow
-def test_a_store_that_dies_in_the_middle_ends_the_run_and_costs_nothing(tmp_path: Path) -> None:
-    """It is killed with a file half uploaded or a record half written; when it is back the next run ends the work."""
+def test_crash_of_the_object_store_ends_the_run_without_damage(tmp_path: Path) -> None:
+    """The store is killed during an upload; when it is available again the next run completes the archive."""
     store = ObjectStore(tmp_path / "buckets")
     store.start()
     life = Life(str(tmp_path / "archive"), LOG, 100, destination=store.address("dies"), environment=KEYS)
@@ -263,30 +263,30 @@ def test_a_store_that_dies_in_the_middle_ends_the_run_and_costs_nothing(tmp_path
         process.join(300)
         broken = process.exitcode
         store.start()
-        assert life.lived() == 0, "the store is there again"
+        assert life.lived() == 0, "the store is available again"
         seen = [read(store.folder / "archives" / "dies") for read in READERS.values()]
     finally:
         store.kill()
 
-    assert broken == 1, "an error, and no kill or end"
+    assert broken == 1, "the run ended with an error"
     assert seen == [whole(), whole()]
 
 
 @pytest.mark.verify
 @pytest.mark.parametrize(
-    ("address", "says", "code"),
+    ("address", "text", "code"),
     [
-        ("s3://archives/x?endpoint_overide=1", "cannot be a destination: Unexpected query parameter", 2),
-        ("abc://archives/x", "cannot be a destination: Unrecognized filesystem type", 2),
-        ("nobody", "cannot be read or written: .*Could not connect", 1),
-        ("nothing", "there is no archive in s3://archives/nothing", 3),
+        ("s3://archives/x?endpoint_overide=1", "is not a valid destination: Unexpected query parameter", 2),
+        ("abc://archives/x", "is not a valid destination: Unrecognized filesystem type", 2),
+        ("unavailable", "cannot read or write the archive in .*Could not connect", 1),
+        ("nothing", "no archive in s3://archives/nothing", 3),
     ],
-    ids=["a word", "a scheme", "nobody there", "no archive"],
+    ids=["a word", "a scheme", "unavailable", "no archive"],
 )
-def test_a_place_that_cannot_be_used_is_one_line(
-    server: ObjectStore, tmp_path: Path, capfd: pytest.CaptureFixture[str], address: str, says: str, code: int
+def test_unusable_destination_is_reported_in_one_line(
+    server: ObjectStore, tmp_path: Path, capfd: pytest.CaptureFixture[str], address: str, text: str, code: int
 ) -> None:
-    """And says what is wrong with it."""
+    """The line on standard error states what is wrong with the destination."""
     if "://" not in address:
         port = server.port if address == "nothing" else 9
         address = server.address(address).replace(str(server.port), str(port))
@@ -296,10 +296,10 @@ def test_a_place_that_cannot_be_used_is_one_line(
 
     lines = capfd.readouterr().err.splitlines()
     assert ended.value.code == code and len(lines) == 1
-    assert re.search(says, lines[0])
+    assert re.search(text, lines[0])
 
 
-def test_an_address_that_makes_no_sense_is_said_by_whoever_uses_it() -> None:
-    """Before anything is asked of it."""
+def test_invalid_address_is_refused_before_the_first_request() -> None:
+    """The first use of a storage with an invalid address raises BadDestination."""
     with pytest.raises(BadDestination):
         storage_of("s3://archives/x?endpoint_overide=1").paths()

@@ -1,5 +1,4 @@
-"""Sending an archive back. The rule: each message is there once, in its queue's order, as it was, whoever fails
-when."""
+"""Restore of an archive: each message is sent once, in its queue's order and unchanged, with faults at any time."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ LOG = ToyLog({ONE: 650, TWO: 320})
 
 
 class Broker:
-    """A target in memory. `faults` are what becomes of the sends, one after the other: stored or not, answered or
-    not."""
+    """A target in memory. `faults` are the faults of sends by their number: not stored, not answered, no SEND_OK."""
 
     def __init__(self, queues: int = 2) -> None:
         self.logs: dict[int, list[tuple[str, Message]]] = {number: [] for number in range(queues)}
@@ -70,9 +68,8 @@ def plan(tmp_path: Path, **more: object) -> RestorePlan:
     return RestorePlan({"orders": "again"}, str(tmp_path / "progress"), **more)  # type: ignore[arg-type]
 
 
-def test_an_archive_is_sent_back_as_it_was(tmp_path: Path) -> None:
-    """Queue by queue in its order, with bodies, keys, tags, properties and the sender's ids; done again, nothing is
-    sent."""
+def test_restored_messages_equal_the_archived_ones(tmp_path: Path) -> None:
+    """Order, bodies, keys, tags, properties and message ids are restored; a second restore sends nothing."""
     storage, broker = archived(LOG, tmp_path / "archive"), Broker()
 
     first = restore(storage, plan(tmp_path), broker, Time())
@@ -86,8 +83,8 @@ def test_an_archive_is_sent_back_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["lost", "unanswered", "not promised"])
-def test_a_send_without_a_good_answer_is_looked_for_first(tmp_path: Path, fault: str) -> None:
-    """What was stored is not sent again, what was not is; in order, each once."""
+def test_unacknowledged_send_is_searched_in_the_target_first(tmp_path: Path, fault: str) -> None:
+    """Stored messages are not sent again, the others are; in order, each once."""
     storage, broker = archived(ToyLog({ONE: 650}), tmp_path / "archive"), Broker(1)
     broker.faults = {2: fault, 4: fault}
 
@@ -97,8 +94,8 @@ def test_a_send_without_a_good_answer_is_looked_for_first(tmp_path: Path, fault:
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_a_restore_that_died_goes_on_where_it_was(tmp_path: Path, at: int) -> None:
-    """Killed between a send and its progress, the next run finds in the target what was sent."""
+def test_restore_continues_after_a_crash(tmp_path: Path, at: int) -> None:
+    """After a kill between a send and its progress file, the next run finds the sent messages in the target."""
 
     class Died(BaseException):
         pass
@@ -117,11 +114,11 @@ def test_a_restore_that_died_goes_on_where_it_was(tmp_path: Path, at: int) -> No
     [rest] = restore(storage, plan(tmp_path), broker, Time())
 
     assert broker.bodies(0) == [body_of(ONE, offset) for offset in range(650)]
-    assert rest.found > 0 and rest.is_whole
+    assert rest.found > 0 and rest.is_complete
 
 
-def test_without_looking_messages_would_be_there_twice(tmp_path: Path) -> None:
-    """The twin: a target that shows nothing of what it has gets the unanswered batch a second time."""
+def test_without_searching_the_target_messages_would_be_duplicated(tmp_path: Path) -> None:
+    """Counter-test: if the target returns no ids, the unanswered batch is sent a second time."""
 
     class Blind(Broker):
         def ids(self, queue: MessageQueue, begin: int) -> Iterable[str]:
@@ -135,21 +132,21 @@ def test_without_looking_messages_would_be_there_twice(tmp_path: Path) -> None:
     assert len(broker.bodies(0)) > 650
 
 
-def test_brokers_that_stay_away_end_it_with_how_far_it_came(tmp_path: Path) -> None:
-    """Patience has an end, and the message says from where the next run goes on."""
+def test_restore_fails_with_its_position_when_brokers_stay_unavailable(tmp_path: Path) -> None:
+    """After the timeout the restore fails, and the error has the offset at which the next run continues."""
     storage, broker = archived(ToyLog({ONE: 650}), tmp_path / "archive"), Broker(1)
     broker.faults = dict.fromkeys(range(3, 1000), "lost")
 
-    with pytest.raises(RestoreFailed, match=r"was sent up to 200"):
+    with pytest.raises(RestoreFailed, match=r"was restored up to 200"):
         restore(storage, plan(tmp_path), broker, Time())
 
 
-def test_a_topic_that_is_not_there_and_another_target_are_refused(tmp_path: Path) -> None:
-    """A typing error restores nothing, and progress of one target is not used for another."""
+def test_unknown_topic_and_progress_of_another_target_are_refused(tmp_path: Path) -> None:
+    """A mistyped topic restores nothing, and the progress of one target is not used for another."""
     storage = archived(ToyLog({ONE: 50}), tmp_path / "archive")
     restore(storage, plan(tmp_path), Broker(1), Time())
 
-    with pytest.raises(RestoreFailed, match="nothing of topic ordres"):
+    with pytest.raises(RestoreFailed, match="no messages of topic ordres"):
         restore(storage, RestorePlan({"ordres": "again"}, str(tmp_path / "p")), Broker(1), Time())
     with pytest.raises(RestoreFailed, match="use another folder"):
         restore(storage, RestorePlan({"orders": "other"}, str(tmp_path / "progress")), Broker(1), Time())

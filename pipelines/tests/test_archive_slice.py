@@ -1,4 +1,4 @@
-"""The short form of `make exactly-once`: real brokers, the source's own objects, three kills, and no JVM."""
+"""The short form of `make exactly-once`: real brokers, the source's own readers, three kills, and no JVM."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_kit.mini_spark import Query
 from spark_kit.processes import Group
 
 from gantry_client.sync import Admin, PullConsumer
-from gantry_pipelines.archive import points
+from gantry_pipelines.archive import crash_points
 from gantry_pipelines.archive.format import ArchiveFormat
 from gantry_pipelines.archive.restore_job import RestoreJob, RestoreSpec
 from gantry_pipelines.archive.storage import Folder
@@ -24,9 +24,8 @@ MESSAGES = 2000
 
 
 @pytest.mark.verify
-def test_two_thousand_messages_and_three_kills(brokers: Group, tmp_path: Path) -> None:
-    """A worker dies with a file of its batch done, the driver before and between records, each life with other limits:
-    every acknowledged message is there once, for whoever lists the folder, at any time."""
+def test_archive_of_two_thousand_messages_survives_three_kills(brokers: Group, tmp_path: Path) -> None:
+    """Every reader sees every acknowledged message once, after kills of a worker and of the driver at crash points."""
     sent = brokers.send(MESSAGES // 2, topic="slice")
     kills = tmp_path / "kills"
     wanted = Counter(("slice", "broker-a", one.queue, one.offset, one.body) for one in sent)
@@ -46,16 +45,16 @@ def test_two_thousand_messages_and_three_kills(brokers: Group, tmp_path: Path) -
         )
         return query.lived()
 
-    codes = [life(500, worker=f"{points.AFTER_DATA}:2"), life(400, driver=f"{points.AFTER_RECORD}:3")]
+    codes = [life(500, worker=f"{crash_points.AFTER_DATA}:2"), life(400, driver=f"{crash_points.AFTER_RECORD}:3")]
     sent = brokers.send(MESSAGES // 2, topic="slice")
     wanted += Counter(("slice", "broker-a", one.queue, one.offset, one.body) for one in sent)
-    codes.append(life(600, driver=f"{points.BEFORE_RECORD}:1"))
+    codes.append(life(600, driver=f"{crash_points.BEFORE_RECORD}:1"))
     seen = {name: read(tmp_path / "archive") for name, read in READERS.items()}
     codes.append(life(2000))
 
     assert codes == [1, -signal.SIGKILL, -signal.SIGKILL, 0]
-    assert kills.read_text().split() == [points.AFTER_DATA, points.AFTER_RECORD, points.BEFORE_RECORD]
-    assert all(rows <= wanted for rows in seen.values()), "after a kill: nothing twice, nothing strange"
+    assert kills.read_text().split() == [crash_points.AFTER_DATA, crash_points.AFTER_RECORD, crash_points.BEFORE_RECORD]
+    assert all(rows <= wanted for rows in seen.values()), "after a kill: no duplicate and no unknown row"
     assert {name: read(tmp_path / "archive") == wanted for name, read in READERS.items()} == dict.fromkeys(
         READERS, True
     )
@@ -63,9 +62,8 @@ def test_two_thousand_messages_and_three_kills(brokers: Group, tmp_path: Path) -
 
 
 @pytest.mark.verify
-def test_an_archive_comes_back_to_a_real_broker(brokers: Group, tmp_path: Path) -> None:
-    """Restored, a topic has the messages of the other, queue by queue in order, with keys, tags and the senders' ids;
-    done again, nothing is sent."""
+def test_archive_is_restored_to_a_real_broker(brokers: Group, tmp_path: Path) -> None:
+    """The target topic has the same messages, in order by queue, with keys, tags and ids; a second run sends none."""
     sent = brokers.send(600, topic="gone", queues=3)
     options = {"subscribe": "gone", "startingOffsets": "earliest", "archive.destination": str(tmp_path / "archive")}
     options |= {"nameServers": brokers.name_server, "sidecars": ",".join(brokers.urls[:1]), "archive.cores": "1"}

@@ -1,4 +1,4 @@
-"""The run's own eyes. The rule: a row that is missing, doubled or altered is found by each reader that compares."""
+"""The comparison of an archive with the log: each reader finds missing, duplicate and altered rows."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def log_of(path: Path, change: Callable[[list[dict[str, object]]], None]) -> Pat
 
 
 @pytest.mark.parametrize("look", [truth.by_pyarrow, truth.by_duckdb], ids=["pyarrow", "duckdb"])
-def test_each_reader_sees_every_difference(tmp_path: Path, look: Callable[[Path, Path], list[str]]) -> None:
-    """The same rows are no finding; one more, one fewer, one twice, and one with another body each are."""
+def test_each_reader_finds_every_difference(tmp_path: Path, look: Callable[[Path, Path], list[str]]) -> None:
+    """Equal rows are no finding; an additional, a missing, a duplicate and an altered row each are one."""
     archived(ToyLog({QUEUE: 150}), tmp_path / "archive")
     changes: dict[str, Callable[[list[dict[str, object]]], None]] = {
         "more": lambda rows: rows.append({"queue": 0, "offset": 150, "body": b"x"}),
@@ -44,8 +44,8 @@ def test_each_reader_sees_every_difference(tmp_path: Path, look: Callable[[Path,
     assert all(len(found) == 1 for found in bad.values()), bad
 
 
-def test_a_body_says_whose_it_is() -> None:
-    """Bodies are all different, and one that is not whole is no body of ours."""
+def test_body_identifies_its_message() -> None:
+    """All bodies differ, and a truncated body is not accepted."""
     assert len({body_of(number) for number in range(1000)}) == 1000
     assert number_of(body_of(7)) == 7
     with pytest.raises(ValueError, match="is not that of message 7"):

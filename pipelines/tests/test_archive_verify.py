@@ -1,5 +1,4 @@
-"""What `verify` finds. The rule: it finds every fault that is planted, names its file, and finds nothing in a good
-one."""
+"""The findings of `verify`: it finds every injected fault and names the file, and has no findings in a good archive."""
 
 from __future__ import annotations
 
@@ -46,15 +45,15 @@ def add(root: Path) -> None:
 
 
 def swap(root: Path) -> None:
-    """Two files in each other's place, and the manifest believes it: only what a file says of itself tells."""
+    """Swap two files and their records: only the metadata in the files reveals it."""
     one, other = data(root, 0), data(root, 1)
     first, second = one.read_bytes(), other.read_bytes()
     one.write_bytes(second)
     other.write_bytes(first)
     pages = {number: json.loads(record(root, number).read_text()) for number in (0, 1)}
     for number in (0, 1):
-        said, meant = pages[number]["files"][0], pages[1 - number]["files"][0]
-        changed = {**said, "bytes": meant["bytes"], "checksum": meant["checksum"]}
+        own, other_file = pages[number]["files"][0], pages[1 - number]["files"][0]
+        changed = {**own, "bytes": other_file["bytes"], "checksum": other_file["checksum"]}
         record(root, number).write_text(json.dumps({**pages[number], "files": [changed]}))
 
 
@@ -64,7 +63,7 @@ def forget(root: Path) -> None:
 
 
 def double(root: Path) -> None:
-    """A record that has the end of another's range, too."""
+    """Add a record whose range overlaps another's."""
     page = json.loads(record(root, 1).read_text())
     page["files"][0]["begin"] -= 50
     page["files"][0]["rows"] += 50
@@ -72,43 +71,43 @@ def double(root: Path) -> None:
 
 
 def repack(root: Path) -> None:
-    """The same rows less one, in a good file of the size and checksum that the manifest has: its rows tell."""
+    """Remove a row from a file and adapt size and checksum in the manifest: only the number of rows reveals it."""
     path = data(root)
     with pq.ParquetFile(path) as parquet:
-        table, said = parquet.read(), dict(parquet.metadata.metadata or {})
-    pq.write_table(table.slice(1).replace_schema_metadata(said), path)
+        table, metadata = parquet.read(), dict(parquet.metadata.metadata or {})
+    pq.write_table(table.slice(1).replace_schema_metadata(metadata), path)
     page = json.loads(record(root).read_text())
     page["files"][0]["bytes"] = path.stat().st_size
     record(root).write_text(json.dumps(page))
 
 
 @pytest.mark.parametrize(
-    ("plant", "is_deep", "said"),
+    ("inject", "is_deep", "text"),
     [
-        (flip, True, "other bytes"),
-        (cut, False, "bytes, and the manifest says"),
+        (flip, True, "checksum of the manifest"),
+        (cut, False, "bytes, the manifest has"),
         (drop, False, "is missing"),
         (add, False, "is not in the manifest"),
-        (swap, False, "another range of itself"),
-        (forget, False, "nothing has [100, 200)"),
-        (double, False, "is there twice"),
+        (swap, False, "another range in its metadata"),
+        (forget, False, "[100, 200) is missing"),
+        (double, False, "is archived twice"),
         (repack, False, "99 rows"),
     ],
     ids=["flip", "cut", "drop", "add", "swap", "forget", "double", "repack"],
 )
-def test_a_planted_fault_is_found(tmp_path: Path, plant: Callable[[Path], None], is_deep: bool, said: str) -> None:
-    """Each fault alone is found and named; before it was planted nothing was."""
+def test_injected_fault_is_found(tmp_path: Path, inject: Callable[[Path], None], is_deep: bool, text: str) -> None:
+    """Each fault alone is found and named; without it there are no findings."""
     storage = archived(LOG, tmp_path)
     before = verify(storage, is_deep=True)
 
-    plant(tmp_path)
+    inject(tmp_path)
 
     assert before.findings == () and before.rows == 350
-    assert any(said in str(finding) for finding in verify(storage, is_deep=is_deep).findings)
+    assert any(text in str(finding) for finding in verify(storage, is_deep=is_deep).findings)
 
 
-def test_what_was_flipped_is_found_by_reading_only(tmp_path: Path) -> None:
-    """Without `--deep` bytes are not read: a flip in the middle of a file passes, and that is said."""
+def test_flipped_bit_is_found_by_deep_verification_only(tmp_path: Path) -> None:
+    """Without `deep` the bytes are not read, so a flipped bit in the middle of a file is not found."""
     storage = archived(LOG, tmp_path)
 
     flip(tmp_path)

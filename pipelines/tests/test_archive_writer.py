@@ -1,5 +1,5 @@
-"""The one writer. The rule: there is one, it enters only what meets the end of the archive, and nobody's data is
-deleted."""
+"""The archive's writer: only one is active, it adds only ranges that begin at the archive's end, and it deletes no
+foreign data."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FORMAT = ArchiveFormat(100)
 
 
 def open_in_child(root: str, answer: Any) -> None:
-    """In another process."""
+    """Open the archive in another process, and answer with the error."""
     try:
         ArchiveWriter.open(Folder(root), FORMAT).close()
     except ArchiveBusy as error:
@@ -47,8 +47,8 @@ def open_in_child(root: str, answer: Any) -> None:
 
 
 @pytest.mark.verify
-def test_there_is_one_writer(tmp_path: Path) -> None:
-    """While one has the archive another is refused and told who has it; afterwards it is not."""
+def test_second_writer_is_refused_while_the_first_is_open(tmp_path: Path) -> None:
+    """The error names the process that holds the lock; after it is closed another writer can open the archive."""
     context = multiprocessing.get_context("forkserver")
     answer = context.Queue()
 
@@ -56,8 +56,8 @@ def test_there_is_one_writer(tmp_path: Path) -> None:
         process = context.Process(target=open_in_child, args=(str(tmp_path), answer))
         process.start()
         process.join(120)
-        said: str = answer.get(timeout=120)
-        return said
+        text: str = answer.get(timeout=120)
+        return text
 
     with ArchiveWriter.open(Folder(str(tmp_path)), FORMAT):
         while_open = ask()
@@ -67,8 +67,8 @@ def test_there_is_one_writer(tmp_path: Path) -> None:
     assert afterwards == ""
 
 
-def test_a_writer_that_was_taken_over_enters_nothing(tmp_path: Path) -> None:
-    """Where the lock is lost without a word the name in the archive is another's: nothing more is entered."""
+def test_fenced_writer_adds_no_record(tmp_path: Path) -> None:
+    """If the lock is lost silently, `writer.json` names another owner, and no record is added."""
     storage = Folder(str(tmp_path))
     with ArchiveWriter.open(storage, FORMAT) as writer:
         storage.write(WRITER, json.dumps({"owner": "another", "host": "there", "process": 7}).encode())
@@ -79,8 +79,8 @@ def test_a_writer_that_was_taken_over_enters_nothing(tmp_path: Path) -> None:
     assert writer.manifest.files() == [] and not list(tmp_path.glob("data/*/*/*"))
 
 
-def test_a_batch_that_comes_again_is_entered_once(tmp_path: Path) -> None:
-    """The same batch, whole or its rest, changes nothing the second time, and leaves nothing staged."""
+def test_repeated_batch_is_added_once(tmp_path: Path) -> None:
+    """The same batch, completely or in part, changes nothing the second time, and leaves nothing staged."""
     with ArchiveWriter.open(Folder(str(tmp_path)), FORMAT) as writer:
         first = enter(LOG, writer)
         again = writer.commit("query", 0, first)
@@ -88,8 +88,8 @@ def test_a_batch_that_comes_again_is_entered_once(tmp_path: Path) -> None:
     assert len(first) == 3 and again == []
 
 
-def test_a_gap_is_refused(tmp_path: Path) -> None:
-    """What does not begin where the archive ends is not entered: a checkpoint of elsewhere, or one that ran ahead."""
+def test_gap_after_end_of_archive_is_refused(tmp_path: Path) -> None:
+    """A range that does not begin where the archive ends is not added: the checkpoint is foreign, or ahead."""
     storage = archived(LOG, tmp_path / "one")
     later = ToyLog({QUEUE: 500})
     with ArchiveWriter.open(Folder(str(tmp_path / "two")), FORMAT) as other:
@@ -104,7 +104,7 @@ def test_a_gap_is_refused(tmp_path: Path) -> None:
     [ArchiveFormat(200), ArchiveFormat(100, "Europe/Berlin"), ArchiveFormat(100, columns=FORMAT.columns[:-1])],
     ids=["grid", "zone", "columns"],
 )
-def test_what_binds_an_archive_does_not_change(tmp_path: Path, other: ArchiveFormat) -> None:
+def test_format_of_archive_does_not_change(tmp_path: Path, other: ArchiveFormat) -> None:
     """Another grid, time zone, or set of columns is refused; the archive stays as it is."""
     storage = archived(LOG, tmp_path)
 
@@ -113,19 +113,19 @@ def test_what_binds_an_archive_does_not_change(tmp_path: Path, other: ArchiveFor
     ArchiveWriter.open(storage, FORMAT).close()
 
 
-def test_data_without_a_manifest_is_left_alone(tmp_path: Path) -> None:
-    """A folder whose manifest is gone is no archive, and what is in it is nobody's to delete."""
+def test_data_without_manifest_is_not_changed(tmp_path: Path) -> None:
+    """A folder without a manifest is no archive, and its files are not deleted."""
     archived(LOG, tmp_path)
     (tmp_path / "_manifest").rename(tmp_path / "gone")
 
-    with pytest.raises(NoArchive, match="no manifest"):
+    with pytest.raises(NoArchive, match="data files but no manifest"):
         ArchiveWriter.open(Folder(str(tmp_path)), FORMAT)
 
     assert len(list(tmp_path.glob("data/*/*/*"))) == 3
 
 
-def test_a_file_within_the_ranges_stops_the_start(tmp_path: Path) -> None:
-    """A file that the manifest does not have shows rows twice: a person looks at it, the archive does not guess."""
+def test_unknown_file_within_archived_ranges_stops_the_start(tmp_path: Path) -> None:
+    """A file that is not in the manifest may show rows twice: an administrator has to decide about it."""
     storage = archived(LOG, tmp_path)
     first = sorted(tmp_path.glob("data/*/*/*"))[0]
     first.with_name(first.name.replace("100.parquet", "090.parquet")).write_bytes(first.read_bytes())
@@ -134,8 +134,8 @@ def test_a_file_within_the_ranges_stops_the_start(tmp_path: Path) -> None:
         ArchiveWriter.open(storage, FORMAT)
 
 
-def test_a_file_beyond_the_manifest_is_set_aside(tmp_path: Path) -> None:
-    """It is not seen any more, and not lost either."""
+def test_file_after_end_of_manifest_is_moved_aside(tmp_path: Path) -> None:
+    """Readers do not see it any more, but it is kept in `_aside`."""
     storage = archived(LOG, tmp_path)
     last = sorted(tmp_path.glob("data/*/*/*"))[-1]
     sorted(tmp_path.glob("_manifest/records/*/*"))[-1].unlink()
@@ -145,17 +145,17 @@ def test_a_file_beyond_the_manifest_is_set_aside(tmp_path: Path) -> None:
     assert not last.exists() and len(list(tmp_path.glob("_aside/**/*.aside"))) == 1
 
 
-def test_a_manifest_with_a_gap_is_refused(tmp_path: Path) -> None:
-    """A record that is gone is noticed at the start, before anything is written behind it."""
+def test_manifest_with_a_gap_is_refused(tmp_path: Path) -> None:
+    """A missing record is detected at the start, before anything is written after it."""
     storage = archived(LOG, tmp_path)
     sorted(tmp_path.glob("_manifest/records/*/*"))[1].unlink()
 
-    with pytest.raises(ManifestBroken, match=r"nothing has \[100, 200\)"):
+    with pytest.raises(ManifestBroken, match=r"\[100, 200\) is missing"):
         ArchiveWriter.open(storage, FORMAT)
 
 
-def test_a_range_that_is_there_is_not_written_again() -> None:
-    """Of a batch that is done again, or begins below the archive's end, only the rest is read; a gap is refused."""
+def test_archived_range_is_not_written_again() -> None:
+    """Of a batch that begins before the archive's end only the rest is read; a gap is refused."""
     ranges = [QueueRange(QUEUE, 0, 350)]
 
     assert [(one.begin, one.end) for one in pieces_to_write(ranges, {QUEUE: 250}, 100)] == [(250, 300), (300, 350)]
@@ -164,8 +164,8 @@ def test_a_range_that_is_there_is_not_written_again() -> None:
         pieces_to_write([QueueRange(QUEUE, 260, 350)], {QUEUE: 250}, 100)
 
 
-def test_messages_that_were_gone_are_written_down(tmp_path: Path) -> None:
-    """A range that expired before it was read is in the manifest as lost, so ranges tile; a fork is never hidden."""
+def test_expired_messages_are_recorded_as_lost(tmp_path: Path) -> None:
+    """A range that expired before it was read is lost in the manifest, so that ranges tile; a fork is an error."""
     [lost] = lost_ranges([Gap(QUEUE, 200, 300, GapKind.EXPIRED)], {QUEUE: 250})
     with ArchiveWriter.open(archived(LOG, tmp_path), FORMAT) as writer:
         writer.commit("query", 1, [lost])
@@ -178,7 +178,7 @@ def test_messages_that_were_gone_are_written_down(tmp_path: Path) -> None:
 
 
 class Time:
-    """A clock that others do something at."""
+    """A fake clock that runs actions while a test waits."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -193,8 +193,8 @@ class Time:
             do()
 
 
-def test_without_a_lock_of_the_system_a_name_that_grows_is_respected(tmp_path: Path) -> None:
-    """Where there is no flock, who wants to write watches: a name that goes on growing keeps its archive."""
+def test_object_lock_respects_an_owner_that_renews(tmp_path: Path) -> None:
+    """Without flock a new writer watches the owner's number: while it grows, the archive is busy."""
     storage, time = Folder(str(tmp_path)), Time()
     owner = {"owner": "a", "host": "there", "process": 7, "beat": 0}
     storage.write(WRITER, json.dumps(owner).encode())
@@ -208,8 +208,8 @@ def test_without_a_lock_of_the_system_a_name_that_grows_is_respected(tmp_path: P
         ObjectLock(storage, time.now, time.wait)
 
 
-def test_without_a_lock_of_the_system_a_dead_name_is_replaced_and_notices(tmp_path: Path) -> None:
-    """A name that stands still for long enough is nobody's; who had it and comes back enters nothing."""
+def test_object_lock_is_taken_over_from_a_dead_owner_which_is_fenced(tmp_path: Path) -> None:
+    """An owner that has not renewed for long enough loses the lock; if it continues, its check fails."""
     storage, time = Folder(str(tmp_path)), Time()
     first = ObjectLock(storage, time.now, time.wait)
     first._ended.set()

@@ -1,4 +1,4 @@
-"""An archive held against the log it was made of; no Spark, no broker."""
+"""Comparison of an archive with the log, without Spark and brokers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from spark_kit.toy_archive import archived
 from spark_kit.toy_log import ToyLog, as_batch
 
 from gantry_pipelines.archive.format import ALL
-from gantry_pipelines.archive.reading import read_manifest
+from gantry_pipelines.archive.manifest_reader import read_manifest
 from gantry_pipelines.archive.storage import Folder
 from gantry_pipelines.audit.archive_check import archive_tasks, compare_file
-from gantry_pipelines.audit.model import Finding, Kind
+from gantry_pipelines.audit.model import Finding, FindingKind
 from pyspark_rocketmq.model import Bounds, QueueId, QueueRange
 from pyspark_rocketmq.settings import ReadSettings
 
@@ -25,7 +25,7 @@ READING = ReadSettings(name_servers="127.0.0.1:1")
 
 
 def compared(root: Path, log: ToyLog, wanted: range = range(250), *, number: int = 0) -> list[Finding]:
-    """What is found in one file, beside a log that has this range."""
+    """Compare one file with a log that has these offsets, and return the findings."""
     file = read_manifest(Folder(str(root))).data()[number]
 
     def rows_of(one: QueueRange) -> Iterator[pa.RecordBatch]:
@@ -37,7 +37,7 @@ def compared(root: Path, log: ToyLog, wanted: range = range(250), *, number: int
 
 
 def rewrite(root: Path, change: dict[str, object], at: int) -> None:
-    """Another value in one row of the first file."""
+    """Change values of one row of the first file."""
     path = sorted(root.glob("data/*/*/*.parquet"))[0]
     table = pq.read_table(path, partitioning=None)
     rows = table.to_pylist()
@@ -45,8 +45,8 @@ def rewrite(root: Path, change: dict[str, object], at: int) -> None:
     pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
 
 
-def test_an_archive_that_has_the_logs_messages_has_no_finding(tmp_path: Path) -> None:
-    """Every column of every row is the same."""
+def test_archive_that_equals_the_log_has_no_finding(tmp_path: Path) -> None:
+    """If every column of every row is equal, there is no finding."""
     archived(LOG, tmp_path)
 
     assert [found for number in range(3) for found in compared(tmp_path, LOG, number=number)] == []
@@ -57,17 +57,15 @@ def test_an_archive_that_has_the_logs_messages_has_no_finding(tmp_path: Path) ->
     [({"body": b"another"}, "body"), ({"properties": [("KEYS", "other")]}, "properties"), ({"keys": None}, "keys")],
     ids=["body", "properties", "keys"],
 )
-def test_a_row_that_is_not_the_logs_is_named_with_its_columns(
-    tmp_path: Path, change: dict[str, object], name: str
-) -> None:
-    """One message, one finding."""
+def test_differing_row_is_reported_with_its_columns(tmp_path: Path, change: dict[str, object], name: str) -> None:
+    """A message that differs is one finding, which names the columns."""
     archived(LOG, tmp_path)
     rewrite(tmp_path, change, 7)
 
     [found] = compared(tmp_path, LOG)
 
     assert (found.kind, found.topic, found.queue, found.offset, found.count) == (
-        Kind.ARCHIVE_DIFFERS,
+        FindingKind.ARCHIVE_DIFFERS,
         "orders",
         0,
         7,
@@ -76,19 +74,19 @@ def test_a_row_that_is_not_the_logs_is_named_with_its_columns(
     assert f"other {name} than" in found.detail
 
 
-def test_rows_that_only_one_of_them_has_are_missing_or_extra(tmp_path: Path) -> None:
-    """Neighbours are one finding."""
+def test_rows_of_only_one_side_are_missing_or_extra(tmp_path: Path) -> None:
+    """Rows that only the log or only the archive has are findings; consecutive rows are one finding."""
     archived(LOG, tmp_path)
     rewrite(tmp_path, {"offset": 1_000}, 7)
 
-    assert [(one.kind, one.offset) for one in compared(tmp_path, LOG)] == [(Kind.ARCHIVE_MISSING, 7)]
+    assert [(one.kind, one.offset) for one in compared(tmp_path, LOG)] == [(FindingKind.ARCHIVE_MISSING, 7)]
     archived(LOG, tmp_path / "other")
     extra = compared(tmp_path / "other", LOG, range(90))
-    assert [(one.kind, one.offset, one.count) for one in extra] == [(Kind.ARCHIVE_EXTRA, 90, 10)]
+    assert [(one.kind, one.offset, one.count) for one in extra] == [(FindingKind.ARCHIVE_EXTRA, 90, 10)]
 
 
-def test_a_file_that_cannot_be_read_or_is_not_there_is_a_finding(tmp_path: Path) -> None:
-    """Its range is what is missing."""
+def test_unreadable_or_missing_file_is_a_finding(tmp_path: Path) -> None:
+    """The finding has the range of the file as missing."""
     archived(LOG, tmp_path)
     paths = sorted(tmp_path.glob("data/*/*/*.parquet"))
     paths[0].unlink()
@@ -99,23 +97,23 @@ def test_a_file_that_cannot_be_read_or_is_not_there_is_a_finding(tmp_path: Path)
     bounds = {QUEUE: Bounds(0, 250)}
     tasks, findings, _ = archive_tasks(str(tmp_path), bounds, {"broker-a": ()}, READING)
 
-    assert [one.kind for one in findings] == [Kind.ARCHIVE_MISSING]
+    assert [one.kind for one in findings] == [FindingKind.ARCHIVE_MISSING]
     assert len(tasks) == 2
     assert compared(tmp_path, LOG, number=1) != []
 
 
-def test_what_the_log_has_no_more_or_the_archive_not_yet_is_said_and_is_no_finding(tmp_path: Path) -> None:
-    """Only what both have is compared; an archive beyond the log's end is a finding."""
+def test_expired_and_not_yet_archived_messages_are_notes(tmp_path: Path) -> None:
+    """Only the common range is compared; rows after the log's end are a finding."""
     archived(LOG, tmp_path)
 
     tasks, findings, notes = archive_tasks(str(tmp_path), {QUEUE: Bounds(130, 300)}, {"broker-a": ()}, READING)
     _, beyond, _ = archive_tasks(str(tmp_path), {QUEUE: Bounds(0, 240)}, {"broker-a": ()}, READING)
-    _, gone, said = archive_tasks(str(tmp_path), {}, {}, READING)
+    _, gone, expired_notes = archive_tasks(str(tmp_path), {}, {}, READING)
 
     assert findings == []
     assert [(task.range.begin, task.range.end) for task in tasks] == [(130, 200), (200, 250)]
-    assert any("130 messages are not in the log any more" in note for note in notes)
+    assert any("130 messages are no longer in the log" in note for note in notes)
     assert any("50 messages of its queues are not archived yet" in note for note in notes)
-    assert [(one.kind, one.offset, one.count) for one in beyond] == [(Kind.ARCHIVE_EXTRA, 240, 10)]
+    assert [(one.kind, one.offset, one.count) for one in beyond] == [(FindingKind.ARCHIVE_EXTRA, 240, 10)]
     assert gone == []
-    assert any("250 messages" in note for note in said)
+    assert any("250 messages" in note for note in expired_notes)

@@ -1,4 +1,4 @@
-"""A store's directory, listed while retention deletes in it."""
+"""The copy of a log in a store's directory, also while retention deletes files in it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LATER = Span(SEGMENT_BYTES, 3 * SEGMENT_BYTES)
     ],
 )
 @pytest.mark.parametrize("victim", [0, 1, 2], ids=["first", "middle", "last"])
-def test_a_segment_that_vanishes_before_it_is_opened_counts_as_not_listed(
+def test_segment_deleted_before_it_is_opened_counts_as_not_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: int, read: Callable[[DirectoryCopy], object]
 ) -> None:
     """Retention may delete a file between the listing and the opening: the answer is that of a later listing."""
@@ -56,8 +56,8 @@ def test_a_segment_that_vanishes_before_it_is_opened_counts_as_not_listed(
     assert answer == read(copy)
 
 
-def test_the_last_used_segment_is_found_past_one_that_vanished(tmp_path: Path) -> None:
-    """A file that is gone before its first bytes are read is passed over, as one without records is."""
+def test_last_used_segment_is_found_before_a_deleted_one(tmp_path: Path) -> None:
+    """A file that was deleted before its first bytes are read is skipped, like one without records."""
     (tmp_path / "commitlog").mkdir()
     used = tmp_path / f"{0:020d}"
     used.write_bytes(b"x" * SEGMENT_BYTES)
@@ -66,9 +66,7 @@ def test_the_last_used_segment_is_found_past_one_that_vanished(tmp_path: Path) -
     assert DirectoryCopy(str(tmp_path))._last_used([Segment(0, SEGMENT_BYTES, str(used)), gone]) == 0
 
 
-def test_a_topic_that_vanishes_while_queues_are_listed_hides_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_topic_deleted_during_the_listing_hides_no_other_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic may be deleted between the listing of topics and that of its queues: the others are listed."""
     (tmp_path / "commitlog").mkdir()
     for topic in ("first", "second"):
@@ -87,7 +85,7 @@ def test_a_topic_that_vanishes_while_queues_are_listed_hides_no_other(
 
 @pytest.mark.parametrize("name", ["007", "²", "٣", "2147483648"])
 def test_directories_with_foreign_names_are_no_queues(tmp_path: Path, name: str) -> None:
-    """What the broker itself would not open has no units to be judged, and ends no audit."""
+    """A directory that the broker would not open as a queue is ignored."""
     (tmp_path / "commitlog").mkdir()
     for queue in (name, "7"):
         (tmp_path / "consumequeue" / "orders" / queue).mkdir(parents=True)
@@ -95,27 +93,27 @@ def test_directories_with_foreign_names_are_no_queues(tmp_path: Path, name: str)
     assert DirectoryCopy(str(tmp_path)).queues() == [("orders", 7)]
 
 
-def test_a_directory_is_no_segment(tmp_path: Path) -> None:
-    """A directory with a name of twenty digits makes the log no longer."""
+def test_directory_is_no_segment(tmp_path: Path) -> None:
+    """A directory with a name of twenty digits does not extend the log."""
     (tmp_path / "commitlog" / f"{0:020d}").mkdir(parents=True)
 
     assert DirectoryCopy(str(tmp_path)).state().span == Span(0, 0)
 
 
-def test_the_newer_copy_of_the_identity_says_where_seals_are_demanded(tmp_path: Path) -> None:
-    """A `store.json` that was rolled back calls others' records ours; a start would use its twin, too."""
+def test_newer_copy_of_the_identity_determines_where_seals_are_required(tmp_path: Path) -> None:
+    """If `store.json` is older than its backup, the backup's epochs are used, as at a broker's start."""
     (tmp_path / "commitlog").mkdir()
     older = StoreIdentity("0" * 32, 3, [Epoch(1, 0)])
     newer = StoreIdentity("0" * 32, 4, [Epoch(1, 0), Epoch(2, 100, is_ours=False), Epoch(3, 200)])
     (tmp_path / "store.json").write_bytes(encode_sealed(older))
     (tmp_path / "store.json.bak").write_bytes(encode_sealed(newer))
 
-    assert DirectoryCopy(str(tmp_path)).state().ours == (Span(0, 100), Span(200, OFFSET_MAX))
+    assert DirectoryCopy(str(tmp_path)).state().sealed_spans == (Span(0, 100), Span(200, OFFSET_MAX))
 
 
 @pytest.mark.parametrize("form", ["%08x", "0x%08x", "%08X"])
-def test_a_recovery_point_counts_only_if_it_proves_itself_whole(tmp_path: Path, form: str) -> None:
-    """A CRC in another form than it is written in is a damaged one."""
+def test_recovery_point_is_used_only_with_a_valid_checksum(tmp_path: Path, form: str) -> None:
+    """A CRC in another format than the written one is invalid."""
     (tmp_path / "commitlog").mkdir()
     body = next(one for one in (b'{"through":%d}' % number for number in range(1, 100)) if crc32(one) >> 28 > 9)
     (tmp_path / "recovery-point.json").write_bytes((form % crc32(body)).encode() + b"\n" + body)
@@ -134,10 +132,10 @@ def test_a_recovery_point_counts_only_if_it_proves_itself_whole(tmp_path: Path, 
         ({"through": 40, "format": 2}, 0),
     ],
 )
-def test_audit_believes_the_recovery_points_that_a_start_believes(
+def test_audit_accepts_the_recovery_points_that_a_start_accepts(
     tmp_path: Path, document: dict[str, object], end: int
 ) -> None:
-    """A point of another store, or of a format from the future, says nothing about this log."""
+    """A recovery point of another store, or of an unknown format, proves nothing about this log."""
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "abort").touch()
     (tmp_path / "store.json").write_bytes(encode_sealed(StoreIdentity("0" * 32, 1, [Epoch(1, 0)])))

@@ -1,4 +1,4 @@
-"""A copy of a log behind a sidecar: which answers are asked for again, which are holes, and which end the audit."""
+"""The copy of a log behind a sidecar: which requests are retried, which are holes, and which end the audit."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def copy_at(sidecar: ScriptedSidecar) -> SidecarCopy:
     return SidecarCopy(sidecar.url, SidecarAccess((("*", "secret-token"),), patience_ms=10_000))
 
 
-def test_answer_that_breaks_off_is_asked_for_again() -> None:
-    """Half a document says nothing about a log; the token is shown with each request."""
+def test_truncated_answer_is_requested_again() -> None:
+    """A truncated document is requested again; each request has the token."""
     with ScriptedSidecar((200, {"Content-Length": "99"}, b'{"begin": 0'), LOG) as sidecar:
         copy = copy_at(sidecar)
 
         assert copy.state().span == Span(0, 500)
-        assert [headers["authorization"] for _, headers in sidecar.asked] == ["Bearer secret-token"] * 2
+        assert [headers["authorization"] for _, headers in sidecar.requests] == ["Bearer secret-token"] * 2
         copy.close()
 
 
-def test_range_that_cannot_be_read_is_a_hole() -> None:
-    """The sidecar answers, so what it cannot read is not there; what it can read before it is kept."""
+def test_unreadable_range_is_a_hole() -> None:
+    """A range that an available sidecar cannot read is a hole; the readable bytes before it are kept."""
     with ScriptedSidecar(LOG, (206, {}, b"x" * 60), UNREADABLE, LOG) as sidecar:
         copy = copy_at(sidecar)
         copy.state()
@@ -41,11 +41,11 @@ def test_range_that_cannot_be_read_is_a_hole() -> None:
         copy.close()
 
     assert (found.data, found.holes) == (b"x" * 60 + bytes(40), (Span(160, 200),))
-    assert [headers.get("range") for _, headers in sidecar.asked[1:3]] == ["bytes=100-199", "bytes=160-199"]
+    assert [headers.get("range") for _, headers in sidecar.requests[1:3]] == ["bytes=100-199", "bytes=160-199"]
 
 
-def test_range_that_has_expired_is_no_finding() -> None:
-    """Retention has taken it: the next audit begins behind it."""
+def test_expired_range_is_no_finding() -> None:
+    """A range that retention has deleted raises Expired: the next audit begins after it."""
     with ScriptedSidecar(LOG, (410, {}, b'{"reason": "gone"}')) as sidecar:
         copy = copy_at(sidecar)
         copy.state()
@@ -54,22 +54,22 @@ def test_range_that_has_expired_is_no_finding() -> None:
         copy.close()
 
 
-def test_units_are_asked_for_by_the_quoted_name_of_their_topic() -> None:
-    """A topic may have a percent sign; units that are not shown are zeros."""
+def test_units_are_requested_by_the_encoded_topic_name() -> None:
+    """A topic may contain a percent sign; units that the sidecar does not return are zeros."""
     with ScriptedSidecar((200, {}, b"u" * 20), (416, {}, b"{}")) as sidecar:
         copy = copy_at(sidecar)
         found = copy.units("%RETRY%readers", 3, 7, 2)
         copy.close()
 
     assert found == b"u" * 20 + bytes(20)
-    assert [path for path, _ in sidecar.asked] == [
+    assert [path for path, _ in sidecar.requests] == [
         "/v1/log/queues/%25RETRY%25readers/3/units?from=7&count=2",
         "/v1/log/queues/%25RETRY%25readers/3/units?from=8&count=1",
     ]
 
 
-def test_sidecar_that_does_not_answer_ends_the_audit() -> None:
-    """With its address, when patience has ended."""
+def test_unavailable_sidecar_ends_the_audit() -> None:
+    """After the timeout the error has the address of the sidecar."""
     (port,) = free_ports(1)
     copy = SidecarCopy(f"http://127.0.0.1:{port}", SidecarAccess(patience_ms=0))
 

@@ -1,4 +1,4 @@
-"""What a check of a migration says, from what two clusters say of themselves; pure."""
+"""The comparison of a source and a target cluster by their topics, bounds and group offsets; pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ import pytest
 
 from gantry_pipelines.config import config_of
 from gantry_pipelines.errors import ConfigError
-from gantry_pipelines.migrate_check.comparing import CheckResult, Kind, of_content, of_groups, of_match, of_topics
-from gantry_pipelines.migrate_check.facts import ClusterFacts, Pair, match
+from gantry_pipelines.migrate_check.comparing import (
+    CheckResult,
+    DifferenceKind,
+    compare_groups,
+    compare_queues,
+    compare_topics,
+    content_differences,
+)
+from gantry_pipelines.migrate_check.facts import ClusterFacts, QueuePair, match_queues
 from gantry_pipelines.migrate_check.job import MigrateCheckJob, MigrateCheckSpec, ranges_of
 from pyspark_rocketmq.model import Bounds, QueueId
 
@@ -21,68 +28,71 @@ def cluster(bounds: Mapping[QueueId, tuple[int, int]], **groups: Mapping[QueueId
     return ClusterFacts({queue: Bounds(*one) for queue, one in bounds.items()}, groups)
 
 
-THEIRS = cluster({A: (0, 10), B: (5, 20)}, readers={A: 10, B: 12})
-OURS = cluster({MINE: (0, 10), MINE_TOO: (5, 20)}, readers={MINE: 10, MINE_TOO: 12})
+SOURCE = cluster({A: (0, 10), B: (5, 20)}, readers={A: 10, B: 12})
+TARGET = cluster({MINE: (0, 10), MINE_TOO: (5, 20)}, readers={MINE: 10, MINE_TOO: 12})
 
 
-def kinds(theirs: ClusterFacts, ours: ClusterFacts, *, is_over: bool = False) -> list[tuple[Kind, bool]]:
-    """What is said of two clusters without their contents."""
-    matches = [match(topic, theirs, ours) for topic in sorted(theirs.topics.keys() & ours.topics.keys())]
-    found = [*of_topics(theirs, ours, is_over=is_over)]
+def kinds(source: ClusterFacts, target: ClusterFacts, *, is_over: bool = False) -> list[tuple[DifferenceKind, bool]]:
+    """Return the kinds of the differences between two clusters, without contents."""
+    matches = [match_queues(topic, source, target) for topic in sorted(source.topics.keys() & target.topics.keys())]
+    found = [*compare_topics(source, target, is_over=is_over)]
     for one in matches:
-        found += of_match(one, theirs, ours, is_over=is_over)
-    found += of_groups(matches, theirs, ours, is_over=is_over)
+        found += compare_queues(one, source, target, is_over=is_over)
+    found += compare_groups(matches, source, target, is_over=is_over)
     return [(one.kind, one.is_note) for one in found]
 
 
-def test_clusters_that_have_the_same_have_no_difference() -> None:
-    """Brokers may be called otherwise, as long as their queues correspond."""
-    assert kinds(THEIRS, OURS) == []
-    assert match("orders", THEIRS, OURS).pairs == (Pair(A, MINE, 0, 10), Pair(B, MINE_TOO, 5, 20))
+def test_equal_clusters_have_no_difference() -> None:
+    """Brokers may have other names if their queues can be paired."""
+    assert kinds(SOURCE, TARGET) == []
+    assert match_queues("orders", SOURCE, TARGET).pairs == (QueuePair(A, MINE, 0, 10), QueuePair(B, MINE_TOO, 5, 20))
 
 
 @pytest.mark.parametrize(
-    ("ours", "expected", "is_over"),
+    ("target", "expected", "is_over"),
     [
-        (cluster({}), [(Kind.TOPIC_MISSING, False)], True),
-        (cluster({MINE: (0, 9), MINE_TOO: (5, 20)}, readers={MINE: 10, MINE_TOO: 12}), [(Kind.FEWER, False)], True),
-        (cluster({MINE: (0, 11), MINE_TOO: (5, 20)}, readers={MINE: 10, MINE_TOO: 12}), [(Kind.MORE, False)], False),
+        (cluster({}), [(DifferenceKind.TOPIC_MISSING, False)], True),
+        (cluster({MINE: (0, 9), MINE_TOO: (5, 20)}, readers={MINE: 10, MINE_TOO: 12}),
+         [(DifferenceKind.FEWER, False)], True),
+        (cluster({MINE: (0, 11), MINE_TOO: (5, 20)}, readers={MINE: 10, MINE_TOO: 12}),
+         [(DifferenceKind.MORE, False)], False),
         (cluster({MINE: (0, 11), MINE_TOO: (5, 20)}, readers={MINE: 11, MINE_TOO: 12}),
-         [(Kind.MORE, True), (Kind.GROUP_AHEAD, True)], True),
-        (cluster({MINE: (3, 10), MINE_TOO: (5, 20)}, readers={MINE: 10, MINE_TOO: 12}), [(Kind.EXPIRED, False)], True),
+         [(DifferenceKind.MORE, True), (DifferenceKind.GROUP_AHEAD, True)], True),
+        (cluster({MINE: (3, 10), MINE_TOO: (5, 20)}, readers={MINE: 10, MINE_TOO: 12}),
+         [(DifferenceKind.EXPIRED, False)], True),
         (cluster({MINE: (0, 10), MINE_TOO: (5, 20)}, readers={MINE: 10, MINE_TOO: 11}),
-         [(Kind.GROUP_BEHIND, False)], True),
-        (cluster({MINE: (0, 10), MINE_TOO: (5, 20)}), [(Kind.GROUP_BEHIND, False)] * 2, True),
+         [(DifferenceKind.GROUP_BEHIND, False)], True),
+        (cluster({MINE: (0, 10), MINE_TOO: (5, 20)}), [(DifferenceKind.GROUP_BEHIND, False)] * 2, True),
         (cluster({MINE: (0, 10), MINE_TOO: (5, 20)}, readers={MINE: 10, MINE_TOO: 13}),
-         [(Kind.GROUP_AHEAD, False)], False),
+         [(DifferenceKind.GROUP_AHEAD, False)], False),
     ],
     ids=["no topic", "fewer", "more before", "more after", "expired", "behind", "no offsets", "ahead"],
 )  # fmt: skip
-def test_each_difference_is_said_and_what_a_switch_brings_is_a_note(
-    ours: ClusterFacts, expected: list[tuple[Kind, bool]], is_over: bool
+def test_each_difference_is_reported_and_progress_after_the_switch_is_a_note(
+    target: ClusterFacts, expected: list[tuple[DifferenceKind, bool]], is_over: bool
 ) -> None:
-    """Less than theirs is a finding at any time; more of it only before the switch."""
-    assert kinds(THEIRS, ours, is_over=is_over) == expected
+    """Fewer messages than in the source are a finding at any time; more messages only before the switch."""
+    assert kinds(SOURCE, target, is_over=is_over) == expected
 
 
-def test_a_topic_whose_queues_do_not_correspond_is_compared_as_a_whole() -> None:
-    """Other numbers of queues are a finding, and then groups are compared by what they have left to read."""
-    ours = cluster({MINE: (0, 25)}, readers={MINE: 17})
+def test_topic_with_unpaired_queues_is_compared_as_a_whole() -> None:
+    """Other numbers of queues are a finding; groups are then compared by their remaining messages."""
+    target = cluster({MINE: (0, 25)}, readers={MINE: 17})
     behind = cluster({MINE: (0, 25)}, readers={MINE: 9})
 
-    assert match("orders", THEIRS, ours).is_whole
-    assert kinds(THEIRS, ours) == [(Kind.QUEUES, False)]
-    assert kinds(THEIRS, behind) == [(Kind.QUEUES, False), (Kind.GROUP_BEHIND, False)]
-    assert ranges_of((), THEIRS, frozenset({"orders"})) == {A: (0, 10), B: (5, 20)}
+    assert match_queues("orders", SOURCE, target).is_whole
+    assert kinds(SOURCE, target) == [(DifferenceKind.QUEUES, False)]
+    assert kinds(SOURCE, behind) == [(DifferenceKind.QUEUES, False), (DifferenceKind.GROUP_BEHIND, False)]
+    assert ranges_of((), SOURCE, frozenset({"orders"})) == {A: (0, 10), B: (5, 20)}
 
 
-def test_contents_that_differ_are_named_by_queue_and_offsets() -> None:
-    """As exactly as they were compared."""
+def test_differing_contents_are_reported_by_queue_and_offsets() -> None:
+    """The difference has the queue and the slice of offsets, or only the topic if that was compared as a whole."""
     rows = [
-        {"topic": "orders", "broker": "new", "queue": 1, "slice": 20_000, "theirs": 3, "ours": 3},
-        {"topic": "mail", "broker": "*", "queue": -1, "slice": -1, "theirs": 9, "ours": 8},
+        {"topic": "orders", "broker": "new", "queue": 1, "slice": 20_000, "source": 3, "target": 3},
+        {"topic": "mail", "broker": "*", "queue": -1, "slice": -1, "source": 9, "target": 8},
     ]
-    mail, orders = of_content(rows)
+    mail, orders = content_differences(rows)
 
     assert (mail.what, orders.what) == ("mail", "orders/new/1")
     assert "[20000, 30000)" in orders.text
@@ -91,7 +101,7 @@ def test_contents_that_differ_are_named_by_queue_and_offsets() -> None:
     assert result.document()["byKind"] == {"content": 2}
 
 
-def test_a_check_without_a_source_is_refused() -> None:
-    """There is nothing to compare with."""
+def test_check_without_a_source_is_refused() -> None:
+    """A configuration without the source's name servers is invalid."""
     with pytest.raises(ConfigError, match=r"source\.nameServers"):
         MigrateCheckJob().parse(config_of({"nameServers": ["127.0.0.1:9876"]}, MigrateCheckSpec))

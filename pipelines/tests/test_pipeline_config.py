@@ -1,4 +1,4 @@
-"""What a configuration may say, and what is said about one that cannot be used."""
+"""Parsing of configurations, and the errors for invalid ones."""
 
 import re
 from pathlib import Path
@@ -12,13 +12,13 @@ from gantry_pipelines.engine import EXECUTOR_ARGUMENTS, EXECUTOR_MAIN, executor_
 from gantry_pipelines.errors import ConfigError
 from gantry_pipelines.source_options import (
     connection_options,
-    fitting_name,
     limit_options,
+    matching_url_prefix,
     read_settings,
     start_options,
     topics_pattern,
 )
-from gantry_spec.manifest.reading import plain
+from gantry_spec.manifest.reading import plain_values
 from gantry_spec.pipelines.kinds import PIPELINE_KINDS, ArchiveSpec, AuditSpec, PipelineKind
 from gantry_spec.pipelines.parts import EngineMode
 from pyspark_rocketmq.options import CONNECTION_OPTIONS, READ_OPTIONS
@@ -41,7 +41,7 @@ def read(text: str, *settings: str) -> PipelineConfig[ArchiveSpec]:
 
 
 def test_resource_and_its_spec_alone_are_the_same_configuration() -> None:
-    """A manifest for Kubernetes is run here as it is, and so is what stands below its spec."""
+    """A Kubernetes manifest is a valid configuration, and so is only its spec."""
     whole = read(RESOURCE)
     assert whole == read("\n".join(line[2:] for line in RESOURCE.splitlines() if line.startswith("  ")))
     assert whole.spec.limits.max_bytes_per_trigger == 256 << 20
@@ -49,8 +49,8 @@ def test_resource_and_its_spec_alone_are_the_same_configuration() -> None:
     assert (whole.spec.engine.mode, whole.spec.engine.executor.instances) == (EngineMode.KUBERNETES, 3)
 
 
-def test_what_is_set_by_hand_stands_over_the_file() -> None:
-    """`--set a.b=value` changes one field, leaves its neighbours, and makes what is not there."""
+def test_set_option_overrides_the_file() -> None:
+    """`--set a.b=value` changes one field, keeps the others, and creates missing parents."""
     config = read(RESOURCE, "engine.mode=local", "here.nameServers=[127.0.0.1:9876]", "topics.include=[a, b]")
     assert config.spec.engine.mode is EngineMode.LOCAL
     assert config.spec.engine.executor.instances == 3
@@ -62,59 +62,61 @@ def test_what_is_set_by_hand_stands_over_the_file() -> None:
 @pytest.mark.parametrize(
     ("text", "settings", "words"),
     [
-        ("topics: {includes: [a]}", (), "topics.includes: no such field; did you mean include?"),
-        ("nope: 1", (), "nope: no such field"),
-        ("trigger: fast", (), "trigger: 'fast' is no time"),
+        ("topics: {includes: [a]}", (), "topics.includes: unknown field; did you mean include?"),
+        ("nope: 1", (), "nope: unknown field"),
+        ("trigger: fast", (), "trigger: 'fast' is not a duration"),
         ("limits: {maxRowsPerTrigger: 0}", (), "limits.maxRowsPerTrigger: expected int >= 1"),
         ("engine: {mode: yarn}", (), "engine.mode: invalid enum value 'yarn'"),
         ("suspend: yes", (), "suspend: expected bool, got str"),
         ("start: tomorrow", (), "start: expected str matching"),
-        ("trigger: 1s\ntrigger: 2s", (), "trigger: comes twice"),
+        ("trigger: 1s\ntrigger: 2s", (), "trigger: duplicate key"),
         ("a: &x 1\nb: *x", (), "anchors and aliases"),
-        ("[1]", (), "it is no mapping"),
-        ("kind: LogAudit\nspec: {}", (), "kind: it is 'LogAudit', and TopicArchive is read here"),
-        ("", ("trigger",), "--set trigger: write it like"),
-        ("trigger: 1s", ("trigger.x=1",), "trigger is no mapping"),
+        ("[1]", (), "not a mapping"),
+        ("kind: LogAudit\nspec: {}", (), "kind: 'LogAudit' is not supported, expected TopicArchive"),
+        ("", ("trigger",), "--set trigger: expected FIELD=VALUE"),
+        ("trigger: 1s", ("trigger.x=1",), "trigger is not a mapping"),
         ("--- \na: 1\n---\nb: 1\n", (), "2 documents"),
-        ("{", (), "it is no YAML"),
+        ("{", (), "invalid YAML"),
     ],
 )
-def test_whatever_cannot_be_meant_is_named_with_its_field(text: str, settings: tuple[str, ...], words: str) -> None:
-    """A wrong field is refused by its path, never taken for a default."""
+def test_invalid_field_is_named_by_its_path(text: str, settings: tuple[str, ...], words: str) -> None:
+    """An invalid field is refused with its path, never replaced by a default."""
     with pytest.raises(ConfigError) as refused:
         read(text, *settings)
     assert words in str(refused.value)
 
 
 def test_all_unknown_fields_are_named_at_once() -> None:
-    """Whoever mends a file mends it once."""
+    """All problems are reported together, so that a file has to be corrected only once."""
     with pytest.raises(ConfigError) as refused:
         read("nope: 1\ntopics: {of: [a]}\nhere: {where: b}")
     assert [problem.split(":")[0] for problem in refused.value.problems] == ["nope", "topics.of", "here.where"]
 
 
 @pytest.mark.parametrize("kind", PIPELINE_KINDS, ids=[kind.name for kind in PIPELINE_KINDS])
-def test_what_the_operator_writes_is_read(kind: PipelineKind) -> None:
-    """A spec as the operator hands it to its pods is read as what it was."""
-    assert config_of(plain(kind.spec()), kind.spec) == PipelineConfig(kind.spec())
+def test_spec_written_by_the_operator_is_parsed_unchanged(kind: PipelineKind) -> None:
+    """A spec that the operator encodes for its pods is decoded to an equal one."""
+    assert config_of(plain_values(kind.spec()), kind.spec) == PipelineConfig(kind.spec())
 
 
 @pytest.mark.parametrize(("settings", "is_continuous"), [((), True), (("here.once=true",), False)])
-def test_archive_without_schedule_goes_on_unless_told_otherwise(settings: tuple[str, ...], is_continuous: bool) -> None:
-    """No schedule means for ever, and `--once` means now."""
+def test_archive_without_schedule_is_continuous_unless_once_is_set(
+    settings: tuple[str, ...], is_continuous: bool
+) -> None:
+    """Without a schedule the job runs continuously, except with `--once`."""
     assert read("", *settings).is_continuous is is_continuous
     assert not read("schedule: '*/10 * * * *'").is_continuous
 
 
-def test_defaults_of_one_configuration_are_not_anothers() -> None:
-    """Lists that are defaults belong to one configuration each."""
+def test_configurations_do_not_share_default_lists() -> None:
+    """A change of one configuration's default list does not affect another configuration."""
     one: Any = read_config("", AuditSpec, "LogAudit")
     one.spec.checks.clear()
     assert read_config("", AuditSpec, "LogAudit").spec.checks
 
 
-def test_a_configuration_says_what_spark_is_told(tmp_path: Path) -> None:
-    """Every option is one that the source knows, and says what the field says; the catalog is told the same."""
+def test_configuration_is_converted_to_options_of_the_source(tmp_path: Path) -> None:
+    """Every option is known to the source and has the field's value; the catalog gets the same settings."""
     (tmp_path / "token").write_text("# readers\nspark:the-token-of-spark\nother:another-token-here\n")
     (tmp_path / "account").write_text("accessKey: archiver\nsecretKey: a-secret-key\n")
     text = "limits: {maxRowsPerTrigger: 7, maxBytesPerTrigger: 1Mi}\nreadFrom: slave"
@@ -133,18 +135,18 @@ def test_a_configuration_says_what_spark_is_told(tmp_path: Path) -> None:
     assert (settings.tls.ca, settings.tls.is_host_checked) == ("/ca", False)
 
 
-def test_longest_name_that_fits_a_sidecar_says_its_token() -> None:
-    """A beginning of the URL goes before `*`, and a longer one before a shorter one."""
+def test_longest_url_prefix_selects_the_token_of_a_sidecar() -> None:
+    """A prefix of the URL has precedence over `*`, and a longer prefix over a shorter one."""
     names = ("*", "https://a", "https://a:1/x")
 
-    assert [fitting_name(url, names) for url in ("https://a:1/x/y", "https://a:1", "http://b")] == [
+    assert [matching_url_prefix(url, names) for url in ("https://a:1/x/y", "https://a:1", "http://b")] == [
         "https://a:1/x", "https://a", "*"
     ]  # fmt: skip
-    assert fitting_name("http://b", names[1:]) == ""
+    assert matching_url_prefix("http://b", names[1:]) == ""
 
 
-def test_restore_names_a_file_that_cannot_be_read() -> None:
-    """Before anything is started, as every job does."""
+def test_restore_names_an_unreadable_file() -> None:
+    """An unreadable credentials file is reported by the parser, before anything is started."""
     settings = ("here.nameServers=['127.0.0.1:9876']", "here.destination=/archive", "here.accessFile=/nowhere/account")
     config = read_config("restore: {topics: {orders: again}}", RestoreSpec, "TopicArchive", settings)
 
@@ -156,8 +158,8 @@ def test_restore_names_a_file_that_cannot_be_read() -> None:
     ("topic", "is_wanted"),
     [("orders", True), ("orders.eu", True), ("myorders", False), ("orders-test", False), ("%RETRY%orders", False)],
 )
-def test_topics_fit_a_pattern_as_a_whole(topic: str, is_wanted: bool) -> None:
-    """Included by one, and excluded by none."""
+def test_topic_patterns_match_whole_names(topic: str, is_wanted: bool) -> None:
+    """A topic is selected if one include matches its whole name, and no exclude does."""
     topics = read("topics: {include: ['orders.*', '%RETRY%.*'], exclude: ['.*-test', '%RETRY%.*']}").spec.topics
     assert (re.fullmatch(topics_pattern(topics), topic) is not None) is is_wanted
 
@@ -165,46 +167,46 @@ def test_topics_fit_a_pattern_as_a_whole(topic: str, is_wanted: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("topics: {include: ['(']}", "topics.include: '(' is no regular expression"),
-        ("topics: {include: []}", "topics.include: no topic is wanted"),
+        ("topics: {include: ['(']}", "topics.include: '(' is not a regular expression"),
+        ("topics: {include: []}", "topics.include: empty"),
     ],
 )
-def test_patterns_that_are_none_are_named(text: str, words: str) -> None:
-    """Before Spark is started."""
+def test_invalid_topic_patterns_are_refused(text: str, words: str) -> None:
+    """An invalid or empty pattern is refused before Spark is started."""
     with pytest.raises(ConfigError) as refused:
         topics_pattern(read(text).spec.topics)
     assert words in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["brokerGroups: [prod]", ""])
-def test_whoever_names_nobody_is_told_what_to_say(text: str) -> None:
-    """A group is known to its cluster only; on a laptop name servers are."""
+def test_missing_name_servers_are_reported_with_a_remedy(text: str) -> None:
+    """A broker group can only be resolved in a cluster; elsewhere name servers are required."""
     with pytest.raises(ConfigError, match=r"here\.nameServers, or -n"):
         read_settings(read(text))
 
 
-def test_memory_and_executors_are_what_the_fields_say() -> None:
-    """A person's own settings go before defaults, and what the operator says before everything."""
+def test_memory_and_executors_follow_the_fields() -> None:
+    """`sparkConf` overrides defaults, and the operator's settings override everything."""
     pod = {"POD_NAME": "orders-archive-0"}
     own = (
         'engine: {mode: kubernetes, sparkConf: {"spark.sql.shuffle.partitions": "9"}, executor: {heap: 2Gi, cores: 3}}'
     )
-    said = "here.sparkConf={spark.master: 'k8s://https://x', spark.kubernetes.namespace: shop}"
-    found = spark_conf(read(own, said), pod)
+    override = "here.sparkConf={spark.master: 'k8s://https://x', spark.kubernetes.namespace: shop}"
+    found = spark_conf(read(own, override), pod)
 
     assert (found["spark.master"], found["spark.kubernetes.driver.pod.name"]) == ("k8s://https://x", "orders-archive-0")
     assert (found["spark.executor.memory"], found["spark.executor.cores"]) == ("2048m", "3")
     assert (found["spark.executor.instances"], found["spark.driver.memory"]) == ("2", "1024m")
     assert found["spark.sql.shuffle.partitions"] == "9"
     prefix, _, life = found["spark.kubernetes.executor.podNamePrefix"].rpartition("-")
-    assert prefix == "orders-archive-0" and life, "another driver in this pod finds its own names free"
+    assert prefix == "orders-archive-0" and life, "another driver in this pod uses other pod names"
     assert "spark.executor.memory" not in spark_conf(read("engine: {cores: 2}"), {})
-    with pytest.raises(ConfigError, match=r"engine\.mode: kubernetes runs in a pod"):
+    with pytest.raises(ConfigError, match=r"engine\.mode: kubernetes runs only in a pod"):
         spark_conf(read(own), {})
 
 
-def test_an_executor_is_started_with_what_its_driver_says() -> None:
-    """In the order of the driver's options; a variable that is missing is named, never guessed."""
+def test_executor_is_started_with_the_variables_of_its_driver() -> None:
+    """Java options keep the driver's order; a missing variable is an error that names it."""
     given = {name: name.lower() for name in EXECUTOR_ARGUMENTS.values()}
     given |= {"SPARK_EXECUTOR_MEMORY": "1g", "SPARK_JAVA_OPT_10": "-Dlate", "SPARK_JAVA_OPT_9": "-Dearly"}
     command = executor_command(given, "java", "/spark")

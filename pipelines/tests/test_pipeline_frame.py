@@ -1,4 +1,4 @@
-"""The frame around a job: what it says, how it is asked to end, and with which code it ends."""
+"""The frame of a job: its reports, its stop request, and its exit codes."""
 
 import io
 import json
@@ -20,11 +20,17 @@ from gantry_pipelines import job as jobs
 from gantry_pipelines.__main__ import main
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.errors import JobError
-from gantry_pipelines.job import Entry, Job
+from gantry_pipelines.job import Job, JobEntry
 from gantry_pipelines.outcome import Outcome, QueueProgress
-from gantry_pipelines.reporting import LAST_WORDS_BYTES_MAX, Form, Output, Reporter, last_words
-from gantry_pipelines.status_page import CONNECTIONS_MAX, serving
-from gantry_pipelines.stopping import Stop
+from gantry_pipelines.reporting import (
+    TERMINATION_MESSAGE_BYTES_MAX,
+    Output,
+    OutputFormat,
+    Reporter,
+    termination_message,
+)
+from gantry_pipelines.status_page import CONNECTIONS_MAX, serve_status_page
+from gantry_pipelines.stop_request import StopRequest
 from gantry_spec.pipelines.kinds import ARCHIVE, ArchiveSpec
 from pyspark_rocketmq.errors import LogForked
 
@@ -33,7 +39,7 @@ run_now: Any = None
 
 
 class PlayedJob(Job[ArchiveSpec, PipelineConfig[ArchiveSpec]]):
-    """Does what the test says."""
+    """A job whose run is the function `run_now` of the test."""
 
     name = "archive"
     spec_type = ArchiveSpec
@@ -49,11 +55,11 @@ class PlayedJob(Job[ArchiveSpec, PipelineConfig[ArchiveSpec]]):
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Have `archive` do what is handed over, and give its exit code."""
+    """Return a function that runs the job `archive` with an action, and returns its exit code."""
     module: Any = ModuleType("played_job")
     module.PlayedJob = PlayedJob
     monkeypatch.setitem(sys.modules, "played_job", module)
-    monkeypatch.setitem(jobs.JOBS, "archive", Entry("played_job", "PlayedJob", ARCHIVE.name, "played"))
+    monkeypatch.setitem(jobs.JOBS, "archive", JobEntry("played_job", "PlayedJob", ARCHIVE.name, "played"))
 
     def play(action: Any, *arguments: str) -> int:
         monkeypatch.setattr(sys.modules[__name__], "run_now", action)
@@ -65,9 +71,9 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Any:
     return play
 
 
-def output(form: Form = Form.TEXT, **others: Any) -> tuple[Output, io.StringIO, io.StringIO]:
+def output(output_format: OutputFormat = OutputFormat.TEXT, **others: Any) -> tuple[Output, io.StringIO, io.StringIO]:
     lines, result = io.StringIO(), io.StringIO()
-    return Output(form=form, lines=lines, result=result, **others), lines, result
+    return Output(output_format=output_format, lines=lines, result=result, **others), lines, result
 
 
 def raising(error: BaseException) -> Any:
@@ -77,8 +83,8 @@ def raising(error: BaseException) -> Any:
     return run
 
 
-def test_run_that_is_done_ends_with_0_and_says_its_result(played: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """The result of a run that is done is on standard output, and its code is 0."""
+def test_completed_run_prints_its_result_and_exits_with_0(played: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The result of a completed run is on standard output, and its exit code is 0."""
     assert played(lambda *_: Outcome(text="10 messages archived")) == 0
     assert capsys.readouterr().out == "10 messages archived\n"
 
@@ -91,49 +97,49 @@ def test_run_that_is_done_ends_with_0_and_says_its_result(played: Any, capsys: p
         (SystemExit("Spark needs Java 17"), 1, "gantry: Spark needs Java 17\n"),
     ],
 )
-def test_failure_is_one_line_and_a_code(
+def test_failure_is_one_line_and_an_exit_code(
     played: Any, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, words: str
 ) -> None:
-    """Whoever has to act reads one line, never a traceback."""
+    """A failure is reported as one line with a remedy, never as a traceback."""
     assert played(raising(error)) == code
     assert capsys.readouterr() == ("", words)
 
 
-def test_configuration_that_cannot_be_used_ends_with_2(played: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is started with a configuration that is wrong, and each problem is a line."""
+def test_invalid_configuration_exits_with_2(played: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is started with an invalid configuration, and each problem is a line."""
     assert played(raising(AssertionError("it ran")), "--set", "nope=1", "--set", "topics.of=2") == 2
     assert [line.split(":")[1] for line in capsys.readouterr().err.splitlines()] == [" nope", " topics.of"]
 
 
-def test_configuration_is_only_looked_at_with_check(played: Any) -> None:
-    """`--check` runs nothing."""
+def test_option_check_only_validates_the_configuration(played: Any) -> None:
+    """With `--check` the job is not run."""
     assert played(raising(AssertionError("it ran")), "--check") == 0
 
 
-def test_job_that_is_not_there_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A job whose module is missing is named; it is no traceback of an import."""
-    entry = Entry("gantry_pipelines.nowhere.job", "NoJob", ARCHIVE.name, "nothing")
+def test_missing_job_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A job whose module is missing is reported by name, without a traceback of the import."""
+    entry = JobEntry("gantry_pipelines.nowhere.job", "NoJob", ARCHIVE.name, "nothing")
     monkeypatch.setitem(jobs.JOBS, "archive", entry)
     with pytest.raises(SystemExit) as ended:
         main(["archive"])
     assert ended.value.code == 1
-    assert capsys.readouterr().err == "gantry: the job archive is not part of this copy\n"
+    assert capsys.readouterr().err == "gantry: the job archive is not part of this installation\n"
 
 
-def test_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that is there and misses a package names the package and what to install."""
-    monkeypatch.setitem(jobs.JOBS, "archive", Entry("played_job", "PlayedJob", ARCHIVE.name, "played"))
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that needs a missing package reports the package and the command to install it."""
+    monkeypatch.setitem(jobs.JOBS, "archive", JobEntry("played_job", "PlayedJob", ARCHIVE.name, "played"))
 
     def missing(_: str) -> ModuleType:
         raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
 
     monkeypatch.setattr("importlib.import_module", missing)
     with pytest.raises(JobError, match=r"needs the package pyspark.*pip install 'gantry-mq\[spark\]'"):
-        jobs.job_named("archive")
+        jobs.load_job("archive")
 
 
-def test_name_servers_that_were_typed_are_used_where_the_file_has_none(played: Any, tmp_path: Path) -> None:
-    """`-n` is what a machine has to say; a file that names servers is right about its own."""
+def test_typed_name_servers_are_used_if_the_file_has_none(played: Any, tmp_path: Path) -> None:
+    """`-n` applies if the configuration has no name servers; those of the file have precedence."""
     seen: list[tuple[str, ...]] = []
 
     def run(config: PipelineConfig[ArchiveSpec], _: Reporter) -> Outcome:
@@ -148,20 +154,20 @@ def test_name_servers_that_were_typed_are_used_where_the_file_has_none(played: A
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_lets_the_job_end_by_itself(played: Any, number: signal.Signals) -> None:
-    """The first Ctrl-C or SIGTERM is told to the job, in a thread in which it may call anything."""
-    told = threading.Event()
+def test_first_signal_requests_a_stop(played: Any, number: signal.Signals) -> None:
+    """The first Ctrl-C or SIGTERM calls the job's callbacks, in a thread that may call any function."""
+    stopped = threading.Event()
     threads: list[str] = []
 
     def run(_: object, reporter: Reporter) -> Outcome:
         def stop() -> None:
             threads.append(threading.current_thread().name)
-            told.set()
+            stopped.set()
 
         reporter.stop.on_stop(stop)
         os.kill(os.getpid(), number)
-        assert told.wait(DEADLINE_SECONDS)
-        assert reporter.stop.is_asked
+        assert stopped.wait(DEADLINE_SECONDS)
+        assert reporter.stop.is_requested
         assert reporter.stop.signal_number == number
         return Outcome(130, "Interrupted")
 
@@ -171,17 +177,17 @@ def test_signal_lets_the_job_end_by_itself(played: Any, number: signal.Signals) 
     assert signal.getsignal(number) is before
 
 
-def test_who_asks_late_to_be_told_is_told_at_once() -> None:
-    """A query that begins while the run is ending is stopped, too."""
-    stop, told = Stop(), []
-    stop.ask()
-    stop.on_stop(lambda: told.append(1))
-    stop.ask()
-    assert told == [1]
+def test_callback_after_the_stop_request_is_called_at_once() -> None:
+    """A query that starts while the run is stopping is stopped, too."""
+    stop, calls = StopRequest(), []
+    stop.request()
+    stop.on_stop(lambda: calls.append(1))
+    stop.request()
+    assert calls == [1]
 
 
-def test_progress_is_said_now_and_then_and_the_end_always() -> None:
-    """A thousand batches a second are no thousand lines, and the totals are right at any moment."""
+def test_progress_lines_are_limited_and_the_result_is_always_printed() -> None:
+    """Many batches in a short time do not print as many lines, and the totals are always up to date."""
     now = [1000.0]
     out, lines, result = output(now=lambda: now[0])
     reporter = Reporter("archive", output=out)
@@ -195,11 +201,11 @@ def test_progress_is_said_now_and_then_and_the_end_always() -> None:
     assert "99" in result.getvalue() or "100" in result.getvalue()
 
 
-def test_program_gets_json_lines_and_the_result_last() -> None:
-    """In a pod every line is JSON, and the last one has the outcome."""
-    out, lines, result = output(Form.JSON)
+def test_json_output_has_events_and_the_result_last() -> None:
+    """With JSON output every line is a JSON object, and the last one has the outcome."""
+    out, lines, result = output(OutputFormat.JSON)
     reporter = Reporter("archive", output=out)
-    reporter.say("looking", topics=3)
+    reporter.report_step("reading", topics=3)
     reporter.warn("DataLoss", "7 messages are gone", rows=7)
     reporter.finish(Outcome(0, "Done", rows=5))
     events = [json.loads(line) for line in lines.getvalue().splitlines()]
@@ -212,22 +218,22 @@ def test_program_gets_json_lines_and_the_result_last() -> None:
     assert document["warning"] == {"reason": "DataLoss", "text": "7 messages are gone"}
 
 
-def test_last_words_fit_what_kubernetes_keeps(tmp_path: Path) -> None:
-    """However much there is to say, 4096 bytes are JSON that can be read, with those that lag most."""
+def test_termination_message_fits_into_kubernetes_limit(tmp_path: Path) -> None:
+    """A long document is shortened to valid JSON of 4096 bytes, with the queues that lag most."""
     path = tmp_path / "termination-log"
-    out, _, _ = output(last_words=path)
+    out, _, _ = output(termination_message=path)
     reporter = Reporter("archive", output=out)
     queues = tuple(QueueProgress("t" * 100, "broker-a", number, 0, number) for number in range(5000))
     reporter.finish(Outcome(1, "Failed", "x" * 5000, rows=1, queues=queues, facts={"much": "y" * 5000}))
     text = path.read_text()
-    assert len(text.encode()) <= LAST_WORDS_BYTES_MAX
+    assert len(text.encode()) <= TERMINATION_MESSAGE_BYTES_MAX
     document = json.loads(text)
     assert (document["queuesTotal"], document["rows"], document["exitCode"]) == (5000, 1, 1)
-    assert last_words(document) == text
+    assert termination_message(document) == text
 
 
-def test_queues_that_lag_most_come_first() -> None:
-    """What is cut off a document is what nobody needs to look at."""
+def test_queues_with_the_largest_lag_come_first() -> None:
+    """The document keeps the queues with the largest lag; those at the end may be left out."""
     reporter = Reporter("archive", output=output()[0])
     reporter.progress(queues=tuple(QueueProgress("t", "b", number, 0, number) for number in range(500)))
     document = reporter.document()
@@ -236,10 +242,10 @@ def test_queues_that_lag_most_come_first() -> None:
 
 
 @pytest.mark.verify
-def test_half_requests_do_not_take_a_runs_page_away() -> None:
-    """Connections are bounded: the oldest half request is closed for a younger connection, and a probe is answered."""
+def test_incomplete_requests_do_not_block_the_status_page() -> None:
+    """Connections are limited: the oldest incomplete request is closed for a new one, and a probe is answered."""
     reporter = Reporter("archive", output=output()[0])
-    with serving(reporter, "127.0.0.1", 0, silence_seconds_max=60) as port, ExitStack() as stack:
+    with serve_status_page(reporter, "127.0.0.1", 0, idle_seconds_max=60) as port, ExitStack() as stack:
         threads = threading.active_count()
         halves = []
         for _ in range(4 * CONNECTIONS_MAX):
@@ -254,11 +260,11 @@ def test_half_requests_do_not_take_a_runs_page_away() -> None:
         assert threading.active_count() <= threads + 2 * CONNECTIONS_MAX
 
 
-def test_state_can_be_asked_for_while_it_works() -> None:
-    """The page says how far a run is, and whether anything moves; it gives no order and shows no message."""
+def test_status_page_shows_progress_and_liveness() -> None:
+    """The page has the totals of a run, and `/livez` fails when the run is idle for too long."""
     now = [0.0]
     reporter = Reporter("archive", output=output(now=lambda: now[0])[0])
-    with serving(reporter, "127.0.0.1", 0, silence_seconds_max=60) as port:
+    with serve_status_page(reporter, "127.0.0.1", 0, idle_seconds_max=60) as port:
         reporter.progress(rows=7)
 
         def get(path: str) -> tuple[int, str]:
@@ -273,7 +279,7 @@ def test_state_can_be_asked_for_while_it_works() -> None:
         assert get("/livez")[0] == 200
         now[0] += 61
         assert get("/livez")[0] == 503
-        reporter.alive()
+        reporter.mark_alive()
         assert get("/livez")[0] == 200
         assert "python_info" in get("/metrics")[1]
         assert get("/else")[0] == 404

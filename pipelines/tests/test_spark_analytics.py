@@ -1,4 +1,4 @@
-"""Rates, latencies, hot queues and keys, lags: each transform on rows one can count by hand, then runs on brokers."""
+"""Rates, latencies, hot queues and keys, lags: each transform on a few rows, then complete runs with brokers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from spark_kit.processes import Group
 
 from gantry_pipelines.analytics.tables import TABLES, Tables
-from gantry_pipelines.config import Here, PipelineConfig
+from gantry_pipelines.config import HostConfig, PipelineConfig
 from gantry_pipelines.reporting import Reporter
 from gantry_spec.manifest.quantities import Duration
 from gantry_spec.pipelines.kinds import AnalyticsSpec
@@ -45,7 +45,7 @@ def messages(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
 
 
 def test_messages_and_bytes_are_counted_by_queue_and_window(spark: SparkSession) -> None:
-    """A message counts in the window in which it was stored; a window's end is not in it."""
+    """A message counts in the window of its store time; the end of a window is exclusive."""
     from pyspark.testing import assertDataFrameEqual
 
     from gantry_pipelines.analytics.transforms import queue_counts, throughput
@@ -68,8 +68,8 @@ def test_messages_and_bytes_are_counted_by_queue_and_window(spark: SparkSession)
     assertDataFrameEqual(rates, spark.createDataFrame(rows, rates.schema))
 
 
-def test_latencies_have_percentiles_and_clocks_that_disagree_are_only_counted(spark: SparkSession) -> None:
-    """Of 1 to 100 ms the median is 50, p95 95 and p99 99; a message from the future has no latency."""
+def test_latencies_have_percentiles_and_clock_skew_is_counted(spark: SparkSession) -> None:
+    """Of 1 to 100 ms the median is 50, p95 95 and p99 99; a store time before the born time has no latency."""
     from pyspark.testing import assertDataFrameEqual
 
     from gantry_pipelines.analytics.transforms import latencies
@@ -82,7 +82,7 @@ def test_latencies_have_percentiles_and_clocks_that_disagree_are_only_counted(sp
 
 
 def test_hot_queues_are_ranked_by_their_share(spark: SparkSession) -> None:
-    """A queue with three of four messages has 1.5 times what is even among two."""
+    """A queue with three of four messages has 1.5 times the even share of two queues."""
     from pyspark.testing import assertDataFrameEqual
 
     from gantry_pipelines.analytics.transforms import hot_queues, queue_counts
@@ -97,8 +97,8 @@ def test_hot_queues_are_ranked_by_their_share(spark: SparkSession) -> None:
     assertDataFrameEqual(found, spark.createDataFrame(expected, found.schema))
 
 
-def test_hot_keys_are_the_first_few_and_a_message_counts_once_for_each_of_its_keys(spark: SparkSession) -> None:
-    """Keys are words; the same word twice in a message is one; ties go by name; messages without keys are none."""
+def test_hot_keys_count_a_message_once_for_each_of_its_keys(spark: SparkSession) -> None:
+    """Keys are separated by spaces; a repeated key counts once; ties are sorted by name; messages may have no keys."""
     from pyspark.testing import assertDataFrameEqual
 
     from gantry_pipelines.analytics.transforms import hot_keys, key_counts
@@ -110,8 +110,8 @@ def test_hot_keys_are_the_first_few_and_a_message_counts_once_for_each_of_its_ke
     assertDataFrameEqual(found, spark.createDataFrame(expected, found.schema))
 
 
-def test_a_group_that_has_not_begun_lags_by_all_there_is(spark: SparkSession) -> None:
-    """Lag is counted from the group's offset, never from before the queue's beginning, and is never below zero."""
+def test_group_without_offset_lags_by_all_messages(spark: SparkSession) -> None:
+    """Lag is counted from the group's offset, but not from before the queue's begin, and is never negative."""
     from pyspark.testing import assertDataFrameEqual
 
     from gantry_pipelines.analytics.job import SAMPLES_DDL
@@ -134,12 +134,13 @@ def test_a_group_that_has_not_begun_lags_by_all_there_is(spark: SparkSession) ->
     assertDataFrameEqual(found, spark.createDataFrame(expected, found.schema))
 
 
-def test_only_what_was_stored_in_the_range_is_read(spark: SparkSession) -> None:
-    """Ranges are half-open."""
-    from gantry_pipelines.analytics.transforms import closed
+def test_only_messages_stored_in_the_range_are_read(spark: SparkSession) -> None:
+    """The range of store times is half-open."""
+    from gantry_pipelines.analytics.transforms import stored_between
 
     begin = int(NOON.timestamp() * 1000)
-    found = closed(messages(spark, message(-0.001), message(0), message(59.999), message(60)), begin, begin + MINUTE)
+    rows = messages(spark, message(-0.001), message(0), message(59.999), message(60))
+    found = stored_between(rows, begin, begin + MINUTE)
 
     assert sorted(row["storeTime"].replace(tzinfo=None) for row in found.collect()) != []
     assert found.count() == 2
@@ -149,7 +150,9 @@ def test_only_what_was_stored_in_the_range_is_read(spark: SparkSession) -> None:
 
 
 def config_of(brokers: Group, folder: Path, topic: str, **more: Any) -> PipelineConfig[AnalyticsSpec]:
-    here = Here(name_servers=[brokers.name_server], sidecars=list(brokers.urls), destination=str(folder), once=True)
+    here = HostConfig(
+        name_servers=[brokers.name_server], sidecars=list(brokers.urls), destination=str(folder), once=True
+    )
     given: dict[str, Any] = {"window": Duration(1_000), "watermark": Duration(0)}
     return PipelineConfig(AnalyticsSpec(topics=Topics(include=[topic], exclude=[]), **(given | more)), here)
 
@@ -158,10 +161,10 @@ def later(tables: Tables) -> int:
     return int(tables.progress()["writtenTo"])
 
 
-def test_a_run_writes_closed_windows_and_the_next_one_goes_on_behind_them(
+def test_run_writes_closed_windows_and_the_next_one_continues_after_them(
     spark: SparkSession, brokers: Group, tmp_path: Path
 ) -> None:
-    """Every message is in one window; a run that is repeated writes nothing twice; lags are added; a page is made."""
+    """Every message is in one window; a repeated run duplicates nothing; lag samples are added; a report is written."""
     import time
 
     from gantry_pipelines.analytics.job import AnalyticsJob
@@ -195,17 +198,17 @@ def test_a_run_writes_closed_windows_and_the_next_one_goes_on_behind_them(
     lags = tables.read(TABLES["consumer_lag"]).to_pylist()
     assert {row["lagMessages"] for row in lags} == {65}
     assert all(row["lagSeconds"] > 0 for row in lags)
-    assert "How topics were used" in (tmp_path / "report.html").read_text()
+    assert "Topic usage" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.slow
-def test_a_stream_writes_the_windows_that_its_watermark_has_closed(
+def test_stream_writes_the_windows_that_its_watermark_has_closed(
     spark: SparkSession, brokers: Group, tmp_path: Path
 ) -> None:
-    """What a stream has written is a batch's rows; the youngest windows wait for younger messages, and then come."""
+    """A stream writes the same rows as a batch; the newest windows are written when newer messages arrive."""
     import time
 
-    from gantry_pipelines.analytics.job import AnalyticsJob, _Run
+    from gantry_pipelines.analytics.job import AnalyticsJob, _AnalyticsRun
     from gantry_pipelines.analytics.streaming import run_stream
 
     job = AnalyticsJob(lambda config: spark)
@@ -215,7 +218,7 @@ def test_a_stream_writes_the_windows_that_its_watermark_has_closed(
     streamed, batch = config_of(brokers, tmp_path / "s", "streamed"), config_of(brokers, tmp_path / "b", "streamed")
 
     with Tables(tmp_path / "s") as tables:
-        run = _Run(spark, job.parse(streamed), tables, ["streamed"], Reporter("analytics"))
+        run = _AnalyticsRun(spark, job.parse(streamed), tables, ["streamed"], Reporter("analytics"))
         run_stream(run.messages_stream(), tables, streamed, Reporter("analytics"), is_available_now=True)
         early = tables.read(TABLES["throughput"]).to_pylist()
         time.sleep(1.1)

@@ -1,4 +1,4 @@
-"""The source against Apache RocketMQ 5.3.3: what its broker stored is what comes, by pull and out of its files."""
+"""The source with Apache RocketMQ 5.3.3: messages of its broker are read by pull and from its files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COUNT = 3000
 
 
 class Apache(NamedTuple):
-    """A running broker of Apache's, and what was sent to it."""
+    """A running broker of Apache's, and the messages that were sent to it."""
 
     address: str
     store: Path
@@ -35,7 +35,7 @@ class Apache(NamedTuple):
 
 @pytest.fixture(scope="module")
 def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apache]:
-    """Name server and broker; messages one by one, packed, and in batches, with tags, keys and properties."""
+    """A name server and a broker; messages sent alone, compressed, and in batches, with tags, keys and properties."""
     folder = tmp_path_factory.mktemp("apache")
     java.build()
     with Nursery(folder / "logs") as nursery:
@@ -85,8 +85,8 @@ def rows_of(task: Task, settings: ReadSettings) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("way", [TransportKind.PULL, TransportKind.FILE])
-def test_the_same_source_reads_the_same_topics(apache: Apache, way: TransportKind) -> None:
-    """Topics, queues, bounds, and every message as it was sent, at the place that its receipt names."""
+def test_topics_of_apache_are_read_as_sent(apache: Apache, way: TransportKind) -> None:
+    """Topics, queues, bounds, and every message are as they were sent, at the offset in the send result."""
     settings = settings_of(apache, way)
     with Catalog(settings) as catalog:
         assert catalog.topics() == ["bills", "orders"]
@@ -119,8 +119,8 @@ def test_the_same_source_reads_the_same_topics(apache: Apache, way: TransportKin
     assert log.epochs == () and log.end > max(row["physicalOffset"] for row in rows)
 
 
-def test_tags_times_and_groups_against_apaches_broker(apache: Apache) -> None:
-    """Filtered rows are the ones that carry the tag; offsets in time and of groups are the broker's own."""
+def test_tags_times_and_groups_work_with_apaches_broker(apache: Apache) -> None:
+    """Filtered rows are those with the tag; offsets by time and of groups are the broker's own."""
     settings = settings_of(apache, TransportKind.PULL)
     with Catalog(settings) as catalog:
         queues = catalog.queues(["orders"])
@@ -135,6 +135,6 @@ def test_tags_times_and_groups_against_apaches_broker(apache: Apache) -> None:
             message.body for message, _ in apache.sent if message.topic == "orders" and message.tags != "green"
         )
         assert catalog.offsets_at(queues, 0) == dict.fromkeys(queues, 0)
-        assert catalog.group_offsets("nobody-yet", queues) == dict.fromkeys(queues)
+        assert catalog.group_offsets("unknown-group", queues) == dict.fromkeys(queues)
         catalog.commit_group("archive", {queues[0]: 3})
         assert catalog.group_offsets("archive", queues)[queues[0]] == 3

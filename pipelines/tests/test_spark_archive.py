@@ -1,5 +1,4 @@
-"""Archiving with a real Spark, out of real brokers, by the job as it is typed. The rule: every reader sees every
-acknowledged message once, and what they see is what was sent."""
+"""The archive job with a real Spark and real brokers: every reader sees every acknowledged message once, unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from spark_kit.processes import Group
 
 from gantry_pipelines.archive.job import ArchiveJob
 from gantry_pipelines.archive.layout import Place
-from gantry_pipelines.archive.manifest import ArchivedFile, Kind, document_of
+from gantry_pipelines.archive.manifest import ArchivedFile, RangeKind, document_of
 from gantry_pipelines.archive.source import FILE_SCHEMA, transform
 from gantry_pipelines.archive.verify_job import VerifyJob, VerifyParameters
 from gantry_pipelines.config import config_of
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.needs_spark
 
 
 def archive(brokers: Group, root: Path, topic: str, **more: Any) -> Outcome:
-    """One run of the job, to the end of what is there."""
+    """Run the job once, for the present messages."""
     here = {
         "nameServers": [brokers.name_server],
         "sidecars": list(brokers.urls[:1]),
@@ -39,13 +38,13 @@ def archive(brokers: Group, root: Path, topic: str, **more: Any) -> Outcome:
     }
     document = {"topics": {"include": [topic]}, "layout": {"rowsPerFile": 1000}, "here": here} | more
     job, reporter = ArchiveJob(), Reporter("archive")
-    with reporter.stop.armed():
+    with reporter.stop.handling_signals():
         return job.run(job.parse(config_of(document, ArchiveSpec)), reporter)
 
 
 @pytest.mark.verify
-def test_an_archive_is_what_was_sent(spark: SparkSession, brokers: Group, tmp_path: Path) -> None:
-    """Spark, pyarrow and DuckDB all see each message once, by listing the folder; a second run adds what came since."""
+def test_archive_has_the_sent_messages(spark: SparkSession, brokers: Group, tmp_path: Path) -> None:
+    """Spark, pyarrow and DuckDB all see each message once in a listing; a second run adds the new messages."""
     root = tmp_path / "archive"
     sent = brokers.send(900, topic="kept")
     first = archive(brokers, root, "kept")
@@ -64,8 +63,8 @@ def test_an_archive_is_what_was_sent(spark: SparkSession, brokers: Group, tmp_pa
 
 @pytest.mark.verify
 @pytest.mark.needs_object_store
-def test_an_archive_in_an_object_store_is_what_was_sent(spark: SparkSession, brokers: Group, tmp_path: Path) -> None:
-    """Spark's workers upload it; whoever lists the bucket sees each message once, and it proves that nothing lacks."""
+def test_archive_in_an_object_store_has_the_sent_messages(spark: SparkSession, brokers: Group, tmp_path: Path) -> None:
+    """Spark's workers upload the files; a listing of the bucket has each message once, and `verify` finds no fault."""
     sent = brokers.send(400, topic="far")
     store = ObjectStore(tmp_path / "buckets")
     store.start()
@@ -86,12 +85,12 @@ def test_an_archive_in_an_object_store_is_what_was_sent(spark: SparkSession, bro
     assert seen == dict.fromkeys(READERS, wanted)
 
 
-def test_the_frame_of_files_keeps_its_rows_and_their_order(spark: SparkSession) -> None:
-    """What the source gives is entered as it is: nothing is dropped or counted twice, a task's files go by offset."""
+def test_transform_keeps_all_files_sorted_by_offset(spark: SparkSession) -> None:
+    """No file of the source is dropped or duplicated, and a task's files are sorted by offset."""
     queue = QueueId("orders", "broker-a", 0)
     files = [
         ArchivedFile(Place(QueueRange(queue, begin, begin + 10), "2026-11-22"), 10, 5, "c", kind=kind)
-        for begin, kind in ((20, Kind.DATA), (0, Kind.LOST), (10, Kind.DATA))
+        for begin, kind in ((20, RangeKind.DATA), (0, RangeKind.LOST), (10, RangeKind.DATA))
     ]
     given = spark.createDataFrame([document_of(file) for file in files], FILE_SCHEMA).coalesce(1)
 

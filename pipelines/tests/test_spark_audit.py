@@ -1,4 +1,4 @@
-"""An audit of stores that a real pair has written: every planted fault is named, and nothing on clean ones."""
+"""Audits of stores of a real master and slave: every injected fault is found, and nothing in clean stores."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import pyarrow.parquet as pq
 import pytest
 from run_audit_faults import Plan, found, plans, run_plan
 from spark_kit.broker_pair import (
-    copied,
+    copy_store,
     delete_topic,
     directories,
     running_pair,
     send_all,
+    send_to_recreated_topic,
     sidecars,
-    topic_of_two_lives,
-    until_at_rest,
+    wait_until_quiescent,
     write_pair,
 )
 from spark_kit.processes import Group
 from spark_kit.store_faults import LOG_FAULTS, UNIT_FAULTS, Log, plant, wrongs
 
 from gantry_pipelines.audit.frames import rows_batch
-from gantry_pipelines.audit.job import AuditJob, found_replicas
-from gantry_pipelines.audit.model import Check, Kind
-from gantry_pipelines.audit.planning import planned
+from gantry_pipelines.audit.job import AuditJob, find_replicas
+from gantry_pipelines.audit.model import Check, FindingKind
+from gantry_pipelines.audit.planning import plan_broker
 from gantry_pipelines.audit.result import AuditResult
-from gantry_pipelines.audit.running import AuditTask, audit, run_here
+from gantry_pipelines.audit.running import AuditTask, audit, run_in_process
 from gantry_pipelines.audit.settings import AuditSettings
-from gantry_pipelines.config import Here, PipelineConfig
+from gantry_pipelines.config import HostConfig, PipelineConfig
 from gantry_pipelines.reporting import Reporter
 from gantry_spec.pipelines.kinds import AuditSpec
 
@@ -47,14 +47,14 @@ QUICK = (
     "zero-middle",
     "swap-chunks",
     "lose-unit",
-    "lead-elsewhere",
+    "misdirect-unit",
     "stray-unit",
 )
 
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    """A master's store and a slave's, written together."""
+    """The stores of a master and its slave."""
     return write_pair(tmp_path_factory.mktemp("pair") / "group", seed=SEED, count=1_500)
 
 
@@ -62,8 +62,8 @@ def result_of(stores: Stores, **more: object) -> AuditResult:
     return audit(AuditSettings(directories(*stores), chunk_bytes=1 << 17, **more))  # type: ignore[arg-type]
 
 
-def test_a_clean_pair_has_no_finding_and_everything_was_looked_at(stores: Stores) -> None:
-    """Nothing is found where nothing is wrong, and the whole log and every unit were looked at."""
+def test_clean_pair_has_no_finding_and_is_checked_completely(stores: Stores) -> None:
+    """A clean pair has no findings, and the whole log and every unit were checked."""
     result = result_of(stores)
 
     assert result.findings == []
@@ -77,8 +77,8 @@ def test_a_clean_pair_has_no_finding_and_everything_was_looked_at(stores: Stores
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_a_planted_fault_is_named_and_nothing_else_is(stores: Stores, tmp_path: Path, name: str) -> None:
-    """Every record and every unit that a fault has spoilt is named, on the copy that has it, and no other."""
+def test_injected_fault_is_found_and_nothing_else(stores: Stores, tmp_path: Path, name: str) -> None:
+    """Every record and every unit that a fault has damaged is found, on the copy that has it, and no other."""
     text, wrong = run_plan(Plan(name, (1,), SEED), stores, tmp_path)
 
     assert not wrong, text
@@ -87,25 +87,25 @@ def test_a_planted_fault_is_named_and_nothing_else_is(stores: Stores, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.parametrize("copies", [(0,), (1,)], ids=["master", "slave"])
 @pytest.mark.parametrize("name", sorted({*LOG_FAULTS, *UNIT_FAULTS}))
-def test_each_kind_of_fault_is_named_on_either_copy(
+def test_each_kind_of_fault_is_found_on_either_copy(
     stores: Stores, tmp_path: Path, name: str, copies: tuple[int, ...]
 ) -> None:
-    """The same for every kind, on the master and on the slave."""
+    """Every kind of fault is found on the master and on the slave."""
     text, wrong = run_plan(Plan(name, copies, SEED + 1), stores, tmp_path)
 
     assert not wrong, text
 
 
-def test_what_is_spoilt_on_every_copy_alike_is_found_too(stores: Stores, tmp_path: Path) -> None:
-    """Checksums agree where both copies are wrong in the same way; the record's own does not."""
+def test_equal_damage_on_all_copies_is_found(stores: Stores, tmp_path: Path) -> None:
+    """Checksums of copies with the same damage are equal; the checksum of the record itself reveals it."""
     text, wrong = run_plan(Plan("flip-properties", (0, 1), SEED), stores, tmp_path)
 
     assert not wrong, text
 
 
-def test_the_planter_and_the_judge_would_see_an_audit_that_finds_nothing(stores: Stores, tmp_path: Path) -> None:
-    """A judge that is content with no findings would prove nothing."""
-    spoilt = copied(stores[1], tmp_path / "spoilt")
+def test_missing_findings_would_fail_the_fault_tests(stores: Stores, tmp_path: Path) -> None:
+    """Counter-test: an audit without findings for an injected fault is reported as wrong."""
+    spoilt = copy_store(stores[1], tmp_path / "spoilt")
     log = Log.of(stores[0])
     plant("flip-body", log, [spoilt], SEED)
 
@@ -114,9 +114,9 @@ def test_the_planter_and_the_judge_would_see_an_audit_that_finds_nothing(stores:
     assert {one.name for one in plans(100, SEED)} == {*LOG_FAULTS, *UNIT_FAULTS}
 
 
-def test_a_copy_that_ends_earlier_and_begins_later_is_no_finding(stores: Stores, tmp_path: Path) -> None:
-    """What retention has deleted on one copy, and what another has not yet, is said and is no fault."""
-    slave = copied(stores[1], tmp_path / "slave")
+def test_copy_that_begins_later_is_no_finding(stores: Stores, tmp_path: Path) -> None:
+    """A range that retention has deleted on one copy is mentioned in a note, and is no finding."""
+    slave = copy_store(stores[1], tmp_path / "slave")
     first, *_ = sorted((slave / "commitlog").iterdir())
     first.unlink()
 
@@ -128,21 +128,21 @@ def test_a_copy_that_ends_earlier_and_begins_later_is_no_finding(stores: Stores,
     assert any("deleted on another copy" in note for note in broker.notes)
 
 
-def test_one_copy_alone_is_held_against_itself(stores: Stores, tmp_path: Path) -> None:
-    """Without a second copy checksums and queues still tell damage, and the report says that nothing was compared."""
-    spoilt = copied(stores[0], tmp_path / "spoilt")
+def test_single_copy_is_checked_by_its_own_checksums(stores: Stores, tmp_path: Path) -> None:
+    """Without a second copy checksums and queues still reveal damage, and a note states that there is only one copy."""
+    spoilt = copy_store(stores[0], tmp_path / "spoilt")
     log = Log.of(stores[0])
     plant("flip-body", log, [spoilt], SEED)
 
     result = audit(AuditSettings(directories(spoilt, spoilt)[:1], chunk_bytes=1 << 17))
 
     assert wrongs(result.findings, log, stores[0], {0: spoilt}) == []
-    assert any("there is one copy" in note for note in result.brokers[0].notes)
+    assert any("only one copy" in note for note in result.brokers[0].notes)
 
 
-def test_only_what_differs_is_read_as_records(stores: Stores, tmp_path: Path) -> None:
-    """Copies are compared by checksums; without the check of queues a clean pair costs no byte of the log."""
-    spoilt = copied(stores[1], tmp_path / "spoilt")
+def test_only_differing_ranges_are_read_as_records(stores: Stores, tmp_path: Path) -> None:
+    """Copies are compared by checksums; without the check of queues no byte of a clean pair is decoded."""
+    spoilt = copy_store(stores[1], tmp_path / "spoilt")
     log = Log.of(stores[0])
     plant("flip-body", log, [spoilt], SEED)
     checks = frozenset({Check.COPIES})
@@ -150,23 +150,23 @@ def test_only_what_differs_is_read_as_records(stores: Stores, tmp_path: Path) ->
     clean, found_one = result_of(stores, checks=checks), result_of((stores[0], spoilt), checks=checks)
 
     assert clean.brokers[0].bytes_decoded == 0
-    assert [one.kind for one in found_one.findings] == [Kind.CORRUPT]
+    assert [one.kind for one in found_one.findings] == [FindingKind.CORRUPT]
 
 
 # -- by sidecars, and as a job -----------------------------------------------------------------------------------------
 
 
-def test_a_running_group_is_audited_by_its_sidecars(brokers: Group, tmp_path: Path) -> None:
-    """The job finds the copies by itself, ends with 0, and leaves a table, a report and a document."""
+def test_running_group_is_audited_through_its_sidecars(brokers: Group, tmp_path: Path) -> None:
+    """The job finds the copies itself, exits with 0, and writes a table, a report and a document."""
     brokers.send(200, topic="audited")
-    here = Here(name_servers=[brokers.name_server], sidecars=list(brokers.urls), destination=str(tmp_path))
-    job = AuditJob(lambda order, reporter: run_here)
+    here = HostConfig(name_servers=[brokers.name_server], sidecars=list(brokers.urls), destination=str(tmp_path))
+    job = AuditJob(lambda order, reporter: run_in_process)
     order = job.parse(PipelineConfig(AuditSpec(), here))
 
     outcome = job.run(order, Reporter("audit"))
 
     assert outcome.exit_code == 0, outcome.text
-    assert {one.number for one in found_replicas(order.reading)} == {0, 1}
+    assert {one.number for one in find_replicas(order.reading)} == {0, 1}
     assert outcome.rows >= 200
     [table] = (tmp_path / "findings").iterdir()
     assert pq.read_table(table).num_rows == 0
@@ -175,28 +175,30 @@ def test_a_running_group_is_audited_by_its_sidecars(brokers: Group, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_faults_of_running_brokers_are_found_by_sidecars(tmp_path: Path) -> None:
-    """A byte that changes below a running slave, a hole in its log and one in its queue are found over HTTP; topics
-    that were deleted, or made again, are no fault."""
+def test_faults_of_running_brokers_are_found_through_sidecars(tmp_path: Path) -> None:
+    """A changed byte, a hole in the log and one in a queue of a running slave are found over HTTP.
+
+    Topics that were deleted, or created again, are no fault.
+    """
     import asyncio
 
     with running_pair(tmp_path / "group") as group:
         asyncio.run(send_all(group.name_server, SEED, 1_500))
-        asyncio.run(topic_of_two_lives(group.name_server, 20))
-        until_at_rest(group)  # a delayed message that is delivered after the deletion would make the topic again
+        asyncio.run(send_to_recreated_topic(group.name_server, 20))
+        wait_until_quiescent(group)  # a delayed message that is delivered after the deletion would make the topic again
         asyncio.run(delete_topic(group.name_server, "audit_trail"))
         group.until(group.is_well)
         settings = AuditSettings(sidecars(group), chunk_bytes=1 << 17)
         clean = audit(settings)
         slave = group.state.store(0, 2)
         log = Log.of(slave)
-        before = copied(slave, tmp_path / "before")
+        before = copy_store(slave, tmp_path / "before")
         texts = [plant(name, log, [slave], SEED) for name in ("flip-body", "zero-middle", "lose-unit")]
         spoilt = audit(settings)
         wrong = wrongs(spoilt.findings, log, before, {1: slave})
 
     assert clean.findings == []
-    assert any("audit_trail does not exist" in note for note in clean.brokers[0].notes)
+    assert any("audit_trail no longer exists" in note for note in clean.brokers[0].notes)
     assert wrong == [], texts
 
 
@@ -204,22 +206,22 @@ def test_faults_of_running_brokers_are_found_by_sidecars(tmp_path: Path) -> None
 
 
 @pytest.mark.needs_spark
-def test_tasks_on_spark_find_what_a_loop_finds(spark: SparkSession, stores: Stores, tmp_path: Path) -> None:
-    """The transform is the same function, row by row, wherever it runs."""
+def test_tasks_on_spark_find_the_same_as_in_a_loop(spark: SparkSession, stores: Stores, tmp_path: Path) -> None:
+    """The transform yields the same rows as the tasks in this process."""
     from pyspark.testing import assertDataFrameEqual
 
     from gantry_pipelines.audit.frames import ROWS_DDL
     from gantry_pipelines.audit.running import open_copy
-    from gantry_pipelines.audit.spark_tasks import looked, on_spark, tasks_frame
+    from gantry_pipelines.audit.spark_tasks import run_audit_tasks, spark_task_runner, tasks_frame
 
-    spoilt = copied(stores[1], tmp_path / "spoilt")
+    spoilt = copy_store(stores[1], tmp_path / "spoilt")
     plant("swap-chunks", Log.of(stores[0]), [spoilt], SEED)
     settings = AuditSettings(directories(stores[0], spoilt), chunk_bytes=1 << 19)
     states = {one.number: open_copy(one, settings.access).state() for one in settings.replicas}
-    plan = planned("broker-a", states, (0, 1), settings.chunk_bytes)
+    plan = plan_broker("broker-a", states, (0, 1), settings.chunk_bytes)
     tasks = [AuditTask(chunk, settings.replicas, tuple(states.items()), settings) for chunk in plan.chunks]
 
-    expected = spark.createDataFrame(rows_batch(run_here(tasks)).to_pandas(), ROWS_DDL)
+    expected = spark.createDataFrame(rows_batch(run_in_process(tasks)).to_pandas(), ROWS_DDL)
 
-    assertDataFrameEqual(looked(tasks_frame(spark, tasks)), expected)
-    assert audit(settings, on_spark(spark)).findings == found((stores[0], spoilt))
+    assertDataFrameEqual(run_audit_tasks(tasks_frame(spark, tasks)), expected)
+    assert audit(settings, spark_task_runner(spark)).findings == found((stores[0], spoilt))

@@ -1,4 +1,4 @@
-"""Records decoded by the thousand say what the wire's own decoder says of each, and no damaged one gets through."""
+"""Decoding many records at once gives the same result as the decoder of single records, and detects damaged ones."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ HOSTS = st.sampled_from([encode_host("127.0.0.1", 1), encode_host("10.9.8.7", -5
 
 @st.composite
 def property_bytes(draw: st.DrawFn) -> bytes:
-    """Mostly as producers write them; Java's leave out the last 0x02; some are anything."""
+    """Mostly as producers write them; Java's leave out the last 0x02; some are random bytes."""
     kind = draw(st.integers(0, 9))
     if kind == 0:
         return draw(st.binary(max_size=40))
-    if kind == 1:  # names that come twice, pairs that are none, values with a 0x01 in them
+    if kind == 1:  # duplicate names, incomplete pairs, values that contain 0x01
         parts = draw(st.lists(st.sampled_from(["TAGS\x01x", "TAGS\x01y", "\x01z", "none", "k\x01v\x01w"]), max_size=4))
         return "\x02".join(parts).encode()
     data = format_properties(draw(st.dictionaries(NAMES, VALUES, max_size=5))).encode()
@@ -48,7 +48,7 @@ def property_bytes(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def bodies(draw: st.DrawFn) -> tuple[bytes, int]:
-    """A body as stored, and its flags."""
+    """Draw a body as stored, and its flags."""
     body = draw(st.binary(max_size=60))
     kind = draw(
         st.sampled_from([None, None, None, 0, COMPRESSION_ZLIB, COMPRESSION_LZ4, COMPRESSION_ZSTD, 0x500, "bad"])
@@ -103,10 +103,10 @@ def rows_of(log: Stored, **how: Any) -> list[dict[str, Any]]:
 @given(
     st.lists(messages(), min_size=1, max_size=12), st.lists(st.sampled_from([0, 0, 7, 200]), min_size=1), st.booleans()
 )
-def test_a_row_is_what_the_wires_own_decoder_reads(
+def test_rows_equal_those_of_the_single_record_decoder(
     given_messages: list[StoredMessage], gaps: list[int], is_sealed: bool
 ) -> None:
-    """For any records, in any neighbourhood: every column equals what is read one record at a time."""
+    """For any records next to each other: every column equals the result of decoding one record at a time."""
     log = stored(given_messages, gaps=gaps, is_sealed=is_sealed)
 
     assert rows_of(log, batch_rows=5, is_body_verified=True) == [row_of(one) for one in log.messages]
@@ -114,7 +114,7 @@ def test_a_row_is_what_the_wires_own_decoder_reads(
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(messages(), min_size=1, max_size=8), st.permutations(COLUMNS), st.integers(1, 5))
-def test_only_wanted_columns_come_in_their_order(
+def test_only_requested_columns_are_returned_in_their_order(
     given_messages: list[StoredMessage], columns: list[str], count: int
 ) -> None:
     """Any choice of columns gives these columns of the same rows."""
@@ -126,8 +126,8 @@ def test_only_wanted_columns_come_in_their_order(
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(messages(), min_size=1, max_size=10), st.frozensets(st.sampled_from(["x", "y", "", "ü"]), min_size=1))
-def test_true_tags_are_compared(given_messages: list[StoredMessage], tags: frozenset[str]) -> None:
-    """Of all records those whose tag is wanted, also where no column shows it."""
+def test_tags_themselves_are_compared(given_messages: list[StoredMessage], tags: frozenset[str]) -> None:
+    """Exactly the records with a requested tag are returned, even if no column contains the tag."""
     log = stored(given_messages)
     wanted = [row_of(one) for one in log.messages if one.properties.get("TAGS") in tags]
 
@@ -137,10 +137,10 @@ def test_true_tags_are_compared(given_messages: list[StoredMessage], tags: froze
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(messages(), min_size=1, max_size=4), st.data())
-def test_a_flipped_byte_is_refused_or_changes_no_place(
+def test_flipped_byte_raises_or_leaves_the_position_unchanged(
     given_messages: list[StoredMessage], data: st.DataObject
 ) -> None:
-    """Whatever byte is wrong: nothing but DamagedRecord is raised, and rows that come are those of their places."""
+    """Any wrong byte raises DamagedRecord or nothing else, and returned rows belong to their positions."""
     log = stored(given_messages)
     place = data.draw(st.integers(0, len(log.data) - 1))
     broken = bytearray(log.data)
@@ -161,8 +161,8 @@ def test_a_flipped_byte_is_refused_or_changes_no_place(
 
 
 @pytest.mark.parametrize("missing", [1, 50, 90], ids=["byte", "half", "most"])
-def test_bytes_that_end_too_early_are_refused(missing: int) -> None:
-    """A record is never read beyond the bytes that are there."""
+def test_truncated_bytes_are_refused(missing: int) -> None:
+    """A record is never read beyond the available bytes."""
     log = stored([StoredMessage(topic="orders", queue_id=0, body=b"b", queue_offset=0)])
     task = task_for(log)
     piece = replace(piece_of(log, task), data=np.frombuffer(log.data[:-missing], np.uint8))
@@ -171,8 +171,8 @@ def test_bytes_that_end_too_early_are_refused(missing: int) -> None:
         list(decode(piece, task, batch_rows=10))
 
 
-def test_a_body_that_does_not_match_its_crc_is_refused_when_asked() -> None:
-    """Bodies are checked on demand; then the first bad one is named."""
+def test_body_crc_is_checked_on_demand() -> None:
+    """With the check enabled, the first body that does not match its CRC is named."""
     log = stored([StoredMessage(topic="orders", queue_id=0, body=b"body", queue_offset=n) for n in range(3)])
     broken = bytearray(log.data)
     broken[log.starts[1] + 88] ^= 1
@@ -184,8 +184,8 @@ def test_a_body_that_does_not_match_its_crc_is_refused_when_asked() -> None:
         list(decode(piece, task, batch_rows=10, is_body_verified=True))
 
 
-def test_unpacked_bodies_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small stored bodies that become large end a batch early, and no row is lost at the cut."""
+def test_batches_of_decompressed_bodies_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small stored bodies that grow large end a batch early, and no row is lost at the cut."""
     monkeypatch.setattr(decoding, "UNPACKED_BYTES_MAX", 4000)
     body = zlib.compress(bytes(1000))
     packed = [
@@ -202,8 +202,8 @@ def test_unpacked_bodies_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(one == bytes(1000) for batch in batches for one in batch.column(1).to_pylist())
 
 
-def test_header_columns_look_at_no_properties() -> None:
-    """The cheap columns come from fixed bytes, so properties that are nonsense cost nothing."""
+def test_header_columns_do_not_parse_properties() -> None:
+    """Header columns come from fixed fields, so invalid properties do not matter."""
     log = stored([StoredMessage(topic="orders", queue_id=0, body=b"", properties_bytes=b"\x01\x01\xff")] * 3)
 
     assert [row["offset"] for row in rows_of(log, columns=HEADER_COLUMNS)] == [0, 0, 0]
@@ -221,12 +221,12 @@ def test_header_columns_look_at_no_properties() -> None:
     ],
     ids=["ended", "unended", "twice", "unnamed", "no utf-8", "many"],
 )
-def test_well_formed_properties_take_the_fast_way(texts: list[bytes], is_cut: bool) -> None:
-    """What producers write is cut out without a loop; what they do not write is parsed, with the same result."""
+def test_well_formed_properties_are_cut_out_without_a_loop(texts: list[bytes], is_cut: bool) -> None:
+    """Properties as producers write them are cut out without a loop; others are parsed, with the same result."""
     ends = np.cumsum([len(one) for one in texts])
     starts = ends - [len(one) for one in texts]
 
     columns = PropertyColumns(np.frombuffer(b"".join(texts), np.uint8), starts, ends)
 
-    assert columns.is_cut is is_cut
+    assert columns.is_fast is is_cut
     assert len(columns.maps()) == len(texts)

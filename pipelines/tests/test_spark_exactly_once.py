@@ -1,4 +1,4 @@
-"""The exactly-once run with few messages and a real Spark, and what it says of an archive that is not right."""
+"""The exactly-once run with few messages and a real Spark, and its verdict on an incorrect archive."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ PROGRAM = Path(__file__).with_name("run_exactly_once.py")
 
 @pytest.mark.slow
 @pytest.mark.needs_spark
-def test_a_short_run_finds_nothing() -> None:
-    """20,000 messages, five lives killed, two failovers, three compactions killed: each once, for every reader."""
+def test_short_run_reads_each_message_once() -> None:
+    """20,000 messages with kills of runs, brokers and compactions: every reader sees each message once."""
     words = [sys.executable, str(PROGRAM), "--messages", "20000", "--kills", "5", "--seed", "11"]
 
     result = subprocess.run(words, capture_output=True, text=True, timeout=7200, check=False)

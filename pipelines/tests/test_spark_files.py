@@ -1,4 +1,4 @@
-"""Reading a store's directory: all that is safe, nothing beyond it, and nothing that is not what it should be."""
+"""Reading a store directory: everything that is confirmed, nothing beyond it, and no damaged record."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gantry_testing.store_world import StoreWorld
 from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.errors import DamagedRecord, DataLost, InvalidOption, NoReplica
 from pyspark_rocketmq.model import Bounds, QueueId, QueueRange, TransportKind
-from pyspark_rocketmq.replica_view import Gone, NotYet
+from pyspark_rocketmq.replica_view import NotYetAvailable, RangeDeleted
 from pyspark_rocketmq.transport.file import Store, topics_in
 
 ORDERS = QueueId("orders", BROKER, 0)
@@ -39,7 +39,7 @@ def world(tmp_path: Path) -> StoreWorld:
 
 
 def flip(world: StoreWorld, physical: int, position: int, value: bytes) -> None:
-    """Change a record on the disk."""
+    """Change bytes of a record on the disk."""
     base, place = divmod(physical + position, LOG_FILE_BYTES)
     with open(f"{world.root}/commitlog/{base * LOG_FILE_BYTES:020d}", "r+b") as file:
         file.seek(place)
@@ -51,8 +51,8 @@ def physical_of(world: StoreWorld, queue: QueueId, offset: int) -> int:
         return catalog.physical({queue: offset})[queue][0]
 
 
-def test_a_store_is_read_by_queue_and_by_chunk(world: StoreWorld) -> None:
-    """All that was sent, in the task's order, from a stopped broker's files over several log files."""
+def test_store_is_read_by_queue_and_by_chunk(world: StoreWorld) -> None:
+    """All messages are read in the task's order from a stopped broker's files, across several log files."""
     settings = settings_of(world)
     assert len(os.listdir(f"{world.root}/commitlog")) > 1
 
@@ -63,8 +63,8 @@ def test_a_store_is_read_by_queue_and_by_chunk(world: StoreWorld) -> None:
     assert places_of(rows_of(bills, settings)) == sent_places(world, "bills")
 
 
-def test_a_catalog_of_directories_alone(world: StoreWorld) -> None:
-    """Topics, queues, bounds, epochs and places come from files where nobody runs."""
+def test_catalog_works_with_directories_alone(world: StoreWorld) -> None:
+    """Topics, queues, bounds, epochs and locations come from files while no broker runs."""
     with Catalog(settings_of(world)) as catalog:
         queues = catalog.queues(catalog.topics())
 
@@ -73,12 +73,12 @@ def test_a_catalog_of_directories_alone(world: StoreWorld) -> None:
         assert catalog.bounds(queues) == {one.queue: Bounds(one.begin, one.end) for one in ranges_of(world)}
         assert [epoch.begin for epoch in catalog.logs([BROKER])[BROKER].epochs] == [0]
         assert catalog.replicas(BROKER) == replicas_of(world)
-        with pytest.raises(InvalidOption, match="'nothing' is in none of the directories"):
+        with pytest.raises(InvalidOption, match="'nothing' not found in any of the directories"):
             catalog.queues(["nothing"])
 
 
-def test_offsets_in_time_are_the_first_at_that_time_or_later(world: StoreWorld) -> None:
-    """By the store time of each record; before all of them 0, behind all of them the end."""
+def test_offset_at_a_time_is_the_first_message_stored_then_or_later(world: StoreWorld) -> None:
+    """Store times decide: a time before all messages gives 0, one after all messages the end."""
     rows = rows_of(task_of(world, columns=("topic", "queue", "offset", "storeTime")), settings_of(world))
     times = [
         round(row["storeTime"].timestamp() * 1000) for row in rows if (row["topic"], row["queue"]) == ("orders", 0)
@@ -90,8 +90,8 @@ def test_offsets_in_time_are_the_first_at_that_time_or_later(world: StoreWorld) 
         assert catalog.offsets_at([ORDERS], 0) == {ORDERS: 0}
 
 
-def test_what_is_written_but_not_confirmed_is_not_read(world: StoreWorld) -> None:
-    """min(confirmed, committed) ends everything, whatever the files hold."""
+def test_unconfirmed_messages_are_not_read(world: StoreWorld) -> None:
+    """min(confirmed, committed) ends every read, even if the files contain more."""
     tenth = physical_of(world, ORDERS, 10)
     for facts in ({"confirmed": tenth, "committed": 1 << 30}, {"confirmed": 1 << 30, "committed": tenth}):
         with page_over(world, min_physical=0, wrote=1 << 30, **facts), Catalog(settings_of(world)) as catalog:
@@ -101,43 +101,43 @@ def test_what_is_written_but_not_confirmed_is_not_read(world: StoreWorld) -> Non
             task = task_of(world, ranges=(QueueRange(ORDERS, 0, 10),))
             assert len(rows_of(task, settings_of(world))) == 10
             beyond = task_of(world, ranges=(QueueRange(ORDERS, 0, 11),))
-            with pytest.raises(NoReplica, match=r"has \[0, 10\) of orders/broker-a/0, and is asked for \[0, 11\)"):
+            with pytest.raises(NoReplica, match=r"has \[0, 10\) of orders/broker-a/0, but \[0, 11\) was requested"):
                 rows_of(beyond, settings_of(world))
 
 
-def test_a_glance_at_a_range_says_what_the_bounds_say(world: StoreWorld) -> None:
-    """Two units are looked at in the place of a search; where no page vouches for the log the search decides."""
+def test_quick_range_check_agrees_with_the_bounds(world: StoreWorld) -> None:
+    """Two units are checked instead of a search; without a status page the search decides."""
     third, tenth = physical_of(world, ORDERS, 3), physical_of(world, ORDERS, 10)
     store = Store(world.root)
-    assert not store.has(ORDERS, 3, 10), "nobody vouches"
+    assert not store.has_units(ORDERS, 3, 10), "no status page covers the log"
     with page_over(world, min_physical=third, wrote=1 << 30, confirmed=tenth, committed=1 << 30):
         store = Store(world.root)
         assert store.bounds(ORDERS) == Bounds(3, 10)
         for begin in range(13):
             for end in range(begin + 1, 14):
-                assert store.has(ORDERS, begin, end) == (begin >= 3 and end <= 10), (begin, end)
-        assert not store.has(ORDERS, 1 << 40, (1 << 40) + 1)
-        assert not store.has(QueueId("nobody-made", BROKER, 0), 0, 1)
+                assert store.has_units(ORDERS, begin, end) == (begin >= 3 and end <= 10), (begin, end)
+        assert not store.has_units(ORDERS, 1 << 40, (1 << 40) + 1)
+        assert not store.has_units(QueueId("not-created", BROKER, 0), 0, 1)
 
 
-def test_units_of_a_file_that_came_later_are_found(world: StoreWorld) -> None:
-    """The list of a queue's files is remembered, and looked at again when something is missing from it."""
+def test_units_of_a_later_file_are_found(world: StoreWorld) -> None:
+    """The list of a queue's files is cached, and read again when a file is missing from it."""
     (last,) = Path(f"{world.root}/consumequeue/bills/0").iterdir()
-    elsewhere = last.rename(last.parent.parent / "elsewhere")
+    other_store = last.rename(last.parent.parent / "other_store")
     store, bills = Store(world.root), QueueId("bills", BROKER, 0)
-    with pytest.raises(NotYet):
+    with pytest.raises(NotYetAvailable):
         store.units(bills, 0, 1)
-    elsewhere.rename(last)
+    other_store.rename(last)
 
     assert len(store.units(bills, 0, 1)) == 1
-    elsewhere = last.rename(elsewhere)
-    with pytest.raises((Gone, NotYet)):
+    other_store = last.rename(other_store)
+    with pytest.raises((RangeDeleted, NotYetAvailable)):
         store.units(bills, 0, 1)
-    elsewhere.rename(last)
+    other_store.rename(last)
 
 
-def test_a_message_across_the_confirmed_end_is_not_read(world: StoreWorld) -> None:
-    """A record of which the last byte is not confirmed is none."""
+def test_message_across_the_confirmed_end_is_not_read(world: StoreWorld) -> None:
+    """A record whose last byte is not confirmed is not returned."""
     eleventh = physical_of(world, ORDERS, 11)
     with (
         page_over(world, min_physical=0, wrote=1 << 30, committed=1 << 30, confirmed=eleventh + 50),
@@ -146,14 +146,14 @@ def test_a_message_across_the_confirmed_end_is_not_read(world: StoreWorld) -> No
         assert catalog.bounds([ORDERS]) == {ORDERS: Bounds(0, 11)}
 
 
-def test_a_broker_that_recovers_is_not_read(world: StoreWorld) -> None:
-    """While nobody knows how far the log may be read, nothing of it is."""
-    with page_over(world), pytest.raises(NoReplica, match="has not said how far to read"):
+def test_recovering_broker_is_not_read(world: StoreWorld) -> None:
+    """While the readable end of the log is unknown, nothing is read."""
+    with page_over(world), pytest.raises(NoReplica, match="has not reported how far to read"):
         rows_of(task_of(world), settings_of(world))
 
 
-def test_a_torn_end_without_a_page_is_left_out(world: StoreWorld) -> None:
-    """Without a page a record counts if it is whole: units beyond the last whole one are none."""
+def test_torn_end_without_a_status_page_is_left_out(world: StoreWorld) -> None:
+    """Without a status page only whole records count: units after the last whole one are ignored."""
     last = ranges_of(world, "orders")[0].end - 1
     flip(world, physical_of(world, ORDERS, last), 60, bytes(40))
 
@@ -161,19 +161,19 @@ def test_a_torn_end_without_a_page_is_left_out(world: StoreWorld) -> None:
         assert catalog.bounds([ORDERS]) == {ORDERS: Bounds(0, last)}
 
 
-def test_what_expired_is_lost_by_name(world: StoreWorld) -> None:
-    """The beginning moves with the log; a task for what is gone says which messages nobody has any more."""
+def test_expired_messages_are_named_as_lost(world: StoreWorld) -> None:
+    """The queue begins where the log begins; a task for deleted messages names them in its error."""
     os.remove(f"{world.root}/commitlog/{0:020d}")
     with Catalog(settings_of(world)) as catalog:
         begin = catalog.bounds([ORDERS])[ORDERS].begin
     assert begin > 0
 
     task = task_of(world, ranges=(QueueRange(ORDERS, 0, begin + 1),))
-    with pytest.raises(DataLost, match=rf"orders/broker-a/0\[0, {begin + 1}\) can be read from no replica any more"):
+    with pytest.raises(DataLost, match=rf"orders/broker-a/0\[0, {begin + 1}\) were deleted on all replicas"):
         rows_of(task, settings_of(world, patience_ms=60_000))
 
 
-def test_a_message_that_expires_while_its_time_is_read_counts_as_older(world: StoreWorld) -> None:
+def test_message_that_expires_during_a_time_search_counts_as_older(world: StoreWorld) -> None:
     """Retention may delete a log file after the bounds were taken: the search continues in the remaining files."""
     first, second = sorted(Path(world.root, "commitlog").iterdir())[:2]
     store = Store(world.root)
@@ -188,61 +188,68 @@ def test_a_message_that_expires_while_its_time_is_read_counts_as_older(world: St
 
 
 @pytest.fixture
-def mended(world: StoreWorld) -> StoreWorld:
-    """A store in which eleven messages in the middle of a queue are lost."""
+def store_with_lost_messages(world: StoreWorld) -> StoreWorld:
+    """Return a store in which eleven messages in the middle of a queue are lost."""
     world.fill_units(10, 21)
     return world
 
 
 def without_lost(places: list[tuple[str, int, int, bytes]]) -> list[tuple[str, int, int, bytes]]:
-    """What was sent, without the messages 10 to 20 of a queue."""
+    """Return the sent messages without the messages 10 to 20 of a queue."""
     return [one for one in places if one[:2] != ("orders", 0) or not 10 <= one[2] < 21]
 
 
-def test_lost_messages_hide_none_before_them(mended: StoreWorld) -> None:
-    """Only a filler at the beginning of a queue says that what lies before it is gone; others are passed over."""
-    settings = settings_of(mended)
+def test_lost_messages_do_not_hide_earlier_ones(store_with_lost_messages: StoreWorld) -> None:
+    """Only a filler at the beginning of a queue means that earlier messages expired; other fillers are skipped."""
+    settings = settings_of(store_with_lost_messages)
     with Catalog(settings) as catalog:
-        queues = [one.queue for one in ranges_of(mended)]
-        assert catalog.bounds(queues) == {one.queue: Bounds(one.begin, one.end) for one in ranges_of(mended)}
+        queues = [one.queue for one in ranges_of(store_with_lost_messages)]
+        assert catalog.bounds(queues) == {
+            one.queue: Bounds(one.begin, one.end) for one in ranges_of(store_with_lost_messages)
+        }
         assert catalog.physical({ORDERS: 15})[ORDERS] == (catalog.physical({ORDERS: 21})[ORDERS][0], 0)
 
-    whole = task_of(mended, physical=(0, 1 << 30))
-    assert places_of(rows_of(task_of(mended), settings)) == sorted(without_lost(sent_places(mended)))
-    assert places_of(rows_of(whole, settings)) == without_lost(sent_places(mended))
-    nothing_left = task_of(mended, ranges=(QueueRange(ORDERS, 12, 20),))
+    whole = task_of(store_with_lost_messages, physical=(0, 1 << 30))
+    assert places_of(rows_of(task_of(store_with_lost_messages), settings)) == sorted(
+        without_lost(sent_places(store_with_lost_messages))
+    )
+    assert places_of(rows_of(whole, settings)) == without_lost(sent_places(store_with_lost_messages))
+    nothing_left = task_of(store_with_lost_messages, ranges=(QueueRange(ORDERS, 12, 20),))
     assert rows_of(nothing_left, settings) == []
 
 
-def test_a_filler_is_readable_where_the_message_at_its_place_is(mended: StoreWorld) -> None:
-    """A filler before the confirmed end counts, one behind it does not, and one at the beginning always does."""
-    place = physical_of(mended, ORDERS, 21)
+def test_filler_is_readable_up_to_the_confirmed_end(store_with_lost_messages: StoreWorld) -> None:
+    """A filler before the confirmed end counts, one after it does not, and one at the beginning always does."""
+    place = physical_of(store_with_lost_messages, ORDERS, 21)
     for confirmed, end in ((place, 10), (place + 1, 21)):
-        with page_over(mended, min_physical=0, wrote=1 << 30, committed=1 << 30, confirmed=confirmed):
-            assert Store(mended.root).bounds(ORDERS) == Bounds(0, end)
-    mended.fill_units(0, 40, place=0)
-    with page_over(mended, min_physical=0, wrote=1 << 30, committed=1 << 30, confirmed=0):
-        assert Store(mended.root).bounds(ORDERS) == Bounds(40, 40)
+        with page_over(store_with_lost_messages, min_physical=0, wrote=1 << 30, committed=1 << 30, confirmed=confirmed):
+            assert Store(store_with_lost_messages.root).bounds(ORDERS) == Bounds(0, end)
+    store_with_lost_messages.fill_units(0, 40, place=0)
+    with page_over(store_with_lost_messages, min_physical=0, wrote=1 << 30, committed=1 << 30, confirmed=0):
+        assert Store(store_with_lost_messages.root).bounds(ORDERS) == Bounds(40, 40)
 
 
 @pytest.mark.parametrize("is_inside", [False, True], ids=["next message", "inside a record"])
-def test_offsets_in_time_are_found_before_lost_messages(mended: StoreWorld, is_inside: bool) -> None:
-    """A filler has the time of the message at its place, or says nothing: messages before it are found."""
+def test_time_search_finds_messages_before_lost_ones(store_with_lost_messages: StoreWorld, is_inside: bool) -> None:
+    """A filler has the time of the message at its position, or none: earlier messages are found."""
     if is_inside:
-        mended.fill_units(10, 21, place=physical_of(mended, ORDERS, 21) - 1)
-    rows = rows_of(task_of(mended, columns=("topic", "queue", "offset", "storeTime")), settings_of(mended))
+        store_with_lost_messages.fill_units(10, 21, place=physical_of(store_with_lost_messages, ORDERS, 21) - 1)
+    rows = rows_of(
+        task_of(store_with_lost_messages, columns=("topic", "queue", "offset", "storeTime")),
+        settings_of(store_with_lost_messages),
+    )
     times = {
         row["offset"]: round(row["storeTime"].timestamp() * 1000)
         for row in rows if (row["topic"], row["queue"]) == ("orders", 0)
     }  # fmt: skip
-    with Catalog(settings_of(mended)) as catalog:
+    with Catalog(settings_of(store_with_lost_messages)) as catalog:
         for offset in (0, 4, 9, 22, 39):
             assert catalog.offsets_at([ORDERS], times[offset]) == {ORDERS: offset}
         assert catalog.offsets_at([ORDERS], times[9] + 1) == {ORDERS: 10}
 
 
-def test_foreign_names_are_no_queues_and_no_segments(world: StoreWorld) -> None:
-    """`007` is not queue 7, and a directory with a name of twenty digits is no file of the log."""
+def test_foreign_names_are_neither_queues_nor_segments(world: StoreWorld) -> None:
+    """`007` is not queue 7, and a directory with a name of twenty digits is not a file of the log."""
     end = Store(world.root).span().end
     for name in ("007", "²", "2147483648"):
         Path(world.root, "consumequeue", "orders", name).mkdir()
@@ -252,8 +259,8 @@ def test_foreign_names_are_no_queues_and_no_segments(world: StoreWorld) -> None:
     assert Store(world.root).span().end == end
 
 
-def test_epochs_are_of_the_newer_copy_of_the_identity(world: StoreWorld) -> None:
-    """A `store.json` that was rolled back says less than its twin, and a start would use the twin, too."""
+def test_epochs_come_from_the_newer_copy_of_the_identity(world: StoreWorld) -> None:
+    """A `store.json` that was rolled back is older than its twin, which a start would use, too."""
     path = Path(world.root, "store.json")
     newer = decode_sealed(path.read_bytes(), StoreIdentity)
     path.write_bytes(encode_sealed(replace(newer, generation=newer.generation - 1, epochs=[Epoch(0, 0)])))
@@ -261,9 +268,7 @@ def test_epochs_are_of_the_newer_copy_of_the_identity(world: StoreWorld) -> None
     assert Store(world.root).epochs() == newer.epochs
 
 
-def test_a_topic_that_vanishes_while_topics_are_listed_hides_no_other(
-    world: StoreWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_topic_deleted_during_listing_hides_no_other(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic may be deleted between the listing of topics and that of its queues: the others are listed."""
     real = os.listdir
 
@@ -277,8 +282,8 @@ def test_a_topic_that_vanishes_while_topics_are_listed_hides_no_other(
     assert topics_in(world.root) == {"orders": (0, 1)}
 
 
-def test_a_range_that_one_replica_has_no_more_comes_from_another(world: StoreWorld, tmp_path: Path) -> None:
-    """Gone here is not gone: the next replica is asked for the very same rows."""
+def test_range_deleted_on_one_replica_is_read_from_another(world: StoreWorld, tmp_path: Path) -> None:
+    """The next replica returns exactly the same rows."""
     twin = written_store(tmp_path / "two")
     os.remove(f"{world.root}/commitlog/{0:020d}")
     task = task_of(world, twin, ranges=ranges_of(twin))
@@ -289,16 +294,16 @@ def test_a_range_that_one_replica_has_no_more_comes_from_another(world: StoreWor
 @pytest.mark.parametrize(
     ("position", "value", "reason"),
     [
-        (4, b"\0\0\0\0", "magic is unknown"), (0, b"\0\0\0\x5c", "cannot be"), (12, b"\0\0\0\x07", "another queue"),
-        (20, b"\0\0\0\0\0\0\0\x63", "another offset"), (28, b"\0\0\0\0\0\0\0\x01", "another place in the log"),
+        (4, b"\0\0\0\0", "magic is unknown"), (0, b"\0\0\0\x5c", "is invalid"), (12, b"\0\0\0\x07", "another queue"),
+        (20, b"\0\0\0\0\0\0\0\x63", "another offset"), (28, b"\0\0\0\0\0\0\0\x01", "another physical offset"),
         (84, b"\0\0\x0f\0", "length of its body"), (92, b"~", "does not match its CRC"),
     ],
     ids=["magic", "size", "queue", "offset", "place", "body", "crc"],
 )  # fmt: skip
-def test_a_damaged_record_comes_from_another_replica_or_is_named(
+def test_damaged_record_is_read_from_another_replica_or_named(
     world: StoreWorld, tmp_path: Path, position: int, value: bytes, reason: str
 ) -> None:
-    """A record that is not what it has to be never becomes a row; where no replica has a better one, both are named."""
+    """A damaged record never becomes a row; if no replica has a good copy, the error names record and replica."""
     twin = written_store(tmp_path / "two")
     physical = physical_of(world, ORDERS, 5)
     flip(world, physical, position, value)
@@ -311,7 +316,7 @@ def test_a_damaged_record_comes_from_another_replica_or_is_named(
 
 
 def test_tags_are_filtered_by_index_and_by_record(world: StoreWorld) -> None:
-    """Only messages with a wanted tag, in both orders."""
+    """Only messages with a requested tag are returned, in both orders."""
     everything = rows_of(task_of(world), settings_of(world))
     wanted = [row for row in everything if row["tags"] == "red"]
     assert 0 < len(wanted) < len(everything)
@@ -321,17 +326,17 @@ def test_tags_are_filtered_by_index_and_by_record(world: StoreWorld) -> None:
     assert sorted(places_of(rows_of(chunk, settings_of(world)))) == places_of(wanted)
 
 
-def test_one_directory_may_stand_for_any_replica(world: StoreWorld) -> None:
-    """A name without a number is a broker's store, whoever's."""
+def test_directory_without_number_serves_any_replica(world: StoreWorld) -> None:
+    """A name without a broker id is a store of any replica of the broker."""
     settings = settings_of(world, directories={BROKER: world.root})
     with Catalog(settings) as catalog:
         assert len(rows_of(task_of(world, ranges=ranges_of(world)), settings)) == len(world.sent)
         assert [replica.directory for replica in catalog.replicas(BROKER)] == [world.root]
 
 
-def test_a_directory_that_is_no_store_says_so(world: StoreWorld, tmp_path: Path) -> None:
-    """A wrong path is named, and never an empty topic."""
+def test_directory_without_a_store_is_an_error(world: StoreWorld, tmp_path: Path) -> None:
+    """A wrong path is named, and never read as an empty topic."""
     settings = settings_of(world, directories={BROKER: str(tmp_path)}, transport=TransportKind.FILE)
 
-    with Catalog(settings) as catalog, pytest.raises(NoReplica, match="is no store that can be read here"):
+    with Catalog(settings) as catalog, pytest.raises(NoReplica, match="is not a readable store"):
         catalog.bounds([ORDERS])

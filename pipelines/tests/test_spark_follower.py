@@ -1,4 +1,4 @@
-"""The way of a streaming query along its queues: what it reads is the log, each message once, whatever happens."""
+"""A streaming query reads each message of the log once, despite forks, failovers and retention."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spark_kit.fake_view import FakeTime, FakeView
+from spark_kit.fake_catalog import FakeCatalog, FakeClock
 
 from pyspark_rocketmq.errors import DataLost, InvalidOption, LogForked, NoReplica
-from pyspark_rocketmq.follower import Follower
 from pyspark_rocketmq.gaps import Gap, GapKind
 from pyspark_rocketmq.model import QueueId
 from pyspark_rocketmq.offsets import Mark, StreamOffset
 from pyspark_rocketmq.options import read_options
+from pyspark_rocketmq.stream_planner import StreamPlanner
 
 A0, A1, B0 = QueueId("orders", "broker-a", 0), QueueId("orders", "broker-a", 1), QueueId("orders", "broker-b", 0)
 Row = tuple[QueueId, int]
 
 
 class Query:
-    """What Spark does with a reader: it keeps offsets as JSON, and every process of it may end."""
+    """A query as Spark runs it: it keeps offsets as JSON, and each of its processes may end."""
 
-    def __init__(self, view: FakeView, clock: FakeTime | None = None, **options: Any) -> None:
+    def __init__(self, view: FakeCatalog, clock: FakeClock | None = None, **options: Any) -> None:
         self.view = view
-        self.clock = clock or FakeTime()
+        self.clock = clock or FakeClock()
         self.options = {"nameServers": "ns:1", "subscribe": "orders", "startingOffsets": "earliest", "patience": "2s"}
         self.options |= {name: str(value) for name, value in options.items()}
         if {"assign", "subscribePattern"} & set(options):
@@ -38,52 +38,52 @@ class Query:
         self.restart()
 
     def restart(self) -> None:
-        """Another process, which knows the log of offsets only."""
-        self.follower = Follower(read_options(self.options, is_stream=True), self.view, self.clock)
+        """Start another process, which has only the offset log."""
+        self.planner = StreamPlanner(read_options(self.options, is_stream=True), self.view, self.clock)
 
     @property
     def start(self) -> StreamOffset:
         return StreamOffset.from_json(json.loads(self.log[-1])) if self.log else StreamOffset()
 
     def plan(self, *, is_limited: bool = True) -> bool:
-        """Whether there is another batch; it is in the log then."""
-        end = self.follower.next_offset(self.start, is_limited=is_limited)
+        """Plan the next batch, log its offset, and return whether there is one."""
+        end = self.planner.next_offset(self.start, is_limited=is_limited)
         if end is not None:
             self.log.append(json.dumps(end.to_json()))
         return end is not None
 
     def read(self) -> list[Row]:
-        """The rows of the newest batch."""
+        """Return the rows of the newest batch."""
         start = StreamOffset.from_json(json.loads(self.log[-2])) if len(self.log) > 1 else StreamOffset()
-        ranges, gaps = self.follower.ranges(start, self.start)
+        ranges, gaps = self.planner.ranges(start, self.start)
         self.gaps += gaps
         return [(one.queue, offset) for one in ranges for offset in range(one.begin, one.end)]
 
     def step(self) -> list[Row]:
-        """One trigger."""
+        """Run one trigger, and return its rows."""
         rows = self.read() if self.plan() else []
         self.rows += rows
         return rows
 
 
-def brokers() -> FakeView:
+def brokers() -> FakeCatalog:
     """Two brokers, three queues, ten messages in each."""
-    view = FakeView()
+    view = FakeCatalog()
     for queue in (A0, A1, B0):
         view.add_queue(queue.topic, queue.broker, queue.number)
         view.append(queue, 10)
     return view
 
 
-def all_rows(view: FakeView) -> list[Row]:
+def all_rows(view: FakeCatalog) -> list[Row]:
     return sorted((one.queue, one.offset) for broker in view.brokers.values() for one in broker.records)
 
 
 @pytest.mark.verify
 @given(st.data())
-def test_batches_are_together_the_log(data: st.DataObject) -> None:
-    """Random logs that grow, random limits, restarts with others, batches done again: each message comes once."""
-    view, clock = FakeView(), FakeTime()
+def test_batches_together_are_the_log(data: st.DataObject) -> None:
+    """Random logs that grow, random limits, restarts with others, repeated batches: each message is read once."""
+    view, clock = FakeCatalog(), FakeClock()
     queues = [view.add_queue("orders", broker, number) for broker in ("broker-a", "broker-b") for number in (0, 1)]
     query = Query(view, clock)
     for _ in range(data.draw(st.integers(1, 12), "turns")):
@@ -94,10 +94,10 @@ def test_batches_are_together_the_log(data: st.DataObject) -> None:
             query.options["maxBytesPerTrigger"] = str(data.draw(st.integers(1, 3000)))
             query.restart()
         if data.draw(st.booleans()):
-            view.reign(data.draw(st.sampled_from(["broker-a", "broker-b"])))
+            view.begin_epoch(data.draw(st.sampled_from(["broker-a", "broker-b"])))
         is_new = query.plan()
         if is_new and data.draw(st.booleans()):
-            query.read()  # this batch was under way when all ended
+            query.read()  # this batch was in progress when the process ended
             query.restart()
         query.rows += query.read() if is_new else []
     query.options |= {"maxRowsPerTrigger": "1000000", "maxBytesPerTrigger": "1g"}
@@ -108,7 +108,7 @@ def test_batches_are_together_the_log(data: st.DataObject) -> None:
     assert sorted(query.rows) == all_rows(view)
 
 
-def test_where_a_query_began_is_said_once() -> None:
+def test_start_of_a_query_is_decided_once() -> None:
     """A first batch that is planned again by another process begins where the first process began it, not later."""
     view = brokers()
     query = Query(view, startingOffsets="latest")
@@ -123,8 +123,8 @@ def test_where_a_query_began_is_said_once() -> None:
     assert query.step() == [(A0, 13 + one) for one in range(5)]
 
 
-def test_a_new_queue_begins_at_its_first_message() -> None:
-    """Queues, brokers and topics may come at any time; nothing that was in them before we saw them is left out."""
+def test_new_queue_is_read_from_its_first_message() -> None:
+    """Queues, brokers and topics may appear at any time; their messages from before the discovery are read, too."""
     view = brokers()
     query = Query(view, subscribePattern="orders.*", discoveryInterval=0, startingOffsets="latest")
     query.step()
@@ -137,8 +137,8 @@ def test_a_new_queue_begins_at_its_first_message() -> None:
     assert query.step() == []
 
 
-def test_limits_hold_together() -> None:
-    """Rows and bytes at once: the smaller counts; without limits all comes."""
+def test_rows_and_bytes_limits_apply_together() -> None:
+    """Rows and bytes at once: the smaller limit counts; without limits everything is read."""
     view = brokers()
     assert len(Query(view, maxRowsPerTrigger=6, maxBytesPerTrigger="1g").step()) == 6
     assert len(Query(view, maxRowsPerTrigger=1000, maxBytesPerTrigger=600).step()) == 6
@@ -147,10 +147,10 @@ def test_limits_hold_together() -> None:
 
 def test_few_messages_wait_for_more_or_for_the_delay() -> None:
     """With minRowsPerTrigger a batch begins when there are as many, or when maxTriggerDelay is over."""
-    view, clock = brokers(), FakeTime()
+    view, clock = brokers(), FakeClock()
     query = Query(view, clock, minRowsPerTrigger=40, maxTriggerDelay="60s")
 
-    assert query.step() == [] and query.start.ends  # where it begins is said, nothing is read
+    assert query.step() == [] and query.start.ends  # the start is recorded, nothing is read
     clock.now += 59
     assert not query.plan()
     clock.now += 2
@@ -162,11 +162,11 @@ def test_few_messages_wait_for_more_or_for_the_delay() -> None:
     assert len(query.step()) == 40
 
 
-def test_available_now_reads_what_is_there_and_ends() -> None:
-    """What comes later is the next run's, also in queues that come later; a minimum of rows does not hold it up."""
+def test_available_now_reads_up_to_the_ends_at_its_start() -> None:
+    """Later messages, also in later queues, belong to the next run; a minimum of rows does not delay the end."""
     view = brokers()
     query = Query(view, minRowsPerTrigger=1000, maxRowsPerTrigger=7, discoveryInterval=0)
-    query.follower.fix_target()
+    query.planner.fix_target()
     view.append(A0, 5)
     late = view.add_queue("orders", "broker-c", 0)
     view.append(late, 5)
@@ -179,20 +179,20 @@ def test_available_now_reads_what_is_there_and_ends() -> None:
     assert sorted(query.rows) == [row for row in all_rows(view) if row[0] != late and row[1] < 10]
     assert turns == 5  # 30 messages, 7 at a time
     query.restart()
-    query.follower.fix_target()
+    query.planner.fix_target()
     while query.plan():
         query.rows += query.read()
     assert sorted(query.rows) == all_rows(view)
 
 
-def test_available_now_leaves_out_no_broker_that_comes_back_in_time() -> None:
-    """One that was away when the target was fixed is waited for, and read to where it ends then."""
+def test_available_now_waits_for_a_broker_that_is_away() -> None:
+    """A broker that was away when the target was fixed is waited for, and read to its end at that time."""
     view = brokers()
     query = Query(view, maxRowsPerTrigger=6, discoveryInterval=0)
     query.step()
     query.restart()
     away = view.brokers.pop("broker-b")
-    query.follower.fix_target()
+    query.planner.fix_target()
     query.clock.at[1] = lambda: view.brokers.update({"broker-b": away})
     while query.plan():
         query.rows += query.read()
@@ -200,20 +200,20 @@ def test_available_now_leaves_out_no_broker_that_comes_back_in_time() -> None:
     assert sorted(query.rows) == all_rows(view)
 
 
-def test_a_newer_epoch_that_has_all_that_was_read_is_no_event() -> None:
-    """A switchover in which nothing is lost goes on without a word, and is remembered."""
+def test_epoch_that_keeps_everything_read_is_no_fork() -> None:
+    """A switchover without loss continues silently, and its epoch is recorded."""
     view = brokers()
     query = Query(view)
     query.step()
-    view.reign("broker-a")
+    view.begin_epoch("broker-a")
     view.append(A0, 2)
 
     assert query.step() == [(A0, 10), (A0, 11)]
     assert query.start.marks["broker-a"] == Mark(epoch=2, physical=view.brokers["broker-a"].end)
 
 
-def test_a_fork_below_what_was_read_stops_the_query() -> None:
-    """The error names the fork, the ranges and the count, and the query does not go on at the next try either."""
+def test_fork_below_the_read_position_stops_the_query() -> None:
+    """The error names the fork, the ranges and the count, and another attempt fails in the same way."""
     view = brokers()
     query = Query(view)
     query.step()
@@ -229,8 +229,8 @@ def test_a_fork_below_what_was_read_stops_the_query() -> None:
     assert "3 messages" in str(error.value) and "orders/broker-a/1[7, 10)" in str(error.value)
 
 
-def test_a_fork_above_what_was_read_is_no_event() -> None:
-    """What the fork took was never read: with a limit a query may be far behind the log's end."""
+def test_fork_above_the_read_position_is_ignored() -> None:
+    """The replaced messages were never read: with a limit a query may be far behind the log's end."""
     view = brokers()
     query = Query(view, maxRowsPerTrigger=3, assign='{"orders": {"broker-a": [0]}}')
     query.step()
@@ -239,8 +239,8 @@ def test_a_fork_above_what_was_read_is_no_event() -> None:
     assert query.step() == [(A0, 3)]
 
 
-def test_a_fork_may_be_passed_over_and_is_counted() -> None:
-    """With failOnDataLoss=false the new messages at old offsets are read, and what is gone is in the gaps, once."""
+def test_fork_is_skipped_and_counted_without_fail_on_data_loss() -> None:
+    """With failOnDataLoss=false the new messages at old offsets are read, and the lost ones are in the gaps, once."""
     view = brokers()
     query = Query(view, failOnDataLoss="false")
     query.step()
@@ -250,18 +250,18 @@ def test_a_fork_may_be_passed_over_and_is_counted() -> None:
     assert query.step() == [(A1, 7), (A1, 8), (A1, 9), (A1, 10), (A1, 11)]
     assert query.gaps == [Gap(A1, 7, 10, GapKind.FORKED)]
     assert query.step() == [] and len(query.gaps) == 1
-    view.reign("broker-a")
+    view.begin_epoch("broker-a")
     view.append(A0)
     assert query.step() == [(A0, 10)]
 
 
 def test_messages_that_expired_unread_are_a_loss() -> None:
-    """They stop the query, or are counted; a batch that was planned before they went is not short in silence."""
+    """They stop the query, or are counted; a batch that was planned before they expired is never silently short."""
     view = brokers()
     query = Query(view, maxRowsPerTrigger=3)
     query.step()
     view.expire(A0, 5)
-    with pytest.raises(DataLost, match=r"orders/broker-a/0 was to be read from 1 on.* 4 messages are gone"):
+    with pytest.raises(DataLost, match=r"orders/broker-a/0 was to be read from 1 on.* 4 messages are lost"):
         query.plan()
 
     query = Query(view, failOnDataLoss="false")
@@ -272,9 +272,9 @@ def test_messages_that_expired_unread_are_a_loss() -> None:
     assert query.gaps == [Gap(A1, 0, 3, GapKind.EXPIRED)]
 
 
-def test_a_replica_that_is_behind_is_waited_for() -> None:
-    """An end below our place is believed only when patience is over: a slave may have to catch up first."""
-    view, clock = brokers(), FakeTime()
+def test_lagging_replica_is_waited_for() -> None:
+    """An end below the position counts only after patience ends: a slave may have to catch up first."""
+    view, clock = brokers(), FakeClock()
     query = Query(view, clock)
     query.step()
     view.brokers["broker-a"].hidden[A0] = 8
@@ -285,13 +285,13 @@ def test_a_replica_that_is_behind_is_waited_for() -> None:
     assert len(clock.slept) == 2
 
     view.brokers["broker-a"].hidden[A0] = 8
-    with pytest.raises(DataLost, match=r"was read up to 11, and ends at 8 now: 3 messages are gone"):
+    with pytest.raises(DataLost, match=r"was read up to 11, but now ends at 8: 3 messages are lost"):
         query.plan()
 
 
-def test_without_epochs_a_rewound_queue_goes_on_at_its_end() -> None:
-    """Apache's brokers say nothing of forks: with failOnDataLoss=false what is new is read, and the rest counted."""
-    view = FakeView()
+def test_rewound_queue_without_epochs_continues_at_its_end() -> None:
+    """Apache's brokers have no epochs: with failOnDataLoss=false new messages are read, and lost ones counted."""
+    view = FakeCatalog()
     view.add_queue("orders", "broker-a", 0, has_epochs=False)
     view.append(A0, 10)
     query = Query(view, failOnDataLoss="false")
@@ -304,14 +304,14 @@ def test_without_epochs_a_rewound_queue_goes_on_at_its_end() -> None:
     assert query.step() == [(A0, 6), (A0, 7)]
 
 
-def test_epochs_that_cannot_be_asked_for_a_while_are_not_guessed() -> None:
-    """While only RocketMQ's protocol answers the old mark stays; what a later epoch has of it is then seen rightly."""
+def test_unknown_epochs_are_not_guessed() -> None:
+    """While only RocketMQ's protocol answers the old mark stays, so that a later epoch is judged correctly."""
     view = brokers()
     query = Query(view)
     query.step()
     before = query.start.marks["broker-a"]
     view.brokers["broker-a"].has_epochs = False
-    view.reign("broker-a")
+    view.begin_epoch("broker-a")
     view.append(A0, 2)
     query.step()
     assert query.start.marks["broker-a"] == before
@@ -321,8 +321,8 @@ def test_epochs_that_cannot_be_asked_for_a_while_are_not_guessed() -> None:
     assert query.step() == [(A0, 12)]
 
 
-def test_a_queue_that_was_read_to_its_end_may_go() -> None:
-    """A shard that was taken away with nothing unread stops no query, and its place is kept in case it comes back."""
+def test_fully_read_queue_may_disappear() -> None:
+    """A removed shard without unread messages stops no query, and its position is kept in case it comes back."""
     view = brokers()
     query = Query(view, discoveryInterval=0)
     query.step()
@@ -335,8 +335,8 @@ def test_a_queue_that_was_read_to_its_end_may_go() -> None:
     assert query.step() == [(B0, 10)]
 
 
-def test_a_queue_that_is_gone_with_unread_messages_stops_the_query() -> None:
-    """Nobody knows what it had: an error after patience, or, with failOnDataLoss=false, on without it."""
+def test_missing_queue_with_unread_messages_stops_the_query() -> None:
+    """An error after patience or, with failOnDataLoss=false, the query continues without the queue."""
     view = brokers()
     query = Query(view, maxRowsPerTrigger=3, discoveryInterval=0)
     query.step()
@@ -353,8 +353,8 @@ def test_a_queue_that_is_gone_with_unread_messages_stops_the_query() -> None:
     assert query.plan()
 
 
-def test_name_servers_that_forgot_a_topic_for_a_moment_stop_nothing() -> None:
-    """A name server that has just started knows nobody: a query that runs waits, one that begins is told at once."""
+def test_restarted_name_server_does_not_stop_a_query() -> None:
+    """A name server that has just started has no routes: a running query waits, a new one fails at once."""
     view = brokers()
     query = Query(view, discoveryInterval=0)
     query.step()
@@ -365,12 +365,12 @@ def test_name_servers_that_forgot_a_topic_for_a_moment_stop_nothing() -> None:
     assert query.clock.slept
 
     view.brokers.clear()
-    with pytest.raises(InvalidOption, match="nobody serves orders"):
+    with pytest.raises(InvalidOption, match="no broker serves orders"):
         Query(view).plan()
 
 
-def test_an_epoch_that_begins_meanwhile_is_not_mixed_with_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Places in the log are noted with the epoch that they were seen in: otherwise the next look would see a fork."""
+def test_epoch_that_begins_during_planning_is_not_mixed_with_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Physical offsets are recorded with their epoch: otherwise the next check would report a fork."""
     view = brokers()
     query = Query(view)
     ask: Callable[..., Any] = view.physical
@@ -378,7 +378,7 @@ def test_an_epoch_that_begins_meanwhile_is_not_mixed_with_the_old_one(monkeypatc
 
     def physical(offsets: dict[QueueId, int]) -> dict[QueueId, tuple[int, int]]:
         if not turns:
-            view.reign("broker-a")
+            view.begin_epoch("broker-a")
             view.append(A0, 4)
         turns.append(1)
         return ask(offsets)  # type: ignore[no-any-return]
@@ -399,9 +399,9 @@ def test_an_epoch_that_begins_meanwhile_is_not_mixed_with_the_old_one(monkeypatc
     ],
     ids=["offsets", "time", "group", "group else latest"],
 )
-def test_a_query_begins_where_its_options_say(options: dict[str, str], expected: list[int]) -> None:
-    """By offset, by time, by the progress of a consumer group."""
-    view = FakeView()
+def test_query_begins_at_the_configured_position(options: dict[str, str], expected: list[int]) -> None:
+    """The position is given by offset, by time, or by the committed offsets of a consumer group."""
+    view = FakeCatalog()
     for queue in (A0, A1, B0):
         view.add_queue(queue.topic, queue.broker, queue.number)
     for number in range(10):
@@ -422,7 +422,7 @@ def test_a_query_begins_where_its_options_say(options: dict[str, str], expected:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"startingOffsets": '{"orders": {"broker-a": {"0": 4}}}'}, "says nothing of orders/broker-a/1"),
+        ({"startingOffsets": '{"orders": {"broker-a": {"0": 4}}}'}, "does not name orders/broker-a/1"),
         ({"startingOffsets": '{"orders": {"broker-x": {"0": 4}}}'}, "names orders/broker-x/0"),
         (
             {"startingOffsets": '{"orders": {"broker-a": {"0": 40, "1": -1}, "broker-b": {"0": -1}}}'},
@@ -432,8 +432,8 @@ def test_a_query_begins_where_its_options_say(options: dict[str, str], expected:
     ],
     ids=["missing", "unknown", "beyond", "too late"],
 )
-def test_places_that_cannot_be_meant_are_refused(options: dict[str, str], problem: str) -> None:
-    """At once, with the option's name."""
+def test_invalid_start_positions_are_refused(options: dict[str, str], problem: str) -> None:
+    """They are refused at once, with the option's name."""
     query = Query(brokers())
     del query.options["startingOffsets"]
     query.options |= options

@@ -1,4 +1,4 @@
-"""What a stream has read after its driver was killed, and while its brokers fail over. Minutes: `--slow`."""
+"""Messages read by a stream whose driver is killed, and while its brokers fail over. Takes minutes: `--slow`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from local_group_kit import FREE_PORTS, Load
 from local_group_kit import Group as LocalGroup
 from spark_kit.processes import Group
-from spark_kit.topics import filled, places
+from spark_kit.topics import places, send_to_new_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +35,7 @@ LIVES_MAX: Final = 20
 def driver(
     options: dict[str, str], folder: Path, *, cores: int = 2, ends: bool = False
 ) -> Iterator[subprocess.Popen[str]]:
-    """One life of it; whatever is left of it and of its workers is killed at the end."""
+    """Run one life of the driver; it and its workers are killed at the end."""
     words = [json.dumps({**options, "ends": str(ends).lower()}), str(folder), str(cores)]
     process = subprocess.Popen(
         [sys.executable, str(KIT / "driver.py"), *words], stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -62,8 +62,8 @@ def has_done(process: subprocess.Popen[str], batches: int) -> bool:
 
 
 def test_killed_drivers_read_each_message_once(spark: SparkSession, brokers: Group, tmp_path: Path) -> None:
-    """Five times kill -9 of the driver, its JVM and its workers at a moment of chance; then other cores, to the end."""
-    sent = filled(brokers, "killed", 1500)
+    """The driver, its JVM and its workers are killed with kill -9 at five random moments, then other cores finish."""
+    sent = send_to_new_topic(brokers, "killed", 1500)
     options = {
         "nameServers": brokers.name_server, "subscribe": "killed", "startingOffsets": "earliest",
         "maxRowsPerTrigger": "60", "commitGroup": "killed-group",
@@ -73,7 +73,7 @@ def test_killed_drivers_read_each_message_once(spark: SparkSession, brokers: Gro
     for _ in range(LIVES_MAX):
         with driver(options, tmp_path) as process:
             if has_done(process, dice.randrange(1, 3)):
-                time.sleep(dice.random())  # into the middle of whatever it does next
+                time.sleep(dice.random())  # the kill happens in the middle of the next work
                 os.killpg(process.pid, signal.SIGKILL)
                 kills += 1
         if kills == 5:
@@ -92,9 +92,8 @@ def test_killed_drivers_read_each_message_once(spark: SparkSession, brokers: Gro
     assert Counter(bytes(row.body) for row in rows) == Counter(one.body for one in sent)
 
 
-def test_a_stream_lives_through_a_failover_and_a_switchover(spark: SparkSession, tmp_path: Path) -> None:
-    """The master is killed and a slave takes over, then the role moves by order: the query goes on, and reads each
-    acknowledged message once."""
+def test_stream_survives_failover_and_switchover(spark: SparkSession, tmp_path: Path) -> None:
+    """A failover, then a switchover: the stream reads each acknowledged message once."""
     group = LocalGroup(tmp_path / "group")
     group.up(*FREE_PORTS)
     folder = tmp_path / "stream"

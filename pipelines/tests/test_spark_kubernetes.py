@@ -1,7 +1,8 @@
-"""`engine.mode: kubernetes` at a real API server: Spark makes executors' pods with the driver's rights, and they work.
+"""`engine.mode: kubernetes` with a real API server: Spark creates executor pods with the driver's rights.
 
-There is no node, so the test is the kubelet: it starts what an executor's pod says, as a process, and says that the pod
-runs. Everything else is as in a cluster: the account, its role, pod security, the template, and Spark's own scheduler.
+There is no node, so the test acts as the kubelet: it starts an executor's container as a process, and sets the pod's
+status to Running. Everything else is as in a cluster: the account, its role, pod security, the template, and Spark's
+own scheduler.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ spark.stop()
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """With the operator's manifests, in which the executors' role is."""
+    """An API server with the operator's manifests, which have the executors' role."""
     with groups_server(tmp_path_factory.mktemp("api")) as made:
         for document in yaml.safe_load_all((ROOT / "manifests/operator.yaml").read_text()):
             if document:
@@ -55,14 +56,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 
 class Kubelet:
-    """Starts what executors' pods say, once each."""
+    """Starts the container of each executor pod as a process, once."""
 
     def __init__(self, server: ApiServer, folder: Path, stack: ExitStack) -> None:
         self.server, self.folder, self.stack = server, folder, stack
         self.seen: dict[str, dict[str, Any]] = {}
 
-    def look(self) -> None:
-        """At what Spark has asked for since."""
+    def start_new_pods(self) -> None:
+        """Start the executor pods that Spark has created since the last call."""
         status, answer = self.server.ask("GET", EXECUTORS)
         assert status == 200, answer
         for pod in answer["items"]:
@@ -73,7 +74,7 @@ class Kubelet:
 
     def _start(self, name: str, pod: dict[str, Any]) -> None:
         [container] = pod["spec"]["containers"]
-        assert container["args"] == ["executor"], "the image's program is told what it is"
+        assert container["args"] == ["executor"], "the image's program gets the argument executor"
         variables = {one["name"]: one["value"] for one in container["env"] if "value" in one}
         fields = {
             one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in container["env"] if "valueFrom" in one
@@ -95,7 +96,7 @@ class Kubelet:
         assert status == 200, answer
 
 
-def test_executors_are_pods_that_the_driver_makes_and_takes_away(server: ApiServer, tmp_path: Path) -> None:
+def test_driver_creates_and_deletes_executor_pods(server: ApiServer, tmp_path: Path) -> None:
     """Two of them, admitted under `restricted`, owned by the driver's pod; the work is done in them; no right lacks."""
     one = pipeline(
         schedule="@hourly",
@@ -132,7 +133,7 @@ def test_executors_are_pods_that_the_driver_makes_and_takes_away(server: ApiServ
     (tmp_path / "pipeline.json").write_text(json.dumps(document))
     (tmp_path / "program.py").write_text(PROGRAM)
 
-    with ExitStack() as stack, (tmp_path / "driver.log").open("wb") as log, (tmp_path / "said").open("wb") as out:
+    with ExitStack() as stack, (tmp_path / "driver.log").open("wb") as log, (tmp_path / "output").open("wb") as out:
         kubelet = Kubelet(server, tmp_path, stack)
         process = subprocess.Popen(
             [sys.executable, "program.py", "pipeline.json"], cwd=tmp_path, stdout=out, stderr=log,
@@ -142,12 +143,12 @@ def test_executors_are_pods_that_the_driver_makes_and_takes_away(server: ApiServ
         deadline = time.monotonic() + DEADLINE_S
         while process.poll() is None:
             assert time.monotonic() < deadline, (tmp_path / "driver.log").read_text()[-3000:]
-            kubelet.look()
+            kubelet.start_new_pods()
             time.sleep(0.2)
-    said, text = (tmp_path / "said").read_text(), (tmp_path / "driver.log").read_text()
+    output, text = (tmp_path / "output").read_text(), (tmp_path / "driver.log").read_text()
 
     assert process.returncode == 0, text[-3000:]
-    assert json.loads(said)["sum"] == sum(range(1000))
+    assert json.loads(output)["sum"] == sum(range(1000))
     assert len(kubelet.seen) == 2, sorted(kubelet.seen)
     for name, seen in kubelet.seen.items():
         [owner] = seen["metadata"]["ownerReferences"]

@@ -1,4 +1,4 @@
-"""How far queries are behind, as Prometheus reads it."""
+"""The lag of queries, as Prometheus reads it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from pyspark_rocketmq.gaps import Gap, GapKind
-from pyspark_rocketmq.lag import LagListener, QueueLag, lag_of
+from pyspark_rocketmq.lag import LagListener, QueueLag, source_lag
 from pyspark_rocketmq.model import QueueId
-from pyspark_rocketmq.offsets import StreamOffset, tree
+from pyspark_rocketmq.offsets import StreamOffset, nest
 
 A, B = QueueId("orders", "broker-a", 0), QueueId("orders", "broker-a", 1)
 END = StreamOffset({A: 40, B: 10}, gaps=(Gap(A, 3, 7, GapKind.EXPIRED), Gap(B, 0, 2, GapKind.EXPIRED))).to_json()
-LATEST = {**StreamOffset({A: 100, B: 10}).to_json(), "sizes": tree({A: 300}), "oldest": tree({A: 10_000, B: 1})}
+LATEST = {**StreamOffset({A: 100, B: 10}).to_json(), "sizes": nest({A: 300}), "oldest": nest({A: 10_000, B: 1})}
 
 
 def progress(run: str = "run-1", batch: int = 4) -> Any:
@@ -25,23 +25,23 @@ def progress(run: str = "run-1", batch: int = 4) -> Any:
     return SimpleNamespace(progress=one)
 
 
-def test_lag_is_what_lies_between_the_batch_and_the_end() -> None:
-    """In messages, in bytes of usual messages, and as the age of the oldest unread one; 0 where nothing is unread."""
-    lag = lag_of(END, json.dumps(LATEST), now_ms=15_000)
+def test_lag_is_measured_from_the_batch_to_the_end() -> None:
+    """In messages, in estimated bytes, and as the age of the oldest unread message; 0 where nothing is unread."""
+    lag = source_lag(END, json.dumps(LATEST), now_ms=15_000)
 
     assert lag is not None and lag.gap_rows == {"expired": 6}
     assert lag.queues == (QueueLag(A, 60, 18_000, 5.0), QueueLag(B, 0, 0, 0.0))
 
 
-def test_other_sources_are_left_alone() -> None:
-    """A query may join ours with Kafka's, files, or a rate; their offsets are none of ours."""
-    assert lag_of("17", "18", now_ms=0) is None
-    assert lag_of(None, None, now_ms=0) is None
-    assert lag_of({"logOffset": 3}, {"logOffset": 3}, now_ms=0) is None
+def test_other_sources_are_ignored() -> None:
+    """A query may join RocketMQ with Kafka, files, or a rate source; their offsets are ignored."""
+    assert source_lag("17", "18", now_ms=0) is None
+    assert source_lag(None, None, now_ms=0) is None
+    assert source_lag({"logOffset": 3}, {"logOffset": 3}, now_ms=0) is None
 
 
-def test_gauges_live_as_long_as_their_query() -> None:
-    """A batch that is reported twice is counted once, and what ends takes its series with it."""
+def test_gauges_are_removed_with_their_query() -> None:
+    """A batch that is reported twice is counted once, and a query that ends takes its series with it."""
     registry = CollectorRegistry()
     listener = LagListener(registry)
     labels = {"query": "billing", "topic": "orders", "broker": "broker-a", "queue": "0"}

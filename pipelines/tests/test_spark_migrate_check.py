@@ -1,4 +1,4 @@
-"""Fingerprints of messages, and a check between two of our own clusters."""
+"""Fingerprints of messages, and a migration check between two Gantry clusters."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from spark_kit.processes import Group, group
 
-from gantry_pipelines.config import Here, PipelineConfig
-from gantry_pipelines.migrate_check.job import MigrateCheckJob, MigrateCheckSpec, Source
+from gantry_pipelines.config import HostConfig, PipelineConfig
+from gantry_pipelines.migrate_check.job import MigrateCheckJob, MigrateCheckSpec, SourceCluster
 from gantry_pipelines.outcome import Outcome
 from gantry_pipelines.reporting import Reporter
 from gantry_spec.pipelines.parts import Topics
@@ -30,13 +30,13 @@ def messages(spark: SparkSession, *rows: tuple[int, int, bytes, dict[str, str]])
 
 
 @pytest.mark.verify
-def test_order_and_brokers_own_properties_do_not_count_and_everything_else_does(spark: SparkSession) -> None:
-    """The same messages have the same sums; one byte, one property, one message more or twice has not."""
+def test_fingerprints_ignore_order_and_broker_properties_only(spark: SparkSession) -> None:
+    """Equal messages have equal fingerprints; another byte, property or number of messages changes them."""
     from pyspark.testing import assertDataFrameEqual
 
     from gantry_pipelines.migrate_check.fingerprints import differences, fingerprints
 
-    theirs = messages(spark, (0, 1, b"one", {"a": "1", "b": "2"}), (0, 2, b"two", {}), (1, 0, b"three", {}))
+    source = messages(spark, (0, 1, b"one", {"a": "1", "b": "2"}), (0, 2, b"two", {}), (1, 0, b"three", {}))
     moved = messages(
         spark,
         (1, 0, b"three", {"CLUSTER": "new"}),
@@ -46,10 +46,10 @@ def test_order_and_brokers_own_properties_do_not_count_and_everything_else_does(
     altered = messages(spark, (0, 1, b"one", {"a": "1", "b": "3"}), (0, 2, b"two", {}), (1, 0, b"Three", {}))
     doubled = messages(spark, (0, 1, b"two", {}), (0, 2, b"two", {}), (1, 0, b"three", {}))
 
-    left = fingerprints(theirs, {"old": "new"})
+    left = fingerprints(source, {"old": "new"})
 
-    def found(ours: DataFrame) -> DataFrame:
-        return differences(left, fingerprints(ours, {"old": "new"}))
+    def found(target: DataFrame) -> DataFrame:
+        return differences(left, fingerprints(target, {"old": "new"}))
 
     schema = found(moved).schema
     assertDataFrameEqual(found(moved), spark.createDataFrame([], schema))
@@ -57,24 +57,22 @@ def test_order_and_brokers_own_properties_do_not_count_and_everything_else_does(
     assertDataFrameEqual(found(altered), spark.createDataFrame(rows, schema))
     assertDataFrameEqual(found(doubled), spark.createDataFrame(rows[:1], schema))
     whole = differences(
-        fingerprints(theirs, {}, frozenset({"orders"})), fingerprints(altered, {}, frozenset({"orders"}))
+        fingerprints(source, {}, frozenset({"orders"})), fingerprints(altered, {}, frozenset({"orders"}))
     )
     assertDataFrameEqual(whole, spark.createDataFrame([("orders", "*", -1, -1, 3, 3)], schema))
 
 
-def checked(spark: SparkSession, theirs: Group, ours: Group, folder: Path, **more: Any) -> Outcome:
-    here = Here(name_servers=[ours.name_server], sidecars=list(ours.urls), destination=str(folder))
+def checked(spark: SparkSession, source: Group, target: Group, folder: Path, **more: Any) -> Outcome:
+    here = HostConfig(name_servers=[target.name_server], sidecars=list(target.urls), destination=str(folder))
     topics = Topics(include=["moved"], exclude=[])
-    spec = MigrateCheckSpec(source=Source(name_servers=[theirs.name_server]), topics=topics, **more)
+    spec = MigrateCheckSpec(source=SourceCluster(name_servers=[source.name_server]), topics=topics, **more)
     job = MigrateCheckJob(lambda config: spark)
     return job.run(job.parse(PipelineConfig(spec, here)), Reporter("migrate-check"))
 
 
 @pytest.mark.verify
-def test_two_clusters_of_ours_are_the_same_until_they_are_not(
-    spark: SparkSession, brokers: Group, tmp_path: Path
-) -> None:
-    """0 for the same; 1 with the place for another message, for a group that is behind, for messages that lack."""
+def test_differences_between_two_clusters_are_reported(spark: SparkSession, brokers: Group, tmp_path: Path) -> None:
+    """Equal clusters exit with 0; other contents, a group that is behind, and fewer messages exit with 1."""
     with group(tmp_path / "other", slaves=0, with_sidecars=False) as other:
         for one in (brokers, other):
             one.sent.clear()

@@ -1,4 +1,4 @@
-"""From units to ranges: every wanted record once, in the task's order, whatever lies between."""
+"""From units to ranges: every wanted record once, in the task's order, with any gaps between records."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from pyspark_rocketmq.model import QueueId, QueueRange, Task, TransportKind
 from pyspark_rocketmq.replica_view import Bytes, Piece
 from pyspark_rocketmq.settings import ReadSettings
 from pyspark_rocketmq.transport import pieces
-from pyspark_rocketmq.transport.pieces import UNIT, Units, log_pieces, place_of, runs_of
+from pyspark_rocketmq.transport.pieces import UNIT, Units, find_runs, locate_unit, log_pieces
 
 A, B = QueueId("orders", "broker-a", 0), QueueId("orders", "broker-a", 1)
 TAGS = ("red", "green")
 
 
 class MadeLog:
-    """Units of two queues, and ranges that hold nothing but their own offsets."""
+    """Units of two queues, and ranges that contain only their own offsets."""
 
     where = "a made log"
 
     def __init__(self, sizes: Sequence[tuple[int, int, int]], *, first: int = 0) -> None:
-        """Records in log order: (queue, size, foreign bytes in front)."""
-        self.asked: list[tuple[int, int]] = []
+        """Create records in log order: (queue, size, foreign bytes in front)."""
+        self.requested: list[tuple[int, int]] = []
         self.unit_reads = 0
         made: dict[QueueId, list[tuple[int, int, int]]] = {A: [], B: []}
         self.order: list[tuple[QueueId, int, int]] = []
@@ -44,13 +44,13 @@ class MadeLog:
         self.made = {queue: np.array(rows, dtype=UNIT) for queue, rows in made.items()}
 
     def units(self, queue: QueueId, begin: int, end: int) -> Units:
-        assert end - begin <= pieces.UNITS_AT_ONCE
+        assert end - begin <= pieces.UNITS_PER_REQUEST
         self.unit_reads += 1
         return self.made[queue][begin:end]
 
     def ranges(self, wanted: Sequence[tuple[int, int]]) -> Iterator[Bytes]:
         for begin, end in wanted:
-            self.asked.append((begin, end))
+            self.requested.append((begin, end))
             yield np.zeros(end - begin, np.uint8)
 
     def task(self, **more: object) -> Task:
@@ -59,13 +59,13 @@ class MadeLog:
 
 
 def read(log: MadeLog, task: Task, how: ReadSettings) -> tuple[list[tuple[QueueId, int, int]], list[Piece]]:
-    """What the pieces say: (queue, queue offset, physical) of each record, in turn."""
+    """Return (queue, queue offset, physical offset) of each record in the pieces, in turn."""
     parts = list(log_pieces(task, log, how))
     found: list[tuple[QueueId, int, int]] = []
     for piece in parts:
         expected = piece.expected
         if not len(piece.starts):
-            continue  # only says how far the task is
+            continue  # it only marks the progress of the task
         assert expected.physical is not None and expected.size is not None
         assert (piece.starts >= 0).all() and (np.diff(piece.starts) > 0).all()
         assert (piece.starts + expected.size <= len(piece.data)).all()
@@ -92,8 +92,8 @@ HOWS = st.builds(
 
 @settings(max_examples=40, deadline=None)
 @given(LOGS, HOWS)
-def test_a_task_by_queue_gives_each_message_once_in_order(log: MadeLog, settings_: ReadSettings) -> None:
-    """(queue, offset) order, all of them, and the last piece says that nothing is left."""
+def test_task_by_queue_returns_each_message_once_in_order(log: MadeLog, settings_: ReadSettings) -> None:
+    """The order is (queue, offset), and the last piece leaves nothing of the task."""
     found, parts = read(log, log.task(), settings_)
 
     assert found == sorted(log.order)
@@ -102,20 +102,20 @@ def test_a_task_by_queue_gives_each_message_once_in_order(log: MadeLog, settings
 
 @settings(max_examples=40, deadline=None)
 @given(LOGS, HOWS)
-def test_a_task_by_chunk_gives_each_message_once_in_the_order_of_the_log(log: MadeLog, settings_: ReadSettings) -> None:
-    """The order of the log, whose bytes are asked for once."""
+def test_task_by_chunk_returns_each_message_once_in_log_order(log: MadeLog, settings_: ReadSettings) -> None:
+    """The order is that of the log, whose bytes are requested once."""
     found, parts = read(log, log.task(physical=(0, log.end)), settings_)
 
     assert found == log.order
-    assert log.asked == sorted(log.asked)
-    assert all(before[1] <= after[0] for before, after in zip(log.asked, log.asked[1:], strict=False))
+    assert log.requested == sorted(log.requested)
+    assert all(before[1] <= after[0] for before, after in zip(log.requested, log.requested[1:], strict=False))
     assert parts[-1].rest.physical == (log.end, log.end)
 
 
 @settings(max_examples=40, deadline=None)
 @given(LOGS, HOWS, st.data())
-def test_chunks_tile(log: MadeLog, settings_: ReadSettings, data: st.DataObject) -> None:
-    """However the log is cut, also inside of records: the chunks together give every message once."""
+def test_chunks_together_have_every_message_once(log: MadeLog, settings_: ReadSettings, data: st.DataObject) -> None:
+    """The log may be cut anywhere, also inside of records."""
     cuts = sorted(data.draw(st.sets(st.integers(1, log.end - 1), max_size=4)))
     found: list[tuple[QueueId, int, int]] = []
     for begin, end in zip([0, *cuts], [*cuts, log.end], strict=True):
@@ -126,10 +126,10 @@ def test_chunks_tile(log: MadeLog, settings_: ReadSettings, data: st.DataObject)
 
 @settings(max_examples=40, deadline=None)
 @given(LOGS, HOWS, st.booleans(), st.data())
-def test_a_read_goes_on_where_a_piece_ended(
+def test_read_continues_where_a_piece_ended(
     log: MadeLog, settings_: ReadSettings, is_physical: bool, data: st.DataObject
 ) -> None:
-    """What is read before a break and from its rest on is the whole, nothing twice."""
+    """The part before an interruption and the rest after it are together the whole, without repetition."""
     task = log.task(physical=(0, log.end)) if is_physical else log.task()
     whole, parts = read(log, task, settings_)
     cut = data.draw(st.integers(0, len(parts) - 1))
@@ -145,7 +145,7 @@ def test_a_read_goes_on_where_a_piece_ended(
 def test_units_with_another_tag_are_not_read(
     log: MadeLog, settings_: ReadSettings, is_physical: bool, tags: tuple[str, ...]
 ) -> None:
-    """The index knows tags by their hashes; what cannot match costs no byte, and the task ends all the same."""
+    """The index has the hashes of tags; a unit that cannot match costs no byte, and the task still ends."""
     task = log.task(tags=frozenset(tags), physical=(0, log.end) if is_physical else None)
     order = log.order if is_physical else sorted(log.order)
 
@@ -157,19 +157,19 @@ def test_units_with_another_tag_are_not_read(
 
 
 def test_near_records_are_read_together_and_far_ones_apart() -> None:
-    """A gap is read through up to the limit; a range ends at its limit, or holds one record that is longer."""
+    """A gap is read up to the limit; a range ends at its limit, or has one record that is longer."""
     physical, size = np.array([0, 100, 264, 500, 10_000]), np.array([100, 100, 100, 9000, 100])
 
-    assert runs_of(physical, size, how(gap_bytes_max=64, range_bytes=1 << 20)) == [(0, 3), (3, 4), (4, 5)]
-    assert runs_of(physical, size, how(gap_bytes_max=64, range_bytes=200)) == [(0, 2), (2, 3), (3, 4), (4, 5)]
-    assert runs_of(physical, size, how(gap_bytes_max=1000, range_bytes=1 << 20)) == [(0, 5)]
-    assert runs_of(physical[:0], size[:0], how()) == []
+    assert find_runs(physical, size, how(gap_bytes_max=64, range_bytes=1 << 20)) == [(0, 3), (3, 4), (4, 5)]
+    assert find_runs(physical, size, how(gap_bytes_max=64, range_bytes=200)) == [(0, 2), (2, 3), (3, 4), (4, 5)]
+    assert find_runs(physical, size, how(gap_bytes_max=1000, range_bytes=1 << 20)) == [(0, 5)]
+    assert find_runs(physical[:0], size[:0], how()) == []
 
 
-def test_a_chunk_of_a_long_queue_is_found_without_reading_all_its_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue with more units than one look takes is bisected, and a long one is looked at piece by piece."""
-    monkeypatch.setattr(pieces, "UNITS_AT_ONCE", 8)
-    monkeypatch.setattr(pieces, "UNITS_PROBED", 4)
+def test_chunk_of_a_long_queue_is_found_by_binary_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue with more units than one request takes is bisected, and a long one is read in parts."""
+    monkeypatch.setattr(pieces, "UNITS_PER_REQUEST", 8)
+    monkeypatch.setattr(pieces, "UNITS_PER_PROBE", 4)
     log = MadeLog([(0, 91, 0)] * 1000)
 
     found, _ = read(log, log.task(physical=(91 * 500, 91 * 510)), how())
@@ -180,8 +180,8 @@ def test_a_chunk_of_a_long_queue_is_found_without_reading_all_its_units(monkeypa
 
 
 @pytest.mark.parametrize("size", [0, 90, 0x7FFFFFFE, -1], ids=["zero", "short", "long", "negative"])
-def test_a_unit_that_leads_to_no_record_is_named(size: int) -> None:
-    """A hole in an index is an error, never a message less."""
+def test_invalid_unit_is_named(size: int) -> None:
+    """A hole in an index is an error, never a missing message."""
     log = MadeLog([(0, 100, 0)] * 3)
     log.made[A]["size"][1] = size
 
@@ -190,8 +190,8 @@ def test_a_unit_that_leads_to_no_record_is_named(size: int) -> None:
 
 
 @pytest.mark.parametrize("physical", [None, (0, 300)], ids=["by queue", "by chunk"])
-def test_a_filler_is_a_number_without_a_message(physical: tuple[int, int] | None) -> None:
-    """The broker writes it for a message that is lost: it is no damage, and there is nothing to read for it."""
+def test_filler_is_an_offset_without_a_message(physical: tuple[int, int] | None) -> None:
+    """The broker writes it for a lost message: it is no damage, and no record is read for it."""
     log = MadeLog([(0, 100, 0)] * 3)
     log.made[A]["size"][1] = FILLER_SIZE
     log.made[A]["physical"][1] = 200
@@ -199,11 +199,11 @@ def test_a_filler_is_a_number_without_a_message(physical: tuple[int, int] | None
     found, parts = read(log, log.task(physical=physical), how())
 
     assert [offset for _, offset, _ in found] == [0, 2]
-    assert place_of(log.made[A][1:2]) == (200, 0)
+    assert locate_unit(log.made[A][1:2]) == (200, 0)
     assert physical is not None or all(one.begin == one.end for one in parts[-1].rest.ranges)
 
 
-def test_two_units_for_the_same_bytes_are_named() -> None:
+def test_units_for_the_same_bytes_are_named() -> None:
     """Queues that overlap in the log are a damaged index."""
     log = MadeLog([(0, 100, 0), (1, 100, 0)])
     log.made[B]["physical"][0] = 50

@@ -1,4 +1,4 @@
-"""A read, cut into tasks: nothing is lost, nothing is read twice, whatever was guessed about sizes."""
+"""Splitting a read into tasks: nothing is lost and nothing is read twice, however wrong the estimated sizes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_rocketmq.batch_reader import cut_of
+from pyspark_rocketmq.batch_reader import split_options
 from pyspark_rocketmq.model import QueueId, QueueRange, Replica, Task, TransportKind
 from pyspark_rocketmq.options import read_options
 from pyspark_rocketmq.planning import (
     BYTES_TARGET,
     BYTES_WORTHWHILE,
-    Cut,
     Extent,
+    SplitOptions,
     can_chunk,
     is_dense,
-    piece_bytes,
-    plan,
+    plan_tasks,
+    task_bytes,
 )
 
 BROKERS = ("broker-a", "broker-b")
@@ -35,7 +35,7 @@ Row = tuple[QueueId, int, int, int]
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Row]:
-    """Records of some queues of two brokers, in the order of their logs."""
+    """Draw records of some queues of two brokers, in the order of their logs."""
     rows: list[Row] = []
     for broker in BROKERS:
         place, counts = 1000, Counter[QueueId]()
@@ -49,7 +49,7 @@ def logs(draw: st.DrawFn) -> list[Row]:
 
 @st.composite
 def wanted(draw: st.DrawFn) -> tuple[list[Row], list[Extent]]:
-    """Such logs, and ranges of their queues with sizes that may be wrong."""
+    """Draw such logs, and ranges of their queues with sizes that may be wrong."""
     rows = draw(logs())
     extents: list[Extent] = []
     for queue in sorted({row[0] for row in rows}):
@@ -64,7 +64,7 @@ def wanted(draw: st.DrawFn) -> tuple[list[Row], list[Extent]]:
 
 
 def rows_of(task: Task, rows: list[Row]) -> list[tuple[QueueId, int]]:
-    """What a reader makes of a task."""
+    """Return the rows that a reader gets from a task."""
     found: list[tuple[QueueId, int]] = []
     for queue, offset, place, _ in rows:
         is_in_chunk = task.physical is None or task.physical[0] <= place < task.physical[1]
@@ -74,28 +74,28 @@ def rows_of(task: Task, rows: list[Row]) -> list[tuple[QueueId, int]]:
 
 
 @given(wanted(), st.sampled_from([PLAIN, WITH_BYTES]), st.integers(1, 5000), st.integers(1, 9), st.integers(1, 4))
-def test_tasks_are_together_what_was_asked_for(
+def test_tasks_together_have_the_requested_messages(
     drawn: tuple[list[Row], list[Extent]],
     replicas: dict[str, tuple[Replica, ...]],
     bytes_target: int,
     partitions_min: int,
     cores: int,
 ) -> None:
-    """Each message of the ranges is in one task, once, and no other message is in any, however the read is cut."""
+    """Each message of the ranges is in one task, once, and no other message is in any, however the read is split."""
     rows, extents = drawn
-    cut = Cut(("offset",), bytes_target=bytes_target, partitions_min=partitions_min, cores=cores)
+    cut = SplitOptions(("offset",), bytes_target=bytes_target, partitions_min=partitions_min, cores=cores)
 
-    read = Counter(row for task in plan(extents, replicas, cut) for row in rows_of(task, rows))
+    read = Counter(row for task in plan_tasks(extents, replicas, cut) for row in rows_of(task, rows))
 
     asked = Counter((one.range.queue, at) for one in extents for at in range(one.range.begin, one.range.end))
     assert read == asked
 
 
 @given(wanted(), st.integers(1, 5000))
-def test_a_task_is_of_one_broker_and_never_empty(drawn: tuple[list[Row], list[Extent]], bytes_target: int) -> None:
-    """Whoever reads a task goes to one broker's replicas, and has something to read."""
+def test_task_has_one_broker_and_is_never_empty(drawn: tuple[list[Row], list[Extent]], bytes_target: int) -> None:
+    """A worker reads a task from one broker's replicas, and has something to read."""
     _, extents = drawn
-    for task in plan(extents, WITH_BYTES, Cut(("offset",), bytes_target=bytes_target)):
+    for task in plan_tasks(extents, WITH_BYTES, SplitOptions(("offset",), bytes_target=bytes_target)):
         assert task.ranges and all(one.queue.broker == task.broker and one.count > 0 for one in task.ranges)
         assert task.physical is None or task.physical[0] < task.physical[1]
 
@@ -104,19 +104,19 @@ def extent(number: int, count: int, begin: int, end: int, size: int = 1000) -> E
     return Extent(QueueRange(QueueId("orders", "broker-a", number), 0, count), begin, end, size)
 
 
-def test_most_of_a_stretch_is_read_as_a_whole() -> None:
-    """Half of the bytes wanted and more: chunks of the log. Less: ranges of queues."""
+def test_dense_stretch_is_read_as_a_whole() -> None:
+    """If half of the bytes or more are wanted, tasks are chunks of the log, otherwise ranges of queues."""
     dense = [extent(0, 600, 0, 1_000_000), extent(1, 300, 500, 990_000)]
     sparse = [extent(0, 100, 0, 1_000_000)]
-    cut = Cut(("offset",), bytes_target=300_000)
+    cut = SplitOptions(("offset",), bytes_target=300_000)
 
     assert is_dense(dense) and not is_dense(sparse)
-    assert [task.physical for task in plan(dense, WITH_BYTES, cut)] == [
+    assert [task.physical for task in plan_tasks(dense, WITH_BYTES, cut)] == [
         (0, 333333),
         (333333, 666666),
         (666666, 1000000),
     ]
-    assert [task.physical for task in plan(sparse, WITH_BYTES, cut)] == [None]
+    assert [task.physical for task in plan_tasks(sparse, WITH_BYTES, cut)] == [None]
 
 
 @pytest.mark.parametrize(
@@ -129,39 +129,39 @@ def test_most_of_a_stretch_is_read_as_a_whole() -> None:
         (TransportKind.PULL, WITH_BYTES["broker-a"], False),
         (TransportKind.HTTP, PLAIN["broker-a"], True),
     ],
-    ids=["sidecars", "one without", "directory", "nobody", "pull", "http"],
+    ids=["sidecars", "one without", "directory", "no replica", "pull", "http"],
 )
-def test_bytes_are_planned_only_where_every_replica_gives_them(
+def test_chunks_are_planned_only_if_every_replica_can_read_them(
     transport: TransportKind, replicas: tuple[Replica, ...], expected: bool
 ) -> None:
-    """A task of bytes must not come to a replica that has only RocketMQ's protocol."""
+    """A chunk must not come to a replica that has only RocketMQ's protocol."""
     assert can_chunk(replicas, transport) is expected
 
 
 def test_there_are_about_as_many_tasks_as_cores() -> None:
-    """Small reads are one task, middle ones have a task for each core, large ones more, so that none is too large."""
-    cut = Cut(("offset",), bytes_target=128 << 20, cores=4)
+    """A small read is one task, a medium one has a task for each core, a large one more, so that none is too large."""
+    cut = SplitOptions(("offset",), bytes_target=128 << 20, cores=4)
 
-    assert piece_bytes(1000, cut) == 1000
-    assert piece_bytes(3 * BYTES_WORTHWHILE, cut) == BYTES_WORTHWHILE
-    assert piece_bytes(400 << 20, cut) == 100 << 20
-    assert piece_bytes(10 << 30, cut) == 128 << 20
-
-
-def test_tasks_that_leave_bodies_where_they_are_are_larger() -> None:
-    """Headers alone cost a task little of its bytes; a size that is said is taken, and tags are looked into."""
-    said = {"nameServers": "127.0.0.1:9876", "subscribe": "orders"}
-    options = read_options(said, is_stream=False)
-
-    assert cut_of(options, ("queue", "bodySize"), None).bytes_target == 4 * BYTES_TARGET
-    assert cut_of(options, ("queue", "body"), None).bytes_target == BYTES_TARGET
-    assert cut_of(options, ("queue",), frozenset({"red"})).bytes_target == BYTES_TARGET
-    small = read_options({**said, "targetPartitionBytes": "1m"}, is_stream=False)
-    assert cut_of(small, ("queue",), None).bytes_target == 1 << 20
+    assert task_bytes(1000, cut) == 1000
+    assert task_bytes(3 * BYTES_WORTHWHILE, cut) == BYTES_WORTHWHILE
+    assert task_bytes(400 << 20, cut) == 100 << 20
+    assert task_bytes(10 << 30, cut) == 128 << 20
 
 
-def test_partitions_asked_for_are_made_as_long_as_there_are_messages() -> None:
-    """`minPartitions` cuts queues, too; a message is never cut."""
-    tasks = plan([extent(0, 10, 0, 10_000)], PLAIN, Cut(("offset",), partitions_min=4))
+def test_tasks_without_bodies_are_larger() -> None:
+    """Headers cost a task few of its bytes; a configured size has precedence, and tags need the properties."""
+    given = {"nameServers": "127.0.0.1:9876", "subscribe": "orders"}
+    options = read_options(given, is_stream=False)
+
+    assert split_options(options, ("queue", "bodySize"), None).bytes_target == 4 * BYTES_TARGET
+    assert split_options(options, ("queue", "body"), None).bytes_target == BYTES_TARGET
+    assert split_options(options, ("queue",), frozenset({"red"})).bytes_target == BYTES_TARGET
+    small = read_options({**given, "targetPartitionBytes": "1m"}, is_stream=False)
+    assert split_options(small, ("queue",), None).bytes_target == 1 << 20
+
+
+def test_min_partitions_is_honoured_while_there_are_messages() -> None:
+    """`minPartitions` splits queues, too; a message is never cut."""
+    tasks = plan_tasks([extent(0, 10, 0, 10_000)], PLAIN, SplitOptions(("offset",), partitions_min=4))
     assert [task.count for task in tasks] == [2, 2, 2, 2, 2]
-    assert len(plan([extent(0, 3, 0, 3000)], PLAIN, Cut(("offset",), partitions_min=9))) == 3
+    assert len(plan_tasks([extent(0, 3, 0, 3000)], PLAIN, SplitOptions(("offset",), partitions_min=9))) == 3

@@ -1,4 +1,4 @@
-"""The readers' own objects, called as Spark calls them, against real brokers and without a JVM."""
+"""The readers, called as Spark calls them, with real brokers and without a JVM."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, IsNotNull, LessThan, StringContains
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
-from spark_kit.fake_view import FakeTime, FakeView
+from spark_kit.fake_catalog import FakeCatalog, FakeClock
 from spark_kit.processes import Group, Sent
-from spark_kit.topics import filled, places
+from spark_kit.topics import places, send_to_new_topic
 
 from gantry_client.sync import Admin, PullConsumer
 from pyspark_rocketmq.batch_reader import PushingBatchReader, TaskPartition
@@ -30,13 +30,13 @@ Places = list[tuple[int, int]]
 
 
 def stream(brokers: Group, **options: str) -> StreamReader:
-    """A reader as it is made in Spark's process beside the driver."""
+    """Return a reader as Spark creates it in the process beside the driver."""
     given = {"nameServers": brokers.name_server, "startingOffsets": "earliest", **options}
     return StreamReader(read_options(given, is_stream=True), PLACE)
 
 
 def rows_of(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> Places:
-    """A batch, each task read by a worker of its own, as what arrives there."""
+    """Return the rows of a batch, each task read by a pickled copy of the reader."""
     found: Places = []
     for partition in reader.partitions(start, end):
         worker = pickle.loads(pickle.dumps(reader))
@@ -46,17 +46,17 @@ def rows_of(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) ->
 
 
 def logged(offset: dict[str, Any]) -> dict[str, Any]:
-    """As Spark keeps it."""
+    """Return an offset as Spark logs and parses it."""
     kept: dict[str, Any] = json.loads(json.dumps(offset))
     return kept
 
 
 @pytest.mark.verify
-def test_random_limits_give_the_log_in_pieces(brokers: Group) -> None:
-    """Whatever the limits, the ways and the restarts: the batches are together what was acknowledged."""
+def test_batches_with_random_limits_are_together_the_log(brokers: Group) -> None:
+    """With any limits, transports and restarts the batches are together the acknowledged messages."""
     seed = random.randrange(1 << 30)
     dice = random.Random(seed)
-    sent: list[Sent] = filled(brokers, "pieces", 1)
+    sent: list[Sent] = send_to_new_topic(brokers, "pieces", 1)
     rows, offset = Places(), stream(brokers, subscribe="pieces").initialOffset()
     for turn in range(6):
         sent += brokers.send(dice.randrange(1, 60), topic="pieces", bytes_each=dice.randrange(10, 2000))
@@ -77,14 +77,14 @@ def test_random_limits_give_the_log_in_pieces(brokers: Group) -> None:
 
 
 @pytest.mark.verify
-def test_a_group_is_told_only_what_spark_has_committed(brokers: Group) -> None:
-    """A batch that was planned, and even read, is not committed before Spark says so: it asks for what is behind it."""
-    filled(brokers, "told", 40)
-    reader = stream(brokers, subscribe="told", commitGroup="watchers")
+def test_group_offsets_never_exceed_what_spark_committed(brokers: Group) -> None:
+    """A batch that was planned, or even read, is not committed before Spark asks for the batch after it."""
+    send_to_new_topic(brokers, "committed", 40)
+    reader = stream(brokers, subscribe="committed", commitGroup="watchers")
     first = logged(reader.latestOffset(reader.initialOffset(), ReadAllAvailable()))
     rows_of(reader, reader.initialOffset(), first)
     with PullConsumer(brokers.name_server, "watchers") as consumer:
-        queues = [queue for queue in consumer.queues("told") if consumer.max_offset(queue)]
+        queues = [queue for queue in consumer.queues("committed") if consumer.max_offset(queue)]
         assert [consumer.committed(queue) for queue in queues] == [None] * 4
 
         assert reader.latestOffset(first, ReadAllAvailable()) == first
@@ -92,9 +92,9 @@ def test_a_group_is_told_only_what_spark_has_committed(brokers: Group) -> None:
     reader.stop()
 
 
-def test_a_queue_that_is_added_is_read_from_its_first_message(brokers: Group) -> None:
-    """Also in a query that began at the latest messages."""
-    filled(brokers, "growing", 10, queues=1)
+def test_added_queue_is_read_from_its_first_message(brokers: Group) -> None:
+    """This also holds for a query that began at the latest messages."""
+    send_to_new_topic(brokers, "growing", 10, queues=1)
     reader = stream(brokers, subscribe="growing", startingOffsets="latest", discoveryInterval="0")
     start = logged(reader.latestOffset(reader.initialOffset(), ReadAllAvailable()))
     assert rows_of(reader, reader.initialOffset(), start) == []
@@ -112,16 +112,16 @@ def test_a_queue_that_is_added_is_read_from_its_first_message(brokers: Group) ->
     reader.stop()
 
 
-def test_messages_that_are_gone_are_a_row_in_the_gaps_table(tmp_path: Path) -> None:
-    """One file for a batch with gaps, the same one when the batch is done again; nothing without gaps."""
-    view = FakeView()
+def test_lost_messages_are_a_row_in_the_gaps_table(tmp_path: Path) -> None:
+    """A batch with gaps writes one file, the same one when it is repeated; a batch without gaps writes none."""
+    view = FakeCatalog()
     queue = view.add_queue("orders", "broker-a", 0)
     view.append(queue, 10)
     options = {"nameServers": "ns:1", "subscribe": "orders", "startingOffsets": "earliest", "maxRowsPerTrigger": "3"}
     options |= {"failOnDataLoss": "false", "gapsPath": str(tmp_path / "gaps")}
 
     def reader() -> StreamReader:
-        return StreamReader(read_options(options, is_stream=True), PLACE, view, clock=FakeTime())
+        return StreamReader(read_options(options, is_stream=True), PLACE, view, clock=FakeClock())
 
     running = reader()
     first = running.latestOffset(running.initialOffset(), ReadMaxRows(3))
@@ -147,9 +147,9 @@ def test_messages_that_are_gone_are_a_row_in_the_gaps_table(tmp_path: Path) -> N
     ],
     ids=["none", "bytes", "rows", "minimum"],
 )
-def test_spark_is_shown_the_first_limit(options: dict[str, str], limit: Any, expected: Any) -> None:
-    """And Trigger.Once, which asks for everything, gets everything."""
-    view = FakeView()
+def test_default_read_limit_is_the_first_limit(options: dict[str, str], limit: Any, expected: Any) -> None:
+    """Trigger.Once, which requests everything, gets everything."""
+    view = FakeCatalog()
     queue = view.add_queue("orders", "broker-a", 0)
     view.append(queue, 10)
     given = {"nameServers": "ns:1", "subscribe": "orders", "startingOffsets": "earliest", **options}
@@ -160,8 +160,8 @@ def test_spark_is_shown_the_first_limit(options: dict[str, str], limit: Any, exp
     assert end["o"] == {"orders": {"broker-a": {"0": 10}}}
 
 
-def batch_of(catalog: FakeView, *filters: Any, **options: str) -> tuple[Places, list[Any]]:
-    """What a filtered batch would read, and what it gives back."""
+def batch_of(catalog: FakeCatalog, *filters: Any, **options: str) -> tuple[Places, list[Any]]:
+    """Return what a filtered batch reads, and the filters that it hands back."""
     reader = PushingBatchReader(
         read_options({"nameServers": "ns:1", "subscribe": "orders", **options}, is_stream=False), PLACE
     )
@@ -173,8 +173,8 @@ def batch_of(catalog: FakeView, *filters: Any, **options: str) -> tuple[Places, 
 
 
 @pytest.fixture
-def orders() -> FakeView:
-    view = FakeView()
+def orders() -> FakeCatalog:
+    view = FakeCatalog()
     for number in range(3):
         queue = view.add_queue("orders", "broker-a", number)
         for minute in range(100):
@@ -182,8 +182,8 @@ def orders() -> FakeView:
     return view
 
 
-def test_filters_narrow_what_is_read(orders: FakeView) -> None:
-    """What narrows exactly is not given back to Spark, everything else is."""
+def test_pushed_filters_narrow_the_read(orders: FakeCatalog) -> None:
+    """Exact filters are not handed back to Spark, all others are."""
     queue, offset, low = EqualTo(("queue",), 2), LessThan(("offset",), 5), GreaterThanOrEqual(("offset",), 3)
     assert batch_of(orders, queue, offset, low, IsNotNull(("queue",))) == ([(2, 3), (2, 4)], [])
 
@@ -195,8 +195,8 @@ def test_filters_narrow_what_is_read(orders: FakeView) -> None:
     assert batch_of(orders, EqualTo(("queue",), 1.5))[1] != []
 
 
-def test_times_are_narrowed_with_a_margin(orders: FakeView) -> None:
-    """Clocks of two masters may differ: what lies within ten minutes is read, and Spark drops what is not wanted."""
+def test_time_filters_are_widened_by_a_margin(orders: FakeCatalog) -> None:
+    """Clocks of two masters may differ: messages within ten minutes are read, and Spark drops unwanted ones."""
     moment = pa.scalar(50 * 60_000_000, pa.timestamp("us", tz="UTC")).as_py()
     filters = GreaterThanOrEqual(("storeTime",), moment), LessThan(("storeTime",), moment)
     rows, rest = batch_of(orders, *filters)
@@ -206,8 +206,8 @@ def test_times_are_narrowed_with_a_margin(orders: FakeView) -> None:
     assert min(rows) == (0, 40) and max(rows) == (2, 59)
 
 
-def test_a_batch_ends_where_it_is_told_to(orders: FakeView) -> None:
-    """By offset and by time; a place that is gone already is a loss."""
+def test_batch_ends_at_the_configured_position(orders: FakeCatalog) -> None:
+    """By offset and by time; a position that was deleted already is a loss."""
     rows, _ = batch_of(orders, startingTimestamp="60000", endingTimestamp="180000")
     assert rows == [(number, at) for number in range(3) for at in (1, 2)]
     assert batch_of(orders, startingTimestamp="180000", endingTimestamp="60000") == ([], [])
@@ -220,17 +220,17 @@ def test_a_batch_ends_where_it_is_told_to(orders: FakeView) -> None:
 
 
 @pytest.mark.verify
-def test_nobody_to_ask_is_said_when_patience_ends(free_address: Callable[[], str]) -> None:
-    """With the name of what was asked for, and no earlier: a failover is no reason to end a query."""
+def test_unavailable_broker_is_an_error_after_patience(free_address: Callable[[], str]) -> None:
+    """The error names the request, and is not raised earlier: a failover is no reason to end a query."""
     options = {"nameServers": free_address(), "subscribe": "orders", "patience": "1s", "requestTimeout": "1s"}
     reader = StreamReader(read_options(options, is_stream=True), PLACE)
-    with pytest.raises(NoReplica, match=r"orders.*nobody could tell within 1000 ms"):
+    with pytest.raises(NoReplica, match=r"orders.*timed out after 1000 ms"):
         reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     reader.stop()
 
 
-def test_an_empty_read_has_a_schema_and_no_rows() -> None:
-    """Spark makes a partition of nothing itself, and still wants to be told the columns."""
+def test_empty_read_has_a_schema_and_no_rows() -> None:
+    """Spark makes a partition of nothing itself, and still needs the columns."""
     options = read_options({"nameServers": "ns:1", "subscribe": "orders"}, is_stream=False)
     reader = PushingBatchReader(options, PLACE)
     (found,) = reader.read(pickle.loads(pickle.dumps(TaskPartition(None))))
@@ -239,9 +239,9 @@ def test_an_empty_read_has_a_schema_and_no_rows() -> None:
 
 
 class Masterless:
-    """Brokers that can be read, and whose master cannot be told anything for some tries."""
+    """Brokers that can be read, but whose master is unavailable for some attempts."""
 
-    def __init__(self, view: FakeView, failures: int) -> None:
+    def __init__(self, view: FakeCatalog, failures: int) -> None:
         self.view = view
         self.failures = failures
 
@@ -256,11 +256,11 @@ class Masterless:
 
 
 @pytest.mark.parametrize("is_available_now", [True, False])
-def test_progress_that_could_not_be_told_is_told_later(orders: FakeView, is_available_now: bool) -> None:
-    """While a master is missing a query reads on; an AvailableNow query tries once more before it ends."""
+def test_failed_group_commit_is_repeated_later(orders: FakeCatalog, is_available_now: bool) -> None:
+    """A query continues while a master is missing; an AvailableNow query tries again before it ends."""
     brokers: Any = Masterless(orders, failures=1)
     options = {"nameServers": "ns:1", "subscribe": "orders", "startingOffsets": "earliest", "commitGroup": "billing"}
-    clock = FakeTime()
+    clock = FakeClock()
     reader = StreamReader(read_options(options, is_stream=True), PLACE, brokers, clock=clock)
     if is_available_now:
         reader.prepareForTriggerAvailableNow()
@@ -270,4 +270,4 @@ def test_progress_that_could_not_be_told_is_told_later(orders: FakeView, is_avai
     assert bool(orders.groups) is is_available_now
     reader.latestOffset(end, ReadAllAvailable())
     assert set(orders.groups["billing"].values()) == {100}
-    assert clock.slept  # it does not ask as often as Spark does
+    assert clock.slept  # it does not poll as often as Spark calls it

@@ -1,4 +1,4 @@
-"""The three lines of the README, as they stand there, in a network that has nothing but itself."""
+"""The three lines of the README, exactly as printed, in a network without any other machine."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ HUNG_UP = re.compile(
     r"(?:  File \"[^\"\n]*pyspark/daemon\.py\"[^\n]*\n(?:    [^\n]*\n)*)*"
     r"(?:BrokenPipeError: [^\n]*\n|\Z)"
 )
-"""What PySpark's worker says, whole or cut off, when `show()` has seen enough and hangs up: see docs/spark.md."""
+"""The traceback of a PySpark worker, whole or truncated, after `show()` has disconnected: see docs/spark.md."""
 
 
 def three_lines(readme: str) -> str:
-    """The README's only Spark program."""
+    """Return the README's only Spark program."""
     [program] = [text for text in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "spark" in text]
     return str(program)
 
@@ -38,8 +38,8 @@ def three_lines(readme: str) -> str:
 @pytest.mark.verify
 @pytest.mark.needs_spark
 @pytest.mark.needs_root
-def test_the_readmes_three_lines_give_a_table_without_any_network(tmp_path: Path) -> None:
-    """Typed as shown, on the usual ports, where no address beyond the machine can be reached."""
+def test_readme_example_prints_a_table_without_network(tmp_path: Path) -> None:
+    """The lines run as shown, on the usual ports, where no address beyond the machine can be reached."""
     (tmp_path / "three_lines.py").write_text(three_lines(README.read_text()))
     bin_folder = Path(sys.executable).parent
 
@@ -59,8 +59,8 @@ def test_the_readmes_three_lines_give_a_table_without_any_network(tmp_path: Path
     assert "Traceback" not in HUNG_UP.sub("", done.stderr)
 
 
-def test_only_a_worker_that_was_hung_up_on_is_passed_over() -> None:
-    """Whole or cut off; any other traceback stays."""
+def test_only_tracebacks_of_disconnected_workers_are_ignored() -> None:
+    """Whole or truncated ones are ignored; any other traceback is an error."""
     head = "Traceback (most recent call last):\n"
     worker = '  File "/x/pyspark.zip/pyspark/daemon.py", line 264, in manager\n    code = worker(sock)\n'
     hung_up = f"{head}{worker}{worker}BrokenPipeError: [Errno 32] Broken pipe\n"

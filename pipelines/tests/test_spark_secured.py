@@ -1,4 +1,4 @@
-"""Reading where not everybody may: accounts and TLS at brokers, certificates at sidecars."""
+"""Reading with access control: accounts and TLS at brokers, certificates at sidecars."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pyspark_rocketmq.settings import ReadSettings, TlsFiles
 
 
 def bodies_of(settings: ReadSettings, topic: str) -> list[bytes]:
-    """All of a topic, as a driver and its workers read it."""
+    """Return all bodies of a topic, as a driver and its workers read it."""
     with Catalog(settings) as catalog:
         bounds = catalog.bounds(catalog.queues([topic]))
         ranges = tuple(QueueRange(queue, one.begin, one.end) for queue, one in bounds.items() if one.end > one.begin)
@@ -36,8 +36,8 @@ def bodies_of(settings: ReadSettings, topic: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("signature", [SignatureKind.V1, SignatureKind.STRICT], ids=["v1", "strict"])
-async def test_an_account_that_may_consume_may_read(tmp_path: Path, signature: SignatureKind) -> None:
-    """Pulls are signed by the account, in the name of a group that it may use; others are refused at once."""
+async def test_account_with_consume_permission_may_read(tmp_path: Path, signature: SignatureKind) -> None:
+    """The account signs pulls for a group that it may use; other accounts are refused at once."""
     server = NameServer(NameServerSettings(bind_address="127.0.0.1", listen_port=0), tmp_path / "ns")
     await server.start()
     address = f"127.0.0.1:{server.port}"
@@ -49,7 +49,7 @@ async def test_an_account_that_may_consume_may_read(tmp_path: Path, signature: S
             async with signed_dialogue(broker, ADMIN, SignatureKind.STRICT) as admin:
                 await admin.send_ok(b"guarded")
             await wait_until(lambda: address in broker.registration.registered)
-            await broker.registration.published()
+            await broker.registration.wait_until_published()
             settings = ReadSettings(
                 name_servers=address, transport=TransportKind.PULL, group=GROUP, signature=signature,
                 access_key="orders-key", secret_key="orders-secret", patience_ms=20_000,
@@ -69,8 +69,8 @@ async def test_an_account_that_may_consume_may_read(tmp_path: Path, signature: S
 
 
 @pytest.mark.verify
-def test_brokers_and_sidecars_are_believed_by_their_certificates(tmp_path: Path) -> None:
-    """With the authority's file everything is read over TLS; with another's nothing is, and nobody sees the token."""
+def test_brokers_and_sidecars_are_verified_by_their_certificates(tmp_path: Path) -> None:
+    """With the right authority everything is read over TLS; with another nothing is, and the token is not sent."""
     authority, foreign = trustme.CA(), trustme.CA()
     party, stranger = Party(tmp_path / "party", authority), Party(tmp_path / "stranger", foreign)
     (port,) = free_ports(1)

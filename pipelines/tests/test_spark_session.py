@@ -1,4 +1,4 @@
-"""The session of the pipelines, and what is said where Spark cannot run."""
+"""The Spark session of the pipelines, and the error if Spark cannot run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gantry_pipelines.session import explain_missing_java, finds_installed_sources, java_version, session_conf
+from gantry_pipelines.session import discovers_installed_sources, explain_missing_java, java_version, session_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +23,7 @@ spark.read.format("rocketmq").option("nameServers", "127.0.0.1:9876").option("su
 
 
 def program(folder: Path, text: str) -> Path:
-    """A `java` that says so."""
+    """Write a fake `java` with this script, and return its JAVA_HOME."""
     java = folder / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f"#!/bin/sh\n{text}\n")
@@ -32,20 +32,20 @@ def program(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize(("folder", "finds"), [("plain", True), ("é", True), ("with a space", False)])
-def test_spark_finds_no_installed_source_where_its_shell_finds_no_python(
+def test_spark_discovers_no_installed_source_if_its_shell_finds_no_python(
     tmp_path: Path, folder: str, finds: bool
 ) -> None:
-    """Then the session registers ours itself; elsewhere Spark refuses a second source of one name."""
+    """Only then the session registers the source itself: Spark refuses a second source of the same name."""
     python = tmp_path / folder / "python"
     python.parent.mkdir()
     python.symlink_to(sys.executable)
 
-    assert finds_installed_sources({"PYSPARK_PYTHON": str(python)}) is finds
-    assert finds_installed_sources({"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": "sh"})
+    assert discovers_installed_sources({"PYSPARK_PYTHON": str(python)}) is finds
+    assert discovers_installed_sources({"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": "sh"})
 
 
 @pytest.mark.parametrize(
-    ("said", "version"),
+    ("text", "version"),
     [
         ('openjdk version "17.0.21.1" 2026-11-17\nOpenJDK Runtime Environment', 17),
         ('java version "1.8.0_392"', 8),
@@ -53,33 +53,33 @@ def test_spark_finds_no_installed_source_where_its_shell_finds_no_python(
         ("command not understood", None),
     ],
 )
-def test_versions_are_read_as_java_says_them(said: str, version: int | None) -> None:
-    """Old ones begin with 1."""
-    assert java_version(said) == version
+def test_feature_release_is_parsed_from_java_version(text: str, version: int | None) -> None:
+    """Version numbers up to Java 8 begin with `1.`."""
+    assert java_version(text) == version
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("echo 'openjdk version \"11.0.2\"' >&2", "is Java 11"),
-        ("exit 1", "does not say its version"),
+        ("exit 1", "did not print a version"),
         ("echo 'openjdk version \"21.0.1\"' >&2", None),
     ],
     ids=["too old", "broken", "good"],
 )
-def test_java_is_looked_at_before_spark_is_started(
+def test_java_is_checked_before_spark_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, problem: str | None
 ) -> None:
-    """The one that Spark would start: that of JAVA_HOME, else the one on PATH."""
+    """The checked program is the one that Spark would start: that of JAVA_HOME, else the one on PATH."""
     monkeypatch.setenv("JAVA_HOME", str(program(tmp_path, text)))
 
-    said = explain_missing_java()
-    assert said is None if problem is None else said is not None and problem in said and "apt-get install" in said
+    line = explain_missing_java()
+    assert line is None if problem is None else line is not None and problem in line and "apt-get install" in line
 
 
 @pytest.mark.parametrize("home", ["", "/nonexistent"])
-def test_without_java_there_is_one_line_that_names_the_package(tmp_path: Path, home: str) -> None:
-    """No traceback, nothing of gateways, and an exit code that is not 0."""
+def test_missing_java_is_reported_in_one_line_that_names_the_package(tmp_path: Path, home: str) -> None:
+    """Without Java the program prints one line instead of a traceback, and exits with 1."""
     environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": str(tmp_path)}
     if home:
         environment["JAVA_HOME"] = home
@@ -89,11 +89,11 @@ def test_without_java_there_is_one_line_that_names_the_package(tmp_path: Path, h
 
     assert run.returncode == 1 and run.stdout == ""
     (line,) = run.stderr.splitlines()
-    assert line.startswith("Spark needs Java 17 or 21, and ") and "apt-get install openjdk-17-jre-headless" in line
+    assert line.startswith("Spark needs Java 17 or 21, but ") and "apt-get install openjdk-17-jre-headless" in line
 
 
-def test_a_session_needs_no_network() -> None:
-    """All of it on this machine, whose name nobody has to know."""
+def test_session_needs_no_network() -> None:
+    """The session runs on this machine, and its host name need not resolve."""
     conf = session_conf(3)
 
     assert conf["spark.master"] == "local[3]" and conf["spark.driver.host"] == "127.0.0.1"
@@ -101,8 +101,8 @@ def test_a_session_needs_no_network() -> None:
 
 
 @pytest.mark.verify
-def test_a_worker_does_not_look_through_what_was_loaded_after_each_task() -> None:
-    """PySpark collects garbage after each task: what was loaded before the first one is put aside, once."""
+def test_worker_freezes_loaded_objects_once() -> None:
+    """PySpark runs the garbage collector after each task: objects loaded before the first one are frozen, once."""
     program = (
         "import gc, pyarrow.compute, pandas, pyspark_rocketmq.reading\n"
         "from pyspark_rocketmq.worker import prepare_worker\n"
@@ -116,6 +116,6 @@ def test_a_worker_does_not_look_through_what_was_loaded_after_each_task() -> Non
 
 
 @pytest.mark.needs_spark
-def test_workers_on_this_machine_are_reached_by_a_socket_of_the_file_system(spark: SparkSession) -> None:
-    """A task costs about half of what it does over TCP."""
+def test_local_workers_use_unix_domain_sockets(spark: SparkSession) -> None:
+    """Unix domain sockets are enabled, with which a task costs about half as much as over TCP."""
     assert spark.sparkContext.getConf().get("spark.python.unix.domain.socket.enabled") == "true"

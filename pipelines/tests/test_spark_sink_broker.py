@@ -1,6 +1,6 @@
-"""The transactional sink against a broker process: what each moment of a batch leaves behind, and who cleans it up.
+"""The transactional sink with a broker process: the state after each step of a batch, and how it is cleaned up.
 
-No session: tasks and drivers are called as Spark calls them. A driver that dies is one that does not go on.
+No session: tasks and drivers are called as Spark calls them. A driver that dies is one that does not continue.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pyspark_rocketmq.errors import BatchTorn, NotTransactional
 from pyspark_rocketmq.sink import driver as driving
 from pyspark_rocketmq.sink.columns import Columns
 from pyspark_rocketmq.sink.driver import Driver
-from pyspark_rocketmq.sink.ending import HalfEnds
-from pyspark_rocketmq.sink.halves import Halves, unpack
+from pyspark_rocketmq.sink.half_message_list import HalfMessageList, unpack
 from pyspark_rocketmq.sink.markers import group_of
 from pyspark_rocketmq.sink.options import SinkOptions, parse
 from pyspark_rocketmq.sink.tasks import TaskDone, TaskIdentity, run_task
+from pyspark_rocketmq.sink.transaction_ender import BrokerTransactionEnder
 
 SOON = {"transactionTimeOut": "100", "transactionCheckInterval": "200", "transactionCheckMax": "3"}
 NUMBERS = itertools.count()
@@ -36,10 +36,10 @@ NUMBERS = itertools.count()
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    """One broker without slaves, which asks early, and gives up early whom it asks in vain."""
+    """One broker without slaves that checks transactions early, and gives them up early."""
     with group(tmp_path_factory.mktemp("sink"), slaves=0, with_sidecars=False, **SOON) as running:
         yield running
-        running.brokers[0].child.end()  # it may be another process by now
+        running.brokers[0].child.end()  # a restart may have replaced the first process
 
 
 class Scene:
@@ -64,7 +64,7 @@ class Scene:
             await admin.topics.create(self.topic, queues=2)
 
     def tasks(self, rows: list[str], batch: int = 0, *, run: str = "run-1", attempt: int = 0) -> list[TaskDone]:
-        """Two tasks with half of the rows each."""
+        """Run two tasks with half of the rows each."""
         middle = len(rows) // 2
         done = []
         for partition, part in enumerate((rows[:middle], rows[middle:])):
@@ -77,7 +77,7 @@ class Scene:
         return Driver(self.options, self.query, batch, run, is_new_query=False)
 
     def bodies(self) -> list[str]:
-        """What an ordinary consumer sees, in the order of each queue."""
+        """Return the bodies that an ordinary consumer reads, in the order of each queue."""
         return [body for _, body in asyncio.run(self._bodies())]
 
     async def _bodies(self) -> list[tuple[int, str]]:
@@ -91,29 +91,29 @@ class Scene:
                     offset = result.next_offset
         return found
 
-    def end(self, halves: Halves, count: int) -> None:
-        """Commit the first so many, as a driver does that dies behind them."""
+    def end(self, halves: HalfMessageList, count: int) -> None:
+        """Commit only the first half messages, as a driver does that dies after them."""
 
         async def some() -> None:
-            async with TransactionProducer(self.name_server, group_of(self.query), is_asked=False) as producer:
-                await HalfEnds(producer, self.options).commit(Halves(halves.places[:count]))
+            async with TransactionProducer(self.name_server, group_of(self.query), answers_checks=False) as producer:
+                await BrokerTransactionEnder(producer, self.options).commit(HalfMessageList(halves.places[:count]))
 
         asyncio.run(some())
 
-    def decide(self, done: list[TaskDone], batch: int = 0) -> Halves:
-        """Store the marker, and die."""
-        halves = Halves(place for one in done for place in unpack(one.halves))
+    def decide(self, done: list[TaskDone], batch: int = 0) -> HalfMessageList:
+        """Store the marker, and stop there."""
+        halves = HalfMessageList(place for one in done for place in unpack(one.halves))
 
         async def marker() -> None:
             async with self.driver(batch).attempt() as attempt:
-                await attempt.decisions.commit(halves)
+                await attempt.decider.commit(halves)
 
         asyncio.run(marker())
         return halves
 
 
-def test_a_batch_is_delivered_when_its_driver_says_so(broker: Group) -> None:
-    """And each queue has the rows in the order of their task."""
+def test_batch_is_delivered_by_the_commit_of_its_driver(broker: Group) -> None:
+    """Each queue has the rows in the order of their task."""
     scene = Scene(broker)
     rows = [f"{number:04d}" for number in range(200)]
     done = scene.tasks(rows)
@@ -121,7 +121,7 @@ def test_a_batch_is_delivered_when_its_driver_says_so(broker: Group) -> None:
 
     committed = asyncio.run(scene.driver().commit(done))
 
-    assert (committed.rows, committed.is_replay, committed.is_suspicious) == (200, False, False)
+    assert (committed.rows, committed.is_replay, committed.may_have_orphans) == (200, False, False)
     assert sorted(scene.bodies()) == rows
     for queue in (0, 1):
         found = [body for number, body in asyncio.run(scene._bodies()) if number == queue]
@@ -130,7 +130,7 @@ def test_a_batch_is_delivered_when_its_driver_says_so(broker: Group) -> None:
 
 
 @pytest.mark.parametrize("ends", [0, 7, 20], ids=["before-the-ends", "between-them", "behind-them"])
-def test_a_driver_that_dies_behind_the_marker_is_finished_by_the_next(broker: Group, ends: int) -> None:
+def test_batch_of_a_driver_that_died_after_the_marker_is_finished(broker: Group, ends: int) -> None:
     """The replay stores its rows again, and delivers those of the marker."""
     scene = Scene(broker, sweep="false")
     rows = [f"{number:02d}" for number in range(20)]
@@ -143,9 +143,9 @@ def test_a_driver_that_dies_behind_the_marker_is_finished_by_the_next(broker: Gr
 
 
 @pytest.mark.verify
-def test_a_driver_that_dies_before_the_marker_has_done_nothing(broker: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next attempt is the batch; what the dead one stored is asked about, and rolled back, and nothing else is."""
-    monkeypatch.setattr(driving, "PRESENT_MS", 4000)
+def test_driver_that_dies_before_the_marker_delivers_nothing(broker: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next attempt is the batch; the half messages of the dead one, and no others, are checked and rolled back."""
+    monkeypatch.setattr(driving, "SWEEP_MS", 4000)
     scene = Scene(broker)
     asyncio.run(scene.driver(0).commit(scene.tasks(["first"], 0)))
     scene.tasks(["x", "y", "z"], 1)
@@ -153,16 +153,16 @@ def test_a_driver_that_dies_before_the_marker_has_done_nothing(broker: Group, mo
 
     committed = asyncio.run(scene.driver(1, run="run-2").commit(scene.tasks(["x", "y", "z"], 1, run="run-2")))
 
-    assert committed.is_suspicious
+    assert committed.may_have_orphans
     assert sorted(scene.bodies()) == ["first", "x", "y", "z"]
     asyncio.run(scene.driver(2, run="run-2").commit(later))
     assert Counter(scene.bodies()) == Counter(["first", "x", "y", "z", "later"])
-    assert asyncio.run(driving.sweep(scene.query, 9, Halves(), scene.options, present_ms=3000)) == 0
+    assert asyncio.run(driving.sweep(scene.query, 9, HalfMessageList(), scene.options, sweep_ms=3000)) == 0
 
 
 @pytest.mark.verify
-def test_nobody_is_asked_while_a_batch_is_open(broker: Group) -> None:
-    """This broker gives up after three questions in a second; a driver may be away for longer than that."""
+def test_open_batch_is_not_checked_by_the_broker(broker: Group) -> None:
+    """This broker gives up after three checks in a second; a driver may be away for longer than that."""
     scene = Scene(broker, sweep="false")
     done = scene.tasks(["a", "b"])
     halves = scene.decide(done)
@@ -175,8 +175,8 @@ def test_nobody_is_asked_while_a_batch_is_open(broker: Group) -> None:
     assert len(halves) == 2
 
 
-def test_an_aborted_batch_is_rolled_back_unless_it_was_decided(broker: Group) -> None:
-    """Spark aborts also when commit has failed, and nobody may take back then what others will deliver."""
+def test_aborted_batch_is_rolled_back_unless_decided(broker: Group) -> None:
+    """Spark also aborts when commit has failed, and a decided batch must not be rolled back then."""
     scene = Scene(broker, sweep="false")
     failed = scene.tasks(["a", "b"])
     assert asyncio.run(scene.driver().abort(failed[:1], is_whole=False)) == 1
@@ -186,14 +186,14 @@ def test_an_aborted_batch_is_rolled_back_unless_it_was_decided(broker: Group) ->
     assert asyncio.run(scene.driver().abort(decided, is_whole=True)) == 0
 
     with pytest.raises(BatchTorn, match="1 of 1"):
-        scene.end(Halves(unpack(failed[0].halves)), 1)
+        scene.end(HalfMessageList(unpack(failed[0].halves)), 1)
     asyncio.run(scene.driver(run="run-2").commit(scene.tasks(["c", "d"], run="run-2")))
     assert sorted(scene.bodies()) == ["c", "d"]
 
 
 @pytest.mark.verify
-def test_a_batch_survives_its_broker(broker: Group) -> None:
-    """kill -9 between the marker and the ends, and once more between two ends."""
+def test_batch_survives_kills_of_its_broker(broker: Group) -> None:
+    """The broker is killed between the marker and the ends, and again between two ends."""
     scene = Scene(broker, sweep="false")
     rows = [f"{number:02d}" for number in range(30)]
     halves = scene.decide(scene.tasks(rows))
@@ -206,8 +206,8 @@ def test_a_batch_survives_its_broker(broker: Group) -> None:
     assert sorted(scene.bodies()) == rows
 
 
-def test_a_broker_without_an_index_is_refused(tmp_path: Path) -> None:
-    """It could not say after a restart how a transaction has ended."""
+def test_broker_without_message_index_is_refused(tmp_path: Path) -> None:
+    """After a restart it would not know how a transaction has ended."""
     with group(tmp_path, slaves=0, with_sidecars=False, messageIndexEnable="false") as running:
         scene = Scene(running)
         with pytest.raises(NotTransactional, match="messageIndexEnable=true"):
@@ -215,7 +215,7 @@ def test_a_broker_without_an_index_is_refused(tmp_path: Path) -> None:
 
 
 async def other_is_given_up(name_server: str, topic: str) -> None:
-    """A transaction is begun after all others, asked about in vain, and given up: so much time has passed."""
+    """Begin another transaction, and wait until the broker has given it up, so that this much time has passed."""
     given_up = MessageQueue(topic=names.CHECK_MAX_TIME_TOPIC, broker_name=BROKER, queue_id=0)
     async with TransactionProducer(name_server, "in-vain") as producer, PullConsumer(name_server, "readers") as reader:
         await producer.begin(Message(topic, b"x"))
@@ -229,7 +229,7 @@ async def other_is_given_up(name_server: str, topic: str) -> None:
 
 
 def restart(broker: BrokerChild) -> None:
-    """As after a crash."""
+    """Restart the broker as after a crash."""
     arguments = broker.child.process.args
     assert isinstance(arguments, list)
     broker.child.end()

@@ -1,4 +1,4 @@
-"""Real kills: driver, worker and broker, while Spark writes exactly once. `make exactly-once-sink` has all of them."""
+"""Kills of driver, worker and broker while Spark writes exactly once; all of them run in `make exactly-once-sink`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LIMIT_S = 3600
 
 @pytest.mark.needs_spark
 @pytest.mark.slow
-def test_whoever_is_killed_each_row_is_there_once() -> None:
-    """Before the marker, behind it, between two ends, a worker in its task, the broker with a promotion."""
+def test_each_row_is_delivered_once_after_a_kill() -> None:
+    """Kills before the marker, after it, between two ends, of a worker in its task, of the broker with a promotion."""
     kills = "driver:halves-known,driver:marker-stored,driver:one-ended:300,worker:chunk-stored,broker:one-ended:100"
     words = [sys.executable, str(PROGRAM), "--rows", "1000", "--batches", "12", "--kills", kills]
 
@@ -23,4 +23,4 @@ def test_whoever_is_killed_each_row_is_there_once() -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "12000 rows, 5 kills" in done.stdout
-    assert "each row is there once" in done.stdout
+    assert "each row was delivered once" in done.stdout

@@ -1,4 +1,4 @@
-"""Options, columns and rows of a write: what becomes of a message, and what is refused with its name."""
+"""Options, columns and rows of a write: how a row becomes a message, and which errors name an invalid one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyspark_rocketmq.errors import InvalidOption, InvalidRow
 from pyspark_rocketmq.sink.columns import ACCEPTED, Columns, check_columns
 from pyspark_rocketmq.sink.destinations import Destinations
 from pyspark_rocketmq.sink.driver import batch_of
-from pyspark_rocketmq.sink.halves import HalfPlace, Halves, joined, unpack
+from pyspark_rocketmq.sink.half_message_list import HalfMessageList, HalfMessageRef, join_lists, unpack
 from pyspark_rocketmq.sink.markers import Marker, MarkerKind, decode, group_of, queue_number
 from pyspark_rocketmq.sink.options import OnUnsure, Reserved, parse
 from pyspark_rocketmq.sink.packing import Packer
@@ -29,7 +29,7 @@ SERVERS = {"nameServers": "127.0.0.1:9876"}
 
 
 def read(columns: Mapping[str, Any], topic: str | None = "T", reserved: Reserved = Reserved.FAIL) -> list[Row]:
-    """The rows of one batch."""
+    """Return the rows of one batch."""
     types: dict[str, Any] = {"properties": pa.map_(pa.string(), pa.string())}
     arrays = [pa.array(values, types.get(name)) for name, values in columns.items()]
     batch = pa.RecordBatch.from_arrays(arrays, names=list(columns))
@@ -39,8 +39,8 @@ def read(columns: Mapping[str, Any], topic: str | None = "T", reserved: Reserved
 # ------- options
 
 
-def test_options_are_read_in_any_case() -> None:
-    """As Spark hands them over; secrets show in no text."""
+def test_sink_option_names_are_case_insensitive() -> None:
+    """Spark hands them over in lower case; no text shows a secret."""
     options = parse(
         {
             "NAMESERVERS": "a:1,b:2", "Topic": "T", "transactional": "TRUE", "onunsure": "Accept", "batchBytes": "1m",
@@ -56,13 +56,13 @@ def test_options_are_read_in_any_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "said"),
+    ("option", "value", "message"),
     [
-        ("topicc", "T", "there is no option topicc; did you mean topic"),
+        ("topicc", "T", "unknown option topicc; did you mean topic"),
         ("topic", "a b", "option topic is 'a b'"),
         ("topic", "SPARK_SINK_MARKERS", "holds the markers"),
-        ("transactional", "yes", "option transactional is 'yes'; it has to be true or false"),
-        ("onUnsure", "ignore", "option onUnsure is 'ignore'; it has to be fail or accept"),
+        ("transactional", "yes", "option transactional is 'yes'; it must be true or false"),
+        ("onUnsure", "ignore", "option onUnsure is 'ignore'; it must be fail or accept"),
         ("batchBytes", "many", "option batchBytes is 'many'"),
         ("batchBytes", "64m", "brokers take"),
         ("requestsInFlight", "0", "option requestsInFlight is '0'"),
@@ -72,14 +72,14 @@ def test_options_are_read_in_any_case() -> None:
         ("credentialsFile", "/nowhere", "option credentialsFile"),
     ],
 )
-def test_a_wrong_option_is_refused_by_its_name(option: str, value: str, said: str) -> None:
-    """A misspelled one would otherwise be one that was not given."""
-    with pytest.raises(InvalidOption, match=said):
+def test_invalid_sink_option_is_refused_by_name(option: str, value: str, message: str) -> None:
+    """A misspelled option would otherwise be ignored."""
+    with pytest.raises(InvalidOption, match=message):
         parse({**SERVERS, option: value})
 
 
-def test_name_servers_are_demanded() -> None:
-    """With an example."""
+def test_name_servers_are_required() -> None:
+    """The error message has an example value."""
     with pytest.raises(InvalidOption, match="nameServers is missing"):
         parse({"topic": "T"})
 
@@ -88,24 +88,24 @@ def test_name_servers_are_demanded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("types", "said"),
+    ("types", "message"),
     [
-        ({"value": "string"}, "column value: nobody would send it"),
+        ({"value": "string"}, "column value is not part of a message"),
         ({"topic": "string"}, "column body is missing"),
-        ({"body": "int"}, "column body is of type int; it has to be binary or string"),
+        ({"body": "int"}, "column body is of type int; it must be binary or string"),
         ({"body": "binary", "offset": "bigint"}, "column offset"),
-        ({"body": "binary", "broker": "string"}, "column broker says whose queue"),
+        ({"body": "binary", "broker": "string"}, "column broker needs a column queue"),
         ({"body": "binary", "properties": "map<string,int>"}, "column properties is of type"),
     ],
 )
-def test_wrong_columns_are_refused_by_name(types: dict[str, str], said: str) -> None:
-    """Also those that nobody would send: they would be lost without a word."""
-    with pytest.raises(InvalidOption, match=said):
+def test_invalid_columns_are_refused_by_name(types: dict[str, str], message: str) -> None:
+    """Unknown columns are refused, too: their values would be lost silently."""
+    with pytest.raises(InvalidOption, match=message):
         check_columns(types, has_topic=True, is_transactional=False)
 
 
-def test_a_topic_has_to_be_somewhere_and_a_transaction_is_not_delayed() -> None:
-    """Both are known before the first row."""
+def test_topic_is_required_and_transactions_cannot_be_delayed() -> None:
+    """Both errors are raised before the first row."""
     with pytest.raises(InvalidOption, match="neither an option topic nor a column topic"):
         check_columns({"body": "binary"}, has_topic=False, is_transactional=False)
     with pytest.raises(InvalidOption, match="delayLevel"):
@@ -118,7 +118,7 @@ def test_a_topic_has_to_be_somewhere_and_a_transaction_is_not_delayed() -> None:
 
 
 def test_every_column_reaches_the_message() -> None:
-    """Texts as bytes, keys from a text or a list, properties in their order; the option's topic before the column's."""
+    """Keys are text or a list, properties keep their order, and the option topic overrides the column."""
     rows = read(
         {
             "body": ["ü", "b"], "topic": ["A", "B"], "tags": ["red", None], "keys": [["k1", "k2"], None],
@@ -137,28 +137,28 @@ def test_every_column_reaches_the_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "message"),
     [
         ({"body": [b"x", None]}, "row 1: column body is null"),
         ({"body": [b""]}, "row 0: column body is null or empty"),
         ({"body": [b"x" * (4 << 20) + b"x"]}, "row 0: column body has 4194305 bytes"),
         ({"body": [b"x"], "keys": [["a b"]]}, "row 0: column keys has 'a b'"),
-        ({"body": [b"x"], "tags": ["a\x01b"]}, "row 0: column tags has a byte 1 or 2"),
+        ({"body": [b"x"], "tags": ["a\x01b"]}, "row 0: column tags contains a byte 1 or 2"),
         ({"body": [b"x"], "delayLevel": [-1]}, "row 0: column delayLevel is -1"),
         ({"body": [b"x"], "flag": [1 << 40]}, "row 0: column flag is"),
-        ({"body": [b"x"], "properties": [[("UNIQ_KEY", "1")]]}, "row 0: property UNIQ_KEY is RocketMQ's own"),
+        ({"body": [b"x"], "properties": [[("UNIQ_KEY", "1")]]}, "row 0: property UNIQ_KEY is reserved by RocketMQ"),
         ({"body": [b"x"], "properties": [[("a", None)]]}, "row 0: property 'a' is null"),
         ({"body": [b"x"], "properties": [[("", "b")]]}, "row 0: property '' has an empty name"),
     ],
 )
-def test_a_row_that_is_no_message_is_named(columns: Mapping[str, Any], said: str) -> None:
-    """Before anything of it travels: a broker would refuse a whole request."""
-    with pytest.raises(InvalidRow, match=said):
+def test_invalid_row_is_named(columns: Mapping[str, Any], message: str) -> None:
+    """It is refused before anything is sent: a broker would refuse a whole request."""
+    with pytest.raises(InvalidRow, match=message):
         read(columns)
 
 
-def test_a_null_topic_is_refused_and_reserved_properties_may_be_dropped() -> None:
-    """For rows that were read from a topic: their properties are those of a stored message."""
+def test_null_topic_is_refused_and_reserved_properties_may_be_dropped() -> None:
+    """Rows that were read from a topic have the properties of a stored message."""
     with pytest.raises(InvalidRow, match="column topic is null"):
         read({"body": [b"x"], "topic": [None]}, topic=None)
     found = read({"body": [b"x"], "properties": [[("UNIQ_KEY", "1"), ("mine", "2")]]}, reserved=Reserved.DROP)
@@ -166,14 +166,14 @@ def test_a_null_topic_is_refused_and_reserved_properties_may_be_dropped() -> Non
 
 
 def test_rows_are_numbered_over_all_batches_of_a_task() -> None:
-    """Their ids are made of it."""
+    """The ids of messages are made of the row number."""
     reader = RowReader(Columns(("body",)), "T")
     batch = pa.RecordBatch.from_arrays([pa.array([b"x", b"y"])], names=["body"])
     assert [row.number for _ in range(2) for row in reader.read(batch)] == [0, 1, 2, 3]
 
 
-def test_an_entry_says_which_row_it_is() -> None:
-    """And what the columns say, in RocketMQ's properties."""
+def test_entry_has_the_id_of_its_row() -> None:
+    """Its columns are in RocketMQ's properties."""
     (row,) = read(
         {"body": [b"x"], "tags": ["red"], "keys": ["a b"], "properties": [[("p", "ü")]], "shardingKey": ["s"]}
     )
@@ -192,7 +192,7 @@ def test_an_entry_says_which_row_it_is() -> None:
     )
 
 
-def test_properties_without_room_are_refused_by_row() -> None:
+def test_too_large_properties_are_refused_by_row() -> None:
     """The format has 15 bits for their length, and the broker adds some."""
     (row,) = read({"body": [b"x"], "properties": [[("p", "x" * 32_300)]]})
     with pytest.raises(InvalidRow, match="row 0: its properties"):
@@ -206,27 +206,27 @@ def queues(*places: tuple[str, int]) -> list[MessageQueue]:
     return [MessageQueue(topic="T", broker_name=name, queue_id=number) for name, number in places]
 
 
-def test_a_row_goes_where_its_columns_say() -> None:
-    """A queue by number, with its broker where that is not clear; equal keys to one queue; the rest anywhere."""
+def test_row_goes_to_the_queue_of_its_columns() -> None:
+    """A queue by number, with its broker if it is ambiguous; equal keys to one queue; other rows to any."""
     one, two = [("a", 0), ("a", 1)], [("a", 0), ("b", 0)]
     (plain,) = read({"body": [b"x"]})
-    assert Destinations(lambda topic: queues(*one)).of(plain) is None
+    assert Destinations(lambda topic: queues(*one)).queue_for(plain) is None
     (numbered,) = read({"body": [b"x"], "queue": [1]})
-    assert Destinations(lambda topic: queues(*one)).of(numbered) == queues(("a", 1))[0]
+    assert Destinations(lambda topic: queues(*one)).queue_for(numbered) == queues(("a", 1))[0]
     with pytest.raises(InvalidRow, match="topic T has no such queue"):
-        Destinations(lambda topic: queues(*two)).of(numbered)
+        Destinations(lambda topic: queues(*two)).queue_for(numbered)
     (unclear,) = read({"body": [b"x"], "queue": [0]})
     with pytest.raises(InvalidRow, match="is on a, b: add a column broker"):
-        Destinations(lambda topic: queues(*two)).of(unclear)
+        Destinations(lambda topic: queues(*two)).queue_for(unclear)
     (clear,) = read({"body": [b"x"], "queue": [0], "broker": ["b"]})
-    assert Destinations(lambda topic: queues(*two)).of(clear) == queues(("b", 0))[0]
+    assert Destinations(lambda topic: queues(*two)).queue_for(clear) == queues(("b", 0))[0]
     keyed = read({"body": [b"x"] * 40, "shardingKey": [f"key-{number % 10}" for number in range(40)]})
-    found = [Destinations(lambda topic: queues(*one)).of(row) for row in keyed]
+    found = [Destinations(lambda topic: queues(*one)).queue_for(row) for row in keyed]
     assert found[:10] == found[10:20] == found[20:30]
     assert len(set(map(str, found))) == 2
 
 
-# ------- halves and markers
+# ------- half messages and markers
 
 
 @given(
@@ -234,31 +234,31 @@ def test_a_row_goes_where_its_columns_say() -> None:
         st.tuples(st.sampled_from("TU"), st.sampled_from(["a", "ü"]), st.integers(0, 1 << 62), st.integers(0, 1 << 62))
     )
 )
-def test_places_of_halves_survive_their_journey(places: list[tuple[str, str, int, int]]) -> None:
-    """In their order, whatever they are."""
-    halves = Halves(HalfPlace(*place) for place in places)
+def test_half_message_list_is_packed_and_unpacked(places: list[tuple[str, str, int, int]]) -> None:
+    """The order is preserved, for any values."""
+    halves = HalfMessageList(HalfMessageRef(*place) for place in places)
     found = unpack(halves.pack())
     assert found.places == halves.places
     assert found.fingerprint == halves.fingerprint
-    assert joined([found, Halves()]).places == halves.places
+    assert join_lists([found, HalfMessageList()]).places == halves.places
 
 
-def test_a_million_halves_fit_few_messages() -> None:
-    """As they lie in a log: a few bytes for each."""
-    halves = Halves(HalfPlace("T", "a", number, number * 700 + number % 3) for number in range(100_000))
+def test_million_half_messages_fit_in_few_markers() -> None:
+    """In log order each half message takes a few bytes."""
+    halves = HalfMessageList(HalfMessageRef("T", "a", number, number * 700 + number % 3) for number in range(100_000))
     assert len(halves.pack()) < 300_000
 
 
 @pytest.mark.parametrize("spoil", [lambda data: data[:-3], lambda data: b"x" + data, lambda data: b""])
-def test_spoilt_halves_are_none(spoil: object) -> None:
-    """Nothing is guessed of what to commit."""
+def test_corrupted_half_message_list_is_refused(spoil: object) -> None:
+    """What to commit is never guessed."""
     assert callable(spoil)
     with pytest.raises(RemoteProtocolError):
-        unpack(spoil(Halves([HalfPlace("T", "a", 1, 2)]).pack()))
+        unpack(spoil(HalfMessageList([HalfMessageRef("T", "a", 1, 2)]).pack()))
 
 
-def test_a_marker_survives_its_journey_and_nothing_else_is_one() -> None:
-    """The topic is open to everybody who may send to it."""
+def test_marker_is_encoded_and_other_messages_are_refused() -> None:
+    """Any account with permission may send to the topic."""
     marker = Marker(
         kind=MarkerKind.COMMIT, query="q", batch=3, attempt="f", run="r", rows=2, scanned=7, newest=2, parts=(4, 5),
         payload=b"\0\1",
@@ -269,14 +269,14 @@ def test_a_marker_survives_its_journey_and_nothing_else_is_one() -> None:
             decode(body)
 
 
-def test_a_query_has_one_group_and_one_queue() -> None:
-    """For ever: another answer after an update would be another queue, and no marker in it."""
+def test_group_and_queue_of_a_query_never_change() -> None:
+    """Another value after an update would be another queue, without any marker."""
     assert group_of("453936e3-14ea-4b3b-90eb-9df5ccee09aa") == "SPARK_SINK_4c12c98072254ca4"
     assert queue_number("453936e3-14ea-4b3b-90eb-9df5ccee09aa", 16) == 4
 
 
-def test_the_batch_of_a_half_message_is_in_its_id() -> None:
-    """None for those of others."""
+def test_batch_of_a_half_message_is_in_its_id() -> None:
+    """An id of another query has no batch."""
     assert batch_of("q:12:0:3", "q") == 12
     assert batch_of("other:12:0:3", "q") is None
     assert batch_of("q:x:0:3", "q") is None

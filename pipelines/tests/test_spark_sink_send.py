@@ -1,4 +1,4 @@
-"""At least once: what a task sends to brokers that refuse, drop, and promise less than they should."""
+"""At-least-once sends of a task to brokers that refuse requests, drop them, or store messages unsafely."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def threaded() -> Iterator[ThreadedCluster]:
 
 
 def send(threaded: ThreadedCluster, columns: Mapping[str, Any], **options: str) -> TaskDone:
-    """What a task does with these rows, in Arrow batches of seven."""
-    said = {"nameServers": threaded.cluster.name_server, "topic": "T", "patience": "5s", "requestTimeout": "3s"}
+    """Run a task with these rows, in Arrow batches of seven."""
+    given = {"nameServers": threaded.cluster.name_server, "topic": "T", "patience": "5s", "requestTimeout": "3s"}
     table = pa.table({name: pa.array(values) for name, values in columns.items()})
     batches = iter(table.to_batches(max_chunksize=7))
-    return run_task(batches, parse(said | options), Columns(tuple(columns)), "q", 3, TaskIdentity(partition=1))
+    return run_task(batches, parse(given | options), Columns(tuple(columns)), "q", 3, TaskIdentity(partition=1))
 
 
 def stored(threaded: ThreadedCluster) -> list[StoredMessage]:
@@ -47,8 +47,8 @@ def requests(threaded: ThreadedCluster, code: RequestCode = BATCH) -> int:
     return sum(broker.received[code] for broker in threaded.cluster.brokers.values())
 
 
-def test_rows_travel_in_batches_and_say_who_they_are(threaded: ThreadedCluster) -> None:
-    """One request for as many as fit, whatever Arrow's batches are."""
+def test_rows_are_sent_in_batches_with_their_ids(threaded: ThreadedCluster) -> None:
+    """One request has as many rows as fit, independent of Arrow's batches."""
     bodies = [f"{number:04d}".encode() for number in range(100)]
 
     done = send(threaded, {"body": bodies})
@@ -59,8 +59,8 @@ def test_rows_travel_in_batches_and_say_who_they_are(threaded: ThreadedCluster) 
     assert found == {body: f"q:3:1:{number}" for number, body in enumerate(bodies)}
 
 
-def test_a_request_is_no_larger_than_was_said(threaded: ThreadedCluster) -> None:
-    """And a row that is larger alone goes alone."""
+def test_request_is_not_larger_than_configured(threaded: ThreadedCluster) -> None:
+    """A row that is larger by itself is sent alone."""
     send(threaded, {"body": [b"x" * 400] * 20 + [b"y" * 5000]}, batchBytes="2k")
 
     sizes = [len(request.body) for broker in threaded.cluster.brokers.values() for request in broker.requests
@@ -70,8 +70,8 @@ def test_a_request_is_no_larger_than_was_said(threaded: ThreadedCluster) -> None
     assert len(stored(threaded)) == 21
 
 
-def test_what_was_not_acknowledged_is_sent_again(threaded: ThreadedCluster) -> None:
-    """A lost answer, a busy broker, a broken connection: at least once, and here once more than that."""
+def test_unacknowledged_batch_is_sent_again(threaded: ThreadedCluster) -> None:
+    """A lost response, a busy broker, a broken connection: at least once, and here stored twice."""
     broker = threaded.cluster.broker("broker-a")
 
     def store_and_lose(command: Command, connection: object) -> None:
@@ -86,31 +86,31 @@ def test_what_was_not_acknowledged_is_sent_again(threaded: ThreadedCluster) -> N
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE])
-def test_a_refusal_that_passes_is_waited_for(threaded: ThreadedCluster, code: ResponseCode) -> None:
-    """A broker that is no master for a moment."""
+def test_transient_refusal_is_retried(threaded: ThreadedCluster, code: ResponseCode) -> None:
+    """The broker is not master for a moment."""
     for broker in threaded.cluster.brokers.values():
         broker.refuse(BATCH, code, times=4)
     send(threaded, {"body": [b"x"]})
     assert len(stored(threaded)) == 1
 
 
-def test_a_refusal_that_does_not_pass_ends_the_task(threaded: ThreadedCluster) -> None:
-    """At once, with the broker's words."""
+def test_permanent_refusal_ends_the_task(threaded: ThreadedCluster) -> None:
+    """The task ends at once, with the broker's remark."""
     for broker in threaded.cluster.brokers.values():
         broker.refuse(BATCH, ResponseCode.MESSAGE_ILLEGAL, "too odd", times=9)
     with pytest.raises(NotStored, match="too odd"):
         send(threaded, {"body": [b"x"]})
 
 
-def test_a_missing_right_is_said_as_one(threaded: ThreadedCluster) -> None:
-    """Credentials are another person's work than brokers."""
+def test_missing_permission_raises_refused(threaded: ThreadedCluster) -> None:
+    """Another person is responsible for credentials than for brokers."""
     threaded.cluster.broker("broker-a").refuse(BATCH, ResponseCode.NO_PERMISSION, "not you", times=9)
     with pytest.raises(Refused, match="not you"):
         send(threaded, {"body": [b"x"], "queue": [0], "broker": ["broker-a"]})
 
 
-def test_patience_has_an_end(threaded: ThreadedCluster) -> None:
-    """And the error names the option."""
+def test_retries_time_out(threaded: ThreadedCluster) -> None:
+    """The error names the option patience."""
     for broker in threaded.cluster.brokers.values():
         broker.refuse(BATCH, ResponseCode.SYSTEM_BUSY, times=99)
     with pytest.raises(NotStored, match="option patience"):
@@ -118,8 +118,8 @@ def test_patience_has_an_end(threaded: ThreadedCluster) -> None:
 
 
 @pytest.mark.parametrize("code", [10, 11, 12])
-def test_only_an_acknowledgement_is_one(threaded: ThreadedCluster, code: int) -> None:
-    """Stored, but not on the disk or a slave: sent again, and an error if it stays so; or accepted and counted."""
+def test_only_send_ok_is_an_acknowledgement(threaded: ThreadedCluster, code: int) -> None:
+    """Stored, but not on the disk or a slave: sent again until an error; or accepted and counted."""
     broker = threaded.cluster.broker("broker-a")
 
     def unsure(command: Command, connection: object) -> Command | None:
@@ -141,8 +141,8 @@ def test_only_an_acknowledgement_is_one(threaded: ThreadedCluster, code: int) ->
         send(threaded, rows, patience="300ms")
 
 
-def test_a_queue_keeps_its_order_over_repetitions(threaded: ThreadedCluster) -> None:
-    """One request of a queue at a time; other queues do not wait for it."""
+def test_queue_keeps_its_order_over_retries(threaded: ThreadedCluster) -> None:
+    """One request of a queue is sent at a time; other queues do not wait for it."""
     for broker in threaded.cluster.brokers.values():
         broker.fault(BATCH, lambda command, _: command.reply(ResponseCode.SYSTEM_BUSY, "busy"), times=3)
     keys = [f"key-{number % 5}" for number in range(60)]
@@ -155,8 +155,8 @@ def test_a_queue_keeps_its_order_over_repetitions(threaded: ThreadedCluster) -> 
     assert requests(threaded) > 10
 
 
-def test_a_delayed_row_travels_alone(threaded: ThreadedCluster) -> None:
-    """Brokers take none in a batch."""
+def test_delayed_row_is_sent_alone(threaded: ThreadedCluster) -> None:
+    """Brokers accept no delayed message in a batch."""
     send(threaded, {"body": [b"x", b"y", b"z"], "delayLevel": [0, 3, None]})
     assert requests(threaded, RequestCode.SEND_MESSAGE_V2) == 1
     assert requests(threaded) == 1
@@ -164,27 +164,27 @@ def test_a_delayed_row_travels_alone(threaded: ThreadedCluster) -> None:
     assert delays == {b"x": None, b"y": "3", b"z": None}
 
 
-def test_a_bad_row_ends_the_task_with_its_number(threaded: ThreadedCluster) -> None:
-    """Not with a broker's refusal of everything around it."""
+def test_invalid_row_ends_the_task_with_its_number(threaded: ThreadedCluster) -> None:
+    """The broker would refuse the whole request instead."""
     with pytest.raises(InvalidRow, match="row 9: column body is null"):
         send(threaded, {"body": [b"x"] * 9 + [None]})
 
 
-def test_a_broker_that_would_store_twice_is_refused_before_a_row_is_sent(threaded: ThreadedCluster) -> None:
-    """Apache's answer to a heartbeat promises nothing."""
+def test_broker_that_would_store_twice_is_refused_before_sending(threaded: ThreadedCluster) -> None:
+    """Apache's response to a heartbeat does not announce the feature."""
     with pytest.raises(NotTransactional, match=r"broker-a, broker-b of topic T.*Apache RocketMQ\s+stores it twice"):
         send(threaded, {"body": [b"x"]}, transactional="true")
     assert stored(threaded) == []
 
 
 async def start_later(broker: FakeBroker) -> None:
-    """Start it a second from now, on the loop of its cluster."""
+    """Start a broker a second from now, on the loop of its cluster."""
     loop = asyncio.get_running_loop()
     loop.call_later(1.0, lambda: loop.create_task(broker.start()))
 
 
 @pytest.mark.verify
-def test_one_that_is_away_for_a_moment_is_waited_for(threaded: ThreadedCluster) -> None:
+def test_broker_that_is_away_for_a_moment_is_waited_for(threaded: ThreadedCluster) -> None:
     """A rolling update stops no query."""
     broker = threaded.cluster.broker("broker-a")
     threaded.cluster.stale_names.add("broker-a")

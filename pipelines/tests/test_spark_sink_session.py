@@ -1,4 +1,4 @@
-"""`df.write` and `df.writeStream` in a real session, against broker processes: Spark calls what we think it calls."""
+"""`df.write` and `df.writeStream` in a real session, with broker processes: Spark makes the expected calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def new_topic(brokers: Group) -> str:
 
 
 def messages(brokers: Group, topic: str) -> list[ReceivedMessage]:
-    """What an ordinary consumer sees."""
+    """Return the messages that an ordinary consumer reads."""
 
     async def pull() -> list[ReceivedMessage]:
         found: list[ReceivedMessage] = []
@@ -62,8 +62,8 @@ def rows(spark: SparkSession, count: int) -> DataFrame:
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("is_transactional", [False, True], ids=["at-least-once", "transactional"])
-def test_a_frame_is_written(spark: SparkSession, brokers: Group, is_transactional: bool) -> None:
-    """Every row is a message, once while nothing fails, and says which row it is."""
+def test_data_frame_is_written(spark: SparkSession, brokers: Group, is_transactional: bool) -> None:
+    """Every row is a message, once while nothing fails, and has the id of its row."""
     topic = new_topic(brokers)
     writer = rows(spark, 100).write.format("rocketmq").option("nameServers", brokers.name_server)
 
@@ -78,7 +78,7 @@ def test_a_frame_is_written(spark: SparkSession, brokers: Group, is_transactiona
     assert {(parts[1], parts[2]) for parts in ids} == {("0", "0"), ("0", "1")}
 
 
-def test_a_named_write_is_done_once(spark: SparkSession, brokers: Group) -> None:
+def test_named_write_is_done_once(spark: SparkSession, brokers: Group) -> None:
     """A job that is run again finds that it was committed."""
     topic = new_topic(brokers)
     writer = rows(spark, 20).write.format("rocketmq").option("nameServers", brokers.name_server).option("topic", topic)
@@ -90,11 +90,11 @@ def test_a_named_write_is_done_once(spark: SparkSession, brokers: Group) -> None
     assert len(messages(brokers, topic)) == 20
 
 
-def test_what_cannot_be_written_is_said_before_anything_is(spark: SparkSession, brokers: Group) -> None:
-    """Overwriting, a column that nobody sends: errors that name it."""
+def test_invalid_write_is_refused_before_sending(spark: SparkSession, brokers: Group) -> None:
+    """Overwriting and unknown columns are refused by name."""
     frame = spark.range(1).selectExpr("'x' as body", "1 as offset")
     writer = frame.write.format("rocketmq").option("nameServers", brokers.name_server).option("topic", "T")
-    with pytest.raises(Exception, match="column offset: nobody would send it"):
+    with pytest.raises(Exception, match="column offset is not part of a message"):
         writer.mode("append").save()
     with pytest.raises(Exception, match='mode\\("append"\\) is the only one'):
         frame.select("body").write.format("rocketmq").option("nameServers", brokers.name_server).mode(
@@ -110,12 +110,12 @@ def test_what_cannot_be_written_is_said_before_anything_is(spark: SparkSession, 
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("halves-known", "marker-stored", "all-ended")),
     ],
 )
-def test_a_query_whose_commit_fails_delivers_its_batch_once(
+def test_query_with_a_failed_commit_delivers_its_batch_once(
     spark: SparkSession, brokers: Group, tmp_path: Path, point: str
 ) -> None:
-    """Spark aborts then, and repeats the batch when the query is started again, with the same ids."""
+    """Spark aborts, and repeats the batch with the same ids when the query is started again."""
     topic, source = new_topic(brokers), str(tmp_path / "source")
-    # Workers do not see the folder of the tests.
+    # Workers cannot import from the folder of the tests.
     cloudpickle.register_pickle_by_value(failing_sink)  # type: ignore[no-untyped-call]
     spark.dataSource.register(FailingSink)
     for part in range(2):

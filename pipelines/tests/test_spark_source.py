@@ -1,4 +1,4 @@
-"""`format("rocketmq")` in a real Spark, against real brokers."""
+"""`format("rocketmq")` in a real Spark, with real brokers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from spark_kit.processes import Group
-from spark_kit.topics import filled, places
+from spark_kit.topics import places, send_to_new_topic
 
 from gantry_client.sync import PullConsumer
-from pyspark_rocketmq.lag import tell_lag
+from pyspark_rocketmq.lag import query_lag
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
@@ -27,9 +27,9 @@ def batch(spark: SparkSession, brokers: Group, **options: str) -> DataFrameReade
     return spark.read.format("rocketmq").options(nameServers=brokers.name_server, **options)
 
 
-def test_a_batch_is_what_was_sent(spark: SparkSession, brokers: Group) -> None:
-    """Every message that a broker acknowledged comes once, with its place and its content."""
-    sent = filled(brokers, "whole", 500, tags=("red", "blue"))
+def test_batch_returns_all_acknowledged_messages(spark: SparkSession, brokers: Group) -> None:
+    """Every message that a broker acknowledged is returned once, with its position and its content."""
+    sent = send_to_new_topic(brokers, "whole", 500, tags=("red", "blue"))
 
     rows = batch(spark, brokers, subscribe="whole").load().collect()
 
@@ -41,14 +41,14 @@ def test_a_batch_is_what_was_sent(spark: SparkSession, brokers: Group) -> None:
 
 @pytest.fixture
 def queries(spark: SparkSession) -> Iterator[None]:
-    """No query outlives its test."""
+    """Stop all queries after a test."""
     yield
     for query in spark.streams.active:
         query.stop()
 
 
 class Stream:
-    """A streaming query into Parquet, with its checkpoint, that may be run again and again."""
+    """A streaming query into Parquet, with its checkpoint, that can be run repeatedly."""
 
     def __init__(self, spark: SparkSession, brokers: Group, folder: Path, **options: str) -> None:
         self.spark = spark
@@ -61,13 +61,13 @@ class Stream:
         return writer.trigger(**trigger).start(str(self.folder / "rows"))
 
     def run(self) -> StreamingQuery:
-        """All that is there, to its end."""
+        """Read all available messages, then end."""
         query = self.start(availableNow=True)
         assert query.awaitTermination(DEADLINE_S), "the query did not end"
         return query
 
     def places(self) -> list[tuple[int, int]]:
-        """Queue and offset of every row that was written."""
+        """Return queue and offset of every row that was written."""
         rows = self.spark.read.parquet(str(self.folder / "rows")).select("queue", "offset").collect()
         return sorted((row.queue, row.offset) for row in rows)
 
@@ -76,29 +76,29 @@ class Stream:
 
 
 @pytest.mark.verify
-def test_columns_are_only_those_that_are_wanted(spark: SparkSession, brokers: Group) -> None:
-    """By option, or by a schema of the user's own, which has to have our types."""
-    filled(brokers, "columns", 20)
+def test_only_requested_columns_are_read(spark: SparkSession, brokers: Group) -> None:
+    """By option, or by a schema of the user's own, which must have the source's types."""
+    send_to_new_topic(brokers, "columns", 20)
 
     by_option = batch(spark, brokers, subscribe="columns", columns="offset,body").load()
     by_schema = batch(spark, brokers, subscribe="columns").schema("body binary, queue int").load()
 
     assert by_option.columns == ["offset", "body"] and by_option.count() == 20
     assert by_schema.columns == ["body", "queue"] and len(by_schema.collect()) == 20
-    with pytest.raises(Exception, match="column queue is int, and the schema says bigint"):
+    with pytest.raises(Exception, match="column queue is int, but the schema declares bigint"):
         batch(spark, brokers, subscribe="columns").schema("queue bigint").load().collect()
 
 
-def test_a_misspelled_option_ends_the_query_with_its_name(spark: SparkSession, brokers: Group) -> None:
-    """Not only in our tests of options: the text has to come through Spark."""
-    with pytest.raises(Exception, match="there is no option subscribes; did you mean subscribe"):
+def test_misspelled_option_ends_the_query_with_its_name(spark: SparkSession, brokers: Group) -> None:
+    """The text of the error is visible through Spark."""
+    with pytest.raises(Exception, match="unknown option subscribes; did you mean subscribe"):
         batch(spark, brokers, subscribes="x").load().collect()
 
 
 @pytest.mark.verify
-def test_filters_are_pushed_and_change_nothing(spark: SparkSession, brokers: Group) -> None:
-    """With pushdown=true a query reads less and answers the same."""
-    filled(brokers, "filtered", 200, tags=("red", "blue"))
+def test_pushed_filters_do_not_change_the_result(spark: SparkSession, brokers: Group) -> None:
+    """With pushdown=true a query reads less and returns the same."""
+    send_to_new_topic(brokers, "filtered", 200, tags=("red", "blue"))
     plain = batch(spark, brokers, subscribe="filtered").load()
     pushed = batch(spark, brokers, subscribe="filtered", pushdown="true").load()
 
@@ -115,8 +115,8 @@ def test_filters_are_pushed_and_change_nothing(spark: SparkSession, brokers: Gro
 
 
 def test_tags_are_filtered_at_the_source(spark: SparkSession, brokers: Group) -> None:
-    """The option `tags` reads only messages with one of them."""
-    sent = filled(brokers, "tagged", 60, tags=("red", "blue", "green"))
+    """The option `tags` reads only messages with one of these tags."""
+    sent = send_to_new_topic(brokers, "tagged", 60, tags=("red", "blue", "green"))
 
     rows = batch(spark, brokers, subscribe="tagged", tags="red,green").load().select("queue", "offset").collect()
 
@@ -124,13 +124,15 @@ def test_tags_are_filtered_at_the_source(spark: SparkSession, brokers: Group) ->
 
 
 @pytest.mark.verify
-def test_a_stream_reads_all_and_goes_on_from_its_checkpoint(
+def test_stream_reads_all_and_continues_from_its_checkpoint(
     spark: SparkSession, brokers: Group, tmp_path: Path, queries: None
 ) -> None:
-    """Run after run each message comes once, though the second run cuts its tasks in another way; a consumer group's
-    lag is 0 after each, as any tool of RocketMQ sees it."""
+    """Each message is read once over several runs, though the second run splits its tasks differently.
+
+    The consumer group's lag is 0 after each run, as any tool of RocketMQ shows it.
+    """
     stream = Stream(spark, brokers, tmp_path, subscribe="stream", commitGroup="billing", maxRowsPerTrigger="70")
-    sent = filled(brokers, "stream", 200)
+    sent = send_to_new_topic(brokers, "stream", 200)
     query = stream.run()
     assert stream.places() == places(sent)
     assert stream.batch_counts(query) == [70, 70, 60]
@@ -147,21 +149,21 @@ def test_a_stream_reads_all_and_goes_on_from_its_checkpoint(
 
 
 @pytest.mark.verify
-def test_lag_of_a_query_is_told(spark: SparkSession, brokers: Group, tmp_path: Path, queries: None) -> None:
-    """After each batch: messages, bytes and seconds that are still to be read, by queue."""
-    filled(brokers, "lagging", 100)
+def test_lag_of_a_query_is_reported(spark: SparkSession, brokers: Group, tmp_path: Path, queries: None) -> None:
+    """After each batch: unread messages, bytes and seconds, by queue."""
+    send_to_new_topic(brokers, "lagging", 100)
     query = Stream(spark, brokers, tmp_path, subscribe="lagging", maxRowsPerTrigger="60").run()
 
     first = next(one for one in query.recentProgress if one["numInputRows"] == 60)
-    lags = tell_lag(json.loads(first.json))
+    lags = query_lag(json.loads(first.json))
     assert [one.rows for one in lags] == [10, 10, 10, 10]
     assert all(200 * 10 < one.bytes < 1000 * 10 for one in lags)
     assert all(0 < one.seconds < 3600 for one in lags)
-    assert all(one.rows == one.seconds == 0 for one in tell_lag(json.loads(query.recentProgress[-1].json)))
+    assert all(one.rows == one.seconds == 0 for one in query_lag(json.loads(query.recentProgress[-1].json)))
 
 
 def lag_of_group(brokers: Group, group: str, topic: str) -> dict[int, tuple[int, int]]:
-    """What `gantry group lag` and its likes see: the group's offset and the queue's end."""
+    """Return the lag as `gantry group lag` computes it: the queue's end minus the group's offset."""
     with PullConsumer(brokers.name_server, group) as consumer:
         return {
             queue.queue_id: (consumer.committed(queue) or 0, consumer.max_offset(queue))

@@ -1,4 +1,4 @@
-"""Every way to a replica gives the same rows, on every replica, whatever breaks between."""
+"""Every transport returns the same rows, on every replica, despite interruptions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def settings_of(running: Group, transport: TransportKind, **more: Any) -> ReadSe
 
 
 def task_of(settings: ReadSettings, *, by_chunk: bool = False, **more: Any) -> Task:
-    """All of the topic, as a driver plans it."""
+    """Return a task for the whole topic, as a driver plans it."""
     with Catalog(settings) as catalog:
         bounds = catalog.bounds(catalog.queues([TOPIC]))
         ranges = tuple(QueueRange(queue, one.begin, one.end) for queue, one in bounds.items())
@@ -78,10 +78,10 @@ def seen(rows: list[dict[str, Any]]) -> list[tuple[int, int, bytes, str, str]]:
 
 @pytest.mark.parametrize("read_from", [ReadFrom.SLAVE, ReadFrom.MASTER])
 @pytest.mark.parametrize("way", WAYS)
-def test_all_that_was_sent_comes_by_every_way_from_every_replica(
+def test_every_transport_returns_all_messages_from_every_replica(
     running: Group, way: TransportKind, read_from: ReadFrom
 ) -> None:
-    """The rows of a task are what was sent, on a slave as on its master."""
+    """The rows of a task are the sent messages, on a slave as on its master."""
     settings = settings_of(running, way, read_from=read_from, **SMALL)
     task = task_of(settings)
 
@@ -90,16 +90,16 @@ def test_all_that_was_sent_comes_by_every_way_from_every_replica(
 
 
 @pytest.mark.parametrize("way", [TransportKind.HTTP, TransportKind.FILE])
-def test_a_chunk_of_the_log_is_the_same_in_its_own_order(running: Group, way: TransportKind) -> None:
-    """Each byte once, all queues together."""
+def test_chunk_of_the_log_has_the_same_rows_in_log_order(running: Group, way: TransportKind) -> None:
+    """Each byte is read once, for all queues together."""
     settings = settings_of(running, way, **SMALL)
 
     assert seen(rows_of(task_of(settings, by_chunk=True), settings)) == expected(running, by_chunk=True)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_catalog_says_the_same_by_every_way(running: Group, way: TransportKind) -> None:
-    """Bounds, places and offsets in time do not depend on who is asked, or how."""
+def test_catalog_is_the_same_by_every_transport(running: Group, way: TransportKind) -> None:
+    """Bounds, locations and offsets by time do not depend on the replica or the transport."""
     settings = settings_of(running, way)
     last = dict.fromkeys(QUEUES, COUNT // 4 - 1)
     with Catalog(settings) as catalog, Catalog(settings_of(running, TransportKind.PULL)) as plain:
@@ -111,12 +111,12 @@ def test_the_catalog_says_the_same_by_every_way(running: Group, way: TransportKi
         at = round(middle.timestamp() * 1000)
         assert catalog.offsets_at(QUEUES, at) == plain.offsets_at(QUEUES, at)
         assert catalog.offsets_at(QUEUES, 1 << 44) == dict.fromkeys(QUEUES, COUNT // 4)
-        with pytest.raises(InvalidOption, match="topic 'nothing' is served by nobody"):
+        with pytest.raises(InvalidOption, match="topic 'nothing' not found"):
             catalog.queues(["nothing"])
 
 
-def test_a_log_says_its_epochs(running: Group) -> None:
-    """The sidecar says who wrote the log from where on, as the store itself does."""
+def test_log_has_its_epochs(running: Group) -> None:
+    """The sidecar reports the epochs of the log, as the store itself does."""
     with (
         Catalog(settings_of(running, TransportKind.HTTP)) as catalog,
         Catalog(settings_of(running, TransportKind.FILE)) as files,
@@ -128,7 +128,7 @@ def test_a_log_says_its_epochs(running: Group) -> None:
 
 
 def test_groups_are_read_and_committed_at_the_master(running: Group) -> None:
-    """What is committed is what ordinary tools see; a group that has not begun has no offset."""
+    """Ordinary tools see the committed offset; a group without one has no offset."""
     with Catalog(settings_of(running, TransportKind.HTTP)) as catalog:
         assert catalog.group_offsets("archive", QUEUES) == dict.fromkeys(QUEUES)
         catalog.commit_group("archive", {QUEUES[1]: 17, QUEUES[2]: 5})
@@ -138,7 +138,7 @@ def test_groups_are_read_and_committed_at_the_master(running: Group) -> None:
         }  # fmt: skip
 
 
-def test_replicas_are_slaves_first_with_every_way_to_them(running: Group) -> None:
+def test_replicas_are_slaves_first_with_all_their_transports(running: Group) -> None:
     """One sidecar's address is enough to find those of the whole group."""
     with Catalog(running.settings(TransportKind.AUTO, directories={f"{BROKER}:1": str(running.stores[1])})) as catalog:
         slave, master = catalog.replicas(BROKER)
@@ -149,8 +149,8 @@ def test_replicas_are_slaves_first_with_every_way_to_them(running: Group) -> Non
 
 
 @pytest.mark.parametrize("bytes_max", [1, 3_000, 60_000], ids=["at once", "early", "in the middle"])
-def test_a_pull_that_breaks_off_goes_on_elsewhere(running: Group, bytes_max: int) -> None:
-    """A replica that is cut off in the middle of an answer costs time only: no row is missing, none comes twice."""
+def test_interrupted_pull_continues_on_another_replica(running: Group, bytes_max: int) -> None:
+    """A connection that breaks in the middle of a response costs time only: no row is missing or repeated."""
     settings = settings_of(running, TransportKind.PULL)
     task = task_of(settings)
     with CuttingProxy(running.brokers[1].address, bytes_max) as proxy:
@@ -161,8 +161,8 @@ def test_a_pull_that_breaks_off_goes_on_elsewhere(running: Group, bytes_max: int
         assert proxy.cuts > 0
 
 
-def test_a_task_with_nobody_left_names_what_it_lacks(running: Group) -> None:
-    """When patience ends the error says which messages nobody gave, and what each replica said."""
+def test_task_without_replicas_names_the_missing_messages(running: Group) -> None:
+    """When patience ends the error names the missing messages, and the error of each replica."""
     settings = settings_of(running, TransportKind.PULL, patience_ms=1_000, name_servers="127.0.0.1:1")
     (port,) = free_ports(1)
     task = Task(
@@ -174,8 +174,8 @@ def test_a_task_with_nobody_left_names_what_it_lacks(running: Group) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_not_there_yet_is_waited_for(running: Group, way: TransportKind) -> None:
-    """A range that goes beyond what a replica has is no error before patience ends, and never a shorter answer."""
+def test_range_that_is_not_yet_available_is_waited_for(running: Group, way: TransportKind) -> None:
+    """A range beyond a replica's end is no error before patience ends, and never returned incomplete."""
     settings = settings_of(running, way, patience_ms=500)
     task = replace(task_of(settings), ranges=(QueueRange(QUEUES[0], COUNT // 4 - 2, COUNT // 4 + 1),))
 
@@ -183,8 +183,8 @@ def test_what_is_not_there_yet_is_waited_for(running: Group, way: TransportKind)
         rows_of(task, settings)
 
 
-def test_a_wrong_token_is_refused_and_a_right_one_is_shown_to_nobody(running: Group, tmp_path: Path) -> None:
-    """Sidecars with tokens: without one the query ends at once and says why; a token is in no text."""
+def test_wrong_token_is_refused_and_tokens_are_never_shown(running: Group, tmp_path: Path) -> None:
+    """Without a valid token the query ends at once with the reason; no text contains a token."""
     tokens = token_files(tmp_path / "tokens")
     with sidecar_beside(running.stores[1], *tokens, "--log-listen", "127.0.0.1:0") as guarded:
         guarded.wait_ready()
@@ -194,15 +194,15 @@ def test_a_wrong_token_is_refused_and_a_right_one_is_shown_to_nobody(running: Gr
 
         assert READ_TOKEN not in repr(settings) + str(settings)
         assert seen(rows_of(task, settings)) == expected(running)
-        for wrong in (None, "a-token-that-nobody-knows"):
-            with pytest.raises(Refused, match="look at the token"):
+        for wrong in (None, "an-unknown-token"):
+            with pytest.raises(Refused, match="check the token"):
                 rows_of(task, replace(settings, token=wrong))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", [TransportKind.HTTP, TransportKind.PULL])
-def test_a_slave_that_dies_in_the_middle_of_a_task_is_left_for_its_master(tmp_path: Path, way: TransportKind) -> None:
-    """kill -9 of broker and sidecar between two batches: the task ends with exactly its rows."""
+def test_task_continues_on_the_master_when_its_slave_dies(tmp_path: Path, way: TransportKind) -> None:
+    """Broker and sidecar are killed between two batches: the task ends with exactly its rows."""
     with group(tmp_path) as made:
         made.send(COUNT, bytes_each=800)
         settings = made.settings(way, **SMALL)
@@ -218,8 +218,8 @@ def test_a_slave_that_dies_in_the_middle_of_a_task_is_left_for_its_master(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_broker_that_is_rolled_is_waited_for(tmp_path: Path) -> None:
-    """All replicas away for some seconds, as in a roll of one: the task and the driver go on when they are back."""
+def test_restarted_broker_is_waited_for(tmp_path: Path) -> None:
+    """All replicas are away for some seconds, as in a rolling update: the task and the driver continue afterwards."""
     with group(tmp_path, slaves=0) as made:
         made.send(COUNT, bytes_each=800)
         settings = made.settings(TransportKind.HTTP, **SMALL)

@@ -1,7 +1,7 @@
-"""Who may do what: accounts, signatures of requests, and the guard in front of broker and name server.
+"""Access control: accounts, request signatures, and the guard in front of broker and name server.
 
-It stands on the wire alone and knows no connection: a command and a peer's address in, a verdict out. Clients take from
-here how to sign.
+It depends on the wire package only and not on connections: it decides on a command and the address of its peer. Clients
+use it to sign their requests.
 """
 
 from gantry_access.account_file import AccountFile
@@ -9,7 +9,7 @@ from gantry_access.accounts import Accounts, read_accounts
 from gantry_access.credentials import OwnAccount, read_credentials
 from gantry_access.errors import AccessFileError
 from gantry_access.guard import Denial, Guard
-from gantry_access.needs import NEEDS, needed
+from gantry_access.needs import NEEDS, needs_of
 from gantry_access.permissions import ADMIN_ONLY, Account, Kind, Need, Needs, Permission
 from gantry_access.settings import AccessMode, AccessSettings
 from gantry_access.signing import Sign, SignatureKind, StrictSigner, signer
@@ -35,7 +35,7 @@ __all__ = [
     "Sign",
     "SignatureKind",
     "StrictSigner",
-    "needed",
+    "needs_of",
     "read_accounts",
     "read_credentials",
     "signer",

@@ -1,11 +1,11 @@
-"""A file of accounts in RocketMQ's form, read strictly.
+"""Reads a file of accounts in RocketMQ's format, strictly.
 
-    globalWhiteRemoteAddresses:        peers that may everything without saying who they are
+    globalWhiteRemoteAddresses:        peers with every permission, without a signature
       - 10.10.103.*
     accounts:
       - accessKey: orders              more than 6 characters, as in RocketMQ
         secretKey: ...
-        whiteRemoteAddress:            peers for which the name is enough
+        whiteRemoteAddress:            peers that need no signature for this account
         admin: false
         defaultTopicPerm: DENY         DENY, PUB, SUB, PUB|SUB
         defaultGroupPerm: SUB
@@ -14,12 +14,12 @@
         groupPerms:
           - billing=SUB
 
-RocketMQ passes over what it does not understand, and half of a file decides then who may do what. Here an unknown
-field, a doubled account, or a permission that is none refuses the whole file, and the text names file, account and
-field.
+RocketMQ ignores what it does not understand, so that half of a file may define the permissions. Here an unknown field,
+a duplicate account, or an invalid permission refuses the whole file, and the error names the file, account and field.
 
-Two differences, both to the safe side: a peer that is believed by its address has what its account may, not everything;
-and an administrator with permissions beside it is refused, since RocketMQ would ignore `admin` for most of them.
+There are two differences to RocketMQ, both stricter: a peer that is trusted by `whiteRemoteAddress` has the permissions
+of its account, not all permissions; and an administrator with further permissions is refused, because RocketMQ would
+ignore `admin` for most of them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gantry_access.plain_yaml import Node
 
 KEY_CHARACTERS_MIN: Final = 7
-"""Of access key and secret: RocketMQ wants more than 6."""
+"""The minimum length of access key and secret; RocketMQ requires more than 6 characters."""
 
 ACCOUNTS_MAX: Final = 100_000
 
@@ -58,17 +58,17 @@ _ACCOUNT: Final = frozenset({"accessKey", "secretKey", "whiteRemoteAddress", "ad
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Accounts:
-    """Everybody there is. Replaced as a whole when the file changes."""
+    """All accounts of a file. It is replaced as a whole when the file changes."""
 
     by_key: Mapping[str, Account] = field(default_factory=dict)
-    everything_from: AddressPatterns = field(default_factory=AddressPatterns)
+    trusted_addresses: AddressPatterns = field(default_factory=AddressPatterns)
 
     def __repr__(self) -> str:
         return f"<Accounts {len(self.by_key)}>"
 
 
 def read_accounts(data: bytes, file: str, mode: AccessMode) -> Accounts:
-    """The accounts in a file's bytes. Raises AccessFileError that names the file and what is wrong."""
+    """Parse the accounts of a file. Raises AccessFileError that names the file and the fault."""
     try:
         return _accounts(read_document(data), mode)
     except AccessFileError as error:
@@ -76,9 +76,9 @@ def read_accounts(data: bytes, file: str, mode: AccessMode) -> Accounts:
 
 
 def read_file(path: str, bytes_max: int, *, waits: bool = False) -> bytes:
-    """What is in a file. Raises AccessFileError that names it.
+    """Read a file. Raises AccessFileError that names it.
 
-    A pipe in its place is waited for only with ``waits``: in a server it would hold a thread for ever.
+    Only with ``waits`` does it wait for the writer of a pipe: in a server that would block a thread for ever.
     """
     extra = 0 if waits else os.O_NONBLOCK
     try:
@@ -92,12 +92,12 @@ def read_file(path: str, bytes_max: int, *, waits: bool = False) -> bytes:
 
 
 def read_document(data: bytes) -> dict[str, Node]:
-    """The mapping in a file. Raises AccessFileError."""
+    """Parse the mapping in a file. Raises AccessFileError."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise AccessFileError("is not UTF-8") from error
-    # Whoever has no such file starts without the YAML parser, which takes a fifteenth of a broker's start.
+    # A server without such a file starts without the YAML parser, whose import takes a fifteenth of a broker's start.
     from gantry_access.plain_yaml import read_plain_yaml
 
     document = read_plain_yaml(text)
@@ -107,36 +107,38 @@ def read_document(data: bytes) -> dict[str, Node]:
 
 
 def _accounts(document: dict[str, Node], mode: AccessMode) -> Accounts:
-    _only(document, _TOP, "")
+    _check_fields(document, _TOP, "")
     white = document.get("globalWhiteRemoteAddresses")
-    everything_from = AddressPatterns()
+    trusted_addresses = AddressPatterns()
     for number, text in enumerate(_texts(white, "globalWhiteRemoteAddresses"), start=1):
-        everything_from += _patterns(text, f"globalWhiteRemoteAddresses[{number}]", mode)
+        trusted_addresses += _patterns(text, f"globalWhiteRemoteAddresses[{number}]", mode)
     entries = document.get("accounts")
     if not isinstance(entries, list) or not entries:
-        raise AccessFileError("accounts is a list with at least one account")
+        raise AccessFileError("accounts must be a list of at least one account")
     if len(entries) > ACCOUNTS_MAX:
-        raise AccessFileError(f"there are more than {ACCOUNTS_MAX} accounts")
+        raise AccessFileError(f"the file has more than {ACCOUNTS_MAX} accounts")
     by_key: dict[str, Account] = {}
     for number, entry in enumerate(entries, start=1):
         account = _account(entry, number, mode)
         if account.access_key in by_key:
-            raise AccessFileError(f"account {number} ({account.access_key}): accessKey is in the file twice")
+            raise AccessFileError(f"account {number} ({account.access_key}): accessKey is a duplicate")
         by_key[account.access_key] = account
-    return Accounts(by_key, everything_from)
+    return Accounts(by_key, trusted_addresses)
 
 
 def _account(entry: Node, number: int, mode: AccessMode) -> Account:
     if not isinstance(entry, dict):
-        raise AccessFileError(f"account {number}: an account has fields, beginning with accessKey")
+        raise AccessFileError(f"account {number}: an account must be a mapping with accessKey")
     access_key = _key(entry, "accessKey", f"account {number}")
     where = f"account {number} ({access_key})"
-    _only(entry, _ACCOUNT, f"{where}: ")
+    _check_fields(entry, _ACCOUNT, f"{where}: ")
     secret = _key(entry, "secretKey", where)
     is_admin = _boolean(entry.get("admin"), f"{where}: admin")
     given = [name for name in _PERMISSION_FIELDS if entry.get(name) not in (None, [])]
     if is_admin and given:
-        raise AccessFileError(f"{where}: {given[0]} beside admin: true; an administrator may everything, remove one")
+        raise AccessFileError(
+            f"{where}: {given[0]} beside admin: true; admin accounts already have every permission, remove one"
+        )
     address = entry.get("whiteRemoteAddress")
     patterns = AddressPatterns() if address is None else _patterns(address, f"{where}: whiteRemoteAddress", mode)
     return Account(
@@ -152,14 +154,14 @@ def _account(entry: Node, number: int, mode: AccessMode) -> Account:
 
 
 def _key(entry: Mapping[str, Node], name: str, where: str) -> str:
-    """An access key or a secret. What is wrong with it is said without showing it."""
+    """Return an access key or a secret. Errors do not contain its value."""
     value = entry.get(name)
     if value is None:
         raise AccessFileError(f"{where}: {name} is missing")
     if not isinstance(value, str) or len(value) < KEY_CHARACTERS_MIN:
-        raise AccessFileError(f"{where}: {name} is a text of {KEY_CHARACTERS_MIN} or more characters")
+        raise AccessFileError(f"{where}: {name} must be a string of at least {KEY_CHARACTERS_MIN} characters")
     if value != value.strip():
-        raise AccessFileError(f"{where}: {name} begins or ends with a blank")
+        raise AccessFileError(f"{where}: {name} begins or ends with a space")
     return value
 
 
@@ -168,7 +170,7 @@ def _boolean(value: Node, where: str) -> bool:
         return False
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
-    raise AccessFileError(f"{where} is true or false")
+    raise AccessFileError(f"{where} must be true or false")
 
 
 def _permission(value: Node, where: str) -> Permission:
@@ -176,21 +178,21 @@ def _permission(value: Node, where: str) -> Permission:
         return Permission.DENY
     found = _PERMISSIONS.get(value.replace(" ", "")) if isinstance(value, str) else None
     if found is None:
-        raise AccessFileError(f"{where} is one of {', '.join(_PERMISSIONS)}")
+        raise AccessFileError(f"{where} must be one of {', '.join(_PERMISSIONS)}")
     return found
 
 
 def _permissions(value: Node, where: str, *, is_group: bool) -> dict[str, Permission]:
-    """`name=PERMISSION` entries."""
+    """Parse a list of `name=PERMISSION` entries."""
     found: dict[str, Permission] = {}
     for number, text in enumerate(_texts(value, where), start=1):
         place = f"{where}[{number}]"
         name, separator, permission = (part.strip() for part in text.partition("="))
         if not separator:
-            raise AccessFileError(f"{place}: write name=PERMISSION, for example orders=PUB|SUB")
+            raise AccessFileError(f"{place}: expected name=PERMISSION, for example orders=PUB|SUB")
         _check_name(name, place, is_group=is_group)
         if name in found:
-            raise AccessFileError(f"{place}: {name} is in the list twice")
+            raise AccessFileError(f"{place}: {name} is a duplicate")
         found[name] = _permission(permission, place)
     return found
 
@@ -198,17 +200,17 @@ def _permissions(value: Node, where: str, *, is_group: bool) -> dict[str, Permis
 def _check_name(name: str, where: str, *, is_group: bool) -> None:
     fault = names.group_fault(name) if is_group else names.topic_fault(name)
     if fault is not None:
-        raise AccessFileError(f"{where}: the {'group' if is_group else 'topic'} is illegal: {fault.value}")
+        raise AccessFileError(f"{where}: invalid {'group' if is_group else 'topic'}: {fault.value}")
     if name.startswith(names.RETRY_PREFIX):
         group = name[len(names.RETRY_PREFIX) :]
-        raise AccessFileError(f"{where}: a retry topic belongs to its group: write {group} into groupPerms")
+        raise AccessFileError(f"{where}: a retry topic belongs to its group; use {group} in groupPerms instead")
 
 
 def _patterns(value: Node, where: str, mode: AccessMode) -> AddressPatterns:
     if not isinstance(value, str):
-        raise AccessFileError(f"{where} is a text")
+        raise AccessFileError(f"{where} must be a string")
     if mode is AccessMode.STRICT:
-        raise AccessFileError(f"{where}: with aclMode=STRICT no address is believed; remove it")
+        raise AccessFileError(f"{where}: aclMode=STRICT trusts no addresses; remove it")
     try:
         return read_patterns(value)
     except ValueError as error:
@@ -216,17 +218,17 @@ def _patterns(value: Node, where: str, mode: AccessMode) -> AddressPatterns:
 
 
 def _texts(value: Node, where: str) -> list[str]:
-    """A list of texts; none for a field that is empty or absent."""
+    """Return a list of strings; an empty list for a field that is empty or absent."""
     if value is None:
         return []
     if isinstance(value, list):
         texts = [item for item in value if isinstance(item, str)]
         if len(texts) == len(value):
             return texts
-    raise AccessFileError(f"{where} is a list of texts")
+    raise AccessFileError(f"{where} must be a list of strings")
 
 
-def _only(entry: Iterable[str], known: frozenset[str], where: str) -> None:
+def _check_fields(entry: Iterable[str], known: frozenset[str], where: str) -> None:
     unknown = sorted(set(entry) - known)
     if unknown:
-        raise AccessFileError(f"{where}unknown field {unknown[0][:64]!r}; known are {', '.join(sorted(known))}")
+        raise AccessFileError(f"{where}unknown field {unknown[0][:64]!r}; expected one of {', '.join(sorted(known))}")

@@ -1,10 +1,10 @@
-"""Peers that are believed by their address: RocketMQ's patterns, and networks in CIDR form.
+"""Peers that are trusted by their address: RocketMQ's patterns, and networks in CIDR form.
 
     10.0.3.7    10.0.*.*    10.0.3-5.*    10.0.3.{7,8}    10.0.3.7,10.0.3.8    10.0.0.0/16    fd00::7    fd00::/8
 
-An address is no proof: whoever can take it, or comes through a proxy that has it, is believed. The strict mode
-therefore takes none of these, and a pattern that matches everybody is refused everywhere: it says "no access control"
-in a way that nobody sees.
+An address is no proof: any process that can use it, or connects through a proxy that has it, is trusted. The strict
+mode therefore accepts none of these, and a pattern that matches every peer is refused in both modes: it would silently
+disable access control.
 """
 
 import ipaddress
@@ -24,7 +24,7 @@ ALTERNATIVES_MAX: Final = 1024
 @final
 @dataclass(frozen=True, slots=True)
 class AddressPatterns:
-    """Some peers. Without patterns it is nobody."""
+    """A set of peer addresses; without patterns it matches none."""
 
     octets: tuple[Octets, ...] = ()
     networks: tuple[Network, ...] = ()
@@ -36,7 +36,7 @@ class AddressPatterns:
         return AddressPatterns(self.octets + other.octets, self.networks + other.networks)
 
     def matches(self, text: str) -> bool:
-        """Whether the peer at this address is one of them."""
+        """Return whether a pattern matches the address of a peer."""
         if not self:
             return False
         address = _address(text)
@@ -51,38 +51,40 @@ class AddressPatterns:
 
 
 def read_patterns(text: str) -> AddressPatterns:
-    """The peers that a pattern names. Raises ValueError with a remedy."""
+    """Parse a pattern. Raises ValueError with a remedy."""
     found = AddressPatterns()
     for part in _alternatives(text):
         found += _one(part)
     if any(all(one == _WHOLE for one in octets) for octets in found.octets) or any(
         network.prefixlen == 0 for network in found.networks
     ):
-        raise ValueError("matches every peer, and so there would be no access control; name the peers")
+        raise ValueError("matches every peer, which would disable access control; list the peers")
     return found
 
 
 def _alternatives(text: str) -> list[str]:
-    """`a.b.c.{d,e}` and `a,b` as single patterns."""
+    """Split `a.b.c.{d,e}` and `a,b` into single patterns."""
     braces = _BRACES.fullmatch(text.strip())
     if braces is not None:
         parts = [braces["head"] + choice.strip() for choice in braces["choices"].split(",")]
     else:
         parts = [part.strip() for part in text.split(",")]
     if len(parts) > ALTERNATIVES_MAX:
-        raise ValueError(f"names more than {ALTERNATIVES_MAX} addresses; write networks")
+        raise ValueError(f"lists more than {ALTERNATIVES_MAX} addresses; use networks instead")
     return parts
 
 
 def _one(text: str) -> AddressPatterns:
     if text == "*":
-        raise ValueError("matches every peer, and so there would be no access control; name the peers")
+        raise ValueError("matches every peer, which would disable access control; list the peers")
     try:
         if "*" in text or "-" in text:
             return AddressPatterns(octets=(_octets(text),))
         return AddressPatterns(networks=(ipaddress.ip_network(text, strict=False),))
     except ValueError as error:
-        raise ValueError("is no address; write 10.0.3.7, 10.0.3.*, 10.0.3-5.*, 10.0.0.0/16 or fd00::/8") from error
+        raise ValueError(
+            "is not an address; expected 10.0.3.7, 10.0.3.*, 10.0.3-5.*, 10.0.0.0/16 or fd00::/8"
+        ) from error
 
 
 def _octets(text: str) -> Octets:
@@ -96,12 +98,12 @@ def _octet(text: str) -> range:
     low, separator, high = text.partition("-")
     start, end = int(low), int(high if separator else low) + 1
     if not 0 <= start < end <= 256:
-        raise ValueError("an octet is 0 to 255")
+        raise ValueError("an octet must be 0 to 255")
     return range(start, end)
 
 
 def _address(text: str) -> Address | None:
-    """A peer's address, an IPv4 one in IPv6 clothes taken for what it is."""
+    """Parse the address of a peer; an IPv4-mapped IPv6 address becomes IPv4."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:

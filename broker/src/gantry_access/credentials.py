@@ -1,7 +1,7 @@
-"""The file in which whoever signs keeps its account: `accessKey` and `secretKey`, as in RocketMQ's `tools.yml`.
+"""The file with the credentials that sign requests: `accessKey` and `secretKey`, as in RocketMQ's `tools.yml`.
 
-Secrets come from files, never from arguments or settings: those are logged, shown to other users of the machine, and
-answered to whoever may ask for a configuration.
+Secrets come from files, never from arguments or settings: those are logged, visible to other users of the machine, and
+returned to clients that may read the configuration.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ FILE_BYTES_MAX: Final = 64 * 1024
 
 
 def read_credentials(path: Path | str, *, waits: bool = True) -> Credentials:
-    """The account in a file. Raises AccessFileError that names the file and what is wrong with it.
+    """Read the credentials in a file. Raises AccessFileError that names the file and the fault.
 
-    A command may be given a pipe, whose writer may be slower; a server reads without ``waits``.
+    A command may read from a pipe and waits for its writer; a server reads without ``waits``.
     """
     data = read_file(str(path), FILE_BYTES_MAX, waits=waits)
     try:
@@ -35,13 +35,13 @@ def _credentials(data: bytes) -> Credentials:
     document = read_document(data)
     unknown = sorted(set(document) - _KNOWN)
     if unknown:
-        raise AccessFileError(f"unknown field {unknown[0][:64]!r}; known are {', '.join(sorted(_KNOWN))}")
+        raise AccessFileError(f"unknown field {unknown[0][:64]!r}; expected one of {', '.join(sorted(_KNOWN))}")
     values: dict[str, str] = {}
     for name, value in document.items():
         if value is None:
             continue
         if not isinstance(value, str):
-            raise AccessFileError(f"{name} is a text")
+            raise AccessFileError(f"{name} must be a string")
         values[name] = value
     for name in ("accessKey", "secretKey"):
         if not values.get(name):
@@ -51,18 +51,17 @@ def _credentials(data: bytes) -> Credentials:
 
 @final
 class OwnAccount:
-    """The account that a server signs with, read again before it signs, so that renewing it restarts nothing.
+    """The credentials with which a server signs, reloaded before it signs, so that a renewal needs no restart.
 
-    A file that cannot be used, or is gone, changes nothing: the account from before stays, and the log says what is
-    wrong, once for each such state. The first reading has nothing to fall back to, so it refuses the start. Owned by
-    the event loop.
+    If the file is unusable or missing, the previous credentials stay in effect, and the fault is logged once. The first
+    read has none to fall back to, so an unusable file prevents the start. Owned by the event loop.
     """
 
     def __init__(self, path: str) -> None:
-        """Read it for the first time. Blocking. Raises AccessFileError."""
+        """Read the file for the first time. Blocking. Raises AccessFileError."""
         self.credentials: Credentials = read_credentials(path, waits=False)
         self.former: Credentials | None = None
-        """The account before, for servers that do not know the new one yet: files reach machines one by one."""
+        """The previous credentials, for servers that do not have the new account yet: files are not updated at once."""
 
         self._path = path
         self._fault = ""
@@ -71,15 +70,17 @@ class OwnAccount:
         return f"<OwnAccount {self._path} fault={self._fault}>"
 
     async def refresh(self) -> None:
-        """Take the account that is in the file now."""
+        """Reload the credentials if the file has changed."""
         try:
             found = await asyncio.to_thread(read_credentials, self._path, waits=False)
         except AccessFileError as error:
             if self._fault != str(error):
-                log.error("the own account cannot be read; the one from before stays", extra={"reason": str(error)})
+                log.error(
+                    "credentials file is unusable; keeping the previous credentials", extra={"reason": str(error)}
+                )
             self._fault = str(error)
             return
         self._fault = ""
         if found != self.credentials:
-            log.info("the own account was replaced", extra={"file": self._path})
+            log.info("credentials reloaded", extra={"file": self._path})
             self.former, self.credentials = self.credentials, found

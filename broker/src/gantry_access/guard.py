@@ -1,12 +1,12 @@
-"""The guard in front of a server: who asks, and may they? A command in, None or a denial out.
+"""The guard in front of a server: authenticates and authorizes each request, and returns None or a denial.
 
-    1. who      an address that is believed, or an access key with the signature that its secret makes
-    2. again?   a strict signature must be of now, and not have been here before
-    3. what     every need of the request is met by the account
+    1. authentication   a trusted address, or an access key with a valid signature
+    2. replay check     the time of a strict signature is recent, and the request was not received before
+    3. authorization    the account has every permission that the request needs
 
-It comes before the handlers: what it denies has stored, made and changed nothing, not even an auto-created topic. The
-answer is code 16, which clients take for final. To whoever has no account an unknown one and a wrong secret look the
-same. An encrypted connection, with or without a client's certificate, changes nothing here.
+The guard runs before the handlers: a denied request has stored, created and changed nothing, not even an automatically
+created topic. The reply is code 16, which clients do not retry. An unknown account and a wrong secret give the same
+reply. TLS, with or without a client certificate, makes no difference here.
 """
 
 import logging
@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Final, final
 
 from gantry_access.account_file import AccountFile
-from gantry_access.needs import needed
-from gantry_access.permissions import Account, Kind, Need, publishing, reading
-from gantry_access.replays import Replays
+from gantry_access.needs import needs_of
+from gantry_access.permissions import Account, Kind, Need, publish_need, read_need
+from gantry_access.replay_detector import ReplayDetector
 from gantry_access.settings import AccessMode, AccessSettings
 from gantry_wire.codes import ResponseCode
 from gantry_wire.command import Command
@@ -33,26 +33,26 @@ from gantry_wire.signatures import (
 log = logging.getLogger(__name__)
 
 Denial = tuple[ResponseCode, str]
-"""The code and text of the answer."""
+"""The code and text of the reply."""
 
 TopicAt = Callable[[int], str | None]
-"""The topic of the message at an offset of the log, the one that it is meant for; None when nobody can tell."""
+"""Returns the original topic of the message at an offset of the commit log; None if it is unknown."""
 
 LOG_INTERVAL_MS: Final = 1_000
 LOGGED_PEERS_MAX: Final = 4_096
 WRONG_SIGNATURE: Final = "Check signature failed: unknown accessKey, or another secretKey"
 TRUSTED: Final = Account(access_key="", secret=b"", is_admin=True)
-"""A peer that is believed by its address."""
+"""The account of a peer that is trusted by its address."""
 
 
 def no_messages(offset: int) -> str | None:
-    """For servers that store none."""
+    """Return None; the lookup of servers that store no messages."""
     return None
 
 
 @final
 class Guard:
-    """Owned by the event loop."""
+    """Decides which requests a server handles. Owned by the event loop."""
 
     def __init__(
         self,
@@ -66,57 +66,57 @@ class Guard:
         self.is_strict: Final = settings.mode is AccessMode.STRICT
         self._now_ms = now_ms
         self._topic_at = topic_at
-        self._replays = Replays(now_ms, settings.window_ms)
-        self._nobody = secrets.token_bytes(32)
-        """What the signatures of unknown accounts are compared with: it takes as long, and is never right."""
+        self._replays = ReplayDetector(now_ms, settings.window_ms)
+        self._decoy_secret = secrets.token_bytes(32)
+        """The secret against which signatures of unknown accounts are verified: it takes as long, and always fails."""
         self._logged: dict[str, int] = {}
-        self.asked_by: str | None = None
-        """The account of the request that was looked at last; None when that could not be told."""
+        self.requester: str | None = None
+        """The account of the last request; None if it was not authenticated."""
 
     def __repr__(self) -> str:
         return f"<Guard {self.file!r} is_strict={self.is_strict}>"
 
     def denial(self, command: Command, peer: str) -> Denial | None:
-        """What to answer to a request that must not be handled. Nothing of it may be done before this was asked."""
-        self.asked_by = None
+        """Return the denial of a request, or None if it is allowed. Call it before the request is handled."""
+        self.requester = None
         account = self.authenticate(command, peer)
         if isinstance(account, str):
             return self.deny(account, command.code, peer)
-        self.asked_by = account.access_key or None
+        self.requester = account.access_key or None
         try:
-            missing = self._missing(account, command)
+            missing = self._find_missing_permission(account, command)
         except FieldError as error:
             return ResponseCode.SYSTEM_ERROR, str(error)
         if missing is None:
             return None
         return self.deny(missing, command.code, peer, account)
 
-    def take_note(self, command: Command, peer: str) -> None:
-        """Who asks, for the audit of a request that is refused without the guard."""
+    def identify(self, command: Command, peer: str) -> None:
+        """Set `requester` for the audit of a request that is refused without the guard."""
         account = self.authenticate(command, peer)
-        self.asked_by = None if isinstance(account, str) else account.access_key or None
+        self.requester = None if isinstance(account, str) else account.access_key or None
 
     def deny(self, reason: str, code: int, peer: str, account: Account | None = None) -> Denial:
-        """A denial, with a line in the log: one a second for each peer."""
+        """Return a denial, and log it at most once a second for each peer."""
         now = self._now_ms()
         if abs(now - self._logged.get(peer, -LOG_INTERVAL_MS)) >= LOG_INTERVAL_MS:
             if len(self._logged) >= LOGGED_PEERS_MAX:
                 self._logged.clear()
             self._logged[peer] = now
             name = None if account is None else account.access_key
-            log.warning("denied", extra={"peer": peer, "account": name, "code": code, "reason": reason})
+            log.warning("request denied", extra={"peer": peer, "account": name, "code": code, "reason": reason})
         return ResponseCode.NO_PERMISSION, reason
 
-    # ------- who
+    # ------- authentication
 
-    def trusted(self, peer: str) -> bool:
-        """Whether everything is believed that comes from this address."""
-        everything_from = self.file.accounts.everything_from
-        return bool(everything_from) and everything_from.matches(peer)
+    def is_trusted(self, peer: str) -> bool:
+        """Return whether requests from this address are trusted without a signature."""
+        trusted_addresses = self.file.accounts.trusted_addresses
+        return bool(trusted_addresses) and trusted_addresses.matches(peer)
 
     def authenticate(self, command: Command, peer: str) -> Account | str:
-        """Who asks; or why it is not known."""
-        if self.trusted(peer):
+        """Return the account of the sender, or the reason why it is not authenticated."""
+        if self.is_trusted(peer):
             return TRUSTED
         ext = command.ext
         access_key = ext.get(ACCESS_KEY)
@@ -126,55 +126,55 @@ class Guard:
         if account is not None and account.addresses.matches(peer):
             return account
         if STRICT_SIGNATURE in ext:
-            return self._strict(command, account)
+            return self._verify_strict(command, account)
         if self.is_strict:
             return "The server takes strict signatures only (aclMode=STRICT)"
-        return self._v1(command, account)
+        return self._verify_v1(command, account)
 
-    def _v1(self, command: Command, account: Account | None) -> Account | str:
-        secret = self._nobody if account is None else account.secret
+    def _verify_v1(self, command: Command, account: Account | None) -> Account | str:
+        secret = self._decoy_secret if account is None else account.secret
         is_right = is_signed_v1(command.ext, command.body, secret)
         return account if account is not None and is_right else WRONG_SIGNATURE
 
-    def _strict(self, command: Command, account: Account | None) -> Account | str:
-        secret = self._nobody if account is None else account.secret
+    def _verify_strict(self, command: Command, account: Account | None) -> Account | str:
+        secret = self._decoy_secret if account is None else account.secret
         if not is_signed_strict(command, secret) or account is None:
             return WRONG_SIGNATURE
         claim = strict_claim(command.ext)
         if claim is None:
-            return "The request does not say when it was signed, and as which of its connection"
-        refusal = self._replays.refusal(account.access_key, claim)
-        return account if refusal is None else f"The request is refused: {refusal}"
+            return "The strict signature has no time, session or request number"
+        rejection_reason = self._replays.rejection_reason(account.access_key, claim)
+        return account if rejection_reason is None else f"The request is refused: {rejection_reason}"
 
-    # ------- what
+    # ------- authorization
 
-    def may_be_told(self, access_key: str | None, peer: str, topic: str) -> bool:
-        """Whether a peer that was let in under this name may see what is not published yet: who may publish there."""
-        if self.trusted(peer):
+    def may_observe(self, access_key: str | None, peer: str, topic: str) -> bool:
+        """Return whether a connected peer may receive half messages of a topic, which needs permission to publish."""
+        if self.is_trusted(peer):
             return True
         account = self.file.accounts.by_key.get(access_key or "")
-        return account is not None and (account.is_admin or account.may(publishing(topic)))
+        return account is not None and (account.is_admin or account.has_permission(publish_need(topic)))
 
-    def _missing(self, account: Account, command: Command) -> str | None:
-        """The first thing that the account lacks, in RocketMQ's words. Administrators lack nothing."""
+    def _find_missing_permission(self, account: Account, command: Command) -> str | None:
+        """Return the first missing permission in RocketMQ's words, or None. Administrators have all permissions."""
         if account.is_admin:
             return None
-        for need in needed(command):
+        for need in needs_of(command):
             if need.kind is Kind.ADMIN:
                 return f"Need admin permission for request code={command.code}, but accessKey is not"
-            one = self._of_message(need) if need.kind is Kind.MESSAGE else need
-            if one is None or not account.may(one):
+            resolved = self._resolve_message_need(need) if need.kind is Kind.MESSAGE else need
+            if resolved is None or not account.has_permission(resolved):
                 return f"No default permission for {need.kind.value}:{need.name[:300]}"
         return None
 
-    def _of_message(self, need: Need) -> Need | None:
-        """The same for the topic of a stored message; None when nobody knows it.
+    def _resolve_message_need(self, need: Need) -> Need | None:
+        """Return the need for the topic of a stored message; None if the topic is unknown.
 
-        Where there is no message nobody but an administrator may look either: a moment later there may be somebody
-        else's.
+        An offset without a message is for administrators only, because a message of another topic may be stored there
+        a moment later.
         """
         topic = self._topic_at(int(need.name))
         if topic is None:
             return None
-        one = reading(topic)
-        return one._replace(permission=need.permission) if one.kind is Kind.TOPIC else one
+        resolved = read_need(topic)
+        return resolved._replace(permission=need.permission) if resolved.kind is Kind.TOPIC else resolved

@@ -1,16 +1,16 @@
-"""What each request needs, in one table for broker and name server.
+"""The permissions that each request needs, in one table for broker and name server.
 
-At least what RocketMQ's PlainAccessValidator checks, and what it passes over: batches, locks, offsets and ranges of
-queues, what is looked up by its place in the log, the source of a message that is sent back, half messages. A code that
-is not in the table is for administrators, so that a new handler is closed until somebody has thought about it; a test
-demands the thought.
+The table covers what RocketMQ's PlainAccessValidator checks, and what it does not check: batches, locks, offsets and
+ranges of queues, lookups by log offset, the source of a message that is sent back, half messages. A code that is not in
+the table needs an administrator, so that a new handler is closed by default; a test requires an entry for every
+handler.
 
     a topic's name in a header    PUB to store, SUB to read; a retry topic belongs to its group
     a group's name                SUB
-    an offset in the log          the permission for the topic that the message there belongs to, looked up by the guard
+    an offset in the log          the permission for the topic of the message at that offset, looked up by the guard
 
-It reads exactly the fields that the handlers read, so that a request cannot name one topic to the
-guard and another one to the handler. Pure: a command in, needs out.
+It reads exactly the fields that the handlers read, so that a request cannot name one topic to the guard and another to
+the handler. Pure functions.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,10 @@ from gantry_access.permissions import (
     Need,
     Needs,
     Permission,
-    consuming,
-    knowing,
-    publishing,
-    reading,
+    consume_need,
+    metadata_need,
+    publish_need,
+    read_need,
 )
 from gantry_wire import names
 from gantry_wire.codes import RequestCode
@@ -48,19 +48,19 @@ from gantry_wire.commands.send import SendBack
 Reader = Callable[[Command], Needs]
 
 
-class Division(Document):
-    """The body of code 400: whose queues of which topic are to be divided."""
+class AssignmentRequest(Document):
+    """The body of request code 400: the group and topic whose queues are to be assigned."""
 
     consumer_group: str = ""
     topic: str = ""
 
 
 NUMBER_CHARACTERS_MAX: Final = 19
-"""Of a 64-bit offset."""
+"""The maximum length of a 64-bit offset."""
 
 
-def needed(command: Command) -> Needs:
-    """What the sender of `command` needs. Raises FieldError for a request that does not say what it is about."""
+def needs_of(command: Command) -> Needs:
+    """Return the needs of `command`. Raises FieldError if a field that names its topic or group is invalid."""
     reader = NEEDS.get(command.code)
     return ADMIN_ONLY if reader is None else reader(command)
 
@@ -72,16 +72,16 @@ def _field(command: Command, name: str) -> str:
     return value
 
 
-def _published_to(field: str) -> Reader:
-    return lambda command: (publishing(_field(command, field)),)
+def _publish_to(field: str) -> Reader:
+    return lambda command: (publish_need(_field(command, field)),)
 
 
-def _read_from(field: str) -> Reader:
-    return lambda command: (reading(_field(command, field)),)
+def _read_topic(field: str) -> Reader:
+    return lambda command: (read_need(_field(command, field)),)
 
 
-def _known(field: str) -> Reader:
-    return lambda command: (knowing(_field(command, field)),)
+def _topic_metadata(field: str) -> Reader:
+    return lambda command: (metadata_need(_field(command, field)),)
 
 
 def _administrator(command: Command) -> Needs:
@@ -89,14 +89,14 @@ def _administrator(command: Command) -> Needs:
 
 
 def _queue_of_group(command: Command) -> Needs:
-    """A pull, or a consumer's offset in a queue: the group and the topic."""
-    return (consuming(_field(command, "consumerGroup")), reading(_field(command, "topic")))
+    """Return the needs of a pull or a consumer offset: the group and the topic."""
+    return (consume_need(_field(command, "consumerGroup")), read_need(_field(command, "topic")))
 
 
 def _route(command: Command) -> Needs:
-    """Where a topic is. Producers of new topics ask for the template's route, which says nothing of anybody."""
+    """Return the needs of a route query. Any producer may query the template topic, which reveals no other topic."""
     topic = TopicName.read(command.ext).topic
-    return () if topic == names.AUTO_CREATE_TOPIC else (knowing(topic),)
+    return () if topic == names.AUTO_CREATE_TOPIC else (metadata_need(topic),)
 
 
 def _view(command: Command) -> Needs:
@@ -104,29 +104,29 @@ def _view(command: Command) -> Needs:
 
 
 def _heartbeat(command: Command) -> Needs:
-    """Every subscription of every consumer in it. Being a producer is no permission: each send is checked."""
+    """Return the needs of every subscription in a heartbeat. Producers need none: each send is checked."""
     beat = read_document(command.body, HeartbeatData)
     found: dict[Need, None] = {}
     for consumer in beat.consumer_data_set:
-        found[consuming(consumer.group_name)] = None
+        found[consume_need(consumer.group_name)] = None
         for subscription in consumer.subscription_data_set:
-            found[reading(subscription.topic)] = None
+            found[read_need(subscription.topic)] = None
     return tuple(found)
 
 
 def _unregister(command: Command) -> Needs:
     group = UnregisterClient.read(command.ext).consumer_group
-    return (consuming(group),) if group else ()
+    return (consume_need(group),) if group else ()
 
 
 def _send_back(command: Command) -> Needs:
-    """The group it goes to, and the topic it comes from: otherwise a group could fetch what it may not read."""
+    """Return the needs of a send-back: the group, and the source topic, which the group must be allowed to read."""
     back = SendBack.read(command.ext)
-    return (consuming(back.group), Need(Kind.MESSAGE, str(back.offset), Permission.SUB))
+    return (consume_need(back.group), Need(Kind.MESSAGE, str(back.offset), Permission.SUB))
 
 
 def _end_transaction(command: Command) -> Needs:
-    """The topic is what the half message says, not what the request says."""
+    """Return the need for the topic of the half message, not for the topic in the request."""
     text = _field(command, "commitLogOffset")
     if not text.isascii() or not text.isdigit() or len(text) > NUMBER_CHARACTERS_MAX:
         raise FieldError("the custom field is wrong or missing: commitLogOffset")
@@ -134,47 +134,47 @@ def _end_transaction(command: Command) -> Needs:
 
 
 def _members(command: Command) -> Needs:
-    return (consuming(ConsumerGroup.read(command.ext).consumer_group),)
+    return (consume_need(ConsumerGroup.read(command.ext).consumer_group),)
 
 
 def _group_and_topic(command: Command) -> Needs:
-    """How far a group is, perhaps in some topics only, which the request may name in two ways."""
+    """Return the needs of a progress query, whose topics may be given in two fields."""
     request = ConsumeStatsRequest.read(command.ext)
     topics = request.topics or ([request.topic] if request.topic else [])
-    return (consuming(request.consumer_group), *(reading(topic) for topic in dict.fromkeys(topics)))
+    return (consume_need(request.consumer_group), *(read_need(topic) for topic in dict.fromkeys(topics)))
 
 
 def _topic_of_group(command: Command) -> Needs:
     request = TopicOfGroup.read(command.ext)
-    group = (consuming(request.group),)
-    return (*group, reading(request.topic)) if request.topic else group
+    group = (consume_need(request.group),)
+    return (*group, read_need(request.topic)) if request.topic else group
 
 
 def _group_field(command: Command) -> Needs:
-    return (consuming(GroupField.read(command.ext).group),)
+    return (consume_need(GroupField.read(command.ext).group),)
 
 
 def _locks(command: Command) -> Needs:
     request = read_document(command.body, LockBatch)
     topics = dict.fromkeys(queue.topic for queue in request.mq_set)
-    return (consuming(request.consumer_group), *(reading(topic) for topic in topics))
+    return (consume_need(request.consumer_group), *(read_need(topic) for topic in topics))
 
 
 def _check_client(command: Command) -> Needs:
     request = read_document(command.body, CheckClientConfig)
-    group = (consuming(request.group),) if request.group else ()
+    group = (consume_need(request.group),) if request.group else ()
     subscription = request.subscription_data
-    return group if subscription is None else (*group, reading(subscription.topic))
+    return group if subscription is None else (*group, read_need(subscription.topic))
 
 
-def _division(command: Command) -> Needs:
-    request = read_document(command.body, Division)
+def _assignment(command: Command) -> Needs:
+    request = read_document(command.body, AssignmentRequest)
     if not request.consumer_group or not request.topic:
-        raise FieldError("a division of queues names a consumerGroup and a topic")
-    return (consuming(request.consumer_group), reading(request.topic))
+        raise FieldError("an assignment of queues needs a consumerGroup and a topic")
+    return (consume_need(request.consumer_group), read_need(request.topic))
 
 
-_FOR_ADMINISTRATORS: Final = (
+_ADMIN_CODES: Final = (
     # brokers: topics and groups as a whole
     RequestCode.UPDATE_AND_CREATE_TOPIC,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
@@ -187,7 +187,7 @@ _FOR_ADMINISTRATORS: Final = (
     RequestCode.GET_ALL_CONSUMER_OFFSET,
     RequestCode.GET_ALL_DELAY_OFFSET,
     RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
-    # brokers: themselves and their clients
+    # brokers: settings, state and clients
     RequestCode.UPDATE_BROKER_CONFIG,
     RequestCode.GET_BROKER_CONFIG,
     RequestCode.GET_BROKER_RUNTIME_INFO,
@@ -268,29 +268,29 @@ _FOR_ADMINISTRATORS: Final = (
 )
 
 NEEDS: Final[dict[int, Reader]] = {
-    **dict.fromkeys((int(code) for code in _FOR_ADMINISTRATORS), _administrator),
+    **dict.fromkeys((int(code) for code in _ADMIN_CODES), _administrator),
     # storing
-    RequestCode.SEND_MESSAGE: _published_to("topic"),
-    RequestCode.SEND_MESSAGE_V2: _published_to("b"),
-    RequestCode.SEND_BATCH_MESSAGE: _published_to("b"),
-    RequestCode.SEND_REPLY_MESSAGE: _published_to("topic"),
-    RequestCode.SEND_REPLY_MESSAGE_V2: _published_to("b"),
+    RequestCode.SEND_MESSAGE: _publish_to("topic"),
+    RequestCode.SEND_MESSAGE_V2: _publish_to("b"),
+    RequestCode.SEND_BATCH_MESSAGE: _publish_to("b"),
+    RequestCode.SEND_REPLY_MESSAGE: _publish_to("topic"),
+    RequestCode.SEND_REPLY_MESSAGE_V2: _publish_to("b"),
     RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,
     RequestCode.END_TRANSACTION: _end_transaction,
     # reading
     RequestCode.PULL_MESSAGE: _queue_of_group,
     RequestCode.LITE_PULL_MESSAGE: _queue_of_group,
-    RequestCode.QUERY_MESSAGE: _read_from("topic"),
+    RequestCode.QUERY_MESSAGE: _read_topic("topic"),
     RequestCode.VIEW_MESSAGE_BY_ID: _view,
     RequestCode.QUERY_CONSUMER_OFFSET: _queue_of_group,
     RequestCode.UPDATE_CONSUMER_OFFSET: _queue_of_group,
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _read_from("topic"),
-    RequestCode.GET_MAX_OFFSET: _read_from("topic"),
-    RequestCode.GET_MIN_OFFSET: _read_from("topic"),
-    RequestCode.GET_EARLIEST_MSG_STORETIME: _read_from("topic"),
-    RequestCode.GET_TOPIC_STATS_INFO: _read_from("topic"),
-    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _read_from("topic"),
-    # refused by this broker, whoever asks; needs are those of RocketMQ, so that who may pull is told to pull instead
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _read_topic("topic"),
+    RequestCode.GET_MAX_OFFSET: _read_topic("topic"),
+    RequestCode.GET_MIN_OFFSET: _read_topic("topic"),
+    RequestCode.GET_EARLIEST_MSG_STORETIME: _read_topic("topic"),
+    RequestCode.GET_TOPIC_STATS_INFO: _read_topic("topic"),
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _read_topic("topic"),
+    # Gantry's brokers refuse these. Their needs are RocketMQ's, so that a client that may pull is advised to pull.
     **dict.fromkeys(
         (
             RequestCode.POP_MESSAGE,
@@ -302,23 +302,23 @@ NEEDS: Final[dict[int, Reader]] = {
         ),
         _queue_of_group,
     ),
-    RequestCode.QUERY_ASSIGNMENT: _division,
-    RequestCode.RECALL_MESSAGE: _published_to("topic"),
-    # being a member
+    RequestCode.QUERY_ASSIGNMENT: _assignment,
+    RequestCode.RECALL_MESSAGE: _publish_to("topic"),
+    # membership
     RequestCode.HEART_BEAT: _heartbeat,
     RequestCode.UNREGISTER_CLIENT: _unregister,
     RequestCode.CHECK_CLIENT_CONFIG: _check_client,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _members,
     RequestCode.LOCK_BATCH_MQ: _locks,
     RequestCode.UNLOCK_BATCH_MQ: _locks,
-    # knowing
+    # metadata
     RequestCode.GET_CONSUMER_CONNECTION_LIST: _members,
     RequestCode.GET_CONSUME_STATS: _group_and_topic,
     RequestCode.QUERY_CONSUME_TIME_SPAN: _topic_of_group,
     RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _topic_of_group,
     RequestCode.QUERY_TOPICS_BY_CONSUMER: _group_field,
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _group_field,
-    RequestCode.GET_TOPIC_CONFIG: _known("topic"),
+    RequestCode.GET_TOPIC_CONFIG: _topic_metadata("topic"),
     RequestCode.GET_ROUTEINFO_BY_TOPIC: _route,
 }
-"""By request code."""
+"""The function that returns the needs of a request, by request code."""

@@ -1,7 +1,7 @@
-"""What an account may do, and what a request needs: the two sides of every decision, as values.
+"""The permissions of an account and the needs of a request, as values.
 
-A need names a topic, a group or a stored message, and the permissions of which one is enough. `Account.may` compares.
-An administrator may everything; nobody else may what is for administrators.
+A need names a topic, a group or a stored message, and permissions of which one suffices. `Account.has_permission`
+compares them. Administrators have every permission; requests for administrators are denied to all other accounts.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from gantry_wire.signatures import KeyedV1
 
 
 class Permission(IntFlag):
-    """What may be done with a topic or a group."""
+    """The permissions on a topic or a group."""
 
     DENY = 0
     PUB = 1
@@ -23,11 +23,11 @@ class Permission(IntFlag):
 
 
 ANY: Final = Permission.PUB | Permission.SUB
-"""Either of them is enough."""
+"""Either of the two permissions suffices."""
 
 
 class Kind(Enum):
-    """What a need is about."""
+    """The kind of resource that a need names."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -36,7 +36,7 @@ class Kind(Enum):
 
 
 class Need(NamedTuple):
-    """One thing that a request needs; a message is named by its offset in the log."""
+    """One permission that a request needs; a message is named by its offset in the log."""
 
     kind: Kind
     name: str
@@ -44,18 +44,18 @@ class Need(NamedTuple):
 
 
 Needs = tuple[Need, ...]
-"""All of them. Without any it is enough to be somebody."""
+"""All needs of a request. A request without needs requires an authenticated account only."""
 
 ADMIN_ONLY: Final[Needs] = (Need(Kind.ADMIN, "", Permission.DENY),)
 
 PUBLIC_TOPICS: Final = frozenset({names.TRACE_TOPIC})
-"""Where every account may publish, unless it is denied by name: clients report what they did there."""
+"""Topics to which every account may publish, unless they are denied by name: clients send message traces."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Account:
-    """Somebody. Its repr holds no secret."""
+    """One account with its permissions. Its repr contains no secret."""
 
     access_key: str
     secret: bytes = field(repr=False)
@@ -65,10 +65,10 @@ class Account:
     topics: Mapping[str, Permission] = field(default_factory=dict)
     groups: Mapping[str, Permission] = field(default_factory=dict)
     addresses: AddressPatterns = field(default_factory=AddressPatterns)
-    """Peers from which its name is enough, without a signature."""
+    """Peers that need no signature for this account."""
 
     keyed: KeyedV1 = field(init=False, repr=False)
-    """Its secret, ready to make signatures with."""
+    """The secret, prepared for making signatures."""
 
     _publishes: dict[str, bool] = field(init=False, repr=False, default_factory=dict)
 
@@ -76,14 +76,14 @@ class Account:
         object.__setattr__(self, "keyed", KeyedV1(self.secret))
 
     def may_publish(self, name: str) -> bool:
-        """Whether it may store messages in a topic that exists; remembered, for this is asked for every message."""
+        """Return whether it may publish to an existing topic; cached, because it is called for every message."""
         known = self._publishes.get(name)
         if known is None:
-            known = self._publishes[name] = self.is_admin or self.may(publishing(name))
+            known = self._publishes[name] = self.is_admin or self.has_permission(publish_need(name))
         return known
 
     def topic(self, name: str) -> Permission:
-        """What it may do with a topic. Defaults do not reach topics that only the broker writes."""
+        """Return the permissions on a topic. Defaults do not apply to topics that only the broker writes."""
         found = self.topics.get(name)
         if found is not None:
             return found
@@ -94,14 +94,14 @@ class Account:
         return self.default_topic | Permission.PUB if name in PUBLIC_TOPICS else self.default_topic
 
     def group(self, name: str) -> Permission:
-        """What it may do as a consumer group."""
+        """Return the permissions on a consumer group."""
         found = self.groups.get(name)
         if found is not None:
             return found
         return ANY if self.is_admin else self.default_group
 
-    def may(self, need: Need) -> bool:
-        """Whether the account has what a request needs. Messages are not looked up here: name their topics."""
+    def has_permission(self, need: Need) -> bool:
+        """Return whether the account satisfies a need. Needs of messages must be resolved to topics first."""
         if need.kind is Kind.TOPIC:
             return bool(self.topic(need.name) & need.permission)
         if need.kind is Kind.GROUP:
@@ -109,25 +109,25 @@ class Account:
         return self.is_admin
 
 
-def publishing(topic: str) -> Need:
-    """To store a message in a topic. A retry topic belongs to its group, whose members put messages back there."""
+def publish_need(topic: str) -> Need:
+    """Return the need for publishing to a topic. A retry topic belongs to its group, whose members send back to it."""
     if topic.startswith(names.RETRY_PREFIX):
-        return consuming(topic[len(names.RETRY_PREFIX) :])
+        return consume_need(topic[len(names.RETRY_PREFIX) :])
     return Need(Kind.TOPIC, topic, Permission.PUB)
 
 
-def reading(topic: str) -> Need:
-    """To see messages of a topic, or where they begin and end."""
+def read_need(topic: str) -> Need:
+    """Return the need for reading messages of a topic, or its offsets."""
     if topic.startswith(names.RETRY_PREFIX):
-        return consuming(topic[len(names.RETRY_PREFIX) :])
+        return consume_need(topic[len(names.RETRY_PREFIX) :])
     return Need(Kind.TOPIC, topic, Permission.SUB)
 
 
-def knowing(topic: str) -> Need:
-    """To learn of a topic where it is and how many queues it has."""
-    return reading(topic)._replace(permission=ANY)
+def metadata_need(topic: str) -> Need:
+    """Return the need for reading the route and the configuration of a topic."""
+    return read_need(topic)._replace(permission=ANY)
 
 
-def consuming(group: str) -> Need:
-    """To act as a member of a consumer group."""
+def consume_need(group: str) -> Need:
+    """Return the need for acting as a member of a consumer group."""
     return Need(Kind.GROUP, group, Permission.SUB)

@@ -1,8 +1,8 @@
-"""What looks like a secret in a text, and the text without it: for bundles that people hand to others.
+"""Removes secrets from text, for support bundles that are passed to other people.
 
-A secret is known by its name (`password=...`, `"secretKey": "..."`, also inside of quoted JSON), by the scheme of a
-header (`Bearer ...`) or by its own form: a private key, a token of a Kubernetes service account. It is better to take
-out too much than to leave one in.
+A secret is recognized by its name (`password=...`, `"secretKey": "..."`, also inside quoted JSON), by the scheme of a
+header (`Bearer ...`) or by its format: a private key, a token of a Kubernetes service account. Redacting too much is
+better than missing a secret.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-TAKEN_OUT: Final = "[taken out]"
+REDACTED: Final = "[redacted]"
 
 _NAME: Final = re.compile(r"secret|passw|token|credential|access_?key|private|signature|api_?key", re.IGNORECASE)
 _NAMED: Final = re.compile(
@@ -24,27 +24,27 @@ _PRIVATE_KEY: Final = re.compile(
     r"""(?sx) -----BEGIN\ [A-Z ]*PRIVATE\ KEY----- .*? (?: -----END\ [A-Z ]*PRIVATE\ KEY----- | \Z )
         | \A (?: (?!-----BEGIN) . )*? -----END\ [A-Z ]*PRIVATE\ KEY-----"""
 )
-"""The second form is a key whose beginning was cut off."""
+"""A private key; the second alternative is a key whose beginning was cut off."""
 _JWT: Final = re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*")
 
 
-def names_secret(name: str) -> bool:
-    """Whether a field or variable of this name holds a secret."""
+def is_secret_name(name: str) -> bool:
+    """Return whether a field or variable of this name contains a secret."""
     return _NAME.search(name) is not None
 
 
 def read_redacted_tail(path: Path, bytes_max: int) -> str:
-    """Read the last lines of a file that may grow meanwhile, without what looks like a secret. Raises OSError."""
+    """Read the last lines of a file that may be growing, and redact secrets. Raises OSError."""
     with path.open("rb") as file:
         begin = max(0, file.seek(0, io.SEEK_END) - bytes_max)
         file.seek(begin)
         data = file.read(bytes_max)
     if begin:
         data = data.partition(b"\n")[2]  # the first line may begin inside a secret, which has no name then
-    return redacted(data.decode("utf-8", "replace"))
+    return redact(data.decode("utf-8", "replace"))
 
 
-def redacted(text: str) -> str:
-    """``text`` without what looks like a secret."""
-    text = _JWT.sub(TAKEN_OUT, _PRIVATE_KEY.sub(TAKEN_OUT, text))
-    return _BEARER.sub(rf"\1{TAKEN_OUT}", _NAMED.sub(rf"\1{TAKEN_OUT}", text))
+def redact(text: str) -> str:
+    """Return ``text`` with every recognized secret replaced."""
+    text = _JWT.sub(REDACTED, _PRIVATE_KEY.sub(REDACTED, text))
+    return _BEARER.sub(rf"\1{REDACTED}", _NAMED.sub(rf"\1{REDACTED}", text))

@@ -1,45 +1,45 @@
-"""How a server decides whose requests it answers."""
+"""The access control settings of a server."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class AccessMode(StrEnum):
-    """Which signatures are believed."""
+    """Which request signatures are accepted."""
 
     V1 = "V1"
-    """RocketMQ's, and the strict ones."""
+    """Accept the signatures of RocketMQ's clients, and strict ones."""
     STRICT = "STRICT"
-    """Only those that also cover request, time and repetition. No address is believed."""
+    """Accept only signatures that also cover request, time and replays. No address is trusted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessSettings:
-    """Access control of one server."""
+    """The access control settings of one server."""
 
     is_enabled: bool = False
-    """aclEnable: every request needs an account that may do what it asks for."""
+    """aclEnable: every request needs an account with the needed permission."""
 
     file: str = ""
-    """aclFile: the accounts, in the form of RocketMQ's `plain_acl.yml`. Read again when it changes."""
+    """aclFile: the file of accounts, in the format of RocketMQ's `plain_acl.yml`. It is reloaded when it changes."""
 
     mode: AccessMode = AccessMode.V1
-    """aclMode: V1 takes what RocketMQ's clients sign; STRICT only what also covers request, time and repetition."""
+    """aclMode: V1 accepts the signatures of RocketMQ's clients; STRICT only those that cover time and replay, too."""
 
     window_ms: int = 60_000
-    """aclTimeWindow: how far a strict signature's time may be from ours. Longer forgives worse clocks; a request that
-    somebody recorded is of use for so long at a server that has not seen it."""
+    """aclTimeWindow: the maximum difference between the time of a strict signature and the server's. A longer window
+    tolerates worse clocks; for as long, a recorded request can be replayed to a server that has not received it."""
 
     credentials: str = ""
-    """aclCredentialsPath: a file with accessKey and secretKey, the account that this server itself signs with. It may
-    be replaced at any time."""
+    """aclCredentialsPath: a file with accessKey and secretKey, with which this server signs its own requests. It may be
+    replaced at any time."""
 
     def fault(self) -> str | None:
-        """What contradicts itself, in the words of the keys."""
+        """Return which settings contradict each other, by their keys, or None."""
         if self.is_enabled and not self.file:
             return "aclEnable=true needs aclFile, the file of accounts"
         if self.file and not self.is_enabled:
-            return f"aclFile={self.file} names accounts, but aclEnable is false: set it, too, or remove aclFile"
+            return f"aclFile={self.file} is set, but aclEnable is false: set aclEnable=true or remove aclFile"
         if self.mode is AccessMode.STRICT and not self.is_enabled:
-            return "aclMode=STRICT checks nothing while aclEnable is false: set it, too, or remove aclMode"
+            return "aclMode=STRICT has no effect while aclEnable is false: set aclEnable=true or remove aclMode"
         return None

@@ -1,7 +1,7 @@
-"""Signing what one connection says: v1 for whoever speaks RocketMQ, strict for servers of ours.
+"""Signs the requests of one connection: v1 for all RocketMQ servers, strict for Gantry servers.
 
-A strict signer belongs to one connection. It names it (the session) and counts its requests in the order in which they
-are written, so that a server needs to remember one number per connection to know every repetition.
+A strict signer belongs to one connection. It has a session id and numbers the requests in the order in which they are
+written, so that a server needs only one number per connection to detect every replay.
 """
 
 import secrets
@@ -15,14 +15,14 @@ from gantry_wire.signatures import Credentials, StrictClaim, sign_strict, sign_v
 
 
 class SignatureKind(StrEnum):
-    """How requests are signed."""
+    """The kinds of signatures on requests."""
 
     V1 = "v1"
     STRICT = "strict"
 
 
 Sign = Callable[[Command], None]
-"""Puts account and signature among a request's fields, as the last thing before it is written."""
+"""Adds account and signature to the fields of a request, as the last step before it is written."""
 
 
 def wall_ms() -> int:
@@ -32,7 +32,7 @@ def wall_ms() -> int:
 def signer(
     credentials: Credentials | None, kind: SignatureKind = SignatureKind.V1, *, now_ms: Callable[[], int] = wall_ms
 ) -> Sign | None:
-    """What signs the requests of one new connection; None for whoever has no account."""
+    """Create the signer of one new connection; None without credentials."""
     if credentials is None:
         return None
     if kind is SignatureKind.STRICT:
@@ -46,7 +46,7 @@ def signer(
 
 @final
 class StrictSigner:
-    """The strict signatures of one connection. Owned by whoever writes to it."""
+    """The strict signer of one connection. Owned by the writer of the connection."""
 
     def __init__(self, credentials: Credentials, now_ms: Callable[[], int] = wall_ms) -> None:
         self._credentials = credentials
@@ -54,8 +54,8 @@ class StrictSigner:
         self._session = secrets.token_hex(16)
         self._number = 0
 
-    def become(self, credentials: Credentials) -> None:
-        """Sign as this account from now on; if it is another one, by a session of its own."""
+    def switch_account(self, credentials: Credentials) -> None:
+        """Sign with other credentials from now on, in a new session if they differ."""
         if credentials != self._credentials:
             self._credentials, self._session, self._number = credentials, secrets.token_hex(16), 0
 

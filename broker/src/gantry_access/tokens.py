@@ -1,6 +1,6 @@
 """Files of bearer tokens: one token per line, ``name:token`` or a bare token; ``#`` begins a comment line.
 
-The sidecar admits every token of its file; programs that ask a sidecar show the first token of theirs.
+The sidecar accepts every token of its file; clients of a sidecar present the first token of their own file.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ NAME_CHARACTERS_MAX: Final = 64
 
 
 class BearerToken(NamedTuple):
-    """One line of a file of tokens."""
+    """A token and its name, one line of a token file."""
 
     name: str
     token: str
 
 
 def parse_tokens(text: str) -> tuple[BearerToken, ...]:
-    """Return the tokens of a file. Raises ValueError that names the line, and never what is in it."""
+    """Return the tokens of a file. Raises ValueError that names the line, never its content."""
     found: list[BearerToken] = []
     for number, line in enumerate(text.splitlines(), 1):
         content = line.strip()
@@ -30,14 +30,14 @@ def parse_tokens(text: str) -> tuple[BearerToken, ...]:
             name, token = f"line-{number}", content
         if len(token) < TOKEN_CHARACTERS_MIN or not token.isascii() or not token.isprintable() or " " in token:
             raise ValueError(
-                f"line {number}: a token has at least {TOKEN_CHARACTERS_MIN} ASCII characters, and no space"
+                f"line {number}: a token needs at least {TOKEN_CHARACTERS_MIN} ASCII characters, and no space"
             )
         found.append(BearerToken(name[:NAME_CHARACTERS_MAX], token))
     if not found:
-        raise ValueError("there is no token in it")
+        raise ValueError("the file contains no token")
     return tuple(found)
 
 
 def first_token(text: str) -> str:
-    """Return the token to show to a sidecar. Raises ValueError as `parse_tokens` does."""
+    """Return the token that a client presents to a sidecar. Raises ValueError as `parse_tokens` does."""
     return parse_tokens(text)[0].token

@@ -1,7 +1,7 @@
-"""`python -m gantry_broker -c broker.conf`: one broker until a signal stops it.
+"""`python -m gantry_broker -c broker.conf`: run one broker until a signal stops it.
 
-SIGTERM and SIGINT ask for a clean stop, from the first line of `main` to the last, however often they come: a second
-one is no order to hurry. Whoever is in a hurry sends SIGKILL, and the next start recovers.
+SIGTERM and SIGINT request a clean stop at any time, from the first line of `main` to the last. A second signal does not
+speed it up. To stop at once, send SIGKILL; the next start recovers.
 """
 
 import argparse
@@ -28,14 +28,14 @@ from gantry_remoting.addresses import join_address
 from gantry_remoting.file_access import limit_existing_files, limit_new_files
 from gantry_remoting.logs import set_up_logs
 from gantry_status import PageWriter
-from gantry_wire.structs import ready_structs
+from gantry_wire.structs import make_structs_ready
 
 log = logging.getLogger("gantry_broker")
 
 EXIT_SETTINGS = 2
 EXIT_FAILED = 1
 GC_THRESHOLD: Final = 20_000
-"""Objects between two runs of the garbage collector: what a pass makes is freed by counting, not by collecting."""
+"""Objects between two runs of the garbage collector: most objects are freed by reference counting."""
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -44,10 +44,12 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         description="Run one broker. Settings come from a broker.conf with RocketMQ's names; -o sets single ones.",
         epilog="Example: gantry broker -c broker.conf -n 127.0.0.1:9876 -o storePathRootDir=/var/lib/gantry",
     )
-    parser.add_argument("-c", "--config", metavar="FILE", help="a broker.conf: key=value lines")
-    parser.add_argument("-n", "--namesrv", metavar="ADDRESSES", help="name servers, host:port;host:port (namesrvAddr)")
+    parser.add_argument("-c", "--config", metavar="FILE", help="read settings from a broker.conf (key=value lines)")
     parser.add_argument(
-        "-o", "--option", action="append", default=[], metavar="KEY=VALUE", help="set one key, repeatable"
+        "-n", "--namesrv", metavar="ADDRESSES", help="set the name servers, host:port;host:port (namesrvAddr)"
+    )
+    parser.add_argument(
+        "-o", "--option", action="append", default=[], metavar="KEY=VALUE", help="set one key; repeatable"
     )
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     parser.add_argument("--settings", action="store_true", help="list every setting with its default and meaning")
@@ -55,7 +57,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 
 
 def read_settings(options: argparse.Namespace) -> BrokerSettings:
-    """File, then command line. Raises SettingsError."""
+    """Read the settings from the file, then from the command line. Raises SettingsError."""
     pairs: dict[str, str] = {}
     if options.config is not None:
         try:
@@ -69,98 +71,107 @@ def read_settings(options: argparse.Namespace) -> BrokerSettings:
         pairs["namesrvAddr"] = options.namesrv
     for option in options.option:
         key, separator, value = option.partition("=")
-        if not separator or not key.strip():  # its author sees it in the command line already
-            raise SettingsError(f"-o {option}: is not KEY=VALUE")
+        if not separator or not key.strip():  # The text may be shown: it is in the command line already.
+            raise SettingsError(f"-o {option}: expected KEY=VALUE")
         pairs[key.strip()] = value.strip()
     return broker_settings(pairs)
 
 
-def insisted_keys(options: argparse.Namespace) -> set[str]:
-    """The keys that this start's command line names: they win over what was changed at run time."""
+def find_command_line_keys(options: argparse.Namespace) -> set[str]:
+    """Return the keys that the command line sets: they win over changes made at run time."""
     return {option.partition("=")[0].strip() for option in options.option}
 
 
 def limit_files(settings: BrokerSettings) -> None:
-    """Restrict what this process writes, and what the store holds already, to the readers that `fileAccess` names."""
+    """Restrict access to new files, and to those that the store holds already, as `fileAccess` demands."""
     limit_new_files(settings.file_access)
     changed, refused = limit_existing_files(settings.store_path, settings.file_access)
     if changed:
-        log.warning("files of the store were open to others and are not any more", extra={"files": changed})
+        log.warning("restricted access to files of the store that were open to other users", extra={"files": changed})
     if refused:
         facts = {"files": refused, "path": settings.store_path}
-        log.warning("files of the store belong to another user and are open to others; change their modes", extra=facts)
+        log.warning(
+            "files of the store are open to other users and belong to another user; change their modes", extra=facts
+        )
 
 
 def raise_file_limit() -> None:
-    """Queues and connections need descriptors: take what the system allows."""
+    """Raise the limit of descriptors to what the system allows: queues and connections need many."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @final
 class StoppedWhileRecovering(BrokerError):
-    """A signal came before the store was open. Nothing was lost; the next start recovers from the beginning."""
+    """A signal arrived before the store was open. Nothing was lost; the next start recovers from the beginning."""
 
 
 @final
 class StopSignals:
-    """SIGTERM and SIGINT. Handlers of Python's own, which stay when the event loop is gone, unlike the loop's."""
+    """Handlers of SIGTERM and SIGINT that stay installed when the event loop is gone, unlike the loop's own."""
 
     def __init__(self) -> None:
-        self.are_here = False
-        self._tell: Callable[[], None] | None = None
+        self.has_received = False
+        self._notify: Callable[[], None] | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._came)
+            signal.signal(number, self._receive)
 
-    def _came(self, _number: int, _frame: FrameType | None) -> None:
-        self.are_here = True
-        if self._tell is not None:
-            self._tell()
+    def _receive(self, _number: int, _frame: FrameType | None) -> None:
+        self.has_received = True
+        if self._notify is not None:
+            self._notify()
 
-    def tell(self, loop: asyncio.AbstractEventLoop) -> asyncio.Event:
-        """An event of ``loop`` that is set when one has come."""
+    def when_received(self, loop: asyncio.AbstractEventLoop) -> asyncio.Event:
+        """Return an event of ``loop`` that is set when a signal arrives."""
         event = asyncio.Event()
 
-        def tell() -> None:
+        def when_received() -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(event.set)
 
-        self._tell = tell
-        if self.are_here:
+        self._notify = when_received
+        if self.has_received:
             event.set()
         return event
 
     @staticmethod
     def ignore() -> None:
-        """What still comes is too late to mean anything, and must not spoil the exit code."""
+        """Ignore further signals, which are too late and must not change the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
 
 
 def set_up_collector() -> None:
-    """Exclude what exists now from garbage collection; called when everything that lives as long as the process exists.
+    """Exclude existing objects from garbage collection. Call it when all long-lived objects exist.
 
-    The interval after which a thread takes the interpreter's lock from another is left at Python's 5 ms. With 50 ms an
-    append is interrupted less often in its middle, but the loop waits as long for a helper thread as that does for it:
-    measured over loopback, 64 sends under way on one connection, the rate fell from 94,000 to 71,000 a second.
+    The interpreter's switch interval is left at Python's 5 ms. With 50 ms an append is interrupted less often, but the
+    loop waits as long for a helper thread as that does for it: measured over loopback, with 64 sends in flight on one
+    connection, the rate fell from 94,000 to 71,000 a second.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
 
 
-async def run(settings: BrokerSettings, signals: StopSignals, insisted: Collection[str] = ()) -> int:
-    """Until SIGTERM or SIGINT, or until the store fails."""
-    stop = signals.tell(asyncio.get_running_loop())
+async def run(settings: BrokerSettings, signals: StopSignals, command_line_keys: Collection[str] = ()) -> int:
+    """Run a broker until SIGTERM or SIGINT, or until the store fails. Return the exit code."""
+    stop = signals.when_received(asyncio.get_running_loop())
 
     def show_progress(done: int, total: int) -> None:
         log.info("recovering", extra={"checked_bytes": done, "total_bytes": total})
-        if signals.are_here:
-            raise StoppedWhileRecovering("a signal came while recovering; nothing is lost, the next start begins again")
+        if signals.has_received:
+            raise StoppedWhileRecovering(
+                "a signal arrived during recovery; nothing is lost, and the next start recovers again"
+            )
 
     try:
         broker = Broker(
-            settings, disk=RealDisk(), clock=SystemClock(), open_page=PageWriter, takes_orders=True, insisted=insisted
+            settings,
+            disk=RealDisk(),
+            clock=SystemClock(),
+            open_page=PageWriter,
+            takes_orders=True,
+            command_line_keys=command_line_keys,
         )
         await broker.start(show_progress)
     except (OSError, BrokerError) as error:
@@ -184,23 +195,23 @@ async def _stop(broker: Broker) -> int:
     try:
         is_clean = await broker.close()
     except StopTimeout as error:
-        log.critical("the stop took too long; the next start recovers", extra={"reason": str(error)})
-        end_now()
+        log.critical("stop timed out; the next start recovers", extra={"reason": str(error)})
+        exit_now()
     if not is_clean:
-        log.error("stopped, and the store is not clean; the next start recovers")
+        log.error("stopped, but the store is not clean; the next start recovers")
         return EXIT_FAILED
     log.info("stopped")
     return 0
 
 
 async def _give_up(broker: Broker, error: BaseException | None) -> NoReturn:
-    log.critical("the broker cannot go on and exits", extra={"reason": str(error)})
+    log.critical("broker failed; exiting", extra={"reason": str(error)})
     await broker.give_up(error or RuntimeError("unknown reason"))
-    end_now()
+    exit_now()
 
 
-def end_now() -> NoReturn:
-    """End without waiting for threads: one of them may hang in a call to the disk."""
+def exit_now() -> NoReturn:
+    """Exit without waiting for threads: one of them may hang in a call to the disk."""
     logging.shutdown()
     sys.stdout.flush()
     os._exit(EXIT_FAILED)
@@ -214,7 +225,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     set_up_logs(options.log_level)
     if not __debug__:
-        print("gantry broker: do not run with -O: assertions guard the store", file=sys.stderr)
+        print(
+            "gantry broker: cannot run with -O, since assertions guard the store; start it without -O", file=sys.stderr
+        )
         return EXIT_SETTINGS
     signals = StopSignals()
     try:
@@ -223,14 +236,14 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"gantry broker: {error}", file=sys.stderr)
         return EXIT_SETTINGS
     raise_file_limit()
-    ready_structs()
+    make_structs_ready()
     log.info("starting", extra=dict(settings.given))
     limit_files(settings)
     left_out = unknown_keys(settings.given)
     if left_out:
-        log.warning("settings are left out that this version does not know", extra={"keys": left_out})
+        log.warning("ignored settings that this version does not know", extra={"keys": left_out})
     try:
-        return uvloop.run(run(settings, signals, insisted_keys(options)))
+        return uvloop.run(run(settings, signals, find_command_line_keys(options)))
     finally:
         signals.ignore()
 

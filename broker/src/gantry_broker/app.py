@@ -1,10 +1,11 @@
-"""One broker: its parts built, started and stopped in the right order.
+"""One broker: builds, starts and stops its parts in the right order.
 
-    store open -> tables loaded -> services -> ports -> name servers          and the same backwards
+    store open -> tables loaded -> services -> ports -> name servers          and the reverse to stop
 
-No port is open before recovery is over, and no name server knows the broker before its ports answer. A failed flush
-ends the process with a non-zero code: what was acknowledged before it is kept, and nothing is acknowledged after it. A
-stop has a timeout, of which the network gets half at most: a peer that hangs must not take the time the disk needs.
+No port is open before recovery is complete, and no name server knows the broker before its ports answer. A failed flush
+ends the process with a non-zero code: messages that were acknowledged before it are kept, and nothing is acknowledged
+after it. A stop has a timeout, of which the network gets half at most: a peer that hangs must not use up the time that
+the disk needs.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from gantry_broker.ports import Clock, Disk
 from gantry_broker.registration import BrokerIdentity
 from gantry_broker.server.admin.status import StatusPublisher, with_server_facts
 from gantry_broker.server.admin.status_thread import OpenPage
-from gantry_broker.server.core.persist import in_thread
+from gantry_broker.server.core.persist import run_in_thread
 from gantry_broker.server.core.stopping import StopTimeout, finish_within
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.consume_queue import ConsumeQueue
@@ -31,12 +32,12 @@ from gantry_status.orders import HaRole
 log = logging.getLogger(__name__)
 
 LAST_ACKS_S: Final = 3.0
-"""How long a stop waits for slaves."""
+"""Seconds that a stop waits for the acks of slaves."""
 
 
 @final
 class Broker(Host):
-    """A broker in this process. Everything but the store's helper threads belongs to the event loop."""
+    """A broker in this process. Everything except the store's helper threads belongs to the event loop."""
 
     def __init__(
         self,
@@ -46,12 +47,12 @@ class Broker(Host):
         clock: Clock,
         open_page: OpenPage | None = None,
         takes_orders: bool = False,
-        insisted: Collection[str] = (),
+        command_line_keys: Collection[str] = (),
     ) -> None:
-        """Build the layers, from the store upwards; nothing runs yet. Raises ``BrokerError`` for files it cannot use.
+        """Build the layers, from the store upwards; nothing runs yet. Raises ``BrokerError`` for unusable files.
 
-        Without ``open_page`` there is no status page, without ``takes_orders`` no control socket. ``insisted`` are
-        settings that what was changed at run time, before this start, does not change.
+        Without ``open_page`` there is no status page, without ``takes_orders`` no control socket. ``command_line_keys``
+        are settings that win over changes that were made at run time before this start.
         """
         self._takes_orders: Final = takes_orders
         self._disk: Final = disk
@@ -62,29 +63,41 @@ class Broker(Host):
         self._is_open = False
         self._progress: Callable[[int, int], None] = lambda done, total: None
         self.status = StatusPublisher(settings.status_page, settings.broker_name, open_page=open_page)
-        stored = build_store(self, settings, disk=disk, clock=clock, insisted=insisted)
-        self.settings, self.settings_file = stored.live.now, stored.settings_file
-        self.store, self.guard, self.tls = stored.store, stored.guard, stored.tls
-        shared = build_core(self, stored, disk=disk, clock=clock, loop=self._loop)
-        self.core, self.delay, self.transactions = shared.core, shared.delay, shared.transactions
-        self.flow, self.retention, self.scrubber = shared.flow, shared.retention, shared.scrubber
-        followed = build_replication(self, stored, shared, disk=disk, loop=self._loop)
-        self.replication, self.path, self.tables = followed.replication, followed.path, followed.tables
-        self.roles, self.orders, self.control = followed.roles, followed.orders, followed.control
-        served = build_server(self, stored, shared, followed, loop=self._loop)
-        self.sends, self.pulls, self.visibility = served.sends, served.pulls, served.visibility
-        self.listeners, self.handlers, self.registration = served.listeners, served.handlers, served.registration
-        self.outside, self.periodic_tasks = served.outside, served.periodic_tasks
+        store_layer = build_store(self, settings, disk=disk, clock=clock, command_line_keys=command_line_keys)
+        self.settings, self.settings_file = store_layer.live.now, store_layer.settings_file
+        self.store, self.guard, self.tls = store_layer.store, store_layer.guard, store_layer.tls
+        core_layer = build_core(self, store_layer, disk=disk, clock=clock, loop=self._loop)
+        self.core, self.delay, self.transactions = core_layer.core, core_layer.delay, core_layer.transactions
+        self.flow, self.retention, self.scrubber = core_layer.flow, core_layer.retention, core_layer.scrubber
+        replication_layer = build_replication(self, store_layer, core_layer, disk=disk, loop=self._loop)
+        self.replication, self.path, self.tables = (
+            replication_layer.replication,
+            replication_layer.path,
+            replication_layer.tables,
+        )
+        self.roles, self.orders, self.control = (
+            replication_layer.roles,
+            replication_layer.orders,
+            replication_layer.control,
+        )
+        server_layer = build_server(self, store_layer, core_layer, replication_layer, loop=self._loop)
+        self.sends, self.pulls, self.visibility = server_layer.sends, server_layer.pulls, server_layer.visibility
+        self.listeners, self.handlers, self.registration = (
+            server_layer.listeners,
+            server_layer.handlers,
+            server_layer.registration,
+        )
+        self.external_addresses, self.periodic_tasks = server_layer.external_addresses, server_layer.periodic_tasks
 
     def __repr__(self) -> str:
         return f"<Broker {self.settings.broker_name} {self.settings.address} {'open' if self._is_open else 'closed'}>"
 
-    # ------- life
+    # ------- start and stop
 
     async def start(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Recover, listen, register. Raises what the store raises, and OSError for a port that is taken.
+        """Recover, listen, register. Raises the store's errors, and OSError for a port that is taken.
 
-        ``progress`` is called by the thread that recovers; what it raises ends the start.
+        ``progress`` is called by the recovering thread; an exception from it ends the start.
         """
         self._progress = progress or self._progress
         self.status.start(self._task_ended)
@@ -101,7 +114,7 @@ class Broker(Host):
             asyncio.ensure_future(self.transactions.run()),
             asyncio.ensure_future(self.retention.run()),
             *(asyncio.ensure_future(one) for one in self.periodic_tasks.runs()),
-            *([asyncio.ensure_future(self.scrubber.run())] if self.scrubber.is_on else []),
+            *([asyncio.ensure_future(self.scrubber.run())] if self.scrubber.is_enabled else []),
             *([] if self.guard is None else [asyncio.ensure_future(self.guard.file.watch())]),
         ]
         for task in self._tasks:
@@ -110,7 +123,7 @@ class Broker(Host):
         self.status.enter(Phase.SERVING)
         try:
             await self.replication.start()
-            await self.outside.start()
+            await self.external_addresses.start()
             self.settings_file.start()
             await self.roles.begin(report)
             self.registration.start()
@@ -130,7 +143,7 @@ class Broker(Host):
             is_tail_hidden=self.settings.ha.is_tail_hidden,
         )
         log.info(
-            "the store is open",
+            "store opened",
             extra={
                 "is_clean": report.is_clean,
                 "read_from": report.start,
@@ -139,10 +152,10 @@ class Broker(Host):
                 "cut_bytes": report.cut_bytes,
             },
         )
-        await asyncio.to_thread(self.roles.completeness.started, report, self.store.pools.status)
+        await asyncio.to_thread(self.roles.completeness.record_start, report, self.store.pools.status)
         self.status.publish_store(self.store, lambda: self.replication.confirmed)
         self.visibility.resume()
-        self.core.gate.close("this broker starts")
+        self.core.gate.close("this broker is starting")
         try:
             self.tables.load(is_clean=report.is_clean and report.end > 0)
             if not report.is_clean:
@@ -152,20 +165,22 @@ class Broker(Host):
             await self.listeners.open(self.handlers)
         except BaseException:
             await self.listeners.close()
-            await self.core.persistence.finish()  # and no more: a table that could not be read must stay as it is
+            await (
+                self.core.persistence.wait_for_writes()
+            )  # No table is written later: an unreadable one must not change.
             await asyncio.to_thread(self.store.close)
             raise
         self.status.publish_server(self._with_server_facts)
         return report
 
     def _locked(self) -> None:
-        """The store's lock is held. Called by the thread that recovers."""
-        self.status.opened()
+        """Read the roles when the store's lock is held. Called by the recovering thread."""
+        self.status.create_page()
         self.roles.load()
 
     def _recovering(self, done: int, total: int) -> None:
-        """Called by the thread that recovers."""
-        self.status.recovering(done, total)
+        """Report the progress of recovery. Called by the recovering thread."""
+        self.status.report_recovery(done, total)
         self._progress(done, total)
 
     async def failed(self) -> None:
@@ -173,13 +188,13 @@ class Broker(Host):
         await asyncio.shield(self._failed)
 
     async def give_up(self, error: BaseException) -> None:
-        """Publish that the store has failed. The store is not touched any more."""
+        """Publish that the store has failed. The store is not used any more."""
         await self.status.finish(Phase.FAILED, str(error))
 
     async def close(self) -> bool:
-        """Leave the routes, close the ports, then the store. Whether the store is left clean.
+        """Leave the routes, close the ports, then the store. Return whether the store is left clean.
 
-        Raises ``StopTimeout`` when `shutdownTimeout` is over first. Then the store stays as after a crash.
+        Raises ``StopTimeout`` when `shutdownTimeout` is exceeded. Then the store is in the same state as after a crash.
         """
         if not self._is_open:
             return True
@@ -188,19 +203,19 @@ class Broker(Host):
         timeout_s = self.settings.shutdown_timeout_ms / 1000
         end = self._loop.time() + timeout_s
         leaving = asyncio.ensure_future(self._leave())
-        # Never cancelled: a table that is being written must not be written by a second thread.
+        # The task is never cancelled: a second thread must not write a table that is being written.
         await asyncio.wait([leaving], timeout=timeout_s / 2)
         if leaving.done():
             leaving.result()
         else:
-            log.warning("stopping: not everything ended in time; continuing", extra={"waited_s": timeout_s / 2})
+            log.warning("requests did not end in time; the stop continues", extra={"waited_s": timeout_s / 2})
         try:
             await self._answer(end)
             self.flow.stop()
             self.core.stats.refusals.close()
             self.visibility.suspend()
             self.path.ack_gate.stop()
-            self.store.on_appended.clear()  # no client is connected; closing the store shows what was held back
+            self.store.on_appended.clear()  # No client is connected, so closing the store has no pulls to wake.
             await self._save(end)
         except BaseException as error:
             await self.status.finish(Phase.FAILED, f"cannot stop cleanly: {error}")
@@ -210,11 +225,11 @@ class Broker(Host):
         return is_clean
 
     async def _leave(self) -> None:
-        """Leave the routes, and wait for the end of requests under way."""
+        """Leave the routes, and wait for requests in progress."""
         await self.tls.close()
         await self.control.close()
         await self.roles.close()
-        await self.outside.close()
+        await self.external_addresses.close()
         await self.settings_file.close()
         await self.registration.close()
         self.pulls.hold.stop()
@@ -228,7 +243,7 @@ class Broker(Host):
     async def _answer(self, end: float) -> None:
         """Flush until loop time ``end``, send the answers that wait for that, and close the ports."""
         with suppress(StoreFailed):
-            # Before the tables are written: none may say that a message was delivered which is not on the disk.
+            # Flush before the tables are written: they must not record a delivery that is not on the disk.
             await finish_within(self.store.flush, self.store.log, end - self._loop.time())
         self.visibility.advance()
         await self._wait_for_slaves(end)
@@ -236,21 +251,21 @@ class Broker(Host):
         await self.listeners.close()
 
     async def _wait_for_slaves(self, end: float) -> None:
-        """Wait, for a bounded time, until slaves have the whole log, so that it is confirmed at the next start."""
+        """Wait, for a limited time, until slaves have the whole log, so that it is confirmed at the next start."""
         until = min(end, self._loop.time() + LAST_ACKS_S)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):
-                while self.replication.master.is_leading and not self.replication.master.are_slaves_level:
-                    await self.replication.master.moves()
+                while self.replication.master.is_leading and not self.replication.master.have_slaves_caught_up:
+                    await self.replication.master.wait_for_progress()
         self.visibility.advance()
 
     async def _save(self, end: float) -> None:
-        """Write tables and log to the disk, side by side, until loop time ``end``."""
+        """Write tables and log to the disk, in parallel, until loop time ``end``."""
         tables = asyncio.ensure_future(self.core.persistence.close())
         await finish_within(self.store.close, self.store.log, end - self._loop.time())
         await asyncio.wait([tables], timeout=max(0.0, end - self._loop.time()))
         if not tables.done():
-            raise StopTimeout("the log is on the disk, but the tables could not be written in time")
+            raise StopTimeout("the log was flushed, but writing the tables timed out")
         tables.result()
 
     def _with_server_facts(self, status: Status) -> Status:
@@ -270,7 +285,7 @@ class Broker(Host):
         """Pass the settings to the parts that keep a copy; all others read ``core.settings``."""
         self.settings = settings
         self.core.groups.allow_auto_create(settings.auto_create_groups)
-        self.core.offsets.resets.keep(settings.is_reset_kept)
+        self.core.offsets.resets.set_enabled(settings.is_reset_kept)
         if settings.auto_create_topics != self.core.topics.is_auto_creating:
             self.core.topics.allow_auto_create(settings.auto_create_topics, settings.default_topic_queues)
         self.flow.limit(wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms)
@@ -284,15 +299,15 @@ class Broker(Host):
     def topic_changed(self, topic: str) -> None:
         self.core.routes.forget(topic)
         self.core.persistence.mark("topics", now=True)
-        self.registration.changed()
+        self.registration.schedule_update()
 
     def mark_ordered(self, topics: Collection[str]) -> None:
         """Mark topics as ordered that a name server has in its table of order topics, as RocketMQ does."""
-        if self.core.gate.sends is None:
+        if self.core.gate.write_refusal is None:
             self.core.topics.mark_ordered(topics)
 
     def may_notify(self, group: str) -> bool:
-        """Whether members of a group are notified of changes: `notifyConsumerIdsChangedEnable` of the group."""
+        """Return whether members of a group are notified of changes: its `notifyConsumerIdsChangedEnable`."""
         config = self.core.groups.all.get(group)
         return config is None or config.notify_consumer_ids_changed_enable
 
@@ -305,24 +320,24 @@ class Broker(Host):
         self.pulls.hold.mark((queue.topic, queue.queue_id) for queue in queues)
 
     def is_commit_awaited(self) -> bool:
-        """Whether consumers wait for what is committed; or a master does.
+        """Return whether consumers, or a master, wait for the commit of the log.
 
-        A slave's master waits for every ack, and a slave with an anonymous buffer acknowledges what is committed.
+        A slave's master waits for every ack, and a slave with an anonymous buffer acknowledges only committed bytes.
         """
         return self.pulls.hold.count > 0 or self.roles.role is HaRole.SLAVE
 
     def store_failed(self, error: Exception) -> None:
-        """The store cannot go on. May be called from its threads."""
+        """End the broker, because the store has failed permanently. May be called from the store's threads."""
         self._loop.call_soon_threadsafe(self._fail, error)
 
     def _fail(self, error: BaseException) -> None:
         if not self._failed.done():
             self._failed.set_exception(error)
-            self._failed.exception()  # marks it as retrieved: without a caller of `failed` it was logged at its origin
+            self._failed.exception()  # Marks it as retrieved: without a caller of `failed` it was logged at its origin.
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            log.critical("a background task failed", exc_info=task.exception())
+            log.critical("background task failed; stopping the broker", exc_info=task.exception())
             self._fail(task.exception() or RuntimeError("a background task ended"))
 
     # ------- changing roles
@@ -333,27 +348,27 @@ class Broker(Host):
     def register(self, broker_id: int | None) -> None:
         self.registered_as = broker_id
         if broker_id is None:
-            self.registration.become(None)
+            self.registration.set_identity(None)
             return
         settings = self.settings
-        self.registration.become(
+        self.registration.set_identity(
             BrokerIdentity(
                 settings.cluster_name,
                 settings.broker_name,
                 settings.address if broker_id else settings.master_address,
                 settings.ha_address,
                 broker_id,
-                self.outside.of(broker_id),
+                self.external_addresses.of(broker_id),
             )
         )
 
     def damage_resolved(self) -> None:
-        """Resume waiting pulls and slaves: a damaged range was healed, or its waiting time is over."""
+        """Resume waiting pulls and slaves after a damaged range was repaired or has timed out."""
         self.pulls.hold.wake_all()
         self.replication.master.server.appended()
 
     def _log_changed(self, end: int) -> None:
-        """The log ends at ``end`` now, and other records will lie behind it: forget places that are kept there."""
+        """Forget cached positions, because the log ends at ``end`` now and continues with other records."""
         self.core.routes.forget_all()
         self.core.stats.start_at(end)
         self.delay.log_cut(end)
@@ -361,16 +376,19 @@ class Broker(Host):
         self.scrubber.log_cut(end)
         self.retention.time.log_cut(end)
 
-    async def standstill(self, change: Callable[[], None]) -> None:
-        """Run ``change`` in a thread while nothing else uses the store: clients are disconnected, requests refused."""
+    async def run_exclusively(self, change: Callable[[], None]) -> None:
+        """Run ``change`` in a thread while nothing else uses the store.
+
+        Clients are disconnected and requests refused meanwhile.
+        """
         gate, reason = self.core.gate, "its log is being changed"
         self.path.flush()
         try:
             with gate.closed(reason):
                 self.listeners.close_connections(reason)
-                async with self.retention.paused():
-                    with gate.store_lent(), self.visibility.suspended():
-                        await in_thread(change)
+                async with self.retention.deletion_lock():
+                    with gate.lend_store(), self.visibility.suspended():
+                        await run_in_thread(change)
         finally:
             self._log_changed(self.store.log.wrote)
         self.visibility.advance()

@@ -1,7 +1,8 @@
-"""Everything that can go wrong in a broker, as one small tree.
+"""The errors of a broker, as one small tree.
 
-The leaves say who must act, and each ends with what the caller should do. Foreign exceptions (``OSError`` above all)
-are mapped to these where they enter, with ``raise ... from``, so that no caller ever has to know what an ``errno`` is.
+The leaves name who must act, and each docstring ends with what the caller should do. Foreign exceptions (``OSError``
+above all) are mapped to these where they enter, with ``raise ... from``, so that no caller has to interpret an
+``errno``.
 """
 
 from __future__ import annotations
@@ -11,26 +12,26 @@ from typing import Final, final
 
 
 class BrokerError(Exception):
-    """Root of every error a broker raises on purpose. Never raised itself."""
+    """Root of every error that a broker raises on purpose. Never raised itself."""
 
 
 @final
 class AccessFilesUnusable(BrokerError):
-    """The file of accounts, or of this broker's own credentials, is missing or wrong.
+    """The file of accounts, or of this broker's own credentials, is missing or invalid.
 
-    The broker does not start: the operator should mend the file that the text names.
+    The broker does not start: the operator should repair the file that the text names.
     """
 
 
 class StoreError(BrokerError):
-    """Root of what the store raises. Never raised itself."""
+    """Root of the errors of the store. Never raised itself."""
 
 
 class StoreFull(StoreError):
-    """No room for another file, or for the next stride of one: of space, of descriptors, or the disk refuses.
+    """No room for another file, or for the next part of one: no space, no descriptors, or the disk refuses.
 
-    Nothing of the refused batch was stored and reads go on. Answer with a code that makes the client go elsewhere,
-    and try again later: the store recovers by itself when space comes back.
+    Nothing of the refused batch was stored, and reads continue. Answer with a code that makes the client choose another
+    broker, and try again later: the store recovers by itself when space is available.
     """
 
 
@@ -38,7 +39,7 @@ class StoreFull(StoreError):
 class DiskTooSlow(StoreFull):
     """The next file of the log was not ready when the last one was full: the disk hangs.
 
-    As with a full disk, nothing of the refused batch was stored, reads go on, and it passes by itself.
+    As with a full disk, nothing of the refused batch was stored, reads continue, and the store recovers by itself.
     """
 
 
@@ -61,17 +62,17 @@ class LogReadOnly(StoreError):
 
 @final
 class StoreFailed(StoreError):
-    """The store failed for good: an fsync failed, or a log file was replaced by one of another store.
+    """The store failed permanently: an fsync failed, or a log file was replaced by one of another store.
 
-    Final: acknowledge nothing more and end the process with a non-zero code. A sync is never tried again.
+    Acknowledge nothing more and end the process with a non-zero code. A failed fsync is never retried.
     """
 
 
 @final
 class StoreCorrupt(StoreError):
-    """A record or a derived entry at ``offset`` is not what it must be.
+    """A record or a derived entry at ``offset`` is damaged.
 
-    Tell the operator, serve the neighbours. ``offset`` is physical: a position in the whole commit log.
+    Report it to the operator, and serve its neighbours. ``offset`` is physical: a position in the whole commit log.
     """
 
     def __init__(self, offset: int, reason: str) -> None:
@@ -82,9 +83,9 @@ class StoreCorrupt(StoreError):
 
 @final
 class QueueRebuilding(StoreError):
-    """A unit of a consume queue does not lead to its message, and is being rebuilt from the commit log.
+    """A unit of a consume queue does not point to its message, and is being rebuilt from the commit log.
 
-    Nothing was served and nothing was skipped: ask again with the same queue offset. It passes by itself.
+    Nothing was served and nothing was skipped: retry with the same queue offset. The rebuild ends by itself.
     """
 
     def __init__(self, topic: str, queue_id: int, offset: int) -> None:
@@ -93,22 +94,22 @@ class QueueRebuilding(StoreError):
 
 @final
 class IndexRebuilding(StoreError):
-    """The key index is being rebuilt from the commit log, and what was asked for may be in the part that is missing.
+    """The key index is being rebuilt from the commit log, and the result may be in the missing part.
 
-    Ask again later. It passes by itself.
+    Retry later. The rebuild ends by itself.
     """
 
 
 @final
 class StoreLocked(StoreError):
-    """Another process holds this store directory. Stop that one first; nothing here was touched."""
+    """Another process holds this store directory. Stop that process first; nothing here was changed."""
 
 
 @final
 class LogFileDamaged(StoreError):
-    """A file of the commit log is missing, or does not have its size.
+    """A file of the commit log is missing, or has the wrong size.
 
-    Do what the text says: bring the file back, let the broker copy everything, or accept what is missing.
+    Follow the text: restore the file, let the broker copy everything, or accept the loss.
     """
 
 
@@ -121,7 +122,7 @@ class StoreMismatch(StoreError):
 class MessageTooLarge(StoreError):
     """A record, or a batch that must stay in one file, does not fit into a file at all.
 
-    The sender's fault: answer "message illegal". Nothing was stored.
+    The sender must change it: answer "message illegal". Nothing was stored.
     """
 
 
@@ -129,15 +130,15 @@ class MessageTooLarge(StoreError):
 class StoreUnusable(StoreError):
     """The disk refused something that opening the store needs: a permission, a read, a flush.
 
-    Mend what the text names and start again. What was flushed is still there.
+    Repair what the text names and start again. Flushed data is still there.
     """
 
 
 @final
 class ConfigCorrupt(StoreError):
-    """A JSON settings file and its copy are both unreadable.
+    """A JSON table file and its copy are both unreadable.
 
-    Do not start with empty offsets: put a good copy back, or remove both files on purpose.
+    Do not start with empty offsets: restore a good copy, or remove both files on purpose.
     """
 
 
@@ -153,15 +154,15 @@ _REMEDIES: Final = {
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Whether there was no room, or the quota is used up: some may come back."""
+    """Return whether there was no room, or the quota was exhausted: space may become available again."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_out_of_descriptors(error: OSError) -> bool:
-    """Whether there was no free descriptor: nothing was tried, so nothing has failed."""
+    """Return whether there was no free descriptor: nothing was tried, so nothing has failed."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def describe_disk_error(error: OSError) -> str:
-    """The text of an error of the disk, and what to do about it."""
-    return f"{error}; {_REMEDIES.get(error.errno or 0, 'mend that and start again')}"
+    """Return the text of a disk error, with its remedy."""
+    return f"{error}; {_REMEDIES.get(error.errno or 0, 'repair that and start again')}"

@@ -1,7 +1,7 @@
-"""The layers of a broker, each built by one function from those below it: store, core, replication, server.
+"""The layers of a broker, each built by one function from the layers below it: store, core, replication, server.
 
-An object gets its collaborators in its constructor. What belongs to a higher layer does not exist yet when a lower one
-is built: it is reached through the ``Host``, which has all layers before anything runs.
+An object gets its collaborators in its constructor. Objects of a higher layer do not exist yet when a lower one is
+built: they are reached through the ``Host``, which has all layers before anything runs.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from gantry_broker.ha.data_completeness import DataCompleteness
 from gantry_broker.ha.role_files import PromiseFile, RoleFile
 from gantry_broker.listeners import BrokerListeners
 from gantry_broker.ports import Clock, Disk
-from gantry_broker.registration import OutsideAddresses, Registration
+from gantry_broker.registration import ExternalAddresses, Registration
 from gantry_broker.server.admin import topic_handlers
 from gantry_broker.server.admin.account_handlers import AccountHandlers
 from gantry_broker.server.admin.broker_handlers import BrokerHandlers
@@ -23,7 +23,7 @@ from gantry_broker.server.admin.periodic_tasks import PeriodicTasks
 from gantry_broker.server.admin.retention import Retention
 from gantry_broker.server.admin.scrubber import Scrubber
 from gantry_broker.server.admin.unsupported import unsupported_table
-from gantry_broker.server.core.access import broker_guard, may_be_shown, own_account
+from gantry_broker.server.core.access import broker_guard, may_see_unpublished, own_account
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.clients import ClientRegistry
 from gantry_broker.server.core.gate import Gate
@@ -65,7 +65,7 @@ from gantry_broker.server.transactions.service import Transactions
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.config_file import ConfigFile
 from gantry_broker.store.consume_queue import ConsumeQueue
-from gantry_broker.store.existing import settings_of_store
+from gantry_broker.store.existing_sizes import with_existing_file_sizes
 from gantry_broker.store.message_store import MessageStore
 from gantry_status.orders import HaRole
 from gantry_wire.limits import WireLimits
@@ -73,7 +73,7 @@ from gantry_wire.message import encode_host
 
 
 class Host(RolesHost, Protocol):
-    """The broker: where the layers report events, and where they find the layers above them."""
+    """The broker: receives the layers' events, and gives them access to the layers above."""
 
     replication: Replication
     roles: Roles
@@ -81,36 +81,36 @@ class Host(RolesHost, Protocol):
     registered_as: int | None
 
     def store_failed(self, error: Exception) -> None:
-        """The store cannot go on. May be called from its threads."""
+        """End the process, because the store has failed permanently. May be called from the store's threads."""
 
     def is_commit_awaited(self) -> bool:
-        """Whether consumers, or a master, wait for what is committed."""
+        """Return whether consumers, or a master, wait for the commit of the log."""
 
     def appended(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Queues have become longer for consumers."""
+        """Wake pulls of queues that have new messages for consumers."""
 
     def damage_resolved(self) -> None:
-        """A damaged range was healed, or its waiting time is over."""
+        """Resume requests that waited for a damaged range, which was repaired or has timed out."""
 
     def settings_changed(self, settings: BrokerSettings) -> None:
-        """Settings were changed at run time."""
+        """Apply settings that were changed at run time."""
 
     def topic_changed(self, topic: str) -> None:
-        """A topic was made, changed or deleted."""
+        """Save and publish topics after one was created, changed or deleted."""
 
     def group_changed(self, group: str) -> None:
-        """A group was made, changed or deleted."""
+        """Save groups after one was created, changed or deleted."""
 
     def may_notify(self, group: str) -> bool:
-        """Whether members of a group are notified of changes."""
+        """Return whether members of a group are notified of changes."""
 
     def mark_ordered(self, topics: Collection[str]) -> None:
-        """A name server knows these topics as ordered."""
+        """Mark the topics as ordered that a name server lists as order topics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLayer:
-    """The store, what its settings come from, and who may use it."""
+    """The store, the origin of its settings, and its access control."""
 
     live: LiveSettings
     settings_file: SettingsFile
@@ -122,12 +122,14 @@ class StoreLayer:
 
 
 def build_store(
-    host: Host, settings: BrokerSettings, *, disk: Disk, clock: Clock, insisted: Collection[str]
+    host: Host, settings: BrokerSettings, *, disk: Disk, clock: Clock, command_line_keys: Collection[str]
 ) -> StoreLayer:
-    """The settings that hold now, and a store that is not open yet."""
-    store_settings = settings_of_store(settings.store_path, settings.store, settings.given, disk)
+    """Build the current settings, and a store that is not open yet."""
+    store_settings = with_existing_file_sizes(settings.store_path, settings.store, settings.given, disk)
     file = ConfigFile(disk, settings.store_path, LIVE_FILE)
-    live = LiveSettings(replace(settings, store=store_settings), file, clock.wall_ms, insisted=insisted)
+    live = LiveSettings(
+        replace(settings, store=store_settings), file, clock.wall_ms, command_line_keys=command_line_keys
+    )
     settings_file = SettingsFile(settings.live_settings_path, live)
     live.load()
     settings_file.load()
@@ -150,7 +152,7 @@ def build_store(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreLayer:
-    """What all request handlers share, and the services that work by themselves."""
+    """The objects that all request handlers share, and the background services."""
 
     core: BrokerCore
     delay: DelayService
@@ -162,32 +164,32 @@ class CoreLayer:
 
 
 def build_core(
-    host: Host, stored: StoreLayer, *, disk: Disk, clock: Clock, loop: asyncio.AbstractEventLoop
+    host: Host, store_layer: StoreLayer, *, disk: Disk, clock: Clock, loop: asyncio.AbstractEventLoop
 ) -> CoreLayer:
-    """Tables and services on the store."""
-    settings, store, guard = stored.live.now, stored.store, stored.guard
+    """Build tables and services on the store."""
+    settings, store, guard = store_layer.live.now, store_layer.store, store_layer.guard
     topics = TopicTable(clock, host.topic_changed, auto_create=settings.auto_create_topics)
     core = BrokerCore(
-        live=stored.live,
+        live=store_layer.live,
         clock=clock,
         disk=disk,
         store=store,
-        store_host=stored.store_host,
+        store_host=store_layer.store_host,
         topics=topics,
         groups=GroupTable(clock, host.group_changed, auto_create=settings.auto_create_groups),
         offsets=ConsumerOffsets(clock),
         clients=ClientRegistry(clock, may_notify=host.may_notify),
         locks=QueueLocks(clock),
         routes=SendRoutes(
-            store, store_host=stored.store_host, cluster=settings.cluster_name, region=settings.region, clock=clock
+            store, store_host=store_layer.store_host, cluster=settings.cluster_name, region=settings.region, clock=clock
         ),
         stats=BrokerStats(),
         statistics=Statistics(clock, settings.cluster_name, lambda: store.queues.tallies, topics.is_system),
         persistence=Persistence(lambda name: table_sync.changed(name)),
         gate=Gate(),
-        published=lambda: host.registration.published(),
+        published=lambda: host.registration.wait_until_published(),
         is_slave=lambda: host.roles.role is HaRole.SLAVE,
-        is_sure_master=lambda: host.replication.master.is_sure,
+        is_sure_master=lambda: host.replication.master.can_acknowledge,
     )
     delay = DelayService(core)
     table_sync = TableSync(core, delay, lambda: host.replication.master.tables_changed())
@@ -196,17 +198,19 @@ def build_core(
     return CoreLayer(
         core=core,
         delay=delay,
-        transactions=Transactions(core) if guard is None else Transactions(core, may_be_shown(guard)),
+        transactions=Transactions(core) if guard is None else Transactions(core, may_see_unpublished(guard)),
         flow=flow,
         retention=retention,
-        scrubber=Scrubber(core, disk, retention.paused(), bytes_per_second=settings.store.scrub_bytes_per_second),
+        scrubber=Scrubber(
+            core, disk, retention.deletion_lock(), bytes_per_second=settings.store.scrub_bytes_per_second
+        ),
         table_sync=table_sync,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationLayer:
-    """Replication and roles, and what waits for slaves."""
+    """Replication, roles and orders, and the path of sends, which wait for slaves."""
 
     replication: Replication
     path: SendPath
@@ -217,19 +221,19 @@ class ReplicationLayer:
 
 
 def build_replication(
-    host: Host, stored: StoreLayer, shared: CoreLayer, *, disk: Disk, loop: asyncio.AbstractEventLoop
+    host: Host, store_layer: StoreLayer, core_layer: CoreLayer, *, disk: Disk, loop: asyncio.AbstractEventLoop
 ) -> ReplicationLayer:
-    """Replication and roles of the store."""
-    settings, store, core = stored.live.now, stored.store, shared.core
+    """Build replication and roles on the store."""
+    settings, store, core = store_layer.live.now, store_layer.store, core_layer.core
     promises = PromiseFile(disk, settings.store_path)
     replication = Replication(
-        settings, store, shared.table_sync, promises, standstill=host.standstill,
-        advanced=lambda: host.visibility.release_answers(), meanwhile=lambda: host.visibility.appended(),
-        clock_ms=core.clock.boot_ms, account=stored.account, certificates=stored.tls.replication,
-        quiet=shared.retention.paused,
+        settings, store, core_layer.table_sync, promises, run_exclusively=host.run_exclusively,
+        on_advanced=lambda: host.visibility.release_answers(), on_log_appended=lambda: host.visibility.appended(),
+        clock_ms=core.clock.boot_ms, account=store_layer.account, certificates=store_layer.tls.replication,
+        pause_retention=core_layer.retention.deletion_lock,
     )  # fmt: skip
-    path = build_send_path(stored, shared, replication, loop)
-    tables = StoredTables(core, shared.delay)
+    path = build_send_path(store_layer, core_layer, replication, loop)
+    tables = StoredTables(core, core_layer.delay)
     roles = Roles(
         settings, store, replication, core.gate, host,
         path=path, tables=tables, promises=promises, records=RoleFile(disk, settings.store_path),
@@ -250,17 +254,17 @@ def build_replication(
 
 
 def build_send_path(
-    stored: StoreLayer, shared: CoreLayer, replication: Replication, loop: asyncio.AbstractEventLoop
+    store_layer: StoreLayer, core_layer: CoreLayer, replication: Replication, loop: asyncio.AbstractEventLoop
 ) -> SendPath:
-    """The way of sends into the store, with the gate that holds their answers."""
-    settings, store, guard, core = stored.live.now, stored.store, stored.guard, shared.core
+    """Build the path of sends into the store, with the gate that holds their answers."""
+    settings, store, guard, core = store_layer.live.now, store_layer.store, store_layer.guard, core_layer.core
     ack_gate = AckGate(
         store, replication.policy, core.stats, loop,
         flush_timeout_ms=settings.sync_flush_timeout_ms if settings.store.flush.is_sync else None,
         slave_timeout_ms=settings.ha.slave_timeout_ms, sends_max=settings.send_queue_capacity,
     )  # fmt: skip
     return SendPath(
-        store, core.routes, shared.flow, core.stats, limits=WireLimits(frame_bytes_max=settings.frame_bytes_max),
+        store, core.routes, core_layer.flow, core.stats, limits=WireLimits(frame_bytes_max=settings.frame_bytes_max),
         body_bytes_max=settings.message_bytes_max, loop=loop, gate=core.gate, ack_gate=ack_gate,
         signed_sends=None if guard is None else lambda path: SignedSends(guard, path, core.routes).take,
     )  # fmt: skip
@@ -268,7 +272,7 @@ def build_send_path(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLayer:
-    """What answers requests, and what keeps name servers informed of this broker."""
+    """The request handlers and ports, and the registration at name servers."""
 
     sends: SendHandlers
     pulls: PullHandlers
@@ -276,61 +280,71 @@ class ServerLayer:
     listeners: BrokerListeners
     handlers: HandlerTable
     registration: Registration
-    outside: OutsideAddresses
+    external_addresses: ExternalAddresses
     periodic_tasks: PeriodicTasks
 
 
 def build_server(
-    host: Host, stored: StoreLayer, shared: CoreLayer, followed: ReplicationLayer, *, loop: asyncio.AbstractEventLoop
+    host: Host,
+    store_layer: StoreLayer,
+    core_layer: CoreLayer,
+    replication_layer: ReplicationLayer,
+    *,
+    loop: asyncio.AbstractEventLoop,
 ) -> ServerLayer:
-    """Sends, pulls and registration."""
-    settings, store, tls = stored.live.now, stored.store, stored.tls
-    core, replication, roles, path = shared.core, followed.replication, followed.roles, followed.path
+    """Build sends, pulls, ports and registration."""
+    settings, store, tls = store_layer.live.now, store_layer.store, store_layer.tls
+    core, replication, roles, path = (
+        core_layer.core,
+        replication_layer.replication,
+        replication_layer.roles,
+        replication_layer.path,
+    )
     sends = SendHandlers(core, path)
-    pulls = PullHandlers(core, loop, suggest_broker=broker_suggester(stored.live, store, replication, roles))
-    visibility = Visibility(loop, store, path.ack_gate, pulls.hold, replication.moved)
-    listeners = BrokerListeners(core, path, sends, pulls.hold, visibility, tls=tls, guard=stored.guard)
+    pulls = PullHandlers(core, loop, suggest_broker=broker_suggester(store_layer.live, store, replication, roles))
+    visibility = Visibility(loop, store, path.ack_gate, pulls.hold, replication.note_store_progress)
+    listeners = BrokerListeners(core, path, sends, pulls.hold, visibility, tls=tls, guard=store_layer.guard)
     registration = Registration(
         None, list(settings.name_servers),
         lambda: published_topics(core.topics.document(), roles.epoch, is_withdrawn=roles.is_withdrawn),
-        period_ms=settings.register_period_ms, on_master=roles.master_found, on_ordered=host.mark_ordered,
-        account=stored.account, tls=tls.towards_name_servers,
+        period_ms=settings.register_period_ms, on_master=roles.follow_found_master, on_order_topics=host.mark_ordered,
+        account=store_layer.account, tls=tls.name_server_context,
     )  # fmt: skip
     return ServerLayer(
         sends=sends,
         pulls=pulls,
         visibility=visibility,
         listeners=listeners,
-        handlers=collect_handlers(stored, shared, followed, sends, pulls, listeners),
+        handlers=collect_handlers(store_layer, core_layer, replication_layer, sends, pulls, listeners),
         registration=registration,
-        outside=OutsideAddresses(settings.outside_path, lambda: host.register(host.registered_as)),
+        external_addresses=ExternalAddresses(settings.external_address_path, lambda: host.register(host.registered_as)),
         periodic_tasks=PeriodicTasks(core),
     )
 
 
 def collect_handlers(
-    stored: StoreLayer,
-    shared: CoreLayer,
-    followed: ReplicationLayer,
+    store_layer: StoreLayer,
+    core_layer: CoreLayer,
+    replication_layer: ReplicationLayer,
     sends: SendHandlers,
     pulls: PullHandlers,
     listeners: BrokerListeners,
 ) -> HandlerTable:
-    """The handlers of all requests but sends. Raises ValueError for a request with two."""
-    core, ack_gate, tls = shared.core, followed.path.ack_gate, stored.tls
+    """Return the handlers of all requests except sends. Raises ValueError for a request with two handlers."""
+    core, ack_gate, tls = core_layer.core, replication_layer.path.ack_gate, store_layer.tls
     calls = ConsumerCalls(core)
     modules = (group_handlers, offset_handlers, queries, topic_handlers)
     objects = (
-        pulls, shared.retention,
+        pulls, core_layer.retention,
         ResetHandlers(core, calls, pulls.hold.mark),
-        TransactionHandlers(core, ack_gate, shared.transactions),
+        TransactionHandlers(core, ack_gate, core_layer.transactions),
         ReplyHandlers(core, sends, ack_gate),
         BrokerHandlers(
-            core, shared.delay, pulls.hold, listeners.count_connections, ports=listeners.opened,
+            core, core_layer.delay, pulls.hold, listeners.count_connections, ports=listeners.opened,
             certificate_ends_at=lambda: tls.expires_at,
         ),
-        ReplicationHandlers(core, followed.roles, followed.replication),
-        AccountHandlers(stored.guard),
+        ReplicationHandlers(core, replication_layer.roles, replication_layer.replication),
+        AccountHandlers(store_layer.guard),
     )  # fmt: skip
     return join_tables(
         unsupported_table(core.stats.refusals),

@@ -10,7 +10,7 @@ from gantry_broker.server.pull.pull_hold import PullHold
 from gantry_broker.server.pull.visibility import Visibility
 from gantry_broker.server.send.handlers import SendHandlers
 from gantry_broker.server.send.send_path import SendPath
-from gantry_broker.server.service import FAST_PORT_REFUSES, BrokerService
+from gantry_broker.server.service import FAST_PORT_REFUSED_CODES, BrokerService
 from gantry_remoting import Connection, Listener
 from gantry_remoting.deferred_answers import DeferredAnswers
 from gantry_wire.limits import WireLimits
@@ -18,9 +18,9 @@ from gantry_wire.limits import WireLimits
 
 @final
 class BrokerListeners:
-    """The main port, and the fast one if there is one. Owned by the event loop.
+    """The main port, and the fast port if there is one. Owned by the event loop.
 
-    Both serve the same table of handlers; the fast port refuses what would hold a request.
+    Both serve the same table of handlers; the fast port refuses requests that may wait.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class BrokerListeners:
         guard: Guard | None,
     ) -> None:
         self.opened: Final[list[Listener]] = []
-        """Those that listen, the main port first."""
+        """The open listeners, the main port first."""
 
         self.services: Final[list[BrokerService]] = []
         self._core: Final = core
@@ -50,11 +50,11 @@ class BrokerListeners:
         return f"<BrokerListeners ports={len(self.opened)} connections={self.count_connections()}>"
 
     async def open(self, table: HandlerTable) -> None:
-        """Listen. Raises OSError for a port that is taken; then ``close`` those that are open."""
+        """Listen. Raises OSError for a port that is taken; the caller then closes the open ones."""
         settings = self._core.settings
         ports = [(settings.listen_port, frozenset[int]())]
         if settings.fast_listen_port is not None:
-            ports.append((settings.fast_listen_port, frozenset(int(code) for code in FAST_PORT_REFUSES)))
+            ports.append((settings.fast_listen_port, frozenset(int(code) for code in FAST_PORT_REFUSED_CODES)))
         for port, refuses in ports:
             port_settings = settings.listener(port)
             service = BrokerService(
@@ -64,7 +64,7 @@ class BrokerListeners:
                 WireLimits(frame_bytes_max=settings.frame_bytes_max),
                 self._core.gate,
                 self._core.stats.refusals,
-                refuses=refuses,
+                refused_codes=refuses,
                 disconnected=self._disconnected,
                 settle=self._visibility.show,
                 guard=self._guard,
@@ -81,7 +81,7 @@ class BrokerListeners:
 
     @property
     def codes(self) -> frozenset[int]:
-        """Of requests that are answered with something else than 3; none before the ports are open."""
+        """Codes of requests with a handler; none before the ports are open."""
         return frozenset[int]().union(*(service.codes for service in self.services))
 
     def count_connections(self) -> int:
@@ -93,13 +93,13 @@ class BrokerListeners:
             listener.limit(first_frame_bytes_max=first_frame_bytes_max)
 
     def close_connections(self, reason: str) -> None:
-        """Close every client's connection, and listen on."""
+        """Close every client's connection, and continue to listen."""
         for listener in self.opened:
             for connection in tuple(listener.connections):
                 connection.close(reason)
 
     async def drain(self) -> None:
-        """Wait for slow answers under way."""
+        """Wait for slow answers in progress."""
         for service in self.services:
             await service.drain()
 

@@ -1,10 +1,10 @@
-"""Keeping this broker known to its name servers.
+"""Keeps this broker registered at its name servers.
 
-One task per name server holds one connection open: a name server forgets a broker the moment that connection closes.
-The whole topic table goes out at the start, every half minute, and right after a change. A name server that is down
-costs a log line when it goes and when it comes back, nothing else. When the broker stops being the master it says
-goodbye under its old number before it comes under the new one, on the same connection, so that the two cannot overtake
-each other. A slave that becomes the master replaces its old number in one step and stays in the routes.
+One task per name server keeps one connection open: a name server forgets a broker as soon as that connection closes.
+The whole topic table is sent at the start, every half minute, and right after a change. An unreachable name server
+costs a log line when it becomes unreachable and when it returns, nothing else. When the broker stops being the master
+it unregisters its old broker id before it registers the new one, on the same connection, so that the two cannot
+overtake each other. A slave that becomes the master replaces its old broker id in one step and stays in the routes.
 """
 
 import asyncio
@@ -34,16 +34,20 @@ from gantry_wire.commands.nameserver import (
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_MS: Final = 3_000
+"""Timeout of a connection attempt and of each request, in milliseconds."""
+
 RETRY_S: Final = 1.0
+"""Pause after a failure, in seconds."""
+
 SETTLE_S: Final = 0.02
-"""Changes that come within this time go out together."""
+"""Changes within this many seconds are sent together."""
 MASTER_KEY: Final = "master"
-_LINE: Final = re.compile(r"(?P<who>master|[1-9][0-9]{0,8})=(?P<address>[A-Za-z0-9.\-\[\]:]{1,260}:[0-9]{1,5})")
+_LINE: Final = re.compile(r"(?P<member>master|[1-9][0-9]{0,8})=(?P<address>[A-Za-z0-9.\-\[\]:]{1,260}:[0-9]{1,5})")
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """How a name server knows this broker."""
+    """The identity under which a broker is registered."""
 
     cluster: str
     name: str
@@ -51,16 +55,17 @@ class BrokerIdentity:
     ha_address: str
     broker_id: int = 0
     external_address: str = ""
-    """Where clients outside of the network reach it; empty: nowhere."""
+    """Address by which clients outside of the network reach it; empty if there is none."""
 
 
 def _replaces(new: BrokerIdentity | None, old: BrokerIdentity) -> bool:
-    """Whether name servers drop ``old`` by themselves when ``new`` is registered: no goodbye is needed.
+    """Return whether name servers drop ``old`` when ``new`` is registered, so that unregistering is not needed.
 
-    One that differs in the address for outside only is the same broker. A slave that becomes the master keeps its
-    address, which has one number at a time, in RocketMQ's name servers, too. If it is the only member that is left, a
-    goodbye would take all topics of the shard out of the routes until it is registered again. A master that becomes a
-    slave does say goodbye: clients must not find it as the master any more, whatever happens next.
+    An identity that differs only in the external address is the same broker. A slave that becomes the master keeps its
+    address, which has one broker id at a time, in RocketMQ's name servers, too. If it is the only member left,
+    unregistering would remove all topics of the shard from the routes until it is registered again. A master that
+    becomes a slave does unregister: clients must not find it as the master any more, even if the next registration
+    fails.
     """
     if new is None:
         return False
@@ -71,7 +76,7 @@ def _replaces(new: BrokerIdentity | None, old: BrokerIdentity) -> bool:
 
 @final
 class Registration:
-    """Registers at every name server. Owned by the event loop."""
+    """Registers the broker at every name server. Owned by the event loop."""
 
     def __init__(
         self,
@@ -81,23 +86,22 @@ class Registration:
         *,
         period_ms: int,
         on_master: Callable[[str], None] = lambda address: None,
-        on_ordered: Callable[[Collection[str]], None] = lambda topics: None,
+        on_order_topics: Callable[[Collection[str]], None] = lambda topics: None,
         account: OwnAccount | None = None,
         tls: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
-        """Without an identity nothing is registered yet. ``on_master`` hears where a slave finds its master.
+        """Without an identity nothing is registered yet.
 
-        ``on_ordered`` hears, of a master, which topics a name server's ORDER_TOPIC_CONFIG has.
-
-        ``account`` signs strictly: our name servers check that, and Java's check nothing. ``tls`` is asked for every
-        connection; None is plain text.
+        ``on_master`` receives, on a slave, the master's replication address; ``on_order_topics`` receives, on a master,
+        the topics in a name server's ORDER_TOPIC_CONFIG. ``account`` signs strictly: our name servers verify that, and
+        Java's verify nothing. ``tls`` returns the context of each connection; None is plain text.
         """
         self._identity = identity
         self._on_master = on_master
-        self._on_ordered = on_ordered
+        self._on_order_topics = on_order_topics
         self._account = account
-        self._farewells: dict[str, list[BrokerIdentity]] = {address: [] for address in name_servers}
-        """Under which names each of them still has us."""
+        self._pending_unregistrations: dict[str, list[BrokerIdentity]] = {address: [] for address in name_servers}
+        """Identities that each name server still has registered and should drop."""
         self._tls = tls
         self._name_servers = name_servers
         self._topics = topics
@@ -113,31 +117,31 @@ class Registration:
         self._published: dict[str, int] = {}
         self._progress = asyncio.Event()
         self.registered: set[str] = set()
-        """Name servers that have us now."""
+        """Name servers at which the broker is registered now."""
 
     def start(self) -> None:
-        self._tasks = [asyncio.ensure_future(self._keep(address)) for address in self._name_servers]
+        self._tasks = [asyncio.ensure_future(self._keep_registered(address)) for address in self._name_servers]
 
-    def become(self, identity: BrokerIdentity | None) -> None:
-        """Be known as somebody else from now on, or as nobody."""
+    def set_identity(self, identity: BrokerIdentity | None) -> None:
+        """Register under another identity from now on, or not at all."""
         old, self._identity = self._identity, identity
         if old == identity:
             return
         if old is not None and not _replaces(identity, old):
             for address in self.registered:
-                self._farewells[address].append(old)
-        self.changed()
+                self._pending_unregistrations[address].append(old)
+        self.schedule_update()
 
-    def changed(self) -> None:
-        """The topic table changed; tell everybody soon."""
+    def schedule_update(self) -> None:
+        """Send the topic table to all name servers soon, because it has changed."""
         self._edition += 1
         for event in self._changes.values():
             event.set()
 
-    async def published(self, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
-        """Wait until every name server that has us has the topics as they are now, so that routes show them.
+    async def wait_until_published(self, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
+        """Wait until every connected name server has the current topics, so that routes show them.
 
-        One that does not answer in time gets them later; it must not hold up an administrator.
+        A name server that does not answer in time gets them later; it must not delay an administrator.
         """
         edition = self._edition
         try:
@@ -146,59 +150,66 @@ class Registration:
                     self._progress.clear()
                     await self._progress.wait()
         except TimeoutError:
-            log.warning("a name server has not taken the topics in time", extra={"timeout_ms": timeout_ms})
+            log.warning(
+                "name server has not confirmed the topics in time; clients see them later",
+                extra={"timeout_ms": timeout_ms},
+            )
 
     async def close(self) -> None:
-        """Say goodbye, so that clients stop coming at once."""
+        """Unregister from all name servers, so that clients stop connecting at once."""
         self._is_closing = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for address, channel in list(self._channels.items()):
             if self._identity is not None:
-                self._farewells[address].append(self._identity)
+                self._pending_unregistrations[address].append(self._identity)
             try:
-                await self._say_goodbye(address, channel)
+                await self._unregister(address, channel)
             except RemotingError as error:
                 log.info("could not unregister from name server", extra={"address": address, "reason": str(error)})
             await channel.close()
 
-    async def _say_goodbye(self, address: str, channel: Channel) -> None:
-        farewells = self._farewells[address]
-        while farewells:
-            identity = farewells.pop(0)
+    async def _unregister(self, address: str, channel: Channel) -> None:
+        pending = self._pending_unregistrations[address]
+        while pending:
+            identity = pending.pop(0)
             fields = UnregisterBroker(
                 broker_name=identity.name,
                 broker_addr=identity.address,
                 cluster_name=identity.cluster,
                 broker_id=identity.broker_id,
             )
-            await self._ask(address, channel, Command(code=RequestCode.UNREGISTER_BROKER, ext=fields.write()))
+            await self._request(address, channel, Command(code=RequestCode.UNREGISTER_BROKER, ext=fields.write()))
 
-    async def _ask(self, address: str, channel: Channel, command: Command) -> Command:
-        """Signed as who we are now; where nobody knows that account yet, as who we were before.
+    async def _request(self, address: str, channel: Channel, command: Command) -> Command:
+        """Send a request, signed with the current account, or with the former one if that is refused.
 
-        On the connection that there is: name servers would forget us for a moment with another one.
+        A new account may not be known at the name server yet. The existing connection is kept: with another connection,
+        name servers would drop the broker for a moment.
         """
         sign = self._signers.get(address)
         if self._account is None or sign is None:
             return await channel.request(command, REQUEST_TIMEOUT_MS)
-        sign.become(self._account.credentials)
+        sign.switch_account(self._account.credentials)
         reply = await channel.request(replace(command), REQUEST_TIMEOUT_MS)
         former = self._account.former
         if reply.code == ResponseCode.NO_PERMISSION and former is not None:
-            sign.become(former)
+            sign.switch_account(former)
             reply = await channel.request(replace(command), REQUEST_TIMEOUT_MS)
         return reply
 
-    async def _keep(self, address: str) -> None:
+    async def _keep_registered(self, address: str) -> None:
+        """Keep the broker registered at one name server, and reconnect after failures."""
         is_reachable = True
         while True:
             try:
                 await self._stay_registered(address)
             except RemotingError as error:
                 if is_reachable or address in self.registered:
-                    log.warning("name server is not reachable", extra={"address": address, "reason": str(error)})
+                    log.warning(
+                        "name server is not reachable; retrying", extra={"address": address, "reason": str(error)}
+                    )
                 is_reachable = False
             else:
                 is_reachable = True
@@ -207,7 +218,7 @@ class Registration:
             await asyncio.sleep(RETRY_S)
 
     async def _stay_registered(self, address: str) -> None:
-        """Connect and register again and again; returns when the name server refuses us."""
+        """Connect and register again and again; return when the name server refuses the broker."""
         sign = None
         if self._account is not None:
             sign = self._signers[address] = StrictSigner(self._account.credentials)
@@ -219,14 +230,15 @@ class Registration:
             sign=sign,
         )
         self._channels[address] = channel
-        self._farewells[address].clear()  # it has forgotten us with the last connection
+        # The name server dropped all identities with the last connection.
+        self._pending_unregistrations[address].clear()
         try:
             while True:
                 self._changes[address].clear()
                 edition = self._edition
                 if self._account is not None:
                     await self._account.refresh()
-                await self._say_goodbye(address, channel)
+                await self._unregister(address, channel)
                 identity = self._identity
                 if identity is None:
                     self.registered.discard(address)
@@ -235,7 +247,7 @@ class Registration:
                     if not channel.is_open:
                         return
                     continue
-                reply = await self._ask(address, channel, self._registration(identity))
+                reply = await self._request(address, channel, self._registration(identity))
                 if reply.code != ResponseCode.SUCCESS:
                     if self._refusals.get(address, "") != reply.remark:
                         facts = {"address": address, "reason": reply.remark}
@@ -250,7 +262,7 @@ class Registration:
                 if identity.broker_id:
                     self._on_master(RegisterBrokerResult.read(reply.ext).ha_server_addr or "")
                 else:
-                    self._hear_ordered(address, reply)
+                    self._read_order_topics(address, reply)
                 self._progress.set()
                 await self._change_or_period(address)
         finally:
@@ -258,17 +270,19 @@ class Registration:
                 del self._channels[address]
                 await channel.close()
 
-    def _hear_ordered(self, address: str, reply: Command) -> None:
-        """The body of an answer, if the name server sends one."""
+    def _read_order_topics(self, address: str, reply: Command) -> None:
+        """Read the order topics from an answer, if the name server sends them."""
         if not reply.body:
             return
         try:
             ordered = read_document(reply.body, KeyValueTable).table
         except FieldError as error:
-            log.warning("a name server's order topics are unreadable", extra={"address": address, "reason": str(error)})
+            log.warning(
+                "cannot read order topics of name server; ignored", extra={"address": address, "reason": str(error)}
+            )
             return
         if ordered:
-            self._on_ordered(ordered.keys())
+            self._on_order_topics(ordered.keys())
 
     def _wake(self, address: str) -> None:
         self._changes[address].set()
@@ -297,52 +311,52 @@ class Registration:
 
 
 @final
-class OutsideAddresses:
-    """Where clients outside of the network reach this broker, as a file tells that may change while the broker runs.
+class ExternalAddresses:
+    """The addresses by which clients outside of the network reach this broker, from a file.
 
-        master=203.0.113.7:10911        whichever member is the master
-        2=203.0.113.8:10911             the broker with that number, while it is a slave
+        master=203.0.113.7:10911        the current master, whichever member that is
+        2=203.0.113.8:10911             the broker with that id, while it is a slave
 
-    Such addresses are given by others (a load balancer, a port of the machine), often after the broker has started.
-    What cannot be read changes nothing, and without an address clients outside do not learn of this broker. Owned by
-    the event loop.
+    Such addresses are assigned by others (a load balancer, a port of the machine), often after the broker has started,
+    so the file is read again every few seconds. An unreadable file changes nothing, and without an address clients
+    outside do not learn of this broker. Owned by the event loop.
     """
 
     def __init__(self, path: str, changed: Callable[[], None] = lambda: None) -> None:
-        """Without a path there are none. ``changed`` is called after each change."""
+        """An empty path means that there are no addresses. ``changed`` is called after each change."""
         self._path: Final = path
         self._changed: Final = changed
         self._known: dict[str, str] = {}
-        self._watch: Final = FileWatch("outside addresses", self.look)
+        self._watch: Final = FileWatch("external addresses", self.reload)
 
     def of(self, broker_id: int) -> str:
-        """The address of this broker as what it is registered; empty if there is none."""
+        """Return the address under this broker id; empty if there is none."""
         return self._known.get(str(broker_id) if broker_id else MASTER_KEY, "")
 
     async def start(self) -> None:
-        """Read it, and look again every few seconds until closed."""
+        """Read the file, and check it every few seconds until closed."""
         if self._path:
-            await self.look()
+            await self.reload()
             self._watch.start()
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop checking the file for changes."""
         await self._watch.close()
 
-    async def look(self) -> None:
-        """Take what the file says now."""
+    async def reload(self) -> None:
+        """Read the addresses that the file has now."""
         try:
             text = (await asyncio.to_thread(read_small_file, self._path)).decode("utf-8", "replace")
         except OSError:
             return
-        known = parse_addresses(text)
+        known = parse_external_addresses(text)
         if known != self._known:
             self._known = known
-            log.info("outside addresses have changed", extra={"path": self._path, "addresses": len(known)})
+            log.info("external addresses changed", extra={"path": self._path, "addresses": len(known)})
             self._changed()
 
 
-def parse_addresses(text: str) -> dict[str, str]:
-    """Who is where; a line that is none is left out."""
+def parse_external_addresses(text: str) -> dict[str, str]:
+    """Return the addresses by "master" or broker id; invalid lines are ignored."""
     found = (_LINE.fullmatch(line.strip()) for line in text.splitlines())
-    return {match["who"]: match["address"] for match in found if match is not None}
+    return {match["member"]: match["address"] for match in found if match is not None}

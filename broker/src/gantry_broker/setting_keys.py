@@ -1,10 +1,10 @@
-"""The keys of a `broker.conf`: RocketMQ's names and a few of ours, how each is read, and how it is written.
+"""The keys of a `broker.conf`: RocketMQ's and a few of ours, with their types and formats.
 
     text -> pairs -> `BrokerSettings` -> pairs
 
-A key that we do not know, or that asks for something this broker does not do, refuses to start and is named with the
-remedy: running with weaker promises than the file asks for is the one thing a broker must not do. Keys that contradict
-each other are refused by `settings_together`.
+A key that is unknown, or that asks for something this broker does not support, stops the start with a remedy: a broker
+must never run with weaker guarantees than its file asks for. Keys that contradict each other are refused by
+`settings_consistency`.
 """
 
 import inspect
@@ -17,7 +17,7 @@ from gantry_access import AccessMode, AccessSettings
 from gantry_broker import setting_kinds as kinds
 from gantry_broker.ha.settings import AckLevel, BrokerRole, Degrade, ReplicationSettings, RoleAtStart
 from gantry_broker.settings import BrokerSettings, SettingsError
-from gantry_broker.settings_together import check_together
+from gantry_broker.settings_consistency import check_consistency
 from gantry_broker.store.settings import (
     FlushSettings,
     PoolSettings,
@@ -29,57 +29,57 @@ from gantry_remoting import bare_host
 from gantry_remoting.file_access import FileAccess
 from gantry_wire.properties_text import property_lines, split_property
 
-TOLERANT_KEY: Final = "ignoreUnknownSettings"
+IGNORE_UNKNOWN_KEY: Final = "ignoreUnknownSettings"
 
 _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "brokerClusterName": ("cluster_name", kinds.name),
     "brokerName": ("broker_name", kinds.name),
-    "brokerId": ("broker_id", kinds.whole(0)),
+    "brokerId": ("broker_id", kinds.whole_number(0)),
     "brokerIP1": ("broker_ip", kinds.ip_address),
     "brokerMasterIP": ("master_ip", kinds.ip_address),
-    "externalAddressPath": ("outside_path", str),
+    "externalAddressPath": ("external_address_path", str),
     "memoryScope": ("memory_scope", str),
     "bindAddress": ("listen_host", bare_host),
     "listenPort": ("listen_port", kinds.PORT),
-    "fastListenPort": ("fast_port", kinds.whole(-1, 65535)),
-    "haListenPort": ("ha_port", kinds.whole(-1, 65535)),
+    "fastListenPort": ("fast_port", kinds.whole_number(-1, 65535)),
+    "haListenPort": ("ha_port", kinds.whole_number(-1, 65535)),
     "brokerIP2": ("ha_ip", kinds.ip_address),
     "namesrvAddr": ("name_servers", kinds.addresses),
     "storePathRootDir": ("store_path", str),
     "fileAccess": ("file_access", kinds.one_of(FileAccess)),
     "statusPagePath": ("status_page_path", str),
     "liveSettingsPath": ("live_settings_path", str),
-    "ignoreUnknownSettings": ("is_tolerant", kinds.boolean),
-    "shutdownTimeout": ("shutdown_timeout_ms", kinds.whole(100)),
-    "registerNameServerPeriod": ("register_period_ms", kinds.whole(10_000, 60_000)),
+    "ignoreUnknownSettings": ("ignores_unknown_settings", kinds.boolean),
+    "shutdownTimeout": ("shutdown_timeout_ms", kinds.whole_number(100)),
+    "registerNameServerPeriod": ("register_period_ms", kinds.whole_number(10_000, 60_000)),
     "autoCreateTopicEnable": ("auto_create_topics", kinds.boolean),
     "autoCreateSubscriptionGroup": ("auto_create_groups", kinds.boolean),
-    "defaultTopicQueueNums": ("default_topic_queues", kinds.whole(1, 1024)),
-    "maxMessageSize": ("message_bytes_max", kinds.whole(1, 15 * 1024 * 1024)),
+    "defaultTopicQueueNums": ("default_topic_queues", kinds.whole_number(1, 1024)),
+    "maxMessageSize": ("message_bytes_max", kinds.whole_number(1, 15 * 1024 * 1024)),
     "maxBatchMessages": ("batch_messages_max", kinds.POSITIVE),
     "sendThreadPoolQueueCapacity": ("send_queue_capacity", kinds.POSITIVE),
     "waitTimeMillsInSendQueue": ("wait_in_send_queue_ms", kinds.POSITIVE),
     "osPageCacheBusyTimeOutMills": ("page_cache_busy_ms", kinds.POSITIVE),
     "pullThreadPoolQueueCapacity": ("held_pulls_max", kinds.POSITIVE),
     "maxHeldPullsPerConnection": ("held_pulls_per_connection_max", kinds.POSITIVE),
-    "maxPullBatchSize": ("pull_messages_max", kinds.whole(1, 10_000)),
-    "maxTransferBytesOnMessageInMemory": ("pull_bytes_max", kinds.whole(1, 15 * 1024 * 1024)),
-    "maxTransferBytesOnRequest": ("pull_bytes_limit", kinds.whole(1, 15 * 1024 * 1024)),
+    "maxPullBatchSize": ("pull_messages_max", kinds.whole_number(1, 10_000)),
+    "maxTransferBytesOnMessageInMemory": ("pull_bytes_max", kinds.whole_number(1, 15 * 1024 * 1024)),
+    "maxTransferBytesOnRequest": ("pull_bytes_limit", kinds.whole_number(1, 15 * 1024 * 1024)),
     "enablePropertyFilter": ("is_property_filter_enabled", kinds.boolean),
     "useServerSideResetOffset": ("is_reset_kept", kinds.boolean),
     "storeReplyMessageEnable": ("is_reply_stored", kinds.boolean),
     "traceTopicEnable": ("is_trace_topic_made", kinds.boolean),
     "msgTraceTopicName": ("trace_topic", kinds.topic),
-    "flushConsumerOffsetInterval": ("offsets_interval_ms", kinds.whole(100)),
+    "flushConsumerOffsetInterval": ("offsets_interval_ms", kinds.whole_number(100)),
     "regionId": ("region", kinds.name),
     "serverMaxConnections": ("connections_max", kinds.POSITIVE),
     "serverMaxConnectionsPerAddress": ("connections_per_address_max", kinds.POSITIVE),
-    "serverChannelMaxIdleTimeMills": ("idle_timeout_ms", kinds.whole(1000)),
-    "frameMaxLength": ("frame_bytes_max", kinds.whole(1024, 16 * 1024 * 1024)),
+    "serverChannelMaxIdleTimeMills": ("idle_timeout_ms", kinds.whole_number(1000)),
+    "frameMaxLength": ("frame_bytes_max", kinds.whole_number(1024, 16 * 1024 * 1024)),
     "maxUnfinishedFrameBytes": ("unfinished_frame_bytes_max", kinds.POSITIVE),
     "maxUnauthenticatedFrameBytes": ("unauthenticated_frame_bytes_max", kinds.POSITIVE),
     "maxUnreadReplyBytes": ("unread_reply_bytes_max", kinds.POSITIVE),
-    "maxReadBytesPerTurn": ("turn_read_bytes_max", kinds.whole(64 * 1024)),
+    "maxReadBytesPerTurn": ("turn_read_bytes_max", kinds.whole_number(64 * 1024)),
     "maxDeferredAnswers": ("deferred_answers_max", kinds.POSITIVE),
     "maxDeferredAnswersPerConnection": ("deferred_answers_per_connection_max", kinds.POSITIVE),
     "tlsMode": ("tls_mode", kinds.tls_mode),
@@ -93,40 +93,40 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "tlsClientTrustCertPath": ("tls_client_authority", str),
     "tlsClientAuthServer": ("is_tls_server_verified", kinds.boolean),
     "tlsClientCheckHostName": ("is_tls_host_name_checked", kinds.boolean),
-    "mappedFileSizeCommitLog": ("store.mapped_file_size_commit_log", kinds.whole(4096)),
-    "mappedFileSizeConsumeQueue": ("store.mapped_file_size_consume_queue", kinds.whole(20)),
+    "mappedFileSizeCommitLog": ("store.mapped_file_size_commit_log", kinds.whole_number(4096)),
+    "mappedFileSizeConsumeQueue": ("store.mapped_file_size_consume_queue", kinds.whole_number(20)),
     "messageIndexEnable": ("store.is_index_enabled", kinds.boolean),
     "maxHashSlotNum": ("store.max_hash_slot_num", kinds.POSITIVE),
-    "maxIndexNum": ("store.max_index_num", kinds.whole(2)),
+    "maxIndexNum": ("store.max_index_num", kinds.whole_number(2)),
     "rejectTransactionMessage": ("rejects_transactions", kinds.boolean),
     "transactionTimeOut": ("transaction_timeout_ms", kinds.POSITIVE),
     "transactionCheckMax": ("transaction_check_max", kinds.POSITIVE),
     "transactionCheckInterval": ("transaction_check_interval_ms", kinds.POSITIVE),
     "messageDelayLevel": ("store.delay_levels_ms", parse_delay_levels),
-    "scrubBytesPerSecond": ("store.scrub_bytes_per_second", kinds.whole(0)),
-    "healWait": ("store.heal_wait_ms", kinds.whole(0)),
+    "scrubBytesPerSecond": ("store.scrub_bytes_per_second", kinds.whole_number(0)),
+    "healWait": ("store.heal_wait_ms", kinds.whole_number(0)),
     "flushDiskType": ("store.flush.is_sync", kinds.flush_type),
     "flushCommitLogTimed": ("store.flush.is_timed", kinds.boolean),
     "syncFlushTimeout": ("sync_flush_timeout_ms", kinds.POSITIVE),
     "transientStorePoolEnable": ("store.pool.is_enabled", kinds.boolean),
-    "transientStorePoolSize": ("store.pool.buffers_count", kinds.whole(1, 1024)),
+    "transientStorePoolSize": ("store.pool.buffers_count", kinds.whole_number(1, 1024)),
     "transientStorePoolPath": ("store.pool.path", str),
     "commitIntervalCommitLog": ("store.pool.commit_interval_ms", kinds.POSITIVE),
-    "commitCommitLogLeastPages": ("store.pool.commit_pages_min", kinds.whole(0)),
+    "commitCommitLogLeastPages": ("store.pool.commit_pages_min", kinds.whole_number(0)),
     "commitCommitLogThoroughInterval": ("store.pool.commit_thorough_interval_ms", kinds.POSITIVE),
-    "fileReservedTime": ("store.retention.reserved_hours", kinds.whole(1, 24 * 3660)),
+    "fileReservedTime": ("store.retention.reserved_hours", kinds.whole_number(1, 24 * 3660)),
     "deleteWhen": ("store.retention.delete_hours", kinds.hours),
-    "diskMaxUsedSpaceRatio": ("store.retention.used_percent_max", kinds.whole(10, 95)),
-    "diskSpaceCleanForciblyRatio": ("store.retention.forced_percent", kinds.whole(10, 99)),
-    "diskSpaceWarningLevelRatio": ("store.retention.full_percent", kinds.whole(10, 99)),
+    "diskMaxUsedSpaceRatio": ("store.retention.used_percent_max", kinds.whole_number(10, 95)),
+    "diskSpaceCleanForciblyRatio": ("store.retention.forced_percent", kinds.whole_number(10, 99)),
+    "diskSpaceWarningLevelRatio": ("store.retention.full_percent", kinds.whole_number(10, 99)),
     "deleteUnconsumed": ("store.retention.is_unconsumed_deleted", kinds.boolean),
-    "cleanResourceInterval": ("store.retention.interval_ms", kinds.whole(100)),
+    "cleanResourceInterval": ("store.retention.interval_ms", kinds.whole_number(100)),
     "flushIntervalCommitLog": ("store.flush.flush_interval_ms", kinds.POSITIVE),
-    "flushCommitLogLeastPages": ("store.flush.flush_pages_min", kinds.whole(0)),
+    "flushCommitLogLeastPages": ("store.flush.flush_pages_min", kinds.whole_number(0)),
     "flushCommitLogThoroughInterval": ("store.flush.flush_thorough_interval_ms", kinds.POSITIVE),
     "brokerRole": ("ha.role", kinds.one_of(BrokerRole)),
     "roleAtStart": ("ha.role_at_start", kinds.one_of(RoleAtStart)),
-    "inSyncReplicas": ("ha.in_sync_replicas", kinds.whole(1, 32)),
+    "inSyncReplicas": ("ha.in_sync_replicas", kinds.whole_number(1, 32)),
     "slaveTimeout": ("ha.slave_timeout_ms", kinds.POSITIVE),
     "haMaxGapNotInSync": ("ha.gap_bytes_max", kinds.POSITIVE),
     "haAckLevel": ("ha.ack_level", kinds.one_of(AckLevel)),
@@ -136,18 +136,18 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "haMasterIsClassic": ("ha.is_master_classic", kinds.boolean),
     "haMasterBrokerAddress": ("ha.classic_broker_address", kinds.address),
     "haElectable": ("ha.electable", kinds.slave_ids),
-    "haGrant": ("ha.grant_ms", kinds.whole(1_000, 60_000)),
+    "haGrant": ("ha.grant_ms", kinds.whole_number(1_000, 60_000)),
     "haSecretPath": ("ha.secret_path", str),
     "haTlsCertPath": ("ha.tls_certificate", str),
     "haTlsKeyPath": ("ha.tls_key", str),
     "haTlsTrustCertPath": ("ha.tls_authority", str),
     "slaveReadEnable": ("ha.is_slave_read_suggested", kinds.boolean),
-    "accessMessageInMemoryMaxRatio": ("ha.memory_percent_max", kinds.whole(1, 95)),
+    "accessMessageInMemoryMaxRatio": ("ha.memory_percent_max", kinds.whole_number(1, 95)),
     "controlSocketPath": ("ha.control_path", str),
     "aclEnable": ("access.is_enabled", kinds.boolean),
     "aclFile": ("access.file", str),
     "aclMode": ("access.mode", kinds.one_of(AccessMode)),
-    "aclTimeWindow": ("access.window_ms", kinds.whole(1_000, 3_600_000)),
+    "aclTimeWindow": ("access.window_ms", kinds.whole_number(1_000, 3_600_000)),
     "aclCredentialsPath": ("access.credentials", str),
 }
 
@@ -155,23 +155,26 @@ _WRITTEN: Final[dict[str, Callable[[Any], str]]] = {
     "flushDiskType": kinds.FLUSH_TYPES.__getitem__,
     "messageDelayLevel": lambda levels: " ".join(f"{ms // 1000}s" for ms in levels),
 }
-"""How the value of a key is written where it is not obvious from its type."""
+"""How values are formatted whose format does not follow from their type."""
 
 _FIXED: Final[dict[str, tuple[str, str]]] = {
     "timerWheelEnable": ("false", "arbitrary delays would not be kept; delay levels work"),
     "longPollingEnable": ("true", "pulls are always held"),
     "brokerFastFailureEnable": ("true", "flow control is always on"),
 }
-"""RocketMQ's switches that have one position here, and the promise at stake in the other."""
+"""RocketMQ's switches that have one position here, with the reason."""
 
-_LATER: Final[dict[str, str]] = {
+_WITHOUT_EFFECT: Final[dict[str, str]] = {
     "storePathCommitLog": "the log lies in storePathRootDir/commitlog",
 }
-"""Keys of RocketMQ that have no effect here. The error for them differs from that for unknown keys."""
+"""Keys of RocketMQ that have no effect here, with the reason. Their error differs from that of unknown keys."""
 
 
 def parse_properties_file(text: str) -> dict[str, str]:
-    """Java's properties text, no key twice. Errors never show a line that is no entry: it may be a secret."""
+    """Parse Java's properties text, in which no key may occur twice.
+
+    Errors never quote an invalid line, which may contain a secret.
+    """
     pairs: dict[str, str] = {}
     for number, line in property_lines(text):
         entry = split_property(line)
@@ -185,16 +188,16 @@ def parse_properties_file(text: str) -> dict[str, str]:
 
 
 def broker_settings(pairs: Mapping[str, str]) -> BrokerSettings:
-    """The settings that these keys ask for. Raises SettingsError naming what is wrong."""
+    """Return the settings that these keys define. Raises SettingsError that names the problem."""
     values: dict[str, Any] = {}
     for key, text in pairs.items():
         if key in _FIXED:
             _check_fixed(key, text)
             continue
-        if key in _LATER:
-            raise SettingsError(f"{key}={text} has no effect in this broker ({_LATER[key]}); remove it")
+        if key in _WITHOUT_EFFECT:
+            raise SettingsError(f"{key}={text} has no effect in this broker ({_WITHOUT_EFFECT[key]}); remove it")
         if key not in _KEYS:
-            if tolerates(pairs):
+            if ignores_unknown(pairs):
                 continue
             raise SettingsError(f"{key} is not a setting of this broker; `gantry broker --settings` lists them")
         name, read = _KEYS[key]
@@ -204,24 +207,24 @@ def broker_settings(pairs: Mapping[str, str]) -> BrokerSettings:
             reason = "write a whole number" if str(error).startswith("invalid literal") else error
             raise SettingsError(f"{key}={text}: {reason}") from error
     settings = _assemble(values, dict(pairs))
-    check_together(settings)
+    check_consistency(settings)
     return settings
 
 
-def tolerates(pairs: Mapping[str, str]) -> bool:
-    """Whether keys are left out that this version does not know."""
-    return pairs.get(TOLERANT_KEY, "").lower() == "true"
+def ignores_unknown(pairs: Mapping[str, str]) -> bool:
+    """Return whether keys are ignored that this version does not know."""
+    return pairs.get(IGNORE_UNKNOWN_KEY, "").lower() == "true"
 
 
 def unknown_keys(pairs: Mapping[str, str]) -> list[str]:
-    """Keys that this version does not know."""
-    return sorted(pairs.keys() - _KEYS.keys() - _FIXED.keys() - _LATER.keys())
+    """Return the keys that this version does not know, in order."""
+    return sorted(pairs.keys() - _KEYS.keys() - _FIXED.keys() - _WITHOUT_EFFECT.keys())
 
 
 def _check_fixed(key: str, text: str) -> None:
-    only, stake = _FIXED[key]
+    only, reason = _FIXED[key]
     if text.strip().lower() != only.lower():
-        raise SettingsError(f"{key}={text} is not supported yet ({stake}); remove it or write {key}={only}")
+        raise SettingsError(f"{key}={text} is not supported ({reason}); remove it or set {key}={only}")
 
 
 def _assemble(values: dict[str, Any], given: dict[str, str]) -> BrokerSettings:
@@ -248,8 +251,8 @@ def _assemble(values: dict[str, Any], given: dict[str, str]) -> BrokerSettings:
 
 
 def effective_settings(settings: BrokerSettings) -> dict[str, str]:
-    """Every setting by the name that `broker.conf` has for it. Holds no secret."""
-    return {key: _WRITTEN.get(key, kinds.written)(_lookup(settings, name)) for key, (name, _) in _KEYS.items()}
+    """Return every setting by its key in `broker.conf`. Contains no secret."""
+    return {key: _WRITTEN.get(key, kinds.format_value)(_lookup(settings, name)) for key, (name, _) in _KEYS.items()}
 
 
 def _lookup(settings: BrokerSettings, path: str) -> Any:
@@ -260,7 +263,7 @@ def _lookup(settings: BrokerSettings, path: str) -> Any:
 
 
 def describe_settings() -> list[tuple[str, str, str]]:
-    """(key, default, explanation) of every setting, for `--settings` and the documentation."""
+    """Return (key, default, explanation) of every setting, for `--settings` and the documentation."""
     texts = {
         **_field_texts(BrokerSettings),
         **_field_texts(StoreSettings, "store."),
@@ -272,13 +275,17 @@ def describe_settings() -> list[tuple[str, str, str]]:
     }
     defaults = BrokerSettings(broker_name="the host's name")
     return [
-        (key, _WRITTEN.get(key, kinds.written)(_lookup(defaults, name)), re.sub(rf"^{key}\W*", "", texts.get(name, "")))
+        (
+            key,
+            _WRITTEN.get(key, kinds.format_value)(_lookup(defaults, name)),
+            re.sub(rf"^{key}\W*", "", texts.get(name, "")),
+        )
         for key, (name, _) in _KEYS.items()
     ]
 
 
 def _field_texts(kind: type, prefix: str = "") -> dict[str, str]:
-    """The docstrings under the fields of a settings class, read from its source."""
+    """Return the docstrings under the fields of a settings class, read from its source."""
 
     source = inspect.getsource(kind)
     texts: dict[str, str] = {}

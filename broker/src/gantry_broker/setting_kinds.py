@@ -1,6 +1,6 @@
-"""Kinds of settings: from the text that `broker.conf` has to a value, and back.
+"""Types of settings: conversions between the text in `broker.conf` and a value.
 
-Each reader raises a ValueError that says what would be right; whoever calls it knows the key.
+Each reader raises a ValueError that describes valid values; the caller adds the key.
 """
 
 import ipaddress
@@ -15,8 +15,8 @@ from gantry_wire.names import NOT_SENDABLE_TOPICS, topic_fault
 FLUSH_TYPES: Final = ("ASYNC_FLUSH", "SYNC_FLUSH")
 
 
-def written(value: Any) -> str:
-    """As a file has it."""
+def format_value(value: Any) -> str:
+    """Return the value as text, as in a `broker.conf`."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (TlsMode, StrEnum)):
@@ -27,14 +27,14 @@ def written(value: Any) -> str:
 
 
 def boolean(text: str) -> bool:
-    """`true` or `false`."""
+    """Parse `true` or `false`, in any case."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     raise ValueError("write true or false")
 
 
-def whole(minimum: int, maximum: int = 1 << 62) -> Callable[[str], int]:
-    """A whole number within these bounds."""
+def whole_number(minimum: int, maximum: int = 1 << 62) -> Callable[[str], int]:
+    """Return a parser of whole numbers within these bounds."""
 
     def read(text: str) -> int:
         value = int(text)
@@ -46,14 +46,14 @@ def whole(minimum: int, maximum: int = 1 << 62) -> Callable[[str], int]:
 
 
 def flush_type(text: str) -> bool:
-    """Whether it is RocketMQ's SYNC_FLUSH."""
+    """Return whether the text is RocketMQ's SYNC_FLUSH."""
     if text.upper() in FLUSH_TYPES:
         return text.upper() == FLUSH_TYPES[True]
     raise ValueError(f"write {FLUSH_TYPES[False]} or {FLUSH_TYPES[True]}")
 
 
 def one_of(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
-    """One of an enumeration, in any case."""
+    """Return a parser of the names of an enumeration, in any case."""
 
     def read(text: str) -> StrEnum:
         try:
@@ -65,7 +65,7 @@ def one_of(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
 
 
 def slave_ids(text: str) -> tuple[int, ...]:
-    """brokerIds of slaves, each once and in order."""
+    """Parse brokerIds of slaves; return each once, in order."""
     found = tuple(sorted({int(part) for part in text.split(";") if part.strip()}))
     if any(number < 1 for number in found):
         raise ValueError("write brokerIds of slaves, 1 and above, separated by semicolons")
@@ -73,14 +73,14 @@ def slave_ids(text: str) -> tuple[int, ...]:
 
 
 def address(text: str) -> str:
-    """`host:port`, or nothing."""
+    """Check a `host:port`, or an empty text."""
     if text:
         split_address(text)
     return text
 
 
 def hours(text: str) -> tuple[int, ...]:
-    """Hours of the day."""
+    """Parse hours of the day, separated by semicolons."""
     found = tuple(int(part) for part in text.split(";"))
     if not all(0 <= hour <= 23 for hour in found):
         raise ValueError("write hours of the day, 0 to 23, separated by semicolons")
@@ -88,14 +88,14 @@ def hours(text: str) -> tuple[int, ...]:
 
 
 def name(text: str) -> str:
-    """Of a broker, a cluster, a region."""
+    """Check the name of a broker, a cluster or a region."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,127}", text):
         raise ValueError("a name has 1 to 127 of the characters A-Z a-z 0-9 _ . -")
     return text
 
 
 def topic(text: str) -> str:
-    """That clients may send to."""
+    """Check the name of a topic that clients may send to."""
     fault = topic_fault(text)
     if fault is not None:
         raise ValueError(fault.value)
@@ -105,7 +105,7 @@ def topic(text: str) -> str:
 
 
 def addresses(text: str) -> tuple[str, ...]:
-    """Of name servers, with semicolons or commas."""
+    """Parse addresses of name servers, separated by semicolons or commas."""
     found = tuple(part.strip() for part in re.split(r"[;,]", text) if part.strip())
     for one in found:
         split_address(one)
@@ -113,7 +113,7 @@ def addresses(text: str) -> tuple[str, ...]:
 
 
 def ip_address(text: str) -> str:
-    """In its shortest form."""
+    """Return an IP address in its shortest form."""
     try:
         return str(ipaddress.ip_address(bare_host(text)))
     except ValueError as error:
@@ -121,12 +121,12 @@ def ip_address(text: str) -> str:
 
 
 def tls_mode(text: str) -> TlsMode:
-    """RocketMQ's words for it."""
+    """Parse one of RocketMQ's TLS modes."""
     try:
         return TlsMode(text.lower())
     except ValueError as error:
         raise ValueError(f"write one of {', '.join(mode.value for mode in TlsMode)}") from error
 
 
-PORT: Final = whole(1, 65535)
-POSITIVE: Final = whole(1)
+PORT: Final = whole_number(1, 65535)
+POSITIVE: Final = whole_number(1)

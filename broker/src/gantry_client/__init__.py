@@ -1,13 +1,13 @@
 """Gantry's client: producers, consumers and administration for RocketMQ-compatible brokers.
 
-Everything here is asyncio; `gantry_client.sync` is the same for programs without an event loop. Only what is exported
-here is kept compatible.
+The API is asyncio; `gantry_client.sync` has the same classes for programs without an event loop. Only the names that
+this package exports stay compatible.
 """
 
 from gantry_access import AccessFileError, Credentials, SignatureKind, read_credentials
 from gantry_client.admin import Admin
 from gantry_client.admin_brokers import BrokerAddress
-from gantry_client.admin_replicas import Pulled
+from gantry_client.admin_replicas import RawPullResult
 from gantry_client.documents import (
     ClientConnection,
     ConsumerConnections,
@@ -34,7 +34,7 @@ from gantry_client.errors import (
     SendTimeout,
     Unavailable,
     UnreadableBody,
-    is_passing,
+    is_transient,
 )
 from gantry_client.fetching import FetchResult, FetchStatus
 from gantry_client.handling import Handler
@@ -96,10 +96,10 @@ __all__ = [
     "Producer",
     "ProducerSettings",
     "PullConsumer",
-    "Pulled",
     "PushConsumer",
     "QueueOffsets",
     "QueueProgress",
+    "RawPullResult",
     "ReceivedMessage",
     "Reply",
     "RequestFailed",
@@ -119,6 +119,6 @@ __all__ = [
     "TransactionProducer",
     "Unavailable",
     "UnreadableBody",
-    "is_passing",
+    "is_transient",
     "read_credentials",
 ]

@@ -21,7 +21,7 @@ __all__ = ["Admin", "Brokers", "Groups", "Members", "Messages", "Replicas", "Top
 
 @final
 class Admin(Client):
-    """Administers a cluster. Use it inside `async with`; it belongs to the event loop that starts it."""
+    """Administration of one cluster. Use it inside `async with`; it belongs to the event loop that starts it."""
 
     def __init__(self, name_servers: NameServerAddresses, *, client_settings: ClientSettings | None = None) -> None:
         super().__init__(Session(name_servers, client_settings))

@@ -1,4 +1,4 @@
-"""Consumer groups: their configuration, who is in them, how far they are, and moving them."""
+"""Consumer groups: their configuration, members, progress, and resetting their offsets."""
 
 import asyncio
 from typing import final
@@ -27,13 +27,13 @@ from gantry_wire.commands.consumers import (
 )
 from gantry_wire.names import retry_topic
 
-_CANNOT_TELL = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.CONSUMER_NOT_ONLINE)
-"""How a broker says that a reset is not its matter."""
+_RESET_UNSUPPORTED_CODES = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.CONSUMER_NOT_ONLINE)
+"""Response codes of a broker that cannot reset a group itself: offsets are committed instead."""
 
 
 @final
 class Groups:
-    """Questions and orders about consumer groups."""
+    """Requests about consumer groups, to all masters."""
 
     def __init__(self, session: Session, brokers: Brokers) -> None:
         self._session = session
@@ -41,7 +41,7 @@ class Groups:
         self._queue_calls = QueueCalls(session)
 
     async def all(self) -> dict[str, SubscriptionGroupConfig]:
-        """Every group that any master knows."""
+        """Return every group that is configured on any master."""
         self._session.require_open()
         groups: dict[str, SubscriptionGroupConfig] = {}
         for broker in await self._brokers.masters():
@@ -49,21 +49,21 @@ class Groups:
         return dict(sorted(groups.items()))
 
     async def create(self, config: SubscriptionGroupConfig, *, cluster: str | None = None) -> None:
-        """Create the group on every master, or change it there."""
+        """Create or update a group on every master (of `cluster`, if given)."""
         self._session.require_open()
         check_group(config.group_name)
         for broker in await self._brokers.masters(cluster):
             await self._brokers.put_group(broker.address, config)
 
     async def delete(self, group: str, *, with_offsets: bool = True, cluster: str | None = None) -> None:
-        """Delete the group's configuration, and how far it was."""
+        """Delete the configuration of a group and, unless `with_offsets` is False, its committed offsets."""
         self._session.require_open()
-        order = GroupName(group_name=group, clean_offset=with_offsets)
+        request = GroupName(group_name=group, clean_offset=with_offsets)
         for broker in await self._brokers.masters(cluster):
-            await self._session.calls.demand(broker.address, RequestCode.DELETE_SUBSCRIPTIONGROUP, order)
+            await self._session.calls.request_success(broker.address, RequestCode.DELETE_SUBSCRIPTIONGROUP, request)
 
     async def members(self, group: str) -> ConsumerConnections | None:
-        """Who consumes for `group` now, and what; None when nobody does."""
+        """Return the connected members of `group` and their subscriptions; None if the group has no members."""
         self._session.require_open()
         for broker in await self._brokers.masters():
             found = await self._brokers.connections(broker.address, group)
@@ -72,18 +72,18 @@ class Groups:
         return None
 
     async def progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, QueueProgress]:
-        """How far `group` is in every queue that it has consumed; `lag` is what is left."""
+        """Return the progress of `group` in every queue that it has consumed, with its `lag`."""
         return (await self.stats(group, topic)).offset_table
 
     async def stats(self, group: str, topic: str | None = None) -> ConsumeStats:
-        """`progress`, and how many messages a second the group is given."""
+        """Return `progress` together with the delivery rate of the group in messages per second."""
         self._session.require_open()
-        question = ConsumeStatsRequest(consumer_group=group, topic=topic)
+        request = ConsumeStatsRequest(consumer_group=group, topic=topic)
         table: dict[MessageQueue, QueueProgress] = {}
         per_s = 0.0
         for broker in await self._brokers.masters():
-            found = await self._session.calls.document(
-                broker.address, RequestCode.GET_CONSUME_STATS, ConsumeStats, question
+            found = await self._session.calls.request_document(
+                broker.address, RequestCode.GET_CONSUME_STATS, ConsumeStats, request
             )
             table |= found.offset_table
             per_s += found.consume_tps
@@ -91,16 +91,16 @@ class Groups:
         return ConsumeStats(offset_table=dict(ordered), consume_tps=per_s)
 
     async def lag(self, group: str, topic: str | None = None) -> int:
-        """Messages that `group` has not consumed, those waiting to be retried included."""
+        """Return how many messages `group` has not consumed, including those that wait for a retry."""
         return sum(progress.lag for progress in (await self.progress(group, topic)).values())
 
     async def reset_offsets(self, group: str, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
-        """Have `group` go on at the first message stored at or after `timestamp_ms`; -1 means at the end.
+        """Reset `group` to the first message stored at or after `timestamp_ms`; -1 means the end of each queue.
 
-        Brokers move consumers that are running. One that cannot, or that has no members to tell, gets plain commits.
+        Brokers move running consumers. Where a broker cannot, or has no connected members, the offsets are committed.
         """
         self._session.require_open()
-        order = ResetOffsets(topic=topic, group=group, timestamp=timestamp_ms, is_force=True)
+        request = ResetOffsets(topic=topic, group=group, timestamp=timestamp_ms, is_force=True)
         route = await self._session.routes.get(topic)
         offsets: dict[MessageQueue, int] = {}
         for broker_name in {queue.broker_name for queue in route.read_queues}:
@@ -108,47 +108,53 @@ class Groups:
             if address is None:
                 continue
             try:
-                offsets |= await self._reset(address, order)
+                offsets |= await self._reset(address, request)
             except BrokerRefused as error:
-                if error.code not in _CANNOT_TELL:
+                if error.code not in _RESET_UNSUPPORTED_CODES:
                     raise
                 queues = [queue for queue in route.read_queues if queue.broker_name == broker_name]
                 offsets |= await self._commit_at(group, queues, timestamp_ms)
         return offsets
 
     async def reset_queue(self, group: str, queue: MessageQueue, offset: int) -> int:
-        """Have `group` go on at `offset` of this queue; where it goes on. Raises BrokerRefused outside of the queue.
+        """Reset `group` to `offset` in one queue and return the new offset. Raises BrokerRefused outside the queue.
 
-        A broker that leaves the moving to members would move all queues: it gets a plain commit, and is refused here
-        while the group has members.
+        A broker without `useServerSideResetOffset` has its members do the reset, for all queues at once. There the
+        offset is committed instead, and the call raises InvalidMessage while the group has members.
         """
         self._session.require_open()
-        order = ResetOffsets(
+        request = ResetOffsets(
             topic=queue.topic, group=group, timestamp=-1, is_force=True, queue_id=queue.queue_id, offset=offset
         )
         route = await self._session.routes.get(queue.topic)
-        address = route.demand_master(queue.broker_name)
+        address = route.require_master(queue.broker_name)
         if (await self._brokers.config(address)).get("useServerSideResetOffset") != "true":
             if await self.members(group) is not None:
-                raise InvalidMessage(f"{address} cannot move one queue of a group that is running: stop {group} first")
+                raise InvalidMessage(
+                    f"{address} cannot reset one queue of a running group; stop the members of {group} first"
+                )
             await self._queue_calls.commit(group, queue, offset)
             return offset
-        table = await self._reset(address, order)
+        table = await self._reset(address, request)
         if set(table) != {queue}:
-            raise BadReply(f"{address} has reset other queues than {queue}")
+            raise BadReply(f"{address} reset other queues than {queue}")
         return table[queue]
 
-    async def places(self, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
-        """Where a reset to that time would lead in every queue: -1 is the end, 0 the beginning."""
+    async def reset_targets(self, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
+        """Return the offset that a reset to `timestamp_ms` would set in every queue: -1 is the end, 0 the beginning."""
         self._session.require_open()
         route = await self._session.routes.get(topic)
         queues = list(route.read_queues)
         return dict(
-            zip(queues, await asyncio.gather(*(self._place(queue, timestamp_ms) for queue in queues)), strict=True)
+            zip(
+                queues,
+                await asyncio.gather(*(self._reset_target(queue, timestamp_ms) for queue in queues)),
+                strict=True,
+            )
         )
 
     async def committed(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
-        """How far `group` is in every queue of `topic`; None where it has not begun."""
+        """Return the committed offset of `group` in every queue of `topic`; None where it has none."""
         self._session.require_open()
         route = await self._session.routes.get(topic)
         queues = list(route.read_queues)
@@ -156,56 +162,56 @@ class Groups:
         return dict(zip(queues, found, strict=True))
 
     async def clone(self, source: str, target: str, topic: str | None = None) -> None:
-        """Have `target` go on where `source` is, in one topic or in all; its running members know nothing of it."""
+        """Copy the offsets of `source` to `target`, in one topic or in all. Running members do not notice."""
         self._session.require_open()
         check_group(target)
         topics = [topic] if topic is not None else await self.topics(source)
-        for one in topics:
-            order = CloneOffsets(src_group=source, dest_group=target, topic=one, offline=True)
+        for topic_name in topics:
+            request = CloneOffsets(src_group=source, dest_group=target, topic=topic_name, offline=True)
             for broker in await self._brokers.masters():
-                await self._session.calls.demand(broker.address, RequestCode.CLONE_GROUP_OFFSET, order)
+                await self._session.calls.request_success(broker.address, RequestCode.CLONE_GROUP_OFFSET, request)
 
     async def topics(self, group: str) -> list[str]:
-        """Topics that `group` has offsets in, its own retry topic among them."""
+        """Return the topics in which `group` has offsets, including its retry topic."""
         self._session.require_open()
         found: set[str] = set()
         for broker in await self._brokers.masters():
-            listing = await self._session.calls.document(
+            listing = await self._session.calls.request_document(
                 broker.address, RequestCode.QUERY_TOPICS_BY_CONSUMER, TopicListing, GroupField(group=group)
             )
             found.update(listing.topic_list)
         return sorted(found)
 
     async def time_spans(self, group: str, topic: str) -> dict[MessageQueue, QueueTimeSpan]:
-        """How far `group` is in time, for every queue of `topic`."""
+        """Return the consumed time span of `group` for every queue of `topic`."""
         self._session.require_open()
-        question = TopicOfGroup(group=group, topic=topic)
+        request = TopicOfGroup(group=group, topic=topic)
         route = await self._session.routes.get(topic)
         spans: dict[MessageQueue, QueueTimeSpan] = {}
         for address in filter(None, (route.master_address(name) for name in route.brokers)):
-            found = await self._session.calls.document(
-                address, RequestCode.QUERY_CONSUME_TIME_SPAN, ConsumeTimeSpans, question
+            found = await self._session.calls.request_document(
+                address, RequestCode.QUERY_CONSUME_TIME_SPAN, ConsumeTimeSpans, request
             )
             spans |= {span.message_queue: span for span in found.consume_time_span_set}
         return dict(sorted(spans.items(), key=lambda item: (item[0].broker_name, item[0].queue_id)))
 
     async def retry_lag(self, group: str) -> int:
-        """Messages of the group that failed and wait to be delivered again."""
+        """Return how many messages of the group failed and wait for redelivery."""
         progress = await self.progress(group, retry_topic(group))
         return sum(queue.lag for queue in progress.values())
 
-    async def _reset(self, address: str, order: ResetOffsets) -> dict[MessageQueue, int]:
+    async def _reset(self, address: str, request: ResetOffsets) -> dict[MessageQueue, int]:
         reset = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
-        return (await self._session.calls.document(address, reset, ResetOffsetsResult, order)).offset_table
+        return (await self._session.calls.request_document(address, reset, ResetOffsetsResult, request)).offset_table
 
     async def _commit_at(self, group: str, queues: list[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
         offsets: dict[MessageQueue, int] = {}
         for queue in queues:
-            offsets[queue] = await self._place(queue, timestamp_ms)
+            offsets[queue] = await self._reset_target(queue, timestamp_ms)
             await self._queue_calls.commit(group, queue, offsets[queue])
         return offsets
 
-    async def _place(self, queue: MessageQueue, timestamp_ms: int) -> int:
+    async def _reset_target(self, queue: MessageQueue, timestamp_ms: int) -> int:
         if timestamp_ms < 0:
             return await self._queue_calls.max_offset(queue)
         return await self._queue_calls.offset_at(queue, timestamp_ms)

@@ -1,6 +1,6 @@
-"""The members of a consumer group: what they do, how far they are in their own view, and one message for one of them.
+"""The members of a consumer group: their state, their own view of the offsets, and direct consumption of one message.
 
-A broker passes each question on over the member's own connection, and waits for its answer up to ten seconds.
+A broker forwards each request over the connection of the member, and waits up to ten seconds for the answer.
 """
 
 from typing import Final, TypeVar, final
@@ -26,20 +26,20 @@ from gantry_wire.message import parse_offset_message_id
 
 D = TypeVar("D", bound=Document)
 
-PASSED_ON_TIMEOUT_MS: Final = 15_000
-"""Longer than a broker waits for a member."""
+FORWARDED_TIMEOUT_MS: Final = 15_000
+"""The timeout of a forwarded request; longer than the ten seconds that a broker waits for a member."""
 
 
 @final
 class Members:
-    """Questions to members of groups, by way of the brokers that they are connected to."""
+    """Requests to the members of groups, forwarded by the brokers that they are connected to."""
 
     def __init__(self, session: Session, brokers: Brokers) -> None:
         self._session = session
         self._brokers = brokers
 
     async def connections(self, group: str) -> dict[str, ClientConnection]:
-        """Who is in `group` now, by client id, whichever broker knows of it."""
+        """Return the connected members of `group` on all masters, by client id."""
         self._session.require_open()
         found: dict[str, ClientConnection] = {}
         for broker in await self._brokers.masters():
@@ -51,28 +51,28 @@ class Members:
     async def offsets(
         self, group: str, topic: str, *, client_id: str | None = None
     ) -> dict[str, dict[MessageQueue, int]]:
-        """How far each member is in `topic`, in its own view, by client id; those that do not answer are left out."""
+        """Return the offsets in `topic` that each member reports, by client id, without members that do not answer."""
         self._session.require_open()
-        question = ConsumerStatusRequest(topic=topic, group=group, client_addr=client_id)
+        request = ConsumerStatusRequest(topic=topic, group=group, client_addr=client_id)
         route = await self._session.routes.get(topic)
         table: dict[str, dict[MessageQueue, int]] = {}
         for address in filter(None, (route.master_address(name) for name in route.brokers)):
-            status = await self._pass_on(
-                address, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, ConsumerStatus, question
+            status = await self._forward(
+                address, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, ConsumerStatus, request
             )
             for member, offsets in status.consumer_table.items():
                 table.setdefault(member, {}).update(offsets)
         return dict(sorted(table.items()))
 
     async def running_info(self, group: str, client_id: str, *, has_stacks: bool = False) -> ConsumerRunningInfo:
-        """What a member has in hand, and how it gets on. Raises BrokerRefused when no broker reaches it."""
+        """Return the running information of a member. Raises BrokerRefused when no broker reaches the member."""
         self._session.require_open()
-        question = RunningInfoRequest(consumer_group=group, client_id=client_id, jstack_enable=has_stacks)
+        request = RunningInfoRequest(consumer_group=group, client_id=client_id, jstack_enable=has_stacks)
         failures: list[RequestFailed] = []
         for broker in await self._brokers.masters():
             try:
-                return await self._pass_on(
-                    broker.address, RequestCode.GET_CONSUMER_RUNNING_INFO, ConsumerRunningInfo, question
+                return await self._forward(
+                    broker.address, RequestCode.GET_CONSUMER_RUNNING_INFO, ConsumerRunningInfo, request
                 )
             except BadReply:
                 raise
@@ -83,22 +83,22 @@ class Members:
     async def consume(
         self, group: str, client_id: str, offset_message_id: str, *, topic: str | None = None
     ) -> ConsumeResult:
-        """Have a member consume a stored message now, and say how that went. No offset moves by it.
+        """Have a member consume a stored message now and return the result. No offset changes.
 
-        Raises BrokerRefused where the broker that stored it has no such message, or no such member.
+        Raises BrokerRefused when the broker that stored it has no such message, or no such member.
         """
         self._session.require_open()
-        broker = await self._holder(offset_message_id)
-        question = ConsumeDirectly(
+        broker = await self._find_storing_broker(offset_message_id)
+        request = ConsumeDirectly(
             consumer_group=group, client_id=client_id, msg_id=offset_message_id, topic=topic, broker_name=broker.name
         )
-        return await self._pass_on(broker.address, RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeResult, question)
+        return await self._forward(broker.address, RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeResult, request)
 
-    async def _pass_on(self, address: str, code: RequestCode, kind: type[D], question: Fields) -> D:
-        return await self._session.calls.document(address, code, kind, question, timeout_ms=PASSED_ON_TIMEOUT_MS)
+    async def _forward(self, address: str, code: RequestCode, kind: type[D], request: Fields) -> D:
+        return await self._session.calls.request_document(address, code, kind, request, timeout_ms=FORWARDED_TIMEOUT_MS)
 
-    async def _holder(self, offset_message_id: str) -> BrokerAddress:
-        """The broker whose address stands in the id."""
+    async def _find_storing_broker(self, offset_message_id: str) -> BrokerAddress:
+        """Return the broker whose address the message id contains."""
         try:
             host, port, _ = parse_offset_message_id(offset_message_id)
         except RemoteProtocolError as error:
@@ -107,4 +107,4 @@ class Members:
         for broker in await self._brokers.all():
             if broker.address == address:
                 return broker
-        raise Unavailable(f"no broker is registered at {address}, which the message's id names")
+        raise Unavailable(f"no broker is registered at {address}, the address in the message id")

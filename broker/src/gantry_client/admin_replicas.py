@@ -1,13 +1,13 @@
-"""Questions to one replica, by its address: for whoever reads one of his own choice, and in bulk.
+"""Requests to one replica, by its address: for readers that choose the replica themselves and read in bulk.
 
-Consumers ask the master, or whom it suggests. The data pipelines read slaves on purpose, and unpack records themselves,
-many at a time, so a pull is answered here with its records as they came.
+Consumers read from the master, or from the replica that it suggests. The data pipelines read slaves on purpose, and
+decode many records at a time, so a pull here returns the records undecoded.
 """
 
 from dataclasses import dataclass, field
 from typing import final
 
-from gantry_client.calls import header_of, succeeded
+from gantry_client.calls import parse_header, require_success
 from gantry_client.fetching import FetchStatus, read_pull
 from gantry_client.session import Session
 from gantry_wire.codes import RequestCode, ResponseCode
@@ -23,12 +23,12 @@ from gantry_wire.commands.pull import PULL_SUBSCRIPTION, PullMessage
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pulled:
-    """The answer to one pull, with nothing unpacked."""
+class RawPullResult:
+    """The result of one pull, with the records undecoded."""
 
     status: FetchStatus
     records: bytes = field(repr=False)
-    """Stored records, one behind the other; nothing of them was checked."""
+    """Stored records, concatenated; their checksums are not verified."""
     next_offset: int
     min_offset: int
     max_offset: int
@@ -36,7 +36,7 @@ class Pulled:
 
 @final
 class Replicas:
-    """Questions to a broker process at an address."""
+    """Requests to the broker process at an address."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -52,10 +52,10 @@ class Replicas:
         messages_max: int,
         bytes_max: int | None = None,
         tags: str = "*",
-    ) -> Pulled:
-        """What the replica has of a queue from `offset` on, at once; brokers have limits of their own for how much."""
+    ) -> RawPullResult:
+        """Return what the replica has of a queue from `offset` on, without waiting. Brokers limit the amount, too."""
         self._session.require_open()
-        question = PullMessage(
+        request = PullMessage(
             consumer_group=group,
             topic=topic,
             queue_id=queue_id,
@@ -69,9 +69,9 @@ class Replicas:
             expression_type="TAG",
             max_msg_bytes=bytes_max,
         )
-        reply = await self._session.calls.ask(address, RequestCode.PULL_MESSAGE, question)
+        reply = await self._session.calls.request(address, RequestCode.PULL_MESSAGE, request)
         status, header = read_pull(reply, address)
-        return Pulled(
+        return RawPullResult(
             status=status,
             records=bytes(reply.body) if status is FetchStatus.FOUND else b"",
             next_offset=header.next_begin_offset,
@@ -80,38 +80,36 @@ class Replicas:
         )
 
     async def min_offset(self, address: str, topic: str, queue_id: int) -> int:
-        """The offset of the oldest message that the replica has of a queue."""
+        """Return the offset of the oldest message of a queue on the replica."""
         return await self._end(address, RequestCode.GET_MIN_OFFSET, topic, queue_id)
 
     async def max_offset(self, address: str, topic: str, queue_id: int) -> int:
-        """One past the newest message that it shows to consumers."""
+        """Return one past the newest message that the replica delivers to consumers."""
         return await self._end(address, RequestCode.GET_MAX_OFFSET, topic, queue_id)
 
     async def offset_at(self, address: str, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The first message stored at or after `timestamp_ms`; the queue's end when there is none."""
+        """Return the offset of the first message stored at or after `timestamp_ms`, or the end of the queue."""
         self._session.require_open()
-        question = SearchOffset(topic=topic, queue_id=queue_id, timestamp=timestamp_ms)
+        request = SearchOffset(topic=topic, queue_id=queue_id, timestamp=timestamp_ms)
         search = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        return (await self._session.calls.header(address, search, OffsetResult, question)).offset
+        return (await self._session.calls.request_header(address, search, OffsetResult, request)).offset
 
     async def committed(self, address: str, group: str, topic: str, queue_id: int) -> int | None:
-        """How far `group` has consumed a queue, as this replica knows it; None when it has not begun."""
+        """Return the committed offset of `group` on this replica; None if it has none."""
         self._session.require_open()
-        question = QueryConsumerOffset(
-            consumer_group=group, topic=topic, queue_id=queue_id, set_zero_if_not_found=False
-        )
-        reply = await self._session.calls.ask(address, RequestCode.QUERY_CONSUMER_OFFSET, question)
+        request = QueryConsumerOffset(consumer_group=group, topic=topic, queue_id=queue_id, set_zero_if_not_found=False)
+        reply = await self._session.calls.request(address, RequestCode.QUERY_CONSUMER_OFFSET, request)
         if reply.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        return header_of(succeeded(reply, address), OffsetResult, address).offset
+        return parse_header(require_success(reply, address), OffsetResult, address).offset
 
     async def commit(self, address: str, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """`group` has consumed everything of a queue below `offset`; to be said to a master."""
+        """Commit `offset`, below which `group` has consumed everything. `address` must be a master."""
         self._session.require_open()
         statement = UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset)
-        await self._session.calls.demand(address, RequestCode.UPDATE_CONSUMER_OFFSET, statement)
+        await self._session.calls.request_success(address, RequestCode.UPDATE_CONSUMER_OFFSET, statement)
 
     async def _end(self, address: str, code: RequestCode, topic: str, queue_id: int) -> int:
         self._session.require_open()
-        question = QueueAddress(topic=topic, queue_id=queue_id)
-        return (await self._session.calls.header(address, code, OffsetResult, question)).offset
+        request = QueueAddress(topic=topic, queue_id=queue_id)
+        return (await self._session.calls.request_header(address, code, OffsetResult, request)).offset

@@ -1,4 +1,4 @@
-"""Topics of a cluster: create, change, delete, list, and how full their queues are."""
+"""Topics of a cluster: create, update, delete and list them, and the offsets of their queues."""
 
 import asyncio
 from collections.abc import Mapping
@@ -24,12 +24,12 @@ from gantry_wire.commands.nameserver import (
 from gantry_wire.names import AUTO_CREATE_TOPIC, is_internal_topic, reply_topic
 
 ROUTE_POLL_MS: Final = 20
-"""How often a name server is asked whether it knows a new topic yet."""
+"""How often the route of a new topic is polled."""
 
 
 @final
 class Topics:
-    """Questions and orders about topics."""
+    """Requests about topics, to brokers and name servers."""
 
     def __init__(self, session: Session, brokers: Brokers) -> None:
         self._session = session
@@ -47,18 +47,18 @@ class Topics:
         attributes: Mapping[str, str | None] | None = None,
         cluster: str | None = None,
     ) -> None:
-        """Create `topic` on every master (of `cluster`), or change it there.
+        """Create or update `topic` on every master (of `cluster`, if given).
 
-        Returns when every broker has said so and the name servers know the topic, which brokers tell them in a moment;
-        after `request_timeout_ms` it returns all the same, for they will tell them later.
+        Returns when every broker has confirmed it and the name servers have the route. After `request_timeout_ms` it
+        returns without the route, because brokers repeat their registration.
 
         `permission` is 6 to read and write, 4 to read only, 2 to write only, 0 for neither. `attributes` are set, or
-        taken away where their value is None; others stay as they are. Fewer `queues` than `read_queues` lets consumers
-        empty the queues that producers no longer see.
+        removed where their value is None; others are unchanged. Fewer `queues` than `read_queues` lets consumers drain
+        the queues to which producers no longer send.
         """
         self._session.require_open()
         check_topic(topic)
-        order = CreateTopic(
+        request = CreateTopic(
             topic=topic,
             default_topic=AUTO_CREATE_TOPIC,
             read_queue_nums=read_queues or queues,
@@ -71,50 +71,52 @@ class Topics:
         )
         masters = await self._brokers.masters(cluster)
         for broker in masters:
-            await self._session.calls.demand(broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, order)
+            await self._session.calls.request_success(broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, request)
         await self._wait_for_route(topic, {broker.name for broker in masters})
 
     async def settings(self, topic: str) -> dict[str, TopicConfig]:
-        """What is set for `topic`, by the names of the brokers that have it."""
+        """Return the configuration of `topic` on each of its brokers, by broker name."""
         route = await self.route(topic)
         return {
-            broker_name: await self._session.calls.document(
+            broker_name: await self._session.calls.request_document(
                 address, RequestCode.GET_TOPIC_CONFIG, TopicConfig, TopicName(topic=topic)
             )
             for broker_name, address in sorted(route.read_addresses())
         }
 
     async def order(self, topic: str) -> str | None:
-        """Over which queues an order topic's messages are spread: `broker:queues;broker:queues`; None if it is none."""
+        """Return the queues of an ordered topic as `broker:queues;broker:queues`; None for an ordinary topic."""
         self._session.require_open()
         return await self._session.name_servers.value(ORDER_TOPIC_NAMESPACE, topic)
 
     async def set_order(self, topic: str, order: str) -> None:
-        """Say so on every name server. Brokers mark the topic as ordered with their next registration."""
+        """Set the order configuration on every name server. Brokers apply it at their next registration."""
         self._session.require_open()
         check_topic(topic)
-        await self._session.name_servers.tell_all(
+        await self._session.name_servers.send_to_all(
             RequestCode.PUT_KV_CONFIG, PutKeyValue(namespace=ORDER_TOPIC_NAMESPACE, key=topic, value=order)
         )
 
     async def remove_order(self, topic: str) -> None:
-        """Undo that. A topic that brokers have marked stays marked until it is changed there, too."""
+        """Remove the order configuration. Brokers keep the topic marked as ordered until it is updated there, too."""
         self._session.require_open()
-        await self._session.name_servers.tell_all(
+        await self._session.name_servers.send_to_all(
             RequestCode.DELETE_KV_CONFIG, KeyValueAddress(namespace=ORDER_TOPIC_NAMESPACE, key=topic)
         )
 
     async def delete(self, topic: str, *, cluster: str | None = None) -> None:
-        """Delete `topic` with its messages from every master (of `cluster`), and then from the name servers."""
+        """Delete `topic` with its messages from every master (of `cluster`, if given), then from the name servers."""
         self._session.require_open()
         for broker in await self._brokers.masters(cluster):
-            await self._session.calls.demand(broker.address, RequestCode.DELETE_TOPIC_IN_BROKER, TopicName(topic=topic))
-        await self._session.name_servers.tell_all(
+            await self._session.calls.request_success(
+                broker.address, RequestCode.DELETE_TOPIC_IN_BROKER, TopicName(topic=topic)
+            )
+        await self._session.name_servers.send_to_all(
             RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicFromNameServer(topic=topic, cluster_name=cluster)
         )
 
     async def all(self, *, with_internal: bool = False) -> list[str]:
-        """The topics that applications made; with `with_internal` also retry, dead letter and system topics."""
+        """Return the topics of applications; with `with_internal` also retry, dead letter and system topics."""
         self._session.require_open()
         topics = sorted(set(await self._session.name_servers.topics()))
         if with_internal:
@@ -123,7 +125,7 @@ class Topics:
         return [topic for topic in topics if topic not in internal and not is_internal_topic(topic)]
 
     async def route(self, topic: str) -> Route:
-        """Where `topic` is now, asked anew. Raises NoRoute."""
+        """Return the route of `topic`, freshly queried. Raises NoRoute."""
         self._session.require_open()
         route = await self._session.routes.refresh(topic)
         if route is None:
@@ -131,7 +133,7 @@ class Topics:
         return route
 
     async def stats(self, topic: str) -> dict[MessageQueue, QueueOffsets]:
-        """The ends of every queue of `topic`."""
+        """Return the first and last offsets of every queue of `topic`."""
         route = await self.route(topic)
         table: dict[MessageQueue, QueueOffsets] = {}
         for _, address in route.read_addresses():
@@ -139,18 +141,18 @@ class Topics:
         return dict(sorted(table.items(), key=lambda item: (item[0].broker_name, item[0].queue_id)))
 
     async def groups(self, topic: str) -> list[str]:
-        """The groups that have consumed `topic`."""
+        """Return the groups that have consumed `topic`."""
         route = await self.route(topic)
         groups: set[str] = set()
         for _, address in route.read_addresses():
-            listing = await self._session.calls.document(
+            listing = await self._session.calls.request_document(
                 address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, GroupListing, TopicName(topic=topic)
             )
             groups.update(listing.group_list)
         return sorted(groups)
 
     async def offsets_at(self, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
-        """For every queue of `topic` the first message stored at or after `timestamp_ms`."""
+        """Return the offset of the first message stored at or after `timestamp_ms`, for every queue of `topic`."""
         route = await self.route(topic)
         return {queue: await self._queue_calls.offset_at(queue, timestamp_ms) for queue in route.read_queues}
 
@@ -163,17 +165,19 @@ class Topics:
             await asyncio.sleep(ROUTE_POLL_MS / 1000)
 
     async def _broker_topics(self) -> set[str]:
-        """Every broker and every cluster has a topic of its own name, and every cluster one for replies."""
+        """Return the topics that are named for brokers and clusters, and the reply topics of the clusters."""
         brokers = await self._brokers.all()
         clusters = {broker.cluster for broker in brokers}
         return {broker.name for broker in brokers} | clusters | {reply_topic(cluster) for cluster in clusters}
 
 
 def _changes(attributes: Mapping[str, str | None]) -> str:
-    """As brokers read them. Raises ValueError for what would be read as something else."""
+    """Format attribute changes for a broker. Raises ValueError for characters that the format cannot carry."""
     parts: list[str] = []
     for name, value in attributes.items():
         if not name or any(sign in name for sign in "+-=,") or "," in (value or "") or value == "":
-            raise ValueError(f"an attribute is a name and a value, without + - = and commas: {name!r}")
+            raise ValueError(
+                f"invalid attribute {name!r}: a name has no + - = or comma, a value is not empty and has no comma"
+            )
         parts.append(f"-{name}" if value is None else f"+{name}={value}")
     return ",".join(parts)

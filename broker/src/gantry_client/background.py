@@ -1,4 +1,4 @@
-"""Tasks that run beside the caller, each one held by somebody and awaited when its holder closes."""
+"""Background tasks of the client: each has an owner that awaits it when it closes."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 @final
 class BackgroundTasks:
-    """The tasks of one object. A task that dies of a bug says so at once, not when the program ends."""
+    """The background tasks of one object. An unexpected error in a task is logged at once."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
@@ -22,18 +22,18 @@ class BackgroundTasks:
         return f"<BackgroundTasks {self._owner} running={len(self._tasks)}>"
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run `work` until it ends or this object closes."""
+        """Start `work` as a task that runs until it ends or this object closes."""
         task = asyncio.create_task(work, name=f"gantry-{self._owner}-{name}")
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_done)
         return task
 
     def repeat(self, interval_ms: int, action: Callable[[], Awaitable[None]], name: str) -> None:
-        """Do `action` every `interval_ms`. A cluster that is in trouble now is asked again next time."""
+        """Call `action` every `interval_ms`. A ClientError is logged, and the next call is made as usual."""
         self.start(self._repeat(interval_ms, action, name), name)
 
     async def close(self) -> None:
-        """Cancel every task and wait until it is gone."""
+        """Cancel every task and wait until all have ended."""
         current = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not current]
         for task in tasks:
@@ -46,9 +46,11 @@ class BackgroundTasks:
             try:
                 await action()
             except ClientError as error:
-                log.warning("a periodic task failed", extra={"task": name, "reason": str(error)})
+                log.warning(
+                    "periodic task failed; retrying at the next interval", extra={"task": name, "reason": str(error)}
+                )
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a background task died", extra={"task": task.get_name()}, exc_info=error)
+            log.error("background task ended by unexpected error", extra={"task": task.get_name()}, exc_info=error)

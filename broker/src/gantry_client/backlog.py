@@ -1,12 +1,12 @@
-"""What was fetched of one queue and is not done, and therefore how far the group may be committed.
+"""The messages of one queue that are fetched and not done, and the offset up to which the group may commit.
 
     | ...... done ...... | x . . x . | ..... not fetched .....
                          ^           ^
-                         commit      next_offset          x: not done   .: done out of turn
+                         commit      next_offset          x: not done   .: done out of order
 
-Only the prefix in which everything is done may be committed: whoever goes on from there after a crash meets every
-message that was not done. It costs that some are met twice. A backlog is dropped when its queue is given away; what
-was not begun then is left to the new owner.
+Only the prefix in which everything is done may be committed: a consumer that starts from there after a crash receives
+every message that was not done, and some messages twice. A backlog is dropped when its queue is released; messages
+whose handler has not started then are left to the new owner.
 """
 
 import asyncio
@@ -22,28 +22,29 @@ from gantry_client.messages import ReceivedMessage
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogLimits:
-    """How much of one queue may be fetched and not done."""
+    """Limits on the messages of one queue that are fetched and not done."""
 
     messages_max: int
     bytes_max: int
     span_max: int
-    """How far the next fetch may be ahead of the commit: one stuck message must not cost endless redelivery."""
+    """The maximum distance between the committed offset and the next fetch. It bounds the redelivery that one stuck
+    message causes."""
 
 
 @final
 class Backlog:
-    """The messages of one queue in hand. Belongs to one event loop."""
+    """The fetched messages of one queue that are not done. Belongs to one event loop."""
 
     def __init__(self, start_offset: int) -> None:
         self.next_offset = start_offset
         self.is_dropped = False
         self._sizes: dict[int, int] = {}
-        """Bytes of every message that is not done, by offset."""
+        """The body size of every message that is not done, by offset."""
         self._order: deque[int] = deque()
-        """Offsets as fetched; those at the front that are done are taken away."""
+        """Offsets in the order of fetching, without the done ones at the front."""
         self._bytes = 0
-        self.begun_at_ms = wall_ms()
-        """When a handler last began with one of the messages; at first, when all this began."""
+        self.handler_started_at_ms = wall_ms()
+        """The wall time at which a handler last started; initially the time of creation."""
 
         self._running = 0
         self._changed = asyncio.Event()
@@ -57,56 +58,56 @@ class Backlog:
 
     @property
     def messages(self) -> int:
-        """Messages that are not done."""
+        """The number of messages that are not done."""
         return len(self._sizes)
 
     @property
     def bytes(self) -> int:
-        """Bytes of their bodies."""
+        """The body bytes of the messages that are not done."""
         return self._bytes
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """The offsets of the first and the last message that is not done."""
+        """The offsets of the first and the last message that are not done; None without messages."""
         return (self._order[0], max(self._sizes)) if self._sizes else None
 
     @property
     def commit_offset(self) -> int:
-        """Everything below it is done."""
+        """The offset to commit: every message below it is done."""
         return self._order[0] if self._order else self.next_offset
 
     @property
     def is_idle(self) -> bool:
-        """Whether no handler runs."""
+        """Whether no handler is running."""
         return self._running == 0
 
     def add(self, messages: Iterable[ReceivedMessage], next_offset: int) -> None:
-        """Take in what a fetch brought; the next one begins at `next_offset`."""
+        """Add fetched messages; the next fetch begins at `next_offset`."""
         for message in messages:
             self._sizes[message.queue_offset] = len(message.stored_body)
             self._bytes += len(message.stored_body)
             self._order.append(message.queue_offset)
         self.next_offset = next_offset
 
-    def begin(self) -> None:
-        """A handler starts with one of the messages."""
-        self.begun_at_ms = wall_ms()
+    def start_handler(self) -> None:
+        """Record that a handler starts on one of the messages."""
+        self.handler_started_at_ms = wall_ms()
         self._running += 1
 
-    def end(self) -> None:
-        """That handler has ended, well or not."""
+    def end_handler(self) -> None:
+        """Record that a handler has ended, with success or failure."""
         self._running -= 1
         self._changed.set()
 
-    def done(self, offset: int) -> None:
-        """The message at `offset` is consumed, or in safe hands elsewhere."""
+    def mark_done(self, offset: int) -> None:
+        """Record that the message at `offset` is consumed, or was accepted by the broker for redelivery."""
         self._bytes -= self._sizes.pop(offset, 0)
         while self._order and self._order[0] not in self._sizes:
             self._order.popleft()
         self._changed.set()
 
     def drop(self) -> None:
-        """Give up the queue: nothing more is begun."""
+        """Release the queue: no further handler starts."""
         self.is_dropped = True
         self._changed.set()
 
@@ -118,13 +119,13 @@ class Backlog:
         )
 
     async def wait_for_room(self, limits: BacklogLimits) -> None:
-        """Return when another fetch may be made, or none is wanted any more."""
+        """Wait until there is room for another fetch, or the backlog is dropped."""
         while not self.is_dropped and not self.has_room(limits):
             self._changed.clear()
             await self._changed.wait()
 
     async def wait_until_idle(self) -> None:
-        """Return when no handler runs."""
+        """Wait until no handler is running."""
         while self._running:
             self._changed.clear()
             await self._changed.wait()

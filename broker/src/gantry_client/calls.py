@@ -1,7 +1,7 @@
-"""One question to one peer, as typed values: headers and documents out, headers and documents back.
+"""Requests to one peer with typed values: headers and documents out, headers and documents back.
 
-Everything above this module speaks in structs of `gantry_wire.commands`; everything below speaks in commands. A reply
-with an error code becomes BrokerRefused here, one that cannot be read becomes BadReply, and nowhere else.
+The modules above this one use the structs of `gantry_wire.commands`; the modules below use commands. Only here does a
+reply with an error code become BrokerRefused, and a reply that cannot be decoded BadReply.
 """
 
 from typing import TypeVar, final
@@ -20,13 +20,13 @@ D = TypeVar("D", bound=Document)
 
 @final
 class Calls:
-    """Questions over a connection pool, with one default timeout."""
+    """Typed requests over a connection pool, with one default timeout."""
 
     def __init__(self, pool: ConnectionPool, timeout_ms: int) -> None:
         self._pool = pool
         self._timeout_ms = timeout_ms
 
-    async def ask(
+    async def request(
         self,
         address: str,
         code: RequestCode,
@@ -35,7 +35,7 @@ class Calls:
         *,
         timeout_ms: int | None = None,
     ) -> Command:
-        """The reply of `address`, whatever its code."""
+        """Return the reply of `address`, with any response code."""
         command = Command(
             code=code,
             ext=header.write() if header is not None else {},
@@ -43,7 +43,7 @@ class Calls:
         )
         return await self._pool.request(address, command, timeout_ms or self._timeout_ms)
 
-    async def demand(
+    async def request_success(
         self,
         address: str,
         code: RequestCode,
@@ -52,14 +52,14 @@ class Calls:
         *,
         timeout_ms: int | None = None,
     ) -> Command:
-        """The reply of `address` if it is code 0; anything else raises BrokerRefused."""
-        return succeeded(await self.ask(address, code, header, body, timeout_ms=timeout_ms), address)
+        """Return the reply of `address` if its code is 0. Raises BrokerRefused for any other code."""
+        return require_success(await self.request(address, code, header, body, timeout_ms=timeout_ms), address)
 
-    async def header(self, address: str, code: RequestCode, kind: type[F], header: Fields) -> F:
-        """The header of the reply of `address`. Raises BrokerRefused and BadReply."""
-        return header_of(await self.demand(address, code, header), kind, address)
+    async def request_header(self, address: str, code: RequestCode, kind: type[F], header: Fields) -> F:
+        """Return the header of the reply of `address`. Raises BrokerRefused and BadReply."""
+        return parse_header(await self.request_success(address, code, header), kind, address)
 
-    async def document(
+    async def request_document(
         self,
         address: str,
         code: RequestCode,
@@ -68,28 +68,28 @@ class Calls:
         *,
         timeout_ms: int | None = None,
     ) -> D:
-        """The document in the reply of `address`. Raises BrokerRefused and BadReply."""
-        return document_of(await self.demand(address, code, header, timeout_ms=timeout_ms), kind, address)
+        """Return the document in the reply of `address`. Raises BrokerRefused and BadReply."""
+        return parse_document(await self.request_success(address, code, header, timeout_ms=timeout_ms), kind, address)
 
 
-def succeeded(reply: Command, address: str) -> Command:
-    """`reply` itself when its code is 0. Raises BrokerRefused."""
+def require_success(reply: Command, address: str) -> Command:
+    """Return `reply` if its code is 0. Raises BrokerRefused otherwise."""
     if reply.code != ResponseCode.SUCCESS:
         raise BrokerRefused(reply.code, reply.remark, address)
     return reply
 
 
-def header_of(reply: Command, kind: type[F], address: str) -> F:
-    """The reply's header as `kind`. Raises BadReply."""
+def parse_header(reply: Command, kind: type[F], address: str) -> F:
+    """Decode the header of a reply as `kind`. Raises BadReply."""
     try:
         return kind.read(reply.ext)
     except FieldError as error:
-        raise BadReply(f"{address} answered without a {kind.__name__}: {error}") from error
+        raise BadReply(f"{address} answered without a valid {kind.__name__}: {error}") from error
 
 
-def document_of(reply: Command, kind: type[D], address: str) -> D:
-    """The reply's body as `kind`. Raises BadReply."""
+def parse_document(reply: Command, kind: type[D], address: str) -> D:
+    """Decode the body of a reply as `kind`. Raises BadReply."""
     try:
         return read_document(reply.body, kind)
     except FieldError as error:
-        raise BadReply(f"{address} answered without a {kind.__name__}: {error}") from error
+        raise BadReply(f"{address} answered without a valid {kind.__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""The bases of the client's endpoints: a session from `start` to `close`, what producers share, and what members share.
+"""The base classes of the client's endpoints: a session from `start` to `close`, shared producer and member code.
 
     Client               Admin, PullConsumer
       ProducerClient     Producer, TransactionProducer
@@ -6,7 +6,7 @@
       ReplyingClient     Producer, PushConsumer (in `replies`)
 
 An endpoint whose start fails is closed again before the error leaves `start`. Every public name here is public API of
-each class below it: what only some of them offer belongs in those.
+each class below it; what only some classes offer belongs in those.
 """
 
 from abc import ABC, abstractmethod
@@ -30,7 +30,7 @@ from gantry_client.settings import (
     NameServerAddresses,
     ProducerSettings,
 )
-from gantry_client.subscriptions import Topics, Wanted, make_subscription, make_subscriptions
+from gantry_client.subscriptions import FilterExpression, TopicFilters, make_subscription, make_subscriptions
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.names import retry_topic
 
@@ -46,7 +46,7 @@ class Client:
 
     @property
     def client_id(self) -> str:
-        """How brokers know this client."""
+        """The id by which brokers identify this client."""
         return self._session.client_id
 
     async def __aenter__(self) -> Self:
@@ -59,9 +59,9 @@ class Client:
         await self.close()
 
     async def start(self) -> None:
-        """Open for use. A consumer that belongs to a group joins it, and returns before its first message.
+        """Open the client. A member of a group joins it, and returns before its first message.
 
-        Raises BrokerRefused for a filter of messages that a broker refuses.
+        Raises BrokerRefused when a broker refuses a message filter.
         """
         await self._session.start()
         try:
@@ -71,15 +71,15 @@ class Client:
             raise
 
     async def close(self) -> None:
-        """Say goodbye to the brokers and close the connections. Calls under way fail."""
+        """Unregister from the brokers and close the connections. Pending calls fail."""
         await self._leave()
         await self._session.close()
 
     async def _join(self) -> None:
-        """Begin the endpoint's own work; the session is open."""
+        """Start the work of the endpoint; the session is open."""
 
     async def _leave(self) -> None:
-        """End the endpoint's own work; the session is still open, unless it never was."""
+        """End the work of the endpoint; the session is still open, unless its start failed."""
 
 
 class ProducerClient(Client):
@@ -94,7 +94,7 @@ class ProducerClient(Client):
         *,
         is_announced: bool = True,
     ) -> None:
-        """With ``is_announced`` False no broker learns that this client belongs to the group."""
+        """With ``is_announced`` False, heartbeats do not name this client as a member of the group."""
         check_group(group)
         self.group = group
         self.settings = settings or ProducerSettings()
@@ -109,12 +109,12 @@ class ProducerClient(Client):
         return f"<{type(self).__name__} {self.group} outstanding={self._sender.outstanding}>"
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """The queues that messages of `topic` go to now."""
+        """Return the queues to which messages of `topic` can be sent now."""
         self._session.require_open()
         return (await self._session.routes.for_sending(topic)).write_queues
 
     async def refresh(self, topic: str) -> None:
-        """Ask again where `topic` is: a broker that was promoted is found at once. Raises RequestFailed."""
+        """Refresh the route of `topic`, so that a promoted master is found at once. Raises RequestFailed."""
         self._session.require_open()
         await self._session.routes.refresh(topic)
 
@@ -126,13 +126,13 @@ class MemberClient(Client, ABC):
         self,
         name_servers: NameServerAddresses,
         role: MemberRole,
-        topics: Topics,
+        topics: TopicFilters,
         settings: ConsumerSettings,
         client_settings: ClientSettings | None,
         *,
         calls: HandlerCalls | None = None,
     ) -> None:
-        """``calls`` are those of the application's handler, where messages are pushed at one."""
+        """Create a member; ``calls`` invokes the application's handler, for push consumers only."""
         check_group(role.group)
         self.group = role.group
         self.settings = settings
@@ -146,11 +146,11 @@ class MemberClient(Client, ABC):
 
     @property
     def queues(self) -> frozenset[MessageQueue]:
-        """The queues that are read here now."""
+        """The queues that are assigned to this member now."""
         return frozenset(self._member.readers)
 
-    async def subscribe(self, topic: str, tags: Wanted = "*") -> None:
-        """Want one more topic, or other tags of it; `tags` may also be an `Sql`, which a broker may refuse."""
+    async def subscribe(self, topic: str, tags: FilterExpression = "*") -> None:
+        """Subscribe to another topic, or change its filter; `tags` may also be an `Sql`, which a broker may refuse."""
         self._session.require_open()
         await self._member.subscribe(make_subscription(topic, tags))
 
@@ -162,4 +162,4 @@ class MemberClient(Client, ABC):
 
     @abstractmethod
     def _deliver(self, queue: MessageQueue, backlog: Backlog, messages: Sequence[ReceivedMessage]) -> None:
-        """Take messages that were fetched, in order, with the backlog that they are part of."""
+        """Accept fetched messages, in order, with the backlog that contains them."""

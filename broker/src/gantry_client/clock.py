@@ -1,6 +1,6 @@
 """Time for clients: deadlines on the event loop's clock, and the wall clock for timestamps.
 
-A deadline is made once and handed down; whoever waits asks it how much is left. So three retries of a three second
+A deadline is created once and passed down; each wait uses the time that remains. So three retries of a three second
 send end after three seconds, not after nine.
 """
 
@@ -11,13 +11,13 @@ from typing import final
 
 
 def wall_ms() -> int:
-    """Now, in milliseconds since 1970."""
+    """Return the wall time in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 @final
 class Deadline:
-    """A moment on the running loop's clock by which something must have happened."""
+    """A point in time on the clock of the running loop by which an operation must end."""
 
     __slots__ = ("_at", "_loop")
 
@@ -30,12 +30,12 @@ class Deadline:
 
     @property
     def at(self) -> float:
-        """The moment itself, for `asyncio.timeout_at`."""
+        """The point in time, for `asyncio.timeout_at`."""
         return self._at
 
     @property
     def remaining_ms(self) -> int:
-        """Milliseconds left, rounded up: whoever waits so long has reached the deadline. 0 when it has passed."""
+        """The remaining milliseconds, rounded up so that waiting for them reaches the deadline; 0 after it."""
         return max(0, math.ceil((self._at - self._loop.time()) * 1000))
 
     @property

@@ -1,10 +1,10 @@
-"""Dead letters of a group on their way back to the topics that they came from.
+"""Sends the dead letters of a group back to their original topics.
 
-    %DLQ%group   [begin ... sent already ... next ........ end)      `end` is where the topic ended at the start
+    %DLQ%group   [begin ... already sent ... next ........ end)      `end` is the end of the topic when the run starts
 
-How far they have been sent again is the committed offset of a reader of our own, on the brokers: a run that was
-interrupted is gone on with, from any machine. An offset is committed only behind messages that were acknowledged, so a
-run that dies sends some of them twice, and never leaves one out. Dead letters stay where they are until they expire.
+The progress is the committed offset of a separate reader group on the brokers, so an interrupted run can be continued
+from any machine. An offset is committed only after its messages are acknowledged: a run that crashes sends some
+messages twice, and never skips one. Dead letters stay in their topic until they expire.
 """
 
 import asyncio
@@ -23,26 +23,26 @@ from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.names import dead_letter_topic, group_fault, is_retry_or_dead_letter, topic_fault
 
 READER_PREFIX: Final = "CID_RMQ_SYS_RESEND_"
-"""Of the reader's group; brokers make groups of this prefix also where they make no others."""
+"""The prefix of the reader group; brokers create such groups even where automatic creation is off."""
 
 FETCH_MESSAGES: Final = 32
 COMMIT_EVERY: Final = 32
-"""Acknowledged messages after which progress is committed: as many may be sent twice after a crash."""
+"""The acknowledged messages between two commits, and so how many a crash may send twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resend:
-    """What was asked for."""
+class ResendRequest:
+    """Which dead letters to send again, and how."""
 
     group: str
     since_ms: int | None = None
     until_ms: int | None = None
-    """Dead letters stored in `[since, until)`; those before `since` are passed over, and progress goes beyond them."""
+    """Only dead letters stored in `[since, until)`; those before `since` are skipped, and progress passes them."""
     is_from_start: bool = False
-    """Also those that were sent again already."""
-    is_dry: bool = False
+    """Whether to include dead letters that were already sent again."""
+    is_dry_run: bool = False
     messages_max: int | None = None
-    """Stop after so many that were looked at; the next run goes on there."""
+    """Stop after examining this many; the next run continues there."""
 
     @property
     def topic(self) -> str:
@@ -54,48 +54,53 @@ class Resend:
 
 
 @dataclass(slots=True)
-class Tally:
-    """What has become of the dead letters that were looked at."""
+class ResendResult:
+    """What happened to the dead letters that a run has examined."""
 
     sent: Counter[str] = field(default_factory=Counter)
-    """By topic; in a dry run those that would be sent."""
+    """The number of messages sent by topic; in a dry run, the number that would be sent."""
     unreadable: list[str] = field(default_factory=list)
-    """Ids of messages that cannot be unpacked, or sent as they are; they are passed over."""
+    """Ids of messages that cannot be decompressed or sent unchanged; they are skipped."""
     without_origin: list[str] = field(default_factory=list)
-    """Ids of messages that do not say where they came from; they are passed over, too."""
-    left: int = 0
-    """Dead letters that were there at the start and were not looked at, since `messages_max` were."""
+    """Ids of messages without an original topic; they are skipped, too."""
+    remaining: int = 0
+    """Dead letters that existed at the start and were not examined because of `messages_max`."""
 
     @property
-    def looked_at(self) -> int:
-        """All of them."""
+    def examined(self) -> int:
+        """The number of examined dead letters."""
         return self.sent.total() + len(self.unreadable) + len(self.without_origin)
 
 
 @final
-class DeadLetters:
-    """One run. Owned by one event loop."""
+class ResendRun:
+    """One run over the dead letters of a group. Owned by one event loop."""
 
     def __init__(
-        self, wish: Resend, reader: PullConsumer, producer: Producer, *, said: Callable[[ReceivedMessage, str], None]
+        self,
+        request: ResendRequest,
+        reader: PullConsumer,
+        producer: Producer,
+        *,
+        on_sent: Callable[[ReceivedMessage, str], None],
     ) -> None:
-        """``said`` is called with every message that is sent, and the topic that it goes to."""
-        self.tally = Tally()
-        self._wish = wish
+        """Create a run; ``on_sent`` is called with every sent message and its target topic."""
+        self.result = ResendResult()
+        self._request = request
         self._reader = reader
         self._producer = producer
-        self._said = said
+        self._on_sent = on_sent
 
-    async def run(self) -> Tally:
-        """Send again what there is now. Raises ClientError; what was sent until then is committed."""
+    async def run(self) -> ResendResult:
+        """Send the present dead letters again. Raises ClientError; what was sent until then is committed."""
         for queue in await self._queues():
             await self._run_queue(queue)
-        return self.tally
+        return self.result
 
-    async def run_one(self, broker_name: str, queue_id: int, offset: int) -> Tally:
-        """Send one of them again, whatever was sent already; progress stays where it is. An empty tally: none is there.
+    async def run_one(self, broker_name: str, queue_id: int, offset: int) -> ResendResult:
+        """Send one dead letter again, even if it was sent before; the progress does not change.
 
-        Raises ClientError.
+        The result is empty if no dead letter has this offset. Raises ClientError.
         """
         for queue in await self._queues():
             if (queue.broker_name, queue.queue_id) == (broker_name, queue_id):
@@ -103,17 +108,17 @@ class DeadLetters:
                 for message in result.messages:
                     if message.queue_offset == offset:
                         await self._send(message)
-        return self.tally
+        return self.result
 
     async def _queues(self) -> Sequence[MessageQueue]:
-        return await self._reader.queues(self._wish.topic)
+        return await self._reader.queues(self._request.topic)
 
     async def _run_queue(self, queue: MessageQueue) -> None:
         begin, end = await self._range(queue)
         done, committed = begin, begin
-        if self._wish.messages_max is not None:
-            stop = min(end, begin + max(self._wish.messages_max - self.tally.looked_at, 0))
-            self.tally.left += end - stop
+        if self._request.messages_max is not None:
+            stop = min(end, begin + max(self._request.messages_max - self.result.examined, 0))
+            self.result.remaining += end - stop
             end = stop
         try:
             async for message in self._messages(queue, begin, end):
@@ -124,19 +129,19 @@ class DeadLetters:
                     committed = done
         finally:
             if done > committed:
-                # Also when interrupted: what is acknowledged need not be sent twice.
+                # An interrupted run commits, too: acknowledged messages need not be sent twice.
                 await asyncio.shield(self._commit(queue, done))
 
     async def _range(self, queue: MessageQueue) -> tuple[int, int]:
-        """The offsets to look at now."""
-        wish, reader = self._wish, self._reader
+        """Return the range of offsets to examine now."""
+        request, reader = self._request, self._reader
         begin, end = await reader.min_offset(queue), await reader.max_offset(queue)
-        if not wish.is_from_start:
+        if not request.is_from_start:
             begin = max(begin, await reader.committed(queue) or 0)
-        if wish.since_ms is not None:
-            begin = max(begin, await reader.offset_at(queue, wish.since_ms))
-        if wish.until_ms is not None:
-            end = min(end, await reader.offset_at(queue, wish.until_ms))
+        if request.since_ms is not None:
+            begin = max(begin, await reader.offset_at(queue, request.since_ms))
+        if request.until_ms is not None:
+            end = min(end, await reader.offset_at(queue, request.until_ms))
         return begin, max(begin, end)
 
     async def _messages(self, queue: MessageQueue, begin: int, end: int) -> AsyncIterator[ReceivedMessage]:
@@ -145,7 +150,7 @@ class DeadLetters:
             try:
                 result = await self._reader.fetch(queue, offset, messages_max=FETCH_MESSAGES)
             except DamagedMessage as error:
-                self.tally.unreadable.append(error.message_id)
+                self.result.unreadable.append(error.message_id)
                 offset = error.queue_offset + 1
                 continue
             for message in result.messages:
@@ -153,37 +158,39 @@ class DeadLetters:
                     yield message
             if result.next_offset <= offset:
                 if result.status is FetchStatus.NO_NEW:
-                    return  # not confirmed yet: the next call finds it
-                raise ResendStopped(f"the dead letters of {self._wish.group} were deleted while they were read")
+                    return  # The message is not confirmed yet; the next run finds it.
+                raise ResendStopped(
+                    f"the dead letters of {self._request.group} were deleted while they were being read"
+                )
             offset = result.next_offset
 
     async def _send(self, message: ReceivedMessage) -> None:
         topic = message.properties.get(names.RETRY_TOPIC, "")
         if topic_fault(topic) is not None or is_retry_or_dead_letter(topic):
-            self.tally.without_origin.append(message.message_id)
+            self.result.without_origin.append(message.message_id)
             return
         if message.body_fault is not None:
-            self.tally.unreadable.append(message.message_id)
+            self.result.unreadable.append(message.message_id)
             return
-        if not self._wish.is_dry:
+        if not self._request.is_dry_run:
             try:
                 receipt = await self._producer.send_again(message, topic=topic)
             except (UnreadableBody, InvalidMessage):
-                self.tally.unreadable.append(message.message_id)
+                self.result.unreadable.append(message.message_id)
                 return
             if not receipt.is_acknowledged:
                 raise ResendStopped(
                     f"message {message.message_id} was stored in {topic}, but not acknowledged ({receipt.status.name})"
                 )
-        self.tally.sent[topic] += 1
-        self._said(message, topic)
+        self.result.sent[topic] += 1
+        self._on_sent(message, topic)
 
     async def _commit(self, queue: MessageQueue, offset: int) -> None:
-        if not self._wish.is_dry:
+        if not self._request.is_dry_run:
             await self._reader.commit(queue, offset)
 
 
 def reader_fault(group: str) -> str | None:
-    """Why there can be no reader for this group."""
+    """Return why the reader group of `group` would be invalid, or None."""
     fault = group_fault(READER_PREFIX + group)
     return None if fault is None else f"{group[:64]!r}: {fault.value}"

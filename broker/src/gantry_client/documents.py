@@ -1,4 +1,4 @@
-"""Answers that only an administrator reads, as they stand on the wire."""
+"""Replies to administrative requests, in their encoding on the wire."""
 
 import msgspec
 
@@ -8,22 +8,22 @@ from gantry_wire.commands.fields import Int32, Int64
 
 
 class QueueOffsets(Document):
-    """The ends of one queue: it holds `[min_offset, max_offset)`."""
+    """The first and last offsets of one queue, which holds `[min_offset, max_offset)`."""
 
     min_offset: Int64 = 0
     max_offset: Int64 = 0
     last_update_timestamp: Int64 = 0
-    """When its newest message was stored, in milliseconds; 0 for an empty queue."""
+    """The store time of the newest message in milliseconds; 0 for an empty queue."""
 
 
 class TopicStats(Document):
-    """The reply to code 202."""
+    """The reply to request code 202."""
 
     offset_table: dict[MessageQueue, QueueOffsets] = msgspec.field(default_factory=dict)
 
 
 class QueueProgress(Document):
-    """How far a group is in one queue."""
+    """The progress of a group in one queue."""
 
     broker_offset: Int64 = 0
     consumer_offset: Int64 = 0
@@ -32,31 +32,31 @@ class QueueProgress(Document):
 
     @property
     def lag(self) -> int:
-        """Messages that the group has not consumed."""
+        """The number of messages that the group has not consumed."""
         return max(0, self.broker_offset - max(0, self.consumer_offset))
 
 
 class ConsumeStats(Document):
-    """The reply to code 208."""
+    """The reply to request code 208."""
 
     offset_table: dict[MessageQueue, QueueProgress] = msgspec.field(default_factory=dict)
     consume_tps: float = 0.0
 
 
 class GroupTable(Document):
-    """The reply to code 201."""
+    """The reply to request code 201."""
 
     subscription_group_table: dict[str, SubscriptionGroupConfig] = msgspec.field(default_factory=dict)
 
 
 class ConsumerOffsetTable(Document):
-    """The reply to code 43: `topic@group` -> queue -> the next offset to consume."""
+    """The reply to request code 43: `topic@group` -> queue -> next offset to consume."""
 
     offset_table: dict[str, dict[int, Int64]] = msgspec.field(default_factory=dict)
 
 
 class GroupListing(Document):
-    """The reply to code 300."""
+    """The reply to request code 300."""
 
     group_list: list[str] = msgspec.field(default_factory=list)
 
@@ -71,7 +71,7 @@ class ClientConnection(Document):
 
 
 class ConsumerConnections(Document):
-    """The reply to code 203."""
+    """The reply to request code 203."""
 
     connection_set: list[ClientConnection] = msgspec.field(default_factory=list)
     subscription_table: dict[str, SubscriptionData] = msgspec.field(default_factory=dict)
@@ -81,23 +81,23 @@ class ConsumerConnections(Document):
 
 
 class ConsumerIds(Document):
-    """The reply to code 38."""
+    """The reply to request code 38."""
 
     consumer_id_list: list[str] = msgspec.field(default_factory=list)
 
 
 class QueueTimeSpan(Document):
-    """When the messages of one queue were stored, and how far a group is in time; in milliseconds, -1 for none."""
+    """Store times of the messages of one queue and of a group's progress, in milliseconds; -1 for none."""
 
     message_queue: MessageQueue
     min_time_stamp: Int64 = -1
     max_time_stamp: Int64 = -1
     consume_time_stamp: Int64 = -1
     delay_time: Int64 = 0
-    """How long the next message has waited."""
+    """How long the next message has waited, in milliseconds."""
 
 
 class ConsumeTimeSpans(Document):
-    """The reply to code 303."""
+    """The reply to request code 303."""
 
     consume_time_span_set: list[QueueTimeSpan] = msgspec.field(default_factory=list)

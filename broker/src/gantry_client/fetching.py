@@ -1,12 +1,13 @@
-"""Reading one queue: a pull request, and what the broker's answer means for the next one.
+"""Reading one queue: the pull request, and what the reply means for the next one.
 
-The answer to a pull is never just messages: it moves the reader along even when nothing matched (20), tells it that
-there is nothing yet (19), or that its offset is outside the queue (21). `FetchResult.next_offset` is right in all of
-them. Brokers filter tags by hash; the text is compared again here, so a colliding tag is never delivered. What a filter
-over properties takes is the broker's word alone.
+A reply carries more than messages: it advances the reader even when no message matched (20), reports that there are no
+new messages (19), or that the offset is outside the queue (21). `FetchResult.next_offset` is valid in each case.
+Brokers filter tags by hash; the tag itself is compared here, so a colliding tag is never delivered. SQL92 filters are
+evaluated by the broker only.
 
-The checksum of every stored body is compared, before it is unpacked. A body that does not match is never handed on.
-What precedes it in the answer is; the next pull begins at it, and then the other replicas of its broker are asked.
+The checksum of every stored body is verified before the body is decompressed. A body that does not match is never
+delivered. The messages before it are; the next pull begins at the damaged message, and then the other replicas of the
+broker are tried.
 """
 
 import logging
@@ -14,9 +15,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import final
 
-from gantry_client.calls import header_of
+from gantry_client.calls import parse_header
 from gantry_client.errors import BadReply, BrokerRefused, DamagedMessage, NoRoute, RequestFailed
-from gantry_client.messages import ReceivedMessage, received
+from gantry_client.messages import ReceivedMessage, to_received_message
 from gantry_client.routes import Route
 from gantry_client.session import Session
 from gantry_client.subscriptions import expression_type
@@ -34,42 +35,42 @@ from gantry_wire.properties import TAGS, UNIQUE_KEY
 log = logging.getLogger(__name__)
 
 SUSPEND_MARGIN_MS = 15_000
-"""How much longer than the broker may hold a pull we wait for its answer; RocketMQ's clients wait 30 s for 15."""
+"""How long the client waits beyond the hold time of a pull; RocketMQ's clients wait 30 s for a pull held 15 s."""
 
 RESET_REMARK = "OFFSET_RESET"
-"""What a broker says of an offset that moved because the group was reset."""
+"""The remark of a broker for an offset that moved because the group was reset."""
 
 
 class FetchStatus(Enum):
-    """What a pull found."""
+    """The outcome of one pull request."""
 
     FOUND = "messages"
     NO_MATCH = "messages, but none that the filter takes"
     NO_NEW = "nothing yet"
-    OFFSET_MOVED = "the offset is outside the queue; go on at next_offset"
+    OFFSET_MOVED = "the offset is outside the queue; continue at next_offset"
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResult:
-    """The answer to one pull."""
+    """The result of one pull request."""
 
     status: FetchStatus
     messages: tuple[ReceivedMessage, ...]
     next_offset: int
-    """Where the next pull should begin; beyond every message given, also those that were filtered out."""
+    """The offset of the next pull, beyond all messages of this result and those that the filter excluded."""
     min_offset: int
     max_offset: int
     """The queue holds `[min_offset, max_offset)`."""
 
     is_reset: bool = False
-    """The offset moved because an administrator moved the group; `next_offset` is where it goes on."""
+    """Whether the offset moved because an administrator reset the group; `next_offset` is the new offset."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """One pull."""
+    """The parameters of one pull request."""
 
     group: str
     queue: MessageQueue
@@ -77,92 +78,96 @@ class FetchRequest:
     messages_max: int
     filter: MessageFilter
     suspend_ms: int = 0
-    """How long the broker may hold the request when there is nothing; 0 not at all."""
+    """How long the broker may hold the request while there are no messages; 0 to reply at once."""
     commit_offset: int | None = None
-    """Offset of the group to commit by the way."""
+    """The offset to commit for the group with this pull, if any."""
     body_bytes_max: int = BODY_INFLATED_BYTES_MAX
     subscription_version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
-    """One broker's answer."""
+class _PullReply:
+    """The decoded reply of one broker."""
 
     result: FetchResult
-    """What precedes a damaged message; the next pull begins at that."""
-    suggested: int
+    """The messages before a damaged message; the next pull begins at the damaged one."""
+    suggested_broker_id: int
     damaged: StoredMessage | None
-    """Set where the very first message is damaged, so that the result is no step forward."""
+    """The first message, if it is damaged and the result therefore makes no progress."""
 
 
 @final
 class Fetcher:
-    """Pulls queues and remembers for each which replica its broker suggests. Belongs to one consumer."""
+    """Pulls from queues, each from the replica that its broker suggested. Belongs to one consumer."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._suggested: dict[MessageQueue, int] = {}
 
     async def fetch(self, request: FetchRequest) -> FetchResult:
-        """The answer of the broker that has the queue. Raises NoRoute or a RequestFailed.
+        """Pull from the broker that has the queue. Raises NoRoute or a RequestFailed.
 
-        That is DamagedMessage only where the first message is damaged on every replica that answers.
+        Raises DamagedMessage only if the first message is damaged on every replica that replies.
         """
         route = await self._session.routes.get(request.queue.topic)
         preferred = self._suggested.get(request.queue, MASTER_ID)
         address = route.read_address(request.queue.broker_name, preferred)
         if address is None:
-            raise NoRoute(request.queue.topic, f"broker {request.queue.broker_name!r} is not there")
-        answer = await self._ask(request, route, address)
-        self._suggested[request.queue] = answer.suggested
+            raise NoRoute(request.queue.topic, f"broker {request.queue.broker_name!r} is not registered")
+        answer = await self._pull(request, route, address)
+        self._suggested[request.queue] = answer.suggested_broker_id
         if answer.damaged is None:
             return answer.result
-        return await self._from_another_replica(request, route, address, answer.damaged)
+        return await self._fetch_from_another_replica(request, route, address, answer.damaged)
 
-    async def _ask(self, request: FetchRequest, route: Route, address: str) -> _Answer:
+    async def _pull(self, request: FetchRequest, route: Route, address: str) -> _PullReply:
         is_master = address == route.master_address(request.queue.broker_name)
         reply = await self._session.pool.request(
             address, _command(request, is_master=is_master), request.suspend_ms + SUSPEND_MARGIN_MS
         )
-        return _answer(reply, request, address)
+        return _decode_reply(reply, request, address)
 
-    async def _from_another_replica(
+    async def _fetch_from_another_replica(
         self, request: FetchRequest, route: Route, address: str, damaged: StoredMessage
     ) -> FetchResult:
-        """What another replica has from the damaged message on. Raises DamagedMessage."""
-        asked, queue, offset = [address], request.queue, damaged.queue_offset
+        """Fetch from another replica, starting at the damaged message. Raises DamagedMessage."""
+        tried_addresses, queue, offset = [address], request.queue, damaged.queue_offset
         message_id = damaged.properties.get(UNIQUE_KEY) or damaged.offset_message_id
-        facts = {"topic": queue.topic, "queue": queue.queue_id, "offset": offset, "message_id": message_id}
+        log_fields = {"topic": queue.topic, "queue": queue.queue_id, "offset": offset, "message_id": message_id}
         for other in route.brokers.get(queue.broker_name, {}).values():
             if other == address:
                 continue
             try:
-                answer = await self._ask(replace(request, suspend_ms=0, commit_offset=None), route, other)
+                answer = await self._pull(replace(request, suspend_ms=0, commit_offset=None), route, other)
             except RequestFailed as error:
-                log.info("replica could not be asked for a damaged message", extra={**facts, "reason": str(error)})
+                log.info(
+                    "failed to read damaged message from another replica", extra={**log_fields, "reason": str(error)}
+                )
                 continue
             if answer.damaged is not None:
-                asked.append(other)
+                tried_addresses.append(other)
             elif answer.result.status is FetchStatus.FOUND and answer.result.next_offset > offset:
                 log.warning(
-                    "read damaged message from another replica", extra={**facts, "damaged": address, "from": other}
+                    "read damaged message from another replica", extra={**log_fields, "damaged": address, "from": other}
                 )
                 return answer.result
-        raise DamagedMessage(f"{queue.topic}/{queue.queue_id} of {queue.broker_name}", offset, message_id, tuple(asked))
+        raise DamagedMessage(
+            f"{queue.topic}/{queue.queue_id} of {queue.broker_name}", offset, message_id, tuple(tried_addresses)
+        )
 
 
-def _answer(reply: Command, request: FetchRequest, address: str) -> _Answer:
+def _decode_reply(reply: Command, request: FetchRequest, address: str) -> _PullReply:
     status, header = read_pull(reply, address)
     records, damaged = _records(reply.body, address) if status is FetchStatus.FOUND else ([], None)
     next_offset = header.next_begin_offset
     if damaged is not None:
         if not request.offset <= damaged.queue_offset < next_offset:
-            raise BadReply(f"{address} sent a damaged message with an offset outside of its answer")
+            raise BadReply(f"{address} sent a damaged message whose offset is outside its reply")
         next_offset = damaged.queue_offset
     result = FetchResult(
         status=status,
         messages=tuple(
-            received(record, request.queue.broker_name, body_bytes_max=request.body_bytes_max)
+            to_received_message(record, request.queue.broker_name, body_bytes_max=request.body_bytes_max)
             for record in records
             if _is_wanted(request.filter, record)
         ),
@@ -171,15 +176,17 @@ def _answer(reply: Command, request: FetchRequest, address: str) -> _Answer:
         max_offset=header.max_offset,
         is_reset=status is FetchStatus.OFFSET_MOVED and reply.remark == RESET_REMARK,
     )
-    return _Answer(result=result, suggested=header.suggest_which_broker_id, damaged=None if records else damaged)
+    return _PullReply(
+        result=result, suggested_broker_id=header.suggest_which_broker_id, damaged=None if records else damaged
+    )
 
 
 def read_pull(reply: Command, address: str) -> tuple[FetchStatus, PullResult]:
-    """What the answer to a pull says of the queue. Raises BrokerRefused and BadReply."""
+    """Decode the status and header of a reply to a pull. Raises BrokerRefused and BadReply."""
     status = _STATUSES.get(reply.code)
     if status is None:
         raise BrokerRefused(reply.code, reply.remark, address)
-    return status, header_of(reply, PullResult, address)
+    return status, parse_header(reply, PullResult, address)
 
 
 _STATUSES = {
@@ -213,9 +220,9 @@ def _command(request: FetchRequest, *, is_master: bool) -> Command:
 
 
 def _records(body: bytes, address: str) -> tuple[list[StoredMessage], StoredMessage | None]:
-    """The records of an answer up to the first one whose body does not match its checksum, and that one.
+    """Decode the records up to the first whose body does not match its checksum, and return that one separately.
 
-    Raises BadReply where the bytes are no records at all.
+    Raises BadReply if the bytes are not records.
     """
     records: list[StoredMessage] = []
     position = 0

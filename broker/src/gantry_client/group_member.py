@@ -1,11 +1,12 @@
-"""One member of a consumer group: a reader for every queue that is its own, and committed offsets.
+"""One member of a consumer group: a reader for every queue that is assigned to it, and the committed offsets.
 
-The members of a group never speak to each other. Each asks a broker who is in the group and computes its own share;
-brokers send a notice when the membership changes, and every 20 s all look again. While they disagree two members may
-read one queue, or none: messages come twice or late, and are never lost, because a new owner begins at what the old one
-committed, and that is only what was done. Ordered groups add broker-side locks, so that two never consume one queue.
+The members of a group do not communicate with each other. Each queries a broker for the members of the group and
+computes its own share; brokers send a notification when the membership changes, and every 20 s all members rebalance.
+While they disagree, a queue may have two readers or none: messages arrive twice or late, and are never lost, because a
+new owner starts at the offset that the old one committed, which covers only done messages. Ordered groups add locks on
+the broker, so that two members never consume one queue at the same time.
 
-Who consumes the messages is none of this module's business: it hands them to `deliver`.
+This module does not process messages: it passes them to `deliver`.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from gantry_client.documents import ConsumerIds
 from gantry_client.errors import BrokerRefused, ClientError, Unavailable
 from gantry_client.fetching import Fetcher, FetchRequest
 from gantry_client.handling import HandlerCalls
-from gantry_client.member_questions import MemberQuestions
+from gantry_client.member_requests import MemberRequests
 from gantry_client.member_role import MemberRole
 from gantry_client.offset_store import commit_readers, make_offset_store, start_offset
 from gantry_client.queue_calls import QueueCalls
@@ -42,27 +43,27 @@ from gantry_wire.filters import TagFilter
 log = logging.getLogger(__name__)
 
 RETRY_FIRST_MS: Final = 250
-"""How soon an incomplete division is tried again; doubles up to the rebalance interval."""
+"""The delay before an incomplete rebalance is repeated; it doubles up to the rebalance interval."""
 
 
 @final
 @dataclass(slots=True)
 class Assignment:
-    """The queues that one member should read, as far as that is known.
+    """The queues that one member should read, as far as they are known.
 
-    An answer may be incomplete: a topic that nobody has created yet, a broker that does not answer, a broker that does
-    not know us yet. Then what is known is acted upon, what is unknown stays as it is, and the question is asked again
-    soon.
+    An assignment may be incomplete: a topic may not exist yet, a broker may not reply, or may not have received our
+    heartbeat. Then the known queues are assigned, the queues of unknown topics do not change, and the rebalance is
+    repeated soon.
     """
 
     queues: set[MessageQueue] = field(default_factory=set)
     unknown_topics: set[str] = field(default_factory=set)
-    """Topics whose division could not be found out; queues of theirs are neither taken nor given up."""
+    """Topics whose assignment could not be determined; their queues are neither acquired nor released."""
 
 
 @final
 class Assigner:
-    """Works out assignments for one member. Belongs to one event loop."""
+    """Computes the assignments of one member. Belongs to one event loop."""
 
     def __init__(self, session: Session, group: str, model: MessageModel) -> None:
         self._session = session
@@ -70,45 +71,45 @@ class Assigner:
         self._model = model
 
     async def assign(self, topics: Iterable[str]) -> Assignment:
-        """What this member should read of `topics` now."""
+        """Return the queues of `topics` that this member should read now."""
         assignment = Assignment()
         for topic in topics:
             try:
-                assignment.queues.update(await self._share(topic))
+                assignment.queues.update(await self._compute_share(topic))
             except ClientError as error:
-                log.info("a topic is not divided", extra={"topic": topic, "reason": str(error)})
+                log.info("could not assign queues of topic", extra={"topic": topic, "reason": str(error)})
                 assignment.unknown_topics.add(topic)
         return assignment
 
-    async def _share(self, topic: str) -> Sequence[MessageQueue]:
+    async def _compute_share(self, topic: str) -> Sequence[MessageQueue]:
         route = await self._session.routes.get(topic)
         if self._model is MessageModel.BROADCASTING:
             return route.read_queues
         client_ids = await self._members(route)
         if self._session.client_id not in client_ids:
             await self._session.heartbeat_all()
-            raise Unavailable("the broker does not count us among its consumers yet")
+            raise Unavailable("the broker does not list this client as a member of the group yet")
         return allocate_averagely(route.read_queues, client_ids, self._session.client_id)
 
     async def _members(self, route: Route) -> list[str]:
-        """Who is in the group, by the first broker of the topic that answers."""
-        question = ConsumerGroup(consumer_group=self._group)
+        """Return the client ids of the group, from the first broker of the topic that replies."""
+        request = ConsumerGroup(consumer_group=self._group)
         failures: list[str] = []
         for _, address in route.read_addresses():
             try:
-                ids = await self._session.calls.document(
-                    address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerIds, question
+                ids = await self._session.calls.request_document(
+                    address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerIds, request
                 )
                 return ids.consumer_id_list
             except ClientError as error:
                 failures.append(str(error))
         await self._session.heartbeat_all()
-        raise Unavailable(f"no broker says who is in the group: {'; '.join(failures)}")
+        raise Unavailable(f"no broker returned the members of the group: {'; '.join(failures)}")
 
 
 @final
 class GroupMember:
-    """A member from `start` to `close`. Belongs to one event loop."""
+    """A member of a group from `start` to `close`. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class GroupMember:
         deliver: Deliver,
         calls: HandlerCalls | None,
     ) -> None:
-        """``calls`` are those of the application's handler, where messages are pushed at one."""
+        """Create a member; ``calls`` invokes the application's handler, for push consumers only."""
         self.role = role
         self.subscriptions = subscriptions
         self.readers: dict[MessageQueue, QueueReader] = {}
@@ -141,50 +142,50 @@ class GroupMember:
         return f"<GroupMember {self.role.group} topics={sorted(self.subscriptions)} queues={len(self.readers)}>"
 
     async def start(self) -> None:
-        """Become a member. Returns before the first queue is assigned. Raises BrokerRefused for a refused filter."""
+        """Join the group. Returns before the first queue is assigned. Raises BrokerRefused for a refused filter."""
         for subscription in self.subscriptions.values():
             await _check_filter(self._session, self.role.group, subscription)
         self._session.enter_consumer_group(self.role.group, self.describe)
-        self._session.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._on_notice)
-        self._questions = MemberQuestions(self._session, self)
+        self._session.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._on_membership_change)
+        self._requests = MemberRequests(self._session, self)
         self._tasks.start(self._rebalance_forever(), "rebalance")
         self._tasks.repeat(self.settings.commit_interval_ms, self.commit, "commit")
         if self.role.is_ordered:
             self._tasks.repeat(self.settings.lock_interval_ms, self._renew_locks, "locks")
 
     async def close(self) -> None:
-        """Stop reading, wait for handlers that run, commit what is done, give the locks back."""
+        """Stop reading, wait for running handlers, commit done messages, and release the locks."""
         await self._tasks.close()
-        await self._give_up(list(self.readers), self.settings.close_timeout_ms)
+        await self._release(list(self.readers), self.settings.close_timeout_ms)
 
     async def subscribe(self, subscription: Subscription) -> None:
-        """Want one more topic, or other tags of it. Raises BrokerRefused for a refused filter."""
+        """Subscribe to another topic, or change its filter. Raises BrokerRefused for a refused filter."""
         await _check_filter(self._session, self.role.group, subscription)
         self.subscriptions[subscription.topic] = subscription
         stale = [queue for queue in self.readers if queue.topic == subscription.topic]
-        await self._give_up(stale, self.settings.handover_timeout_ms)
-        await self._introduce()
+        await self._release(stale, self.settings.handover_timeout_ms)
+        await self._register_with_brokers()
         self._rebalance_wanted.set()
 
     async def commit(self) -> None:
-        """Tell the offset store how far every queue is done."""
+        """Write the offsets of all queues to the offset store."""
         await commit_readers(self._offsets, self.readers.values())
 
     def commit_soon(self) -> None:
-        """Do so in the background."""
-        self._tasks.start(self._commit_now(), "commit-now")
+        """Commit the offsets in the background."""
+        self._tasks.start(self._commit_logging_errors(), "commit-now")
 
-    async def _commit_now(self) -> None:
+    async def _commit_logging_errors(self) -> None:
         try:
             await self.commit()
         except ClientError as error:
-            log.warning("offsets are not committed", extra={"group": self.role.group, "reason": str(error)})
+            log.warning("failed to commit offsets", extra={"group": self.role.group, "reason": str(error)})
 
     # ------- rebalancing
 
     async def _rebalance_forever(self) -> None:
         retry_ms = RETRY_FIRST_MS
-        await self._introduce()
+        await self._register_with_brokers()
         while True:
             is_complete = await self._rebalance()
             retry_ms = RETRY_FIRST_MS if is_complete else min(retry_ms * 2, self.settings.rebalance_interval_ms)
@@ -197,45 +198,45 @@ class GroupMember:
             finally:
                 self._rebalance_wanted.clear()
 
-    async def _introduce(self) -> None:
-        """Be known to the brokers before the first question, so that they count us."""
+    async def _register_with_brokers(self) -> None:
+        """Load the routes and send heartbeats, so that brokers list this member before the first rebalance."""
         for topic in list(self.subscriptions):
             try:
                 await self._session.routes.get(topic)
             except ClientError as error:
-                log.info("a topic has no route", extra={"topic": topic, "reason": str(error)})
+                log.info("topic has no route yet", extra={"topic": topic, "reason": str(error)})
         await self._session.heartbeat_all()
 
     async def _rebalance(self) -> bool:
-        """Give up and take queues; False when something has to be tried again soon."""
-        await self.commit()  # Whoever takes a queue over now begins as far on as possible.
+        """Release and acquire queues; return False if the rebalance must be repeated soon."""
+        await self.commit()  # So the new owner of a released queue starts as late as possible.
         assignment = await self._assigner.assign(list(self.subscriptions))
-        kept = assignment.unknown_topics & self.subscriptions.keys()
-        lost = [queue for queue in self.readers if queue not in assignment.queues and queue.topic not in kept]
-        await self._give_up(lost, self.settings.handover_timeout_ms)
+        undecided = assignment.unknown_topics & self.subscriptions.keys()
+        lost = [queue for queue in self.readers if queue not in assignment.queues and queue.topic not in undecided]
+        await self._release(lost, self.settings.handover_timeout_ms)
         gained = [queue for queue in assignment.queues if queue not in self.readers]
-        taken = await self._take(gained)
+        taken = await self._take_over(gained)
         if lost or taken:
-            log.info("queues are divided anew", extra={"group": self.role.group, "queues": len(self.readers)})
+            log.info("queues rebalanced", extra={"group": self.role.group, "queues": len(self.readers)})
         return not assignment.unknown_topics and len(taken) == len(gained)
 
-    async def _take(self, queues: list[MessageQueue]) -> list[MessageQueue]:
-        """Begin to read `queues`; those that could be begun."""
+    async def _take_over(self, queues: list[MessageQueue]) -> list[MessageQueue]:
+        """Start reading `queues` and return those for which it succeeded."""
         if self.role.is_ordered and queues:
             locked = await self.locks.lock(queues)
             queues = [queue for queue in queues if queue in locked]
-        results = await asyncio.gather(*(self._begin(queue) for queue in queues), return_exceptions=True)
+        results = await asyncio.gather(*(self._start_reading(queue) for queue in queues), return_exceptions=True)
         taken: list[MessageQueue] = []
         for queue, result in zip(queues, results, strict=True):
             if isinstance(result, ClientError):
-                log.warning("a queue is not begun", extra={"queue": repr(queue), "reason": str(result)})
+                log.warning("failed to start reading queue", extra={"queue": repr(queue), "reason": str(result)})
             elif isinstance(result, BaseException):
                 raise result
             else:
                 taken.append(queue)
         return taken
 
-    async def _begin(self, queue: MessageQueue) -> None:
+    async def _start_reading(self, queue: MessageQueue) -> None:
         offset, committed = await start_offset(queue, self._offsets, self._queue_calls, self.settings)
         subscription = self.subscriptions[queue.topic]
         request = FetchRequest(
@@ -253,7 +254,7 @@ class GroupMember:
             bytes_max=self.settings.cached_bytes_max,
             span_max=self.settings.cached_span_max,
         )
-        rates = self.rates.of(queue.topic)
+        rates = self.rates.for_topic(queue.topic)
         reader = QueueReader(
             self._session, self._fetcher, request, limits=limits, deliver=self._deliver, rates=rates,
             damaged_attempts_max=self.settings.damaged_attempts_max, committed=committed,
@@ -261,8 +262,8 @@ class GroupMember:
         self.readers[queue] = reader
         self._reading[queue] = self._tasks.start(reader.run(), f"read-{queue.topic}-{queue.queue_id}")
 
-    async def _give_up(self, queues: list[MessageQueue], timeout_ms: int) -> None:
-        """Stop reading `queues`, let running handlers end for so long, commit, unlock."""
+    async def _release(self, queues: list[MessageQueue], timeout_ms: int) -> None:
+        """Stop reading `queues`, wait up to `timeout_ms` for running handlers, commit, and unlock."""
         readers = [self.readers.pop(queue) for queue in queues]
         for reader in readers:
             self._reading.pop(reader.queue).cancel()
@@ -271,28 +272,30 @@ class GroupMember:
             async with asyncio.timeout(timeout_ms / 1000):
                 await asyncio.gather(*(reader.backlog.wait_until_idle() for reader in readers))
         except TimeoutError:
-            log.warning("handlers still run for queues given up", extra={"group": self.role.group})
+            log.warning("handlers still running for released queues", extra={"group": self.role.group})
         finally:
             await commit_readers(self._offsets, readers)
             if self.role.is_ordered:
-                # A queue whose handler still runs stays locked until the lock runs out: order matters more than speed.
+                # A queue whose handler still runs stays locked until the lock expires: order has priority over speed.
                 idle = [reader.queue for reader in readers if reader.backlog.is_idle]
                 await asyncio.gather(*(self.locks.unlock(queue) for queue in idle))
 
     async def _renew_locks(self) -> None:
         await self.locks.lock(list(self.readers))
 
-    def _on_notice(self, command: Command, address: str) -> None:
+    def _on_membership_change(self, command: Command, address: str) -> None:
         try:
             group = ConsumerGroup.read(command.ext).consumer_group
         except FieldError as error:
-            log.warning("a notice cannot be read", extra={"broker": address, "reason": str(error)})
+            log.warning(
+                "invalid notification of changed group members", extra={"broker": address, "reason": str(error)}
+            )
             return
         if group == self.role.group:
             self._rebalance_wanted.set()
 
     def describe(self) -> ConsumerData:
-        """What heartbeats say of us."""
+        """Return the description of this member for heartbeats."""
         return ConsumerData(
             group_name=self.role.group,
             consume_type="CONSUME_PASSIVELY" if self.role.is_passive else "CONSUME_ACTIVELY",
@@ -303,32 +306,31 @@ class GroupMember:
 
 
 async def _check_filter(session: Session, group: str, subscription: Subscription) -> None:
-    """Ask every broker of the topic whether it can filter so; one that cannot be asked may be there later."""
+    """Have every broker of the topic validate the filter; an unreachable broker may validate it later."""
     if isinstance(subscription.filter, TagFilter):
         return
-    question = CheckClientConfig(client_id=session.client_id, group=group, subscription_data=subscription.data())
+    request = CheckClientConfig(client_id=session.client_id, group=group, subscription_data=subscription.data())
     try:
         route = await session.routes.get(subscription.topic)
         names = dict.fromkeys(queue.broker_name for queue in route.read_queues)
         for address in filter(None, (route.read_address(name, MASTER_ID) for name in names)):
-            await session.calls.demand(address, RequestCode.CHECK_CLIENT_CONFIG, body=question)
+            await session.calls.request_success(address, RequestCode.CHECK_CLIENT_CONFIG, body=request)
     except BrokerRefused:
         raise
     except ClientError as error:
-        log.info("a filter is not checked", extra={"topic": subscription.topic, "reason": str(error)})
+        log.info("could not validate message filter", extra={"topic": subscription.topic, "reason": str(error)})
 
 
 def allocate_averagely(
     queues: Iterable[MessageQueue], client_ids: Iterable[str], client_id: str
 ) -> Sequence[MessageQueue]:
-    """The queues of `client_id`: a run of neighbours in the sorted list. None for one that is not among the ids.
+    """Return the queues of `client_id`: a contiguous range of the sorted list, empty for an unlisted client id.
 
-    Every member computes this alone from the same two lists, so all must compute the same: the order of queues and of
-    client ids and the way of dividing are those of RocketMQ's default strategy, and Java members of a group agree with
-    us.
+    Every member computes this separately from the same two lists, so all must get the same result: the order of queues
+    and of client ids and the division are those of RocketMQ's default strategy, which Java members use, too.
 
-        5 queues, 2 members:   [ 0 1 2 | 3 4 ]         the first ones get one more
-        2 queues, 3 members:   [ 0 | 1 | - ]           the last ones get none
+        5 queues, 2 members:   [ 0 1 2 | 3 4 ]         the first members get one more
+        2 queues, 3 members:   [ 0 | 1 | - ]           the last members get none
     """
     ordered = sorted(set(queues), key=_java_order)
     ids = sorted(set(client_ids), key=_utf16)
@@ -345,5 +347,5 @@ def _java_order(queue: MessageQueue) -> tuple[bytes, bytes, int]:
 
 
 def _utf16(text: str) -> bytes:
-    """Java compares texts by UTF-16 units."""
+    """Return the sort key of Java's string comparison, which uses UTF-16 units."""
     return text.encode("utf-16-be", "surrogatepass")

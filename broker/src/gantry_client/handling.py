@@ -1,9 +1,9 @@
-"""How a push consumer's handler is called, and what becomes of a message when it fails.
+"""Calls the handler of a push consumer, and handles its failures.
 
-A handler that returns has consumed its message. One that raises has not: the message goes back to the broker, which
-delivers it again later by way of the group's retry topic, and after too many times moves it to the dead letter topic.
-Only when the broker has it in its hands does the message count as done here. When the broker does not take it, the
-message stays and is handled again after a pause. Nothing is ever skipped because of an error.
+A handler that returns has consumed its message. A handler that raises has not: the message is sent back to the broker,
+which redelivers it later through the retry topic of the group, and after too many attempts moves it to the dead letter
+topic. The message counts as done here only when the broker has accepted it. If the broker does not accept it, the
+message stays here and is handled again after a pause. No message is skipped because of an error.
 """
 
 import asyncio
@@ -33,32 +33,32 @@ SendBack = Callable[[ReceivedMessage, int], Awaitable[None]]
 """`send_back` of one consumer: takes a message and its delay level."""
 
 LOCAL_RETRY_MS: Final = 5000
-"""How long a message that no broker took back waits for its next try here; RocketMQ's clients wait as long."""
+"""The pause before a message that no broker accepted is handled again here; the same as in RocketMQ's clients."""
 
 TIMEOUT_LEVEL: Final = 3
-"""The delay level of a message whose handler took too long; that of RocketMQ's clients."""
+"""The delay level of a message whose handler timed out; the same as in RocketMQ's clients."""
 
 GIVE_UP: Final = -1
 """The delay level that moves a message to the dead letter topic."""
 
 
 class Handling(Protocol):
-    """Consumes the messages that a group member delivers."""
+    """Dispatches the messages of a group member to the handler."""
 
     def start(self) -> None:
-        """Begin to call the handler."""
+        """Start calling the handler for delivered messages."""
 
     def deliver(self, queue: MessageQueue, backlog: Backlog, messages: Sequence[ReceivedMessage]) -> None:
-        """Take messages in; never waits."""
+        """Accept fetched messages without waiting for the handler."""
 
     async def close(self) -> None:
-        """Cancel handlers that still run."""
+        """Cancel the handlers that are still running."""
 
 
 async def send_back(
     session: Session, group: str, max_reconsume_times: int | None, message: ReceivedMessage, delay_level: int
 ) -> None:
-    """Give `message` back to the broker that it came from; returns when the broker has it.
+    """Send `message` back to its broker for redelivery; returns when the broker has accepted it.
 
     Raises a ClientError when that is not certain.
     """
@@ -72,25 +72,25 @@ async def send_back(
         unit_mode=False,
         max_reconsume_times=max_reconsume_times,
     )
-    address = route.demand_master(message.queue.broker_name)
-    await session.calls.demand(address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+    address = route.require_master(message.queue.broker_name)
+    await session.calls.request_success(address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one call of a handler has ended."""
+    """The outcome of one call of a handler."""
 
-    later: RetryLater | None
-    """None when the handler consumed its message, otherwise when to deliver it again."""
+    retry: RetryLater | None
+    """None if the handler consumed its message, otherwise the requested redelivery."""
 
-    fault: str = ""
-    """What it raised, if that was no wish to have the message later."""
+    failure: str = ""
+    """The error of the handler, if it was not RetryLater."""
 
 
 @final
 class HandlerCalls:
-    """Calls the application's handler for one message, and keeps count of how that goes."""
+    """Calls the application's handler for one message at a time, and records rates."""
 
     def __init__(self, handler: Handler, timeout_ms: int) -> None:
         self.rates = ConsumeRates(time.monotonic)
@@ -98,36 +98,38 @@ class HandlerCalls:
         self._timeout_ms = timeout_ms
 
     async def call(self, message: ReceivedMessage) -> RetryLater | None:
-        """None when the handler consumed ``message``, otherwise when to deliver it again."""
-        began_at = time.monotonic()
-        outcome = await self.outcome(message)
-        took_ms = (time.monotonic() - began_at) * 1000
-        self.rates.of(message.queue.topic).handled(took_ms, is_consumed=outcome.later is None)
-        return outcome.later
+        """Call the handler; return None if it consumed ``message``, otherwise the requested redelivery."""
+        started_at = time.monotonic()
+        outcome = await self.call_uncounted(message)
+        took_ms = (time.monotonic() - started_at) * 1000
+        self.rates.for_topic(message.queue.topic).record_handled(took_ms, is_consumed=outcome.retry is None)
+        return outcome.retry
 
-    async def outcome(self, message: ReceivedMessage) -> Outcome:
-        """What becomes of one call that counts for nothing.
+    async def call_uncounted(self, message: ReceivedMessage) -> Outcome:
+        """Call the handler without recording rates.
 
-        One that takes too long is cancelled: it would keep what was committed from moving for ever.
+        A handler that exceeds the timeout is cancelled: otherwise it would block the committed offset for ever.
         """
         limit = asyncio.timeout(self._timeout_ms / 1000)
         try:
             async with limit:
                 await self._handler(message)
-        except RetryLater as later:
-            return Outcome(later)
+        except RetryLater as retry:
+            return Outcome(retry)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
-                raise  # We are being closed.
-            log.warning("a handler was cancelled from inside", extra={"message_id": message.message_id})
+                raise  # The consumer is closing.
+            log.warning(
+                "handler cancelled itself; message will be redelivered", extra={"message_id": message.message_id}
+            )
             return Outcome(RetryLater(), "CancelledError")
         except Exception as error:
-            named = {"topic": message.topic, "message_id": message.message_id}
+            log_fields = {"topic": message.topic, "message_id": message.message_id}
             if limit.expired():
-                log.warning("a handler took too long", extra=named)
-                return Outcome(RetryLater(TIMEOUT_LEVEL), f"it took more than {self._timeout_ms} ms")
-            log.exception("a handler failed", extra=named)
+                log.warning("handler timed out; message will be redelivered", extra=log_fields)
+                return Outcome(RetryLater(TIMEOUT_LEVEL), f"timed out after {self._timeout_ms} ms")
+            log.exception("handler failed; message will be redelivered", extra=log_fields)
             return Outcome(RetryLater(), f"{type(error).__name__}: {error}")
         return Outcome(None)
 
@@ -140,31 +142,34 @@ class _Item:
 
 
 async def give_up(message: ReceivedMessage, delay_level: int, send_back: SendBack, model: MessageModel) -> bool:
-    """Give a failed message back to its broker; return whether its consumer is done with it.
+    """Send a failed message back to its broker. Return whether its consumer is done with it.
 
-    A broadcast message has no retry topic, so it is dropped. What the broker refused stays with the consumer.
+    A broadcast message has no retry topic, so it is dropped. A message that the broker refused stays with the consumer.
     """
     if model is MessageModel.BROADCASTING:
-        log.warning("a broadcast message is dropped", extra={"message_id": message.message_id})
+        log.warning("broadcast message dropped after its handler failed", extra={"message_id": message.message_id})
         return True
     try:
         await send_back(message, delay_level)
     except ClientError as error:
-        log.warning("a message is not taken back", extra={"topic": message.topic, "reason": str(error)})
+        log.warning(
+            "failed to send message back to broker; retrying locally",
+            extra={"topic": message.topic, "reason": str(error)},
+        )
         return False
     return True
 
 
 @final
 class ConcurrentHandling:
-    """Calls the handler for many messages at once, in no particular order."""
+    """Calls the handler for many messages concurrently, in no particular order."""
 
     def __init__(self, calls: HandlerCalls, send_back: SendBack, settings: ConsumerSettings) -> None:
         self._calls = calls
         self._send_back = send_back
         self._settings = settings
         self._ready: asyncio.Queue[_Item] = asyncio.Queue()
-        """Bounded by the backlogs, whose limits stop the fetching."""
+        """The delivered messages; bounded by the backlogs, whose limits pause the fetching."""
         self._tasks = BackgroundTasks("handlers")
 
     def __repr__(self) -> str:
@@ -186,26 +191,26 @@ class ConcurrentHandling:
             item = await self._ready.get()
             if item.backlog.is_dropped:
                 continue
-            item.backlog.begin()
+            item.backlog.start_handler()
             try:
                 await self._handle(item)
             finally:
-                item.backlog.end()
+                item.backlog.end_handler()
 
     async def _handle(self, item: _Item) -> None:
-        later = await self._calls.call(item.message)
-        if later is not None and not await self._give_back(item, later.delay_level):
+        retry = await self._calls.call(item.message)
+        if retry is not None and not await self._send_back_or_retry(item, retry.delay_level):
             return
-        item.backlog.done(item.message.queue_offset)
+        item.backlog.mark_done(item.message.queue_offset)
 
-    async def _give_back(self, item: _Item, delay_level: int) -> bool:
-        """Whether the message is in safe hands."""
+    async def _send_back_or_retry(self, item: _Item, delay_level: int) -> bool:
+        """Send a failed message back; return True if the broker accepted it, False if it is handled again here."""
         if await give_up(item.message, delay_level, self._send_back, self._settings.model):
             return True
         again = replace(item.message, reconsume_times=item.message.reconsume_times + 1)
-        self._tasks.start(self._try_again(_Item(again, item.backlog)), "retry")
+        self._tasks.start(self._requeue_after_pause(_Item(again, item.backlog)), "retry")
         return False
 
-    async def _try_again(self, item: _Item) -> None:
+    async def _requeue_after_pause(self, item: _Item) -> None:
         await asyncio.sleep(LOCAL_RETRY_MS / 1000)
         self._ready.put_nowait(item)

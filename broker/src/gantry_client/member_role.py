@@ -1,4 +1,4 @@
-"""What kind of member of a group somebody is."""
+"""The role of a member in its consumer group."""
 
 from dataclasses import dataclass
 from typing import final
@@ -7,9 +7,9 @@ from typing import final
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRole:
-    """What kind of member this is."""
+    """The group and the kind of one member."""
 
     group: str
     is_ordered: bool = False
     is_passive: bool = True
-    """Messages are pushed at it; False for one that asks for them. Only told to the brokers."""
+    """True for a push consumer, False for a poll consumer. It is only reported to the brokers."""

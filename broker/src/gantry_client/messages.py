@@ -1,4 +1,4 @@
-"""Messages as applications see them: what they send, what the broker says to it, what they receive."""
+"""The messages of applications: what they send, the receipt of the broker, and what they receive."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,58 +20,58 @@ SHARDING_KEY = "__SHARDINGKEY"
 
 @dataclass(slots=True)
 class Message:
-    """One message to send. Say what you know of it by keyword; `properties` are the application's own."""
+    """One message to send. Options are given by keyword; `properties` belong to the application."""
 
     topic: str
     body: bytes
     tags: str | None = field(default=None, kw_only=True)
-    """What subscriptions filter by; one tag."""
+    """The tag by which subscriptions filter."""
     keys: Sequence[str] = field(default=(), kw_only=True)
-    """What the message can be found by."""
+    """The keys under which the message is indexed."""
     properties: dict[str, str] = field(default_factory=dict, kw_only=True)
     delay_level: int = field(default=0, kw_only=True)
-    """Deliver later: 1 is 1 s, 18 is 2 h; 0 at once."""
+    """The delay of the delivery: 1 is 1 s, 18 is 2 h, 0 is none."""
     sharding_key: str | None = field(default=None, kw_only=True)
-    """Messages with equal keys go to one queue, in the order of their sends."""
+    """Messages with equal sharding keys go to one queue, in the order of their sends."""
     waits_for_store: bool = field(default=True, kw_only=True)
-    """Whether the answer waits for the flush and the slave that the broker's mode promises."""
+    """Whether the reply waits for the flush and the replication that the broker's mode promises."""
     flag: int = field(default=0, kw_only=True)
-    """A number for the application."""
+    """A number for use by the application."""
 
 
 class SendStatus(IntEnum):
-    """What a broker says to a message that it stored. Only SEND_OK is an acknowledgement."""
+    """The status of a stored message. Only SEND_OK is an acknowledgement."""
 
     SEND_OK = ResponseCode.SUCCESS
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
     """Stored, but not flushed in time."""
     SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
-    """Stored, but no slave is there."""
+    """Stored, but no slave is connected."""
     FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
-    """Stored, but no slave has it in time."""
+    """Stored, but not replicated to a slave in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendReceipt:
-    """Where a message is stored, and which promise holds for it."""
+    """Where a message is stored, and how safely."""
 
     status: SendStatus
     message_id: str
-    """The id that the client gave the message."""
+    """The unique id that the client assigned to the message."""
     offset_message_id: str
-    """The id that the broker gave it: where it is stored."""
+    """The id that the broker assigned, which contains its address and the physical offset."""
     queue: MessageQueue
     queue_offset: int
     transaction_id: str | None = None
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether the broker's whole promise holds. Otherwise the message is stored, but a fault may still take it."""
+        """Whether the broker kept its full promise. Otherwise the message is stored, but a failure may lose it."""
         return self.status is SendStatus.SEND_OK
 
 
-class Tagged:
-    """Tags and keys of what was sent, which travel among its properties."""
+class TaggedMessage:
+    """The tags and keys of a message, which are stored in its properties."""
 
     __slots__ = ()
     properties: dict[str, str]
@@ -86,21 +86,22 @@ class Tagged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReceivedMessage(Tagged):
-    """One message as a consumer gets it."""
+class ReceivedMessage(TaggedMessage):
+    """One message that a consumer received."""
 
     topic: str
-    """The topic it was sent to, also when it comes again by way of a retry topic."""
+    """The topic to which the message was sent, also if it was redelivered through a retry topic."""
     queue: MessageQueue
-    """The queue it was read from; its topic is the retry topic for a message that comes again."""
+    """The queue from which the message was read; a redelivered message has a queue of the retry topic."""
     queue_offset: int
     stored_body: bytes = field(repr=False)
-    """The body, unpacked unless `body_fault` says why it could not be."""
+    """The decompressed body, or the stored bytes if `body_fault` is set."""
     body_fault: str | None = None
+    """Why the body could not be decompressed; None if it was."""
     properties: dict[str, str] = field(repr=False)
     flag: int = 0
     reconsume_times: int = 0
-    """How often consuming it has failed before."""
+    """How often consuming the message has failed before."""
     born_timestamp_ms: int = 0
     born_host: str = ""
     store_timestamp_ms: int = 0
@@ -110,21 +111,21 @@ class ReceivedMessage(Tagged):
 
     @property
     def body(self) -> bytes:
-        """The body as it was sent. Raises UnreadableBody for a compressed one that is damaged or passes the limit."""
+        """The body as it was sent. Raises UnreadableBody if a compressed body is damaged or exceeds the limit."""
         if self.body_fault is not None:
             raise UnreadableBody(f"message {self.message_id}: {self.body_fault}")
         return self.stored_body
 
     @property
     def message_id(self) -> str:
-        """The id that the sender gave the message, or the broker's where the sender gave none."""
+        """The unique id that the sender assigned, or the broker's id if the sender assigned none."""
         return self.properties.get(names.UNIQUE_KEY) or self.offset_message_id
 
 
-def received(
+def to_received_message(
     record: StoredMessage, broker_name: str, *, body_bytes_max: int = BODY_INFLATED_BYTES_MAX
 ) -> ReceivedMessage:
-    """The message in a record that `broker_name` sent."""
+    """Build the received message from a record that `broker_name` returned."""
     properties = dict(record.properties)
     is_retry = record.topic.startswith(RETRY_PREFIX)
     try:

@@ -1,13 +1,13 @@
-"""Several name servers, any one of which knows everything.
+"""Requests to several name servers, each of which has all routes.
 
-A question goes to the one that answered last; when it fails, to the next, until all were asked. An error code is an
-answer like any other: `17` means that the topic is unknown, not that the name server is broken.
+A request goes to the name server that replied last; if that fails, to the next, until all were tried. An error code is
+a reply like any other: `17` means that the topic is unknown, not that the name server failed.
 """
 
 from collections.abc import Sequence
 from typing import final
 
-from gantry_client.calls import Calls, document_of, succeeded
+from gantry_client.calls import Calls, parse_document, require_success
 from gantry_client.errors import RequestFailed, Unavailable
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
@@ -18,7 +18,7 @@ from gantry_wire.commands.nameserver import ClusterInfo, KeyValueAddress, QueryR
 
 @final
 class NameServers:
-    """Questions to the name servers. Belongs to one event loop."""
+    """Requests to the name servers. Belongs to one event loop."""
 
     def __init__(self, addresses: Sequence[str], calls: Calls) -> None:
         self.addresses = tuple(addresses)
@@ -30,44 +30,44 @@ class NameServers:
 
     @property
     def current(self) -> str:
-        """The one that is asked first."""
+        """The address of the name server that is tried first."""
         return self.addresses[self._current]
 
     async def route(self, topic: str) -> TopicRoute | None:
-        """Where `topic` is, or None when no broker has registered it."""
-        question = QueryRoute(topic=topic, accept_standard_json_only=True)
-        reply = await self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, question)
+        """Return the route of `topic`, or None if no broker has registered it."""
+        request = QueryRoute(topic=topic, accept_standard_json_only=True)
+        reply = await self._request(RequestCode.GET_ROUTEINFO_BY_TOPIC, request)
         if reply.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        return document_of(succeeded(reply, self.current), TopicRoute, self.current)
+        return parse_document(require_success(reply, self.current), TopicRoute, self.current)
 
     async def cluster(self) -> ClusterInfo:
-        """Every broker that is registered."""
-        reply = succeeded(await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO), self.current)
-        return document_of(reply, ClusterInfo, self.current)
+        """Return every registered broker and cluster."""
+        reply = require_success(await self._request(RequestCode.GET_BROKER_CLUSTER_INFO), self.current)
+        return parse_document(reply, ClusterInfo, self.current)
 
     async def topics(self) -> list[str]:
-        """Every topic that is registered."""
-        reply = succeeded(await self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER), self.current)
-        return document_of(reply, TopicListing, self.current).topic_list
+        """Return the names of all registered topics."""
+        reply = require_success(await self._request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER), self.current)
+        return parse_document(reply, TopicListing, self.current).topic_list
 
     async def value(self, namespace: str, key: str) -> str | None:
-        """A value of their key-value table, as one of them has it; None if there is none."""
-        reply = await self._ask(RequestCode.GET_KV_CONFIG, KeyValueAddress(namespace=namespace, key=key))
+        """Return a value of the key-value table of one name server; None if it has none."""
+        reply = await self._request(RequestCode.GET_KV_CONFIG, KeyValueAddress(namespace=namespace, key=key))
         if reply.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        return succeeded(reply, self.current).ext.get("value", "")
+        return require_success(reply, self.current).ext.get("value", "")
 
-    async def tell_all(self, code: RequestCode, header: Fields) -> None:
-        """Have every name server do something; they do not speak to each other. Raises on the first that does not."""
+    async def send_to_all(self, code: RequestCode, header: Fields) -> None:
+        """Send a request to every name server, because they share no state. Raises at the first failure."""
         for address in self.addresses:
-            await self._calls.demand(address, code, header)
+            await self._calls.request_success(address, code, header)
 
-    async def _ask(self, code: RequestCode, header: Fields | None = None) -> Command:
+    async def _request(self, code: RequestCode, header: Fields | None = None) -> Command:
         failures: list[str] = []
         for _ in self.addresses:
             try:
-                return await self._calls.ask(self.current, code, header)
+                return await self._calls.request(self.current, code, header)
             except RequestFailed as error:
                 failures.append(str(error))
                 self._current = (self._current + 1) % len(self.addresses)

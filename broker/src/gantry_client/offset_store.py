@@ -1,4 +1,4 @@
-"""Where a group's progress is kept: at the brokers, or for broadcasting in a file of each member."""
+"""The stores of committed offsets: the brokers, or for broadcasting a file of each member."""
 
 import asyncio
 import logging
@@ -20,18 +20,18 @@ log = logging.getLogger(__name__)
 
 
 class OffsetStore(Protocol):
-    """Keeps one offset per queue: everything below it is consumed."""
+    """Keeps one committed offset per queue, below which everything is consumed."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """The offset, or None when consumption has not begun."""
+        """Return the committed offset, or None if there is none."""
 
     async def write(self, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, Exception]:
-        """Keep these; what could not be kept comes back with the reason."""
+        """Store `offsets`; return the queues that failed, each with its error."""
 
 
 @final
 class BrokerOffsets:
-    """A group's shared offsets, kept by the broker of each queue."""
+    """The shared offsets of a group, stored by the broker of each queue."""
 
     def __init__(self, group: str, queue_calls: QueueCalls) -> None:
         self._group = group
@@ -67,7 +67,7 @@ class _OffsetFile(msgspec.Struct):
 
 @final
 class FileOffsets:
-    """One member's own offsets, in a file that is replaced whole: a crash leaves the old one or the new one."""
+    """The offsets of one member, in a file that is replaced as a whole: a crash leaves the old or the new file."""
 
     def __init__(self, folder: Path, group: str, instance: str | None) -> None:
         try:
@@ -75,11 +75,11 @@ class FileOffsets:
         except ValueError as error:
             raise InvalidMessage(str(error)) from error
         self._offsets: dict[MessageQueue, int] | None = None
-        self._turn = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
 
     @property
     def path(self) -> Path:
-        """The file; members of one group on one machine need different `instance` settings to have different ones."""
+        """The path of the file; members of a group on one machine need different `instance` settings."""
         return self._path
 
     async def read(self, queue: MessageQueue) -> int | None:
@@ -88,12 +88,12 @@ class FileOffsets:
     async def write(self, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, Exception]:
         known = await self._load()
         known |= offsets
-        # Whoever asked may be cancelled; a thread is not, and must not be overtaken by the next one.
+        # The caller may be cancelled; the thread continues, and the next write must not overtake it.
         error = await asyncio.shield(asyncio.ensure_future(self._replace(known)))
         return {} if error is None else dict.fromkeys(offsets, error)
 
     async def _replace(self, known: dict[MessageQueue, int]) -> Exception | None:
-        async with self._turn:
+        async with self._write_lock:
             try:
                 await asyncio.to_thread(self._replace_file, dict(known))
             except OSError as error:
@@ -131,7 +131,7 @@ class FileOffsets:
 def make_offset_store(
     group: str, settings: ConsumerSettings, queue_calls: QueueCalls, instance: str | None
 ) -> OffsetStore:
-    """Where a group keeps its offsets: at brokers, or in a file of this `instance` where all get every message."""
+    """Create the offset store of a group: the brokers, or for broadcasting a file of this `instance`."""
     if settings.model is MessageModel.CLUSTERING:
         return BrokerOffsets(group, queue_calls)
     return FileOffsets(settings.broadcast_offsets_folder or Path.home() / ".gantry" / "offsets", group, instance)
@@ -140,10 +140,10 @@ def make_offset_store(
 async def start_offset(
     queue: MessageQueue, store: OffsetStore, queue_calls: QueueCalls, settings: ConsumerSettings
 ) -> tuple[int, int | None]:
-    """(where to begin, what is committed): at the committed offset, or by rule when there is none.
+    """Return (start offset, committed offset or None): the committed offset, else the one that `start_from` selects.
 
-    Retry topics begin at their first message, whatever the rule: what lies there failed in this very group. Raises a
-    ClientError when it cannot be found out.
+    Retry topics always start at their first message, because their messages failed in this group. Raises a ClientError
+    when the offset cannot be determined.
     """
     committed = await store.read(queue)
     if committed is not None and committed >= 0:
@@ -156,7 +156,7 @@ async def start_offset(
 
 
 async def commit_readers(store: OffsetStore, readers: Iterable[QueueReader]) -> None:
-    """Have `store` take how far each reader is done, where that has moved."""
+    """Write the offset of each reader to `store` if it differs from the committed one."""
     moved = {
         reader.queue: (reader, reader.backlog, reader.backlog.commit_offset)
         for reader in readers
@@ -167,6 +167,6 @@ async def commit_readers(store: OffsetStore, readers: Iterable[QueueReader]) -> 
     failed = await store.write({queue: offset for queue, (_, _, offset) in moved.items()})
     for queue, (reader, backlog, offset) in moved.items():
         if queue in failed:
-            log.warning("an offset is not committed", extra={"queue": repr(queue), "reason": str(failed[queue])})
+            log.warning("failed to commit offset", extra={"queue": repr(queue), "reason": str(failed[queue])})
         else:
             reader.record_commit(backlog, offset)

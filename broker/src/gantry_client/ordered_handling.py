@@ -1,7 +1,7 @@
-"""Handlers that see the messages of a queue one after another, in order.
+"""Calls the handler for the messages of a queue one after another, in order.
 
-One task per queue. A failed message is tried again in its place after a pause, and everything behind it waits; with
-`max_reconsume_times` it is given up in the end and goes to the dead letter topic. A queue whose lock is in doubt rests
+There is one task per queue. A failed message is handled again in its place after a pause, and all messages behind it
+wait; after `max_reconsume_times` it goes to the dead letter topic. A queue whose lock is not certainly held pauses
 until the lock is renewed.
 """
 
@@ -21,7 +21,7 @@ from gantry_wire.commands.clients import MessageQueue
 
 log = logging.getLogger(__name__)
 
-LOCK_DOUBT_PAUSE_MS: Final = 100
+LOCK_RECHECK_MS: Final = 100
 
 
 @final
@@ -42,16 +42,16 @@ class OrderedHandling:
         self._is_locked = is_locked
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._waiting: dict[int, deque[ReceivedMessage]] = {}
-        """Messages in order, by the identity of their backlog; a key is there while its task runs."""
-        self._turns: dict[MessageQueue, asyncio.Lock] = {}
-        """A queue that was given away and came back has two backlogs for a moment; only one may be at work."""
+        """Messages in order, by the identity of their backlog; a key exists while its task runs."""
+        self._queue_locks: dict[MessageQueue, asyncio.Lock] = {}
+        """A queue that was released and reassigned briefly has two backlogs; only one may call the handler."""
         self._tasks = BackgroundTasks("ordered-handlers")
 
     def __repr__(self) -> str:
         return f"<OrderedHandling queues={len(self._waiting)}>"
 
     def start(self) -> None:
-        """Nothing to do: every queue's task begins with its first message."""
+        """Do nothing: the task of a queue starts with its first message."""
 
     def deliver(self, queue: MessageQueue, backlog: Backlog, messages: Sequence[ReceivedMessage]) -> None:
         waiting = self._waiting.get(id(backlog))
@@ -74,29 +74,29 @@ class OrderedHandling:
             del self._waiting[id(backlog)]
 
     async def _handle_first(self, queue: MessageQueue, backlog: Backlog, waiting: deque[ReceivedMessage]) -> int:
-        """Try the first of `waiting`; how long to rest before the next try, in milliseconds."""
-        async with self._turns.setdefault(queue, asyncio.Lock()), self._slots:
+        """Handle the first of `waiting`; return the pause before the next attempt in milliseconds."""
+        async with self._queue_locks.setdefault(queue, asyncio.Lock()), self._slots:
             if backlog.is_dropped:
                 return 0
             if not self._is_locked(queue):
-                return LOCK_DOUBT_PAUSE_MS
+                return LOCK_RECHECK_MS
             message = waiting[0]
-            backlog.begin()
+            backlog.start_handler()
             try:
-                later = await self._calls.call(message)
-                if later is None or await self._is_given_up(message, later.delay_level):
-                    backlog.done(message.queue_offset)
+                retry = await self._calls.call(message)
+                if retry is None or await self._move_to_dead_letters_if_due(message, retry.delay_level):
+                    backlog.mark_done(message.queue_offset)
                     waiting.popleft()
                     return 0
             finally:
-                backlog.end()
+                backlog.end_handler()
             waiting[0] = replace(message, reconsume_times=message.reconsume_times + 1)
             return self._settings.ordered_retry_delay_ms
 
-    async def _is_given_up(self, message: ReceivedMessage, delay_level: int) -> bool:
-        """Whether a message that failed goes to the dead letter topic now, and has arrived there."""
+    async def _move_to_dead_letters_if_due(self, message: ReceivedMessage, delay_level: int) -> bool:
+        """Send a failed message to the dead letter topic if it is due; return True if it has arrived there."""
         times_max = self._settings.max_reconsume_times
-        is_too_often = times_max is not None and message.reconsume_times >= times_max
-        if delay_level != GIVE_UP and not is_too_often:
+        is_exhausted = times_max is not None and message.reconsume_times >= times_max
+        if delay_level != GIVE_UP and not is_exhausted:
             return False
         return await give_up(message, GIVE_UP, self._send_back, self._settings.model)

@@ -1,6 +1,7 @@
-"""From a message to what travels: properties, compression, and the checks that every broker would make.
+"""Prepares messages for sending: properties, compression, and the checks that every broker makes.
 
-Pure. What is refused here was never sent; the rules are RocketMQ's, so that a broker would refuse it, too.
+Pure functions. A message that is refused here was never sent; the rules are RocketMQ's, so a broker would refuse it,
+too.
 """
 
 from collections.abc import Sequence
@@ -21,13 +22,13 @@ from gantry_wire.names import AUTO_CREATE_TOPIC, NOT_SENDABLE_TOPICS, RETRY_PREF
 from gantry_wire.properties import format_properties
 
 _RESERVED = frozenset({names.KEYS, names.TAGS, names.WAIT_STORE, names.DELAY_LEVEL, names.UNIQUE_KEY, SHARDING_KEY})
-"""Properties that are arguments of a Message; given among its properties they would contradict them."""
+"""Properties that are set by arguments of Message and therefore are not allowed in its `properties`."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outgoing:
-    """One message ready to be sent, as often as it takes: every retry carries the same id."""
+class OutgoingMessage:
+    """One message or batch that is ready to be sent; every retry carries the same id."""
 
     topic: str
     body: bytes
@@ -35,13 +36,13 @@ class Outgoing:
     flag: int
     sys_flag: int
     message_id: str
-    """The ids of a batch are joined by commas."""
+    """The unique id; the ids of a batch are joined by commas."""
     is_batch: bool = False
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
 
     def header(self, group: str, queue: MessageQueue, now_ms: int, *, default_topic_queues: int) -> SendMessageV2:
-        """The header of a request of `group` that carries this message to `queue`."""
+        """Build the header of the request that sends this message from `group` to `queue`."""
         return SendMessageV2(
             producer_group=group,
             topic=self.topic,
@@ -61,12 +62,12 @@ class Outgoing:
 
 
 def check_topic(topic: str) -> None:
-    """Raise InvalidMessage for a topic that nobody can send to."""
+    """Raise InvalidMessage for a topic to which no client can send."""
     fault = topic_fault(topic)
     if fault is not None:
         raise InvalidMessage(f"topic {topic[:64]!r}: {fault.value}")
     if topic in NOT_SENDABLE_TOPICS:
-        raise InvalidMessage(f"topic {topic!r} belongs to the broker")
+        raise InvalidMessage(f"topic {topic!r} is an internal topic of the broker")
 
 
 def check_group(group: str) -> None:
@@ -76,8 +77,8 @@ def check_group(group: str) -> None:
         raise InvalidMessage(f"group {group[:64]!r}: {fault.value}")
 
 
-def prepare(message: Message, message_id: str, settings: ProducerSettings) -> Outgoing:
-    """`message` as it travels alone; a large body is compressed. Raises InvalidMessage."""
+def prepare_message(message: Message, message_id: str, settings: ProducerSettings) -> OutgoingMessage:
+    """Prepare one message; a large body is compressed. Raises InvalidMessage."""
     check_topic(message.topic)
     body, sys_flag = _checked_body(message, settings.message_bytes_max), 0
     if len(body) > settings.compress_above_bytes:
@@ -86,7 +87,7 @@ def prepare(message: Message, message_id: str, settings: ProducerSettings) -> Ou
         except LocalProtocolError as error:
             raise InvalidMessage(f"the body cannot be compressed: {error}") from error
         sys_flag = settings.compress_codec.flags
-    return Outgoing(
+    return OutgoingMessage(
         topic=message.topic,
         body=body,
         properties=_properties(message, message_id),
@@ -97,16 +98,16 @@ def prepare(message: Message, message_id: str, settings: ProducerSettings) -> Ou
 
 
 def prepare_entry(message: Message, message_id: str, settings: ProducerSettings) -> BatchEntry:
-    """`message` as it travels in a batch; batches are not compressed. Raises InvalidMessage."""
+    """Prepare one message of a batch; batches are not compressed. Raises InvalidMessage."""
     if message.delay_level:
-        raise InvalidMessage("a delayed message cannot travel in a batch; send it alone")
+        raise InvalidMessage("a delayed message cannot be part of a batch; send it alone")
     body = _checked_body(message, settings.message_bytes_max)
     return BatchEntry(message.flag, body, _properties(message, message_id).encode())
 
 
-def prepare_batch(first: Message, entries: Sequence[BatchEntry], ids: Sequence[str]) -> Outgoing:
-    """The request that carries `entries`, messages like `first`."""
-    return Outgoing(
+def prepare_batch(first: Message, entries: Sequence[BatchEntry], ids: Sequence[str]) -> OutgoingMessage:
+    """Prepare a batch of `entries`, whose topic and options are those of `first`."""
+    return OutgoingMessage(
         topic=first.topic,
         body=encode_batch(entries),
         properties=format_properties({names.WAIT_STORE: _java_boolean(first.waits_for_store)}),
@@ -117,30 +118,30 @@ def prepare_batch(first: Message, entries: Sequence[BatchEntry], ids: Sequence[s
     )
 
 
-def packed_batch(topic: str, entries: Sequence[BatchEntry], settings: ProducerSettings) -> Outgoing:
-    """The request that carries what a caller has packed. Raises InvalidMessage."""
+def prepare_packed_batch(topic: str, entries: Sequence[BatchEntry], settings: ProducerSettings) -> OutgoingMessage:
+    """Prepare a batch of entries that the caller has encoded. Raises InvalidMessage."""
     check_topic(topic)
     if not entries or topic.startswith(RETRY_PREFIX):
-        raise InvalidMessage("an empty batch" if not entries else "retry topics take no batches")
+        raise InvalidMessage("the batch is empty" if not entries else "batches cannot be sent to retry topics")
     try:
         body = encode_batch(entries)
     except LocalProtocolError as error:
         raise InvalidMessage(str(error)) from error
     if len(body) > settings.message_bytes_max:
-        raise InvalidMessage(f"the batch has {len(body)} bytes, the limit is {settings.message_bytes_max}")
-    return Outgoing(
+        raise InvalidMessage(f"the batch has {len(body)} bytes, but the limit is {settings.message_bytes_max}")
+    return OutgoingMessage(
         topic=topic, body=body, properties=format_properties({names.WAIT_STORE: _java_boolean(True)}), flag=0,
         sys_flag=0, message_id="", is_batch=True,
     )  # fmt: skip
 
 
 def check_batch(messages: Sequence[Message]) -> None:
-    """Raise InvalidMessage for messages that cannot share a request."""
+    """Raise InvalidMessage for messages that cannot form one batch."""
     if not messages:
-        raise InvalidMessage("an empty batch")
+        raise InvalidMessage("the batch is empty")
     check_topic(messages[0].topic)
     if messages[0].topic.startswith(RETRY_PREFIX):
-        raise InvalidMessage("retry topics take no batches")
+        raise InvalidMessage("batches cannot be sent to retry topics")
     if any(message.topic != messages[0].topic for message in messages):
         raise InvalidMessage("the messages of a batch must go to one topic")
     if any(message.waits_for_store != messages[0].waits_for_store for message in messages):
@@ -151,14 +152,14 @@ def _checked_body(message: Message, bytes_max: int) -> bytes:
     if not message.body:
         raise InvalidMessage("the body is empty")
     if len(message.body) > bytes_max:
-        raise InvalidMessage(f"the body has {len(message.body)} bytes, the limit is {bytes_max}")
+        raise InvalidMessage(f"the body has {len(message.body)} bytes, but the limit is {bytes_max}")
     return message.body
 
 
 def _properties(message: Message, message_id: str) -> str:
     reserved = _RESERVED.intersection(message.properties)
     if reserved:
-        raise InvalidMessage(f"properties {sorted(reserved)} are set by the message's own arguments")
+        raise InvalidMessage(f"properties {sorted(reserved)} must be set by the arguments of Message")
     pairs = dict(message.properties)
     pairs[names.UNIQUE_KEY] = message_id
     pairs[names.WAIT_STORE] = _java_boolean(message.waits_for_store)
@@ -166,7 +167,7 @@ def _properties(message: Message, message_id: str) -> str:
         pairs[names.TAGS] = message.tags.strip()
     if message.keys:
         if isinstance(message.keys, str) or any(not key or key.split() != [key] for key in message.keys):
-            raise InvalidMessage("keys are a list of texts without spaces")
+            raise InvalidMessage("keys must be a list of strings without spaces")
         pairs[names.KEYS] = names.KEY_SEPARATOR.join(message.keys)
     if message.delay_level:
         if message.delay_level < 1:
@@ -180,9 +181,9 @@ def _properties(message: Message, message_id: str) -> str:
     except LocalProtocolError as error:
         raise InvalidMessage(str(error)) from error
     except UnicodeEncodeError as error:
-        raise InvalidMessage(f"a property, tag or key is no Unicode text: {error}") from error
+        raise InvalidMessage(f"a property, tag or key is not valid Unicode: {error}") from error
     if size > PROPERTIES_BYTES_MAX:
-        raise InvalidMessage(f"the properties take more than {PROPERTIES_BYTES_MAX} bytes")
+        raise InvalidMessage(f"the properties have more than {PROPERTIES_BYTES_MAX} bytes")
     return text
 
 

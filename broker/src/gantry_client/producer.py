@@ -1,11 +1,11 @@
-"""The producer: messages to brokers, with a deadline, retries that change the broker, and a bound on what is under way.
+"""The producer: sends messages with a deadline, retries on other brokers, and a limit on outstanding sends.
 
-A send that returns a receipt with SEND_OK is acknowledged: the broker keeps the promise of its mode. Everything else
-raises, or says in its status which promise is missing. Retries carry the same message id but may store the message
-twice, when an answer is lost; consumers that cannot bear this compare ids. Sends with a fixed queue (a queue, a
-selector or a sharding key) are not retried elsewhere, because another queue would break their order.
+A send that returns a receipt with SEND_OK is acknowledged: the broker keeps the promise of its mode. Any other outcome
+raises, or its status names the missing promise. Retries carry the same message id but may store the message twice when
+a reply is lost; consumers that cannot tolerate this compare ids. Sends to a fixed queue (a queue, a selector or a
+sharding key) are not retried on another broker, because another queue would break their order.
 
-Many sends may be under way at once, on one connection per broker; `outstanding_max` of them, then `send` waits. On one
+Many sends may be outstanding at once, on one connection per broker; beyond `outstanding_max`, `send` waits. On one
 connection messages reach the broker in the order of the calls.
 """
 
@@ -16,7 +16,7 @@ from gantry_client.client import ProducerClient
 from gantry_client.clock import Deadline, wall_ms
 from gantry_client.errors import BadReply, InvalidMessage
 from gantry_client.messages import SHARDING_KEY, Message, ReceivedMessage, SendReceipt
-from gantry_client.outgoing import check_batch, packed_batch, prepare, prepare_batch, prepare_entry
+from gantry_client.outgoing import check_batch, prepare_batch, prepare_entry, prepare_message, prepare_packed_batch
 from gantry_client.replies import Reply, ReplyingClient, Requests
 from gantry_client.selection import queue_for_key
 from gantry_client.settings import ClientSettings, NameServerAddresses, ProducerSettings
@@ -25,14 +25,14 @@ from gantry_wire.batch import ENTRY_BYTES_MIN, BatchEntry
 from gantry_wire.commands.clients import MessageQueue
 
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-"""Chooses one of a topic's queues for a message."""
+"""Chooses one of the queues of a topic for a message."""
 
 DEFAULT_GROUP: Final = "GANTRY_PRODUCER"
 
-_ARGUMENTS: Final = frozenset({names.KEYS, names.TAGS, names.WAIT_STORE, names.DELAY_LEVEL, names.UNIQUE_KEY})
-"""What is an argument of the new message, or its id."""
+_ARGUMENT_PROPERTIES: Final = frozenset({names.KEYS, names.TAGS, names.WAIT_STORE, names.DELAY_LEVEL, names.UNIQUE_KEY})
+"""Properties that become arguments of the rebuilt message, or its id."""
 
-_OF_THE_JOURNEY: Final = frozenset(
+_TRANSPORT_PROPERTIES: Final = frozenset(
     {
         names.RETRY_TOPIC,
         names.REAL_TOPIC,
@@ -82,7 +82,7 @@ class Producer(ProducerClient, ReplyingClient):
 
     @property
     def outstanding(self) -> int:
-        """Sends that have no answer yet."""
+        """The number of sends that have no reply yet."""
         return self._sender.outstanding
 
     async def _leave(self) -> None:
@@ -91,36 +91,36 @@ class Producer(ProducerClient, ReplyingClient):
     async def send(
         self, message: Message, *, queue: MessageQueue | Selector | None = None, timeout_ms: int | None = None
     ) -> SendReceipt:
-        """Send one message and wait for the broker's answer.
+        """Send one message and wait for the reply of the broker.
 
-        `queue` fixes the queue or chooses it; so does the message's sharding key. Raises SendTimeout, SendFailed,
-        BrokerRefused, NoRoute or InvalidMessage.
+        `queue` is the target queue or a function that selects it; a sharding key selects it, too. Raises SendTimeout,
+        SendFailed, BrokerRefused, NoRoute or InvalidMessage.
         """
         self._session.require_open()
-        outgoing = prepare(message, self._session.unique_ids.next(wall_ms()), self.settings)
+        outgoing = prepare_message(message, self._session.unique_ids.next(wall_ms()), self.settings)
         deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
         return await self._sender.send(outgoing, await self._fixed_queue(message, queue), deadline)
 
     async def send_again(
         self, received: ReceivedMessage, *, topic: str | None = None, timeout_ms: int | None = None
     ) -> SendReceipt:
-        """Send a received message once more, to its own topic or to `topic`: as its sender sent it, with the same id.
+        """Send a received message again, to its topic or to `topic`, as its sender sent it and with the same id.
 
-        Its delay and what retries wrote on it are left out. Raises as `send`, and UnreadableBody.
+        Its delay and the properties that retries added are removed. Raises like `send`, and UnreadableBody.
         """
         self._session.require_open()
-        message = message_again(received, topic or received.topic)
-        outgoing = prepare(message, received.message_id, self.settings)
+        message = rebuild_message(received, topic or received.topic)
+        outgoing = prepare_message(message, received.message_id, self.settings)
         deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
         return await self._sender.send(outgoing, await self._fixed_queue(message, None), deadline)
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | Selector | None = None) -> None:
-        """Send one message and do not wait for the broker: it may be lost, and nobody will say so.
+        """Send one message without waiting for the reply of the broker: it may be lost without an error.
 
-        Waits at most for a route, a connection and room in it. Raises NoRoute, Unavailable or InvalidMessage.
+        Waits at most for a route, a connection and room in its buffer. Raises NoRoute, Unavailable or InvalidMessage.
         """
         self._session.require_open()
-        outgoing = prepare(message, self._session.unique_ids.next(wall_ms()), self.settings)
+        outgoing = prepare_message(message, self._session.unique_ids.next(wall_ms()), self.settings)
         await self._sender.send_oneway(outgoing, await self._fixed_queue(message, queue))
 
     async def send_batch(
@@ -131,22 +131,22 @@ class Producer(ProducerClient, ReplyingClient):
         timeout_ms: int | None = None,
         message_ids: Sequence[str] | None = None,
     ) -> list[SendReceipt]:
-        """Send messages of one topic together: one request up to `batch_bytes_max`, above it several, one by one.
+        """Send messages of one topic as batches: one request up to `batch_bytes_max`, beyond it several in sequence.
 
-        One receipt per message, in order. A request is stored whole or not at all; when a later one fails, the earlier
-        ones are stored. `message_ids` are those of messages that were sent before and keep theirs.
+        Returns one receipt per message, in order. A request is stored as a whole or not at all; when a later request
+        fails, the earlier ones are stored. `message_ids` keeps the ids of messages that were sent before.
         """
         self._session.require_open()
         check_batch(messages)
         if message_ids is not None and len(message_ids) != len(messages):
-            raise InvalidMessage(f"{len(message_ids)} ids are given for {len(messages)} messages")
+            raise InvalidMessage(f"message_ids has {len(message_ids)} ids for {len(messages)} messages")
         deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
         batches = list(self._split(messages, message_ids))
-        fixed = await self._fixed_queue(messages[0], queue)
+        fixed_queue = await self._fixed_queue(messages[0], queue)
         receipts: list[SendReceipt] = []
         for entries, ids in batches:
             outgoing = prepare_batch(messages[0], entries, ids)
-            receipts += _receipts_of_batch(await self._sender.send(outgoing, fixed, deadline), ids)
+            receipts += _split_receipt(await self._sender.send(outgoing, fixed_queue, deadline), ids)
         return receipts
 
     async def send_packed(
@@ -157,35 +157,35 @@ class Producer(ProducerClient, ReplyingClient):
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
     ) -> SendReceipt:
-        """Send messages that the caller has packed, their ids among their properties, in one request.
+        """Send messages that the caller has encoded, with their ids in their properties, in one request.
 
-        It is stored whole or not at all. The receipt has the place of the first one, and as its broker's id all of
-        them, joined by commas. Raises as `send`.
+        The request is stored as a whole or not at all. The receipt has the offset of the first message, and the
+        broker's ids of all messages, joined by commas. Raises like `send`.
         """
         self._session.require_open()
-        outgoing = packed_batch(topic, entries, self.settings)
+        outgoing = prepare_packed_batch(topic, entries, self.settings)
         return await self._sender.send(outgoing, queue, Deadline(timeout_ms or self.settings.send_timeout_ms))
 
     async def request(
         self, message: Message, *, queue: MessageQueue | Selector | None = None, timeout_ms: int | None = None
     ) -> Reply:
-        """Send one message and wait for what its consumer replies; one deadline for all of it.
+        """Send one message and wait for the reply of its consumer, with one deadline for both.
 
-        Raises NoReply when nobody did in time, UnreadableBody for a reply that cannot be unpacked, and what `send`
-        raises.
+        Raises NoReply when no reply arrives in time, UnreadableBody for a reply that cannot be decompressed, and what
+        `send` raises.
         """
         self._session.require_open()
         deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
         return await self._requests.request(
             message,
             deadline,
-            lambda asked: self.send(asked, queue=queue, timeout_ms=max(1, deadline.remaining_ms)),
+            lambda request: self.send(request, queue=queue, timeout_ms=max(1, deadline.remaining_ms)),
         )
 
     def _split(
         self, messages: Sequence[Message], message_ids: Sequence[str] | None
     ) -> Iterator[tuple[list[BatchEntry], list[str]]]:
-        """Groups of messages that fit `batch_bytes_max`; every message is checked before the first is sent."""
+        """Split messages into batches of `batch_bytes_max`; every message is checked before the first is sent."""
         entries: list[BatchEntry] = []
         ids: list[str] = []
         size = 0
@@ -202,12 +202,14 @@ class Producer(ProducerClient, ReplyingClient):
         yield entries, ids
 
     async def _fixed_queue(self, message: Message, queue: MessageQueue | Selector | None) -> MessageQueue | None:
-        """The one queue that `message` must go to, or None when any will do."""
+        """Return the queue to which `message` must go, or None if any queue is allowed."""
         if queue is None and message.sharding_key is None:
             return None
         if isinstance(queue, MessageQueue):
             if queue.topic != message.topic:
-                raise InvalidMessage(f"the queue belongs to topic {queue.topic!r}, the message to {message.topic!r}")
+                raise InvalidMessage(
+                    f"the queue belongs to topic {queue.topic!r}, but the message to {message.topic!r}"
+                )
             return queue
         route = await self._session.routes.for_sending(message.topic)
         if queue is not None:
@@ -216,10 +218,10 @@ class Producer(ProducerClient, ReplyingClient):
         return queue_for_key(route, message.sharding_key)
 
 
-def _receipts_of_batch(receipt: SendReceipt, ids: Sequence[str]) -> list[SendReceipt]:
+def _split_receipt(receipt: SendReceipt, ids: Sequence[str]) -> list[SendReceipt]:
     offset_ids = receipt.offset_message_id.split(",")
     if len(offset_ids) != len(ids):
-        raise BadReply(f"a broker answered {len(offset_ids)} ids to a batch of {len(ids)}")
+        raise BadReply(f"a broker returned {len(offset_ids)} ids for a batch of {len(ids)} messages")
     return [
         SendReceipt(
             status=receipt.status,
@@ -232,19 +234,19 @@ def _receipts_of_batch(receipt: SendReceipt, ids: Sequence[str]) -> list[SendRec
     ]
 
 
-def message_again(received: ReceivedMessage, topic: str) -> Message:
-    """What `received` was when it was sent: the same keys, tags, body and properties. Raises UnreadableBody.
+def rebuild_message(received: ReceivedMessage, topic: str) -> Message:
+    """Rebuild the message that was sent: the same keys, tags, body and properties. Raises UnreadableBody.
 
-    What clients, brokers and retries have written beside them is about the old journey and is left behind: most of it
-    would merely be wrong, some of it would send the new message somewhere else (a delay, a half of a transaction).
+    Properties that clients, brokers and retries added during the first delivery are removed: most would be wrong, and
+    some would send the new message to another place (a delay, a half message of a transaction).
     """
-    left_out = _ARGUMENTS | _OF_THE_JOURNEY | {SHARDING_KEY}
+    excluded = _ARGUMENT_PROPERTIES | _TRANSPORT_PROPERTIES | {SHARDING_KEY}
     return Message(
         topic,
         received.body,
         tags=received.tags,
         keys=received.keys,
-        properties={name: value for name, value in received.properties.items() if name not in left_out},
+        properties={name: value for name, value in received.properties.items() if name not in excluded},
         sharding_key=received.properties.get(SHARDING_KEY),
         flag=received.flag,
     )

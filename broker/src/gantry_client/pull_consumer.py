@@ -1,7 +1,7 @@
-"""The pull consumer: the application says which queue to read, from where, and what is done.
+"""The pull consumer: the application chooses the queue and the offset, and commits itself.
 
-Nothing happens by itself here: no rebalancing, no commit, no retry topic. It is what tools, stream processors and the
-data pipelines need. Applications that just want every message once handled use `PushConsumer`.
+Nothing is automatic: no rebalancing, no commit, no retry topic. It serves tools, stream processors and the data
+pipelines. Applications that only need every message handled use `PushConsumer`.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from gantry_client.outgoing import check_group
 from gantry_client.queue_calls import QueueCalls
 from gantry_client.session import Session
 from gantry_client.settings import ClientSettings, ConsumerSettings, NameServerAddresses
-from gantry_client.subscriptions import Wanted, make_filter
+from gantry_client.subscriptions import FilterExpression, make_filter
 from gantry_wire.commands.clients import MessageQueue
 
 
@@ -41,15 +41,15 @@ class PullConsumer(Client):
         return f"<PullConsumer {self.group}>"
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """The queues of `topic` that can be read now. Raises NoRoute."""
+        """Return the queues of `topic` that can be read now. Raises NoRoute."""
         self._session.require_open()
         route = await self._session.routes.get(topic)
         if not route.read_queues:
-            raise NoRoute(topic, "no broker lets anybody read it")
+            raise NoRoute(topic, "no broker grants read permission")
         return route.read_queues
 
     async def refresh(self, topic: str) -> None:
-        """Ask again where `topic` is: a broker that was promoted is found at once. Raises RequestFailed."""
+        """Refresh the route of `topic`, so that a promoted master is found at once. Raises RequestFailed."""
         self._session.require_open()
         await self._session.routes.refresh(topic)
 
@@ -58,17 +58,17 @@ class PullConsumer(Client):
         queue: MessageQueue,
         offset: int,
         *,
-        tags: Wanted = "*",
+        tags: FilterExpression = "*",
         messages_max: int | None = None,
         wait_ms: int = 0,
     ) -> FetchResult:
-        """Messages of `queue` from `offset` on; with `wait_ms` the broker may hold the question until there are some.
+        """Return messages of `queue` from `offset` on; the broker may hold the request up to `wait_ms` for some.
 
-        `tags` may also be an `Sql`. Go on at the result's `next_offset`, whatever its status.
+        `tags` may also be an `Sql`. Continue at the `next_offset` of the result, for any status.
         """
         self._session.require_open()
         if offset < 0 or wait_ms < 0:
-            raise InvalidMessage("offset and wait_ms begin at 0")
+            raise InvalidMessage("offset and wait_ms must not be negative")
         request = FetchRequest(
             group=self.group,
             queue=queue,
@@ -81,26 +81,26 @@ class PullConsumer(Client):
         return await self._fetcher.fetch(request)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """How far the group has consumed `queue`; None when it has not begun."""
+        """Return the committed offset of the group in `queue`; None if it has none."""
         self._session.require_open()
         return await self._queue_calls.committed(self.group, queue)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Everything of `queue` below `offset` is consumed."""
+        """Commit `offset`, below which everything in `queue` is consumed."""
         self._session.require_open()
         await self._queue_calls.commit(self.group, queue, offset)
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """The offset of the oldest message that is still there."""
+        """Return the offset of the oldest message in the queue."""
         self._session.require_open()
         return await self._queue_calls.min_offset(queue)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """One past the newest message."""
+        """Return the offset after the newest message."""
         self._session.require_open()
         return await self._queue_calls.max_offset(queue)
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first message stored at or after `timestamp_ms`; `max_offset` when there is none."""
+        """Return the offset of the first message stored at or after `timestamp_ms`, or `max_offset`."""
         self._session.require_open()
         return await self._queue_calls.offset_at(queue, timestamp_ms)

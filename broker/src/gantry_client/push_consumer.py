@@ -1,4 +1,4 @@
-"""The push consumer: the application writes a handler, and every message of the group gets handled at least once.
+"""The push consumer: calls a handler of the application at least once for every message of the group.
 
     async def handle(message):
         ...                         # returns: consumed. Raises: delivered again later.
@@ -6,8 +6,8 @@
     async with PushConsumer("127.0.0.1:9876", "billing", topics={"orders": "new || paid"}, handler=handle):
         await asyncio.Event().wait()
 
-At least once means: a message may come twice, after a crash, a rebalance or a lost answer. A handler should tell by
-`message.message_id` or by its own keys whether it has done this one before.
+At least once means that a message may be delivered twice, after a crash, a rebalance or a lost reply. A handler should
+detect duplicates by `message.message_id` or by its own keys.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from gantry_client.settings import (
     NameServerAddresses,
     ProducerSettings,
 )
-from gantry_client.subscriptions import Topics
+from gantry_client.subscriptions import TopicFilters
 from gantry_wire.commands.clients import MessageQueue
 
 
@@ -37,7 +37,7 @@ from gantry_wire.commands.clients import MessageQueue
 class PushConsumer(MemberClient, ReplyingClient):
     """Calls a handler for every message. Use it inside `async with`; it belongs to the event loop that starts it.
 
-    Closing it stops reading, lets running handlers end, commits, and leaves the group.
+    Closing it stops reading, waits for running handlers, commits, and leaves the group.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class PushConsumer(MemberClient, ReplyingClient):
         name_servers: NameServerAddresses,
         group: str,
         *,
-        topics: Topics,
+        topics: TopicFilters,
         handler: Handler,
         is_ordered: bool = False,
         settings: ConsumerSettings | None = None,
@@ -66,17 +66,17 @@ class PushConsumer(MemberClient, ReplyingClient):
         await super()._join()
 
     async def _leave(self) -> None:
-        """Stop reading, let running handlers end, and commit."""
+        """Stop reading, wait for running handlers, and commit."""
         await super()._leave()
         await self._handling.close()
 
     async def run(self) -> None:
-        """Consume until cancelled."""
+        """Start, and consume until cancelled."""
         async with self:
             await asyncio.Event().wait()
 
     async def commit(self) -> None:
-        """Commit what is done now, without waiting for the next time."""
+        """Commit what is done now, without waiting for the commit interval."""
         self._session.require_open()
         await self._member.commit()
 
@@ -84,9 +84,9 @@ class PushConsumer(MemberClient, ReplyingClient):
         self._handling.deliver(queue, backlog, messages)
 
     def _make_handling(self, calls: HandlerCalls, *, is_ordered: bool) -> Handling:
-        give_back = partial(send_back, self._session, self.group, self.settings.max_reconsume_times)
+        return_message = partial(send_back, self._session, self.group, self.settings.max_reconsume_times)
         if not is_ordered:
-            return ConcurrentHandling(calls, give_back, self.settings)
+            return ConcurrentHandling(calls, return_message, self.settings)
         is_broadcast = self.settings.model is MessageModel.BROADCASTING
         is_locked = (lambda queue: True) if is_broadcast else self._member.locks.is_held
-        return OrderedHandling(calls, give_back, self.settings, is_locked=is_locked)
+        return OrderedHandling(calls, return_message, self.settings, is_locked=is_locked)

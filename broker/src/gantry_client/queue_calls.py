@@ -1,4 +1,4 @@
-"""Questions about one queue: its ends, offsets in time, and how far a group has come."""
+"""Requests about one queue: its first and last offsets, offsets by time, and committed offsets."""
 
 from contextlib import suppress
 from typing import final
@@ -12,33 +12,33 @@ from gantry_wire.commands.clients import MessageQueue
 
 @final
 class QueueCalls:
-    """The questions of `Replicas`, asked of the master that has the queue, or of a slave while there is no master."""
+    """The requests of `Replicas`, sent to the master of the queue, or to a slave while there is no master."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._replicas = Replicas(session)
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """The offset of the oldest message that is still there."""
+        """Return the offset of the oldest message in the queue."""
         return await self._replicas.min_offset(await self._address(queue), queue.topic, queue.queue_id)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """One past the newest message: the offset that the next one will have."""
+        """Return the offset after the newest message, which the next message will have."""
         return await self._replicas.max_offset(await self._address(queue), queue.topic, queue.queue_id)
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first message stored at or after `timestamp_ms`; `max_offset` when there is none."""
+        """Return the offset of the first message stored at or after `timestamp_ms`, or `max_offset`."""
         return await self._replicas.offset_at(await self._address(queue), queue.topic, queue.queue_id, timestamp_ms)
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
-        """How far `group` has consumed `queue`; None when it has not begun."""
+        """Return the committed offset of `group` in `queue`; None if it has none."""
         return await self._replicas.committed(await self._address(queue), group, queue.topic, queue.queue_id)
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """`group` has consumed everything of `queue` below `offset`.
+        """Commit `offset`, below which `group` has consumed everything in `queue`.
 
-        A broker takes no offset of a group that it does not know, and makes one known when it pulls, if its settings
-        allow that: so a stranger pulls once.
+        A broker refuses offsets of an unknown group, and creates the group at its first pull if its settings allow
+        that. So after a refusal one pull is made before the commit is repeated.
         """
         address, topic, queue_id = await self._address(queue), queue.topic, queue.queue_id
         try:
@@ -57,5 +57,5 @@ class QueueCalls:
             refreshed = await self._session.routes.refresh(queue.topic)
             address = refreshed.read_address(queue.broker_name) if refreshed is not None else None
         if address is None:
-            raise NoRoute(queue.topic, f"broker {queue.broker_name!r} is not there")
+            raise NoRoute(queue.topic, f"broker {queue.broker_name!r} is not registered")
         return address

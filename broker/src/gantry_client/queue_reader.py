@@ -1,12 +1,12 @@
-"""Fetches one queue ahead of whoever consumes it, as far as its backlog has room.
+"""Fetches one queue ahead of its consumer, as far as the backlog has room.
 
-The loop never ends by itself: a broker that is down or refuses is asked again with growing pauses. An offset below the
-queue's beginning jumps forward, and what was fetched before is still consumed. An offset beyond its end begins a new
-backlog: what lies there now are other messages than those in hand. So does one that an administrator moved: what is in
-hand is not wanted any more.
+The loop never ends by itself: failed fetches are repeated with growing pauses. An offset below the first offset of the
+queue moves forward, and messages that were fetched before are still consumed. An offset beyond the end starts a new
+backlog, because the queue now holds other messages than those that were fetched. An offset that an administrator reset
+starts a new backlog, too.
 
-A message that is damaged on every replica is asked for so many times, with the same pauses, in which a broker may heal
-it. Then it is reported and stepped over, or, where the settings say so, waited for.
+A message that is damaged on every replica is fetched `damaged_attempts_max` times, with the same pauses, in which a
+broker may heal it. Then it is logged and skipped, or without a limit waited for.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ from gantry_wire.commands.clients import MessageQueue
 log = logging.getLogger(__name__)
 
 Deliver = Callable[[MessageQueue, Backlog, Sequence[ReceivedMessage]], None]
-"""Takes messages that were fetched, in order, with the backlog that they are part of."""
+"""Accepts fetched messages, in order, with the backlog that contains them."""
 
 PAUSE_FIRST_MS: Final = 100
 PAUSE_MAX_MS: Final = 5000
 EMPTY_ANSWER_MS: Final = 50
-"""A broker that does not hold pulls answers at once that there is nothing; it is not asked more often than this."""
+"""The minimum interval between pulls from a broker that does not hold pulls but replies at once without messages."""
 
 
 @final
 class QueueReader:
-    """The reading end of one assigned queue. Belongs to one event loop."""
+    """Reads one assigned queue. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -51,17 +51,18 @@ class QueueReader:
         damaged_attempts_max: int | None,
         committed: int | None,
     ) -> None:
-        """``damaged_attempts_max`` None waits for a damaged message for as long as it is damaged.
+        """Create a reader that starts at the offset of ``request``.
 
-        ``committed`` is what the offset store holds, None if nothing.
+        With ``damaged_attempts_max`` None it waits for a damaged message until it is healed. ``committed`` is the
+        offset in the offset store, None without one.
         """
         self.queue = request.queue
         self.backlog = Backlog(request.offset)
         self.committed = committed
-        """What the offset store holds, as far as we know."""
+        """The offset in the offset store, as far as it is known."""
 
         self.pulled_at_ms = wall_ms()
-        """When the broker was last asked."""
+        """The wall time of the last pull."""
 
         self._session = session
         self._fetcher = fetcher
@@ -71,13 +72,13 @@ class QueueReader:
         self._rates = rates
         self._damaged_attempts_max = damaged_attempts_max
         self._damaged: tuple[int, int] = (-1, 0)
-        """The offset of a damaged message, and how often it was asked for."""
+        """The offset of a damaged message, and how often it was fetched."""
 
     def __repr__(self) -> str:
         return f"<QueueReader {self.queue.broker_name}/{self.queue.topic}/{self.queue.queue_id} {self.backlog!r}>"
 
     async def run(self) -> None:
-        """Fetch until cancelled."""
+        """Fetch messages in a loop until cancelled."""
         pause_ms = PAUSE_FIRST_MS
         while True:
             backlog = self.backlog
@@ -87,12 +88,12 @@ class QueueReader:
             try:
                 result = await self._fetch(backlog)
             except DamagedMessage as error:
-                if backlog is not self.backlog or self._is_stepped_over(error):
+                if backlog is not self.backlog or self._skip_if_exhausted(error):
                     continue
                 await asyncio.sleep(pause_ms / 1000)
                 pause_ms = min(pause_ms * 2, PAUSE_MAX_MS)
             except ClientError as error:
-                log.warning("a queue cannot be read", extra={"queue": repr(self), "reason": str(error)})
+                log.warning("failed to fetch from queue; retrying", extra={"queue": repr(self), "reason": str(error)})
                 await asyncio.sleep(pause_ms / 1000)
                 pause_ms = min(pause_ms * 2, PAUSE_MAX_MS)
                 await self._refresh_route()
@@ -102,30 +103,30 @@ class QueueReader:
                     self._take(result)
 
     def record_commit(self, backlog: Backlog, offset: int) -> None:
-        """Note that the offset store took ``offset`` of ``backlog``; a reader that was moved has to commit again."""
+        """Record that ``offset`` of ``backlog`` is committed; a reader that was reset has to commit again."""
         if backlog is self.backlog:
             self.committed = offset
 
     def seek(self, offset: int) -> None:
-        """Go on at `offset`; what is in hand is dropped, and whatever the offset store holds is to be written again."""
+        """Continue at `offset`: the backlog is dropped, and the offset is committed again."""
         self.committed = None
         self.backlog.drop()
         self.backlog = Backlog(offset)
 
     async def _fetch(self, backlog: Backlog) -> FetchResult:
         loop = asyncio.get_running_loop()
-        began_at = loop.time()
+        started_at = loop.time()
         self.pulled_at_ms = wall_ms()
         result = await self._fetcher.fetch(replace(self._request, offset=backlog.next_offset))
         if result.messages:
-            self._rates.pulled(len(result.messages), (loop.time() - began_at) * 1000)
-        if result.status is FetchStatus.NO_NEW and loop.time() - began_at < EMPTY_ANSWER_MS / 1000:
+            self._rates.record_pull(len(result.messages), (loop.time() - started_at) * 1000)
+        if result.status is FetchStatus.NO_NEW and loop.time() - started_at < EMPTY_ANSWER_MS / 1000:
             await asyncio.sleep(EMPTY_ANSWER_MS / 1000)
         return result
 
     def _take(self, result: FetchResult) -> None:
         if result.status is FetchStatus.OFFSET_MOVED:
-            log.warning("an offset moved", extra={"queue": repr(self), "offset": result.next_offset})
+            log.warning("fetch offset moved", extra={"queue": repr(self), "offset": result.next_offset})
             if result.is_reset or result.next_offset < self.backlog.next_offset:
                 self.seek(result.next_offset)
                 return
@@ -133,18 +134,18 @@ class QueueReader:
         if result.messages:
             self._deliver(self.queue, self.backlog, result.messages)
 
-    def _is_stepped_over(self, error: DamagedMessage) -> bool:
-        """Whether reading goes on behind the damaged message: it was asked for often enough."""
+    def _skip_if_exhausted(self, error: DamagedMessage) -> bool:
+        """Skip a damaged message after the allowed attempts; return whether it was skipped."""
         offset = error.queue_offset
         attempts = self._damaged[1] + 1 if self._damaged[0] == offset else 1
         self._damaged = (offset, attempts)
-        facts = {"queue": repr(self), "offset": offset, "message_id": error.message_id, "reason": str(error)}
+        log_fields = {"queue": repr(self), "offset": offset, "message_id": error.message_id, "reason": str(error)}
         if self._damaged_attempts_max is None or attempts < self._damaged_attempts_max:
             if attempts == 1:
-                log.error("message is damaged on every replica; asking again", extra=facts)
+                log.error("message is damaged on every replica; retrying", extra=log_fields)
             return False
-        log.error("stepped over damaged message; it is not consumed", extra={**facts, "attempts": attempts})
-        self._rates.stepped_over()
+        log.error("skipped damaged message; it is not consumed", extra={**log_fields, "attempts": attempts})
+        self._rates.record_skipped()
         self.backlog.add((), offset + 1)
         return True
 
@@ -152,4 +153,6 @@ class QueueReader:
         try:
             await self._session.routes.refresh(self.queue.topic)
         except ClientError as error:
-            log.info("a route is not refreshed", extra={"topic": self.queue.topic, "reason": str(error)})
+            log.info(
+                "failed to refresh route; keeping the old one", extra={"topic": self.queue.topic, "reason": str(error)}
+            )

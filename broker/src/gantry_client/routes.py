@@ -1,8 +1,8 @@
-"""Where topics are: what the name servers said last, kept fresh.
+"""The routes of topics, as the name servers last returned them.
 
-A route is asked for when a topic is first used, again every 30 s (`refresh_all`), and at once when a broker fails
-(`refresh`). An old route is kept when the name servers are silent, because brokers usually outlive them. Several users
-that need the same unknown topic at once share one question.
+A route is queried when a topic is first used, again every 30 s (`refresh_all`), and at once when a broker fails
+(`refresh`). An old route is kept when no name server replies, because the brokers usually still work. Concurrent
+callers that need the same topic share one query.
 """
 
 import asyncio
@@ -26,48 +26,48 @@ from gantry_wire.names import AUTO_CREATE_TOPIC
 log = logging.getLogger(__name__)
 
 QUEUES_MAX: Final = 65536
-"""More queues of one topic on one broker than this are a broken route, not a topic."""
+"""The maximum number of queues of one topic on one broker; a higher number means a corrupt route."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One topic's queues and the brokers that serve them."""
+    """The queues of one topic and the brokers that serve them."""
 
     topic: str
     write_queues: tuple[MessageQueue, ...]
     read_queues: tuple[MessageQueue, ...]
     brokers: dict[str, dict[int, str]]
-    """Addresses by broker name and id; id 0 is the master."""
+    """The addresses by broker name and broker id; id 0 is the master."""
     is_guess: bool = False
-    """The topic is unknown; these are the queues that it would get where brokers create topics on first use."""
+    """Whether the topic is unknown, and these are the queues that automatic creation would give it."""
     clusters: frozenset[str] = frozenset()
-    """The clusters that its brokers belong to."""
+    """The clusters to which the brokers belong."""
 
     def master_address(self, broker_name: str) -> str | None:
         return self.brokers.get(broker_name, {}).get(MASTER_ID)
 
-    def demand_master(self, broker_name: str) -> str:
-        """The same. Raises NoMaster when the broker has none now."""
+    def require_master(self, broker_name: str) -> str:
+        """Return the address of the master. Raises NoMaster if the broker has no master now."""
         address = self.master_address(broker_name)
         if address is None:
             raise NoMaster(self.topic, (broker_name,))
         return address
 
     def read_address(self, broker_name: str, preferred_id: int = MASTER_ID) -> str | None:
-        """The preferred replica if it is there, else the master, else any slave."""
+        """Return the address of the preferred replica, else of the master, else of any slave."""
         addresses = self.brokers.get(broker_name, {})
         found = addresses.get(preferred_id) or addresses.get(MASTER_ID)
         return found or next(iter(addresses.values()), None)
 
     def read_addresses(self) -> list[tuple[str, str]]:
-        """(broker name, address) to read from, of every broker that has one."""
+        """Return (broker name, address to read from) of every broker with an address."""
         found = ((name, self.read_address(name)) for name in self.brokers)
         return [(name, address) for name, address in found if address is not None]
 
 
 def build_route(topic: str, data: TopicRoute) -> Route:
-    """The route that a name server's answer describes. Queues are ordered by broker name and id."""
+    """Build the route from a reply of a name server. Queues are sorted by broker name and id."""
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     queue_datas = sorted(data.queue_datas, key=lambda queue_data: queue_data.broker_name)
     if data.order_topic_conf:
@@ -97,7 +97,7 @@ def _queues(topic: str, broker_name: str, count: int) -> list[MessageQueue]:
 
 
 def _ordered_queues(topic: str, text: str) -> list[MessageQueue]:
-    """The queues in `brokerA:4;brokerB:4`, the fixed set of an ordered topic."""
+    """Parse `brokerA:4;brokerB:4`, the fixed queues of an ordered topic."""
     queues: list[MessageQueue] = []
     for part in text.split(";"):
         broker_name, _, count = part.partition(":")
@@ -108,19 +108,19 @@ def _ordered_queues(topic: str, text: str) -> list[MessageQueue]:
 
 @final
 class RouteTable:
-    """All routes that one client uses. Belongs to one event loop."""
+    """The routes that one client uses. Belongs to one event loop."""
 
     def __init__(self, name_servers: NameServers, *, default_topic_queues: int = 4) -> None:
         self._name_servers = name_servers
         self._default_topic_queues = default_topic_queues
         self._routes: dict[str, Route] = {}
-        self._asking: dict[str, asyncio.Task[Route | None]] = {}
+        self._queries: dict[str, asyncio.Task[Route | None]] = {}
 
     def __repr__(self) -> str:
         return f"<RouteTable topics={sorted(self._routes)}>"
 
     async def get(self, topic: str) -> Route:
-        """The route of `topic`. Raises NoRoute for an unknown one, Unavailable when no name server answers."""
+        """Return the route of `topic`. Raises NoRoute if it is unknown, Unavailable if no name server replies."""
         route = self._routes.get(topic)
         if route is None or route.is_guess:
             route = await self.refresh(topic)
@@ -129,39 +129,41 @@ class RouteTable:
         return route
 
     def known_for_sending(self, topic: str) -> Route | None:
-        """What `for_sending` would return without asking anybody; None when it would have to ask."""
+        """Return the route that `for_sending` would return without a query; None if it needs a query."""
         route = self._routes.get(topic)
         return route if route is not None and route.write_queues else None
 
     async def for_sending(self, topic: str) -> Route:
-        """The route of `topic`, or for an unknown one where brokers would create it. Raises NoRoute, NoMaster."""
+        """Return the route of `topic`, or where brokers would create an unknown topic. Raises NoRoute, NoMaster."""
         route = self._routes.get(topic) or await self.refresh(topic) or await self._guess(topic)
         if not route.write_queues:
             without = tuple(sorted(name for name in route.brokers if route.master_address(name) is None))
             if without:
                 raise NoMaster(topic, without)
-            raise NoRoute(topic, "no broker with a master lets anybody write to it")
+            raise NoRoute(topic, "no broker with a master grants write permission")
         return route
 
     async def refresh(self, topic: str) -> Route | None:
-        """Ask for `topic` again; None when no broker has it any more. Users who ask at once share one question."""
-        task = self._asking.get(topic)
+        """Query the route of `topic`; None if no broker has it any more. Concurrent callers share one query."""
+        task = self._queries.get(topic)
         if task is None:
-            task = asyncio.create_task(self._ask(topic), name=f"gantry-route-{topic}")
-            self._asking[topic] = task
-            task.add_done_callback(lambda done: self._asked(topic, done))
+            task = asyncio.create_task(self._query(topic), name=f"gantry-route-{topic}")
+            self._queries[topic] = task
+            task.add_done_callback(lambda done: self._query_ended(topic, done))
         return await asyncio.shield(task)
 
     async def refresh_all(self) -> None:
-        """Ask for every known topic again. What cannot be asked now stays as it is."""
+        """Query the routes of all known topics. A route whose query fails is kept."""
         for topic in list(self._routes):
             try:
                 await self.refresh(topic)
             except RequestFailed as error:
-                log.warning("routes are not refreshed", extra={"topic": topic, "reason": str(error)})
+                log.warning(
+                    "failed to refresh route; keeping the old one", extra={"topic": topic, "reason": str(error)}
+                )
 
     def addresses(self, *, masters_only: bool) -> set[str]:
-        """The brokers that serve any topic of this client."""
+        """Return the addresses of the brokers that serve any topic of this client."""
         return {
             address
             for route in self._routes.values()
@@ -171,18 +173,18 @@ class RouteTable:
         }
 
     async def close(self) -> None:
-        """Drop questions under way."""
-        tasks = list(self._asking.values())
+        """Cancel all pending route queries."""
+        tasks = list(self._queries.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _asked(self, topic: str, task: asyncio.Task[Route | None]) -> None:
-        self._asking.pop(topic, None)
+    def _query_ended(self, topic: str, task: asyncio.Task[Route | None]) -> None:
+        self._queries.pop(topic, None)
         if not task.cancelled():
-            task.exception()  # Whoever asked may have stopped waiting; then nobody else looks at it.
+            task.exception()  # Retrieve the error: the callers may have stopped waiting for this query.
 
-    async def _ask(self, topic: str) -> Route | None:
+    async def _query(self, topic: str) -> Route | None:
         data = await self._name_servers.route(topic)
         if data is None:
             known = self._routes.get(topic)
@@ -193,10 +195,10 @@ class RouteTable:
         return self._routes[topic]
 
     async def _no_route(self, topic: str, reason: str) -> NoRoute:
-        """The error for an unknown topic. Brokers without a master are named: they may have it."""
+        """Return the error for an unknown topic. It names brokers without a master, which may have the topic."""
         try:
             brokers = (await self._name_servers.cluster()).broker_addr_table
-        except RequestFailed:  # with access control on, only administrators may ask
+        except RequestFailed:  # with access control, this request needs an administrator
             return NoRoute(topic, reason)
         without = tuple(sorted(name for name, broker in brokers.items() if MASTER_ID not in broker.broker_addrs))
         return NoMaster(topic, without) if without or not brokers else NoRoute(topic, reason)

@@ -1,15 +1,15 @@
-"""One send from its queue to its outcome: attempts, the next broker, the deadline, and a bound on sends under way.
+"""Sends one message: attempts, the choice of the next broker, the deadline, and the limit on outstanding sends.
 
-The rules of retrying live here and nowhere else. A refusal that every broker would repeat is raised at once. After
-the others the route is asked for again and the next attempt goes to a broker that has not failed in this send; when
-there is none left, it waits a little, because a broker that restarts needs a moment.
+Only this module implements retries. A refusal that every broker would repeat is raised at once. After other failures
+the route is refreshed, and the next attempt uses a broker that has not failed in this send; if none is left, it backs
+off, because a broker that restarts needs some time.
 """
 
 import asyncio
 from collections import deque
 from typing import Final, final
 
-from gantry_client.calls import header_of
+from gantry_client.calls import parse_header
 from gantry_client.clock import Deadline, wall_ms
 from gantry_client.errors import (
     Attempt,
@@ -20,7 +20,7 @@ from gantry_client.errors import (
     Unavailable,
 )
 from gantry_client.messages import SendReceipt, SendStatus
-from gantry_client.outgoing import Outgoing
+from gantry_client.outgoing import OutgoingMessage
 from gantry_client.routes import Route
 from gantry_client.selection import QueueSelector
 from gantry_client.session import Session
@@ -42,89 +42,89 @@ RETRYABLE_CODES: Final = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
-"""Refusals after which another broker may take the message (204: no buyer id, 205: not in this unit)."""
+"""Refusals after which another broker may accept the message (204: no buyer id, 205: not in this unit)."""
 
 ROUTE_REFRESH_MS: Final = 500
-"""How long a retry waits for a fresh route before it uses the old one: name servers must not eat the deadline."""
+"""How long a retry waits for a fresh route before it uses the old one; name servers must not use up the deadline."""
 
 BACKOFF_FIRST_MS: Final = 50
-"""How long to wait before a broker is tried a second time; doubles with every further attempt."""
+"""The backoff before a broker is tried a second time; it doubles with every further attempt."""
 
 _STATUSES: Final = frozenset(status.value for status in SendStatus)
 
 
 @final
 class Slots:
-    """`count` places that hold `bytes_max` bytes together, given in the order of asking. Belongs to one event loop.
+    """A semaphore with `count` slots and `bytes_max` bytes in total, granted in FIFO order. Belongs to one event loop.
 
-    asyncio's semaphore looks through all its waiters whenever one is woken, which is quadratic for the thousands of
-    sends that may wait here. This one hands places over directly and touches each waiter once.
+    asyncio's semaphore scans all its waiters whenever one is woken, which is quadratic for the thousands of sends that
+    may wait here. This class grants slots directly and touches each waiter once.
     """
 
     def __init__(self, count: int, bytes_max: int) -> None:
         self._count = count
         self._bytes_max = bytes_max
-        self.taken = 0
-        self.taken_bytes = 0
+        self.in_use = 0
+        self.bytes_in_use = 0
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
 
     def __repr__(self) -> str:
-        return f"<Slots taken={self.taken} bytes={self.taken_bytes} waiting={len(self._waiting)}>"
+        return f"<Slots in_use={self.in_use} bytes={self.bytes_in_use} waiting={len(self._waiting)}>"
 
-    def take_if_free(self, size: int) -> bool:
-        """Take a place for `size` bytes if there is one and nobody waits."""
+    def try_acquire(self, size: int) -> bool:
+        """Acquire a slot for `size` bytes if one is free and no other caller waits."""
         if self._waiting or not self._has_room(size):
             return False
-        self._enter(size)
+        self._occupy(size)
         return True
 
-    async def take(self, size: int) -> None:
-        """Take a place for `size` bytes when it is one's turn."""
-        if self.take_if_free(size):
+    async def acquire(self, size: int) -> None:
+        """Wait in FIFO order for a slot for `size` bytes."""
+        if self.try_acquire(size):
             return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append((turn, size))
+        granted = asyncio.get_running_loop().create_future()
+        self._waiting.append((granted, size))
         try:
-            await turn
+            await granted
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.give(size)  # The place had been handed over already; the next one must have it.
+            if granted.done() and not granted.cancelled():
+                self.release(size)  # The slot was granted already; the next waiter must get it.
             else:
-                self._hand_over()  # A large one that gives up may have kept smaller ones waiting.
+                self._grant_waiting()  # A large waiter that is cancelled may have blocked smaller ones.
             raise
 
-    def give(self, size: int) -> None:
-        """Give a place back; those who have waited longest get what is free."""
-        self.taken -= 1
-        self.taken_bytes -= size
-        self._hand_over()
+    def release(self, size: int) -> None:
+        """Release a slot and grant free slots to the longest waiters."""
+        self.in_use -= 1
+        self.bytes_in_use -= size
+        self._grant_waiting()
 
-    def _hand_over(self) -> None:
+    def _grant_waiting(self) -> None:
         while self._waiting:
-            turn, size = self._waiting[0]
-            if turn.done():
+            granted, size = self._waiting[0]
+            if granted.done():
                 self._waiting.popleft()
             elif self._has_room(size):
                 self._waiting.popleft()
-                self._enter(size)
-                turn.set_result(None)
+                self._occupy(size)
+                granted.set_result(None)
             else:
                 return
 
     def _has_room(self, size: int) -> bool:
-        """One alone always has: a message larger than the limit would otherwise wait for ever."""
-        if self.taken == 0:
+        """Return whether a slot is free. One send alone always has room, however large, or it would wait for ever."""
+        if self.in_use == 0:
             return True
-        return self.taken < self._count and self.taken_bytes + size <= self._bytes_max
+        return self.in_use < self._count and self.bytes_in_use + size <= self._bytes_max
 
-    def _enter(self, size: int) -> None:
-        self.taken += 1
-        self.taken_bytes += size
+    def _occupy(self, size: int) -> None:
+        self.in_use += 1
+        self.bytes_in_use += size
 
 
 @final
 class Sender:
-    """Sends what is ready to be sent, for one producer group. Belongs to one event loop."""
+    """Sends prepared messages for one producer group. Belongs to one event loop."""
 
     def __init__(self, session: Session, group: str, settings: ProducerSettings) -> None:
         self._session = session
@@ -138,11 +138,11 @@ class Sender:
 
     @property
     def outstanding(self) -> int:
-        """Sends under way."""
-        return self._slots.taken
+        """The number of sends without a reply."""
+        return self._slots.in_use
 
-    async def send(self, outgoing: Outgoing, queue: MessageQueue | None, deadline: Deadline) -> SendReceipt:
-        """Send to `queue`, or to any when it is None, as soon as there is room among the sends under way."""
+    async def send(self, outgoing: OutgoingMessage, queue: MessageQueue | None, deadline: Deadline) -> SendReceipt:
+        """Send to `queue`, or to any queue if it is None, when a slot for outstanding sends is free."""
         size = len(outgoing.body)
         await self._take_slot(outgoing.topic, size, deadline)
         try:
@@ -150,30 +150,30 @@ class Sender:
                 return await self._send_anywhere(outgoing, deadline)
             return await self._send_to(queue, outgoing, deadline)
         finally:
-            self._slots.give(size)
+            self._slots.release(size)
 
-    async def send_oneway(self, outgoing: Outgoing, queue: MessageQueue | None) -> None:
-        """Hand the message to a connection and forget it."""
+    async def send_oneway(self, outgoing: OutgoingMessage, queue: MessageQueue | None) -> None:
+        """Write the message to a connection without waiting for a reply."""
         if queue is None:
             route = await self._session.routes.for_sending(outgoing.topic)
             queue = self._selector.next(route, (), _now_s())
         else:
             route = await self._session.routes.for_sending(queue.topic)
-        address = route.demand_master(queue.broker_name)
+        address = route.require_master(queue.broker_name)
         command = oneway(_code(outgoing), self._fields(queue, outgoing), outgoing.body)
         await self._session.pool.send_oneway(address, command, self._settings.send_timeout_ms)
 
     async def _take_slot(self, topic: str, size: int, deadline: Deadline) -> None:
-        if self._slots.take_if_free(size):
+        if self._slots.try_acquire(size):
             return
         try:
             async with asyncio.timeout_at(deadline.at):
-                await self._slots.take(size)
+                await self._slots.acquire(size)
         except TimeoutError as error:
-            why = f"{self._slots.taken} other sends were under way until the deadline"
+            why = f"{self._slots.in_use} other sends were outstanding until the deadline"
             raise SendTimeout(topic, (), why) from error
 
-    async def _send_anywhere(self, outgoing: Outgoing, deadline: Deadline) -> SendReceipt:
+    async def _send_anywhere(self, outgoing: OutgoingMessage, deadline: Deadline) -> SendReceipt:
         attempts: list[Attempt] = []
         while True:
             route = await self._route(outgoing.topic, attempts, deadline)
@@ -182,18 +182,18 @@ class Sender:
             if queue.broker_name in tried:
                 await self._back_off(len(attempts), deadline)
             try:
-                receipt = await self._attempt(route.demand_master(queue.broker_name), queue, outgoing, deadline)
+                receipt = await self._attempt(route.require_master(queue.broker_name), queue, outgoing, deadline)
             except RequestFailed as error:
                 attempts.append(Attempt(queue.broker_name, error))
                 await self._after_failure(outgoing.topic, attempts, deadline)
             else:
-                self._selector.succeeded(queue.broker_name)
+                self._selector.record_success(queue.broker_name)
                 return receipt
 
-    async def _send_to(self, queue: MessageQueue, outgoing: Outgoing, deadline: Deadline) -> SendReceipt:
+    async def _send_to(self, queue: MessageQueue, outgoing: OutgoingMessage, deadline: Deadline) -> SendReceipt:
         route = await self._route(queue.topic, [], deadline)
         try:
-            return await self._attempt(route.demand_master(queue.broker_name), queue, outgoing, deadline)
+            return await self._attempt(route.require_master(queue.broker_name), queue, outgoing, deadline)
         except BrokerRefused:
             raise
         except RequestFailed as error:
@@ -210,10 +210,10 @@ class Sender:
             async with asyncio.timeout_at(deadline.at):
                 return await self._session.routes.for_sending(topic)
         except TimeoutError as error:
-            raise SendTimeout(topic, tuple(attempts), "the deadline passed while its route was asked for") from error
+            raise SendTimeout(topic, tuple(attempts), "the deadline passed while its route was queried") from error
 
     async def _after_failure(self, topic: str, attempts: list[Attempt], deadline: Deadline) -> None:
-        """Return when another attempt may be made; raise when not."""
+        """Return if another attempt may be made, after refreshing the route; raise otherwise."""
         error = attempts[-1].error
         if isinstance(error, BrokerRefused) and error.code not in RETRYABLE_CODES:
             raise error
@@ -222,7 +222,7 @@ class Sender:
         if len(attempts) > self._settings.retries:
             raise SendFailed(topic, tuple(attempts), f"all {len(attempts)} attempts failed") from error
         if isinstance(error, Unavailable):
-            self._selector.failed(attempts[-1].broker_name, _now_s())
+            self._selector.record_failure(attempts[-1].broker_name, _now_s())
         await self._refresh_route(topic, deadline)
 
     async def _refresh_route(self, topic: str, deadline: Deadline) -> None:
@@ -230,12 +230,14 @@ class Sender:
             async with asyncio.timeout(min(ROUTE_REFRESH_MS, deadline.remaining_ms) / 1000):
                 await self._session.routes.refresh(topic)
         except (TimeoutError, RequestFailed):
-            return  # The route that we have is the best there is.
+            return  # The retry uses the old route.
 
     async def _back_off(self, attempts: int, deadline: Deadline) -> None:
         await asyncio.sleep(min(BACKOFF_FIRST_MS << attempts, deadline.remaining_ms) / 1000)
 
-    async def _attempt(self, address: str, queue: MessageQueue, outgoing: Outgoing, deadline: Deadline) -> SendReceipt:
+    async def _attempt(
+        self, address: str, queue: MessageQueue, outgoing: OutgoingMessage, deadline: Deadline
+    ) -> SendReceipt:
         timeout_ms = max(1, deadline.remaining_ms)
         if self._settings.attempt_timeout_ms is not None:
             timeout_ms = min(timeout_ms, self._settings.attempt_timeout_ms)
@@ -243,7 +245,7 @@ class Sender:
         reply = await self._session.pool.request(address, command, timeout_ms)
         if reply.code not in _STATUSES:
             raise BrokerRefused(reply.code, reply.remark, address)
-        result = header_of(reply, SendResult, address)
+        result = parse_header(reply, SendResult, address)
         return SendReceipt(
             status=SendStatus(reply.code),
             message_id=outgoing.message_id,
@@ -253,12 +255,12 @@ class Sender:
             transaction_id=result.transaction_id,
         )
 
-    def _fields(self, queue: MessageQueue, outgoing: Outgoing) -> dict[str, str]:
+    def _fields(self, queue: MessageQueue, outgoing: OutgoingMessage) -> dict[str, str]:
         queues = self._settings.default_topic_queues
         return outgoing.header(self._group, queue, wall_ms(), default_topic_queues=queues).write()
 
 
-def _code(outgoing: Outgoing) -> RequestCode:
+def _code(outgoing: OutgoingMessage) -> RequestCode:
     return RequestCode.SEND_BATCH_MESSAGE if outgoing.is_batch else RequestCode.SEND_MESSAGE_V2
 
 

@@ -1,8 +1,8 @@
-"""What every client is made of: connections, name servers, routes, heartbeats, and the tasks that keep them going.
+"""The common base of every client: connections, name servers, routes, heartbeats, and their periodic tasks.
 
-A producer or consumer opens one session and enters its groups in it. Brokers hear of them every 30 s, and at once
-when a connection is made, because a broker forgets a client whose connection breaks. What brokers ask of us on those
-connections goes to whoever registered for its code.
+A producer or consumer opens one session and adds its groups to it. Brokers receive a heartbeat every 30 s, and at once
+after a connection is opened, because a broker removes a client whose connection breaks. Requests of brokers on these
+connections go to the handler that is registered for their code.
 """
 
 import asyncio
@@ -30,15 +30,15 @@ from gantry_wire.unique_id import UniqueIds
 log = logging.getLogger(__name__)
 
 BrokerRequest = Callable[[Command, str], Command | Awaitable[Command | None] | None]
-"""Takes a broker's request and its address; what it needs time for it gives later."""
+"""Answers a request of a broker, given the request and the address of the broker, at once or asynchronously."""
 
-_ELSEWHERE: Final = ("192.0.2.1", 9)
-"""An address reserved for documentation: looking up the way to it sends nothing."""
+_PROBE_ADDRESS: Final = ("192.0.2.1", 9)
+"""An address reserved for documentation; determining the route to it sends no packet."""
 
 
 @final
 class Session:
-    """One client as brokers see it. Belongs to the event loop that starts it."""
+    """One client from the view of the brokers. Belongs to the event loop that starts it."""
 
     def __init__(
         self,
@@ -52,17 +52,17 @@ class Session:
         address = local_address(addresses[0])
         self.client_id = client_id(address, self.settings.instance)
         self.unique_ids = UniqueIds(ipaddress.ip_address(address).packed, salt=secrets.randbits(32))
-        self.pool = ConnectionPool(self.settings, answer=self._answer, connected=self._connected)
+        self.pool = ConnectionPool(self.settings, answer=self._answer, on_connected=self._on_connected)
         self.calls = Calls(self.pool, self.settings.request_timeout_ms)
         self.name_servers = NameServers(addresses, self.calls)
         self.routes = RouteTable(self.name_servers, default_topic_queues=default_topic_queues)
         self.tasks = BackgroundTasks("client")
         self._producer_groups: set[str] = set()
         self._consumer_groups: dict[str, Callable[[], ConsumerData]] = {}
-        self._requests: dict[int, BrokerRequest] = {}
-        self._heartbeat_due: set[str] = set()
-        self._greeted: set[str] = set()
-        """Where a heartbeat was taken on the connection that is open now."""
+        self._request_handlers: dict[int, BrokerRequest] = {}
+        self._heartbeats_due: set[str] = set()
+        self._announced: set[str] = set()
+        """The addresses that have accepted a heartbeat on their present connection."""
         self._heartbeat_wanted = asyncio.Event()
         self._is_open = False
 
@@ -70,21 +70,21 @@ class Session:
         return f"<Session {self.client_id} {'open' if self._is_open else 'closed'}>"
 
     def require_open(self) -> None:
-        """Raise ClientClosed outside `start` and `close`."""
+        """Raise ClientClosed unless the session is started and not closed."""
         if not self._is_open:
-            raise ClientClosed("not started, or closed: use it inside `async with`")
+            raise ClientClosed("the client is not started or already closed; use it inside `async with`")
 
     async def start(self) -> None:
-        """Begin to keep routes and heartbeats fresh. Needs no server to be there yet."""
+        """Start the periodic route refresh and heartbeats. No server needs to be reachable yet."""
         if self._is_open:
-            raise RuntimeError("started twice")
+            raise RuntimeError("the client is already started")
         self._is_open = True
         self.tasks.repeat(self.settings.route_poll_interval_ms, self.routes.refresh_all, "routes")
         self.tasks.repeat(self.settings.heartbeat_interval_ms, self.heartbeat_all, "heartbeats")
         self.tasks.start(self._heartbeat_new_connections(), "first-heartbeats")
 
     async def close(self) -> None:
-        """Say goodbye to the brokers and close every connection."""
+        """Unregister from the brokers and close every connection."""
         if not self._is_open:
             return
         self._is_open = False
@@ -99,28 +99,28 @@ class Session:
         self._producer_groups.add(group)
 
     def enter_consumer_group(self, group: str, describe: Callable[[], ConsumerData]) -> None:
-        """Be a member of `group`; `describe` is asked for every heartbeat, since subscriptions change."""
+        """Add the membership in `group`; `describe` is called for every heartbeat, because subscriptions change."""
         self._consumer_groups[group] = describe
 
     def on_request(self, code: RequestCode, handle: BrokerRequest) -> None:
-        """Have `handle` answer what brokers ask with `code`."""
-        self._requests[code] = handle
+        """Register `handle` for requests of brokers with `code`."""
+        self._request_handlers[code] = handle
 
     # ------- heartbeats
 
     async def heartbeat_all(self) -> None:
-        """Tell every broker of our topics that we live, side by side; one that is down must not delay the others."""
+        """Send heartbeats to all brokers of our topics concurrently, so that one that is down delays no other."""
         addresses = self.routes.addresses(masters_only=not self._consumer_groups)
         await asyncio.gather(*(self._heartbeat(address) for address in addresses))
 
-    async def greet(self, addresses: set[str]) -> None:
-        """Make sure that the brokers at `addresses` know this client; asks only those that do not."""
-        strangers = addresses - (self._greeted & self.pool.open_addresses())
-        if strangers:
-            await asyncio.gather(*(self._heartbeat(address) for address in strangers))
+    async def announce(self, addresses: set[str]) -> None:
+        """Send a heartbeat to those of `addresses` that have not accepted one on their present connection."""
+        unannounced = addresses - (self._announced & self.pool.open_addresses())
+        if unannounced:
+            await asyncio.gather(*(self._heartbeat(address) for address in unannounced))
 
     async def _heartbeat(self, address: str) -> None:
-        self._heartbeat_due.discard(address)
+        self._heartbeats_due.discard(address)
         if not self._producer_groups and not self._consumer_groups:
             return
         body = HeartbeatData(
@@ -129,23 +129,23 @@ class Session:
             consumer_data_set=[describe() for describe in self._consumer_groups.values()],
         )
         try:
-            await self.calls.demand(address, RequestCode.HEART_BEAT, body=body)
-            self._greeted.add(address)
+            await self.calls.request_success(address, RequestCode.HEART_BEAT, body=body)
+            self._announced.add(address)
         except ClientError as error:
-            log.warning("a broker does not take heartbeats", extra={"broker": address, "reason": str(error)})
+            log.warning("failed to send heartbeat", extra={"broker": address, "reason": str(error)})
 
     async def _heartbeat_new_connections(self) -> None:
         while True:
             await self._heartbeat_wanted.wait()
             self._heartbeat_wanted.clear()
             brokers = self.routes.addresses(masters_only=False)
-            await asyncio.gather(*(self._heartbeat(address) for address in self._heartbeat_due & brokers))
-            self._heartbeat_due.clear()
+            await asyncio.gather(*(self._heartbeat(address) for address in self._heartbeats_due & brokers))
+            self._heartbeats_due.clear()
 
-    def _connected(self, address: str) -> None:
-        self._greeted.discard(address)
+    def _on_connected(self, address: str) -> None:
+        self._announced.discard(address)
         if self._is_open:
-            self._heartbeat_due.add(address)
+            self._heartbeats_due.add(address)
             self._heartbeat_wanted.set()
 
     async def _unregister(self) -> None:
@@ -154,7 +154,7 @@ class Session:
         addresses = self.routes.addresses(masters_only=False) & self.pool.open_addresses()
         results = await asyncio.gather(
             *(
-                self.calls.demand(address, RequestCode.UNREGISTER_CLIENT, group, timeout_ms=1000)
+                self.calls.request_success(address, RequestCode.UNREGISTER_CLIENT, group, timeout_ms=1000)
                 for address in addresses
                 for group in groups
             ),
@@ -162,24 +162,24 @@ class Session:
         )
         for result in results:
             if isinstance(result, ClientError):
-                log.info("a broker did not hear our goodbye", extra={"reason": str(result)})
+                log.info("could not unregister from broker", extra={"reason": str(result)})
             elif isinstance(result, BaseException):
                 raise result
 
     def _answer(self, command: Command, address: str) -> Command | Awaitable[Command | None] | None:
-        handle = self._requests.get(command.code)
+        handle = self._request_handlers.get(command.code)
         if handle is None:
             return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")
         return handle(command, address)
 
 
 def local_address(towards: str) -> str:
-    """Our own address on the way to `towards` (`host:port`), found without sending a byte or asking a resolver."""
+    """Return the local address on the route to `towards` (`host:port`), without sending a packet or a DNS query."""
     host, port = split_address(towards)
     try:
         version = ipaddress.ip_address(host).version
     except ValueError:
-        (host, port), version = _ELSEWHERE, 4
+        (host, port), version = _PROBE_ADDRESS, 4
     try:
         with socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, port))
@@ -189,6 +189,6 @@ def local_address(towards: str) -> str:
 
 
 def client_id(address: str, instance: str | None) -> str:
-    """`address@instance`. The default instance is the process and a random part: two containers that share an address
-    may well share a process number, too."""
+    """Return `address@instance`. The default instance is the process id and a random part, because two containers that
+    share an address may share a process id, too."""
     return f"{address}@{instance or f'{os.getpid()}#{secrets.token_hex(4)}'}"

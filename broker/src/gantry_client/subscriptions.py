@@ -1,8 +1,8 @@
-"""What a group wants: topics, and of each the tags, or the properties that messages must have.
+"""The subscriptions of a group: its topics, each with a filter by tags or by message properties (SQL92).
 
-A filter in SQL92 is parsed here as a broker parses it, so that a wrong one fails where it was written. The grammar
-ignores what follows a whole expression; nobody means that, so it is refused here, though brokers take it. Whether a
-broker filters by properties at all only it can say: a group's member asks it first.
+An SQL92 filter is parsed here as a broker parses it, so that an invalid one fails in the program that contains it. The
+grammar ignores text after a complete expression; such text is a mistake and is refused here, although brokers accept
+it. Only the broker knows whether it supports SQL92 filters, so a group member validates the filter with it first.
 """
 
 from collections.abc import Mapping
@@ -25,25 +25,25 @@ class Sql:
     expression: str
 
 
-Wanted = str | Sql
-"""Tags (`"new || paid"`, `"*"`), or a filter over properties."""
+FilterExpression = str | Sql
+"""A tag expression (`"new || paid"`, `"*"`), or a filter over properties."""
 
-Topics = Mapping[str, Wanted] | str
-"""What is wanted of each topic, or one topic of which everything is."""
+TopicFilters = Mapping[str, FilterExpression] | str
+"""The filter of each topic, or one topic without a filter."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """One topic as a group wants it."""
+    """The subscription of a group to one topic."""
 
     topic: str
     filter: MessageFilter
     version: int
-    """When it was made, in milliseconds; brokers keep the newest."""
+    """The creation time in milliseconds; brokers keep the newest version."""
 
     def data(self) -> SubscriptionData:
-        """The subscription as a heartbeat carries it."""
+        """Return the subscription in the form of a heartbeat."""
         if not isinstance(self.filter, TagFilter):
             return SubscriptionData(
                 topic=self.topic,
@@ -60,17 +60,17 @@ class Subscription:
         )
 
 
-def expression_type(wanted: MessageFilter) -> str:
-    """How requests name the kind of a filter."""
-    return EXPRESSION_TAG if isinstance(wanted, TagFilter) else EXPRESSION_SQL92
+def expression_type(message_filter: MessageFilter) -> str:
+    """Return the expression type of a filter in requests."""
+    return EXPRESSION_TAG if isinstance(message_filter, TagFilter) else EXPRESSION_SQL92
 
 
-def make_filter(wanted: Wanted) -> MessageFilter:
-    """The filter that says so. Raises InvalidMessage."""
+def make_filter(expression: FilterExpression) -> MessageFilter:
+    """Parse a filter expression. Raises InvalidMessage if it is invalid."""
     try:
-        if isinstance(wanted, str):
-            return parse_tag_filter(wanted)
-        sql = parse_sql_filter(wanted.expression)
+        if isinstance(expression, str):
+            return parse_tag_filter(expression)
+        sql = parse_sql_filter(expression.expression)
     except ValueError as error:
         raise InvalidMessage(str(error)) from error
     if sql.ignored:
@@ -78,15 +78,15 @@ def make_filter(wanted: Wanted) -> MessageFilter:
     return sql
 
 
-def make_subscription(topic: str, wanted: Wanted) -> Subscription:
-    """A subscription made now. Raises InvalidMessage."""
+def make_subscription(topic: str, expression: FilterExpression) -> Subscription:
+    """Create a subscription with the present time as its version. Raises InvalidMessage."""
     fault = topic_fault(topic)
     if fault is not None:
         raise InvalidMessage(f"topic {topic[:64]!r}: {fault.value}")
-    return Subscription(topic=topic, filter=make_filter(wanted), version=wall_ms())
+    return Subscription(topic=topic, filter=make_filter(expression), version=wall_ms())
 
 
-def make_subscriptions(topics: Topics) -> dict[str, Subscription]:
-    """Subscriptions of `{"topic": "TagA || TagB"}`, or of one topic with all its tags."""
-    each: Mapping[str, Wanted] = {topics: "*"} if isinstance(topics, str) else topics
-    return {topic: make_subscription(topic, wanted) for topic, wanted in each.items()}
+def make_subscriptions(topics: TopicFilters) -> dict[str, Subscription]:
+    """Create subscriptions from `{"topic": "TagA || TagB"}`, or from one topic without a filter."""
+    each: Mapping[str, FilterExpression] = {topics: "*"} if isinstance(topics, str) else topics
+    return {topic: make_subscription(topic, expression) for topic, expression in each.items()}

@@ -1,8 +1,8 @@
-"""The same clients for programs without an event loop.
+"""The clients for programs without an event loop.
 
-Each object here runs one asyncio client on a loop in a thread of its own and waits for it; `with` starts and stops
-both. Methods may be called from any thread, and from many at once: sends of several threads share one connection. Not
-for use inside a running event loop, which it would block; such programs use the asyncio clients.
+Each object runs one asyncio client on an event loop in a separate thread and waits for it; `with` starts and stops
+both. Methods may be called from any thread, also concurrently: sends of several threads share one connection. Inside a
+running event loop, use the asyncio clients: these classes would block the loop.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from gantry_client.messages import Message, ReceivedMessage, SendReceipt
 from gantry_client.producer import DEFAULT_GROUP, Selector
 from gantry_client.replies import Reply
 from gantry_client.settings import ClientSettings, ConsumerSettings, NameServerAddresses, ProducerSettings
-from gantry_client.subscriptions import Topics, Wanted
+from gantry_client.subscriptions import FilterExpression, TopicFilters
 from gantry_wire.commands.clients import MessageQueue
-from gantry_wire.structs import ready_structs
+from gantry_wire.structs import make_structs_ready
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ LOOP_STOP_TIMEOUT_S = 5.0
 
 
 class _Synchronous(Generic[C]):
-    """One asyncio client, made and used on a loop in another thread."""
+    """One asyncio client that is created and used on an event loop in another thread."""
 
     def __init__(self, make: Callable[[], C]) -> None:
         self._make = make
@@ -60,13 +60,13 @@ class _Synchronous(Generic[C]):
 
     def start(self) -> None:
         """Start the thread, the loop and the client."""
-        ready_structs()
+        make_structs_ready()
         loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=loop.run_forever, name="gantry-client", daemon=True)
         self._thread.start()
         self._loop = loop
         try:
-            self._client = self.wait(self._begin())
+            self._client = self.wait(self._start_client())
         except BaseException:
             self._stop_loop()
             raise
@@ -82,10 +82,10 @@ class _Synchronous(Generic[C]):
             self._stop_loop()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns, run on the client's loop."""
+        """Run `work` on the loop of the client and return its result."""
         if self._loop is None:
             work.close()
-            raise ClientClosed("not started, or closed: use it inside `with`")
+            raise ClientClosed("the client is not started or already closed; use it inside `with`")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -98,10 +98,10 @@ class _Synchronous(Generic[C]):
     @property
     def _async(self) -> C:
         if self._client is None:
-            raise ClientClosed("not started, or closed: use it inside `with`")
+            raise ClientClosed("the client is not started or already closed; use it inside `with`")
         return self._client
 
-    async def _begin(self) -> C:
+    async def _start_client(self) -> C:
         client = self._make()
         await client.start()
         return client
@@ -109,24 +109,24 @@ class _Synchronous(Generic[C]):
     def _stop_loop(self) -> None:
         loop, self._loop = self._loop, None
         assert loop is not None and self._thread is not None, "only called after start"
-        asyncio.run_coroutine_threadsafe(_cancel_the_rest(), loop).result()
+        asyncio.run_coroutine_threadsafe(_cancel_pending_tasks(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join(LOOP_STOP_TIMEOUT_S)
         if not self._thread.is_alive():
             loop.close()
 
 
-async def _cancel_the_rest() -> None:
-    """Threads that still wait for an answer must not wait for a loop that has stopped."""
-    rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in rest:
+async def _cancel_pending_tasks() -> None:
+    """Cancel all other tasks, so that no thread waits for a result of the stopped loop."""
+    pending = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in pending:
         task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.gather(*pending, return_exceptions=True)
 
 
 @final
 class Producer(_Synchronous[producer.Producer]):
-    """`gantry_client.Producer` for `with`."""
+    """The synchronous form of `gantry_client.Producer`, for `with`."""
 
     def __init__(
         self,
@@ -143,17 +143,17 @@ class Producer(_Synchronous[producer.Producer]):
     def send(
         self, message: Message, *, queue: MessageQueue | Selector | None = None, timeout_ms: int | None = None
     ) -> SendReceipt:
-        """Send one message and wait for the broker's answer."""
+        """Send one message and wait for the reply of the broker."""
         return self.wait(self._async.send(message, queue=queue, timeout_ms=timeout_ms))
 
     def request(
         self, message: Message, *, queue: MessageQueue | Selector | None = None, timeout_ms: int | None = None
     ) -> Reply:
-        """Send one message and wait for what its consumer replies."""
+        """Send one message and wait for the reply of its consumer."""
         return self.wait(self._async.request(message, queue=queue, timeout_ms=timeout_ms))
 
     def reply(self, request: ReceivedMessage, body: bytes, *, timeout_ms: int | None = None) -> None:
-        """Answer a message that somebody sent as a request."""
+        """Reply to a message that was sent as a request."""
         self.wait(self._async.reply(request, body, timeout_ms=timeout_ms))
 
     def send_oneway(self, message: Message, *, queue: MessageQueue | Selector | None = None) -> None:
@@ -173,11 +173,11 @@ class Producer(_Synchronous[producer.Producer]):
         return self.wait(sending)
 
     def send_many(self, messages: Sequence[Message], *, timeout_ms: int | None = None) -> list[SendReceipt]:
-        """Send messages side by side and wait for all answers; raises the first error when all have an outcome."""
+        """Send messages concurrently and wait for all replies; raises the first error after all have ended."""
         return self.wait(_send_many(self._async, messages, timeout_ms))
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """The queues that messages of `topic` go to now."""
+        """Return the queues to which messages of `topic` can be sent now."""
         return self.wait(self._async.queues(topic))
 
 
@@ -197,7 +197,7 @@ async def _send_many(
 
 @final
 class PullConsumer(_Synchronous[pull_consumer.PullConsumer]):
-    """`gantry_client.PullConsumer` for `with`."""
+    """The synchronous form of `gantry_client.PullConsumer`, for `with`."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class PullConsumer(_Synchronous[pull_consumer.PullConsumer]):
         )
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """The queues of `topic` that can be read now."""
+        """Return the queues of `topic` that can be read now."""
         return self.wait(self._async.queues(topic))
 
     def fetch(
@@ -220,44 +220,44 @@ class PullConsumer(_Synchronous[pull_consumer.PullConsumer]):
         queue: MessageQueue,
         offset: int,
         *,
-        tags: Wanted = "*",
+        tags: FilterExpression = "*",
         messages_max: int | None = None,
         wait_ms: int = 0,
     ) -> FetchResult:
-        """Messages of `queue` from `offset` on."""
+        """Return messages of `queue` from `offset` on."""
         return self.wait(self._async.fetch(queue, offset, tags=tags, messages_max=messages_max, wait_ms=wait_ms))
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """How far the group has consumed `queue`; None when it has not begun."""
+        """Return the committed offset of the group in `queue`; None if it has none."""
         return self.wait(self._async.committed(queue))
 
     def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Everything of `queue` below `offset` is consumed."""
+        """Commit `offset`, below which everything in `queue` is consumed."""
         self.wait(self._async.commit(queue, offset))
 
     def min_offset(self, queue: MessageQueue) -> int:
-        """The offset of the oldest message that is still there."""
+        """Return the offset of the oldest message in the queue."""
         return self.wait(self._async.min_offset(queue))
 
     def max_offset(self, queue: MessageQueue) -> int:
-        """One past the newest message."""
+        """Return the offset after the newest message."""
         return self.wait(self._async.max_offset(queue))
 
     def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first message stored at or after `timestamp_ms`."""
+        """Return the offset of the first message stored at or after `timestamp_ms`."""
         return self.wait(self._async.offset_at(queue, timestamp_ms))
 
 
 @final
 class PollConsumer(_Synchronous[poll_consumer.PollConsumer]):
-    """`gantry_client.PollConsumer` for `with` and `for`."""
+    """The synchronous form of `gantry_client.PollConsumer`, for `with` and `for`."""
 
     def __init__(
         self,
         name_servers: NameServerAddresses,
         group: str,
         *,
-        topics: Topics,
+        topics: TopicFilters,
         settings: ConsumerSettings | None = None,
         client_settings: ClientSettings | None = None,
     ) -> None:
@@ -268,22 +268,22 @@ class PollConsumer(_Synchronous[poll_consumer.PollConsumer]):
         )
 
     def poll(self, messages_max: int = 32, *, timeout_ms: int = 1000) -> list[ReceivedMessage]:
-        """Up to `messages_max` messages; what the poll before gave is consumed now."""
+        """Return up to `messages_max` messages; those of the previous poll count as consumed now."""
         return self.wait(self._async.poll(messages_max, timeout_ms=timeout_ms))
 
     def commit(self) -> None:
-        """What the last poll gave is consumed; tell the brokers now."""
+        """Mark the messages of the last poll as consumed, and commit the offsets to the brokers."""
         self.wait(self._async.commit())
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        """Messages one by one, for ever; each is consumed when the next is asked for."""
+        """Yield messages one by one without end; each is consumed when the next is requested."""
         while True:
             yield from self.poll(1)
 
 
 @final
 class Admin(_Synchronous[admin.Admin]):
-    """`gantry_client.Admin` for `with`: give its questions to `wait`.
+    """The synchronous form of `gantry_client.Admin`: pass the coroutines of its methods to `wait`.
 
     with Admin("127.0.0.1:9876") as administrator:
         administrator.wait(administrator.topics.create("orders"))
@@ -294,30 +294,30 @@ class Admin(_Synchronous[admin.Admin]):
 
     @property
     def topics(self) -> admin.Topics:
-        """Questions about topics, for `wait`."""
+        """Requests about topics, for `wait`."""
         return self._async.topics
 
     @property
     def groups(self) -> admin.Groups:
-        """Questions about groups, for `wait`."""
+        """Requests about consumer groups, for `wait`."""
         return self._async.groups
 
     @property
     def members(self) -> admin.Members:
-        """Questions to members of groups, for `wait`."""
+        """Requests to members of groups, for `wait`."""
         return self._async.members
 
     @property
     def brokers(self) -> admin.Brokers:
-        """Questions about brokers, for `wait`."""
+        """Requests about brokers, for `wait`."""
         return self._async.brokers
 
     @property
     def messages(self) -> admin.Messages:
-        """Questions about messages, for `wait`."""
+        """Requests about messages, for `wait`."""
         return self._async.messages
 
     @property
     def replicas(self) -> admin.Replicas:
-        """Questions to single replicas, for `wait`."""
+        """Requests to single replicas, for `wait`."""
         return self._async.replicas

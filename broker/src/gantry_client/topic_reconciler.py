@@ -1,11 +1,11 @@
 """Topics and subscription groups that a spec names: created and updated on masters, never deleted.
 
     missing            created
-    other numbers      those that are wanted are changed, and nothing else; queues that shall go can still be read, or
-                       what is in them would be lost to their consumers
-    as wanted          left alone, since every change is announced to all clients
+    different          the numbers of the spec are changed, and nothing else; removed queues stay readable, because
+                       consumers would otherwise lose the messages in them
+    as in the spec     not changed, because every change is announced to all clients
 
-Each broker is compared with its own table: what an administrator set on one of them is neither reset nor copied.
+Each broker is compared with its own table: what an administrator set on one broker is neither reset nor copied.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from gantry_client.admin import Admin
 from gantry_wire.commands.admin import SubscriptionGroupConfig, TopicConfig
 
 INTERVAL_S: Final = 30.0
-"""Between two comparisons of the same masters: a topic may have been deleted in between."""
+"""The interval between comparisons of the same masters: a topic may have been deleted in between."""
 
 
 class MasterTerm(NamedTuple):
-    """A master in one of its terms. Another identity or epoch may come with an older table."""
+    """A master in one of its terms. A different identity or epoch may have an older table."""
 
     address: str
     identity: str
@@ -47,33 +47,33 @@ class TopicReconciler:
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s: Final = clock_s
-        self._done: tuple[WantedTables, list[tuple[str, int]]] | None = None
-        """What was reconciled last, and in which terms; None after a failure."""
+        self._last_reconciled: tuple[WantedTables, list[tuple[str, int]]] | None = None
+        """The tables and terms of the last successful reconciliation; None after a failure."""
         self._next_s = 0.0
 
     def is_due(self, wanted: WantedTables, masters: Sequence[MasterTerm]) -> bool:
         """Return whether the masters must be compared now."""
         if not masters or not (wanted.topics or wanted.groups):
             return False
-        return self._done != (wanted, _marks(masters)) or self._clock_s() >= self._next_s
+        return self._last_reconciled != (wanted, _term_keys(masters)) or self._clock_s() >= self._next_s
 
     def reset(self) -> None:
         """Make the next comparison due at once."""
-        self._done = None
+        self._last_reconciled = None
 
     async def reconcile(self, admin: Admin, wanted: WantedTables, masters: Sequence[MasterTerm]) -> WantedTables:
-        """Create and update what differs, and return it. Raises ``ClientError``; the comparison is due again then."""
-        self._done = None
+        """Create and update what differs, and return it. Raises ``ClientError``, and then is due again."""
+        self._last_reconciled = None
         addresses = [master.address for master in masters]
         changed = WantedTables(
             await _reconcile_topics(admin, wanted.topics, addresses),
             await _reconcile_groups(admin, wanted.groups, addresses),
         )
-        self._done, self._next_s = (wanted, _marks(masters)), self._clock_s() + INTERVAL_S
+        self._last_reconciled, self._next_s = (wanted, _term_keys(masters)), self._clock_s() + INTERVAL_S
         return changed
 
 
-def _marks(masters: Sequence[MasterTerm]) -> list[tuple[str, int]]:
+def _term_keys(masters: Sequence[MasterTerm]) -> list[tuple[str, int]]:
     return [(master.identity, master.epoch) for master in masters]
 
 
@@ -103,21 +103,23 @@ async def _reconcile_groups(admin: Admin, wanted: Mapping[str, int], addresses: 
 
 
 def topic_change(
-    name: str, queues: int, there: TopicConfig | None, *, like: TopicConfig | None = None
+    name: str, queues: int, existing: TopicConfig | None, *, like: TopicConfig | None = None
 ) -> TopicConfig | None:
-    """What to make of a topic; None if it is as wanted. A missing one is made ``like`` that of another broker."""
-    if there is None:
-        made = like or TopicConfig(topic_name=name)
-        return msgspec.structs.replace(made, read_queue_nums=queues, write_queue_nums=queues)
-    if there.write_queue_nums == queues <= there.read_queue_nums:
+    """Return the new configuration of a topic; None if it needs no change. A missing topic copies ``like``."""
+    if existing is None:
+        base = like or TopicConfig(topic_name=name)
+        return msgspec.structs.replace(base, read_queue_nums=queues, write_queue_nums=queues)
+    if existing.write_queue_nums == queues <= existing.read_queue_nums:
         return None
-    return msgspec.structs.replace(there, write_queue_nums=queues, read_queue_nums=max(queues, there.read_queue_nums))
+    return msgspec.structs.replace(
+        existing, write_queue_nums=queues, read_queue_nums=max(queues, existing.read_queue_nums)
+    )
 
 
-def group_change(name: str, retry_max: int, there: SubscriptionGroupConfig | None) -> SubscriptionGroupConfig | None:
-    """What to make of a consumer group; None if it is as wanted."""
-    if there is None:
+def group_change(name: str, retry_max: int, existing: SubscriptionGroupConfig | None) -> SubscriptionGroupConfig | None:
+    """Return the new configuration of a consumer group; None if it needs no change."""
+    if existing is None:
         return SubscriptionGroupConfig(group_name=name, retry_max_times=retry_max)
-    if there.retry_max_times == retry_max:
+    if existing.retry_max_times == retry_max:
         return None
-    return msgspec.structs.replace(there, retry_max_times=retry_max)
+    return msgspec.structs.replace(existing, retry_max_times=retry_max)

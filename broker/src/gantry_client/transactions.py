@@ -1,12 +1,12 @@
-"""The transactional producer: a message that is stored now and delivered when its sender says so, or never.
+"""The transactional producer: a message is stored first, and delivered only if its sender commits it.
 
-    begin  -> the half message is stored, as safely as any message; nobody sees it
-    commit -> everybody does           roll back -> nobody ever does
-    neither in time -> a broker asks any producer of the group: `check` says how it has ended, as far as it knows
+    begin     -> the half message is stored, as safely as any message, and is invisible to consumers
+    commit    -> the message becomes visible         roll back -> it never does
+    no end    -> a broker sends a check to any producer of the group, and `check` returns the decision if it knows it
 
-A commit is answered: when `commit` returns, the message is as safe as its broker's mode promises. It is repeated until
-its deadline, also at a promoted slave, since ending a transaction twice in the same way stores the message once.
-(Apache RocketMQ stores it again; there each end is sent once.)
+A commit is acknowledged: when `commit` returns, the message is as safe as the mode of its broker promises. It is
+retried until its deadline, also on a promoted slave, because a repeated commit stores the message once. (Apache
+RocketMQ stores it again; there each commit is sent once.)
 """
 
 import asyncio
@@ -20,15 +20,15 @@ from typing import Final, final
 from gantry_client.client import ProducerClient
 from gantry_client.clock import Deadline, wall_ms
 from gantry_client.errors import (
-    PASSING_CODES,
+    TRANSIENT_CODES,
     BrokerRefused,
     ClientError,
     InvalidMessage,
     NoRoute,
     RequestFailed,
 )
-from gantry_client.messages import Message, ReceivedMessage, SendReceipt, received
-from gantry_client.outgoing import prepare
+from gantry_client.messages import Message, ReceivedMessage, SendReceipt, to_received_message
+from gantry_client.outgoing import prepare_message
 from gantry_client.settings import ClientSettings, NameServerAddresses, ProducerSettings
 from gantry_wire import properties as names
 from gantry_wire.codes import RequestCode
@@ -50,36 +50,36 @@ log = logging.getLogger(__name__)
 
 RETRY_FIRST_MS: Final = 50
 RETRY_MAX_MS: Final = 1_000
-INTRODUCTION_PAUSE_S: Final = 1.0
+REGISTRATION_PAUSE_S: Final = 1.0
 
 
 class Decision(IntEnum):
-    """How a transaction has ended, as its producer knows."""
+    """The decision on a transaction, as far as its producer knows it."""
 
     COMMIT = TRANSACTION_COMMIT
     ROLL_BACK = TRANSACTION_ROLLBACK
     UNKNOWN = 0
-    """Not yet, or not known here: the broker asks again."""
+    """Not decided yet, or not known here; the broker checks again later."""
 
 
 Check = Callable[[ReceivedMessage], Awaitable[Decision]]
-"""Says what became of a transaction, from the message it was about. What it raises counts as UNKNOWN."""
+"""Returns the decision on a transaction, given its message. An exception counts as UNKNOWN."""
 
 
-async def unknown(message: ReceivedMessage) -> Decision:
-    """For producers that end all their transactions themselves."""
+async def always_unknown(message: ReceivedMessage) -> Decision:
+    """Return UNKNOWN; the check of producers that end all their transactions themselves."""
     return Decision.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalfMessage:
-    """An open transaction."""
+    """An open transaction, whose message is stored but invisible."""
 
     topic: str
     queue: MessageQueue
     message_id: str
     half_offset: int
-    """In its broker's queue of half messages."""
+    """The offset in the broker's queue of half messages."""
 
     physical_offset: int
 
@@ -88,65 +88,72 @@ class HalfMessage:
 class TransactionProducer(ProducerClient):
     """Sends messages in transactions. Use it inside `async with`; it belongs to the event loop that starts it.
 
-    What is open when it is closed stays open.
+    Transactions that are open when it is closed stay open.
     """
 
     def __init__(
         self,
         name_servers: NameServerAddresses,
         group: str,
-        check: Check = unknown,
+        check: Check = always_unknown,
         *,
         topics: Collection[str] = (),
-        is_asked: bool = True,
+        answers_checks: bool = True,
         settings: ProducerSettings | None = None,
         client_settings: ClientSettings | None = None,
     ) -> None:
-        """``topics`` are those whose brokers may ask from the start on, where none makes topics on first use.
+        """Create a producer; ``topics`` names topics whose brokers may send checks from the start on.
 
-        With ``is_asked`` False no broker hears of this producer: none asks it, or counts questions, and what is open
-        stays open for as long as the broker keeps messages, unless another producer of the group is there.
+        ``topics`` is needed only where brokers do not create topics automatically. With ``answers_checks`` False the
+        producer is not registered: brokers send it no checks and count none, and an open transaction stays open as
+        long as the broker keeps messages, unless another producer of the group is connected.
         """
-        super().__init__(name_servers, group, settings, client_settings, is_announced=is_asked)
-        self._is_asked: Final = is_asked
+        super().__init__(name_servers, group, settings, client_settings, is_announced=answers_checks)
+        self._answers_checks: Final = answers_checks
         self._topics: Final = (*topics, AUTO_CREATE_TOPIC)
         self._check = check
-        self._session.on_request(RequestCode.CHECK_TRANSACTION_STATE, self._asked)
+        self._session.on_request(RequestCode.CHECK_TRANSACTION_STATE, self._on_check)
 
     async def _join(self) -> None:
-        if self._is_asked:
-            self._session.tasks.start(self._introduce(), "transaction-introduction")
+        if self._answers_checks:
+            self._session.tasks.start(self._register_with_brokers(), "transaction-introduction")
 
-    async def ends_once(self, topic: str) -> dict[str, bool]:
-        """Whether each master of `topic` stores a message once, however often its transaction is committed.
+    async def idempotent_commits(self, topic: str) -> dict[str, bool]:
+        """Return for each master of `topic` whether repeated commits of a transaction store its message once.
 
-        Gantry's brokers say so, as long as they have their key index; Apache's do store it again. Raises NoRoute and
+        Gantry's brokers do, as long as they have their key index; Apache's brokers store it again. Raises NoRoute and
         RequestFailed.
         """
         self._session.require_open()
         route = await self._session.routes.for_sending(topic)
-        groups = [ProducerData(group_name=self.group)] if self._is_asked else []
-        beat = HeartbeatData(client_id=self._session.client_id, producer_data_set=groups)
+        groups = [ProducerData(group_name=self.group)] if self._answers_checks else []
+        heartbeat = HeartbeatData(client_id=self._session.client_id, producer_data_set=groups)
         found: dict[str, bool] = {}
         for name in sorted({queue.broker_name for queue in route.write_queues}):
-            reply = await self._session.calls.demand(route.demand_master(name), RequestCode.HEART_BEAT, body=beat)
+            reply = await self._session.calls.request_success(
+                route.require_master(name), RequestCode.HEART_BEAT, body=heartbeat
+            )
             found[name] = reply.ext.get(ENDS_ONCE) == "true"
         return found
 
     async def begin(
         self, message: Message, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
     ) -> HalfMessage:
-        """Store `message` where nobody sees it. Raises as `Producer.send` does.
+        """Store `message` as a half message, invisible to consumers. Raises like `Producer.send`.
 
-        A half message that is stored but not promised (codes 10, 11, 12) is rolled back and raises BrokerRefused.
+        A half message that is stored but not acknowledged (codes 10, 11, 12) is rolled back and raises BrokerRefused.
         """
         self._session.require_open()
         if message.delay_level:
             raise InvalidMessage("a transaction cannot be delayed")
-        outgoing = prepare(message, self._session.unique_ids.next(wall_ms()), self.settings)
-        own = format_properties({names.TRANSACTION_PREPARED: "true", names.PRODUCER_GROUP: self.group})
+        outgoing = prepare_message(message, self._session.unique_ids.next(wall_ms()), self.settings)
+        transaction_properties = format_properties(
+            {names.TRANSACTION_PREPARED: "true", names.PRODUCER_GROUP: self.group}
+        )
         outgoing = replace(
-            outgoing, properties=outgoing.properties + own, sys_flag=outgoing.sys_flag | TRANSACTION_PREPARED
+            outgoing,
+            properties=outgoing.properties + transaction_properties,
+            sys_flag=outgoing.sys_flag | TRANSACTION_PREPARED,
         )
         deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
         receipt = await self._sender.send(outgoing, queue, deadline)
@@ -155,21 +162,21 @@ class TransactionProducer(ProducerClient):
             with suppress(ClientError):
                 await self.roll_back(half)
             raise BrokerRefused(
-                receipt.status, "the half message is stored but not promised", receipt.queue.broker_name
+                receipt.status, "the half message is stored but not acknowledged", receipt.queue.broker_name
             )
         return half
 
     async def commit(self, half: HalfMessage, *, timeout_ms: int | None = None) -> None:
-        """Have the message delivered. Raises RequestFailed or NoRoute; then nobody knows until the broker asks."""
+        """Commit the message. After RequestFailed or NoRoute the outcome is unknown until the broker checks."""
         await self._end(half, Decision.COMMIT, timeout_ms)
 
     async def roll_back(self, half: HalfMessage, *, timeout_ms: int | None = None) -> None:
-        """Have the message forgotten. Raises RequestFailed or NoRoute."""
+        """Roll back, so that the message is discarded. Raises RequestFailed or NoRoute."""
         await self._end(half, Decision.ROLL_BACK, timeout_ms)
 
     @asynccontextmanager
     async def transaction(self, message: Message, *, queue: MessageQueue | None = None) -> AsyncIterator[HalfMessage]:
-        """Commit at the end of the block, roll back when it raises."""
+        """Begin a transaction, commit it at the end of the block, and roll it back if the block raises."""
         half = await self.begin(message, queue=queue)
         try:
             yield half
@@ -181,7 +188,7 @@ class TransactionProducer(ProducerClient):
 
     async def _end(self, half: HalfMessage, decision: Decision, timeout_ms: int | None) -> None:
         self._session.require_open()
-        asked = EndTransaction(
+        end_request = EndTransaction(
             producer_group=self.group, tran_state_table_offset=half.half_offset, commit_log_offset=half.physical_offset,
             commit_or_rollback=decision, topic=half.topic, msg_id=half.message_id, transaction_id=half.message_id,
             bname=half.queue.broker_name,
@@ -189,10 +196,10 @@ class TransactionProducer(ProducerClient):
         deadline, pause_ms = Deadline(timeout_ms or self.settings.send_timeout_ms), RETRY_FIRST_MS
         while True:
             try:
-                await self._end_once(asked, half, max(1, deadline.remaining_ms))
+                await self._end_once(end_request, half, max(1, deadline.remaining_ms))
                 return
             except (RequestFailed, NoRoute) as error:
-                is_final = isinstance(error, BrokerRefused) and error.code not in PASSING_CODES
+                is_final = isinstance(error, BrokerRefused) and error.code not in TRANSIENT_CODES
                 if is_final or deadline.remaining_ms <= pause_ms:
                     raise
             await asyncio.sleep(pause_ms / 1000)
@@ -201,49 +208,51 @@ class TransactionProducer(ProducerClient):
                 async with asyncio.timeout(pause_ms / 1000):
                     await self._session.routes.refresh(half.topic)
 
-    async def _end_once(self, asked: EndTransaction, half: HalfMessage, timeout_ms: int) -> None:
+    async def _end_once(self, end_request: EndTransaction, half: HalfMessage, timeout_ms: int) -> None:
         route = await self._session.routes.for_sending(half.topic)
-        address = route.demand_master(half.queue.broker_name)
-        await self._session.calls.demand(address, RequestCode.END_TRANSACTION, asked, timeout_ms=timeout_ms)
+        address = route.require_master(half.queue.broker_name)
+        await self._session.calls.request_success(
+            address, RequestCode.END_TRANSACTION, end_request, timeout_ms=timeout_ms
+        )
 
-    # ------- what brokers ask
+    # ------- checks by brokers
 
-    async def _introduce(self) -> None:
-        """Be known to the brokers before anything is sent: they have questions for a producer that is back."""
+    async def _register_with_brokers(self) -> None:
+        """Send heartbeats before the first message: brokers have checks for a producer that restarted."""
         routes = self._session.routes
         while not routes.addresses(masters_only=True):
             for topic in self._topics:
                 with suppress(ClientError):
                     await routes.refresh(topic)
-            await self._session.greet(routes.addresses(masters_only=True))
-            await asyncio.sleep(INTRODUCTION_PAUSE_S)
+            await self._session.announce(routes.addresses(masters_only=True))
+            await asyncio.sleep(REGISTRATION_PAUSE_S)
 
-    def _asked(self, command: Command, address: str) -> None:
-        self._session.tasks.start(self._answer(command, address), "transaction-check")
+    def _on_check(self, command: Command, address: str) -> None:
+        self._session.tasks.start(self._send_decision(command, address), "transaction-check")
 
-    async def _answer(self, command: Command, address: str) -> None:
-        """Ask `check`, and tell the broker. A question that cannot be read is left to the next one."""
+    async def _send_decision(self, command: Command, address: str) -> None:
+        """Call `check` and send the decision to the broker. An invalid request is ignored; the broker repeats it."""
         try:
-            question = CheckTransactionState.read(command.ext)
-            message = received(decode_record(command.body), question.bname or "")
+            request = CheckTransactionState.read(command.ext)
+            message = to_received_message(decode_record(command.body), request.bname or "")
         except (ValueError, RemoteProtocolError) as error:
-            log.warning(
-                "a question about a transaction cannot be read", extra={"broker": address, "reason": str(error)}
-            )
+            log.warning("invalid transaction check request", extra={"broker": address, "reason": str(error)})
             return
         try:
             decision = await self._check(message)
         except Exception as error:
-            log.error("the check of a transaction failed", exc_info=error, extra={"message_id": message.message_id})
+            log.error(
+                "transaction check failed; broker will retry", exc_info=error, extra={"message_id": message.message_id}
+            )
             decision = Decision.UNKNOWN
-        asked = EndTransaction(
-            producer_group=self.group, tran_state_table_offset=question.tran_state_table_offset,
-            commit_log_offset=question.commit_log_offset, commit_or_rollback=decision, topic=question.topic,
-            from_transaction_check=True, msg_id=message.message_id, transaction_id=question.transaction_id,
-            bname=question.bname,
+        end_request = EndTransaction(
+            producer_group=self.group, tran_state_table_offset=request.tran_state_table_offset,
+            commit_log_offset=request.commit_log_offset, commit_or_rollback=decision, topic=request.topic,
+            from_transaction_check=True, msg_id=message.message_id, transaction_id=request.transaction_id,
+            bname=request.bname,
         )  # fmt: skip
         with suppress(ClientError):
-            answer = oneway(RequestCode.END_TRANSACTION, asked.write())
+            answer = oneway(RequestCode.END_TRANSACTION, end_request.write())
             await self._session.pool.send_oneway(address, answer, self.settings.send_timeout_ms)
 
 

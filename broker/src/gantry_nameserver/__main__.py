@@ -1,4 +1,4 @@
-"""`python -m gantry_nameserver`."""
+"""Run the name server with `python -m gantry_nameserver`."""
 
 from gantry_nameserver.main import main
 

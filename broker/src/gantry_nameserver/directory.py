@@ -1,13 +1,13 @@
-"""The brokers that are alive: names, addresses by id, and when each was last heard.
+"""The directory of live brokers: names, addresses by id, and the last heartbeat of each.
 
-Two tables that must agree: `names` is what clients are told (one name, its addresses by broker id), `live` is one entry
-per registered address with its edition of topics and the connection that speaks for it. An address is in `names` only
-while it is in `live`, so a broker whose connection is gone is in no route.
+Two tables must agree: `names` is what clients receive (one name, its addresses by broker id), `live` has one entry per
+registered address with its data version and the connection that it registered over. An address is in `names` only while
+it is in `live`, so a broker whose connection is closed is in no route.
 
     names   "broker-a" -> cluster, {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}
-    live    (cluster, "10.0.0.1:10911") -> edition, last heard, connection
+    live    (cluster, "10.0.0.1:10911") -> data version, last heartbeat, connection
 
-No clock and no socket: times come in, and a connection is any object that is compared by identity.
+The module uses no clock and no socket: times are arguments, and a connection is any object, compared by identity.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from gantry_wire.commands.nameserver import BrokerData
 
 @dataclass(slots=True, kw_only=True)
 class LiveBroker:
-    """One registered address."""
+    """One registered broker address that is alive."""
 
     cluster: str
     name: str
@@ -28,26 +28,26 @@ class LiveBroker:
     ha_address: str
     version: DataVersion
     heartbeat_timeout_ms: int
-    heard_at_ms: int
+    last_heartbeat_ms: int
     connection: object
     filter_servers: list[str]
     external_address: str = ""
 
     def is_expired(self, now_ms: int) -> bool:
-        return self.heard_at_ms + self.heartbeat_timeout_ms < now_ms
+        return self.last_heartbeat_ms + self.heartbeat_timeout_ms < now_ms
 
-    def listens_to(self, connection: object) -> bool:
-        """Whether `connection` may speak for this broker after it registered.
+    def accepts_from(self, connection: object) -> bool:
+        """Return whether requests of `connection` count for this broker after it registered.
 
-        Where epochs are in use (`stateVersion` above zero) two masters may share one address, and only the connection
-        that registered the newer one counts. Without epochs anybody may, as in RocketMQ.
+        With epochs (`stateVersion` above zero) two masters may share one address, and only the connection that
+        registered the newer one counts. Without epochs every connection counts, as in RocketMQ.
         """
         return self.version.state_version == 0 or self.connection is connection
 
 
 @final
 class BrokerDirectory:
-    """Names and live addresses. Owned by the event loop's thread."""
+    """The names and live addresses of brokers. Owned by the event loop's thread."""
 
     def __init__(self) -> None:
         self._names: dict[str, BrokerData] = {}
@@ -64,7 +64,7 @@ class BrokerDirectory:
 
     @property
     def names(self) -> dict[str, BrokerData]:
-        """What is known under each broker name. Read only."""
+        """The broker data by broker name. Read only."""
         return self._names
 
     def named(self, name: str) -> BrokerData | None:
@@ -74,7 +74,7 @@ class BrokerDirectory:
         return self._live.get((cluster, address))
 
     def clusters(self) -> dict[str, list[str]]:
-        """Broker names by cluster, both sorted."""
+        """Return the broker names by cluster, both sorted."""
         clusters: dict[str, list[str]] = {}
         for name, broker in sorted(self._names.items()):
             clusters.setdefault(broker.cluster, []).append(name)
@@ -84,9 +84,9 @@ class BrokerDirectory:
         return [name for name, broker in sorted(self._names.items()) if broker.cluster == cluster]
 
     def add(self, broker_id: int, live: LiveBroker, *, zone: str | None, can_act_as_master: bool) -> BrokerData:
-        """Put `live` under its name and id. An address has one id: an older entry of it gives way.
+        """Add `live` under its name and id. An address has one id: an older entry of the address is removed.
 
-        Whoever held the id before is no longer spoken for: its live entry goes, too.
+        The live entry of the broker that held the id before is removed, too.
         """
         broker = self._names.setdefault(live.name, BrokerData(cluster=live.cluster, broker_name=live.name))
         if broker.cluster != live.cluster:
@@ -104,7 +104,7 @@ class BrokerDirectory:
         return broker
 
     def remove(self, cluster: str, name: str, address: str) -> bool:
-        """Take one address out; True when it was there. A name without addresses goes with it."""
+        """Remove one address and, if it was the last, its name; return whether it was registered."""
         was_live = self._live.pop((cluster, address), None) is not None
         broker = self._names.get(name)
         if broker is None or broker.cluster != cluster:
@@ -116,22 +116,22 @@ class BrokerDirectory:
             del self._names[name]
         return was_live or bool(ids)
 
-    def heard(self, cluster: str, address: str, connection: object, now_ms: int) -> bool:
-        """A live broker gave a sign of life; False when it is not registered, or another speaks for it."""
+    def record_heartbeat(self, cluster: str, address: str, connection: object, now_ms: int) -> bool:
+        """Record a heartbeat; return False if the broker is not registered, or registered over another connection."""
         live = self._live.get((cluster, address))
-        if live is None or not live.listens_to(connection):
+        if live is None or not live.accepts_from(connection):
             return False
-        live.heard_at_ms = now_ms
+        live.last_heartbeat_ms = now_ms
         return True
 
     def expired(self, now_ms: int) -> list[LiveBroker]:
         return [live for live in self._live.values() if live.is_expired(now_ms)]
 
-    def of_connection(self, connection: object) -> list[LiveBroker]:
+    def registered_over(self, connection: object) -> list[LiveBroker]:
         return [live for live in self._live.values() if live.connection is connection]
 
     def holder(self, name: str, broker_id: int) -> LiveBroker | None:
-        """The live entry that has this id under the name, if there is one."""
+        """Return the live entry with this name and broker id, or None."""
         broker = self._names.get(name)
         address = None if broker is None else broker.broker_addrs.get(broker_id)
         return None if broker is None or address is None else self._live.get((broker.cluster, address))

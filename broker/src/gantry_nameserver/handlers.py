@@ -1,22 +1,22 @@
-"""One function per request code: from a command to its answer.
+"""The request handlers of the name server, one function per request code.
 
-They translate: header and body in, a call of the route table or the key-value store, header and body out. Missing and
-wrong fields are answered with code 1 and a text that names the field, unknown codes with 3. What brokers and clients do
-all day answers at once; what touches the disk answers when the disk has it.
+A handler decodes header and body, calls the route table or the key-value store, and encodes the reply. Missing and
+invalid fields are answered with code 1 and a text that names the field, unknown request codes with 3. Routine requests
+of brokers and clients are answered at once; updates on disk are answered when they are written.
 """
 
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
-from gantry_nameserver.kv import KeyValueError, KeyValueStore
+from gantry_nameserver.key_value_store import KeyValueError, KeyValueStore
 from gantry_nameserver.live_settings import LiveSettings, NotPermitted
 from gantry_nameserver.registration import read_registration
 from gantry_nameserver.routes import BrokerRegistration, RegistrationRefused, RouteTable
 from gantry_nameserver.settings import SettingsError, entries_of
 from gantry_nameserver.topics import FLAG_UNIT, FLAG_UNIT_SUBSCRIPTION
 from gantry_remoting.addresses import split_address
-from gantry_remoting.first_time import FirstTime
+from gantry_remoting.log_deduplicator import LogDeduplicator
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands import nameserver as wire
@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 
 ZONE_FIELD: Final = "__ZONE_NAME"
 
-EVERY_DAY: Final = frozenset(
+ROUTINE_CODES: Final = frozenset(
     {RequestCode.REGISTER_BROKER, RequestCode.BROKER_HEARTBEAT, RequestCode.QUERY_DATA_VERSION}
 )
-"""What brokers do all day: changes that are no administrator's."""
+"""Routine requests of brokers: they change state, but are not administrative and not audited."""
 
 AUDITED: Final = frozenset(
     {
@@ -46,24 +46,24 @@ AUDITED: Final = frozenset(
         RequestCode.UPDATE_NAMESRV_CONFIG,
     }
 )
-"""Each of these leaves a line in the audit log. A broker's goodbye is among them, for anybody could say it."""
+"""Requests that are written to the audit log. It includes unregistering, which any client could request."""
 
 _FLAGS: Final = {
     RequestCode.GET_UNIT_TOPIC_LIST: (FLAG_UNIT, 0),
     RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: (FLAG_UNIT_SUBSCRIPTION, 0),
     RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: (FLAG_UNIT_SUBSCRIPTION, FLAG_UNIT),
 }
-"""Which flags the listed topics have, and which they lack."""
+"""The flags that listed topics must have, and those that they must not have."""
 
-_REFUSED: Final = (FieldError, RegistrationRefused, KeyValueError, SettingsError)
-"""What a handler raises to answer code 1 with the text of the exception."""
+_REFUSALS: Final = (FieldError, RegistrationRefused, KeyValueError, SettingsError)
+"""The exceptions that are answered with code 1 and their text."""
 
 Answer = Command | Awaitable[Command]
 
 
 @final
 class Handlers:
-    """The name server's answers. Owned by the event loop's thread."""
+    """The request handlers of one name server. Owned by the event loop's thread."""
 
     def __init__(
         self, routes: RouteTable, key_values: KeyValueStore, settings: LiveSettings, now_ms: Callable[[], int]
@@ -73,7 +73,7 @@ class Handlers:
         self._settings = settings
         self._now_ms = now_ms
         self._started_at_ms = now_ms()
-        self._first_time: Final = FirstTime()
+        self._log_deduplicator: Final = LogDeduplicator()
         self._table: Final[dict[int, Callable[[Command, object], Answer]]] = {
             RequestCode.PUT_KV_CONFIG: self._put_key_value,
             RequestCode.GET_KV_CONFIG: self._get_key_value,
@@ -102,23 +102,23 @@ class Handlers:
 
     @property
     def codes(self) -> list[int]:
-        """The request codes that are answered with something else than 3."""
+        """The supported request codes; all others are answered with code 3."""
         return sorted(self._table)
 
     def dispatch(self, request: Command, connection: object) -> Answer:
-        """The answer to one request, now or later. `connection` is who asked, compared by identity."""
+        """Handle one request, at once or asynchronously. `connection` is compared by identity."""
         handler = self._table.get(request.code)
         if handler is None:
             peer = getattr(connection, "peer", ("",))[0]
-            if self._first_time.is_new((request.code, peer)):
-                facts = {"code": request.code, "client": peer}
-                log.warning("refused request code that is not supported", extra=facts)
+            if self._log_deduplicator.is_new((request.code, peer)):
+                log_fields = {"code": request.code, "client": peer}
+                log.warning("refused request code that is not supported", extra=log_fields)
             return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")
         try:
             answer = handler(request, connection)
-        except _REFUSED as error:
+        except _REFUSALS as error:
             return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
-        return answer if isinstance(answer, Command) else _answered(request, answer)
+        return answer if isinstance(answer, Command) else _await_answer(request, answer)
 
     # ------- brokers
 
@@ -151,28 +151,28 @@ class Handlers:
             )
         except RegistrationRefused as error:
             return request.reply(ResponseCode.SYSTEM_ERROR, f"register broker failed: {error}")
-        ordered = (
+        order_table = (
             self._key_values.table(wire.ORDER_TOPIC_NAMESPACE) if settings.return_order_topic_config_to_broker else None
         )
-        return request.reply(ext=result.write(), body=b"" if ordered is None else _table(ordered))
+        return request.reply(ext=result.write(), body=b"" if order_table is None else _table(order_table))
 
     def _unregister_broker(self, request: Command, connection: object) -> Command:
         fields = wire.UnregisterBroker.read(request.ext)
-        self._routes.unregister_by(connection, fields.cluster_name, fields.broker_name, fields.broker_addr)
+        self._routes.unregister_over(connection, fields.cluster_name, fields.broker_name, fields.broker_addr)
         return request.reply()
 
     def _heartbeat(self, request: Command, connection: object) -> Command:
         fields = wire.BrokerHeartbeat.read(request.ext)
-        self._routes.brokers.heard(fields.cluster_name, fields.broker_addr, connection, self._now_ms())
+        self._routes.brokers.record_heartbeat(fields.cluster_name, fields.broker_addr, connection, self._now_ms())
         return request.reply()
 
     def _query_data_version(self, request: Command, connection: object) -> Command:
         fields = wire.QueryDataVersion.read(request.ext)
-        offered = read_document(request.body, DataVersion) if request.body else None
-        self._routes.brokers.heard(fields.cluster_name, fields.broker_addr, connection, self._now_ms())
-        known = self._routes.edition(fields.cluster_name, fields.broker_addr)
-        result = wire.QueryDataVersionResult(changed=known is None or known != offered)
-        return request.reply(ext=result.write(), body=b"" if known is None else write_document(known))
+        offered_version = read_document(request.body, DataVersion) if request.body else None
+        self._routes.brokers.record_heartbeat(fields.cluster_name, fields.broker_addr, connection, self._now_ms())
+        known_version = self._routes.find_data_version(fields.cluster_name, fields.broker_addr)
+        result = wire.QueryDataVersionResult(changed=known_version is None or known_version != offered_version)
+        return request.reply(ext=result.write(), body=b"" if known_version is None else write_document(known_version))
 
     def _member_group(self, request: Command, _: object) -> Command:
         fields = wire.ClusterAndBroker.read(request.ext)
@@ -226,8 +226,8 @@ class Handlers:
     def _system_topics(self, request: Command, _: object) -> Command:
         brokers = self._routes.brokers
         names: dict[str, None] = {}
-        for cluster, of_cluster in brokers.clusters().items():
-            names.update(dict.fromkeys([cluster, *of_cluster]))
+        for cluster, broker_names in brokers.clusters().items():
+            names.update(dict.fromkeys([cluster, *broker_names]))
         first = next((b.broker_addrs for _, b in sorted(brokers.names.items()) if b.broker_addrs), None)
         return _listing(request, list(names), None if first is None else first[min(first)])
 
@@ -294,17 +294,17 @@ class Handlers:
         return request.reply(body=write_properties(entries_of(self._settings.now)).encode())
 
 
-async def _answered(request: Command, answer: Awaitable[Command]) -> Command:
+async def _await_answer(request: Command, answer: Awaitable[Command]) -> Command:
     try:
         return await answer
-    except _REFUSED as error:
+    except _REFUSALS as error:
         return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
 
 
-def failure(request: Command, error: Exception) -> Command:
-    """The answer to a request whose handler raised what nobody foresaw."""
-    log.error("a handler failed", exc_info=error, extra={"code": request.code})
-    return request.reply(ResponseCode.SYSTEM_ERROR, f"the name server failed to handle it: {type(error).__name__}")
+def unexpected_failure(request: Command, error: Exception) -> Command:
+    """Log an unexpected error of a handler, and return the reply to its request."""
+    log.error("unexpected error while handling request", exc_info=error, extra={"code": request.code})
+    return request.reply(ResponseCode.SYSTEM_ERROR, f"unexpected error in the name server: {type(error).__name__}")
 
 
 def _listing(request: Command, topics: list[str], address: str | None = None) -> Command:
@@ -316,7 +316,7 @@ def _table(table: dict[str, str]) -> bytes:
 
 
 def _check_identity(fields: wire.RegisterBroker) -> None:
-    """Raise FieldError for a broker that no client could ever reach or name."""
+    """Raise FieldError for a registration whose name, id or address is invalid."""
     for name, value in (("brokerName", fields.broker_name), ("clusterName", fields.cluster_name)):
         if not value.strip():
             raise FieldError(f"the custom field {name} is blank")
@@ -325,4 +325,4 @@ def _check_identity(fields: wire.RegisterBroker) -> None:
     try:
         split_address(fields.broker_addr)
     except ValueError as error:
-        raise FieldError(f"the custom field brokerAddr is wrong: {error}") from error
+        raise FieldError(f"the custom field brokerAddr is invalid: {error}") from error

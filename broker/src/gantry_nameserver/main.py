@@ -1,7 +1,7 @@
-"""The name server's own command: flags to settings, signals to a clean stop.
+"""The command of the name server: options to settings, signals to a clean stop.
 
-Exit codes: 0 after a stop that was asked for, 1 when it cannot start; the reason is one line on standard error.
-Ready is one line on standard output, so that whoever started it knows when and where to connect.
+Exit codes: 0 after a requested stop, 1 when it cannot start; the reason is one line on standard error. One line on
+standard output reports the listening address when the server is ready.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from typing import Final
 import click
 import uvloop
 
-from gantry_nameserver.kv import KeyValueCorrupt
+from gantry_nameserver.key_value_store import KeyValueCorrupt
 from gantry_nameserver.server import DirectoryInUse, NameServer
 from gantry_nameserver.settings import NameServerSettings, SettingsError, read_settings_file, with_entries
-from gantry_remoting.addresses import PortTaken, join_address, split_address
+from gantry_remoting.addresses import PortInUse, join_address, split_address
 from gantry_remoting.file_access import FileAccess, limit_existing_files, limit_new_files
 from gantry_remoting.logs import set_up_logs
 from gantry_remoting.settings import TlsMode
@@ -36,18 +36,20 @@ Examples:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog=EXAMPLES,
 )
-@click.option("--listen", metavar="HOST:PORT", help="Where to listen [default: 0.0.0.0:9876].")
+@click.option("--listen", metavar="HOST:PORT", help="Address to listen on [default: 0.0.0.0:9876].")
 @click.option(
     "--data", type=click.Path(path_type=Path), default=Path("nameserver-data"), show_default=True,
     help="Directory of the key-value table and of settings changed at run time.",
 )  # fmt: skip
-@click.option("-c", "--config", type=click.Path(path_type=Path), help="A namesrv.conf with RocketMQ's keys.")
+@click.option(
+    "-c", "--config", type=click.Path(path_type=Path), help="Settings file (namesrv.conf) with RocketMQ's keys."
+)
 @click.option("--tls", type=click.Choice([mode.value for mode in TlsMode]),
-              help="Speak TLS: both on one port (permissive), or nothing else (enforcing) [default: permissive, "
+              help="Use TLS: with plain text on the same port (permissive), or only (enforcing) [default: permissive, "
               "which without a certificate is plain text].")  # fmt: skip
-@click.option("--tls-cert", type=click.Path(), help="Certificate chain in PEM form; read again when it changes.")
+@click.option("--tls-cert", type=click.Path(), help="Certificate chain in PEM form; reloaded when it changes.")
 @click.option("--tls-key", type=click.Path(), help="Private key in PEM form.")
-@click.option("--tls-ca", type=click.Path(), help="Authority of client certificates; clients must then show one.")
+@click.option("--tls-ca", type=click.Path(), help="CA of client certificates; requires clients to present one.")
 @click.option(
     "--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), default="INFO", show_default=True
 )
@@ -55,7 +57,7 @@ def main(
     listen: str | None, data: Path, config: Path | None, tls: str | None, tls_cert: str | None, tls_key: str | None,
     tls_ca: str | None, log_level: str,
 ) -> None:  # fmt: skip
-    """Run a name server until it is told to stop (SIGTERM or Ctrl-C)."""
+    """Run a name server until SIGTERM or Ctrl-C."""
     set_up_logs(log_level)
     try:
         entries = {} if config is None else read_settings_file(config)
@@ -98,7 +100,7 @@ def _listen_address(text: str) -> tuple[str, int]:
 def _with_tls(
     entries: dict[str, str], mode: str | None, certificate: str | None, key: str | None, authority: str | None
 ) -> dict[str, str]:
-    """The entries of a settings file, and over them what the options say, in the file's words."""
+    """Return the entries of the settings file, overridden by the TLS options."""
     given = {
         "tlsMode": mode,
         "tlsServerCertPath": certificate,
@@ -106,15 +108,15 @@ def _with_tls(
         "tlsServerTrustCertPath": authority,
         "tlsServerNeedClientAuth": None if authority is None else "true",
     }
-    together = entries | {name: value for name, value in given.items() if value is not None}
-    has_pair = {"tlsServerCertPath", "tlsServerKeyPath"} <= together.keys()
+    merged = entries | {name: value for name, value in given.items() if value is not None}
+    has_pair = {"tlsServerCertPath", "tlsServerKeyPath"} <= merged.keys()
     if mode not in (None, TlsMode.DISABLED.value) and not has_pair:
         raise SettingsError(f"--tls {mode} needs --tls-cert and --tls-key")
-    return together
+    return merged
 
 
 def _remedy(error: OSError, settings: NameServerSettings) -> str:
-    if isinstance(error, PortTaken):
+    if isinstance(error, PortInUse):
         way = "--listen" if error.port == settings.listen_port else "externalListenPort"
-        return f"port {error.port} is in use; choose another with {way}, or stop who listens there"
+        return f"port {error.port} is in use; choose another with {way}, or stop the process that listens on it"
     return f"cannot start: {error.strerror or error}" + (f" ({error.filename})" if error.filename else "")

@@ -1,13 +1,13 @@
-"""The body of a registration, in every form that brokers have sent it in.
+"""Decodes the body of a registration, in every format that brokers have used.
 
 Three forms: a JSON document (all brokers since 3.0.11), the bare topic table (older ones), and a zlib stream of
 length-prefixed parts (`compressed=true`; a setting of Java brokers, off by default):
 
     | length, data version | number of topics | length, topic ... | length, filter servers | number of mappings | ... |
                                                 `name read write permission filter-type {attributes}`
-      the mappings only from version 5.0.0 on
+      mappings only since version 5.0.0
 
-Lengths in the stream come from a peer: each is checked against what is left before anything is taken.
+Lengths in the stream come from a peer: each is checked against the remaining bytes before it is used.
 """
 
 import struct
@@ -33,7 +33,7 @@ _INT: Final = struct.Struct(">i")
 
 
 def read_registration(body: bytes, *, is_compressed: bool, version: int) -> Registration:
-    """What a broker of `version` says of its topics. Raises FieldError."""
+    """Decode the registration of a broker of `version`. Raises FieldError."""
     if not body:
         return Registration()
     if version < VERSION_WITH_FILTER_SERVERS:
@@ -48,22 +48,22 @@ def read_registration(body: bytes, *, is_compressed: bool, version: int) -> Regi
 
 def _read_compressed(data: bytes, *, has_mappings: bool) -> Registration:
     parts = _Parts(data)
-    topics = RegisteredTopics(data_version=read_document(parts.take(), DataVersion))
-    for _ in range(parts.number()):
-        config = _read_topic(parts.take())
+    topics = RegisteredTopics(data_version=read_document(parts.read_part(), DataVersion))
+    for _ in range(parts.read_count()):
+        config = _read_topic(parts.read_part())
         topics.topic_config_table[config.topic_name] = config
-    registration = Registration(topic_config_serialize_wrapper=topics, filter_server_list=_read_list(parts.take()))
+    registration = Registration(topic_config_serialize_wrapper=topics, filter_server_list=_read_list(parts.read_part()))
     if has_mappings:
-        for _ in range(parts.number()):
-            mapping = read_document(parts.take(), TopicQueueMapping)
+        for _ in range(parts.read_count()):
+            mapping = read_document(parts.read_part(), TopicQueueMapping)
             topics.topic_queue_mapping_info_map[mapping.topic] = mapping
     return registration
 
 
 def _read_topic(data: bytes) -> TopicConfig:
     try:
-        words = data.decode().split(" ", 5)
-        name, read, write, permission, filter_type = words[:5]
+        columns = data.decode().split(" ", 5)
+        name, read, write, permission, filter_type = columns[:5]
         config = TopicConfig(
             topic_name=name,
             read_queue_nums=int(read),
@@ -72,7 +72,7 @@ def _read_topic(data: bytes) -> TopicConfig:
             topic_filter_type=filter_type,
         )
     except ValueError as error:
-        raise FieldError(f"a compressed registration holds a topic that cannot be read: {error}") from error
+        raise FieldError(f"a compressed registration has an invalid topic: {error}") from error
     return config
 
 
@@ -80,28 +80,28 @@ def _read_list(data: bytes) -> list[str]:
     try:
         return msgspec.convert(loads(data) or [], list[str])
     except (ValueError, RecursionError) as error:
-        raise FieldError(f"a compressed registration holds no list of filter servers: {error}") from error
+        raise FieldError(f"a compressed registration has an invalid list of filter servers: {error}") from error
 
 
 class _Parts:
-    """Numbers and length-prefixed parts, one after the other."""
+    """A reader of counts and length-prefixed parts."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._position = 0
 
-    def number(self) -> int:
+    def read_count(self) -> int:
         end = self._position + _INT.size
         if end > len(self._data):
-            raise FieldError("a compressed registration is cut short")
-        (number,) = _INT.unpack_from(self._data, self._position)
+            raise FieldError("a compressed registration is truncated")
+        (count,) = _INT.unpack_from(self._data, self._position)
         self._position = end
-        if not 0 <= number <= len(self._data) - end:
-            raise FieldError(f"a compressed registration announces {number}, more than is left of it")
-        return int(number)
+        if not 0 <= count <= len(self._data) - end:
+            raise FieldError(f"a compressed registration announces {count}, but has fewer bytes left")
+        return int(count)
 
-    def take(self) -> bytes:
-        size = self.number()
+    def read_part(self) -> bytes:
+        size = self.read_count()
         part = self._data[self._position : self._position + size]
         self._position += size
         return part

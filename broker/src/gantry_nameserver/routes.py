@@ -1,17 +1,17 @@
-"""The route table: registrations in, routes out. Pure: no socket, no clock, no file.
+"""The route table: built from registrations, queried for routes. Pure: no socket, no clock, no file.
 
-It keeps the rules that RocketMQ's brokers and clients rely on:
+It follows the rules that RocketMQ's brokers and clients rely on:
 
 - Queues come from registrations of the master, and from the smallest id of brokers that can act as master. They are
-  taken again only when the edition (`dataVersion`) changed, so that a wiped write permission stays wiped.
-- A broker's first registration must not carry exactly one topic: that is what an incremental update of an unknown
-  broker looks like, and taking it would publish a broker without its other topics.
-- An address has one id and one name. A broker that comes under new ones gives up the old ones.
+  updated only when the data version changes, so that a wiped write permission stays wiped.
+- The first registration of a broker must not contain exactly one topic: it cannot be distinguished from an incremental
+  update of an unknown broker, and accepting it would publish a broker without its other topics.
+- An address has one id and one name. A broker that registers with new ones loses the old ones.
 - An id belongs to the highest `stateVersion` (Gantry writes its epoch there): a former master with an older one is
   ignored while the newer one lives, whether it comes from another address or over another connection.
-- A broker that is gone takes its name, its queues and its static mappings with it.
+- When a broker is removed, its name, queues and static mappings are removed with it.
 
-What it refuses to know: how a registration travelled, and how routes are written down.
+The encoding of registrations and routes is not part of this module.
 """
 
 import logging
@@ -37,16 +37,16 @@ from gantry_wire.commands.nameserver import (
 log = logging.getLogger(__name__)
 
 HEARTBEAT_TIMEOUT_MS: Final = 120_000
-"""How long a broker that names no time of its own stays without a sign of life: RocketMQ's 120 s."""
+"""The heartbeat timeout of brokers that do not send one: RocketMQ's 120 s."""
 
 
 class RegistrationRefused(Exception):
-    """A registration that must not be taken. The caller should answer code 1 with this text; nothing has changed."""
+    """A registration was refused. The caller should answer code 1 with this text; nothing has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
-    """What a broker says of itself in code 103."""
+    """The registration of a broker (request code 103)."""
 
     cluster: str
     name: str
@@ -56,28 +56,28 @@ class BrokerRegistration:
     zone: str | None = None
     heartbeat_timeout_ms: int | None = None
     can_act_as_master: bool | None = None
-    """None: a broker older than RocketMQ 5, which never says."""
+    """None for a broker older than RocketMQ 5, which does not send it."""
     topics: RegisteredTopics = field(default_factory=RegisteredTopics)
     filter_servers: list[str] | None = None
     external_address: str = ""
-    """Where clients outside of the network reach it; empty: nowhere."""
+    """The address for clients outside the network; empty if there is none."""
     connection: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteLimits:
-    """How much a route table takes in."""
+    """Limits on the size of a route table."""
 
     brokers_max: int = 10_000
-    """Live addresses; far beyond any cluster, and bounded memory when a script goes wild."""
+    """The maximum number of live addresses: far more than any cluster has, to bound memory."""
 
     topics_max: int = 1_000_000
-    """Topics over all brokers; about 500 bytes each."""
+    """The maximum number of topics of all brokers; about 500 bytes each."""
 
 
 @final
 class RouteTable:
-    """Brokers, topics and the routes made of them. Owned by the event loop's thread."""
+    """The brokers, the topics, and the routes to them. Owned by the event loop's thread."""
 
     def __init__(self, limits: RouteLimits | None = None) -> None:
         self.brokers = BrokerDirectory()
@@ -87,41 +87,43 @@ class RouteTable:
     def __repr__(self) -> str:
         return f"<RouteTable {self.brokers!r} {self.topics!r}>"
 
-    # ------- brokers come and go
+    # ------- registration of brokers
 
     def register(
         self, registration: BrokerRegistration, now_ms: int, *, deletes_absent_topics: bool = False
     ) -> RegisterBrokerResult:
-        """Take a registration in: for a slave, the answer says where its master is. Raises RegistrationRefused."""
+        """Register a broker; the result for a slave has the address of its master. Raises RegistrationRefused."""
         if self._is_outdated(registration):
             return RegisterBrokerResult()
         live = self.brokers.live(registration.cluster, registration.address)
-        self._check(registration, is_new=live is None)
+        self._check_acceptable(registration, is_new=live is None)
         if live is not None and live.name != registration.name:
             self.unregister(live.cluster, live.name, live.address)
             live = None
-        is_first = not self._holds_id(registration)
-        is_changed = is_first or live is None or live.version != registration.topics.data_version
+        is_first = not self._is_registered_id(registration)
+        has_new_version = is_first or live is None or live.version != registration.topics.data_version
         broker = self.brokers.add(
             registration.broker_id, _live_broker(registration, live, now_ms),
             zone=registration.zone, can_act_as_master=bool(registration.can_act_as_master),
         )  # fmt: skip
-        if _speaks_for_topics(registration, broker):
-            self._take_topics(registration, broker, is_changed=is_changed, deletes_absent=deletes_absent_topics)
+        if _provides_topics(registration, broker):
+            self._update_topics(
+                registration, broker, has_new_version=has_new_version, deletes_absent=deletes_absent_topics
+            )
         if live is None:
-            log.info("broker registered", extra=_facts(registration))
+            log.info("broker registered", extra=_log_fields(registration))
         return self._master_for(registration)
 
-    def unregister_by(self, connection: object, cluster: str, name: str, address: str) -> bool:
-        """A broker takes its leave over `connection`; ignored when another speaks for that address now."""
+    def unregister_over(self, connection: object, cluster: str, name: str, address: str) -> bool:
+        """Unregister a broker over `connection`; ignored if another connection has registered the address since."""
         live = self.brokers.live(cluster, address)
-        if live is not None and not live.listens_to(connection):
-            log.warning("leave of a replaced broker ignored", extra={"broker": name, "address": address})
+        if live is not None and not live.accepts_from(connection):
+            log.warning("ignored unregistration of a replaced broker", extra={"broker": name, "address": address})
             return False
         return self.unregister(cluster, name, address)
 
     def unregister(self, cluster: str, name: str, address: str) -> bool:
-        """Forget one broker's address; True when it was known."""
+        """Remove the address of a broker; return whether it was registered."""
         was_known = self.brokers.remove(cluster, name, address)
         broker = self.brokers.named(name)
         if broker is None:
@@ -132,15 +134,15 @@ class RouteTable:
             log.info("broker unregistered", extra={"cluster": cluster, "broker": name, "address": address})
         return was_known
 
-    def disconnected(self, connection: object) -> list[LiveBroker]:
-        """A connection is gone, and so is every broker that had registered through it."""
-        gone = self.brokers.of_connection(connection)
-        for live in gone:
+    def unregister_connection(self, connection: object) -> list[LiveBroker]:
+        """Unregister every broker that registered over a connection that is closed."""
+        removed = self.brokers.registered_over(connection)
+        for live in removed:
             self.unregister(live.cluster, live.name, live.address)
-        return gone
+        return removed
 
     def expire(self, now_ms: int) -> list[LiveBroker]:
-        """Forget every broker that was silent for longer than it promised."""
+        """Unregister every broker whose heartbeat timeout has passed."""
         expired = self.brokers.expired(now_ms)
         for live in expired:
             log.warning(
@@ -150,31 +152,31 @@ class RouteTable:
             self.unregister(live.cluster, live.name, live.address)
         return expired
 
-    def edition(self, cluster: str, address: str) -> DataVersion | None:
-        """Which edition of a broker's topics is here."""
+    def find_data_version(self, cluster: str, address: str) -> DataVersion | None:
+        """Return the data version of the topics of a broker; None if it is not registered."""
         live = self.brokers.live(cluster, address)
         return None if live is None else live.version
 
-    # ------- what operators do
+    # ------- changes by operators
 
     def register_topic(self, topic: str, queues: list[QueueData]) -> None:
-        """Add one topic on known brokers. Raises RegistrationRefused when one is not known."""
+        """Add one topic on registered brokers. Raises RegistrationRefused for an unknown broker."""
         unknown = sorted({data.broker_name for data in queues} - set(self.brokers.names))
         if unknown:
-            raise RegistrationRefused(f"the topic names a broker that is not registered: {', '.join(unknown)}")
+            raise RegistrationRefused(f"the topic is on a broker that is not registered: {', '.join(unknown)}")
         if topic not in self.topics and len(self.topics) >= self._limits.topics_max:
-            raise RegistrationRefused(f"the name server holds {len(self.topics)} topics and takes no more")
+            raise RegistrationRefused(f"the name server has {len(self.topics)} topics, its maximum")
         for data in queues:
             self.topics.put(topic, data)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> bool:
-        """Forget a topic, in one cluster or everywhere."""
+        """Remove a topic in one cluster, or in all clusters."""
         return self.topics.remove_topic(topic, self.brokers.brokers_of(cluster) if cluster else None)
 
-    # ------- what clients ask
+    # ------- requests by clients
 
     def route(self, topic: str, *, with_acting_master: bool = False, order: str | None = None) -> TopicRoute | None:
-        """Where `topic` is, or None. `order` is how the messages of an ordered topic are spread over its queues."""
+        """Return the route of `topic`, or None. `order` is the order configuration of an ordered topic."""
         queues = self.topics.queues(topic)
         brokers = [_copy(self.brokers.names[name]) for name in sorted(queues) if name in self.brokers.names]
         if not brokers:
@@ -191,7 +193,7 @@ class RouteTable:
         )
 
     def members(self, cluster: str, name: str) -> BrokerMemberGroup:
-        """The addresses that share a broker name."""
+        """Return the addresses under one broker name."""
         broker = self.brokers.named(name)
         addresses = {} if broker is None else dict(sorted(broker.broker_addrs.items()))
         return BrokerMemberGroup(cluster=cluster, broker_name=name, broker_addrs=addresses)
@@ -202,9 +204,9 @@ class RouteTable:
             topics |= self.topics.topics_of(name)
         return sorted(topics)
 
-    # ------- inside
+    # ------- implementation
 
-    def _check(self, registration: BrokerRegistration, *, is_new: bool) -> None:
+    def _check_acceptable(self, registration: BrokerRegistration, *, is_new: bool) -> None:
         broker = self.brokers.named(registration.name)
         if broker is not None and broker.cluster != registration.cluster:
             others = sorted(address for address in broker.broker_addrs.values() if address != registration.address)
@@ -213,47 +215,51 @@ class RouteTable:
                     f"broker {registration.name} is registered in cluster {broker.cluster} from {others[0]}; "
                     f"a name belongs to one cluster"
                 )
-        if len(registration.topics.topic_config_table) == 1 and not self._holds_id(registration, any_address=True):
-            raise RegistrationRefused("a first registration with exactly one topic is taken for a stray update")
+        if len(registration.topics.topic_config_table) == 1 and not self._is_registered_id(
+            registration, any_address=True
+        ):
+            raise RegistrationRefused("a first registration with exactly one topic is refused as an incremental update")
         if is_new and len(self.brokers) >= self._limits.brokers_max:
-            raise RegistrationRefused(f"the name server holds {len(self.brokers)} brokers and takes no more")
+            raise RegistrationRefused(f"the name server has {len(self.brokers)} brokers, its maximum")
         added = sum(config.topic_name not in self.topics for config in registration.topics.topic_config_table.values())
         if added and len(self.topics) + added > self._limits.topics_max:
-            raise RegistrationRefused(f"the name server would hold more than {self._limits.topics_max} topics")
+            raise RegistrationRefused(
+                f"the name server would have more than {self._limits.topics_max} topics, its maximum"
+            )
 
-    def _holds_id(self, registration: BrokerRegistration, *, any_address: bool = False) -> bool:
+    def _is_registered_id(self, registration: BrokerRegistration, *, any_address: bool = False) -> bool:
         holder = self.brokers.holder(registration.name, registration.broker_id)
         return holder is not None and (any_address or holder.address == registration.address)
 
     def _is_outdated(self, registration: BrokerRegistration) -> bool:
-        """Whether a newer holder of the same id lives."""
+        """Return whether a live broker with the same id has a newer state version."""
         holder = self.brokers.holder(registration.name, registration.broker_id)
         if holder is None or holder.version.state_version <= registration.topics.data_version.state_version:
             return False
         if holder.address == registration.address and holder.connection is registration.connection:
             return False
         log.warning(
-            "outdated broker ignored",
-            extra=_facts(registration)
+            "ignored registration of outdated broker",
+            extra=_log_fields(registration)
             | {"holder": holder.address, "holder_state_version": holder.version.state_version},
         )
         if holder.address != registration.address:
             self.unregister(registration.cluster, registration.name, registration.address)
         return True
 
-    def _take_topics(
-        self, registration: BrokerRegistration, broker: BrokerData, *, is_changed: bool, deletes_absent: bool
+    def _update_topics(
+        self, registration: BrokerRegistration, broker: BrokerData, *, has_new_version: bool, deletes_absent: bool
     ) -> None:
         name, topics = registration.name, registration.topics
         configs = topics.topic_config_table.values()
         if deletes_absent and not topics.topic_queue_mapping_info_map:
             for absent in self.topics.topics_of(name) - {config.topic_name for config in configs}:
                 self.topics.remove_topic(absent, [name])
-        loses_write = registration.broker_id != MASTER_ID and broker.enable_acting_master
+        is_read_only = registration.broker_id != MASTER_ID and broker.enable_acting_master
         for config in configs:
-            if is_changed or name not in self.topics.queues(config.topic_name):
-                self.topics.put(config.topic_name, _queue_data(name, config, without_write=loses_write))
-        if is_changed:
+            if has_new_version or name not in self.topics.queues(config.topic_name):
+                self.topics.put(config.topic_name, _queue_data(name, config, without_write=is_read_only))
+        if has_new_version:
             for mapping in topics.topic_queue_mapping_info_map.values():
                 if mapping.bname == name and name in self.topics.queues(mapping.topic):
                     self.topics.put_mapping(mapping)
@@ -286,15 +292,15 @@ def _live_broker(registration: BrokerRegistration, previous: LiveBroker | None, 
         ha_address=registration.ha_address,
         version=registration.topics.data_version,
         heartbeat_timeout_ms=timeout_ms if timeout_ms is not None and timeout_ms > 0 else HEARTBEAT_TIMEOUT_MS,
-        heard_at_ms=now_ms,
+        last_heartbeat_ms=now_ms,
         connection=registration.connection,
         filter_servers=filter_servers,
         external_address=registration.external_address,
     )
 
 
-def _speaks_for_topics(registration: BrokerRegistration, broker: BrokerData) -> bool:
-    """The master does, and so does the smallest id of brokers that know of acting masters."""
+def _provides_topics(registration: BrokerRegistration, broker: BrokerData) -> bool:
+    """Return whether its topics count: the master, and the smallest id of brokers that can act as master."""
     if registration.broker_id == MASTER_ID:
         return True
     return registration.can_act_as_master is not None and registration.broker_id == min(broker.broker_addrs)
@@ -315,14 +321,14 @@ def _copy(broker: BrokerData) -> BrokerData:
 
 
 def _promote_acting_master(broker: BrokerData, queues: QueueData) -> None:
-    """Show the smallest slave id as the master of a read-only broker that has lost its own."""
+    """Present the smallest slave id as the master of a read-only broker without a master."""
     addresses = broker.broker_addrs
     if not addresses or MASTER_ID in addresses or not broker.enable_acting_master or queues.perm & PERMISSION_WRITE:
         return
     addresses[MASTER_ID] = addresses.pop(min(addresses))
 
 
-def _facts(registration: BrokerRegistration) -> dict[str, object]:
+def _log_fields(registration: BrokerRegistration) -> dict[str, object]:
     return {
         "cluster": registration.cluster,
         "broker": registration.name,

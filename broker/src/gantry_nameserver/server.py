@@ -1,7 +1,7 @@
-"""A name server as one object: its data directory, its port, and the search for silent brokers.
+"""A name server as one object: its data directory, its ports, and the expiry of silent brokers.
 
-    start: lock the directory -> load what is kept -> read the accounts -> listen -> scan
-    close: stop listening -> finish what is being written -> unlock
+    start: lock the directory -> load settings and key-value table -> read the accounts -> listen -> scan
+    close: stop listening -> finish pending writes -> unlock
 
 The directory is locked, so that two name servers never write one key-value file.
 """
@@ -17,13 +17,13 @@ from typing import Final, final
 
 from gantry_access import AccessFileError, AccountFile, Guard
 from gantry_nameserver.directory import LiveBroker
-from gantry_nameserver.handlers import AUDITED, Handlers, failure
-from gantry_nameserver.kv import KeyValueStore
+from gantry_nameserver.external_access import external_dispatch
+from gantry_nameserver.handlers import AUDITED, Handlers, unexpected_failure
+from gantry_nameserver.key_value_store import KeyValueStore
 from gantry_nameserver.live_settings import LiveSettings
-from gantry_nameserver.outside import seen_from_outside
 from gantry_nameserver.routes import RouteTable
 from gantry_nameserver.settings import NameServerSettings, SettingsError
-from gantry_remoting.audit import audited
+from gantry_remoting.audit import with_audit_log
 from gantry_remoting.deferred_answers import DeferredAnswers
 from gantry_remoting.server import Answer, CommandService, Connection, Dispatch, Listener
 from gantry_wire.command import Command
@@ -64,22 +64,22 @@ class NameServer:
         dispatch: Dispatch = handlers.dispatch
         if guard is not None:
             dispatch = guarded(dispatch, guard)
-        dispatch = audited(
+        dispatch = with_audit_log(
             dispatch,
             "nameserver",
             AUDITED,
-            failure=failure,
-            account_of=lambda: None if guard is None else guard.asked_by,
+            failure=unexpected_failure,
+            account_of=lambda: None if guard is None else guard.requester,
         )
-        inside = settings.listener(settings.listen_port)
-        service = CommandService(dispatch, disconnected=self._disconnected, answers=DeferredAnswers(inside))
-        self._ports = [(Listener(service, inside), service)]
-        """The port for the network first, then that for clients outside of it, if there is one."""
+        internal = settings.listener(settings.listen_port)
+        service = CommandService(dispatch, disconnected=self._disconnected, answers=DeferredAnswers(internal))
+        self._ports = [(Listener(service, internal), service)]
+        """The internal port, and then the external port if there is one."""
         if settings.external_listen_port:
-            outside = settings.listener(settings.external_listen_port)
-            dispatch = seen_from_outside(dispatch, self.routes.brokers)
-            service = CommandService(dispatch, answers=DeferredAnswers(outside))
-            self._ports.append((Listener(service, outside), service))
+            external = settings.listener(settings.external_listen_port)
+            dispatch = external_dispatch(dispatch, self.routes.brokers)
+            service = CommandService(dispatch, answers=DeferredAnswers(external))
+            self._ports.append((Listener(service, external), service))
         self._scanner: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._lock: int | None = None
@@ -89,11 +89,11 @@ class NameServer:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The internal port on which the server listens."""
         return self._ports[0][0].port
 
     async def start(self) -> None:
-        """Begin to serve. Raises DirectoryInUse, OSError, SettingsError or KeyValueCorrupt."""
+        """Start serving. Raises DirectoryInUse, OSError, SettingsError or KeyValueCorrupt."""
         await asyncio.to_thread(self._open_directory)
         try:
             for listener, _ in self._ports:
@@ -108,7 +108,7 @@ class NameServer:
             self._watcher = asyncio.create_task(self.guard.file.watch(), name="watch the accounts")
 
     async def close(self) -> None:
-        """Stop serving. What was being written is finished first."""
+        """Stop serving, after pending writes have finished."""
         tasks = [task for task in (self._scanner, self._watcher) if task is not None]
         for task in tasks:
             task.cancel()
@@ -119,11 +119,11 @@ class NameServer:
         self._unlock()
 
     def expire(self) -> list[LiveBroker]:
-        """Forget silent brokers now and close the connections that spoke for them."""
+        """Unregister silent brokers now and close their connections."""
         expired = self.routes.expire(self._now_ms())
         for live in expired:
             if isinstance(live.connection, Connection):
-                live.connection.close("its broker was silent too long")
+                live.connection.close("heartbeat timeout of its broker")
         return expired
 
     async def _scan(self) -> None:
@@ -132,7 +132,7 @@ class NameServer:
             self.expire()
 
     def _disconnected(self, connection: Connection) -> None:
-        self.routes.disconnected(connection)
+        self.routes.unregister_connection(connection)
 
     def _open_directory(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ class NameServer:
 
 
 def _guard(settings: NameServerSettings) -> Guard | None:
-    """The guard, its accounts still to be read; None when access control is off. Raises SettingsError."""
+    """Create the guard without reading its accounts; None if access control is off. Raises SettingsError."""
     access = settings.access()
     if not access.is_enabled:
         return None
@@ -168,12 +168,12 @@ def _guard(settings: NameServerSettings) -> Guard | None:
 
 
 def guarded(dispatch: Dispatch, guard: Guard) -> Dispatch:
-    """`dispatch` behind the guard: what is denied never reaches it."""
+    """Wrap `dispatch` with the guard: denied requests never reach it."""
 
-    def ask(request: Command, connection: Connection) -> Answer:
+    def dispatch_allowed(request: Command, connection: Connection) -> Answer:
         denial = guard.denial(request, connection.peer[0])
-        if denial is None or guard.asked_by is not None:
+        if denial is None or guard.requester is not None:
             connection.is_authenticated = True
         return dispatch(request, connection) if denial is None else request.reply(*denial)
 
-    return ask
+    return dispatch_allowed

@@ -1,8 +1,8 @@
 """The name server's settings, under the names that RocketMQ's `namesrv.conf` uses.
 
 Precedence: defaults < `--config` file < what mqadmin changed at run time (kept in the data directory) < command line.
-An unknown key refuses to start and is named, or is left out and named with `ignoreUnknownSettings`; keys that tune
-Java's threads are known and have no effect here.
+An unknown key is an error that prevents the start, or is ignored with a warning with `ignoreUnknownSettings`; keys that
+tune Java's threads are accepted and have no effect.
 """
 
 import dataclasses
@@ -21,21 +21,21 @@ log = logging.getLogger(__name__)
 
 
 class SettingsError(Exception):
-    """A setting is unknown or wrong. The operator should mend it; the text names it."""
+    """A setting is unknown or invalid. The operator should correct it; the text names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameServerSettings:
-    """Everything that can be set."""
+    """The settings of a name server."""
 
     bind_address: str = "0.0.0.0"
-    """Where to listen; all IPv4 addresses, as RocketMQ does. `::` is all addresses of both families."""
+    """The address to listen on; all IPv4 addresses, as in RocketMQ. `::` means all addresses of both families."""
 
     listen_port: int = 9876
-    """The port; 0 takes a free one."""
+    """The port to listen on; 0 selects a free one."""
 
     external_listen_port: int = 0
-    """A port for clients outside of the network, who are told brokers' outer addresses; 0 for none."""
+    """A port for clients outside the network, which receive the external addresses of brokers; 0 for none."""
 
     order_message_enable: bool = False
     """Put `orderTopicConf` from the key-value table into routes."""
@@ -44,71 +44,71 @@ class NameServerSettings:
     """Answer registrations with the table of ordered topics."""
 
     support_acting_master: bool = False
-    """Show the smallest slave of a masterless, read-only broker as its master, for brokers that ask for it."""
+    """Present the smallest slave id of a read-only broker without a master as its master, if the broker enables it."""
 
     enable_all_topic_list: bool = True
-    """Answer code 206."""
+    """Answer request code 206 (list of all topics)."""
 
     enable_topic_list: bool = True
-    """Answer codes 224, 311, 312 and 313."""
+    """Answer request codes 224, 311, 312 and 313 (other topic lists)."""
 
     delete_topic_with_broker_registration: bool = False
-    """Forget topics that a broker's registration no longer carries."""
+    """Remove topics that the registration of a broker no longer contains."""
 
     need_wait_for_service: bool = False
-    """Answer no routes for the first `waitSecondsForService`, so that clients keep the ones they have."""
+    """Answer no routes during the first `waitSecondsForService`, so that clients keep their routes."""
 
     wait_seconds_for_service: int = 45
-    """How long that is; longer than a broker's registration period of 30 s."""
+    """How long no routes are answered, in seconds; longer than the registration interval of brokers, 30 s."""
 
     scan_not_active_broker_interval: int = 5000
-    """Milliseconds between searches for silent brokers."""
+    """The interval between scans for silent brokers, in milliseconds."""
 
     acl_enable: bool = False
-    """Every request needs an account that may do what it asks for. Brokers need administrators' accounts."""
+    """Require an account with the needed permission for every request. Brokers need administrator accounts."""
 
     acl_file: str = ""
-    """The accounts, in the form of RocketMQ's `plain_acl.yml`. Read again when it changes."""
+    """The file of accounts, in the format of RocketMQ's `plain_acl.yml`. It is reloaded when it changes."""
 
     acl_mode: str = AccessMode.V1.value
-    """V1 takes what RocketMQ's clients sign; STRICT only signatures that cover request, time and repetition."""
+    """V1 accepts the signatures of RocketMQ's clients; STRICT only signatures that cover request, time and replays."""
 
     acl_time_window: int = 60_000
-    """Milliseconds that a strict signature's time may be from ours."""
+    """The maximum difference between the time of a strict signature and the server's, in milliseconds."""
 
     max_unfinished_frame_bytes: int = 128 * 1024 * 1024
-    """Of one port, what has come of requests that have not come as a whole, of all connections together. Beyond it the
-    connections are closed whose part costs most memory for the longest time."""
+    """The maximum bytes of incomplete requests on one port, over all connections. Beyond it, the connections that use
+    the most memory for the longest time are closed."""
 
     max_unauthenticated_frame_bytes: int = 32 * 1024 * 1024
-    """The same with aclEnable=true, for connections of which no request was signed well yet. A broker's registration
-    carries all its topics, and may be the first request: one frame may take the half."""
+    """The maximum bytes of incomplete requests with aclEnable=true, for connections without a validly signed request.
+    The first request may be the registration of a broker with all its topics, so one frame may use half of it."""
 
     max_unread_reply_bytes: int = 128 * 1024 * 1024
-    """Of one port, replies that clients have not read, of all connections together. Routes are small."""
+    """The maximum bytes of replies on one port that clients have not read, over all connections. Routes are small."""
 
     max_read_bytes_per_turn: int = 1024 * 1024
-    """Of one port, how many bytes of requests one turn of the event loop serves. What arrives beyond waits for the next
-    turns, in order."""
+    """The maximum bytes of requests on one port that one iteration of the event loop serves. Further requests wait for
+    the next iterations, in order."""
 
     max_deferred_answers: int = 1024
-    """Of one port, requests whose answers wait for the disk, of all connections together. The next one waits, and its
-    connection is not read meanwhile."""
+    """The maximum number of requests on one port whose replies wait for the disk, over all connections. Further
+    requests wait, and their connections are not read meanwhile."""
 
     max_deferred_answers_per_connection: int = 64
-    """The same of one connection."""
+    """The maximum number of requests of one connection whose replies wait for the disk."""
 
     ignore_unknown_settings: bool = False
-    """Leave out keys that this version does not know, and say so: whoever wrote a pod's settings may be newer."""
+    """Ignore unknown keys with a warning: the operator that wrote the settings of a pod may have a newer version."""
 
     limits: RouteLimits = field(default_factory=RouteLimits)
-    """How much the route table takes in."""
+    """The limits on the size of the route table."""
 
     tls: TlsSettings | None = None
-    """Certificates, from the `tls...` keys that a broker has, too; None speaks plain text only."""
+    """The certificates, from the same `tls...` keys as in a broker; None allows plain text only."""
 
     def listener(self, port: int) -> ListenerSettings:
-        """The limits of one listening port."""
+        """Return the address and limits of one listening port."""
         return ListenerSettings(
             host=self.bind_address,
             port=port,
@@ -123,7 +123,7 @@ class NameServerSettings:
         )
 
     def access(self) -> AccessSettings:
-        """Access control in one piece. Raises SettingsError for what contradicts itself."""
+        """Return the access control settings. Raises SettingsError if they contradict each other."""
         try:
             mode = AccessMode(self.acl_mode.upper())
         except ValueError:
@@ -150,7 +150,7 @@ UPDATABLE: Final = frozenset(
         "scanNotActiveBrokerInterval",
     }
 )
-"""What code 318 may change. Paths and addresses are not among them."""
+"""The keys that request code 318 may change. Paths and addresses are not among them."""
 
 WITHOUT_EFFECT: Final = frozenset(
     {
@@ -164,21 +164,21 @@ WITHOUT_EFFECT: Final = frozenset(
         "serverNettyWorkerGroupEnable", "enableShutdownGracefully", "shutdownWaitTimeSeconds",
     }
 )  # fmt: skip
-"""Keys of Java's name server that have no meaning here. A file with them works."""
+"""Keys of Java's name server that are accepted and have no effect."""
 
 _BUDGETS: Final = frozenset({"maxUnfinishedFrameBytes", "maxUnauthenticatedFrameBytes", "maxUnreadReplyBytes"})
-"""In bytes; each must hold what one honest connection needs, and a second one beside it."""
+"""Memory limits in bytes; each must have room for the largest frames of two regular connections."""
 
 TLS_KEYS: Final = frozenset(
     {"tlsMode", "tlsServerCertPath", "tlsServerKeyPath", "tlsServerTrustCertPath", "tlsServerNeedClientAuth"}
 )
-"""Read together, into `tls`."""
+"""The keys that together form `tls`."""
 
 _NESTED: Final = frozenset({"limits", "tls"})
 
 
 def java_name(name: str) -> str:
-    """`listen_port` -> `listenPort`."""
+    """Convert a Python name to Java's: `listen_port` -> `listenPort`."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
@@ -187,7 +187,7 @@ _FIELDS: Final = {java_name(f.name): f for f in dataclasses.fields(NameServerSet
 
 
 def with_entries(settings: NameServerSettings, entries: dict[str, str]) -> NameServerSettings:
-    """`settings` changed by entries under Java's names. Raises SettingsError that names the wrong one."""
+    """Return `settings` with entries under Java's names applied. Raises SettingsError that names the invalid one."""
     changes: dict[str, Any] = {}
     is_tolerant = settings.ignore_unknown_settings or entries.get("ignoreUnknownSettings", "").lower() == "true"
     if TLS_KEYS & entries.keys():
@@ -196,7 +196,7 @@ def with_entries(settings: NameServerSettings, entries: dict[str, str]) -> NameS
         if key in WITHOUT_EFFECT or key in TLS_KEYS:
             continue
         if key not in _FIELDS and is_tolerant:
-            log.warning("a setting is left out that this version does not know", extra={"key": key})
+            log.warning("ignored unknown setting", extra={"key": key})
             continue
         if key not in _FIELDS:
             raise SettingsError(f"unknown setting {key!r}")
@@ -205,7 +205,7 @@ def with_entries(settings: NameServerSettings, entries: dict[str, str]) -> NameS
 
 
 def entries_of(settings: NameServerSettings) -> dict[str, str]:
-    """All plain settings under Java's names, as code 319 shows them."""
+    """Return all plain settings under Java's names, as request code 319 does."""
     shown: dict[str, str] = {}
     for key, definition in _FIELDS.items():
         value = getattr(settings, definition.name)
@@ -214,7 +214,7 @@ def entries_of(settings: NameServerSettings) -> dict[str, str]:
 
 
 def read_settings_file(path: Path) -> dict[str, str]:
-    """The entries of a `.conf` file. Raises SettingsError."""
+    """Read the entries of a `.conf` file. Raises SettingsError."""
     try:
         return read_properties(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -224,7 +224,7 @@ def read_settings_file(path: Path) -> dict[str, str]:
 
 
 def _tls(entries: dict[str, str]) -> TlsSettings | None:
-    """As a broker reads them: permissive by default, plain text without a certificate."""
+    """Build the TLS settings like a broker: permissive by default, plain text without a certificate."""
     mode = entries.get("tlsMode", TlsMode.PERMISSIVE.value).lower()
     if mode not in [known.value for known in TlsMode]:
         raise SettingsError(f"tlsMode must be one of {', '.join(known.value for known in TlsMode)}, not {mode!r}")

@@ -1,9 +1,9 @@
-"""Which topics have how many queues on which broker: one table, readable from both ends.
+"""The queues of each topic on each broker, in one table that can be read by topic and by broker.
 
-    topic -> broker name -> queue numbers and permission        and back:  broker name -> topics
+    topic -> broker name -> queue numbers and permission        and the reverse:  broker name -> topics
 
-The way back makes removing a broker cost its own topics only. Both sides change in one place, `put` and `_drop`, so
-that they cannot disagree. A topic without brokers does not exist.
+The reverse table makes the cost of removing a broker proportional to its own topics. Both tables change only in `put`
+and `_drop`, so that they cannot disagree. A topic without brokers does not exist.
 """
 
 from typing import Final, final
@@ -16,7 +16,7 @@ FLAG_UNIT_SUBSCRIPTION: Final = 2
 
 @final
 class TopicTable:
-    """Queues by topic and broker. Owned by the event loop's thread."""
+    """The queue data by topic and broker. Owned by the event loop's thread."""
 
     def __init__(self) -> None:
         self._queues: dict[str, dict[str, QueueData]] = {}
@@ -36,19 +36,19 @@ class TopicTable:
         return sorted(self._queues)
 
     def queues(self, topic: str) -> dict[str, QueueData]:
-        """Queue data by broker name; empty for an unknown topic. Read only."""
+        """Return the queue data by broker name; empty for an unknown topic. Read only."""
         return self._queues.get(topic, {})
 
     def topics_of(self, broker: str) -> set[str]:
-        """The topics of one broker. Read only."""
+        """Return the topics of one broker. Read only."""
         return self._topics_of.get(broker, set())
 
     def mappings(self, topic: str) -> dict[str, TopicQueueMapping] | None:
-        """The pieces of a static topic by broker, or None for an ordinary one."""
+        """Return the queue mappings of a static topic by broker, or None for an ordinary topic."""
         return self._mappings.get(topic)
 
     def put(self, topic: str, data: QueueData) -> None:
-        """Set what one broker has of a topic."""
+        """Set the queue data of a topic on one broker."""
         self._queues.setdefault(topic, {})[data.broker_name] = data
         self._topics_of.setdefault(data.broker_name, set()).add(topic)
 
@@ -56,20 +56,20 @@ class TopicTable:
         self._mappings.setdefault(mapping.topic, {})[mapping.bname] = mapping
 
     def remove_topic(self, topic: str, brokers: list[str] | None = None) -> bool:
-        """Forget a topic on `brokers`, by default on all; True when something went."""
+        """Remove a topic on `brokers`, by default on all; return whether something was removed."""
         known = self._queues.get(topic, {})
-        doomed = [broker for broker in (list(known) if brokers is None else brokers) if broker in known]
-        for broker in doomed:
+        removed = [broker for broker in (list(known) if brokers is None else brokers) if broker in known]
+        for broker in removed:
             self._drop(topic, broker)
-        return bool(doomed)
+        return bool(removed)
 
     def remove_broker(self, broker: str) -> None:
-        """Forget everything of one broker."""
+        """Remove all topics of one broker."""
         for topic in list(self._topics_of.get(broker, ())):
             self._drop(topic, broker)
 
     def allow_writes(self, broker: str, *, is_allowed: bool) -> int:
-        """Let clients read from a broker and send to it, or send no more; how many topics that concerns."""
+        """Set or remove the write permission of a broker's topics; return the number of topics."""
         topics = self._topics_of.get(broker, set())
         for topic in topics:
             data = self._queues[topic][broker]
@@ -77,7 +77,7 @@ class TopicTable:
         return len(topics)
 
     def with_flags(self, *, has: int, lacks: int = 0) -> list[str]:
-        """Topics whose system flag has all of `has` and none of `lacks`, as any one broker says."""
+        """Return the topics whose system flag on one of their brokers has all of `has` and none of `lacks`."""
         found: list[str] = []
         for topic, queues in sorted(self._queues.items()):
             flag = next(iter(queues.values())).topic_sys_flag

@@ -1,6 +1,6 @@
-"""RocketMQ's remoting over sockets: listeners for broker and name server, channels for whoever calls them."""
+"""RocketMQ's remoting over sockets: listeners for broker and name server, and channels for their clients."""
 
-from gantry_remoting.addresses import bare_host, is_same, join_address, listen, peer_address, split_address
+from gantry_remoting.addresses import bare_host, is_same_address, join_address, listen, peer_address, split_address
 from gantry_remoting.certificates import CertificateSource
 from gantry_remoting.client import Channel
 from gantry_remoting.connection import PASS_REPLY_BYTES_MAX, Connection, Service
@@ -30,7 +30,7 @@ __all__ = [
     "TlsMode",
     "TlsSettings",
     "bare_host",
-    "is_same",
+    "is_same_address",
     "join_address",
     "listen",
     "listener_tls",

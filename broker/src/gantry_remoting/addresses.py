@@ -1,11 +1,11 @@
-"""Addresses as people and peers write them, of either family, and sockets that listen on them.
+"""Addresses in text form, for IPv4 and IPv6, and sockets that listen on them.
 
-An IPv6 host stands in brackets where a port follows: `[fd00::7]:10911`. RocketMQ's brokers may also write it without
-(`fd00::7:10911`), and both are read. We write brackets only, because not every client can do without.
+An IPv6 host is written in brackets when a port follows: `[fd00::7]:10911`. RocketMQ's brokers may also write it without
+brackets (`fd00::7:10911`), and both forms are read. Gantry writes brackets only, because some clients require them.
 
-`::` is everywhere, for both families, as Java and Go understand it; asyncio alone would take it for IPv6 only. A peer
-that comes over IPv4 to such a socket is seen by the kernel as `::ffff:10.0.0.7`, and by everybody here as `10.0.0.7`:
-limits per address, permissions and the hosts in records must not depend on which socket it chose.
+`::` means all addresses of both families, as in Java and Go; asyncio alone would take it for IPv6 only. The kernel
+reports a peer that connects to such a socket over IPv4 as `::ffff:10.0.0.7`, which is converted to `10.0.0.7`: limits
+per address, permissions and the hosts in records must not depend on the socket that a peer chose.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ _MAPPED: Final = "::ffff:"
 
 
 @final
-class PortTaken(OSError):
-    """Somebody else listens there. Servers that listen on several ports learn from it which one it was."""
+class PortInUse(OSError):
+    """Another process listens on the port. A server with several ports learns from this error which one it is."""
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(errno.EADDRINUSE, f"address already in use: {join_address(host, port)}")
@@ -30,29 +30,29 @@ class PortTaken(OSError):
 
 
 def split_address(address: str, *, port_min: int = 1) -> tuple[str, int]:
-    """`host:port` or `[v6]:port`. Raises ValueError with a remedy."""
+    """Return the (host, port) of `host:port` or `[v6]:port`. Raises ValueError with a remedy."""
     host, separator, port = address.strip().rpartition(":")
     is_port = separator and port.isascii() and port.isdigit() and port_min <= int(port) < 65536
     bare = bare_host(host)
     if not is_port or not _is_host(bare):
         raise ValueError(
-            f"{address!r} is no address: write host:port, for example 127.0.0.1:9876, or [::1]:9876 with IPv6"
+            f"{address!r} is not an address: write host:port, for example 127.0.0.1:9876, or [::1]:9876 with IPv6"
         )
     return bare, int(port)
 
 
 def join_address(host: str, port: int) -> str:
-    """`host:port`, with brackets around an IPv6 address."""
+    """Return `host:port`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def bare_host(text: str) -> str:
-    """A host alone, with or without the brackets that some write around IPv6."""
+    """Return a host without the optional brackets around IPv6."""
     return text[1:-1] if text.startswith("[") and text.endswith("]") else text
 
 
 def peer_address(name: Sequence[object] | None) -> tuple[str, int]:
-    """(host, port) of a socket's end as the kernel names it; an IPv4 one in IPv6 clothes is what it is."""
+    """Return (host, port) of a socket's address as the kernel gives it; an IPv4-mapped IPv6 host becomes IPv4."""
     if not name:
         return "", 0
     host, port = str(name[0]), int(str(name[1]))
@@ -63,10 +63,10 @@ def peer_address(name: Sequence[object] | None) -> tuple[str, int]:
     return host, port
 
 
-def is_same(one: str, other: str) -> bool:
-    """Whether two addresses lead to one place, however they are written."""
+def is_same_address(one: str, other: str) -> bool:
+    """Return whether two texts are the same address in different spellings."""
     try:
-        return _known(one) == _known(other)
+        return _normalized(one) == _normalized(other)
     except ValueError:
         return one == other
 
@@ -74,7 +74,7 @@ def is_same(one: str, other: str) -> bool:
 async def listen(
     factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, *, backlog: int = 100
 ) -> asyncio.Server:
-    """asyncio's server on `host`, which is really everywhere if it is `::`. Raises PortTaken, or another OSError."""
+    """Return asyncio's server on `host`, on both families if it is `::`. Raises PortInUse, or another OSError."""
     loop = asyncio.get_running_loop()
     with _naming_taken_port(host, port):
         if host == ANYWHERE:
@@ -84,7 +84,10 @@ async def listen(
 
 
 async def open_listening_socket(host: str, port: int, *, backlog: int) -> socket.socket:
-    """A socket that listens on the first address of `host`, for an owner that accepts by itself. Raises as `listen`."""
+    """Return a socket that listens on the first address of `host`, for an owner that accepts by itself.
+
+    Raises the errors of `listen`.
+    """
     with _naming_taken_port(host, port):
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -97,12 +100,12 @@ def _naming_taken_port(host: str, port: int) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise PortTaken(host, port) from error
+            raise PortInUse(host, port) from error
         raise
 
 
 async def stop_listening(server: asyncio.Server) -> None:
-    """Close the listening sockets of ``server``; it accepts nothing in the turn of the loop before that.
+    """Close the listening sockets of ``server``, after one turn of the loop in which it accepts nothing.
 
     Python 3.11 loses a connection that it accepts in the turn in which the server closes: it stays open until the
     garbage collector finds it (python/cpython#109564).
@@ -116,7 +119,7 @@ async def stop_listening(server: asyncio.Server) -> None:
 
 
 def _open_socket(family: int, address: tuple[object, ...], backlog: int) -> socket.socket:
-    """A socket that listens; an IPv6 one on every address is for both families."""
+    """Return a listening socket. An IPv6 socket on all addresses accepts both families."""
     found = socket.socket(family, socket.SOCK_STREAM)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -131,7 +134,7 @@ def _open_socket(family: int, address: tuple[object, ...], backlog: int) -> sock
     return found
 
 
-def _known(address: str) -> tuple[str, int]:
+def _normalized(address: str) -> tuple[str, int]:
     host, port = split_address(address)
     return (str(ipaddress.ip_address(host)) if ":" in host else host), port
 

@@ -1,12 +1,12 @@
-"""Who changed what: one line for each administrator's write, also for one that was refused.
+"""The audit log: one line for each administrator's write, including refused ones.
 
     2025-01-31 12:00:00,000 INFO gantry.audit {"server":"broker","peer":"192.0.2.7:50412","account":null,
       "what":"DELETE_TOPIC_IN_BROKER","code":215,"on":{"topic":"orders"},"outcome":0,"result":"SUCCESS","reason":null}
 
-The logger's name and the fields stay as they are, for programs read them. A line is written when the answer is known,
-in one place for all requests of a server, so that no handler can forget it. It is JSON, so that nothing that a peer
-sends can look like a second line. Names and numbers are in it; values of settings and of the key-value table, and
-whatever else could be a secret, are not.
+The logger's name and the fields are stable, because programs read them. A line is written when the reply is known, in
+one place for all requests of a server, so that no handler can omit it. The line is JSON, so that data from a peer
+cannot imitate a second line. It contains names and numbers, but not the values of settings and of the key-value table,
+nor anything else that could be a secret.
 """
 
 import json
@@ -25,16 +25,16 @@ from gantry_wire.properties_text import property_lines, split_property
 
 LOGGER: Final = "gantry.audit"
 CHARACTERS_MAX: Final = 200
-"""Of one name."""
+"""The maximum length of one name."""
 NAMES_MAX: Final = 20
-"""Of one list."""
+"""The maximum length of one list."""
 
 FIELDS: Final = (
     "topic", "group", "groupName", "consumerGroup", "producerGroup", "srcGroup", "destGroup", "brokerName",
     "brokerAddr", "clusterName", "namespace", "key", "queueId", "offset", "timestamp", "isForce", "perm",
     "readQueueNums", "writeQueueNums",
 )  # fmt: skip
-"""Of a request's header."""
+"""The fields of a request's header that are logged."""
 
 _NAMES: Final = {"groupName": "groupName", "topicName": "topic"}
 _LISTS: Final = {"groupConfigList": "groupName", "topicConfigList": "topicName"}
@@ -43,11 +43,11 @@ _PROPERTIES: Final = frozenset({RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UP
 log = logging.getLogger(LOGGER)
 
 
-def write_line(
+def write_audit_line(
     server: str, *, peer: str, account: str | None, what: str, code: int | None, on: Mapping[str, Any],
     outcome: int | str | None, reason: str | None,
 ) -> None:  # fmt: skip
-    """One change that somebody wanted. ``outcome`` is the answer's code, or a word; None for one that is not known."""
+    """Log one attempted change. ``outcome`` is the reply's code or a word, or None if it is unknown."""
     result = ResponseCode(outcome).name if isinstance(outcome, int) and outcome in _RESPONSES else outcome
     line = {
         "server": server, "peer": peer, "account": account, "what": what, "code": code, "on": on,
@@ -59,7 +59,7 @@ def write_line(
 _RESPONSES: Final = frozenset(int(code) for code in ResponseCode)
 
 
-def audited(
+def with_audit_log(
     dispatch: Dispatch,
     server: str,
     codes: Container[int],
@@ -67,52 +67,54 @@ def audited(
     failure: Callable[[Command, Exception], Command],
     account_of: Callable[[], str | None] = lambda: None,
 ) -> Dispatch:
-    """``dispatch`` with a line for each request of ``codes``, when its answer is known.
+    """Return ``dispatch`` with a log line for each request of ``codes``, written when its reply is known.
 
-    What is raised becomes the answer that ``failure`` makes of it. ``account_of`` says who has sent, provably, the
-    request that was dispatched last.
+    An exception becomes the reply that ``failure`` makes of it. ``account_of`` returns the authenticated account of the
+    last dispatched request.
     """
 
-    def known(command: Command, connection: Connection, account: str | None, reply: Command | None) -> Command | None:
-        write_line(
+    def write_outcome(
+        command: Command, connection: Connection, account: str | None, reply: Command | None
+    ) -> Command | None:
+        write_audit_line(
             server,
             peer=join_address(*connection.peer),
             account=account,
             what=RequestCode(command.code).name,
             code=command.code,
-            on=subject(command),
+            on=describe_target(command),
             outcome=None if reply is None else int(reply.code),
             reason=None if reply is None else reply.remark,
         )
         return reply
 
-    async def later(
+    async def write_outcome_later(
         command: Command, connection: Connection, account: str | None, answer: Awaitable[Command | None]
     ) -> Command | None:
         try:
             reply = await answer
-        except Exception as error:  # noqa: BLE001 - it becomes the answer, which whoever asked gets
+        except Exception as error:  # noqa: BLE001 - the exception becomes the reply to the requester
             reply = failure(command, error)
-        return known(command, connection, account, reply)
+        return write_outcome(command, connection, account, reply)
 
     def answer(command: Command, connection: Connection) -> Answer:
         if command.code not in codes:
             return dispatch(command, connection)
         try:
             reply = dispatch(command, connection)
-        except Exception as error:  # noqa: BLE001 - it becomes the answer, which whoever asked gets
+        except Exception as error:  # noqa: BLE001 - the exception becomes the reply to the requester
             reply = failure(command, error)
         account = account_of()
         if reply is None or isinstance(reply, Command):
-            return known(command, connection, account, reply)
-        return later(command, connection, account, reply)
+            return write_outcome(command, connection, account, reply)
+        return write_outcome_later(command, connection, account, reply)
 
     return answer
 
 
-def subject(command: Command) -> dict[str, Any]:
-    """What a request is about: names, from its header and its body. Whatever the bytes are, it does not raise."""
-    about: dict[str, Any] = {name: bounded(command.ext[name]) for name in FIELDS if name in command.ext}
+def describe_target(command: Command) -> dict[str, Any]:
+    """Return what a request changes: names from its header and its body. Malformed bytes do not raise."""
+    about: dict[str, Any] = {name: truncate(command.ext[name]) for name in FIELDS if name in command.ext}
     if command.code in _PROPERTIES:
         about["keys"] = _property_names(command.body)
     elif command.body[:1] == b"{":
@@ -122,7 +124,7 @@ def subject(command: Command) -> dict[str, Any]:
 
 def _property_names(body: bytes) -> list[str]:
     entries = (split_property(line) for _, line in property_lines(body[: 64 * 1024].decode("utf-8", "replace")))
-    return ["not readable" if entry is None else bounded(entry[0]) for entry in islice(entries, NAMES_MAX)]
+    return ["not readable" if entry is None else truncate(entry[0]) for entry in islice(entries, NAMES_MAX)]
 
 
 def _body_names(body: bytes) -> dict[str, Any]:
@@ -132,20 +134,20 @@ def _body_names(body: bytes) -> dict[str, Any]:
         return {"body": "not readable"}
     if not isinstance(document, dict):
         return {}
-    about: dict[str, Any] = {shown: bounded(str(document[name])) for name, shown in _NAMES.items() if name in document}
+    about: dict[str, Any] = {shown: truncate(str(document[name])) for name, shown in _NAMES.items() if name in document}
     for name, item_name in _LISTS.items():
         items = document.get(name)
         if isinstance(items, list):
             rows = [item.get(item_name) for item in items[:NAMES_MAX] if isinstance(item, dict)]
-            about[name] = [bounded(str(row)) for row in rows]
+            about[name] = [truncate(str(row)) for row in rows]
     return about
 
 
-def bounded(text: str) -> str:
-    """Short enough for a line."""
+def truncate(text: str) -> str:
+    """Return `text`, cut to the maximum length of a name."""
     return text[:CHARACTERS_MAX]
 
 
-def always_log() -> None:
-    """Whatever level other logs are written from, these lines are."""
+def enable_audit_log() -> None:
+    """Write audit lines even if the level of other logs is higher."""
     log.setLevel(logging.INFO)

@@ -1,41 +1,41 @@
-"""Byte budgets: how much memory all connections of a port may take for one purpose, and which are closed beyond it.
+"""Byte budgets: the memory of all connections of a port for one purpose, and which connections are closed beyond it.
 
 A limit for each connection does not bound a port: 8,000 connections times 16 MiB of an unfinished frame are 125 GiB. A
-port has one budget for unfinished frames and one for unread replies, and both count before anybody has authenticated.
+port has one budget for unfinished frames and one for unread replies, and both apply before a peer has authenticated.
 
-Counting must cost nothing on the way of a message. `add` only sums up what was taken, and is never told what was given
-back. When that sum could have reached the budget, every connection is measured once, and only if they really hold too
-much some are closed:
+Accounting must not slow the path of a message. `add` only sums up the bytes that were taken; bytes that are released
+are not reported. When that sum could have reached the budget, every connection is measured once, and only if they
+really hold too much some are closed:
 
     0 ......... 7/8 budget ......... budget ......... 9/8 budget
-                ^ closed down to      ^ closed from    ^ never more, but for the bytes of one read or one reply
+                ^ closed down to      ^ closed from    ^ never more, except for the bytes of one read or one reply
 
-The order of closing is by cost: bytes times the seconds for which they have been held, so the largest and oldest go
-first. An honest frame of 4 MiB that is half a second old costs less than 100 KiB that have been there for half a
-minute. A tenth of a second is added to every age, so that among young ones the largest goes.
+Connections are closed in the order of their cost: bytes times the seconds for which they have been held, so the largest
+and oldest go first. An honest frame of 4 MiB that is half a second old costs less than 100 KiB that have been held for
+half a minute. A tenth of a second is added to every age, so that among new ones the largest goes.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol, final
 
-from gantry_remoting.closings import CloseReason
+from gantry_remoting.close_log import CloseReason
 
 COUNTED_WRITE_BYTES: Final = 64 * 1024
-"""Shorter writes are not counted against a turn: small replies cost no callback, and are small."""
-YOUNG_S: Final = 0.1
-"""Added to every age: what has just come is judged by its size alone."""
+"""Shorter writes are not counted in a turn: small replies then cost no callback."""
+AGE_OFFSET_S: Final = 0.1
+"""Added to every age, so that a new holding is judged by its size alone."""
 
 
 class Holder(Protocol):
-    """A connection, as far as a budget needs it."""
+    """A connection, as a budget uses it."""
 
     def evict(self, reason: CloseReason) -> None:
-        """Close now, and free what is held."""
+        """Close the connection now and free its memory."""
 
 
 class Holding(NamedTuple):
-    """What one connection holds now."""
+    """The bytes that one connection holds now."""
 
     holder: Holder
     held_bytes: int
@@ -45,7 +45,7 @@ class Holding(NamedTuple):
 
 @final
 class ByteBudget:
-    """The bytes of one port for one purpose. Owned by the event loop."""
+    """The byte budget of one port for one purpose. Owned by the event loop."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class ByteBudget:
         measure: Callable[[], Iterable[Holding]],
         now: Callable[[], float],
     ) -> None:
-        """``measure`` lists what connections hold now; those that must give way are closed for ``reason``."""
+        """Create a budget. ``measure`` lists what connections hold now; evicted ones are closed for ``reason``."""
         self.bytes_max: Final = bytes_max
         self._reason = reason
         self._measure = measure
@@ -66,28 +66,28 @@ class ByteBudget:
         return f"<ByteBudget claimed={self._claimed_bytes} max={self.bytes_max}>"
 
     def add(self, count: int) -> None:
-        """A connection has taken so many bytes. May close connections, the caller's own included."""
+        """Count bytes that a connection has taken. May close connections, including the caller's own."""
         self._claimed_bytes += count
         if self._claimed_bytes > self._measured_at_bytes:
             self._enforce()
 
     @property
     def held_bytes(self) -> int:
-        """What all connections hold now, measured."""
+        """Return the bytes that all connections hold now, by measuring."""
         return sum(holding.held_bytes for holding in self._measure())
 
     def _enforce(self) -> None:
         holdings = list(self._measure())
         held_bytes = sum(holding.held_bytes for holding in holdings)
         if held_bytes > self.bytes_max:
-            held_bytes = self._relieve(holdings, held_bytes)
+            held_bytes = self._evict_costliest(holdings, held_bytes)
         self._claimed_bytes = held_bytes
         self._measured_at_bytes = max(self.bytes_max, held_bytes + self.bytes_max // 8)
 
-    def _relieve(self, holdings: list[Holding], held_bytes: int) -> int:
-        """Close the most costly connections until there is room again, so that not every read has to."""
+    def _evict_costliest(self, holdings: list[Holding], held_bytes: int) -> int:
+        """Close the most costly connections until an eighth is free, so that not every read has to do it."""
         now = self._now()
-        holdings.sort(key=lambda holding: holding.held_bytes * (YOUNG_S + now - holding.since), reverse=True)
+        holdings.sort(key=lambda holding: holding.held_bytes * (AGE_OFFSET_S + now - holding.since), reverse=True)
         for holding in holdings:
             if held_bytes <= self.bytes_max - self.bytes_max // 8:
                 break
@@ -100,16 +100,16 @@ class Deferred(Protocol):
     """A connection with requests that wait for a turn of the loop."""
 
     def resume(self) -> None:
-        """Handle what waits."""
+        """Handle the requests that wait."""
 
 
 @final
 class ReplyTurns:
-    """What a port writes in one turn of the loop, and who has to wait for the next one. Owned by the event loop.
+    """The bytes that a port writes in one turn of the loop, and the connections that wait for the next turn.
 
-    Small requests may ask for replies of many megabytes, and a budget frees the memory of those that it closes only
-    when the turn ends. So a turn has a bound, and requests beyond it wait in one queue, first come, first served:
-    connections that always have more to ask go to its end, and nobody is passed over.
+    Owned by the event loop. Small requests may ask for replies of many megabytes, and a budget frees the memory of
+    closed connections only when the turn ends. So a turn has a bound, and requests beyond it wait in one queue, first
+    come, first served: connections that always have more requests go to its end, and none is starved.
     """
 
     def __init__(self, bytes_max: int, call_soon: Callable[[Callable[[], None]], object]) -> None:
@@ -124,17 +124,17 @@ class ReplyTurns:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more requests should be handled in this turn."""
+        """Return whether no more requests should be handled in this turn."""
         return self._written_bytes >= self._bytes_max
 
     def add(self, count: int) -> None:
-        """So much was written in this turn."""
+        """Count bytes that were written in this turn."""
         if count >= COUNTED_WRITE_BYTES:
             self._written_bytes += count
             self._schedule()
 
     def wait(self, connection: Deferred) -> None:
-        """`connection` is resumed in one of the next turns, once."""
+        """Resume `connection` in one of the next turns, once."""
         self._waiting.setdefault(connection, None)
         self._schedule()
 
@@ -144,7 +144,7 @@ class ReplyTurns:
             self._call_soon(self._begin)
 
     def _begin(self) -> None:
-        """A new turn: those who wait come before what is read in it."""
+        """Begin a turn: waiting connections are served before those that are read in it."""
         self._is_scheduled = False
         self._written_bytes = 0
         for _ in range(len(self._waiting)):

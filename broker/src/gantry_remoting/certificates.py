@@ -1,18 +1,18 @@
-"""Certificates that are replaced while we run: what is in use now, and looking whether the files say something else.
+"""Certificates that are replaced while the process runs: the context in use, and the check for changed files.
 
-    files change -> a new context is made of them -> it fits: it is used for every connection from now on
-                                                  `- it does not: the old one goes on, and the log says why
+    files change -> a new context is made of them -> valid:   it is used for every connection from now on
+                                                  `- invalid: the old one stays in use, and the log gives the reason
 
-Whoever makes a connection asks `current` each time; connections that exist keep what they began with. What counts is
-the content of the files, so it does not matter whether they were written in place, renamed, or are a mounted Secret
-whose `..data` link was turned: all of these are seen, and touching a file is no change.
+Each new connection takes `current`; existing connections keep their context. Changes are detected by the content of the
+files, so it does not matter whether they were written in place, renamed, or are a mounted Secret whose `..data` link
+was switched. Touching a file is no change.
 
-Files that are written one after the other do not fit together for a moment. So a change that cannot be used is said
-only when it is still there at the next look, and one during which the files moved on is not used at all. What has
-expired already does not replace what has not.
+Files that are written one after the other do not match for a moment. So a change that cannot be used is logged only
+when it is still present at the next check, and one during which the files changed again is not used. An expired
+certificate does not replace a valid one.
 
-It is made of a function that builds whatever the owner needs of the files, one context or a pair of them, so that both
-directions of a pair change in the same moment. It refuses to know what a certificate is good for.
+`build` makes the object that the owner needs of the files, one context or a pair of them, so that both directions of a
+pair change at the same moment. This module does not know the purpose of a certificate.
 """
 
 import asyncio
@@ -36,12 +36,12 @@ T_co = TypeVar("T_co", covariant=True)
 
 DAY_S: Final = 86_400.0
 WARNING_S: Final = 14 * DAY_S
-"""How long before its end a certificate is spoken of, once a day."""
+"""How long before its expiry a certificate is reported in the log, once a day."""
 
 
 @final
 class CertificateSource(Generic[T_co]):
-    """One set of files and what was made of them. Loaded by worker threads, under a lock; read by anybody."""
+    """One set of files and the context made of them. Loaded by worker threads under a lock; read by any thread."""
 
     def __init__(
         self,
@@ -53,17 +53,18 @@ class CertificateSource(Generic[T_co]):
         names: Mapping[str, str] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`purpose` is what logs call it, `build` raises OSError, `certificate` is the file that can expire.
+        """Create a source without loading the files.
 
-        `names` are the settings in which paths were written, for whoever has to mend one: {setting: path}.
+        `purpose` is its name in logs, `build` makes the context and raises OSError, `certificate` is the file that can
+        expire. `names` maps settings to the paths in them, so that an error can name the setting: {setting: path}.
         """
         self.purpose: Final = purpose
         self.certificate: Final = certificate
         self.expires_at: float | None = None
-        """When the chain in use ends, in seconds since 1970; None when there is none, or nothing was loaded yet."""
+        """When the chain in use expires, in seconds since 1970; None if it cannot expire, or before the first load."""
 
-        self.trouble: str | None = None
-        """Why what is in the files now is not in use."""
+        self.reload_error: str | None = None
+        """Why the present content of the files is not in use."""
 
         self._paths: Final = tuple(paths)
         self._names: Final = dict(names or {})
@@ -71,84 +72,90 @@ class CertificateSource(Generic[T_co]):
         self._now: Final = now
         self._lock: Final = threading.Lock()
         self._current: T_co | None = None
-        self._loaded = b""
-        self._doubted = b""
+        self._loaded_digest = b""
+        self._rejected_digest = b""
         self._warned_at = -math.inf
-        self._watch: Final = FileWatch(f"certificates for {purpose}", lambda: asyncio.to_thread(self.look))
+        self._watch: Final = FileWatch(f"certificates for {purpose}", lambda: asyncio.to_thread(self.reload_if_changed))
 
     def __repr__(self) -> str:
         ends = "never" if self.expires_at is None else _date(self.expires_at)
-        return f"<CertificateSource {self.purpose} ends={ends} trouble={self.trouble}>"
+        return f"<CertificateSource {self.purpose} ends={ends} reload_error={self.reload_error}>"
 
     @property
     def current(self) -> T_co:
-        """What new connections use."""
-        assert self._current is not None, "asked for a certificate before it was loaded"
+        """Return the context for new connections."""
+        assert self._current is not None, "a certificate is used before it was loaded"
         return self._current
 
-    # ------- life
+    # ------- start and close
 
     async def start(self) -> None:
-        """Load, and look again every few seconds until closed. Raises OSError naming the file."""
+        """Load the files, and check them every few seconds until closed. Raises OSError naming the file."""
         await asyncio.to_thread(self.load)
         self._watch.start()
 
     async def close(self) -> None:
-        """Look no more. What is in use stays in use."""
+        """Stop checking the files. The context in use stays in use."""
         await self._watch.close()
 
-    async def fresh(self) -> T_co:
-        """What the files say now, for those who connect rarely and do not watch. Raises OSError for the first time."""
+    async def load_current(self) -> T_co:
+        """Check the files and return the context, for owners that connect rarely and do not watch.
+
+        The first load raises OSError.
+        """
         if self._current is None:
             await asyncio.to_thread(self.load)
         else:
-            await asyncio.to_thread(self.look)
+            await asyncio.to_thread(self.reload_if_changed)
         return self.current
 
     # ------- blocking
 
     def load(self) -> None:
-        """Use what is in the files, even if it has expired: a broker must start. Raises OSError naming the file."""
+        """Load the files even if the certificate has expired: a broker must start. Raises OSError naming the file."""
         with self._lock:
-            seen = self._digest()
-            self._use(seen, self._made())
+            files_digest = self._digest()
+            self._adopt(files_digest, self._build_checked())
 
-    def look(self) -> bool:
-        """Use what is in the files if it is new and good. Whether it was; a refusal is in the log, and in `trouble`."""
+    def reload_if_changed(self) -> bool:
+        """Load the files if they are new and good, and return whether they were.
+
+        A refusal is in the log and in `reload_error`.
+        """
         with self._lock:
-            self._warn()
-            seen = self._digest()
-            if seen == self._loaded:
-                self.trouble, self._doubted = None, b""
+            self._warn_before_expiry()
+            files_digest = self._digest()
+            if files_digest == self._loaded_digest:
+                self.reload_error, self._rejected_digest = None, b""
                 return False
             try:
-                made = self._made()
+                made = self._build_checked()
                 self._check(made[1])
             except OSError as error:
-                self._refuse(seen, str(error))
+                self._refuse(files_digest, str(error))
                 return False
-            if self._digest() != seen:
-                return False  # somebody is writing them just now
-            self._use(seen, made)
-            log.info("a certificate was replaced", extra=self._facts())
+            if self._digest() != files_digest:
+                return False  # the files are being written now
+            self._adopt(files_digest, made)
+            log.info("certificate replaced", extra=self._log_fields())
             return True
 
-    def _made(self) -> tuple[T_co, Validity | None]:
-        """A new one, whole, beside the one that is in use. Raises OSError that names settings and files."""
+    def _build_checked(self) -> tuple[T_co, Validity | None]:
+        """Return a new context and its validity. Raises OSError that names settings and files."""
         try:
             for path in self._paths:
-                _readable(path)
+                _check_readable(path)
             made = self._build()
             if self.certificate is None:
                 return made, None
             return made, chain_validity(read_small_file(self.certificate))
         except NoCertificate as error:
-            raise OSError(self._named(f"cannot use certificate {self.certificate}: {error}")) from error
+            raise OSError(self._with_setting_names(f"cannot use certificate {self.certificate}: {error}")) from error
         except OSError as error:
-            raise OSError(self._named(str(error))) from error
+            raise OSError(self._with_setting_names(str(error))) from error
 
-    def _named(self, text: str) -> str:
-        """`text` with each path behind the settings in which it stands."""
+    def _with_setting_names(self, text: str) -> str:
+        """Return `text` with each path preceded by the settings that contain it."""
         settings: dict[str, list[str]] = {}
         for name, path in self._names.items():
             settings.setdefault(path, []).append(name)
@@ -161,42 +168,42 @@ class CertificateSource(Generic[T_co]):
     def _check(self, validity: Validity | None) -> None:
         now = self._now()
         if self.expires_at is not None and now >= self.expires_at:
-            return  # there is nothing good to keep, and somebody may have taken an authority out of its file
+            return  # there is no valid one to keep, and an authority may have been removed from its file on purpose
         if validity is not None and not validity.begins_at <= now < validity.ends_at:
             is_over = now >= validity.ends_at
             when = f"it ended {_date(validity.ends_at)}" if is_over else f"it begins {_date(validity.begins_at)}"
-            raise OSError(self._named(f"cannot use certificate {self.certificate}: {when}"))
+            raise OSError(self._with_setting_names(f"cannot use certificate {self.certificate}: {when}"))
 
-    def _use(self, seen: bytes, made: tuple[T_co, Validity | None]) -> None:
+    def _adopt(self, files_digest: bytes, made: tuple[T_co, Validity | None]) -> None:
         self._current, validity = made
-        self._loaded = seen
+        self._loaded_digest = files_digest
         self.expires_at = None if validity is None else validity.ends_at
-        self.trouble, self._doubted, self._warned_at = None, b"", -math.inf
-        self._warn()
+        self.reload_error, self._rejected_digest, self._warned_at = None, b"", -math.inf
+        self._warn_before_expiry()
 
-    def _refuse(self, seen: bytes, reason: str) -> None:
-        if self._doubted == seen and self.trouble != reason:
-            log.error("certificate not replaced; the old one stays", extra={**self._facts(), "reason": reason})
-            self.trouble = reason  # after the line: a reader of `trouble` finds it in the log
-        self._doubted = seen
+    def _refuse(self, files_digest: bytes, reason: str) -> None:
+        if self._rejected_digest == files_digest and self.reload_error != reason:
+            log.error("certificate not replaced; the old one stays", extra={**self._log_fields(), "reason": reason})
+            self.reload_error = reason  # set after logging: a reader of `reload_error` finds the line in the log
+        self._rejected_digest = files_digest
 
-    def _warn(self) -> None:
+    def _warn_before_expiry(self) -> None:
         now, ends_at = self._now(), self.expires_at
         if ends_at is None or ends_at - now > WARNING_S or now - self._warned_at < DAY_S:
             return
         self._warned_at = now
         if now >= ends_at:
-            log.error("a certificate has expired", extra=self._facts())
+            log.error("certificate expired", extra=self._log_fields())
         else:
             days = {"days_left": int((ends_at - now) // DAY_S)}
-            log.warning("a certificate expires soon", extra=self._facts() | days)
+            log.warning("certificate expires soon", extra=self._log_fields() | days)
 
-    def _facts(self) -> dict[str, object]:
+    def _log_fields(self) -> dict[str, object]:
         ends = None if self.expires_at is None else _date(self.expires_at)
         return {"purpose": self.purpose, "certificate": self.certificate, "ends": ends}
 
     def _digest(self) -> bytes:
-        """Of everything in the files; the key itself is not kept."""
+        """Return a hash of the content of all files; the key itself is not kept."""
         digest = hashlib.sha256()
         for path in self._paths:
             try:
@@ -207,8 +214,8 @@ class CertificateSource(Generic[T_co]):
         return digest.digest()
 
 
-def _readable(path: str) -> None:
-    """Raises OSError for what OpenSSL would read for ever, or refuse without a name."""
+def _check_readable(path: str) -> None:
+    """Raise OSError for files on which OpenSSL would block, or fail without naming the file."""
     try:
         read_small_file(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The calling end of remoting: one connection, many requests under way, replies matched by number."""
+"""The client side of remoting: one connection, many concurrent requests, replies matched by request id."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, cast, final
 
 from gantry_remoting.addresses import split_address
-from gantry_remoting.closings import LimitedLog
+from gantry_remoting.close_log import LimitedLog
 from gantry_remoting.errors import CannotConnect, ConnectionClosed
 from gantry_remoting.pending_requests import PendingRequests
 from gantry_wire.command import Command, decode_command
@@ -20,12 +20,12 @@ _failures: Final = LimitedLog(log)
 
 OnRequest = Callable[[Command, "Channel"], Command | None]
 Sign = Callable[[Command], None]
-"""Changes a request as the last thing before it is written."""
+"""A function that signs a request, as the last change before it is written."""
 
 
 @final
 class Channel(asyncio.Protocol):
-    """One connection to a broker or name server. Belongs to the loop that made it."""
+    """One connection to a broker or name server. Owned by the loop that made it."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Channel(asyncio.Protocol):
         on_close: Callable[["Channel"], None] | None = None,
         sign: Sign | None = None,
     ) -> "Channel":
-        """A connection to `address`. Raises CannotConnect, or ValueError for what is no address."""
+        """Return a connection to `address`. Raises CannotConnect, or ValueError for an invalid address."""
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
         try:
@@ -71,7 +71,7 @@ class Channel(asyncio.Protocol):
                     lambda: cls(address, on_request=on_request, on_close=on_close, sign=sign), host, port, ssl=tls
                 )
         except TimeoutError as error:
-            raise CannotConnect(f"{address} did not answer in {timeout_ms} ms") from error
+            raise CannotConnect(f"connecting to {address} timed out after {timeout_ms} ms") from error
         except (OSError, ssl.SSLError) as error:
             raise CannotConnect(f"cannot connect to {address}: {error}") from error
         return channel
@@ -82,34 +82,34 @@ class Channel(asyncio.Protocol):
 
     @property
     def local(self) -> tuple[str, int]:
-        """Our own address as this connection sees it."""
+        """Return the local address of this connection."""
         assert self._transport is not None, "a channel is made by connect"
         return tuple(self._transport.get_extra_info("sockname")[:2])
 
     async def request(self, command: Command, timeout_ms: int) -> Command:
-        """Send and wait for the reply. Raises ConnectionClosed or RemotingTimeout."""
+        """Send a request and wait for the reply. Raises ConnectionClosed or RemotingTimeout."""
         if not self.is_open:
             raise ConnectionClosed(f"the connection to {self.address} is closed")
         return await self._requests.send(command, self._write, self.address, timeout_ms)
 
     def send_oneway(self, command: Command) -> None:
-        """Send a command that is not answered, and wait for nothing. Raises ConnectionClosed."""
-        assert command.is_oneway, "a peer would answer it"
+        """Send a command without waiting for a reply. Raises ConnectionClosed."""
+        assert command.is_oneway, "a peer would reply to it"
         if not self.is_open:
             raise ConnectionClosed(f"the connection to {self.address} is closed")
         self._write(command)
 
     def answer(self, reply: Command) -> None:
-        """Say what became of a request of the peer's that nobody could answer at once. Nothing once it is closed."""
+        """Send a deferred reply to a request of the peer. Does nothing on a closed connection."""
         if self.is_open:
             self._write(reply)
 
     async def writable(self) -> None:
-        """Wait until the peer has taken enough of what was written."""
+        """Wait until the peer has read enough of what was written."""
         await self._writable.wait()
 
     async def close(self) -> None:
-        """End the connection and wait until it is gone."""
+        """Close the connection and wait until it is closed."""
         if self._transport is not None:
             self._transport.close()
             await self._closed
@@ -120,7 +120,7 @@ class Channel(asyncio.Protocol):
             self._sign(command)
         self._transport.write(command.encode())
 
-    # ------- asyncio calls these
+    # ------- callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -134,12 +134,12 @@ class Channel(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for frame in self._reader.feed(data):
-                self._take(decode_command(frame, self._limits))
+                self._handle_command(decode_command(frame, self._limits))
         except RemoteProtocolError as error:
             log.warning("peer broke the protocol", extra={"peer": self.address, "reason": str(error)})
             if self._transport is not None:
                 self._transport.abort()
-        except Exception as error:  # noqa: BLE001 - a callback's exception costs its own connection and no more
+        except Exception as error:  # noqa: BLE001 - an exception of a callback closes this connection only
             self._callback_failed("data_received", error)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -158,7 +158,7 @@ class Channel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _take(self, command: Command) -> None:
+    def _handle_command(self, command: Command) -> None:
         if command.is_reply:
             self._requests.resolve(command)
             return

@@ -1,17 +1,17 @@
-"""One peer of a listener: bytes in, whole frames to the service, replies out, and what the peer may cost.
+"""One connection of a listener: it passes whole frames to the service and writes the replies, within limits.
 
 All the bytes of one read go to the service at once, and all its replies go out in one write. A service whose replies
-grow large stops early; the rest of the bytes waits until the peer has taken them, and so does what the peer sends
-next. A connection that has delivered `turn_bytes_max` in one turn of the loop is not read again before the next turn,
-so that timers run and other connections are served inside a long burst. A peer that breaks the protocol is closed with
-one log line. What is overdue is decided here, by `overdue`, from a time that the listener passes in; when to ask is the
-listener's business.
+grow large stops early; the rest of the bytes waits until the peer has read the replies, and so does the peer's next
+data. A connection that has delivered `turn_bytes_max` in one turn of the loop is not read again before the next turn,
+so that timers run and other connections are served during a long burst. A peer that breaks the protocol is closed with
+one log line. `overdue` decides which timeouts have passed, for a time that the listener passes in; the listener calls
+it periodically.
 
-    read -> TLS (`tls_layer`) -> may it be served in this turn (`turns.ReadControl`) -> the part of a frame before it
+    read -> TLS (`tls_layer`) -> is it served in this turn (`turns.ReadControl`) -> the part of a frame before it
     (`frame_parts`) -> service -> replies (`reply_writer`)
 
-What a connection holds counts towards its port's budgets (`budgets`), and no exception leaves a callback: it costs the
-connection that it was raised for, with a line that is rate-limited, and no other.
+The bytes that a connection holds count towards its port's budgets (`budgets`). No exception leaves a callback: it
+closes the connection that raised it, with a rate-limited log line, and no other connection.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from typing import Concatenate, Final, ParamSpec, Protocol, cast, final
 
 from gantry_remoting.addresses import join_address, peer_address
 from gantry_remoting.budgets import ByteBudget, ReplyTurns
-from gantry_remoting.closings import CLOSE_TEXTS, CloseReason, Closings
+from gantry_remoting.close_log import CLOSE_TEXTS, CloseLog, CloseReason
 from gantry_remoting.errors import ConnectionClosed
 from gantry_remoting.frame_parts import FrameParts, frame_bytes_needed
 from gantry_remoting.pending_requests import PendingRequests
@@ -38,41 +38,41 @@ from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FRAME_HEAD
 
 CLOSE_TIMEOUT_S: Final = 5.0
-"""How long a connection that we closed may take to give its last replies to its peer."""
+"""How long a connection that this side closed may take to send its last replies to the peer."""
 
 PASS_REPLY_BYTES_MAX: Final = 1024 * 1024
-"""Replies of one pass after which a service should stop: small requests can ask for large answers. A connection holds
-`reply_bytes_high`, one pass and one reply at most before it is not read any more."""
+"""The replies of one pass after which a service should stop: small requests can ask for large replies. A connection
+holds at most `reply_bytes_high`, one pass and one reply before it is no longer read."""
 
 QUEUED: Final = struct.Struct("i")
 QUEUED_ROOM: Final = bytes(QUEUED.size)
-"""The number that FIONREAD fills in."""
+"""The buffer that FIONREAD fills with a number."""
 
 
 class Service(Protocol):
-    """What stands behind a listener."""
+    """The service behind a listener."""
 
     def handle(self, data: bytes, connection: "Connection") -> tuple[int, bytes]:
-        """Handle whole frames at the start of `data`: (how many bytes they took, the replies to write).
+        """Handle whole frames at the start of `data` and return (number of bytes handled, replies to write).
 
-        It may leave whole frames when its replies pass PASS_REPLY_BYTES_MAX; they come again once the replies are
-        on their way. Raises RemoteProtocolError to have the connection closed.
+        It may leave whole frames when its replies exceed PASS_REPLY_BYTES_MAX; they are passed again once the replies
+        are being written. Raises RemoteProtocolError to have the connection closed.
         """
 
     def connected(self, connection: "Connection") -> None:
-        """A peer has come."""
+        """Called when a peer has connected."""
 
     def disconnected(self, connection: "Connection") -> None:
-        """A peer has gone; its connection is closed already."""
+        """Called when a peer has disconnected; its connection is already closed."""
 
 
-class Owner(Protocol):
-    """What a connection needs of its listener. It changes none of it."""
+class ConnectionOwner(Protocol):
+    """The part of a listener that a connection uses. A connection changes none of it."""
 
     service: Service
     settings: ListenerSettings
     handshakes: Handshakes
-    closings: Closings
+    close_log: CloseLog
     frame_budget: ByteBudget
     unauthenticated_budget: ByteBudget
     reply_budget: ByteBudget
@@ -87,10 +87,10 @@ class Owner(Protocol):
     def tls_context(self) -> ssl.SSLContext | None: ...
 
     def admit(self, connection: "Connection") -> bool:
-        """Whether there is room for one more; closes it when not."""
+        """Return whether there is room for the connection; otherwise close it."""
 
     def forget(self, connection: "Connection") -> bool:
-        """A connection is gone; True when it had been admitted."""
+        """Remove a closed connection. Return whether it had been admitted."""
 
 
 P = ParamSpec("P")
@@ -99,7 +99,7 @@ P = ParamSpec("P")
 def _isolated(
     callback: Callable[Concatenate["Connection", P], None],
 ) -> Callable[Concatenate["Connection", P], None]:
-    """Make `callback` never raise: an exception costs its own connection and no more."""
+    """Wrap `callback` so that an exception closes its own connection only."""
 
     @wraps(callback)
     def run(connection: "Connection", /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -113,35 +113,35 @@ def _isolated(
 
 @final
 class Connection(asyncio.Protocol):
-    """One peer. Everything here belongs to the event loop's thread."""
+    """One connection to a peer. Everything here belongs to the event loop's thread."""
 
-    def __init__(self, listener: Owner) -> None:
+    def __init__(self, listener: ConnectionOwner) -> None:
         self._listener = listener
         self._settings = listener.settings
         self._handle = listener.service.handle
         self._loop = listener.loop
         self._turns = listener.read_turns
-        self._transport: asyncio.Transport  # this one and the next two: made with the connection
+        self._transport: asyncio.Transport  # this and the next two are set in connection_made
         self._reading: ReadControl
         self.replies: ReplyWriter
         self.frames = FrameParts()
-        """What has come and is not handled yet: most often the part of a frame."""
+        """Bytes that have arrived and are not handled yet: most often the part of a frame."""
         self.is_backlogged = False
         """Whether its last read had to wait for a turn, or its turn ended before the socket was empty: the peer sends
         faster than it is served."""
         self._tls: TlsLayer | None = None
-        self._is_sniffing = listener.settings.tls is not None
+        self._is_first_byte_pending = listener.settings.tls is not None
         self._handshake_began_at = 0.0
         self.requests = PendingRequests()
-        """What the peer was asked and has not answered."""
+        """The requests that the peer has not answered yet."""
         self.peer: tuple[str, int] = ("", 0)
         self.local: tuple[str, int] = ("", 0)
         self.peer_subject = ""
-        """Who the peer proved to be by a certificate; empty for one that showed none."""
+        """The subject of the peer's certificate; empty without one."""
         self.account: str | None = None
-        """Whose signed heartbeat came last; None without access control."""
+        """The account that signed the last heartbeat; None without access control."""
         self.is_authenticated = not listener.settings.is_guarded
-        """Whether a request of it was signed well. Set by the service, and never taken back."""
+        """Whether one of its requests had a valid signature. The service sets it and never resets it."""
         self.is_open = False
         self.active_at = 0.0
         self._closed_at = 0.0
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
         state = "open" if self.is_open else "closed"
         return f"<Connection {join_address(*self.peer)} {state} pending={self.frames.size}>"
 
-    # ------- asyncio calls these
+    # ------- callbacks of asyncio
 
     @_isolated
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -160,8 +160,8 @@ class Connection(asyncio.Protocol):
         self._reading = ReadControl(transport, self._turns, settings.turn_bytes_max)
         self.replies = ReplyWriter(transport, listener.reply_turns, listener.reply_budget, now)
         peer = transport.get_extra_info("peername")
-        if not peer:  # reset while it waited in the backlog: the kernel does not know any more who it was
-            listener.closings.record("unknown", CloseReason.RESET, "was reset before it was accepted")
+        if not peer:  # reset while it waited in the backlog: the kernel no longer knows its address
+            listener.close_log.record("unknown", CloseReason.RESET, "was reset before it was accepted")
             transport.abort()
             return
         self.peer = peer_address(peer)
@@ -184,14 +184,14 @@ class Connection(asyncio.Protocol):
             else:
                 is_in_turn = self._reading.take(self, size)
                 self.is_backlogged = not is_in_turn or self._reading.is_waiting_for_turn
-            if self._is_sniffing:
-                self._sniff(data)
+            if self._is_first_byte_pending:
+                self._detect_tls(data)
             if self._tls is not None:
                 data = self._decrypt(self._tls, data)
             if not is_in_turn:
                 self._keep_for_turn(data, is_short=is_short)
             elif data and self.is_open:
-                self._feed(data)
+                self._handle_bytes(data)
         except RemoteProtocolError as error:
             self.close(f"broke the protocol: {error}", CloseReason.PROTOCOL)
         except ssl.SSLError as error:
@@ -204,9 +204,9 @@ class Connection(asyncio.Protocol):
         was_known = self.is_open
         self.is_open = False
         self.frames.clear()
-        self._tls = None  # 100 KiB and more of OpenSSL's, which must not wait for the garbage collector
+        self._tls = None  # frees 100 KiB and more of OpenSSL's memory without waiting for the garbage collector
         is_known = self._listener.forget(self) or was_known
-        self.requests.fail(f"{join_address(*self.peer)} is gone")
+        self.requests.fail(f"the connection to {join_address(*self.peer)} was closed")
         if is_known:
             self._listener.service.disconnected(self)
 
@@ -220,10 +220,10 @@ class Connection(asyncio.Protocol):
         self.replies.resume()
         self._resume(ReadPause.REPLIES_UNREAD)
 
-    # ------- what services call
+    # ------- called by services
 
     def send(self, data: bytes) -> None:
-        """Write `data`. A peer that reads too slowly is closed rather than kept in memory."""
+        """Write `data`. A peer that reads too slowly is closed, to bound the memory."""
         if not self.is_open:
             return
         replies = self.replies
@@ -232,90 +232,90 @@ class Connection(asyncio.Protocol):
         except ssl.SSLError as error:
             self.close(f"TLS failed: {error.reason or error}", CloseReason.TLS)
             return
-        except Exception as error:  # noqa: BLE001 - a pass answers many connections: no write may cost the others
+        except Exception as error:  # noqa: BLE001 - a pass replies to many connections: a failed write must not affect the others
             self._callback_failed("send", error)
             return
         if replies.paused_at and replies.waiting_bytes > self._settings.reply_bytes_max:
             self.close("does not read its replies", CloseReason.REPLY_LIMIT)
 
     def close(self, text: str, reason: CloseReason = CloseReason.SERVICE) -> None:
-        """End the connection; `text` stands in the log, and `reason` is counted."""
+        """Close the connection. `text` goes into the log, and `reason` is counted."""
         if not self.is_open:
             return
         self._mark_closed()
-        self._listener.closings.record(join_address(*self.peer), reason, text)
+        self._listener.close_log.record(join_address(*self.peer), reason, text)
         self._transport.abort() if self.replies.paused_at else self._transport.close()
 
     def abort(self) -> None:
-        """End the connection now, whatever its peer has not read yet."""
+        """Close the connection immediately, without sending what its peer has not read yet."""
         self._transport.abort()
 
     def evict(self, reason: CloseReason) -> None:
-        """Close now because the port is over its budget, and free what is held."""
+        """Close the connection because the port is over its budget, and free its memory."""
         self.replies.reset_on_close()
         self.close(CLOSE_TEXTS[reason], reason)
         self.abort()
 
     async def request(self, command: Command, timeout_ms: int) -> Command:
-        """Ask the peer something and wait for its answer. Raises ConnectionClosed or RemotingTimeout."""
+        """Send a request to the peer and wait for its reply. Raises ConnectionClosed or RemotingTimeout."""
         peer = join_address(*self.peer)
         if not self.is_open:
-            raise ConnectionClosed(f"{peer} is gone")
-        return await self.requests.send(command, lambda asked: self.send(asked.encode()), peer, timeout_ms)
+            raise ConnectionClosed(f"the connection to {peer} is closed")
+        return await self.requests.send(command, lambda request: self.send(request.encode()), peer, timeout_ms)
 
-    def wait_for_answers(self) -> None:
-        """Handle and read no more requests until `answers_given`."""
+    def pause_for_answers(self) -> None:
+        """Stop handling and reading requests until `resume_after_answers`."""
         self._reading.pause(ReadPause.ANSWERS_DEFERRED)
 
     @_isolated
-    def answers_given(self) -> None:
-        """Go on with the requests that wait for answers. Never raises."""
+    def resume_after_answers(self) -> None:
+        """Continue with the requests that wait for deferred answers. Never raises."""
         self.active_at = self._loop.time()
         self._resume(ReadPause.ANSWERS_DEFERRED)
 
     def queued_bytes(self) -> int:
-        """How many bytes from the peer the kernel has received and this process has not read."""
+        """Return how many bytes from the peer are in the kernel and not read by this process."""
         found = self._transport.get_extra_info("socket")
         try:
             return int(QUEUED.unpack(fcntl.ioctl(found.fileno(), termios.FIONREAD, QUEUED_ROOM))[0]) if found else 0
         except (OSError, ValueError):  # it is closed
             return 0
 
-    # ------- the listener's sweep
+    # ------- called by the listener's sweep
 
     def overdue(self, now: float) -> CloseReason | None:
-        """Why this connection should be closed at `now`, or None."""
+        """Return why this connection should be closed at `now`, or None."""
         settings = self._settings
         if self.replies.is_overdue(now, settings.reader_timeout_ms / 1000):
             return CloseReason.READER_TIMEOUT
         began_at = self._handshake_began_at or self.frames.began_at
         if began_at and now - began_at > settings.frame_timeout_ms / 1000:
             return CloseReason.FRAME_TIMEOUT
-        is_deferred = self._reading.pauses & ReadPause.ANSWERS_DEFERRED  # by us: what it sends meanwhile is not read
+        is_deferred = self._reading.pauses & ReadPause.ANSWERS_DEFERRED  # not read meanwhile, so it is not idle
         if not is_deferred and now - self.active_at > settings.idle_timeout_ms / 1000:
             return CloseReason.IDLE
         return None
 
     @property
     def frame_since(self) -> float:
-        """Since when what is not handled yet is here."""
+        """Return since when unhandled bytes are held."""
         return self.frames.began_at or self.replies.paused_at or self.active_at
 
     def is_stuck(self, now: float) -> bool:
-        """Whether it was closed long ago and its peer does not even take what was left for it."""
+        """Return whether it was closed a while ago and its peer still has not read the last replies."""
         return not self.is_open and now - self._closed_at > CLOSE_TIMEOUT_S
 
-    # ------- its turns
+    # ------- turns of the loop
 
     @_isolated
     def take_turn(self, kept_bytes: int) -> None:
-        """Serve what was kept for this turn, or else read the connection again. Never raises."""
+        """Serve the bytes kept for this turn, or read the connection again. Never raises."""
         is_kept = self.frames.has_whole_frame
         if is_kept:
             self._serve_kept()
             is_large = kept_bytes >= COUNTED_READ_BYTES
             if is_large and self._turns.has_waiting and self.is_open and not self.frames.has_whole_frame:
-                self._turns.wait(self)  # what it sends next stays in the kernel until then
+                self._turns.wait(self)  # its next bytes stay in the kernel until then
                 return
         else:
             self._reading.grant_turn()
@@ -323,18 +323,18 @@ class Connection(asyncio.Protocol):
 
     @_isolated
     def resume(self) -> None:
-        """Serve what was kept while the port wrote too much to others. Never raises."""
+        """Serve what was kept while the port wrote too much to other connections. Never raises."""
         self._resume(ReadPause.PORT_BUSY)
 
-    # ------- inside
+    # ------- internals
 
-    def _feed(self, data: bytes) -> None:
+    def _handle_bytes(self, data: bytes) -> None:
         if self.frames.size:
             data = self._gather(data)
             if not data:
                 return
         if self._listener.reply_turns.is_full:
-            self._hold(data)
+            self._buffer(data)
             if self.is_open:
                 self._reading.pause(ReadPause.PORT_BUSY)
                 self._listener.reply_turns.wait(self)
@@ -346,68 +346,71 @@ class Connection(asyncio.Protocol):
             self._keep_rest(data[consumed:])
 
     def _keep_rest(self, rest: bytes) -> None:
-        """Keep what the service has left: the part of a frame, or frames for a later pass."""
+        """Keep the bytes that the service has left: the part of a frame, or frames for a later pass."""
         needed = self._needed(rest)
         self.frames.expect(needed, 0.0 if len(rest) >= needed else self.active_at)
-        self._hold(rest)
+        self._buffer(rest)
         if self.frames.has_whole_frame and not self._reading.pauses & ReadPause.ANSWERS_DEFERRED:
             self._listener.reply_turns.wait(self)
 
     def _gather(self, data: bytes) -> bytes:
-        """`data` with what is kept before it; nothing while that is only a part of a frame, or was too much."""
+        """Return `data` preceded by the kept bytes, if they make a whole frame.
+
+        Return empty bytes while they are only a part of one, or if the connection was closed for them.
+        """
         frames = self.frames
         if not frames.size:
             return data
-        self._hold(data)
+        self._buffer(data)
         if not self.is_open:
             return b""
         if frames.needed_bytes <= FRAME_HEAD.size:
             try:
                 frames.expect(self._needed(frames.head(FRAME_HEAD.size)), frames.began_at)
             except RemoteProtocolError:
-                self._handle(frames.take(), self)  # so that it answers what it has of this turn, and raises
+                self._handle(frames.take(), self)  # so that it answers the earlier requests of this turn, and raises
                 raise
         return frames.take() if frames.has_whole_frame else b""
 
-    def _hold(self, data: bytes) -> None:
-        """Keep what is not handled yet. The connection may be closed after it, if that was too much for the port."""
+    def _buffer(self, data: bytes) -> None:
+        """Keep unhandled bytes. The connection may be closed after it, if that was too much for the port."""
         self.frames.add(data)
         self._listener.frame_budget.add(len(data))
         if not self.is_authenticated and self.is_open:
             self._listener.unauthenticated_budget.add(len(data))
 
     def _keep_for_turn(self, data: bytes, *, is_short: bool) -> None:
-        """Keep what was read beyond the port's budget of this turn, and read no more until it has been served."""
+        """Keep bytes beyond the port's budget of this turn, and read no more until they are served."""
         whole = self._gather(data) if data and self.is_open else b""
         if whole:
-            self._hold(whole)
+            self._buffer(whole)
         if (whole or not is_short) and self.is_open:
             self._reading.wait_for_turn(self, len(data) if whole else 0, is_short=is_short)
 
     def _needed(self, data: bytes) -> int:
-        """How many bytes the frame at the start of `data` takes. Raises for one that must not be waited for."""
+        """Return the size of the frame at the start of `data`. Raises for one that must not be awaited."""
         first_frame_bytes_max = None if self.is_authenticated else self._listener.first_frame_bytes_max
         return frame_bytes_needed(data, self._settings.wire, first_frame_bytes_max)
 
     def _resume(self, reason: ReadPause) -> None:
-        """Drop `reason` for not reading. Frames that are kept are served, unless they wait for their turn."""
+        """Remove `reason` for not reading. Frames that are kept are served, unless they wait for their turn."""
         self._reading.resume(reason)
         if not self._reading.is_waiting_for_turn:
             self._serve_kept()
 
     def _serve_kept(self) -> None:
-        """Serve the frames that are kept, unless their replies would only lie here."""
+        """Serve the frames that are kept, unless their replies would have to wait for the peer."""
         is_deferred = self._reading.pauses & ReadPause.ANSWERS_DEFERRED
         if self.is_open and not self.replies.paused_at and not is_deferred and self.frames.has_whole_frame:
             data = self.frames.take()
             self.active_at = self._loop.time()
             try:
-                self._feed(data)
+                self._handle_bytes(data)
             except RemoteProtocolError as error:
                 self.close(f"broke the protocol: {error}", CloseReason.PROTOCOL)
 
-    def _sniff(self, data: bytes) -> None:
-        self._is_sniffing = False
+    def _detect_tls(self, data: bytes) -> None:
+        self._is_first_byte_pending = False
         tls = self._settings.tls
         context = self._listener.tls_context
         if tls is None or context is None or tls.mode is TlsMode.DISABLED:
@@ -436,8 +439,8 @@ class Connection(asyncio.Protocol):
         return plain
 
     def _callback_failed(self, callback: str, error: Exception) -> None:
-        """An exception that should not be. It ends this connection; others are not affected."""
-        self._listener.closings.callback_failed(join_address(*self.peer), callback, error)
+        """Close this connection after an unexpected exception; others are not affected."""
+        self._listener.close_log.callback_failed(join_address(*self.peer), callback, error)
         self._mark_closed()
         self.abort()
 

@@ -1,10 +1,10 @@
-"""Files of ours that are replaced as a whole: after a crash at any moment the old file is there, or the new one.
+"""Atomic and durable replacement of files: after a crash at any moment the old file exists, or the new one.
 
-    write beside it, fsync -> link the present file as `name.bak` -> rename over `name` -> fsync the folder
-                              (where the predecessor is kept)
+    write a temporary file, fsync -> link the present file as `name.bak` -> rename over `name` -> fsync the folder
+                                     (if the predecessor is kept)
 
-The file is synced through the descriptor that wrote it, because an error of a write is reported to that one. A kill can
-leave a file beside it whose name begins with a dot and ends with `.tmp`; readers of a folder skip such names.
+The file is synced through the descriptor that wrote it, because a write error is reported to that descriptor. A kill
+can leave a temporary file whose name begins with a dot and ends with `.tmp`; readers of a folder skip such names.
 
 All of these calls wait for the disk, so they run in a thread, never on the event loop.
 """
@@ -19,14 +19,14 @@ from pathlib import Path
 def replace_file(
     path: Path, data: bytes, *, mode: int = 0o666, keeps_predecessor: bool = False, is_durable: bool = True
 ) -> None:
-    """Make `data` the content of `path`; if `is_durable`, a power cut after that keeps it.
+    """Replace the content of `path` by `data`; if `is_durable`, it survives a power loss.
 
-    Raises OSError; the old content stays then. The folder is made. `mode` is that of the new file, less the umask.
+    Raises OSError, and the old content stays. The folder is created. `mode` is that of the new file, less the umask.
     """
     make_folders(path.parent)
-    beside = _path_beside(path)
+    temporary = _temporary_path(path)
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with open(descriptor, "wb") as file:
             file.write(data)
             file.flush()
@@ -36,9 +36,9 @@ def replace_file(
             predecessor = _predecessor(path)
             predecessor.unlink(missing_ok=True)
             os.link(path, predecessor)
-        os.replace(beside, path)
+        os.replace(temporary, path)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     if is_durable:
         sync_folder(path.parent)
@@ -46,18 +46,18 @@ def replace_file(
 
 @contextmanager
 def replacement_of(path: Path) -> Iterator[Path]:
-    """Give the path of a file to be written; at the end it durably takes the place of `path`, whose folder is made.
+    """Yield the path of a temporary file, which durably replaces `path` at the end of the block. The folder is created.
 
-    If the block fails, `path` stays as it was and nothing is left beside it.
+    If the block fails, `path` is unchanged and the temporary file is removed.
     """
     make_folders(path.parent)
-    beside = _path_beside(path)
+    temporary = _temporary_path(path)
     try:
-        yield beside
-        sync_file(beside)
-        os.replace(beside, path)
+        yield temporary
+        sync_file(temporary)
+        os.replace(temporary, path)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
 
@@ -74,7 +74,7 @@ def read_candidates(path: Path) -> list[tuple[Path, bytes]]:
 
 
 def make_folders(folder: Path) -> None:
-    """Make a folder and those above it, durably."""
+    """Create a folder and its parents, durably."""
     if folder.is_dir():
         return
     make_folders(folder.parent)
@@ -83,12 +83,12 @@ def make_folders(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make a file's bytes durable."""
+    """Flush a file's bytes to the disk."""
     _sync(path, os.O_RDONLY)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Flush the names in a folder to the disk."""
     _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
@@ -100,7 +100,7 @@ def _sync(path: Path, flags: int) -> None:
         os.close(descriptor)
 
 
-def _path_beside(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     return path.with_name(f".{secrets.token_hex(8)}.tmp")
 
 

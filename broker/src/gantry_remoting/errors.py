@@ -1,22 +1,22 @@
-"""Errors of connections, by who must act."""
+"""Errors of connections, by the action that the caller should take."""
 
 from typing import final
 
 
 class RemotingError(Exception):
-    """The root of this package's errors."""
+    """The base class of this package's errors."""
 
 
 @final
 class ConnectionClosed(RemotingError):
-    """The connection is gone; a request under way may or may not have been carried out. The caller should reconnect."""
+    """The connection is closed; a pending request may or may not have been executed. The caller should reconnect."""
 
 
 @final
 class RemotingTimeout(RemotingError):
-    """No reply in time; the request may or may not have been carried out. The caller decides whether to ask again."""
+    """No reply in time; the request may or may not have been executed. The caller decides whether to retry."""
 
 
 @final
 class CannotConnect(RemotingError):
-    """Nobody listens at the address, or not in time. The caller should try another address or later."""
+    """No server accepts connections at the address in time. The caller should try another address, or try later."""

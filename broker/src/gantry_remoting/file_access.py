@@ -1,8 +1,8 @@
-"""Who may read what our processes write: **the owner alone, unless the owner's group was asked for**.
+"""Access to the files of Gantry's processes: **the owner only, unless the owner's group is configured**.
 
-Stores, tables, logs, status pages and sockets hold messages, accounts' names and addresses. Each process decides about
-all of its files in one step at its start, by its umask: no single `open` can forget it, a library's neither. Files that
-an earlier version or another program left open to others are closed then, too.
+Stores, tables, logs, status pages and sockets hold messages, accounts' names and addresses. Each process restricts all
+of its files in one step at its start, by its umask, so that no single `open` can omit it, not even in a library. Files
+that an earlier version or another program left open to others are restricted then, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 
 class FileAccess(StrEnum):
-    """Who may read the files of a process; writing is the owner's."""
+    """Who may read the files of a process. Only the owner may write."""
 
     OWNER = "OWNER"
     GROUP = "GROUP"
@@ -28,30 +28,34 @@ _inherited: list[int] = []
 
 
 def limit_new_files(access: FileAccess = FileAccess.OWNER) -> None:
-    """Decide about the files that this process and its children make from now on."""
+    """Restrict the files that this process and its children create from now on."""
     _inherited.append(os.umask(_UMASKS[access]))
 
 
 def inherited_umask() -> int:
-    """The umask that this process was started with, for children whose files are the user's; -1 if it still holds."""
+    """Return the umask with which this process was started, or -1 if it is unchanged.
+
+    Children that write a user's files are started with it.
+    """
     return _inherited[0] if _inherited else -1
 
 
 def limit_existing_files(root: str | os.PathLike[str], access: FileAccess) -> tuple[int, int]:
-    """Take from the files and directories below ``root`` what ``access`` does not allow: (changed, not changeable).
+    """Remove permissions that ``access`` does not allow from the files below ``root``.
 
-    Nothing is ever opened up. What belongs to somebody else cannot be changed and is counted; links are not followed.
+    Return (number of changed files, number of files that could not be changed). No permission is ever added. Files of
+    another owner cannot be changed and are counted; links are not followed.
     """
     changed, refused = 0, 0
     for path in _tree(os.fspath(root)):
         try:
-            facts = os.lstat(path)
-            mode = stat.S_IMODE(facts.st_mode)
-            if mode & _UMASKS[access] and not stat.S_ISLNK(facts.st_mode):
+            file_status = os.lstat(path)
+            mode = stat.S_IMODE(file_status.st_mode)
+            if mode & _UMASKS[access] and not stat.S_ISLNK(file_status.st_mode):
                 os.chmod(path, mode & ~_UMASKS[access])
                 changed += 1
         except FileNotFoundError:
-            continue  # no such store yet, or a file that went meanwhile
+            continue  # there is no store yet, or the file was deleted meanwhile
         except OSError:
             refused += 1
     return changed, refused

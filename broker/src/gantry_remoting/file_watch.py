@@ -1,7 +1,7 @@
-"""Checks files that others write while this process runs: certificates, secrets, settings, addresses.
+"""Periodic checks of files that other programs write while this process runs, such as certificates and secrets.
 
-They are read every few seconds and compared by content, so that a mounted Secret whose link is turned is seen like an
-edit. What a change means, and when it is not used, is decided by the owner of the file.
+The files are read every few seconds and compared by content, so that a mounted Secret whose link is switched is
+detected like an edit. The owner of a file decides what a change means, and when it is not used.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ CHECK_INTERVAL_S: Final = 3.0
 
 @final
 class FileWatch:
-    """Calls ``check`` every few seconds from ``start`` to ``close``. Owned by the event loop."""
+    """Calls ``check`` every few seconds between ``start`` and ``close``. Owned by the event loop."""
 
     def __init__(self, name: str, check: Callable[[], Awaitable[object]]) -> None:
-        """An exception of ``check`` is logged, and does not end the watch."""
+        """Create a watch. An exception of ``check`` is logged, and does not end the watch."""
         self._name: Final = name
         self._check: Final = check
         self._task: asyncio.Task[None] | None = None
@@ -39,5 +39,5 @@ class FileWatch:
             await asyncio.sleep(CHECK_INTERVAL_S)
             try:
                 await self._check()
-            except Exception:  # a bug must not leave a file unwatched until the next start
+            except Exception:  # after an exception the file must still be watched
                 log.exception("unexpected error while checking a file", extra={"file": self._name})

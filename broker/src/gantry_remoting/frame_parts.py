@@ -1,8 +1,8 @@
-"""The part of a frame that has come: the reads as they were, put together once, when the frame is whole.
+"""The received part of an incomplete frame: the reads as they arrived, joined once when the frame is complete.
 
-One growing buffer would be copied whenever the allocator has to move it, and leaves holes: 100 connections with 7 MiB
-each took a third more resident memory than they held. Reads are kept as they came, and short ones are gathered, so
-that a peer that sends one byte at a time costs no object for each.
+A single growing buffer would be copied whenever the allocator has to move it, and fragments the heap: 100 connections
+with 7 MiB each took a third more resident memory than they held. Reads are kept as they arrived, and short ones are
+gathered, so that a peer that sends one byte at a time costs no object for each.
 
 Whole frames that wait for their turn are kept here, too. They need no more bytes and have no time limit.
 """
@@ -14,40 +14,40 @@ from gantry_wire.frame import FRAME_HEAD, check_frame_head
 from gantry_wire.limits import WireLimits
 
 GATHERED_BYTES: Final = 16 * 1024
-"""Shorter reads are copied into one piece, of up to twice this."""
+"""Shorter reads are copied into one piece, of up to twice this size."""
 
 
 @final
 class FrameParts:
-    """Bytes of one connection that are not handled yet. Owned by the connection."""
+    """The unhandled bytes of one connection. Owned by the connection."""
 
     __slots__ = ("_gathered", "_parts", "began_at", "needed_bytes", "size")
 
     def __init__(self) -> None:
         self.size = 0
         self.needed_bytes = 0
-        """How many bytes are needed for the first frame, as far as its head is known; 0 for frames that are whole."""
+        """The number of bytes needed for the first frame, as far as its head is known; 0 for whole frames."""
         self.began_at = 0.0
-        """When the frame began that is not whole, in the loop's time; 0 if there is none."""
+        """When the incomplete frame began, in the loop's time; 0 without one."""
         self._parts: list[bytes] = []
         self._gathered = bytearray()
 
     @property
     def has_whole_frame(self) -> bool:
-        """Whether the first frame, or the part of its head that is awaited, has come."""
+        """Return whether the first frame, or the awaited part of its head, has arrived."""
         return 0 < self.size >= self.needed_bytes
 
     @property
     def memory_bytes(self) -> int:
-        """What they take, with the room that the gathering piece has left."""
+        """Return the memory that the bytes take, with the free space of the gathering piece."""
         return self.size + 2 * GATHERED_BYTES if self.size else 0
 
     def expect(self, needed_bytes: int, began_at: float) -> None:
-        """Set what the first frame needs, and when it began."""
+        """Set the number of bytes that the first frame needs, and when it began."""
         self.needed_bytes, self.began_at = needed_bytes, began_at
 
     def add(self, data: bytes) -> None:
-        """Keep what has come."""
+        """Add bytes that have arrived."""
         self.size += len(data)
         if len(data) < GATHERED_BYTES:
             self._gathered += data
@@ -61,27 +61,27 @@ class FrameParts:
             self._parts.append(data)
 
     def head(self, count: int) -> bytes:
-        """The first bytes, as many as there are."""
+        """Return the first `count` bytes, or fewer if fewer have arrived."""
         if self._parts and len(self._parts[0]) >= count:
             return self._parts[0][:count]
         return (b"".join(self._parts) + self._gathered)[:count]
 
     def take(self) -> bytes:
-        """All of it in one piece; nothing is left."""
+        """Remove and return all bytes in one piece."""
         data = b"".join((*self._parts, self._gathered)) if self._gathered else b"".join(self._parts)
         self.clear()
         return data
 
     def clear(self) -> None:
-        """Free it."""
+        """Drop all bytes and free their memory."""
         self._parts, self._gathered, self.size = [], bytearray(), 0
         self.needed_bytes, self.began_at = 0, 0.0
 
 
 def frame_bytes_needed(data: bytes, limits: WireLimits, first_frame_bytes_max: int | None) -> int:
-    """How many bytes the frame at the start of `data` takes, or how many we need to know.
+    """Return the size of the frame at the start of `data`, or the number of bytes needed to compute it.
 
-    Raises RemoteProtocolError for bad lengths, and beyond `first_frame_bytes_max`, the limit of a peer that has not
+    Raises RemoteProtocolError for invalid lengths, and beyond `first_frame_bytes_max`, the limit of a peer that has not
     authenticated.
     """
     if len(data) < FRAME_HEAD.size:
@@ -94,6 +94,6 @@ def frame_bytes_needed(data: bytes, limits: WireLimits, first_frame_bytes_max: i
     needed = int(total) + 4
     if first_frame_bytes_max is not None and needed > first_frame_bytes_max:
         raise RemoteProtocolError(
-            f"a frame of {needed} bytes passes the limit of {first_frame_bytes_max} before a request was authenticated"
+            f"a frame of {needed} bytes exceeds the limit of {first_frame_bytes_max} before a request was authenticated"
         )
     return needed

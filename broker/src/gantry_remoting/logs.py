@@ -1,20 +1,20 @@
-"""Log lines of our servers: one line for each event, the event first, then its facts as `key=value` pairs.
+"""The log format of Gantry's servers: one line for each event, with its fields as `key=value` pairs.
 
-Facts may come from peers. Each is written so that nothing in it can end the line.
+Field values may come from peers. Each is written so that it cannot end the line.
 """
 
 import logging
 import sys
 from typing import Final, final
 
-from gantry_remoting.audit import always_log
+from gantry_remoting.audit import enable_audit_log
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 @final
-class FactFormatter(logging.Formatter):
-    """`time level logger event key=value ...`"""
+class KeyValueFormatter(logging.Formatter):
+    """A formatter of lines `time level logger event key=value ...`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
@@ -26,8 +26,8 @@ class FactFormatter(logging.Formatter):
 def set_up_logs(level: str) -> None:
     """Log to standard error from `level` on."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(FactFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler.setFormatter(KeyValueFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    always_log()
+    enable_audit_log()

@@ -1,4 +1,4 @@
-"""The requests of one connection that wait for replies, matched by number; for either end of a connection."""
+"""The requests of one connection that wait for replies, matched by request id; for either side of a connection."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from gantry_wire.command import Command
 
 @final
 class PendingRequests:
-    """Requests under way. Owned by the event loop."""
+    """The pending requests of one connection. Owned by the event loop."""
 
     __slots__ = ("_waiters",)
 
@@ -29,18 +29,18 @@ class PendingRequests:
             async with asyncio.timeout(timeout_ms / 1000):
                 return await waiter
         except TimeoutError as error:
-            raise RemotingTimeout(f"{peer} gave no reply to code {command.code} in {timeout_ms} ms") from error
+            raise RemotingTimeout(f"no reply from {peer} to code {command.code} within {timeout_ms} ms") from error
         finally:
             self._waiters.pop(command.opaque, None)
 
     def resolve(self, reply: Command) -> None:
-        """Give a reply to the request that waits for it. A reply that none waits for is dropped."""
+        """Pass a reply to the request that waits for it. A reply without a pending request is dropped."""
         waiter = self._waiters.get(reply.opaque)
         if waiter is not None and not waiter.done():
             waiter.set_result(reply)
 
     def fail(self, reason: str) -> None:
-        """The connection is gone: every request that waits raises ConnectionClosed."""
+        """Raise ConnectionClosed in every pending request, because the connection was closed."""
         for waiter in self._waiters.values():
             if not waiter.done():
                 waiter.set_exception(ConnectionClosed(reason))

@@ -1,11 +1,11 @@
-"""What is written to one peer, and how much of it the peer has not taken.
+"""The writing side of a connection, and detection of a peer that does not read.
 
     0 ......... taken ......... mark ......... written
                 [ waits in the transport's buffer )
 
 `taken` and `written` are counts of bytes. Once a second the mark is set to `written`, if the peer has taken everything
-up to the mark before. A mark that stays shows a peer that does not read, also where what waits for it is too little to
-pause the connection.
+up to the previous mark. A mark that stays means that the peer does not read, even if too few bytes wait for it to pause
+the connection.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import Final, final
 from gantry_remoting.budgets import ByteBudget, ReplyTurns
 
 RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER of no seconds."""
+"""The SO_LINGER option with zero seconds."""
 
 
 @final
@@ -30,9 +30,9 @@ class ReplyWriter:
 
     def __init__(self, transport: asyncio.Transport, turns: ReplyTurns, budget: ByteBudget, now: float) -> None:
         self.paused_at = 0.0
-        """When more waited than the transport buffers, in the loop's time; 0 if no more does."""
+        """When more bytes waited than the transport buffers, in the loop's time; 0 if not paused."""
         self.since = now
-        """When the oldest of the bytes that wait was written, to the second."""
+        """When the oldest of the waiting bytes was written, to the second."""
         self._transport = transport
         self._turns = turns
         self._budget = budget
@@ -42,7 +42,7 @@ class ReplyWriter:
         self._mark_bytes = 0
 
     def write(self, data: bytes) -> None:
-        """Write ``data`` and count it. May close connections, this one included: the port has a budget."""
+        """Write ``data`` and count it. May close connections, including this one: the port has a budget."""
         size = len(data)
         self._written_bytes += size
         if size > self._largest_write_bytes:
@@ -52,24 +52,24 @@ class ReplyWriter:
         self._budget.add(size)
 
     def pause(self, now: float) -> None:
-        """Note that more waits than the transport buffers."""
+        """Record that more bytes wait than the transport buffers."""
         self.paused_at = now
 
     def resume(self) -> None:
-        """Note that enough was taken."""
+        """Record that the peer has read enough."""
         self.paused_at = 0.0
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that were written and not taken."""
+        """Return the number of written bytes that the peer has not taken."""
         return self._transport.get_write_buffer_size()
 
     @property
     def memory_bytes(self) -> int:
-        """What they take, at most.
+        """Return the maximum memory that the waiting bytes take.
 
-        A write that the kernel took a part of is kept as a whole until the rest is gone, so the largest one counts
-        beside what waits.
+        A write of which the kernel took a part is kept as a whole until the rest is sent, so the largest one counts in
+        addition to the waiting bytes.
         """
         waiting = self.waiting_bytes
         if not waiting:
@@ -77,19 +77,19 @@ class ReplyWriter:
         return waiting and waiting + self._largest_write_bytes
 
     def move_mark(self, now: float) -> None:
-        """Called every second: set the mark to what is written, if everything up to it is taken."""
+        """Set the mark to the written bytes, if everything up to it is taken. Called every second."""
         self._taken_bytes = self._written_bytes - self.waiting_bytes
         if self._taken_bytes >= self._mark_bytes:
             self._mark_bytes, self.since = self._written_bytes, now
 
     def is_overdue(self, now: float, timeout_s: float) -> bool:
-        """Whether the peer has not read for so long."""
+        """Return whether the peer has not read for longer than `timeout_s`."""
         if self.paused_at and now - self.paused_at > timeout_s:
             return True
         return self._mark_bytes > self._taken_bytes and now - self.since > timeout_s
 
     def reset_on_close(self) -> None:
-        """Have the kernel reset the connection instead of keeping what its peer does not read, 4 MiB and more."""
+        """Make the kernel reset the connection instead of keeping 4 MiB and more that its peer does not read."""
         found = self._transport.get_extra_info("socket")
         if found is not None:
             with contextlib.suppress(OSError, ValueError), socket.socket(fileno=os.dup(found.fileno())) as copy:

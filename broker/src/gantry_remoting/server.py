@@ -1,8 +1,8 @@
-"""The listening end of RocketMQ's remoting: a port, its connections, and how many of them there may be.
+"""The server side of RocketMQ's remoting: a port, its connections, and the limits on their number.
 
-A `Service` stands behind a listener and handles bytes; `CommandService` is the readable adapter for services that are
-not hot. What a peer may cost is bounded here by number and in `connection` by time and bytes; whoever is over a bound
-is closed with one log line, and nobody else notices.
+A `Service` behind a listener handles bytes; `CommandService` is the readable adapter for services that are not hot. The
+cost of a peer is limited here by number and in `connection` by time and bytes. A connection over a limit is closed with
+one log line, and other connections are not affected.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Final, final
 from gantry_remoting.addresses import join_address, listen, stop_listening
 from gantry_remoting.budgets import ByteBudget, Holding, ReplyTurns
 from gantry_remoting.certificates import CertificateSource
-from gantry_remoting.closings import CLOSE_TEXTS, CloseReason, Closings
+from gantry_remoting.close_log import CLOSE_TEXTS, CloseLog, CloseReason
 from gantry_remoting.connection import PASS_REPLY_BYTES_MAX, Connection, Service
 from gantry_remoting.deferred_answers import DeferredAnswers
 from gantry_remoting.settings import ListenerSettings, TlsMode
@@ -44,12 +44,12 @@ class Listener:
         *,
         certificates: CertificateSource[ssl.SSLContext] | None = None,
     ) -> None:
-        """`certificates` that somebody else has started are used as they are; without them the settings say which."""
+        """Create a listener. `certificates` are already started by their owner; by default the settings define them."""
         self.service = service
         self.settings = settings
         self.certificates = certificates
         self.handshakes = Handshakes(settings.handshakes_max)
-        self.closings = Closings(log)
+        self.close_log = CloseLog(log)
         self.first_frame_bytes_max = settings.first_frame_bytes_max
         """The limit of a frame before its connection has authenticated."""
         self.frame_budget = ByteBudget(
@@ -78,7 +78,7 @@ class Listener:
         )
         self._per_address: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
-        self._emptied = asyncio.Event()
+        self._empty_event = asyncio.Event()
         self._is_closing = False
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -95,17 +95,17 @@ class Listener:
 
     @property
     def tls_context(self) -> ssl.SSLContext | None:
-        """What the next TLS connection uses."""
+        """Return the context for the next TLS connection."""
         return None if self.certificates is None else self.certificates.current
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
-        assert self._server is not None, "asked for the port before start"
+        """Return the port on which the server listens."""
+        assert self._server is not None, "the port is read before start"
         return int(self._server.sockets[0].getsockname()[1])
 
     async def start(self) -> None:
-        """Begin to listen. Raises OSError when the port is taken, and what TlsSettings raises."""
+        """Start to listen. Raises OSError when the port is in use, and the errors of TlsSettings."""
         self._loop = asyncio.get_running_loop()
         tls = self.settings.tls
         if tls is not None and tls.mode is not TlsMode.DISABLED and self.certificates is None:
@@ -121,15 +121,15 @@ class Listener:
         self._sweep()
 
     async def close(self) -> None:
-        """Stop listening and close every connection, also one that the loop has accepted and not made yet."""
+        """Stop listening and close every connection, including accepted ones that are not set up yet."""
         self._is_closing = True
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._server is not None:
             await stop_listening(self._server)
         for connection in list(self.connections):
-            connection.close("the server stops")
-        await self._empty()
+            connection.close("the server is stopping")
+        await self._wait_until_empty()
         if self._server is not None:
             await self._server.wait_closed()
         await self._close_certificates()
@@ -138,35 +138,35 @@ class Listener:
         if self._own_certificates is not None:
             await self._own_certificates.close()
 
-    async def _empty(self) -> None:
-        """Wait until the connections have given their last replies, but not long."""
-        self._emptied.clear()
+    async def _wait_until_empty(self) -> None:
+        """Wait until the connections have sent their last replies, with a short timeout."""
+        self._empty_event.clear()
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 while self.connections:
-                    await self._emptied.wait()
+                    await self._empty_event.wait()
         except TimeoutError:
             for connection in list(self.connections):
                 connection.abort()
 
     def admit(self, connection: Connection) -> bool:
-        """Whether there is room for one more; closes it when not."""
+        """Return whether there is room for the connection; otherwise close it."""
         if self._is_closing:
             connection.abort()
             return False
         address = connection.peer[0]
         if len(self.connections) >= self.settings.connections_max:
-            connection.close("is one connection too many for this port", CloseReason.CONNECTIONS)
+            connection.close("exceeds the connection limit of this port", CloseReason.CONNECTIONS)
             return False
         if self._per_address[address] >= self.settings.connections_per_address_max:
-            connection.close("is one connection too many for its address", CloseReason.ADDRESS)
+            connection.close("exceeds the connection limit of its address", CloseReason.ADDRESS)
             return False
         self.connections.add(connection)
         self._per_address[address] += 1
         return True
 
     def forget(self, connection: Connection) -> bool:
-        """A connection is gone; True when it had been admitted."""
+        """Remove a closed connection. Return whether it had been admitted."""
         self.handshakes.end(connection)
         if connection not in self.connections:
             return False
@@ -176,7 +176,7 @@ class Listener:
         if not self._per_address[address]:
             del self._per_address[address]
         if not self.connections:
-            self._emptied.set()
+            self._empty_event.set()
         return True
 
     def _sweep(self) -> None:
@@ -212,14 +212,14 @@ Dispatch = Callable[[Command, Connection], Answer]
 
 @final
 class CommandService:
-    """Frames to commands to a function and its answers back; answers of slow ones follow when they are ready."""
+    """Decodes frames, passes commands to a function, and sends its replies; deferred replies follow when ready."""
 
     def __init__(
         self,
         dispatch: Dispatch,
         limits: WireLimits | None = None,
         *,
-        answers: DeferredAnswers | None = None,  # None: with the default limits
+        answers: DeferredAnswers | None = None,  # None for the default limits
         connected: Callable[[Connection], None] | None = None,
         disconnected: Callable[[Connection], None] | None = None,
     ) -> None:
@@ -239,14 +239,14 @@ class CommandService:
                 if not command.is_reply and self.answers.must_wait(command.code, connection):
                     break
                 position = end
-                reply = self._one(command, connection)
+                reply = self._handle_command(command, connection)
                 if reply is not None:
                     replies.append(reply.encode_reply(self._limits))
                     reply_bytes += len(replies[-1])
                 if reply_bytes > PASS_REPLY_BYTES_MAX:
                     break
         except RemoteProtocolError:
-            connection.send(b"".join(replies))  # what came before the bad frame was done, and its sender is told so
+            connection.send(b"".join(replies))  # the commands before the bad frame were executed, and get their replies
             raise
         return position, b"".join(replies)
 
@@ -259,20 +259,20 @@ class CommandService:
             self._disconnected(connection)
 
     async def drain(self) -> None:
-        """Wait until every slow answer under way is given."""
+        """Wait until every deferred answer is given."""
         await self.answers.drain()
 
-    def _one(self, command: Command, connection: Connection) -> Command | None:
+    def _handle_command(self, command: Command, connection: Connection) -> Command | None:
         if command.is_reply:
             connection.requests.resolve(command)
             return None
         answer = self._dispatch(command, connection)
         if answer is None or isinstance(answer, Command):
             return None if command.is_oneway else answer
-        self.answers.add(command.code, self._later(command, answer, connection), connection)
+        self.answers.add(command.code, self._send_later(command, answer, connection), connection)
         return None
 
-    async def _later(self, command: Command, answer: Awaitable[Command | None], connection: Connection) -> None:
+    async def _send_later(self, command: Command, answer: Awaitable[Command | None], connection: Connection) -> None:
         reply = await answer
         if reply is not None and not command.is_oneway:
             connection.send(reply.encode_reply(self._limits))

@@ -1,4 +1,4 @@
-"""What a listener allows. Every limit is a named setting with its reason."""
+"""Settings of listeners and of TLS. Every limit is a named setting with its reason."""
 
 import ssl
 from dataclasses import dataclass, field
@@ -10,28 +10,29 @@ from gantry_wire.limits import WireLimits
 
 
 class TlsMode(Enum):
-    """Whether a port speaks TLS."""
+    """Whether a port accepts TLS connections."""
 
     DISABLED = "disabled"
     PERMISSIVE = "permissive"
-    """Both: the first byte of a connection tells."""
+    """Both TLS and plain text: the first byte of a connection decides."""
     ENFORCING = "enforcing"
 
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Certificates of a listener."""
+    """The certificates of a listener."""
 
     mode: TlsMode
     certificate_file: str
     key_file: str
     authority_file: str | None = None
-    """Who signs client certificates; with it clients may show one."""
+    """The authority that signs client certificates; with it clients may present one."""
     requires_client_certificate: bool = False
-    """Refuse clients without a certificate of `authority_file`. Plain text shows none: this is for ENFORCING."""
+    """Refuse clients without a certificate of `authority_file`. Requires ENFORCING, since plain text has no
+    certificate."""
 
     def server_context(self) -> ssl.SSLContext:
-        """A fresh context from the files. Raises OSError that names the files and what is wrong with them."""
+        """Return a new context from the files. Raises OSError with the files and the reason."""
         return server_context(
             self.certificate_file,
             self.key_file,
@@ -40,7 +41,7 @@ class TlsSettings:
         )
 
     def source(self, purpose: str) -> CertificateSource[ssl.SSLContext]:
-        """The files as something that notices when they change."""
+        """Return the files as a source that detects changes."""
         paths = [path for path in (self.certificate_file, self.key_file, self.authority_file) if path]
         names = {
             "tlsServerCertPath": self.certificate_file,
@@ -48,20 +49,25 @@ class TlsSettings:
             "tlsServerTrustCertPath": self.authority_file,
         }
         return CertificateSource(
-            purpose, paths, self.server_context, certificate=self.certificate_file, names=_given(names)
+            purpose, paths, self.server_context, certificate=self.certificate_file, names=_drop_unset(names)
         )
 
 
 def listener_tls(
     mode: TlsMode, certificate: str, key: str, authority: str, *, requires_client_certificate: bool
 ) -> TlsSettings | None:
-    """What RocketMQ's keys ask for; None is plain text only. Raises ValueError naming the keys that do not fit."""
+    """Return the TLS settings for RocketMQ's keys, or None for plain text only.
+
+    Raises ValueError naming the inconsistent keys.
+    """
     if bool(certificate) != bool(key):
         raise ValueError("tlsServerCertPath and tlsServerKeyPath go together: set both or neither")
     if mode is TlsMode.ENFORCING and not certificate:
         raise ValueError("tlsMode=enforcing needs tlsServerCertPath and tlsServerKeyPath")
     if requires_client_certificate and not authority:
-        raise ValueError("tlsServerNeedClientAuth=true needs tlsServerTrustCertPath, who signs client certificates")
+        raise ValueError(
+            "tlsServerNeedClientAuth=true needs tlsServerTrustCertPath, the authority of client certificates"
+        )
     if requires_client_certificate and mode is not TlsMode.ENFORCING:
         raise ValueError(
             f"tlsServerNeedClientAuth=true and tlsMode={mode.value}: plain text would need no certificate; "
@@ -72,42 +78,42 @@ def listener_tls(
     return TlsSettings(mode, certificate, key, authority or None, requires_client_certificate)
 
 
-def _given(files: dict[str, str | None]) -> dict[str, str]:
+def _drop_unset(files: dict[str, str | None]) -> dict[str, str]:
     return {name: path for name, path in files.items() if path}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTlsSettings:
-    """How a client speaks TLS. As it is: with servers that an authority of the system vouches for."""
+    """The TLS settings of a client. By default it accepts servers that an authority of the system has certified."""
 
     authority_file: str | None = None
-    """Who signs the servers' certificates, PEM; None asks the authorities of the system."""
+    """The authority of the servers' certificates, PEM; None for the authorities of the system."""
 
     certificate_file: str | None = None
-    """Our own certificate, for servers that ask for one: PEM, the whole chain."""
+    """The client's own certificate, for servers that require one: PEM, the whole chain."""
 
     key_file: str | None = None
-    """Its key, PEM, without a password."""
+    """The key of the certificate, PEM, without a password."""
 
     is_server_verified: bool = True
-    """Talk to nobody without a good certificate. False, as RocketMQ's clients do it, hides what is said from those
-    who only listen; whoever stands in between reads and changes everything."""
+    """Require a valid server certificate. False, as in RocketMQ's clients, protects against passive readers of the
+    network only: an active attacker in between can read and change everything."""
 
     is_host_name_checked: bool = True
-    """The certificate must be for the host that was connected to. RocketMQ's clients never look; without it every
-    holder of a certificate of the authority can play any server."""
+    """Require a certificate for the host that was connected to. RocketMQ's clients never check that; without the check
+    every holder of a certificate of the authority can impersonate any server."""
 
     names: tuple[str, str, str] = field(
         default=("authority_file", "certificate_file", "key_file"), compare=False, repr=False
     )
-    """What authority, certificate and key are called by whoever wrote their paths down, for errors."""
+    """The settings that contain the paths of authority, certificate and key, for error messages."""
 
     def __post_init__(self) -> None:
         if bool(self.certificate_file) != bool(self.key_file):
             raise ValueError("a client's certificate and its key go together: give both or neither")
 
     def client_context(self) -> ssl.SSLContext:
-        """A fresh context from the files. Raises OSError that names the files and what is wrong with them."""
+        """Return a new context from the files. Raises OSError with the files and the reason."""
         return client_context(
             self.authority_file,
             self.certificate_file,
@@ -117,9 +123,9 @@ class ClientTlsSettings:
         )
 
     def source(self, purpose: str) -> CertificateSource[ssl.SSLContext]:
-        """The files as something that notices when they change."""
+        """Return the files as a source that detects changes."""
         files = (self.authority_file, self.certificate_file, self.key_file)
-        names = _given(dict(zip(self.names, files, strict=True)))
+        names = _drop_unset(dict(zip(self.names, files, strict=True)))
         return CertificateSource(
             purpose, list(names.values()), self.client_context, certificate=self.certificate_file, names=names
         )
@@ -127,7 +133,7 @@ class ClientTlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerSettings:
-    """One listening port and what its connections may cost."""
+    """One listening port and the limits of its connections."""
 
     host: str = "0.0.0.0"
     """The address to listen on; all IPv4 addresses by default, as RocketMQ does."""
@@ -136,23 +142,23 @@ class ListenerSettings:
     """The port; 0 takes a free one."""
 
     connections_max: int = 8000
-    """All connections of this port; below the usual 20,000 descriptors of a process, which the store needs, too."""
+    """All connections of this port: below the usual 20,000 descriptors of a process, which the store also needs."""
 
     connections_per_address_max: int = 4000
-    """Connections of one peer address; one runaway host must not shut out the others."""
+    """Connections of one peer address, so that a single faulty host does not lock out the others."""
 
     idle_timeout_ms: int = 120_000
-    """Close a connection from which nothing came for so long; 120 s, as RocketMQ does. Clients beat every 30 s."""
+    """Close a connection without data for this long; 120 s, as in RocketMQ. Clients send a heartbeat every 30 s."""
 
     frame_timeout_ms: int = 30_000
-    """Close a connection whose frame or TLS handshake has begun and not ended for so long: a peer that feeds one byte
-    a second."""
+    """Close a connection whose frame or TLS handshake is incomplete for this long, such as that of a peer that sends
+    one byte a second."""
 
     reader_timeout_ms: int = 60_000
-    """Close a connection that does not take its replies for so long."""
+    """Close a connection that does not read its replies for this long."""
 
     reply_bytes_max: int = 64 * 1024 * 1024
-    """Close a connection with more unread replies than this."""
+    """Close a connection with more unread reply bytes than this."""
 
     reply_bytes_high: int = 1024 * 1024
     """Stop reading requests of a connection while more reply bytes than this wait for it. The kernel holds some more,
@@ -166,56 +172,56 @@ class ListenerSettings:
 
     turn_read_bytes_max: int = 1024 * 1024
     """Serve this much of the port in a turn of the event loop, however many connections have sent something: four full
-    reads, or 10 to 25 ms of sends. What is read beyond it is kept, its connection is not read meanwhile, and both wait
+    reads, or 10 to 25 ms of sends. Bytes read beyond it are kept, their connection is not read meanwhile, and both wait
     for a later turn, first come, first served. Without it 300 connections that send 100 KB each make turns of a second.
     Reads below 16 KiB have a second budget of this size, so that small requests do not wait for large ones."""
 
     turn_connections_max: int = 4
-    """Of the connections that wait for a turn with their bytes in the kernel, read so many in the next one, and the
-    others after them: each counts as this share of `turn_read_bytes_max` before it is read. Beside a hundred flooders a
-    small request so waits no longer than beside four."""
+    """How many of the connections whose bytes wait in the kernel are read in one turn, and the others after them: each
+    counts as this share of `turn_read_bytes_max` before it is read. Beside a hundred flooders a small request therefore
+    waits no longer than beside four."""
 
     turn_reply_bytes_max: int = 16 * 1024 * 1024
     """Handle no more requests of this port in a turn of the event loop in which this much was written: one small
     request may ask for 8 MiB, and connections that are closed for it are freed only when the turn ends."""
 
     deferred_answers_max: int = 1024
-    """Requests of the port whose answers are under way in tasks, of all connections together: about 2.5 MiB. Answers
-    that wait for the disk share one write, so more of them at once are not answered sooner. The next one waits in its
-    connection, which is not read meanwhile, and connections that wait are served first come, first served."""
+    """Requests of the port with deferred answers, of all connections together: about 2.5 MiB. Answers that wait for the
+    disk share one write, so more of them at once are not answered sooner. The next one waits in its connection, which
+    is not read meanwhile; waiting connections are served first come, first served."""
 
     deferred_answers_per_connection_max: int = 64
-    """The same of one connection, so that sixteen are needed to fill the port. Administrators' tools ask one after
-    another; a client that ends 64 transactions while the journal is still being read waits for half of them."""
+    """The same for one connection, so that sixteen are needed to fill the port. Administrators' tools send one request
+    after another; a client that ends 64 transactions while the journal is still being read waits for half of them."""
 
     unfinished_frame_bytes_max: int = 128 * 1024 * 1024
-    """Budget of the port for frames that have begun and not ended, of all connections together: 32 sends of 4 MiB that
-    arrive side by side. Beyond it the connections are closed whose part costs most, by bytes times age."""
+    """Budget of the port for incomplete frames, of all connections together: 32 sends of 4 MiB that arrive side by
+    side. Beyond it the connections are closed whose part costs most, by bytes times age."""
 
     unauthenticated_frame_bytes_max: int = 32 * 1024 * 1024
-    """The same for connections that have not authenticated yet, where the service asks for that: enough for eight first
-    requests of 4 MiB at once, and all that strangers may cost."""
+    """The same for connections that have not authenticated yet, if the service requires that: enough for eight first
+    requests of 4 MiB at once, and all that unauthenticated peers may cost."""
 
     unread_reply_bytes_max: int = 256 * 1024 * 1024
     """Budget of the port for replies that peers have not read, of all connections together: a hundred consumers that
     read slowly, with all that one may have waiting. Beyond it connections are closed in the same order."""
 
     is_guarded: bool = False
-    """Whether the service authenticates its peers, as with access control; until then a connection is a stranger's."""
+    """Whether the service authenticates its peers, as with access control."""
 
     first_frame_bytes_max: int = 16 * 1024 * 1024
     """The largest frame of a connection that has not authenticated. A signature covers the whole body, and the first
     request may be a send: the limit must leave room for the largest message, and need not for more."""
 
     handshakes_max: int = 256
-    """TLS handshakes under way at once; one more, and the oldest is closed. An honest one takes milliseconds, so this
-    is thousands a second, and what half-open ones may cost is bounded."""
+    """Concurrent TLS handshakes; at the limit the oldest is closed. An ordinary one takes milliseconds, so this allows
+    thousands a second, and bounds the cost of incomplete ones."""
 
     backlog: int = 1024
-    """Connections that the kernel may hold for us."""
+    """Connections that the kernel may queue before they are accepted."""
 
     wire: WireLimits = field(default_factory=WireLimits)
-    """Limits of frames."""
+    """The limits of the connections' frames."""
 
     tls: TlsSettings | None = None
-    """Certificates; None speaks plain text only."""
+    """The certificates; None for plain text only."""

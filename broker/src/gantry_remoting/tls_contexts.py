@@ -1,8 +1,8 @@
-"""How every TLS context of ours is made, so that no port is weaker than another.
+"""Creation of all TLS contexts, so that no port is weaker than another.
 
-TLS 1.2 is the oldest version, and of its suites only those with forward secrecy and authenticated encryption are
-spoken, which Java 8 and everything since knows. No compression (it leaks lengths), no renegotiation (it costs a server
-more than whoever asks), and no key that needs a password: a server that starts at night has nobody to ask.
+TLS 1.2 is the oldest version, restricted to suites with forward secrecy and authenticated encryption, which Java 8 and
+everything since supports. There is no compression (it leaks lengths), no renegotiation (it costs a server more than its
+client), and no key with a password: a server that starts unattended cannot ask for one.
 """
 
 import ssl
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 CIPHERS: Final = "@SECLEVEL=2:ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2; those of 1.3 are all good, and cannot be chosen here."""
+"""The suites of TLS 1.2. Those of 1.3 are all good, and cannot be chosen here."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerContexts:
-    """Both directions of those who listen to and connect to each other, from one certificate."""
+    """The contexts of peers that both listen and connect to each other, from one certificate."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -24,7 +24,10 @@ class PeerContexts:
 def server_context(
     certificate: str, key: str, authority: str | None = None, *, requires_client_certificate: bool = False
 ) -> ssl.SSLContext:
-    """A listener's. With an authority clients may show a certificate of it, or must. Raises OSError naming files."""
+    """Return the context of a listener. Raises OSError naming the files.
+
+    With an authority clients may, or must, present a certificate that it has signed.
+    """
     context = _context(ssl.PROTOCOL_TLS_SERVER)
     _load_chain(context, certificate, key)
     if authority:
@@ -41,7 +44,7 @@ def client_context(
     is_server_verified: bool = True,
     is_host_name_checked: bool = True,
 ) -> ssl.SSLContext:
-    """A client's. Without an authority the system's are asked. Raises OSError naming the files."""
+    """Return the context of a client. Without an authority the system's are used. Raises OSError naming the files."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = is_server_verified and is_host_name_checked
     context.verify_mode = ssl.CERT_REQUIRED if is_server_verified else ssl.CERT_NONE
@@ -55,9 +58,10 @@ def client_context(
 
 
 def peer_contexts(certificate: str, key: str, authority: str | None = None) -> PeerContexts:
-    """Of equals: with an authority both sides must show what it has signed, without one nobody proves anything.
+    """Return the contexts of peers: with an authority both sides must present a certificate that it has signed.
 
-    Names are not checked: members are known by who signed them, their addresses come and go.
+    Without an authority neither side is verified. Host names are not checked: members are identified by their
+    authority, and their addresses change.
     """
     return PeerContexts(
         server_context(certificate, key, authority, requires_client_certificate=True),
@@ -80,7 +84,7 @@ def _load_chain(context: ssl.SSLContext, certificate: str, key: str) -> None:
         context.load_cert_chain(certificate, key, password=_refuse_password)
     except OSError as error:
         reason = getattr(error, "reason", None)
-        text = "the key is not that of the certificate" if reason == "KEY_VALUES_MISMATCH" else error
+        text = "the key does not belong to the certificate" if reason == "KEY_VALUES_MISMATCH" else error
         raise OSError(f"cannot use certificate {certificate} with key {key}: {text}") from error
 
 
@@ -92,4 +96,4 @@ def _load_authority(context: ssl.SSLContext, authority: str) -> None:
 
 
 def _refuse_password() -> str:
-    raise OSError("the key is locked with a password; write it without one")
+    raise OSError("the key is encrypted; provide it without a password")

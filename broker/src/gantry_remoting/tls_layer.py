@@ -1,23 +1,23 @@
-"""TLS inside a protocol: encrypted bytes in, plain bytes out, no socket.
+"""TLS without a socket: encrypted bytes in, plain bytes out.
 
-A permissive port learns from a connection's first byte whether it is TLS (0x16 is a handshake record, and no frame of
-16 MiB or less starts with it). asyncio cannot start TLS after bytes were read, so this layer does it over memory
-buffers, which also makes it testable without a socket.
+A permissive port detects TLS by a connection's first byte (0x16 is a handshake record, and no frame of 16 MiB or less
+starts with it). asyncio cannot start TLS after bytes were read, so this layer does it over memory buffers, which also
+makes it testable without a socket.
 
-A handshake costs a server memory for as long as its peer may take. An honest one is over in milliseconds, so a port
-that has too many closes the oldest (`Handshakes`): a flood displaces itself.
+A handshake costs a server memory for as long as its peer takes. An ordinary one is over in milliseconds, so a port with
+too many closes the oldest (`Handshakes`): a flood displaces itself.
 """
 
 import ssl
 from typing import Final, Protocol, cast, final
 
-from gantry_remoting.closings import CloseReason
+from gantry_remoting.close_log import CloseReason
 
 TLS_HANDSHAKE_BYTE: Final = 0x16
 _READ_BYTES: Final = 256 * 1024
 HANDSHAKE_BYTES_MAX: Final = 64 * 1024
-"""What a peer may send before its handshake is over. An honest one takes a few kilobytes, with a chain of certificates
-some 20; OpenSSL alone would gather 130 and take more than twice as much memory for it."""
+"""The bytes that a peer may send before its handshake is complete. An ordinary one takes a few kilobytes, with a chain
+of certificates some 20; OpenSSL alone would buffer 130 and take more than twice as much memory for them."""
 
 _SHORT: Final = {
     "commonName": "CN", "organizationalUnitName": "OU", "organizationName": "O", "countryName": "C",
@@ -30,7 +30,7 @@ _Names = tuple[tuple[tuple[str, str], ...], ...]
 
 @final
 class TlsLayer:
-    """The server's end of one TLS connection."""
+    """The server side of one TLS connection."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -41,7 +41,7 @@ class TlsLayer:
         self.is_closed = False
 
     def receive(self, data: bytes) -> bytes:
-        """Take encrypted bytes, return the plain bytes in them. Raises ssl.SSLError for a broken peer."""
+        """Add encrypted bytes and return the plain bytes in them. Raises ssl.SSLError for an invalid record."""
         self._incoming.write(data)
         if not self.is_ready:
             try:
@@ -64,56 +64,56 @@ class TlsLayer:
         return b"".join(plain)
 
     def encrypt(self, data: bytes) -> bytes:
-        """`data`, encrypted, behind whatever the layer itself has to say."""
+        """Return `data` encrypted, preceded by pending output of the layer itself."""
         self._tls.write(data)
         return self._outgoing.read()
 
     def peer_subject(self) -> str:
-        """Who the peer proved to be; empty when it showed no certificate, or none that an authority was asked about."""
+        """Return the subject of the peer's verified certificate; empty without one."""
         certificate = self._tls.getpeercert()
         return subject_text(cast(dict[str, object], certificate)) if certificate else ""
 
     def pending_output(self) -> bytes:
-        """Handshake bytes and alerts that the peer has yet to get."""
+        """Return handshake bytes and alerts to be sent to the peer."""
         return self._outgoing.read()
 
 
-class Shaking(Protocol):
-    """A connection, as far as it matters here."""
+class HandshakingConnection(Protocol):
+    """A connection during its handshake."""
 
     def close(self, text: str, reason: CloseReason) -> None: ...
 
 
 @final
 class Handshakes:
-    """Those of one port, oldest first. Owned by the event loop."""
+    """The pending handshakes of one port, oldest first. Owned by the event loop."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._under_way: dict[Shaking, None] = {}
+    def __init__(self, handshakes_max: int) -> None:
+        self._handshakes_max = handshakes_max
+        self._pending: dict[HandshakingConnection, None] = {}
 
     def __len__(self) -> int:
-        return len(self._under_way)
+        return len(self._pending)
 
-    def begin(self, connection: Shaking) -> None:
-        """One more; the oldest goes when there is no room for it."""
-        if len(self._under_way) >= self._most:
-            oldest = next(iter(self._under_way))
-            del self._under_way[oldest]
-            oldest.close("made room for a younger TLS handshake", CloseReason.HANDSHAKES)
-        self._under_way[connection] = None
+    def begin(self, connection: HandshakingConnection) -> None:
+        """Add a handshake. At the limit the oldest is closed."""
+        if len(self._pending) >= self._handshakes_max:
+            oldest = next(iter(self._pending))
+            del self._pending[oldest]
+            oldest.close("was closed for a newer TLS handshake", CloseReason.HANDSHAKES)
+        self._pending[connection] = None
 
-    def end(self, connection: Shaking) -> None:
-        """It is done, or gone."""
-        self._under_way.pop(connection, None)
+    def end(self, connection: HandshakingConnection) -> None:
+        """Remove a handshake that is complete or whose connection is closed."""
+        self._pending.pop(connection, None)
 
 
 def subject_text(certificate: dict[str, object]) -> str:
-    """Whom a certificate is about, as one line for logs: `CN=billing,OU=payments,O=Example`.
+    """Return the subject of a certificate as one line for logs: `CN=billing,OU=payments,O=Example`.
 
-    It takes what `getpeercert` gives. The most specific part is first, as LDAP writes names. A certificate without a
-    subject is known by its first other name, or not at all. The applicant for a certificate chooses its name, so
-    everything that could end a field or a line of a log is written with a backslash.
+    `certificate` is the result of `getpeercert`. The most specific part is first, as in LDAP names. For a certificate
+    without a subject its first alternative name is used, if any. The applicant for a certificate chooses its name, so
+    every character that could end a field or a line of a log is escaped with a backslash.
     """
     subject = cast(_Names, certificate.get("subject") or ())
     parts = ["+".join(f"{_SHORT.get(kind, kind)}={_escaped(value)}" for kind, value in part) for part in subject]

@@ -1,9 +1,9 @@
 """Fair reading: how many bytes a port takes in one turn of the event loop, and which connections are read in it.
 
-A turn takes `ListenerSettings.turn_read_bytes_max` of a port, however many connections have sent something. What is
-read beyond it is kept, and its connection waits in a queue with its reading paused. So does a connection that has
-delivered its own share of a turn (`turn_bytes_max`), and, while others wait, every connection whose read was large: the
-bytes of those that wait are then in the kernel and not in the broker's memory. Each turn serves the queue in order:
+A turn takes `ListenerSettings.turn_read_bytes_max` of a port, however many connections have sent something. Bytes that
+are read beyond it are kept, and their connection waits in a queue with its reading paused. So does a connection that
+has delivered its own share of a turn (`turn_bytes_max`), and, while others wait, every connection whose read was large:
+the bytes of those that wait are then in the kernel and not in the broker's memory. Each turn serves the queue in order:
 
     turn n     served: A B C D, then new reads     waiting: E F G, and every new read beyond the budget
     turn n+1   served: E F G A                     waiting: B C D, ...
@@ -12,7 +12,7 @@ Short reads (below `COUNTED_READ_BYTES`) have a budget of the same size and a qu
 sends little is therefore served in the turn in which its request arrives, unless the short requests of others fill that
 turn; it never waits for large ones.
 
-Counting is two additions for a short read and a few for a large one, and costs at most one callback for each turn.
+Accounting is two additions for a short read and a few for a large one, and costs at most one callback for each turn.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ span several turns: a turn can be charged with this much too much, and never wit
 
 
 class ReadPause(IntFlag):
-    """Why a connection is not read. It is read again when no reason is left."""
+    """The reasons why a connection is not read. It is read again when no reason is left."""
 
     NONE = 0
     TURN_SPENT = 1
@@ -40,27 +40,27 @@ class ReadPause(IntFlag):
     REPLIES_UNREAD = 2
     """More reply bytes than `reply_bytes_high` wait for the peer."""
     PORT_BUSY = 4
-    """Its requests wait for a turn in which less is written to others."""
+    """Its requests wait for a turn in which less is written to other connections."""
     ANSWERS_DEFERRED = 8
-    """Its next request waits until some of the deferred answers before it are given (`deferred_answers`)."""
+    """Its next request waits until some of the earlier deferred answers are given (`deferred_answers`)."""
 
 
 class BusyConnection(Protocol):
     """A connection that waits for its turn."""
 
     def take_turn(self, kept_bytes: int) -> None:
-        """Serve what was kept of this connection, or else read it again. Never raises."""
+        """Serve the kept bytes of this connection, or read it again. Never raises."""
 
 
 class _Waiting(NamedTuple):
     connection: BusyConnection
     kept_bytes: int
-    """What was read of it already; 0 if its bytes are in the kernel."""
+    """The bytes of it that were already read; 0 if they are in the kernel."""
 
 
 @final
 class _Lane:
-    """One budget and its queue."""
+    """A budget with its queue."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max: Final = bytes_max
@@ -68,7 +68,7 @@ class _Lane:
         self.waiting: Final[deque[_Waiting]] = deque()
 
     def begin(self, unread_bytes: int) -> bool:
-        """Serve the queue as far as the budget reaches. Whether anything was served or still waits."""
+        """Serve the queue as far as the budget allows. Return whether anything was served or still waits."""
         count = len(self.waiting)
         self.taken_bytes = 0
         for _ in range(count):
@@ -86,9 +86,9 @@ class ReadTurns:
 
     def __init__(self, connections_max: int, bytes_max: int, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self.number = 0
-        """The present turn."""
+        """The number of the present turn."""
         self.short_bytes = 0
-        """Short reads that are not counted yet; connections add to it."""
+        """The sum of short reads that are not counted yet; connections add to it."""
         self._unread_bytes: Final = max(1, bytes_max // connections_max)
         self._large: Final = _Lane(bytes_max)
         self._short: Final = _Lane(bytes_max)
@@ -101,11 +101,11 @@ class ReadTurns:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether connections with large reads wait."""
+        """Return whether connections with large reads wait."""
         return bool(self._large.waiting)
 
     def take_large(self, size: int) -> bool:
-        """Whether a read of `size` bytes may be served in this turn; it is counted if so."""
+        """Count a read of `size` bytes if it may be served in this turn, and return whether it may."""
         large = self._large
         if large.taken_bytes >= large.bytes_max:
             return False
@@ -115,7 +115,7 @@ class ReadTurns:
         return True
 
     def take_short(self) -> bool:
-        """Count what short reads have added up to. Whether the last one may be served in this turn."""
+        """Count the sum of short reads. Return whether the last one may be served in this turn."""
         short = self._short
         if short.taken_bytes >= short.bytes_max:
             return False
@@ -125,7 +125,7 @@ class ReadTurns:
         return True
 
     def wait(self, connection: BusyConnection, kept_bytes: int = 0, *, is_short: bool = False) -> None:
-        """Have `connection` take its turn when those before it have taken theirs, in the next turn at the earliest."""
+        """Add `connection` to the queue; it takes its turn in order, in the next turn at the earliest."""
         lane = self._short if is_short else self._large
         lane.waiting.append(_Waiting(connection, kept_bytes))
         self._schedule()
@@ -133,7 +133,8 @@ class ReadTurns:
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._call_soon(self._begin)  # from a callback: it runs in the next turn, before those of its reads
+            # This is called from a callback, so `_begin` runs in the next turn, before the reads of that turn.
+            self._call_soon(self._begin)
 
     def _begin(self) -> None:
         self._is_scheduled = False
@@ -146,10 +147,10 @@ class ReadTurns:
 
 @final
 class ReadControl:
-    """When one connection is read: what it may deliver in a turn, and why it is paused. Owned by the connection.
+    """Controls when one connection is read: its share of a turn, and the reasons for a pause. Owned by the connection.
 
-    It does not keep the connection: a cycle would hold the memory of one that has ended until the garbage collector
-    comes.
+    It holds no reference to the connection: a cycle would hold the memory of a closed connection until the garbage
+    collector runs.
     """
 
     __slots__ = ("_granted_turn", "_transport", "_turn", "_turn_bytes", "_turn_bytes_max", "_turns",
@@ -167,7 +168,10 @@ class ReadControl:
         self._granted_turn = -1
 
     def take(self, connection: BusyConnection, size: int) -> bool:
-        """Whether a read may be served in this turn. Pauses a connection whose next read belongs to a later one."""
+        """Return whether a read may be served in this turn.
+
+        A connection whose next read belongs to a later turn is paused.
+        """
         turns = self._turns
         if size < COUNTED_READ_BYTES:
             turns.short_bytes += size
@@ -185,24 +189,24 @@ class ReadControl:
         return True
 
     def wait_for_turn(self, connection: BusyConnection, kept_bytes: int = 0, *, is_short: bool = False) -> None:
-        """Read no more until the connection has taken its turn."""
+        """Pause reading until the connection has taken its turn."""
         if not self.is_waiting_for_turn:
             self.is_waiting_for_turn = True
             self.pause(ReadPause.TURN_SPENT)
             self._turns.wait(connection, kept_bytes, is_short=is_short)
 
     def grant_turn(self) -> None:
-        """Let the connection deliver its share in this turn, for which the port has charged it already."""
+        """Allow the connection its share of this turn, which the port has already counted."""
         self._granted_turn = self._turns.number
 
     def pause(self, reason: ReadPause) -> None:
-        """Read no more until `reason` is dropped."""
+        """Pause reading until `reason` is removed."""
         if not self.pauses and not self._transport.is_closing():
             self._transport.pause_reading()
         self.pauses |= reason
 
     def resume(self, reason: ReadPause) -> None:
-        """Drop `reason`, and read again if no other is left. A connection that is closing is not read any more."""
+        """Remove `reason`, and read again if no other is left. A closing connection is not read any more."""
         was_paused = bool(self.pauses)
         self.pauses &= ~reason
         if reason is ReadPause.TURN_SPENT:

@@ -1,23 +1,24 @@
-"""The status page: what a broker says about itself, readable when the broker itself no longer answers.
+"""The status page: a broker's report about itself, which can be read even when the broker does not answer.
 
-One small file of a fixed layout, published ten times a second and at each change of phase. ``PageWriter`` is the
-broker's half, ``PageReader`` everybody else's; the bytes are in ``layout``, and told in ``broker/docs/status-page.md``.
+The page is one small file with a fixed layout, published ten times a second and at each change of phase. The broker
+writes it with ``PageWriter``, every other program reads it with ``PageReader``. ``layout`` defines the bytes, and
+``broker/docs/status-page.md`` describes them.
 """
 
+from gantry_status.clocks import Moment, Now, machine_boot_id, now
 from gantry_status.errors import (
-    PageAbsent,
     PageDamaged,
     PageForeign,
-    PageTaken,
+    PageInUse,
+    PageNotFound,
     PageTooShort,
     PageTorn,
     PageUnreadable,
     PageVersionUnknown,
     StatusPageError,
 )
-from gantry_status.facts import LogRange, Medium, Origin, Phase, RefusalReason, Role, SlaveStatus, Status
-from gantry_status.moment import Moment, Now, machine_boot_id, now
 from gantry_status.page import PageWriter, new_origin
+from gantry_status.page_values import LogRange, Medium, Origin, Phase, RefusalReason, Role, SlaveStatus, Status
 from gantry_status.reader import PUBLISH_INTERVAL_MS, STALE_AFTER_MS, PageReader, Reading
 
 __all__ = [
@@ -28,11 +29,11 @@ __all__ = [
     "Moment",
     "Now",
     "Origin",
-    "PageAbsent",
     "PageDamaged",
     "PageForeign",
+    "PageInUse",
+    "PageNotFound",
     "PageReader",
-    "PageTaken",
     "PageTooShort",
     "PageTorn",
     "PageUnreadable",

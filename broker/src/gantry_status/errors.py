@@ -1,4 +1,4 @@
-"""What can be wrong with a status page. Each text says what was found; each leaf says what to do about it."""
+"""Errors of reading a status page. Each message names what was found; each class names the remedy."""
 
 from __future__ import annotations
 
@@ -6,44 +6,44 @@ from typing import final
 
 
 class StatusPageError(Exception):
-    """Root of everything this package raises on purpose. Never raised itself."""
+    """The base class of this package's errors. It is not raised itself."""
 
 
 @final
-class PageAbsent(StatusPageError):
-    """There is no file. The broker was never started here, or publishes elsewhere: look at its `statusPagePath`."""
+class PageNotFound(StatusPageError):
+    """There is no file. The broker was never started here, or its `statusPagePath` names another file."""
 
 
 @final
 class PageUnreadable(StatusPageError):
-    """The system refuses to read the file. Mend what the text names: most often rights, or a path that is no file."""
+    """The system refuses to read the file. Check the permissions, and whether the path names a regular file."""
 
 
 @final
 class PageTooShort(StatusPageError):
-    """The file ends too early. A broker renames only whole pages into place, so something else wrote or cut it."""
+    """The file ends too early. A broker only renames complete pages into place, so another program changed it."""
 
 
 @final
 class PageForeign(StatusPageError):
-    """The file is something else. Nothing was changed; name the right path."""
+    """The file is not a status page. Nothing was changed; give the correct path."""
 
 
 @final
 class PageVersionUnknown(StatusPageError):
-    """A broker with another layout wrote it. Use the tools of that broker's version."""
+    """A broker with another layout wrote the file. Use the tools of that broker's version."""
 
 
 @final
 class PageDamaged(StatusPageError):
-    """Bytes that never change have changed. Whatever wrote there was no broker; its next start makes a new page."""
+    """Constant bytes of the page have changed. No broker writes there; its next start makes a new page."""
 
 
 @final
 class PageTorn(StatusPageError):
-    """No whole copy was found in several looks. Ask again; if it stays so, the file was damaged behind the broker."""
+    """Several attempts found no complete copy. Try again; if the error persists, the file was damaged."""
 
 
 @final
-class PageTaken(StatusPageError):
-    """A living process publishes at this path. Give one of the two another `statusPagePath`."""
+class PageInUse(StatusPageError):
+    """A running process publishes at this path. Give one of the two another `statusPagePath`."""

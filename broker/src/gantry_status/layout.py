@@ -1,15 +1,15 @@
-"""The bytes of a status page, and what they mean. Pure: bytes in, values out, no file and no clock.
+"""The bytes of a status page and their meaning. All functions are pure: there is no file and no clock.
 
     [header 512][copy 0: 1792][copy 1: 1792]                                            4096 bytes, one page of memory
 
-The header says who publishes and never changes. A publication is a whole copy, and publications take turns between the
-two, so that a writer that is killed or stopped in the middle of one leaves the one before it intact: the last word of
-a dead broker can still be read. A copy counts when its sequence is even, and the CRC over all of it is right.
+The header describes the publisher and never changes. A publication is a whole copy, and publications alternate between
+the two copies, so that a writer that is killed or stopped during a publication leaves the previous one intact: the last
+publication of a dead broker can still be read. A copy is valid when its sequence is even and its CRC is correct.
 
-The rule this file guards is about growth. Within a major version no field moves, shrinks or changes its meaning. A
-minor version may give a meaning to reserved bytes, where 0 must mean "not known", or make copies longer, as a reader
-takes their length from the header. So a reader accepts every minor version, and a phase, role or medium that it has not
-heard of is UNKNOWN. The tables below are the layout; ``broker/docs/status-page.md`` repeats them, and a test compares.
+Compatibility: within a major version no field moves, shrinks or changes its meaning. A minor version may give a meaning
+to reserved bytes, where 0 must mean "unknown", or make copies longer, as a reader takes their length from the header.
+So a reader accepts every minor version, and reads an unknown phase, role or medium as UNKNOWN. The tables below define
+the layout; ``broker/docs/status-page.md`` repeats them, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import zlib
 from typing import Any, Final, TypeVar
 
 from gantry_status.errors import PageDamaged, PageForeign, PageTooShort, PageVersionUnknown
-from gantry_status.facts import LogRange, Medium, Origin, Phase, RefusalReason, Role, SlaveStatus, Status
+from gantry_status.page_values import LogRange, Medium, Origin, Phase, RefusalReason, Role, SlaveStatus, Status
 
 MAGIC: Final = b"GANTRYST"
 MAJOR: Final = 1
@@ -29,7 +29,7 @@ MINOR: Final = 2
 and index."""
 
 UNKNOWN: Final = -1
-"""A number that is not known, or not yet. None outside this file."""
+"""An unknown number on the page. Outside of this module it is None."""
 
 HEADER_BYTES: Final = 512
 COPY_BYTES: Final = 1792
@@ -140,13 +140,13 @@ _YOUNGER: Final = frozenset(
         "index_rebuilds",
     }
 )
-"""Numbers where older writers left zeros, and so zero is not known."""
+"""Numbers that older writers left as zero, so zero means unknown."""
 
 _ONE_HIGHER: Final = frozenset(
     ("damaged_records", "damaged_bytes", "damaged_records_found", "healed_records", "lost_records", "scrub_position",
      "scrubbed_bytes", "scrub_pass_ended_wall_ms")
 )  # fmt: skip
-"""Younger numbers that may well be zero: written as one more than they are, since zero is not known."""
+"""Newer numbers whose value may be zero: they are written as one more than they are, since zero means unknown."""
 
 _NUMBERS: Final = tuple(name for name, code in COPY_FIELDS if code == "q")
 _NAMES: Final = tuple(name for name, code in COPY_FIELDS if not code.endswith("x"))
@@ -166,7 +166,7 @@ assert PAGE_BYTES == 4096
 
 
 def encode_header(origin: Origin) -> bytes:
-    """The first 512 bytes of a page."""
+    """Return the header of a page, its first 512 bytes."""
     data = HEADER.pack(
         MAGIC, MAJOR, origin.minor, COPY_BYTES, origin.boot_id.bytes, _uuid_bytes(origin.machine_boot_id),
         origin.started_wall_ms, origin.started_boottime_ns, origin.pid,
@@ -177,7 +177,7 @@ def encode_header(origin: Origin) -> bytes:
 
 
 def decode_header(data: bytes) -> tuple[Origin, int]:
-    """Who publishes, and how long a copy is.
+    """Return the origin of a page and the length of a copy.
 
     Raises ``PageTooShort``, ``PageForeign``, ``PageVersionUnknown`` or ``PageDamaged``.
     """
@@ -189,11 +189,11 @@ def decode_header(data: bytes) -> tuple[Origin, int]:
         _, major, minor, copy_bytes, boot_id, machine_boot_id, wall_ms, boottime_ns, pid, name, version, crc,
     ) = HEADER.unpack_from(data)  # fmt: skip
     if major != MAJOR:
-        raise PageVersionUnknown(f"it has layout {major}.{minor}, this reader knows {MAJOR}.x")
+        raise PageVersionUnknown(f"it has layout {major}.{minor}, this reader supports {MAJOR}.x")
     if zlib.crc32(data[: HEADER_BYTES - _CRC.size]) != crc:
         raise PageDamaged("the CRC of its header is wrong")
     if not COPY_BYTES <= copy_bytes <= COPY_BYTES_MAX:
-        raise PageDamaged(f"its copies are said to have {copy_bytes} bytes")
+        raise PageDamaged(f"its header gives a copy length of {copy_bytes} bytes")
     origin = Origin(
         boot_id=uuid.UUID(bytes=boot_id),
         machine_boot_id=_uuid(machine_boot_id),
@@ -211,7 +211,7 @@ def decode_header(data: bytes) -> tuple[Origin, int]:
 
 
 def encode_copy(sequence: int, status: Status) -> bytes:
-    """One whole copy. ``sequence`` is even: an odd one says that the copy is being written."""
+    """Return one whole copy. ``sequence`` is even: an odd one marks a copy that is being written."""
     assert sequence > 0 and sequence % 2 == 0, sequence
     flags = FLAG_CRASH_SAFE * status.is_crash_safe | FLAG_SENDS_REFUSED * status.is_refusing_sends
     values: dict[str, int | bytes] = {name: _number(getattr(status, name)) for name in _NUMBERS}
@@ -234,7 +234,7 @@ def encode_copy(sequence: int, status: Status) -> bytes:
 
 
 def decode_copy(data: bytes) -> Status | None:
-    """What a copy says, or None when it is not whole: never written, being written, or damaged."""
+    """Return the status in a copy, or None if it is not valid: never written, being written, or damaged."""
     values = dict(zip(_NAMES, COPY.unpack_from(data), strict=True))
     sequence = values["sequence"]
     if sequence == 0 or sequence % 2 or values["crc"] != _copy_crc(data):
@@ -258,7 +258,7 @@ def decode_copy(data: bytes) -> Status | None:
 
 
 def sequence_of(data: bytes) -> int:
-    """The first number of a copy."""
+    """Return the sequence of a copy, its first number."""
     sequence: int = SEQUENCE.unpack_from(data)[0]
     return sequence
 
@@ -272,7 +272,7 @@ def _encode_refusals(counts: tuple[int, ...]) -> bytes:
 
 
 def _decode_refusals(data: bytes) -> tuple[int, ...]:
-    """Without the zeros at the end, which an older writer left everywhere."""
+    """Return the counters without the zeros at the end, where an older writer left all of them zero."""
     counts = _REFUSALS.unpack(data)
     used = max((place for place, count in enumerate(counts, start=1) if count), default=0)
     return counts[:used]
@@ -283,7 +283,7 @@ def _encode_ranges(ranges: tuple[LogRange, ...]) -> bytes:
 
 
 def _decode_ranges(data: bytes) -> tuple[LogRange, ...]:
-    """Without the empty ones, which an older writer left everywhere."""
+    """Return the ranges without empty ones, which an older writer left everywhere."""
     return tuple(LogRange(start, end) for start, end in _RANGE.iter_unpack(data) if end > start)
 
 
@@ -304,7 +304,7 @@ def _decode_slaves(data: bytes) -> list[SlaveStatus]:
 
 
 def bounded_utf8(text: str, bytes_max: int) -> bytes:
-    """As much of ``text`` as fits, never half a character."""
+    """Return as much of ``text`` as fits, without splitting a character."""
     data = text.encode(errors="replace")
     if len(data) <= bytes_max:
         return data

@@ -1,9 +1,9 @@
-"""Giving orders to a broker over its control socket: one connection, one order at a time.
+"""A client for orders to a broker over its control socket: one connection, one order at a time.
 
-A broker that does not answer must not hold up whoever asks, so every call has a deadline, and every failure names the
-path. After a call that was not answered in time the connection is closed: the answer may still come, and would be taken
-for the next one's. A connection that was kept and turns out to be closed is made anew, once, which is safe because an
-order given twice does what it does once.
+A broker that does not answer must not block the caller, so every call has a timeout, and every error names the path.
+After a call that timed out the connection is closed: its answer may still arrive, and would be taken for that of the
+next call. A cached connection that turns out to be closed is replaced once, which is safe because orders are
+idempotent.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from gantry_status.orders import (
     LINE_BYTES_MAX,
     AnyAnswer,
     AnyOrder,
-    AskPromise,
-    AskStatus,
     BadLine,
     BrokerUnreachable,
     Drain,
@@ -29,8 +27,10 @@ from gantry_status.orders import (
     OrderRefused,
     OrderUnanswered,
     Promised,
+    PromiseRequest,
     Refused,
     StatusOrder,
+    StatusRequest,
     decode_answer,
     encode,
 )
@@ -38,23 +38,25 @@ from gantry_status.socket_path import socket_address
 
 CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 30.0
-"""A promise waits for a disk, a promotion until everything in the log is dispatched."""
+"""The timeout of an answer. A promise waits for a disk, a promotion until everything in the log is dispatched."""
 
 Check = Callable[[HaStatus], None]
-"""Whether an order is for a broker with this status. Raises when it is not."""
+"""A check whether an order may go to the broker with this status. It raises if not."""
 
 
 @final
 class OrderClient:
-    """Owned by one event loop. Connects when it is needed; may be shared by tasks, whose orders then take turns."""
+    """A client of one broker, owned by one event loop.
+
+    It connects on demand. Tasks may share it; their orders are sent one at a time.
+    """
 
     def __init__(
         self, path: str, *, answer_timeout_s: float = ANSWER_TIMEOUT_S, is_one_connection: bool = False
     ) -> None:
-        """Touches nothing: the broker need not be there yet.
+        """Create a client without connecting: the broker need not run yet.
 
-        With ``is_one_connection`` a connection that has ended is never made anew, so that whatever was asked before
-        was asked of the same process.
+        With ``is_one_connection`` a closed connection is never replaced, so that all orders go to the same process.
         """
         self.path: Final = path
         self._is_one_connection: Final = is_one_connection
@@ -75,13 +77,16 @@ class OrderClient:
         await self.close()
 
     @overload
-    async def call(self, order: AskPromise, *, timeout_s: float | None = None) -> Promised: ...
+    async def call(self, order: PromiseRequest, *, timeout_s: float | None = None) -> Promised: ...
 
     @overload
     async def call(self, order: StatusOrder, *, timeout_s: float | None = None) -> HaStatus: ...
 
     async def call(self, order: AnyOrder, *, timeout_s: float | None = None) -> HaStatus | Promised:
-        """Have it done. Raises a leaf of ``OrderError``; ``OrderRefused`` means that nothing has changed."""
+        """Send an order and return its answer.
+
+        Raises a subclass of ``OrderError``; ``OrderRefused`` means that nothing has changed.
+        """
         wait_s = self._timeout_s(order) if timeout_s is None else timeout_s
         async with self._turn:
             try:
@@ -103,17 +108,17 @@ class OrderClient:
     async def call_checked(
         self, order: AnyOrder, check: Check | None, *, timeout_s: float | None = None
     ) -> HaStatus | Promised:
-        """Have it done by a process whose status ``check`` accepts, asked on the same connection just before.
+        """Send an order to a process whose status, queried on the same connection just before, passes ``check``.
 
-        Raises what ``check`` raises, or as ``call``.
+        Raises the errors of ``check`` and of ``call``.
         """
         if check is not None:
-            assert self._is_one_connection, "another process must not obey than the one that was asked"
-            check(await self.call(AskStatus(), timeout_s=timeout_s))
+            assert self._is_one_connection, "the order must go to the process whose status was checked"
+            check(await self.call(StatusRequest(), timeout_s=timeout_s))
         return await self.call(order, timeout_s=timeout_s)
 
     async def close(self) -> None:
-        """Let go of the connection. Another call makes a new one."""
+        """Close the connection. Another call opens a new one."""
         streams, self._streams = self._streams, None
         if streams is not None:
             streams[1].transport.abort()
@@ -121,11 +126,11 @@ class OrderClient:
                 await streams[1].wait_closed()
 
     def _timeout_s(self, order: AnyOrder) -> float:
-        """The time an order may take by itself comes on top."""
+        """Return the timeout for an order, which includes the time that the order itself allows."""
         return self._answer_timeout_s + (order.timeout_ms / 1000 if isinstance(order, Drain) else 0.0)
 
     async def _exchange(self, order: AnyOrder) -> AnyAnswer:
-        """The answer to ``order``, of its own kind."""
+        """Return the answer to ``order``, checked to have the matching type."""
         if self._streams is not None and (self._streams[0].at_eof() or self._streams[1].is_closing()):
             await self.close()
         was_kept = self._streams is not None
@@ -135,19 +140,20 @@ class OrderClient:
             try:
                 line = await self._send_and_read(order)
             except BrokerUnreachable as error:
-                raise OrderUnanswered(f"the broker has closed the connection, and now {error}") from error
+                raise OrderUnanswered(f"the broker closed the connection, and the retry failed: {error}") from error
         if not line:
             raise OrderUnanswered(f"{self.path}: the broker closed the connection without an answer")
         try:
             answer = decode_answer(line)
         except BadLine as error:
             raise OrderUnanswered(f"{self.path}: {error}") from error
-        if isinstance(answer, HaStatus | Promised) and isinstance(answer, Promised) != isinstance(order, AskPromise):
+        is_promise = isinstance(order, PromiseRequest)
+        if isinstance(answer, HaStatus | Promised) and isinstance(answer, Promised) != is_promise:
             raise OrderUnanswered(f"{self.path}: the answer belongs to another order")
         return answer
 
     async def _send_and_read(self, order: AnyOrder) -> bytes:
-        """The line that answers; nothing if the connection ends first."""
+        """Return the line of the answer, or empty bytes if the connection ends first."""
         reader, writer = self._streams or await self._connect()
         try:
             writer.write(encode(order))
@@ -160,7 +166,7 @@ class OrderClient:
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._is_one_connection and self._was_connected:
-            raise BrokerUnreachable(f"{self.path}: the process that was asked before has closed the connection")
+            raise BrokerUnreachable(f"{self.path}: the process that answered before has closed the connection")
         self._was_connected = True
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -169,17 +175,19 @@ class OrderClient:
         except FileNotFoundError as error:
             raise BrokerUnreachable(f"there is no control socket at {self.path}") from error
         except ConnectionRefusedError as error:
-            raise BrokerUnreachable(f"no broker listens at {self.path}: it was left by one that is gone") from error
+            raise BrokerUnreachable(
+                f"no broker listens at {self.path}: a stopped broker left the socket behind"
+            ) from error
         except TimeoutError as error:
-            raise BrokerUnreachable(f"{self.path} takes no connection within {CONNECT_TIMEOUT_S:g} s") from error
+            raise BrokerUnreachable(f"{self.path}: connecting timed out after {CONNECT_TIMEOUT_S:g} s") from error
         except OSError as error:
-            raise BrokerUnreachable(f"{self.path} cannot be connected to: {error.strerror or error}") from error
+            raise BrokerUnreachable(f"cannot connect to {self.path}: {error.strerror or error}") from error
         assert self._streams is not None, "connected"
         return self._streams
 
 
 def order_once(path: str, order: AnyOrder, *, timeout_s: float | None = None) -> HaStatus | Promised:
-    """One order from a program without an event loop. Raises what ``OrderClient.call`` raises."""
+    """Send one order from a program without an event loop. Raises the errors of ``OrderClient.call``."""
 
     async def once() -> HaStatus | Promised:
         async with OrderClient(path) as client:

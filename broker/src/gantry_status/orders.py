@@ -1,16 +1,17 @@
-"""What a broker can be ordered over its control socket, and what it answers: values and their bytes, no socket.
+"""Orders to a broker over its control socket and the answers to them: values and their encoding, without a socket.
 
-    whoever orders                              broker
+    client                                      broker
       | {"order":"promise","epoch":7} \\n ------>  |
       | <------ {"answer":"promised",...} \\n       |
 
-One JSON document per line each way, in turn. An order that was refused changed nothing and says why; one that failed
-says what happened. Orders that move a role carry an epoch, and are idempotent: whoever gets no answer sends the same
-order again, and is answered as if it were the first time. So a lost answer never has to be guessed.
+Each order and each answer is one JSON document on a line, alternately. A refused order has changed nothing and gives
+the reason; a failed one gives the error. Orders that change a role carry an epoch and are idempotent: a client without
+an answer sends the same order again and gets the answer to the first one. So a lost answer never has to be guessed.
 
-Everybody who gives orders uses these values: the command line, the local supervisor, the sidecar in a pod. What they
-mean for a log is the broker's business; who may be promoted is ``gantry_spec.decide``'s. An unknown field in an order
-is refused, since a broker must not do half of what was meant; one in an answer is ignored, since it only tells more.
+All clients use these values: the command line, the local supervisor, the sidecar in a pod. Their effect on a log is
+defined by the broker; ``gantry_spec.decide`` decides which member may be promoted. An order with an unknown field is
+refused, since a broker must not execute an order in part; an unknown field in an answer is ignored, since it only adds
+information.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from gantry_status.broker_state import RangeState as RangeState
 from gantry_status.broker_state import SlaveState as SlaveState
 
 LINE_BYTES_MAX: Final = 1 << 20
-"""Of one order or answer, its newline included. The longest real one, a status with all its slaves, has 10 KiB."""
+"""The size of one order or answer with its newline. The longest real one, a status with all its slaves, has 10 KiB."""
 
 EPOCH_MAX: Final = (1 << 62) - 1
 
@@ -46,40 +47,41 @@ Numbers = Annotated[list[Number], msgspec.Meta(max_length=64)]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="order"):
-    """Root of all orders. Never sent itself."""
+    """The base class of all orders. It is not sent itself."""
 
 
 @final
-class AskStatus(Order, frozen=True, tag="status"):
-    """Who are you, and how far? Answered with ``HaStatus``, at any time."""
+class StatusRequest(Order, frozen=True, tag="status"):
+    """Return the broker's role and positions. Answered with ``HaStatus``, at any time."""
 
 
 @final
-class AskPromise(Order, frozen=True, kw_only=True, tag="promise"):
-    """Follow nobody, and grant nobody anything, below ``epoch``: durably, and for ever. Answered with ``Promised``."""
+class PromiseRequest(Order, frozen=True, kw_only=True, tag="promise"):
+    """Promise durably and for ever: follow no master and grant nothing below ``epoch``. Answered with ``Promised``."""
 
     epoch: Epoch
     to: Name = ""
-    """Who asks, for people."""
+    """The name of the requester, for display."""
 
 
 @final
 class Promote(Order, frozen=True, kw_only=True, tag="promote"):
-    """Be the master in ``epoch``. Ordered of the master of that very epoch, it ends a drain and does nothing else."""
+    """Become the master of ``epoch``. Sent to the master of the same epoch, it only ends a drain."""
 
     epoch: Epoch
     electable: Numbers = []
-    """The slaves of the new epoch that may be promoted after it, by their own numbers."""
+    """The numbers of the slaves of the new epoch that may be promoted after it."""
     force: bool = False
-    """Though something may be lost, which whoever orders it knows."""
+    """Promote even if data may be lost, which the sender has accepted."""
 
 
 @final
 class Regain(Order, frozen=True, kw_only=True, tag="regain"):
-    """Be again the master of ``epoch``, which this broker was until its process ended. Nothing new begins.
+    """Become master of ``epoch`` again, as this broker was until its process ended. No new epoch begins.
 
-    Refused by whoever has promised more, may lack anything, had its role taken, or would wait for other slaves' acks.
-    Another order than ``Promote``, since one of those may come late: it never gives back what was taken since.
+    Refused by a broker that has promised a higher epoch, may lack data, had its role taken, or would wait for other
+    slaves' acks. It is another order than ``Promote``, since a ``Promote`` may arrive late: it never gives back a role
+    that was taken since.
     """
 
     epoch: Epoch
@@ -87,7 +89,7 @@ class Regain(Order, frozen=True, kw_only=True, tag="regain"):
 
 @final
 class Follow(Order, frozen=True, kw_only=True, tag="follow"):
-    """Be a slave of the master in ``epoch``, whose replication port is at ``master``. A master is demoted by it."""
+    """Become a slave of the master of ``epoch``, whose replication port is at ``master``. It demotes a master."""
 
     epoch: Epoch
     master: Address
@@ -95,107 +97,108 @@ class Follow(Order, frozen=True, kw_only=True, tag="follow"):
 
 @final
 class Fence(Order, frozen=True, kw_only=True, tag="fence"):
-    """Have no role, and none below ``epoch`` any more; clients' connections are closed."""
+    """Give up the role, refuse any role below ``epoch``, and close the connections of clients."""
 
     epoch: Epoch
 
 
 @final
 class Drain(Order, frozen=True, kw_only=True, tag="drain"):
-    """Take no more sends, then commit, flush, and wait for the slaves' acks.
+    """Refuse sends, then commit, flush, and wait for the slaves' acks.
 
-    In time, the broker goes on refusing sends until the next promotion, or until it follows or is fenced. Too late, it
-    is ``Refused``, and sends are taken again.
+    After a success the broker refuses sends until the next promotion, or until it follows or is fenced. After a timeout
+    the order is ``Refused``, and sends are accepted again.
     """
 
     timeout_ms: Milliseconds
     withdraw: bool = False
-    """For as long as it takes, and not for a moment: name servers are told that nothing can be sent here, and too late
-    it stays so, though not everything could be handed over."""
+    """Drain for an unlimited time and withdraw the routes: name servers get routes without write permission.
+    After a timeout this stays so, although not everything could be handed over."""
     goes_on: bool = False
-    """Only withdraw: clients send nothing more, and what was taken goes its way. Delayed messages are delivered,
-    transactions end, retries come back; nothing is waited for."""
+    """Only withdraw the routes: clients stop sending, and the broker completes accepted work. Delayed messages are
+    delivered, transactions end, retries return; the order waits for nothing."""
 
 
 @final
 class Lease(Order, frozen=True, kw_only=True, tag="lease"):
-    """The shard's Lease is ours, by a request that was sent at ``renewed_ms`` of this machine's boot-time clock."""
+    """The sender holds the shard's Lease, by a request sent at ``renewed_ms`` of this machine's boot-time clock."""
 
     renewed_ms: Moment
     duration_ms: Milliseconds
-    """From then on; 0 gives the Lease back."""
+    """The validity from then on; 0 returns the Lease."""
 
 
 @final
 class Flush(Order, frozen=True, tag="flush"):
-    """Have on disk what is written now. Answered when it is."""
+    """Flush everything that is written to the disk, and answer when that is done."""
 
 
 @final
 class AcceptLoss(Order, frozen=True, kw_only=True, tag="accept-loss"):
-    """Go on without the log data that is missing, for good. Answered with ``HaStatus``; nothing missing, nothing done.
+    """Accept the missing log data as lost, for good. Answered with ``HaStatus``; without missing data nothing is done.
 
-    Refused by a slave, which gets what it lacks from its master, and by a master that still compares with its slaves.
+    Refused by a slave, which gets missing data from its master, and by a master that still compares its log with its
+    slaves.
     """
 
     by: Name = ""
-    """Who has decided it, for people."""
+    """The name of the person who decided it, for display."""
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer"):
-    """Root of all answers. Never sent itself."""
+    """The base class of all answers. It is not sent itself."""
 
 
 @final
 class HaStatus(BrokerState, frozen=True, kw_only=True, tag_field="answer", tag="status"):
-    """A broker at this moment. Offsets are the log's, numbers of brokers their own; -1 is unknown."""
+    """The state of a broker now. Offsets are those of the log, broker numbers those of the members; -1 is unknown."""
 
 
 @final
 class Promised(Answer, frozen=True, kw_only=True, tag="promised"):
-    """The promise is on disk, nobody below it is followed any more, and so the log stands still as it is here."""
+    """The promise is on disk. The broker follows no master below the epoch, so its log no longer changes."""
 
     epoch: int
     identity: str = ""
     broker_id: int = UNKNOWN
     last_epoch: int = 0
-    """Of the last record."""
+    """The epoch of the last record."""
     end: int = UNKNOWN
-    """Of the log."""
+    """The end of the log."""
     granted_ms: int = 0
-    """For how much longer a grant that it has given before may still count."""
+    """The remaining time for which a grant that it gave before may be valid."""
 
 
 @final
 class Refused(Answer, frozen=True, kw_only=True, tag="refused"):
-    """Understood, and not done. Nothing has changed."""
+    """The order was understood and refused. Nothing has changed."""
 
     reason: str
 
 
 @final
 class Failed(Answer, frozen=True, kw_only=True, tag="failed"):
-    """Not understood, or tried in vain."""
+    """The order was not understood, or its execution failed."""
 
     reason: str
 
 
-StatusOrder = AskStatus | Promote | Regain | Follow | Fence | Drain | Lease | Flush | AcceptLoss
-"""All that are answered with a status."""
-AnyOrder = AskPromise | StatusOrder
+StatusOrder = StatusRequest | Promote | Regain | Follow | Fence | Drain | Lease | Flush | AcceptLoss
+"""All orders that are answered with a status."""
+AnyOrder = PromiseRequest | StatusOrder
 AnyAnswer = HaStatus | Promised | Refused | Failed
 
 
 class OrderError(Exception):
-    """Root of what can go wrong with an order. Never raised itself."""
+    """The base class of errors of orders. It is not raised itself."""
 
 
 @final
 class OrderRefused(OrderError):
-    """The broker will not, and says why; nothing has changed. Another order is needed, not the same one again."""
+    """The broker refused the order and gave the reason; nothing has changed. Repeating the order does not help."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -204,22 +207,28 @@ class OrderRefused(OrderError):
 
 @final
 class OrderFailed(OrderError):
-    """The broker did not understand, or tried in vain. Look at its log; a disk that fails ends it."""
+    """The broker did not understand the order, or failed to execute it. Its log has the error."""
 
 
 @final
 class BrokerUnreachable(OrderError):
-    """Nobody listens at the path, or it may not be opened. Nothing was ordered. Start the broker, or mend the path."""
+    """No broker listens at the path, or access is denied. Nothing was ordered.
+
+    Start the broker, or correct the path.
+    """
 
 
 @final
 class OrderUnanswered(OrderError):
-    """The connection or the time ended before the answer. It may have been done: ask, or send the same order again."""
+    """The connection or the timeout ended before the answer, so the order may have been executed.
+
+    Query the status, or send the same order again.
+    """
 
 
 @final
 class BadLine(OrderError):
-    """Not one whole order or answer. Says what is wrong; close the connection."""
+    """A line is not one whole order or answer. The message has the reason; close the connection."""
 
 
 _ENCODER: Final = msgspec.json.Encoder()
@@ -228,23 +237,23 @@ _ANSWERS: Final[msgspec.json.Decoder[AnyAnswer]] = msgspec.json.Decoder(AnyAnswe
 
 
 def encode(value: AnyOrder | AnyAnswer) -> bytes:
-    """A line. JSON has no newline inside."""
+    """Return a value as a line. JSON contains no newline."""
     line = _ENCODER.encode(document_of(value) if isinstance(value, HaStatus) else value) + b"\n"
-    assert len(line) <= LINE_BYTES_MAX, "whoever makes an order or answer keeps it short"
+    assert len(line) <= LINE_BYTES_MAX, "an order or answer must fit in a line"
     return line
 
 
 def decode_order(line: bytes) -> AnyOrder:
-    """What was ordered. Raises ``BadLine`` for anything that is no order."""
+    """Return the order in a line. Raises ``BadLine``."""
     try:
         return _ORDERS.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadLine(f"no order: {error}") from error
+        raise BadLine(f"invalid order: {error}") from error
 
 
 def decode_answer(line: bytes) -> AnyAnswer:
-    """What was answered. Raises ``BadLine``."""
+    """Return the answer in a line. Raises ``BadLine``."""
     try:
         return _ANSWERS.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadLine(f"no answer: {error}") from error
+        raise BadLine(f"invalid answer: {error}") from error

@@ -1,17 +1,17 @@
-"""The writing half: a new file at each start, then one publication after the other.
+"""The writer of a status page: a new file at each start, then one publication after the other.
 
     <path>.new: whole page, locked  --rename-->  <path>  --> copy 1 --> copy 0 --> copy 1 --> ...
 
-The rule it guards: **a reader never sees half of anything.** The file has its header and a first publication before it
-gets its name, so there is no moment at which it is short or empty, and it is never truncated. A later publication first
-makes the sequence of its copy odd, then writes the rest, then the even sequence; the other copy stays as it was.
+The invariant: **a reader never gets a part of anything.** The file has its header and a first publication before it
+gets its name, so it is never short or empty, and it is never truncated. A later publication first makes the sequence of
+its copy odd, then writes the rest, then the even sequence; the other copy is not changed.
 
-It writes with ``pwrite``, not through a map: a store to a mapped page that is being written back can wait for the disk
-as long as the disk likes, and would hold the interpreter, and with it every other thread, meanwhile. The page cache is
-the same, so readers may map the file. Nothing is ever synced: a status page that outlives its machine is worth nothing.
+The page is written with ``pwrite``, not through a map: a store to a mapped page that is under writeback can wait for
+the disk, and would block the interpreter with every other thread meanwhile. The page cache is the same, so readers may
+map the file. The file is never synced: a status page has no value after a crash of its machine.
 
-The file is locked (``flock``) for as long as the writer lives. So a second broker cannot take a living one's path, and
-a reader knows at once that a writer was killed, without waiting for the heartbeat to age.
+The file is locked (``flock``) while the writer lives. So a second broker cannot take the path of a running one, and a
+reader detects at once that a writer was killed, without waiting for the heartbeat to become stale.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import os
 import uuid
 from typing import Final, final
 
-from gantry_status.errors import PageTaken
-from gantry_status.facts import Origin, Status
+from gantry_status.clocks import Now, machine_boot_id, now
+from gantry_status.errors import PageInUse
 from gantry_status.layout import (
     COPIES_COUNT,
     COPY_BYTES,
@@ -34,11 +34,11 @@ from gantry_status.layout import (
     encode_copy,
     encode_header,
 )
-from gantry_status.moment import Now, machine_boot_id, now
+from gantry_status.page_values import Origin, Status
 
 
 def new_origin(broker_name: str, version: str, *, clock: Now = now) -> Origin:
-    """Who this process is, with a fresh boot id."""
+    """Return the origin for this process, with a new boot id."""
     started = clock()
     return Origin(
         boot_id=uuid.uuid4(),
@@ -54,10 +54,10 @@ def new_origin(broker_name: str, version: str, *, clock: Now = now) -> Origin:
 
 @final
 class PageWriter:
-    """A page that this process publishes. One thread at a time."""
+    """A page that this process publishes. It is used by one thread at a time."""
 
     def __init__(self, path: str, origin: Origin, first: Status) -> None:
-        """Make the page and put it in place. Raises ``PageTaken``, or ``OSError`` with the path in it."""
+        """Create the page and rename it into place. Raises ``PageInUse``, or ``OSError`` with the path."""
         self.path: Final = path
         self.origin: Final = origin
         self._sequence = 0
@@ -82,7 +82,7 @@ class PageWriter:
         return f"<PageWriter {self.path} publications={self._sequence // 2}>"
 
     def publish(self, status: Status) -> None:
-        """Show ``status``. After an ``OSError`` the publication before it stands, and the next one may succeed."""
+        """Publish ``status``. After an ``OSError`` the previous publication stays valid, and the next may succeed."""
         sequence = self._sequence + 2
         copy = encode_copy(sequence, status)
         position = HEADER_BYTES + sequence // 2 % COPIES_COUNT * COPY_BYTES
@@ -97,14 +97,14 @@ class PageWriter:
             done += os.pwrite(self._descriptor, data[done:], position + done)
 
     def close(self) -> None:
-        """Let go. The page stays, with its last publication, and is nobody's."""
+        """Close and unlock the file. The page stays with its last publication."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 def _refuse_if_taken(path: str) -> None:
-    """Raise ``PageTaken`` when a living writer holds the page. By a shared lock, so that readers do not matter."""
+    """Raise ``PageInUse`` if a running writer holds the page. The shared lock does not conflict with readers."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -112,6 +112,6 @@ def _refuse_if_taken(path: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise PageTaken(f"another process publishes its status at {path}") from error
+        raise PageInUse(f"another process publishes its status at {path}") from error
     finally:
         os.close(descriptor)

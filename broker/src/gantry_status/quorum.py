@@ -1,4 +1,4 @@
-"""The arithmetic of quorums: how many slaves must take part so that no acknowledged message is missed."""
+"""The arithmetic of quorums: how many slaves must take part in an election so that no acknowledged message is lost."""
 
 
 def intersecting(slaves: int, acks: int) -> int:

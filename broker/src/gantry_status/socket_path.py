@@ -1,7 +1,8 @@
-"""A name for a Unix socket that fits into an address, however deep the directory of a store lies.
+"""Short names for Unix sockets whose path is too long for a socket address.
 
-The kernel takes 108 bytes, its zero included, for the path of a socket. Below a longer one the directory is opened, and
-the socket is named through it: ``/proc/self/fd/9/control.sock`` is the same file, for as long as the directory is open.
+The kernel takes 108 bytes, including the final zero, for the path of a socket. For a longer path the directory is
+opened, and the socket is named through it: ``/proc/self/fd/9/control.sock`` is the same file while the directory is
+open.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ ADDRESS_BYTES_MAX: Final = 107
 
 @contextmanager
 def socket_address(path: str) -> Iterator[str]:
-    """A name of ``path`` to bind or connect to inside of the ``with``. Raises OSError naming it without a directory."""
+    """Yield a name of ``path`` to bind or connect to inside of the ``with`` block.
+
+    Raises OSError with the path if its directory cannot be opened.
+    """
     if len(os.fsencode(path)) <= ADDRESS_BYTES_MAX:
         yield path
         return

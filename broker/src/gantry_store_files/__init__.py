@@ -1,14 +1,15 @@
-"""The files of a store as their readers see them: segments, consume queue units, spans of the log, sealed documents.
+"""The files of a store for their readers: segments, consume queue units, spans of the log, sealed documents.
 
-The broker's tools, the sidecar, the Spark source and the audit all read a store through this package, so that a file
-format has one reader and a rule (which names are segments, which units have expired, which copy of a document counts)
-is decided once. Nothing is written here, and nothing runs: there is no thread, no socket and no clock.
+The broker's tools, the sidecar, the Spark source and the audit all read a store through this package, so that each file
+format has one reader and each rule (which names are segments, which units have expired, which copy of a document is
+valid) is implemented once. The package writes nothing and has no threads, sockets or clocks.
 
-Files are reached through ``StoreDisk``: the broker's disks satisfy it, and ``PlainDisk`` is this machine's.
+Files are opened through ``StoreDisk``. The broker's disks satisfy that protocol, and ``PlainDisk`` is the local file
+system.
 """
 
 from gantry_store_files.disk import PlainDisk, PlainFile, StoreDisk, StoreFile
-from gantry_store_files.log_spans import LogPiece, SpanBytes, pieces_of, read_span
+from gantry_store_files.log_spans import LogPiece, SpanBytes, read_span, split_span
 from gantry_store_files.queue_units import (
     EXTENSION_CODE_MAX,
     FILLER_SIZE,
@@ -17,15 +18,15 @@ from gantry_store_files.queue_units import (
     UNIT,
     UNIT_BYTES,
     QueueBounds,
-    QueuePlace,
+    QueueLocation,
     QueueReader,
     Unit,
     has_expired,
     is_empty,
     is_filler,
+    list_queue_locations,
     queue_ids,
-    queue_place,
-    queue_places,
+    queue_location,
 )
 from gantry_store_files.sealed import decode_sealed, encode_sealed, read_small
 from gantry_store_files.segments import Segment, parse_segment_name, segment_at, segment_name, segments_of
@@ -42,7 +43,7 @@ __all__ = [
     "PlainDisk",
     "PlainFile",
     "QueueBounds",
-    "QueuePlace",
+    "QueueLocation",
     "QueueReader",
     "Segment",
     "SpanBytes",
@@ -55,15 +56,15 @@ __all__ = [
     "has_expired",
     "is_empty",
     "is_filler",
+    "list_queue_locations",
     "parse_segment_name",
-    "pieces_of",
     "queue_ids",
-    "queue_place",
-    "queue_places",
+    "queue_location",
     "read_identity",
     "read_small",
     "read_span",
     "segment_at",
     "segment_name",
     "segments_of",
+    "split_span",
 ]

@@ -1,10 +1,10 @@
-"""Opening and listing the files of a store, as a port, and this machine's file system behind it.
+"""A protocol for opening and listing the files of a store, and its implementation by the local file system.
 
-The protocol is what reading needs and no more, so that the broker's ``Disk`` and ``ReadingDisk`` satisfy it, too. A
-reader must expect that files vanish at any moment: retention and the deletion of a topic do not wait.
+The protocol contains only what reading needs, so that the broker's ``Disk`` and ``ReadingDisk`` satisfy it, too. A
+reader must expect that files vanish at any moment: retention and the deletion of a topic do not wait for readers.
 
-``PlainDisk`` opens files with ``O_RDONLY`` and, where the kernel allows it, without a trace in their access times.
-Errors are ``OSError`` with the ``errno`` of the real call.
+``PlainDisk`` opens files with ``O_RDONLY`` and, where the kernel allows it, without updating their access times. Errors
+are ``OSError`` with the ``errno`` of the system call.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ READ_BYTES: Final = 4 << 20
 
 
 class StoreFile(Protocol):
-    """One file, open for reading."""
+    """A file that is open for reading."""
 
     @property
     def path(self) -> str: ...
 
     @property
     def size(self) -> int:
-        """As it was when the file was opened."""
+        """Return the size at the time the file was opened."""
         ...
 
     def pread(self, length: int, position: int) -> bytes:
-        """Up to ``length`` bytes; fewer only at the end of the file."""
+        """Return up to ``length`` bytes from ``position``; fewer only at the end of the file."""
         ...
 
     def close(self) -> None: ...
@@ -40,38 +40,38 @@ class StoreDisk(Protocol):
     """A tree of files that another process may own. Paths are absolute."""
 
     def open(self, path: str) -> StoreFile:
-        """Raises ``FileNotFoundError``, or ``IsADirectoryError``."""
+        """Open a file. Raises ``FileNotFoundError`` or ``IsADirectoryError``."""
         ...
 
     def file_size(self, path: str) -> int:
-        """Raises ``FileNotFoundError``, or ``IsADirectoryError``."""
+        """Return the size of a file. Raises ``FileNotFoundError`` or ``IsADirectoryError``."""
         ...
 
     def list(self, directory: str) -> list[str]:
-        """Sorted names in ``directory``; empty if there is no such directory."""
+        """Return the sorted names in ``directory``, or an empty list if there is no such directory."""
         ...
 
 
 @final
 class PlainFile:
-    """One open file. Owned by whoever opened it."""
+    """An open file of the local file system. The caller that opened it must close it."""
 
     def __init__(self, path: str) -> None:
-        descriptor = open_untouched(path)
-        facts = os.fstat(descriptor)
-        if stat.S_ISDIR(facts.st_mode):
+        descriptor = open_without_atime(path)
+        file_status = os.fstat(descriptor)
+        if stat.S_ISDIR(file_status.st_mode):
             os.close(descriptor)
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         self.path: Final = path
         self._descriptor = descriptor
-        self.size: Final = facts.st_size
-        """As it was when the file was opened."""
+        self.size: Final = file_status.st_size
+        """The size at the time the file was opened."""
 
     def __repr__(self) -> str:
         return f"<PlainFile {self.path} size={self.size}>"
 
     def pread(self, length: int, position: int) -> bytes:
-        """Up to ``length`` bytes; fewer only at the end of the file."""
+        """Return up to ``length`` bytes from ``position``; fewer only at the end of the file."""
         return pread_fully(self._descriptor, length, position)
 
     def read_into(self, target: memoryview, position: int) -> int:
@@ -85,13 +85,16 @@ class PlainFile:
         return done
 
     def map(self) -> memoryview:
-        """All bytes, read-only. Each is read once before this returns, so that a broken disk is an error here."""
+        """Return a read-only mapping of the whole file.
+
+        Every byte is read once before that, so that an unreadable disk raises an error here.
+        """
         if self.size == 0:
             return memoryview(b"")
         scratch = memoryview(bytearray(min(READ_BYTES, self.size)))
         for position in range(0, self.size, READ_BYTES):
             self.read_into(scratch[: min(READ_BYTES, self.size - position)], position)
-        # The view keeps the mapping alive, and lets go of it with its last slice.
+        # The view keeps the mapping alive until its last slice is released.
         return memoryview(mmap.mmap(self._descriptor, self.size, mmap.MAP_SHARED, mmap.PROT_READ))
 
     def close(self) -> None:
@@ -102,17 +105,17 @@ class PlainFile:
 
 
 class NamedFiles:
-    """Names and sizes in the file system of this machine. Holds no state; any thread may use it."""
+    """Names and sizes in the local file system. It has no state; any thread may use it."""
 
     def file_size(self, path: str) -> int:
-        """Raises ``FileNotFoundError``, or ``IsADirectoryError``."""
-        facts = os.stat(path)
-        if stat.S_ISDIR(facts.st_mode):
+        """Return the size of a file. Raises ``FileNotFoundError`` or ``IsADirectoryError``."""
+        file_status = os.stat(path)
+        if stat.S_ISDIR(file_status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        return facts.st_size
+        return file_status.st_size
 
     def list(self, directory: str) -> list[str]:
-        """Sorted names in ``directory``; empty if there is no such directory."""
+        """Return the sorted names in ``directory``, or an empty list if there is no such directory."""
         try:
             return sorted(os.listdir(directory))
         except (FileNotFoundError, NotADirectoryError):
@@ -120,15 +123,15 @@ class NamedFiles:
 
 
 class PlainDisk(NamedFiles):
-    """The file system of this machine, for reading."""
+    """The local file system, opened for reading."""
 
     def open(self, path: str) -> PlainFile:
-        """Raises ``FileNotFoundError``, or ``IsADirectoryError``."""
+        """Open a file. Raises ``FileNotFoundError`` or ``IsADirectoryError``."""
         return PlainFile(path)
 
 
 def pread_fully(descriptor: int, length: int, position: int) -> bytes:
-    """Up to ``length`` bytes, however short the single reads are; fewer only at the end of the file."""
+    """Return up to ``length`` bytes, in as many reads as are needed; fewer only at the end of the file."""
     data = os.pread(descriptor, length, position)
     while len(data) < length:
         more = os.pread(descriptor, length - len(data), position + len(data))
@@ -138,8 +141,11 @@ def pread_fully(descriptor: int, length: int, position: int) -> bytes:
     return data
 
 
-def open_untouched(path: str) -> int:
-    """Open for reading; without a trace in the access time where the kernel allows that, which is for our own files."""
+def open_without_atime(path: str) -> int:
+    """Open a file for reading and return its descriptor.
+
+    The access time is not updated if the kernel allows that, which it does for files of the same user.
+    """
     flags = os.O_RDONLY | os.O_CLOEXEC
     try:
         return os.open(path, flags | os.O_NOATIME)

@@ -1,11 +1,11 @@
-"""Spans of a log or a queue, cut at the borders of its segments.
+"""Spans of a log or a queue, split at the boundaries of its segments.
 
     segments  [0 ........)[100 ......)             [300 ......)
     span            [50 ............................... 350)
-    pieces          [50 .)[100 ......)[200 ... 300)[300 350)       the third one lies in no file: a hole
+    pieces          [50 .)[100 ......)[200 ... 300)[300 350)       the third one is in no file: a hole
 
-Which file holds which bytes is decided here. What a hole means is not: for the sidecar it is a refusal, for the audit a
-finding, for a search in a queue it has expired.
+This module decides which file has which bytes. The meaning of a hole is up to the caller: the sidecar refuses the
+request, the audit reports a finding, and a search in a queue treats the bytes as expired.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gantry_store_files.segments import Segment
 
 
 class LogPiece(NamedTuple):
-    """The part ``[start, end)`` of a span that lies in one file, or in none."""
+    """The part ``[start, end)`` of a span that is in one file, or in none."""
 
     start: int
     end: int
@@ -27,15 +27,15 @@ class LogPiece(NamedTuple):
 
 
 class SpanBytes(NamedTuple):
-    """The bytes of a span, with zeros where they could not be read."""
+    """The bytes of a span, with zeros in place of bytes that could not be read."""
 
     data: bytes
     holes: tuple[tuple[int, int], ...]
-    """Half-open ranges that no file has, in order, with neighbours as one."""
+    """Half-open ranges that no file has, in ascending order and merged where they are adjacent."""
 
 
-def pieces_of(segments: Sequence[Segment], start: int, end: int) -> Iterator[LogPiece]:
-    """The span ``[start, end)`` in order and without gaps."""
+def split_span(segments: Sequence[Segment], start: int, end: int) -> Iterator[LogPiece]:
+    """Yield the pieces of the span ``[start, end)`` in order and without gaps."""
     offset = start
     for segment in segments:
         if segment.end_offset <= offset:
@@ -54,10 +54,13 @@ def pieces_of(segments: Sequence[Segment], start: int, end: int) -> Iterator[Log
 
 
 def read_span(disk: StoreDisk, segments: Sequence[Segment], start: int, end: int) -> SpanBytes:
-    """The bytes ``[start, end)``. A file that vanished since it was listed, or is shorter now, leaves a hole."""
+    """Return the bytes ``[start, end)``.
+
+    A file that has vanished or become shorter since it was listed leaves a hole.
+    """
     parts: list[bytes] = []
     holes: list[tuple[int, int]] = []
-    for piece in pieces_of(segments, start, end):
+    for piece in split_span(segments, start, end):
         data = _read_piece(disk, piece)
         parts.append(data)
         begin = piece.start + len(data)

@@ -1,19 +1,20 @@
-"""Consume queues: which directories are one, what their units say, and which units can be read.
+"""Consume queues: their directories, the meaning of their units, and the range of units that can be read.
 
     consumequeue/<topic>/<queue id>/<segment>      | physical offset 8 | size 4 | tags code 8 |
                                                    unit n is at byte 20 * n of the queue
 
-A unit with the size 0x7FFFFFFF is a *filler*: there is no message under its number. Two kinds of it are in use:
+A unit with the size 0x7FFFFFFF is a *filler*: its queue offset has no message. There are two kinds of fillers:
 
-    (0, filler, 0)        before the first message of a queue: everything up to here has expired
-    (place, filler, 0)    in the middle, for messages that are lost. Nearly always the next message begins at ``place``;
-                          it may be the one before, or no message. Physical offsets rise along the queue in any case,
-                          by which it is searched
+    (0, filler, 0)         before the first message of a queue: everything up to here has expired
+    (offset, filler, 0)    between messages, in place of lost ones. Nearly always the next message begins at ``offset``;
+                           it may also be the previous message, or none. Physical offsets ascend along the queue in any
+                           case, so that it can be searched
 
-So only a filler at place 0 says that what lies before it is gone. One in the middle counts like a message at its place.
+So only a filler at physical offset 0 means that everything before it has expired. Any other filler counts like a
+message at its offset.
 
-The queue is searched by bisection, for which the units must rise. Files may vanish meanwhile: retention deletes the
-oldest ones, so a unit whose file is gone has expired, and so has every unit before it.
+The queue is searched by bisection, which requires ascending units. Files may vanish during a search: retention deletes
+the oldest ones, so a unit whose file has vanished has expired, and so has every unit before it.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ UNIT_BYTES: Final = 20
 assert UNIT.size == UNIT_BYTES
 
 FILLER_SIZE: Final = 0x7FFFFFFF
-"""The size in a unit under whose number there is no message."""
+"""The size in a unit whose queue offset has no message."""
 
 EXTENSION_CODE_MAX: Final = -(1 << 31) - 1
-"""Tags codes up to here are addresses in RocketMQ's queue extension, and say nothing about tags."""
+"""Tags codes up to this value are addresses in RocketMQ's queue extension, not hashes of tags."""
 
 QUEUE_ID_MAX: Final = 0x7FFFFFFF
 QUEUE_ID_DIGITS_MAX: Final = len(str(QUEUE_ID_MAX))
@@ -51,17 +52,17 @@ Unit = tuple[int, int, int]
 """Physical offset, size, tags code."""
 
 NO_UNIT: Final[Unit] = (0, 0, 0)
-"""Nothing was written under this number."""
+"""The unit where nothing was written."""
 
 STORE_TIME_BYTES: Final = 80
-"""Of a record, up to its store time."""
+"""The number of bytes from the start of a record to the end of its store time."""
 
 EXPIRED_UNIT: Final[Unit] = (0, FILLER_SIZE, 0)
 BLOCK_BYTES_MAX: Final = 3200 * UNIT_BYTES
 
 
-class QueuePlace(NamedTuple):
-    """A directory that is a queue's by its name."""
+class QueueLocation(NamedTuple):
+    """A directory whose name is that of a queue."""
 
     topic: str
     queue_id: int
@@ -69,7 +70,7 @@ class QueuePlace(NamedTuple):
 
 
 class QueueBounds(NamedTuple):
-    """The units ``[begin, end)`` of a queue that can be read."""
+    """The range ``[begin, end)`` of a queue's units that can be read."""
 
     begin: int
     end: int
@@ -79,39 +80,39 @@ class QueueBounds(NamedTuple):
 
 
 def parse_queue_id(name: str) -> int | None:
-    """The queue that a directory or a property names, or None for anything else, such as ``007``."""
+    """Return the queue id in the name of a directory or a property, or None for other names, such as ``007``."""
     is_canonical = len(name) <= QUEUE_ID_DIGITS_MAX and name.isascii() and name.isdigit() and str(int(name)) == name
     return int(name) if is_canonical and int(name) <= QUEUE_ID_MAX else None
 
 
-def queue_place(root: str, topic: str, queue_id: int) -> QueuePlace:
-    """Where a queue of the store in ``root`` lies. Raises ``ValueError`` for a topic that cannot be one."""
-    return QueuePlace(topic, queue_id, f"{root}/consumequeue/{path_component(topic)}/{queue_id}")
+def queue_location(root: str, topic: str, queue_id: int) -> QueueLocation:
+    """Return the location of a queue in the store ``root``. Raises ``ValueError`` for an invalid topic name."""
+    return QueueLocation(topic, queue_id, f"{root}/consumequeue/{path_component(topic)}/{queue_id}")
 
 
 def queue_ids(disk: StoreDisk, root: str, topic: str) -> list[int]:
-    """The queues of a topic that have a directory, in order; none for a topic that cannot be one."""
+    """Return the ids of a topic's queues that have a directory, in order; none for an invalid topic name."""
     if topic_fault(topic) is not None:
         return []
     names = disk.list(f"{root}/consumequeue/{path_component(topic)}")
     return sorted(queue_id for name in names if (queue_id := parse_queue_id(name)) is not None)
 
 
-def queue_places(disk: StoreDisk, root: str) -> Iterator[QueuePlace]:
-    """Every directory below ``consumequeue/`` that can be a queue's, by topic and queue id."""
+def list_queue_locations(disk: StoreDisk, root: str) -> Iterator[QueueLocation]:
+    """Yield every queue directory below ``consumequeue/``, by topic and queue id."""
     for topic in disk.list(f"{root}/consumequeue"):
         for queue_id in queue_ids(disk, root, topic):
-            yield queue_place(root, topic, queue_id)
+            yield queue_location(root, topic, queue_id)
 
 
 # -- units -------------------------------------------------------------------------------------------------------------
 
 
 def head_store_time(head: bytes | bytearray | memoryview, physical: int) -> int | None:
-    """When the record that begins at ``physical`` was stored, by its first bytes; None if none begins there.
+    """Return the store time of the record that begins at ``physical``, by its first bytes, or None without a record.
 
-    A message's unit is believed to lead to one. A filler's place may be in the middle of a record, where any eight
-    bytes would pass for a time.
+    A message's unit always points at a record. The offset of a filler may be in the middle of one, where any eight
+    bytes could be taken for a time.
     """
     if len(head) < STORE_TIME_BYTES:
         return None
@@ -121,35 +122,38 @@ def head_store_time(head: bytes | bytearray | memoryview, physical: int) -> int 
 
 
 def is_filler(unit: Unit) -> bool:
-    """Whether the unit says that there is no message under its number."""
+    """Return whether the unit is a filler, which has no message."""
     return unit[1] == FILLER_SIZE
 
 
 def is_empty(unit: Unit) -> bool:
-    """Whether there is no message under the unit's number: it is a filler, or was never written."""
+    """Return whether the unit has no message: it is a filler, or was never written."""
     return unit[1] in (0, FILLER_SIZE)
 
 
 def has_expired(physical: int, size: int, log_start: int) -> bool:
-    """Whether a unit, and with it every unit before, leads to what lies before ``log_start``."""
+    """Return whether a unit, and with it every unit before, points before ``log_start``."""
     return (physical, size) == (0, FILLER_SIZE) or physical < log_start
 
 
 def begins_before(unit: Unit, end: int) -> bool:
-    """Whether a unit's message begins before ``end``; a filler counts by its place."""
+    """Return whether a unit's message begins before ``end``; a filler counts by its offset."""
     return unit[:2] == (0, FILLER_SIZE) or (unit[1] > 0 and 0 <= unit[0] < end)
 
 
 def ends_before(unit: Unit, end: int) -> bool:
-    """Whether no byte of a unit's message lies at ``end`` or behind it."""
+    """Return whether all bytes of a unit's message are before ``end``."""
     return is_filler(unit) or unit[0] + unit[1] <= end
 
 
-def partition(first: int, last: int, holds: Callable[[int], bool]) -> int:
-    """The first number in ``[first, last)`` for which ``holds`` does not hold, by bisection; ``last`` without one."""
+def partition(first: int, last: int, predicate: Callable[[int], bool]) -> int:
+    """Return the first number in ``[first, last)`` for which ``predicate`` is false, otherwise ``last``.
+
+    The search is by bisection: the predicate is true up to one number and false from there on.
+    """
     while first < last:
         middle = (first + last) // 2
-        if holds(middle):
+        if predicate(middle):
             first = middle + 1
         else:
             last = middle
@@ -158,55 +162,64 @@ def partition(first: int, last: int, holds: Callable[[int], bool]) -> int:
 
 @final
 class QueueReader:
-    """The units of one queue. Opens a file for each block and closes it again: a store has thousands of queues."""
+    """A reader for the units of one queue. It opens a file for each block only: a store has thousands of queues."""
 
     def __init__(
-        self, disk: StoreDisk, place: QueuePlace, *, block_bytes: int = BLOCK_BYTES_MAX, file_bytes: int | None = None
+        self,
+        disk: StoreDisk,
+        location: QueueLocation,
+        *,
+        block_bytes: int = BLOCK_BYTES_MAX,
+        file_bytes: int | None = None,
     ) -> None:
-        """With ``file_bytes`` files count up to the first one that is missing or of another size, as for a start."""
-        self.place: Final = place
-        segments = segments_of(disk, place.directory)
+        """List the files of the queue.
+
+        With ``file_bytes`` only the files before the first one that is missing or of another size count, as at a start.
+        """
+        self.location: Final = location
+        segments = segments_of(disk, location.directory)
         self.segments: Final = segments if file_bytes is None else whole_segments(segments, file_bytes)
         self.vanished: str = ""
-        """The file that was there and is not any more: its topic was deleted, or its messages expired."""
+        """The path of a file that has vanished since it was listed: its topic was deleted, or its messages have
+        expired."""
         self._disk: Final = disk
         self._block_units: Final = max(block_bytes // UNIT_BYTES, 1)
         self._block_start = 0
         self._block: list[Unit] = []
 
     def __repr__(self) -> str:
-        return f"<QueueReader {self.place.topic}/{self.place.queue_id} [{self.first}, {self.limit})>"
+        return f"<QueueReader {self.location.topic}/{self.location.queue_id} [{self.first}, {self.limit})>"
 
     @property
     def first(self) -> int:
-        """The number of the first unit that there are bytes for."""
+        """Return the queue offset of the first unit in the files."""
         return self.segments[0].base_offset // UNIT_BYTES if self.segments else 0
 
     @property
     def limit(self) -> int:
-        """Behind the last unit that there are bytes for."""
+        """Return the end of the units in the files."""
         return self.segments[-1].end_offset // UNIT_BYTES if self.segments else 0
 
     def unit(self, offset: int) -> Unit:
-        """The unit of a queue offset; ``NO_UNIT`` where nothing was written, or there is no file."""
+        """Return the unit at a queue offset; ``NO_UNIT`` where nothing was written or the file is missing."""
         index = offset - self._block_start
         if not 0 <= index < len(self._block):
             self._block_start, self._block = offset, self._load(offset, self._block_units) or []
             index = 0
         return self._block[index] if self._block else NO_UNIT
 
-    def unit_again(self, offset: int) -> Unit:
-        """The unit as it is now, for whoever reads while somebody writes."""
+    def reread_unit(self, offset: int) -> Unit:
+        """Return the unit as it is now, for callers that read while the queue is written."""
         self._block = []
         return self.unit(offset)
 
     def read(self, start: int, end: int) -> bytes | None:
-        """The bytes of the units ``[start, end)``; None unless all of them are there."""
+        """Return the bytes of the units ``[start, end)``, or None unless all of them can be read."""
         found = read_span(self._disk, self.segments, start * UNIT_BYTES, end * UNIT_BYTES)
         return None if found.holes else found.data
 
     def _load(self, offset: int, count: int) -> list[Unit] | None:
-        """Up to ``count`` units from ``offset`` on, of one file; None if that file has vanished."""
+        """Return up to ``count`` units from ``offset`` on, of one file; None if that file has vanished."""
         segment = segment_at(self.segments, offset * UNIT_BYTES) if offset >= 0 else None
         if segment is None:
             return []
@@ -221,38 +234,44 @@ class QueueReader:
             file.close()
         return list(UNIT.iter_unpack(data[: len(data) // UNIT_BYTES * UNIT_BYTES]))
 
-    # -- by bisection, for which the units must rise -------------------------------------------------------------------
+    # -- bisection, which requires ascending units -------------------------------------------------------------------
 
     def bounds(self, log_start: int, log_end: int) -> QueueBounds:
-        """The units whose messages lie in ``[log_start, log_end)`` of the log."""
+        """Return the range of units whose messages are in ``[log_start, log_end)`` of the log."""
         end = self.partition(self.first, self.limit, lambda unit: begins_before(unit, log_end))
-        if end > self.first and not ends_before(self.lone_unit(end - 1), log_end):
+        if end > self.first and not ends_before(self.read_single_unit(end - 1), log_end):
             end -= 1
         return QueueBounds(self.first_from(log_start, end), end)
 
     def end(self, *, before: int | None = None) -> int:
-        """Behind the last unit; with ``before`` behind the last whose message begins before that physical offset."""
+        """Return the end of the written units.
+
+        With ``before`` return the end of those whose message begins before that physical offset.
+        """
         if before is None:
             return self.partition(self.first, self.limit, lambda unit: unit[1] > 0)
         limit = before
         return self.partition(self.first, self.limit, lambda unit: unit[1] > 0 and 0 <= unit[0] < limit)
 
     def first_from(self, physical: int, end: int) -> int:
-        """The first unit before ``end`` whose message begins at ``physical`` or later; a filler counts by its place."""
+        """Return the first unit before ``end`` whose message begins at ``physical`` or later.
+
+        A filler counts by its offset.
+        """
         return self.partition(self.first, end, lambda unit: has_expired(unit[0], unit[1], physical))
 
     def first_stored_at(
         self, timestamp_ms: int, bounds: QueueBounds, log_start: int, store_time: Callable[[Unit], int | None]
     ) -> int:
-        """The first unit in ``bounds`` whose message was stored at ``timestamp_ms`` or later; their end without one.
+        """Return the first unit in ``bounds`` whose message was stored at ``timestamp_ms`` or later, else their end.
 
-        ``store_time`` reads when the message at a unit's place was stored: -1 if it has expired, None if no message
-        begins there, which says nothing. Then the next place is asked: what is there is later, or as late.
+        ``store_time`` returns the store time of the message at a unit's offset: -1 if it has expired, and None if no
+        message begins there. In that case the next offset is tried, whose store time is the same or later.
         """
 
         def is_older(offset: int) -> bool:
             while offset < bounds.end:
-                unit = self.lone_unit(offset)
+                unit = self.read_single_unit(offset)
                 physical, size, _ = unit
                 if has_expired(physical, size, log_start) or size < RECORD_BYTES_MIN:
                     return True
@@ -264,12 +283,15 @@ class QueueReader:
 
         return partition(bounds.begin, bounds.end, is_older)
 
-    def partition(self, first: int, last: int, holds: Callable[[Unit], bool]) -> int:
-        """The first unit of ``[first, last)`` for which ``holds`` does not hold."""
-        return partition(first, last, lambda offset: holds(self.lone_unit(offset)))
+    def partition(self, first: int, last: int, predicate: Callable[[Unit], bool]) -> int:
+        """Return the first unit of ``[first, last)`` for which ``predicate`` is false."""
+        return partition(first, last, lambda offset: predicate(self.read_single_unit(offset)))
 
-    def lone_unit(self, offset: int) -> Unit:
-        """One unit, read alone: bisection has no use for its neighbours. Where its file has vanished it has expired."""
+    def read_single_unit(self, offset: int) -> Unit:
+        """Return one unit, read alone, because bisection does not need its neighbours.
+
+        A unit whose file has vanished has expired.
+        """
         index = offset - self._block_start
         if 0 <= index < len(self._block):
             return self._block[index]

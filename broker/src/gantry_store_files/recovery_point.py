@@ -1,6 +1,7 @@
-"""The head of a recovery point: up to where a store is durable. The broker's own reader adds the rest of the document.
+"""The head of a recovery point: the position up to which a store is durable.
 
-Every reader believes the same points: whole ones (`sealed`), of a known format, and of the store that they lie in.
+The broker's own reader adds the rest of the document. Every reader accepts the same recovery points: undamaged ones
+(`sealed`) of a known format, written by the store in which they lie.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Final
 import msgspec
 
 from gantry_store_files.disk import StoreDisk
-from gantry_store_files.sealed import sealed_or_fault
+from gantry_store_files.sealed import read_sealed_or_fault
 from gantry_store_files.store_identity import StoreIdentity
 
 FORMAT: Final = 1
@@ -18,7 +19,7 @@ RECOVERY_POINT_FILE: Final = "recovery-point.json"
 
 
 class RecoveryPointHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reader of the log needs of a recovery point: everything before ``through`` is durable."""
+    """The part of a recovery point that a reader of the log needs: everything before ``through`` is durable."""
 
     through: int
     """A physical offset at which a record begins or will begin."""
@@ -37,9 +38,9 @@ class RecoveryPointHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_recovery_point(disk: StoreDisk, root: str, identity: StoreIdentity | None) -> RecoveryPointHead | None:
-    """Return the head of the recovery point; None if there is none, or none to believe.
+    """Return the head of the recovery point; None if it is missing, damaged, or of another store.
 
-    Without an identity no store can be compared, and a whole point is believed.
+    Without an identity the stores cannot be compared, and every undamaged recovery point is accepted.
     """
-    point, _ = sealed_or_fault(disk, f"{root}/{RECOVERY_POINT_FILE}", RecoveryPointHead)
-    return point if point is None or identity is None or identity.is_of(point.store) else None
+    point, _ = read_sealed_or_fault(disk, f"{root}/{RECOVERY_POINT_FILE}", RecoveryPointHead)
+    return point if point is None or identity is None or identity.accepts_uuid(point.store) else None

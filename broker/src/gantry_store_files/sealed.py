@@ -1,4 +1,4 @@
-"""Small documents of a store that prove themselves whole: a line with the CRC-32 of the rest, in hex, then JSON.
+"""Sealed documents: small files of a store with a line that holds the CRC-32 of the rest, in hex, then JSON.
 
 0a1b2c3d\n{"through": 1048576, ...}
 """
@@ -14,13 +14,13 @@ import msgspec
 from gantry_store_files.disk import StoreDisk
 
 SMALL_BYTES_MAX: Final = 64 << 20
-"""No document of a store is larger, so none can fill the memory of its reader."""
+"""The maximum size of a document that is read, so that no file can fill the memory of its reader."""
 
 DocumentT = TypeVar("DocumentT")
 
 
 def decode_sealed(data: bytes, kind: type[DocumentT]) -> DocumentT:
-    """The document in ``data``. Raises ``ValueError`` for one that is not whole, or of another kind."""
+    """Return the document in ``data``. Raises ``ValueError`` if it is damaged or of another type."""
     crc, _, body = data.partition(b"\n")
     if crc != b"%08x" % crc32(body):
         raise ValueError("its CRC is wrong")
@@ -30,8 +30,11 @@ def decode_sealed(data: bytes, kind: type[DocumentT]) -> DocumentT:
         raise ValueError(str(exc)) from exc
 
 
-def sealed_or_fault(disk: StoreDisk, path: str, kind: type[DocumentT]) -> tuple[DocumentT | None, str]:
-    """The document in a file, or why it cannot be read; neither if there is no file."""
+def read_sealed_or_fault(disk: StoreDisk, path: str, kind: type[DocumentT]) -> tuple[DocumentT | None, str]:
+    """Return (document, fault) of a file: the document, or the reason why it cannot be used.
+
+    Both are missing if there is no file.
+    """
     data = read_small(disk, path)
     try:
         return None if data is None else decode_sealed(data, kind), ""
@@ -40,13 +43,13 @@ def sealed_or_fault(disk: StoreDisk, path: str, kind: type[DocumentT]) -> tuple[
 
 
 def encode_sealed(document: object) -> bytes:
-    """The bytes of a document."""
+    """Return the bytes of a sealed document."""
     body = msgspec.json.encode(document)
     return b"%08x\n" % crc32(body) + body
 
 
 def read_small(disk: StoreDisk, path: str) -> bytes | None:
-    """A file that is small by nature, whole; None where there is none."""
+    """Return the content of a small file, or None if there is no such file."""
     try:
         file = disk.open(path)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):

@@ -2,10 +2,10 @@
 
     00000000000000000000   00000000001073741824   00000000002147483648
 
-Opening a store refuses segments that do not fit together. Reading must not: what is there is listed, and what does not
-fit is reported. So nothing here takes for granted that a file is there, and a directory with such a name is no segment.
+Opening a store refuses segments that do not fit together. Reading must not: existing files are listed, and inconsistent
+ones are reported. No function here assumes that a file exists, and a directory with such a name is no segment.
 
-The files of the key index are named by the time they were begun; which names are theirs is decided here, too.
+The files of the key index are named by the time at which they were created; this module recognizes their names, too.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from gantry_store_files.disk import StoreDisk
 
 NAME_DIGITS: Final = 20
 INDEX_NAME_DIGITS: Final = 17
-"""Of a local time, with its milliseconds."""
+"""The digits of a local time with milliseconds."""
 
 
 class Segment(NamedTuple):
-    """One such file."""
+    """One file of a log or a consume queue."""
 
     base_offset: int
     size: int
@@ -35,38 +35,38 @@ class Segment(NamedTuple):
 
 
 class SegmentFault(NamedTuple):
-    """What does not fit, and which range of the log or queue it takes away."""
+    """An inconsistency of a file, and the range of the log or queue that is affected."""
 
     start: int
     end: int
     path: str
     text: str
     is_hole: bool = False
-    """Whether whole files are missing, and nothing else is wrong."""
+    """Whether whole files are missing and nothing else is wrong."""
 
 
 def segment_name(base_offset: int) -> str:
-    """The name of the file that begins at ``base_offset``."""
+    """Return the name of the file that begins at ``base_offset``."""
     return f"{base_offset:0{NAME_DIGITS}d}"
 
 
 def parse_segment_name(name: str) -> int | None:
-    """The offset at which the file of that name begins, or None for a foreign name."""
+    """Return the offset at which the file with that name begins, or None for other names."""
     return int(name) if _is_number(name, NAME_DIGITS) else None
 
 
 def index_names(disk: StoreDisk, directory: str) -> list[str]:
-    """The names of a key index's files, oldest first; foreign names are left out."""
+    """Return the names of a key index's files, oldest first; other names are left out."""
     return [name for name in disk.list(directory) if _is_number(name, INDEX_NAME_DIGITS)]
 
 
 def _is_number(name: str, digits: int) -> bool:
-    # Without isascii() other numerals would pass, some of which int() refuses.
+    # isascii() excludes other numerals, some of which int() refuses.
     return len(name) == digits and name.isascii() and name.isdigit()
 
 
 def segments_of(disk: StoreDisk, directory: str) -> tuple[Segment, ...]:
-    """The files of a log or queue, by offset. One that vanishes while they are listed is left out."""
+    """Return the files of a log or queue, by offset. A file that vanishes during the listing is left out."""
     found: list[Segment] = []
     for name in disk.list(directory):
         base, path = parse_segment_name(name), f"{directory}/{name}"
@@ -79,14 +79,14 @@ def segments_of(disk: StoreDisk, directory: str) -> tuple[Segment, ...]:
     return tuple(found)
 
 
-def usual_size(segments: Sequence[Segment]) -> int:
-    """The size that most files have; 0 when there is none with any."""
+def most_common_size(segments: Sequence[Segment]) -> int:
+    """Return the size that most files have, or 0 without a file that has a size."""
     sizes = Counter(segment.size for segment in segments if segment.size)
     return sizes.most_common(1)[0][0] if sizes else 0
 
 
 def whole_segments(segments: Sequence[Segment], size: int) -> tuple[Segment, ...]:
-    """The files before the first one that is missing, out of place, or not of ``size`` bytes."""
+    """Return the files before the first one that is missing, misplaced, or not of ``size`` bytes."""
     whole: list[Segment] = []
     for segment in segments:
         is_next = not whole or segment.base_offset == whole[-1].end_offset
@@ -97,7 +97,7 @@ def whole_segments(segments: Sequence[Segment], size: int) -> tuple[Segment, ...
 
 
 def segment_faults(segments: Sequence[Segment], size: int) -> Iterator[SegmentFault]:
-    """Files that are missing, not of ``size`` bytes, or out of place. An empty last one was just being made."""
+    """Yield the faults: missing, misplaced or wrongly sized files. An empty last file was just being created."""
     previous: Segment | None = None
     for number, segment in enumerate(segments):
         if previous is not None and segment.base_offset > previous.base_offset + size:
@@ -108,7 +108,7 @@ def segment_faults(segments: Sequence[Segment], size: int) -> Iterator[SegmentFa
             yield SegmentFault(segment.base_offset, previous.end_offset, segment.path, "it overlaps its predecessor")
         elif size and segment.base_offset % size:
             yield SegmentFault(
-                segment.base_offset, segment.end_offset, segment.path, f"its name is no multiple of {size}"
+                segment.base_offset, segment.end_offset, segment.path, f"its name is not a multiple of {size}"
             )
         if segment.size != size and not (segment.size == 0 and number == len(segments) - 1):
             text = f"it has {segment.size} bytes, the others have {size}"
@@ -118,7 +118,7 @@ def segment_faults(segments: Sequence[Segment], size: int) -> Iterator[SegmentFa
 
 
 def segment_at(segments: Sequence[Segment], offset: int) -> Segment | None:
-    """The file that holds ``offset``, or None."""
+    """Return the file that contains ``offset``, or None."""
     index = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
     if index < 0 or offset >= segments[index].end_offset:
         return None

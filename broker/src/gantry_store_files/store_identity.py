@@ -1,17 +1,17 @@
-"""Which store this is, and who wrote which part of its log: the document ``store.json`` and its twin.
+"""The identity of a store, and the writer of each part of its log: the document ``store.json`` and its copy.
 
     start of the log ...... 100 ............ 900 ....... 1200 ...... end
-      somebody else's        ours             perhaps     ours
-      body CRC only          seals demanded   not ours    seals demanded
+      RocketMQ's             ours             perhaps     ours
+      body CRC only          seals required   not ours    seals required
 
-Our records carry a seal, a checksum of the whole record. Where we wrote, a record without one is damaged, and that is
-the point: a record torn behind its body would pass otherwise. Where RocketMQ wrote there is none to demand, and one
-that is there may be stale, since RocketMQ copies it along with the other properties when it stores a message again. So
-the seal is believed by place, and this document says the places. It also gives the store a name and counts its starts,
-by which a write buffer found after a crash is known to belong here and now.
+Gantry's records have a seal, a checksum of the whole record. Where Gantry wrote, a record without a seal is damaged;
+otherwise a record that is torn after its body would be accepted. Where RocketMQ wrote, no seal can be required, and an
+existing one may be stale, since RocketMQ copies it with the other properties when it stores a message again. So a seal
+is required by position, and this document records the positions. It also gives the store a name and counts its starts,
+by which a start recognizes the write buffers that belong to this store and to its last run.
 
-Both copies hold the same bytes after every write, and the twin is written last: one that has seen more starts of the
-same store shows that the other was rolled back.
+Both copies have the same bytes after every write, and ``store.json.bak`` is written last. If its generation is higher,
+with the same uuid, then ``store.json`` was rolled back.
 """
 
 from __future__ import annotations
@@ -22,57 +22,58 @@ from typing import Final, NamedTuple, Self
 import msgspec
 
 from gantry_store_files.disk import StoreDisk
-from gantry_store_files.sealed import sealed_or_fault
+from gantry_store_files.sealed import read_sealed_or_fault
 
 FORMAT: Final = 1
 IDENTITY_FILE: Final = "store.json"
 IDENTITY_TWIN: Final = "store.json.bak"
 LOG_END_MAX: Final = 2**63 - 1
-"""The end of what has no end: offsets are 64-bit."""
+"""The end of an unbounded range: offsets are 64-bit."""
 
 
 class Epoch(msgspec.Struct, frozen=True):
-    """From ``start`` to the start of the next one, the log has one writer."""
+    """A range of the log with one writer, from ``start`` to the start of the next epoch."""
 
     epoch: int
-    """Numbers rise along the log; one that was used is not used again."""
+    """The number of the epoch. Numbers ascend along the log and are never used again."""
 
     start: int
     is_ours: bool = True
-    """Whether a Gantry master wrote it, so that every record has a seal."""
+    """Whether a Gantry master wrote the range, so that every record has a seal."""
 
 
-class Stretch(NamedTuple):
-    """A range of the log with one answer, so that a scan need not ask for every record."""
+class OwnershipRange(NamedTuple):
+    """A range of the log with one kind of writer, so that a scan need not look up every record."""
 
     is_ours: bool
     end: int
-    """Where to ask again."""
+    """The end of the range, where the next look-up is needed."""
 
 
 class StoreIdentity(msgspec.Struct, frozen=True):
-    """The document."""
+    """The content of the file ``store.json``."""
 
     uuid: str
-    """32 hex digits, drawn once for each store."""
+    """32 hex digits, generated once for each store."""
 
     generation: int
-    """How many starts have got as far as taking messages."""
+    """The number of starts that have reached the point where messages are accepted."""
 
     epochs: list[Epoch]
-    """At least one, in the order of the log. Before the first one's start there is nothing of ours."""
+    """The epochs in the order of the log, at least one. Nothing before the first one's start was written by Gantry."""
 
     pool_path: str = ""
-    """The directory of the write buffers used last, where the next start looks for what they hold."""
+    """The directory of the write buffers that were used last, which the next start searches."""
 
     log_end: int = 0
-    """Up to where the log was on the disk when this was written: less at a start is a loss."""
+    """The end of the log on the disk when this was written. If a start finds less, data was lost."""
 
     former: str = ""
-    """The uuid that other files had when this was made for a log whose ``store.json`` was missing."""
+    """The uuid in other files when this was created for a log whose ``store.json`` was missing."""
 
     cuts: int = 0
-    """How often the log's end was cut. Heads of files that were read before the last cut are not believed."""
+    """The number of times that the log's end was cut. Log file heads that were read before the last cut are not
+    trusted."""
 
     format: int = FORMAT
 
@@ -82,26 +83,26 @@ class StoreIdentity(msgspec.Struct, frozen=True):
         if self.format != FORMAT:
             raise ValueError(f"its format is {self.format}")
         if self.generation < 0 or not self.epochs or self.epochs[0].start < 0:
-            raise ValueError("it has no epochs, or numbers below zero")
+            raise ValueError("it has no epochs, or negative numbers")
         for earlier, later in zip(self.epochs, self.epochs[1:], strict=False):
             if later.start < earlier.start or later.epoch <= earlier.epoch:
-                raise ValueError("its epochs do not rise")
+                raise ValueError("its epochs are not in ascending order")
 
     @property
     def epoch(self) -> int:
-        """The number of the last epoch: of what is being written now."""
+        """Return the number of the last epoch, in which the store is written now."""
         return self.epochs[-1].epoch
 
-    def is_of(self, uuid: str) -> bool:
-        """Whether a file that names this store, or none, belongs here."""
+    def accepts_uuid(self, uuid: str) -> bool:
+        """Return whether a file with this store uuid, or without one, belongs to this store."""
         return uuid in ("", self.uuid, self.former)
 
     def is_ours(self, offset: int) -> bool:
-        """Whether the record that begins at ``offset`` must have a seal."""
-        return self.ours_from(offset).is_ours
+        """Return whether the record that begins at ``offset`` must have a seal."""
+        return self.ownership_at(offset).is_ours
 
-    def ours_from(self, offset: int) -> Stretch:
-        """Whose the log is at ``offset``, and up to where that answer holds. Records never span two stretches."""
+    def ownership_at(self, offset: int) -> OwnershipRange:
+        """Return whether Gantry wrote the log at ``offset``, and the end of that range. No record spans two ranges."""
         answer, end = False, LOG_END_MAX
         for epoch in self.epochs:
             if epoch.start <= offset:
@@ -109,24 +110,27 @@ class StoreIdentity(msgspec.Struct, frozen=True):
             elif epoch.is_ours != answer:
                 end = epoch.start
                 break
-        return Stretch(answer, end)
+        return OwnershipRange(answer, end)
 
     def truncated(self, end: int) -> StoreIdentity:
-        """After the log was cut at ``end``: epochs that begin beyond it have nothing left and are forgotten.
+        """Return the identity after the log was cut at ``end``: epochs that begin after it are dropped.
 
-        Write it only when the cut is durable. What is appended next needs an epoch of ours: see ``started``.
+        Write it only after the cut is durable. The next append needs an epoch of ours: see ``with_new_start``.
         """
         kept = [epoch for epoch in self.epochs if epoch.start <= end]
         return msgspec.structs.replace(
             self, epochs=kept or [Epoch(self.epoch, end, is_ours=False)], log_end=min(self.log_end, end)
         )
 
-    def started(self, end: int, *, written_by_others_from: int | None, is_tail_lost: bool = False) -> StoreIdentity:
-        """The next start, which appends at ``end``. Write it before the first message is taken.
+    def with_new_start(
+        self, end: int, *, written_by_others_from: int | None, is_tail_lost: bool = False
+    ) -> StoreIdentity:
+        """Return the identity for the next start, which appends at ``end``.
 
-        ``written_by_others_from`` is where somebody else may have begun to write since our last stop: behind the last
-        recovery point, if the checkpoint's seal is not ours; at the start of the log, if there is no such point either.
-        ``is_tail_lost``: epochs that began behind ``end`` were this log's, and a slave that has their bytes is asked.
+        Write it before the first message is accepted. ``written_by_others_from`` is where RocketMQ may have begun to
+        write since the last stop: after the last recovery point, if the checkpoint's seal is not ours; at the start of
+        the log, if there is no such point either. With ``is_tail_lost`` the epochs that began after ``end`` are kept:
+        they belonged to this log, and a slave that has their bytes may give them back.
         """
         epochs, number = list(self.epochs), self.epoch
         foreign = end if written_by_others_from is None else min(written_by_others_from, end)
@@ -143,14 +147,17 @@ class StoreIdentity(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, generation=self.generation + 1, epochs=epochs, log_end=durable)
 
 
-def new_identity(end: int, former: str = "") -> StoreIdentity:
-    """Of a store that has no such file. Whatever is in its log, up to ``end``, is somebody else's."""
+def create_identity(end: int, former: str = "") -> StoreIdentity:
+    """Create the identity of a store without ``store.json``.
+
+    Everything in its log, up to ``end``, counts as written by RocketMQ.
+    """
     epochs = [Epoch(1, 0)] if end == 0 else [Epoch(1, 0, is_ours=False), Epoch(2, end)]
     return StoreIdentity(uuid=token_hex(16), generation=0, epochs=epochs, former=former)
 
 
 class IdentityCopies(NamedTuple):
-    """``store.json`` and its twin as they were read, and why one of them cannot be used."""
+    """The two copies of the identity as they were read, and the fault of a copy that cannot be used."""
 
     own: StoreIdentity | None
     twin: StoreIdentity | None
@@ -159,12 +166,12 @@ class IdentityCopies(NamedTuple):
 
     @classmethod
     def of(cls, own: tuple[StoreIdentity | None, str], twin: tuple[StoreIdentity | None, str]) -> Self:
-        """Two copies, each with its fault."""
+        """Return both copies from two results of (identity, fault)."""
         return cls(own[0], twin[0], own[1], twin[1])
 
     @property
     def chosen(self) -> StoreIdentity | None:
-        """The copy that counts: ``store.json``, unless its twin has seen more starts of the same store."""
+        """Return the valid copy: ``store.json``, unless the other one has more starts of the same store."""
         own, twin = self.own, self.twin
         if own is None or twin is None:
             return own or twin
@@ -172,12 +179,12 @@ class IdentityCopies(NamedTuple):
 
     @property
     def fault(self) -> str:
-        """Why it is not ``store.json``, or why it is neither; empty if all is well, or there has never been one."""
+        """Return why ``store.json`` or both copies cannot be used; empty without a fault, or if neither file exists."""
         own, chosen = self.own, self.chosen
         if own is not None:
             if chosen is None or chosen is own:
                 return ""
-            return f"{IDENTITY_FILE} is of start {own.generation}, and its twin of start {chosen.generation}"
+            return f"{IDENTITY_FILE} has generation {own.generation}, {IDENTITY_TWIN} has {chosen.generation}"
         if chosen is None and not self.own_fault and not self.twin_fault:
             return ""
         own_fault = self.own_fault or "it is missing"
@@ -186,18 +193,21 @@ class IdentityCopies(NamedTuple):
 
 
 def read_copies(disk: StoreDisk, root: str) -> IdentityCopies:
-    """Both copies of the identity of the store in ``root``. Raises ``OSError`` where one cannot be read at all."""
+    """Read both copies of the identity of the store in ``root``.
+
+    Raises ``OSError`` where a file cannot be read at all.
+    """
     return IdentityCopies.of(
-        *(sealed_or_fault(disk, f"{root}/{name}", StoreIdentity) for name in (IDENTITY_FILE, IDENTITY_TWIN))
+        *(read_sealed_or_fault(disk, f"{root}/{name}", StoreIdentity) for name in (IDENTITY_FILE, IDENTITY_TWIN))
     )
 
 
 def read_identity(disk: StoreDisk, root: str) -> StoreIdentity | None:
-    """The identity of the store in ``root`` by the copy that counts; None where no whole copy can be read."""
+    """Return the identity of the store in ``root`` by its valid copy, or None if no copy can be used."""
     found: list[StoreIdentity | None] = []
     for name in (IDENTITY_FILE, IDENTITY_TWIN):
         try:
-            found.append(sealed_or_fault(disk, f"{root}/{name}", StoreIdentity)[0])
+            found.append(read_sealed_or_fault(disk, f"{root}/{name}", StoreIdentity)[0])
         except OSError:
             found.append(None)
     own, twin = found

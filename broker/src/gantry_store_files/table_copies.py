@@ -1,13 +1,13 @@
-"""The JSON tables beside the log and their copies: which of the two counts.
+"""The JSON tables beside the log, and the choice between a table and its copy.
 
-    <root>/config/<name>.json        the current one
+    <root>/config/<name>.json        the current file
     <root>/config/<name>.json.bak    its copy, written right after it
 
-The last field of what the broker writes is a CRC-32 of the rest, since a flipped bit in a number leaves JSON that is
-JSON. The field before it is the file's edition: the beginning of the store's uuid and a number that rises with each
-write, since a file that was rolled back, or that is another store's, has a right checksum. Of two good files the
-store's own and newer one counts. RocketMQ ignores both fields, and omits them when it writes; a file without them is
-believed.
+The last field that the broker writes is a CRC-32 of the rest, since JSON with a flipped bit in a number is still JSON.
+The field before it is the file's edition: the beginning of the store's uuid and a number that increases with each
+write, since a file that was rolled back, or belongs to another store, has a correct checksum. Of two good files the
+newer one of this store is used. RocketMQ ignores both fields and omits them when it writes; a file without them is
+accepted.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from gantry_wire import fastjson
 CRC_FIELD: Final = "gantryCrc32"
 EDITION_FIELD: Final = "gantryEdition"
 STORE_DIGITS: Final = 8
-"""Of a store's uuid in an edition."""
+"""The number of digits of a store's uuid in an edition."""
 
 _EDITION: Final = re.compile(r"([0-9a-f]*)-([0-9]{1,18})")
 
 Check = Callable[[dict[str, Any]], object]
-"""Raises ValueError for a document that is not of the wanted shape."""
+"""A check of a document's shape. Raises ValueError for an unexpected shape."""
 
 
 class Edition(NamedTuple):
     """The store that wrote a file, and the number of the write."""
 
     store: str
-    """The beginning of the store's uuid; empty where it had none yet."""
+    """The beginning of the store's uuid; empty if the store had none yet."""
     number: int
 
     def __str__(self) -> str:
@@ -43,22 +43,22 @@ class Edition(NamedTuple):
 
     @classmethod
     def parse(cls, text: object) -> Self | None:
-        """The edition that a file names; None if it names none."""
+        """Return the edition in a file's field, or None if there is none."""
         match = _EDITION.fullmatch(text) if isinstance(text, str) else None
         return None if match is None else cls(match[1], int(match[2]))
 
 
 class TableCopy(NamedTuple):
-    """One of the two files, as far as it can be used; without a fault and a document there is no such file."""
+    """One of the two files, as far as it can be used. Without a document and a fault there is no such file."""
 
     document: dict[str, Any] | None = None
     edition: Edition | None = None
     fault: str = ""
-    """Why the file cannot be used."""
+    """The reason why the file cannot be used."""
 
 
 def parse_table(data: bytes, check: Check = lambda document: None) -> TableCopy:
-    """The table in the bytes of one file."""
+    """Return the table in the bytes of one file."""
     try:
         document = fastjson.loads(data)
     except ValueError as error:
@@ -72,18 +72,18 @@ def parse_table(data: bytes, check: Check = lambda document: None) -> TableCopy:
     try:
         check(document)
     except ValueError as error:
-        return TableCopy(fault=str(error) or "it has another form")
+        return TableCopy(fault=str(error) or "its content has an unexpected form")
     return TableCopy(document, edition)
 
 
 def encode_table(document: dict[str, Any], edition: Edition) -> bytes:
-    """The bytes of a file that ``parse_table`` reads."""
+    """Return the bytes of a file, as ``parse_table`` reads them."""
     sealed = {**document, EDITION_FIELD: str(edition)}
     return fastjson.dumps({**sealed, CRC_FIELD: _crc_of(sealed)})
 
 
 def reason_for_backup(current: TableCopy, backup: TableCopy, store: str) -> str:
-    """Why the copy counts and not the file itself; empty if the file counts, or neither can be used.
+    """Return why the copy is used and not the file itself; empty if the file is used, or neither can be.
 
     ``store`` is the beginning of the store's uuid, or empty.
     """
@@ -101,17 +101,17 @@ def reason_for_backup(current: TableCopy, backup: TableCopy, store: str) -> str:
 
 
 def is_of_another_store(copy: TableCopy, store: str) -> bool:
-    """Whether the file names a store that is not ``store``; one without a name belongs to any."""
+    """Return whether the file names another store than ``store``. A file without a store belongs to any."""
     return copy.edition is not None and bool(store) and copy.edition.store not in ("", store)
 
 
 def edition_store(identity: StoreIdentity | None) -> str:
-    """How editions name a store: by the beginning of its uuid; empty where no ``store.json`` gives one."""
+    """Return the name of a store in editions, the beginning of its uuid; empty without ``store.json``."""
     return "" if identity is None else identity.uuid[:STORE_DIGITS]
 
 
 def _is_sealed(data: bytes, crc: object) -> bool:
-    """Whether these are the very bytes that were written: then the document need not be written again to know it."""
+    """Return whether the bytes are exactly as written, so that the document need not be encoded again to check it."""
     seal = f',"{CRC_FIELD}":"{crc}"}}'.encode()
     return data.endswith(seal) and f"{crc32(b'}', crc32(memoryview(data)[: -len(seal)])):08x}" == crc
 

@@ -1,7 +1,7 @@
-"""RocketMQ's wire protocol and record format: bytes to meaning and back.
+"""Encodes and decodes RocketMQ's wire protocol and record format.
 
-No socket, no file, no clock: everything takes bytes or values and returns them. The two ends of a connection, the
-commit log, the command line and the data pipelines all read and write through this package.
+The package has no sockets, files or clocks: every function takes bytes or values and returns them. Both ends of a
+connection, the commit log, the command line and the data pipelines read and write through it.
 """
 
 from gantry_wire.codes import Language, RequestCode, ResponseCode

@@ -1,8 +1,8 @@
-"""Batches: several messages of one topic in one send.
+"""Batches: several messages of one topic in one send request.
 
     | total 4 | magic 4 = 0 | crc 4 = 0 | flag 4 | body length 4 | body | properties length 2 | properties |   repeated
 
-The lengths come from the network; every one is checked against what is left before it is believed.
+The lengths come from the network, so each one is checked against the remaining bytes before it is used.
 """
 
 import struct
@@ -26,7 +26,7 @@ class BatchEntry(NamedTuple):
 
 
 def encode_batch(entries: Iterable[BatchEntry]) -> bytes:
-    """The body of a batch send."""
+    """Return the body of a request that sends `entries` as a batch. Raises LocalProtocolError."""
     parts: list[bytes] = []
     for entry in entries:
         if len(entry.properties) > PROPERTIES_BYTES_MAX:
@@ -38,7 +38,7 @@ def encode_batch(entries: Iterable[BatchEntry]) -> bytes:
 
 
 def decode_batch(data: bytes) -> list[BatchEntry]:
-    """The messages of a batch body. Raises RemoteProtocolError when a length lies, or when there is none."""
+    """Return the messages of a batch body. Raises RemoteProtocolError for an inconsistent length or an empty batch."""
     entries: list[BatchEntry] = []
     position = 0
     while position < len(data):
@@ -49,12 +49,12 @@ def decode_batch(data: bytes) -> list[BatchEntry]:
         body_start = position + _HEAD.size
         body_end = body_start + body_bytes
         if total < ENTRY_BYTES_MIN or end > len(data) or body_bytes < 0 or body_end + _SHORT.size > end:
-            raise RemoteProtocolError(f"a batch has a message with lengths that cannot be at byte {position}")
+            raise RemoteProtocolError(f"a batch has a message with invalid lengths at byte {position}")
         (properties_bytes,) = _SHORT.unpack_from(data, body_end)
         if properties_bytes < 0 or body_end + _SHORT.size + properties_bytes != end:
-            raise RemoteProtocolError(f"a batch has a message with lengths that cannot be at byte {position}")
+            raise RemoteProtocolError(f"a batch has a message with invalid lengths at byte {position}")
         entries.append(BatchEntry(flag, data[body_start:body_end], data[body_end + _SHORT.size : end]))
         position = end
     if not entries:
-        raise RemoteProtocolError("a batch without a message")
+        raise RemoteProtocolError("a batch contains no message")
     return entries

@@ -4,11 +4,11 @@ from enum import IntEnum
 from typing import Final
 
 PROTOCOL_VERSION: Final = 479
-"""What we say our version is: the ordinal of RocketMQ 5.3.3."""
+"""The protocol version that Gantry announces: the ordinal of RocketMQ 5.3.3."""
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """The operation that a request asks for."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -145,7 +145,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request went."""
+    """The outcome of a request."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -181,7 +181,7 @@ class ResponseCode(IntEnum):
 
 
 class Language(IntEnum):
-    """What a peer is written in, as binary headers carry it; JSON headers carry the name."""
+    """The programming language of a peer, as binary headers carry it; JSON headers carry its name."""
 
     JAVA = 0
     CPP = 1

@@ -1,4 +1,4 @@
-"""Commands: one request or reply with its header fields and body, whichever way it was serialised."""
+"""Commands: one request or reply with its header fields and body, independent of its serialization."""
 
 from dataclasses import dataclass, field
 from itertools import count
@@ -20,13 +20,13 @@ _OPAQUES: Final = count(1)
 
 
 def next_opaque() -> int:
-    """A correlation number that this process has not used lately."""
+    """Return a request id that this process has not used recently."""
     return next(_OPAQUES) & 0x7FFFFFFF
 
 
 @dataclass(slots=True, kw_only=True)
 class Command:
-    """A request, or the reply to one. `opaque` ties the two together."""
+    """A request, or the reply to one. Both have the same `opaque`, the request id."""
 
     code: int
     opaque: int = field(default_factory=next_opaque)
@@ -53,11 +53,11 @@ class Command:
         ext: dict[str, str] | None = None,
         body: bytes = b"",
     ) -> "Command":
-        """The answer to this request."""
+        """Return the reply to this request."""
         return Command(code=int(code), opaque=self.opaque, flag=FLAG_RESPONSE, ext=ext or {}, body=body, remark=remark)
 
     def encode(self, serialization: Serialization = Serialization.JSON) -> bytes:
-        """The frame that carries this command."""
+        """Return the bytes of the frame that carries this command."""
         header = Header(
             code=self.code,
             opaque=self.opaque,
@@ -83,12 +83,12 @@ class Command:
 
 
 def oneway(code: int, ext: dict[str, str], body: bytes = b"") -> Command:
-    """A request that nobody answers."""
+    """Return a request for which the peer sends no reply."""
     return Command(code=code, ext=ext, body=body, flag=FLAG_ONEWAY)
 
 
 def decode_command(frame: Frame, limits: WireLimits = DEFAULT_LIMITS) -> Command:
-    """The command that `frame` carries. Raises RemoteProtocolError when its header is none."""
+    """Return the command that `frame` carries. Raises RemoteProtocolError for an invalid header."""
     header = decode_header(frame.header, frame.serialization, limits)
     return Command(
         code=header.code,

@@ -1,11 +1,12 @@
-"""Bodies as clients compress them, and unpacking that cannot be made to eat the memory.
+"""Compression of message bodies as clients do it, and decompression with a bound on the memory that it takes.
 
-A message's flags name one of three codecs: zlib streams (the only one before RocketMQ 4.9.4, and what no name means),
-LZ4 frames and Zstandard frames. The broker stores bodies as they were sent; whoever unpacks one says how large it may
-become. LZ4 blocks are written independent of each other, because Java's reader takes no others.
+A message's flags name one of three codecs: zlib streams (the only codec before RocketMQ 4.9.4, and the one that is
+meant when no codec is named), LZ4 frames and Zstandard frames. The broker stores bodies as they were sent; the caller
+that decompresses a body gives its maximum size. LZ4 blocks are written independent of each other, because Java's reader
+accepts no others.
 
-zlib comes with Python. The two others are packages that a broker has no use for, so they are looked for when a body
-needs them, and where they are missing the text says how to get them.
+zlib comes with Python. The other two codecs are packages that a broker does not need, so they are imported when a body
+needs them, and where they are missing the error names the command that installs them.
 """
 
 import importlib
@@ -20,12 +21,12 @@ from gantry_wire.limits import BODY_INFLATED_BYTES_MAX
 from gantry_wire.message import COMPRESSION_LZ4, COMPRESSION_MASK, COMPRESSION_ZLIB, COMPRESSION_ZSTD, FLAG_COMPRESSED
 
 LEVEL: Final = 5
-"""RocketMQ's default, for zlib and Zstandard; LZ4 has none there."""
+"""The compression level: RocketMQ's default for zlib and Zstandard. LZ4 has no level there."""
 
 
 @final
 class Codec(Enum):
-    """How a body is packed; the values are RocketMQ's names in small letters."""
+    """A compression codec; the values are RocketMQ's names in lower case."""
 
     ZLIB = "zlib"
     LZ4 = "lz4"
@@ -33,7 +34,7 @@ class Codec(Enum):
 
     @property
     def flags(self) -> int:
-        """What the flags of a message say that is packed so."""
+        """Return the system flags of a message that is compressed with this codec."""
         return FLAG_COMPRESSED | _KINDS[self]
 
 
@@ -43,8 +44,8 @@ _ZSTD_MODULE: Final = "compression.zstd" if sys.version_info >= (3, 14) else "ba
 _REMEDY: Final = "install it with: pip install 'gantry-mq[codecs]'"
 
 
-class _Frame(Protocol):
-    """A decompressor of one LZ4 or Zstandard frame; what did not fit comes with the next call."""
+class _FrameDecompressor(Protocol):
+    """A decompressor of one LZ4 or Zstandard frame. Output beyond `max_length` comes with the next call."""
 
     def decompress(self, data: bytes, /, max_length: int) -> bytes: ...
 
@@ -59,36 +60,39 @@ class _Frame(Protocol):
 
 
 def deflate(body: bytes, level: int = LEVEL) -> bytes:
-    """`body` as a zlib stream; clients mark it with FLAG_COMPRESSED and the zlib type."""
+    """Return `body` as a zlib stream; clients mark it with FLAG_COMPRESSED and the zlib type."""
     return zlib.compress(body, level)
 
 
 def pack(body: bytes, codec: Codec, level: int = LEVEL) -> bytes:
-    """`body` as Java's client of that setting would send it. Raises LocalProtocolError where the codec is missing."""
+    """Return `body` compressed as Java's client does it. Raises LocalProtocolError if the codec is not installed."""
     if codec is Codec.ZLIB:
         return deflate(body, level)
     module = _module(codec)
     if module is None:
-        raise LocalProtocolError(missing(codec))
+        raise LocalProtocolError(missing_codec_text(codec))
     if codec is Codec.LZ4:
         return bytes(module.compress(body, block_linked=False))
     return bytes(module.compress(body, level))
 
 
 def inflate(data: bytes, bytes_max: int = BODY_INFLATED_BYTES_MAX) -> bytes:
-    """What a zlib stream holds, at most `bytes_max` bytes of it. Raises RemoteProtocolError."""
-    return _whole(data, Codec.ZLIB, bytes_max)
+    """Return the content of a zlib stream of at most `bytes_max` bytes. Raises RemoteProtocolError."""
+    return _unpack_completely(data, Codec.ZLIB, bytes_max)
 
 
 def inflate_body(body: bytes, sys_flag: int, bytes_max: int = BODY_INFLATED_BYTES_MAX) -> bytes:
-    """The body that a consumer should see, by what the message's flags say of it. Raises RemoteProtocolError."""
+    """Return the body for a consumer, decompressed if the message's flags say so. Raises RemoteProtocolError."""
     if not sys_flag & FLAG_COMPRESSED:
         return body
-    return _whole(body, codec_of(sys_flag), bytes_max)
+    return _unpack_completely(body, codec_of(sys_flag), bytes_max)
 
 
-def beginning(body: bytes, sys_flag: int, bytes_max: int) -> bytes:
-    """At most so many bytes of what a consumer should see, and no more is unpacked. Raises RemoteProtocolError."""
+def inflate_prefix(body: bytes, sys_flag: int, bytes_max: int) -> bytes:
+    """Return at most the first `bytes_max` bytes of the body for a consumer; no more is decompressed.
+
+    Raises RemoteProtocolError.
+    """
     if not sys_flag & FLAG_COMPRESSED:
         return body[:bytes_max]
     found, _ = _unpack(body, codec_of(sys_flag), bytes_max)
@@ -96,35 +100,38 @@ def beginning(body: bytes, sys_flag: int, bytes_max: int) -> bytes:
 
 
 def codec_of(sys_flag: int) -> Codec:
-    """What a compressed message is packed with. Raises RemoteProtocolError for a kind that nobody has defined."""
+    """Return the codec of a compressed message. Raises RemoteProtocolError for an undefined compression type."""
     codec = _CODECS.get(sys_flag & COMPRESSION_MASK)
     if codec is None:
         known = ", ".join(one.value for one in Codec)
-        raise RemoteProtocolError(f"compression type 0x{sys_flag & COMPRESSION_MASK:x} is none of {known}")
+        raise RemoteProtocolError(f"compression type 0x{sys_flag & COMPRESSION_MASK:x} is not one of {known}")
     return codec
 
 
-def is_there(codec: Codec) -> bool:
-    """Whether this installation can pack and unpack it."""
+def is_available(codec: Codec) -> bool:
+    """Return whether this installation can compress and decompress with `codec`."""
     return codec is Codec.ZLIB or _module(codec) is not None
 
 
-def missing(codec: Codec) -> str:
-    """What to say where it is not there."""
-    return f"there is no package for {codec.value} here: {_REMEDY}"
+def missing_codec_text(codec: Codec) -> str:
+    """Return the error text for a codec that is not installed, with the command that installs it."""
+    return f"no package for {codec.value} is installed: {_REMEDY}"
 
 
-def _whole(data: bytes, codec: Codec, bytes_max: int) -> bytes:
+def _unpack_completely(data: bytes, codec: Codec, bytes_max: int) -> bytes:
     body, is_whole = _unpack(data, codec, bytes_max + 1)
     if len(body) > bytes_max:
-        raise RemoteProtocolError(f"a compressed body passes the limit of {bytes_max} bytes")
+        raise RemoteProtocolError(f"a compressed body exceeds the limit of {bytes_max} bytes")
     if not is_whole:
         raise RemoteProtocolError("a compressed body is cut short")
     return body
 
 
 def _unpack(data: bytes, codec: Codec, bytes_max: int) -> tuple[bytes, bool]:
-    """(at most so many bytes, whether that was all). Raises RemoteProtocolError for what is damaged or unknown."""
+    """Return (at most `bytes_max` bytes, whether that was all of them).
+
+    Raises RemoteProtocolError for damaged data, or for a codec that is not installed.
+    """
     if codec is Codec.ZLIB:
         stream = zlib.decompressobj()
         try:
@@ -133,7 +140,7 @@ def _unpack(data: bytes, codec: Codec, bytes_max: int) -> tuple[bytes, bool]:
             raise RemoteProtocolError(f"a compressed body is damaged: {error}") from error
     module = _module(codec)
     if module is None:
-        raise RemoteProtocolError(missing(codec))
+        raise RemoteProtocolError(missing_codec_text(codec))
     make = module.LZ4FrameDecompressor if codec is Codec.LZ4 else module.ZstdDecompressor
     damage = RuntimeError if codec is Codec.LZ4 else module.ZstdError
     try:
@@ -142,8 +149,8 @@ def _unpack(data: bytes, codec: Codec, bytes_max: int) -> tuple[bytes, bool]:
         raise RemoteProtocolError(f"a compressed body is damaged: {error}") from error
 
 
-def _unpack_frames(data: bytes, make: Callable[[], _Frame], bytes_max: int) -> tuple[bytes, bool]:
-    """Frames may follow each other: Java's readers go on."""
+def _unpack_frames(data: bytes, make: Callable[[], _FrameDecompressor], bytes_max: int) -> tuple[bytes, bool]:
+    """Decompress frames that follow each other, as Java's readers do."""
     pieces: list[bytes] = []
     room, is_whole = bytes_max, False
     while data and room:
@@ -157,7 +164,7 @@ def _unpack_frames(data: bytes, make: Callable[[], _Frame], bytes_max: int) -> t
 
 
 def _module(codec: Codec) -> Any:
-    """The package that knows a codec, or None."""
+    """Return the package that implements `codec`, or None if it is not installed."""
     try:
         return importlib.import_module("lz4.frame" if codec is Codec.LZ4 else _ZSTD_MODULE)
     except ImportError:

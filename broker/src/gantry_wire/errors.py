@@ -1,24 +1,23 @@
-"""What can go wrong between two peers: they broke the rules, or we did.
+"""Errors between two peers: either the peer broke the protocol, or the caller did.
 
-Exactly two leaves, as in every good protocol library. The base refuses to be raised, so that no caller has to
-guess who must act.
+There are exactly two leaf classes. The base class cannot be raised, so a caller always knows which side must act.
 """
 
 from typing import final
 
 
 class ProtocolError(Exception):
-    """The root of this package's errors. Catch it; never raise it."""
+    """The base class of this package's errors. Catch it; it cannot be raised itself."""
 
     def __init__(self, text: str) -> None:
         if type(self) is ProtocolError:
-            raise TypeError("ProtocolError is a root: raise LocalProtocolError or RemoteProtocolError")
+            raise TypeError("ProtocolError is a base class: raise LocalProtocolError or RemoteProtocolError")
         super().__init__(text)
 
 
 @final
 class LocalProtocolError(ProtocolError):
-    """We tried to say something that the wire cannot carry. The caller should mend its arguments."""
+    """The caller passed a value that the protocol cannot carry. The caller has to correct its arguments."""
 
 
 @final

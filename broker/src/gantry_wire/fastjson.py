@@ -2,8 +2,8 @@
 
 Java's library writes maps with numeric keys unquoted (`{0:"a"}`) and maps with object keys as bare objects
 (`{{"queueId":0}:5}`), neither of which is JSON. `loads` reads standard JSON fast and falls back to a parser of that
-dialect; an object used as a key comes back as an `ObjectKey`. `dumps` writes standard JSON, and an `ObjectKey` used as
-a key as the bare object, which is the only form that Java reads back.
+dialect; it returns an object that is used as a key as an `ObjectKey`. `dumps` writes standard JSON, and an `ObjectKey`
+that is used as a key as the bare object, which is the only form that Java reads back.
 """
 
 import re
@@ -22,7 +22,7 @@ _LITERALS: Final = {"true": True, "false": False, "null": None, "NaN": None}
 
 @final
 class ObjectKey(Mapping[str, Any]):
-    """A JSON object that is the key of another: hashable, compared by content."""
+    """A JSON object that is the key of a map: hashable, and compared by its content."""
 
     __slots__ = ("_fields", "_hash")
 
@@ -50,7 +50,7 @@ class ObjectKey(Mapping[str, Any]):
 
 
 def loads(data: bytes | str) -> Any:
-    """The value that `data` holds. Raises ValueError for what neither JSON nor the dialect is."""
+    """Return the value that `data` holds. Raises ValueError for text that is neither JSON nor the dialect."""
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -59,7 +59,7 @@ def loads(data: bytes | str) -> Any:
 
 
 def dumps(value: Any) -> bytes:
-    """`value` as JSON; numeric keys quoted, `ObjectKey` keys bare."""
+    """Return `value` as JSON with numeric keys quoted and `ObjectKey` keys bare."""
     if _has_object_key(value):
         return _dump_dialect(value).encode()
     return msgspec.json.encode(value)
@@ -102,7 +102,7 @@ class _Parser:
 
     def _skip_space(self) -> None:
         match = _SPACE.match(self._text, self._position)
-        assert match is not None, "the pattern matches nothing, too"
+        assert match is not None, "the pattern also matches the empty string"
         self._position = match.end()
 
     def _peek(self) -> str:

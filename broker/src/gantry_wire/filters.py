@@ -1,7 +1,7 @@
-"""What subscriptions ask for: tags (`TagA || TagB`, or `*` for everything), or properties in SQL92.
+"""Subscription filters: tags (`TagA || TagB`, or `*` for all messages), or properties in SQL92.
 
-An expression type that is missing or empty means tags. A broker filters tags by the hash in its consume queue, and a
-filter in SQL92 by the properties of each record; see `sql92`.
+A missing or empty expression type means tags. A broker filters tags by the hash in its consume queue, and SQL92 by the
+properties of each record; see `sql92`.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ EXPRESSION_SQL92: Final = "SQL92"
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """Which tags a subscription takes. Empty sets take everything."""
+    """The tags that a subscription accepts. Empty sets accept every message."""
 
     expression: str
     tags: frozenset[str]
@@ -28,11 +28,14 @@ class TagFilter:
         return not self.tags
 
     def accepts_code(self, code: int) -> bool:
-        """By hash, as a broker filters: may let a colliding tag through, never holds back a wanted one."""
+        """Return whether a message may match, by the hash of its tag, as a broker filters.
+
+        A tag with the same hash may pass; a wanted tag always passes.
+        """
         return not self.codes or code in self.codes
 
     def accepts_tags(self, tags: str | None) -> bool:
-        """By text, as a client filters."""
+        """Return whether a message matches by the text of its tag, as a client filters."""
         return not self.tags or tags in self.tags
 
 
@@ -40,26 +43,26 @@ MessageFilter = TagFilter | SqlFilter
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Whether a subscription of this type is about tags."""
+    """Return whether a subscription with this expression type filters by tags."""
     return expression_type in (None, "", EXPRESSION_TAG)
 
 
 def parse_filter(expression_type: str | None, expression: str | None) -> MessageFilter:
-    """The filter that a subscription asks for. Raises ValueError for one that is none, or of an unknown type."""
+    """Return the filter of a subscription. Raises ValueError for an invalid expression or an unknown type."""
     if is_tag_type(expression_type):
         return parse_tag_filter(expression)
     if not expression:
         raise ValueError(f"Expression can't be null! {expression_type}")
     if expression_type != EXPRESSION_SQL92:
-        raise ValueError(f"{(expression_type or '')[:64]!r} is no type of expression")
+        raise ValueError(f"{(expression_type or '')[:64]!r} is not an expression type")
     return parse_sql_filter(expression)
 
 
 def parse_tag_filter(expression: str | None) -> TagFilter:
-    """The filter that `expression` asks for. Raises ValueError for one that names no tag at all."""
+    """Return the tag filter for `expression`. Raises ValueError for an expression without a tag."""
     if expression is None or not expression.strip() or expression.strip() == SUBSCRIBE_ALL:
         return TagFilter(SUBSCRIBE_ALL, frozenset(), frozenset())
     tags = frozenset(tag.strip() for tag in expression.split("||") if tag.strip())
     if not tags:
-        raise ValueError(f"{expression[:64]!r} names no tag")
+        raise ValueError(f"{expression[:64]!r} contains no tag")
     return TagFilter(expression, tags, frozenset(tags_code(tag) for tag in tags))

@@ -1,10 +1,10 @@
-"""Frames: where one command ends and the next begins.
+"""Frames: the boundaries between commands on a connection.
 
     | total 4 | type 1 | header length 3 | header | body |
-      total counts everything after itself; the body is what the header leaves
+      total counts everything after itself; the body is the rest after the header
 
-`split_frames` finds the frames of one buffer. `FrameReader` keeps what is left for the next read, and is bounded: a
-length that is too large is refused before its bytes are waited for.
+`split_frames` finds the frames of one buffer. `FrameReader` keeps the incomplete rest for the next read, and is
+bounded: a length that is too large is refused before its bytes are awaited.
 """
 
 import struct
@@ -21,14 +21,14 @@ HEADER_LENGTH_MASK: Final = 0xFFFFFF
 
 
 class Serialization(IntEnum):
-    """How a frame's header is written."""
+    """The encoding of a frame's header."""
 
     JSON = 0
     ROCKETMQ = 1
 
 
 class Frame(NamedTuple):
-    """One frame, its header still to be decoded."""
+    """One frame with its header still encoded."""
 
     serialization: int
     header: bytes
@@ -36,29 +36,29 @@ class Frame(NamedTuple):
 
 
 def encode_frame(header: bytes, body: bytes = b"", serialization: int = 0) -> bytes:
-    """The bytes of one frame."""
+    """Return the bytes of one frame."""
     if len(header) > HEADER_LENGTH_MASK:
         raise LocalProtocolError(f"a header of {len(header)} bytes does not fit a frame")
     return b"".join((FRAME_HEAD.pack(4 + len(header) + len(body), (serialization << 24) | len(header)), header, body))
 
 
 def check_frame_head(total: int, type_and_header: int, limits: WireLimits) -> None:
-    """Raise RemoteProtocolError for a frame that must not be waited for."""
+    """Raise RemoteProtocolError if the lengths of a frame are invalid or over a limit, before it is awaited."""
     header_bytes = type_and_header & HEADER_LENGTH_MASK
     if total + 4 > limits.frame_bytes_max:
-        raise RemoteProtocolError(f"a frame of {total + 4} bytes passes the limit of {limits.frame_bytes_max}")
+        raise RemoteProtocolError(f"a frame of {total + 4} bytes exceeds the limit of {limits.frame_bytes_max}")
     if total < 4 or header_bytes > total - 4:
         raise RemoteProtocolError(f"a frame of {total} bytes cannot hold a header of {header_bytes}")
     if header_bytes > limits.header_bytes_max:
-        raise RemoteProtocolError(f"a header of {header_bytes} bytes passes the limit of {limits.header_bytes_max}")
+        raise RemoteProtocolError(f"a header of {header_bytes} bytes exceeds the limit of {limits.header_bytes_max}")
     if type_and_header >> 24 > Serialization.ROCKETMQ:
         raise RemoteProtocolError(f"unknown header serialization {type_and_header >> 24}")
 
 
 def split_frames(data: bytes | bytearray, limits: WireLimits) -> Iterator[tuple[Frame, int]]:
-    """Every whole frame at the start of `data`, each with where it ends.
+    """Yield every whole frame at the start of `data`, each with its end position.
 
-    Raises RemoteProtocolError for a bad one, also when only its length is there yet.
+    Raises RemoteProtocolError for an invalid frame, even if only its length has arrived.
     """
     position, size = 0, len(data)
     while size - position >= FRAME_HEAD.size:
@@ -76,7 +76,7 @@ def split_frames(data: bytes | bytearray, limits: WireLimits) -> Iterator[tuple[
 
 
 class FrameReader:
-    """Bytes in, frames out. Holds at most one incomplete frame, and never more than its limit."""
+    """Splits a stream of bytes into frames. It holds at most one incomplete frame, and never more than its limit."""
 
     def __init__(self, limits: WireLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
@@ -87,11 +87,11 @@ class FrameReader:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of the frame that has begun and not ended."""
+        """Return how many bytes of the incomplete frame have arrived."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Take `data` in and yield every frame that is whole now. Raises RemoteProtocolError on a bad one."""
+        """Add `data` and yield every frame that is now complete. Raises RemoteProtocolError for an invalid frame."""
         buffer = self._buffer
         buffer += data
         position = 0

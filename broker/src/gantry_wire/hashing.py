@@ -20,7 +20,7 @@ def _utf16_units(text: str) -> bytes | tuple[int, ...]:
 
 
 def java_string_hash(text: str) -> int:
-    """`text.hashCode()` as Java computes it, a signed 32-bit value."""
+    """Return `text.hashCode()` as Java computes it, a signed 32-bit value."""
     units: bytes | tuple[int, ...] = _utf16_units(text)
     value: int
     count = len(units)
@@ -35,5 +35,5 @@ def java_string_hash(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def tags_code(tags: str | None) -> int:
-    """What a consume-queue entry holds for `tags`: 0 without tags, else the hash, sign-extended to 64 bit."""
+    """Return the code of a consume queue unit for `tags`: the hash, sign-extended to 64 bits, or 0 without tags."""
     return java_string_hash(tags) if tags else 0

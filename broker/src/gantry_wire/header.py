@@ -1,7 +1,7 @@
-"""Headers: the JSON form that Java writes by default, and the compact ROCKETMQ form.
+"""Frame headers: the JSON form that Java writes by default, and the compact ROCKETMQ form.
 
-Both decode to the same `Header`. Values of the map are strings on the wire; some clients put numbers or booleans
-there all the same, and Java takes them, so we do. Replies are always JSON, as a Java server's are by default.
+Both decode to the same `Header`. Values of the map are strings on the wire. Some clients send numbers or booleans,
+which Java accepts, so Gantry does too. Replies are always JSON, as a Java server's are by default.
 """
 
 import struct
@@ -18,22 +18,22 @@ FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 
 _BINARY_FIXED: Final = struct.Struct(">hBhiii")
-"""code, language, version, opaque, flag, remark length."""
+"""The fixed fields: code, language, version, opaque, flag, remark length."""
 assert _BINARY_FIXED.size == 17
 _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")
 _LENGTH: Final = struct.Struct(">I")
-"""A negative length is read as one that passes every end."""
+"""The length of a value, read as unsigned: a negative length then exceeds every end."""
 
 _LETTER_FIELD: Final = struct.Struct(">HBI")
-"""Length of the name, a name of one letter, length of the value."""
+"""A field with a name of one letter: the length of the name, the letter, the length of the value."""
 
 _LETTERS: Final = tuple(map(chr, range(128)))
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 
 
 class Header(msgspec.Struct, kw_only=True, gc=False):
-    """What a frame's header says."""
+    """The content of a frame's header."""
 
     code: int
     opaque: int = 0
@@ -48,10 +48,12 @@ _STRICT: Final = msgspec.json.Decoder(Header)
 
 
 def decode_header(data: bytes, serialization: int, limits: WireLimits = DEFAULT_LIMITS) -> Header:
-    """The header in `data`. Raises RemoteProtocolError when it is none."""
+    """Return the header that `data` holds. Raises RemoteProtocolError for an invalid header."""
     header = _decode_json(data) if serialization == 0 else _decode_binary(data, limits)
     if len(header.ext) > limits.ext_fields_max:
-        raise RemoteProtocolError(f"a header with {len(header.ext)} fields passes the limit of {limits.ext_fields_max}")
+        raise RemoteProtocolError(
+            f"a header with {len(header.ext)} fields exceeds the limit of {limits.ext_fields_max}"
+        )
     return header
 
 
@@ -61,16 +63,16 @@ def _decode_json(data: bytes) -> Header:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         header = _decode_loose_json(data)
     if not _INT_MIN <= header.code <= _INT_MAX or not _INT_MIN <= header.opaque <= _INT_MAX:
-        raise RemoteProtocolError("a header's code or opaque is no 32-bit integer")
+        raise RemoteProtocolError("a header's code or opaque is not a 32-bit integer")
     return header
 
 
 def _decode_loose_json(data: bytes) -> Header:
-    """JSON as fastjson takes it: numbers, booleans and nulls in the map, a null language, unquoted keys."""
+    """Decode JSON as fastjson accepts it: numbers, booleans and nulls as values, a null language, unquoted keys."""
     try:
         raw = tolerant_loads(data)
     except (ValueError, RecursionError) as error:
-        raise RemoteProtocolError(f"a header is no JSON: {error}") from error
+        raise RemoteProtocolError(f"a header is not JSON: {error}") from error
     if not isinstance(raw, dict):
         raise RemoteProtocolError("a JSON header must be an object")
     ext = raw.get("extFields")
@@ -94,7 +96,7 @@ def _decode_loose_json(data: bytes) -> Header:
 
 def _json_int(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise TypeError(f"{value!r} is no integer")
+        raise TypeError(f"{value!r} is not an integer")
     return int(value)
 
 
@@ -105,7 +107,7 @@ def _json_text(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
-    raise TypeError("a field holds neither text nor a number")
+    raise TypeError("a field is neither a text nor a number")
 
 
 def _decode_binary(data: bytes, limits: WireLimits) -> Header:
@@ -122,18 +124,18 @@ def _decode_binary(data: bytes, limits: WireLimits) -> Header:
 
 
 def binary_parts(data: bytes, limits: WireLimits) -> tuple[int, int, int, int, int, str | None, dict[str, str]]:
-    """(code, language, version, opaque, flag, remark, map) of a binary header. Raises RemoteProtocolError."""
+    """Return (code, language, version, opaque, flag, remark, map) of a binary header. Raises RemoteProtocolError."""
     try:
         code, language, version, opaque, flag, remark_bytes = _BINARY_FIXED.unpack_from(data, 0)
         position = _BINARY_FIXED.size
         if not 0 <= remark_bytes <= len(data) - position - 4:
-            raise RemoteProtocolError(f"a remark of {remark_bytes} bytes passes the end of its header")
+            raise RemoteProtocolError(f"a remark of {remark_bytes} bytes exceeds the end of its header")
         remark = data[position : position + remark_bytes].decode() if remark_bytes else None
         position += remark_bytes
         (ext_bytes,) = _INT.unpack_from(data, position)
         position += 4
         if not 0 <= ext_bytes <= len(data) - position:
-            raise RemoteProtocolError(f"a map of {ext_bytes} bytes passes the end of its header")
+            raise RemoteProtocolError(f"a map of {ext_bytes} bytes exceeds the end of its header")
         ext = _decode_binary_map(data, position, position + ext_bytes, limits)
     except (struct.error, UnicodeDecodeError) as error:
         raise RemoteProtocolError(f"a binary header is cut short or not UTF-8: {error}") from error
@@ -141,10 +143,10 @@ def binary_parts(data: bytes, limits: WireLimits) -> tuple[int, int, int, int, i
 
 
 def _decode_binary_map(data: bytes, position: int, end: int, limits: WireLimits) -> dict[str, str]:
-    """The pairs of `data` in [position, end). Sends have names of one letter: these are read in one step."""
+    """Return the pairs of `data` in [position, end). Names of one letter, as in sends, are read in one step."""
     ext: dict[str, str] = {}
     unpack, unpack_length, letters, last = _LETTER_FIELD.unpack_from, _LENGTH.unpack_from, _LETTERS, end - 7
-    text = data.decode("latin-1")  # one character for each byte: what is ASCII needs no decoding of its own
+    text = data.decode("latin-1")  # one character for each byte: ASCII text needs no further decoding
     while position < end:
         name_bytes, letter, value_bytes = unpack(data, position) if position <= last else (0, 0, 0)
         if name_bytes == 1 and letter < 128:
@@ -152,19 +154,19 @@ def _decode_binary_map(data: bytes, position: int, end: int, limits: WireLimits)
         else:
             name_end = position + 2 + ((data[position] << 8) | data[position + 1] if position + 2 <= end else end)
             if name_end + 4 > end:
-                raise RemoteProtocolError("a field's name passes the end of its map")
+                raise RemoteProtocolError("a field's name exceeds the end of its map")
             name, start = text[position + 2 : name_end], name_end + 4
             if not name.isascii():
                 name = data[position + 2 : name_end].decode()
             (value_bytes,) = unpack_length(data, name_end)
         position = start + value_bytes
         if position > end:
-            raise RemoteProtocolError("a field's value passes the end of its map")
+            raise RemoteProtocolError("a field's value exceeds the end of its map")
         if value_bytes:
             value = text[start:position]
             ext[name] = value if value.isascii() else data[start:position].decode()
             if len(ext) > limits.ext_fields_max:
-                raise RemoteProtocolError(f"a header passes the limit of {limits.ext_fields_max} fields")
+                raise RemoteProtocolError(f"a header exceeds the limit of {limits.ext_fields_max} fields")
     return ext
 
 
@@ -172,7 +174,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 def encode_json_header(header: Header) -> bytes:
-    """A header as JSON, keys in Java's order, absent things omitted."""
+    """Return a header as JSON, with keys in Java's order and without absent values."""
     document: dict[str, Any] = {"code": header.code}
     if header.ext:
         document["extFields"] = header.ext
@@ -187,7 +189,7 @@ def encode_json_header(header: Header) -> bytes:
 
 
 def encode_binary_header(header: Header) -> bytes:
-    """A header in the ROCKETMQ form. Codes beyond a short cannot travel in it."""
+    """Return a header in the ROCKETMQ form. Raises LocalProtocolError for codes that do not fit a short."""
     if not -32768 <= header.code <= 32767:
         raise LocalProtocolError(f"code {header.code} does not fit a binary header")
     parts: list[bytes] = []

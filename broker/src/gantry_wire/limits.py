@@ -1,7 +1,7 @@
-"""Every bound that the wire layer enforces, in one frozen value.
+"""The limits that the wire layer enforces.
 
-A peer decides how many bytes it sends, never how many we keep: each limit is checked on the length field itself,
-before anything is allocated for it.
+A peer decides how many bytes it sends, but not how many are kept: each limit is checked on the length field itself,
+before memory is allocated for the bytes.
 """
 
 from dataclasses import dataclass
@@ -19,16 +19,17 @@ RETRY_TOPIC_BYTES_MAX = 255
 
 @dataclass(frozen=True, slots=True)
 class WireLimits:
-    """Limits of one connection. The defaults are those of a RocketMQ 5.3.3 broker where it has one."""
+    """The limits of one connection. The defaults are those of a RocketMQ 5.3.3 broker where it has one."""
 
     frame_bytes_max: int = FRAME_BYTES_MAX
-    """A whole frame with its length field; 16 MiB, what Java's decoder takes before it closes the connection."""
+    """The size of a frame with its length field: 16 MiB, beyond which Java's decoder closes the connection."""
 
     header_bytes_max: int = HEADER_BYTES_MAX
-    """One header; 1 MiB. Java has no limit of its own here; properties (32767 bytes) escaped to JSON fit six times."""
+    """The size of a header: 1 MiB. Java has no such limit; properties (32767 bytes) that are escaped to JSON fit six
+    times."""
 
     ext_fields_max: int = EXT_FIELDS_MAX
-    """Entries in one header's map; 1024. The largest real request has about thirty."""
+    """The number of entries in a header's map: 1024. The largest real request has about thirty."""
 
 
 DEFAULT_LIMITS = WireLimits()

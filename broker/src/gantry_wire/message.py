@@ -1,4 +1,4 @@
-"""The stored message record: what lies in a commit log and travels in a pull reply.
+"""The stored message record, the form of a message in a commit log and in a pull reply.
 
     0        4        8        12       16       20            28               36       40
     | total  | magic  | crc    | queue  | flag   | queue offset | physical offset | sysflag| born time ...
@@ -6,10 +6,10 @@
     | body length 4 | body | topic length 1 (v1) or 2 (v2) | topic | properties length 2 | properties |
 
 All integers are big-endian. A record is 91 bytes plus body, topic and properties with IPv4 hosts and a v1 magic.
-`check_record` is the gate that recovery, replication and readers share: it believes nothing about the bytes it is
-given, terminates for any input, and allocates nothing that a length field asks for.
+Recovery, replication and readers all validate records with `check_record`: it trusts none of the bytes that it is
+given, terminates for any input, and allocates no memory by a length field.
 
-The CRC in the head covers the body only; see `seal` for the one that covers everything.
+The CRC in the head covers the body only; see `seal` for the one that covers the whole record.
 """
 
 import ipaddress
@@ -48,22 +48,23 @@ COMPRESSION_ZLIB: Final = 0x300
 CRC_MASK: Final = 0x7FFFFFFF
 
 RECORD_HEAD: Final = struct.Struct(">iiiiiqqiq")
-"""total, magic, body crc, queue id, flag, queue offset, physical offset, sys flag, born timestamp."""
+"""The head: total, magic, body crc, queue id, flag, queue offset, physical offset, sys flag, born timestamp."""
 assert RECORD_HEAD.size == 48
 
 RECORD_PREFIX_V4: Final = struct.Struct(">iiiiiqqiq8sq8siqi")
-"""RECORD_HEAD, born host, store timestamp, store host, reconsume times, prepared offset, body length; IPv4 hosts."""
+"""All before the body, with IPv4 hosts: RECORD_HEAD, born host, store timestamp, store host, reconsume times, prepared
+offset, body length."""
 assert RECORD_PREFIX_V4.size == 88
 
 RECORD_MIDDLE: Final = struct.Struct(">iqi")
-"""reconsume times, prepared offset, body length."""
+"""Before the body: reconsume times, prepared offset, body length."""
 assert RECORD_MIDDLE.size == 16
 
-_RECORD_FACTS: Final = struct.Struct(">iii16xqi")
-"""Of the head, what the gate looks at: total, magic, body crc, physical offset, sys flag."""
+_CHECKED_FIELDS: Final = struct.Struct(">iii16xqi")
+"""The fields of the head that `check_record` reads: total, magic, body crc, physical offset, sys flag."""
 
 Layout = tuple[int, int, int, int, int]
-"""Start and end of the body, start and end of the topic, start of the properties."""
+"""The start and end of the body, the start and end of the topic, and the start of the properties."""
 
 BLANK_RECORD: Final = struct.Struct(">ii")
 BLANK_BYTES: Final = BLANK_RECORD.size
@@ -74,23 +75,24 @@ INT: Final = struct.Struct(">i")
 PHYSICAL_OFFSET_POSITION: Final = 28
 RECORD_BYTES_MIN: Final = 91
 RECORD_BYTES_MAX: Final = 64 << 20
-"""Far more than any message: RocketMQ takes 4 MiB unless told otherwise, and the blank that ends a file is shorter
-than the record for which there was no room. A reader takes more for a wrong length, so that its memory is bounded."""
+"""The maximum size of a record, far above that of any message: RocketMQ accepts 4 MiB by default, and the blank record
+at the end of a file is shorter than the record for which there was no space. Readers reject a greater length as wrong,
+so that their memory is bounded."""
 
 
 def encode_host(address: str, port: int) -> bytes:
-    """A host as records hold it: 4 or 16 address bytes and the port as an int."""
+    """Return a host as records hold it: 4 or 16 address bytes and the port as an int."""
     return ipaddress.ip_address(address).packed + INT.pack(port)
 
 
 def decode_host(data: Buffer) -> tuple[str, int]:
-    """(address, port) of 8 or 20 bytes."""
+    """Return (address, port) from a host of 8 or 20 bytes."""
     raw = bytes(data)
     return str(ipaddress.ip_address(raw[:-4])), int(INT.unpack_from(raw, len(raw) - 4)[0])
 
 
 def record_size(body_bytes: int, topic_bytes: int, properties_bytes: int, sys_flag: int) -> int:
-    """How many bytes a record takes; the topic length decides between v1 and v2."""
+    """Return the size of a record in bytes; the topic length decides between v1 and v2."""
     size = RECORD_BYTES_MIN + body_bytes + topic_bytes + properties_bytes
     if topic_bytes > 127:
         size += 1
@@ -103,7 +105,7 @@ def record_size(body_bytes: int, topic_bytes: int, properties_bytes: int, sys_fl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMessage:
-    """One message as the log holds it."""
+    """One message as the log stores it."""
 
     topic: str
     queue_id: int
@@ -120,31 +122,31 @@ class StoredMessage:
     prepared_offset: int = 0
     properties_bytes: bytes = b""
     body_crc: int = 0
-    """Filled by decoding; encoding computes it."""
+    """The CRC of the body. Decoding sets it, encoding computes it."""
     size: int = 0
-    """Filled by decoding: the record's length in bytes."""
+    """The record's length in bytes. Decoding sets it."""
     _properties: list[dict[str, str]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def properties(self) -> dict[str, str]:
-        """The parsed properties (parsed once)."""
+        """Return the properties, which are parsed at the first call."""
         if not self._properties:
             self._properties.append(parse_properties(self.properties_bytes.decode("utf-8", "replace")))
         return self._properties[0]
 
     @property
     def offset_message_id(self) -> str:
-        """The broker's id of this message: where it is stored."""
+        """Return the broker's id of this message, made of its store host and physical offset."""
         return offset_message_id(self.store_host, self.physical_offset)
 
 
 def offset_message_id(store_host: bytes, physical_offset: int) -> str:
-    """Host and physical offset as 32 or 56 upper-case hex digits."""
+    """Return the store host and the physical offset as 32 or 56 upper-case hex digits."""
     return (store_host + LONG.pack(physical_offset)).hex().upper()
 
 
 def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
-    """(address, port, physical offset) of an offset message id. Raises RemoteProtocolError for anything else."""
+    """Return (address, port, physical offset) of an offset message id. Raises RemoteProtocolError."""
     try:
         raw = bytes.fromhex(message_id)
     except ValueError:
@@ -156,9 +158,9 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
 
 
 def encode_record(message: StoredMessage, *, is_sealed: bool = False) -> bytes:
-    """The record of `message`, with its CRC, and sealed if it `is_sealed` and has room for that.
+    """Return the record of `message` with its CRC, and with a seal if `is_sealed` and there is space for one.
 
-    The log's own append packs batches on primitives; both must agree.
+    The log's own append encodes batches without objects; both must produce the same bytes.
     """
     topic = message.topic.encode()
     body, properties = message.body, message.properties_bytes
@@ -200,23 +202,23 @@ def encode_record(message: StoredMessage, *, is_sealed: bool = False) -> bytes:
 
 
 class RecordFault(Enum):
-    """What `check_record` found in a place where a record should be."""
+    """The reason why `check_record` found no good record at a position."""
 
     END = "zeroes, or fewer bytes than a length field: the log ends here"
-    BLANK = "a blank record: go on in the next file"
+    BLANK = "a blank record: continue in the next file"
     MAGIC = "an unknown magic"
-    LENGTH = "a length that cannot be"
-    OFFSET = "a record of another place"
+    LENGTH = "an invalid length"
+    OFFSET = "a record with another physical offset"
     CRC = "a body that does not match its CRC"
-    SEAL = "a record that does not match its seal, or has none where it must"
+    SEAL = "a record that does not match its seal, or lacks a required seal"
 
 
 class RecordCheck(msgspec.Struct, frozen=True, gc=False):
-    """What lies at a position: a good record of `size` bytes (`fault` is None), or why not."""
+    """The result of `check_record`: a good record of `size` bytes (`fault` is None), or the fault."""
 
     fault: RecordFault | None
     size: int = 0
-    """Bytes to step over: of the record, or of the blank to the end of its file. 0 where the log ends."""
+    """The number of bytes to skip: the record, or the blank to the end of its file; 0 where the log ends."""
 
     @property
     def is_good(self) -> bool:
@@ -234,18 +236,18 @@ _UNSEALED: Final = RecordCheck(RecordFault.SEAL)
 def check_record(
     data: Buffer, position: int, *, physical_offset: int | None = None, verify_crc: bool = True, is_sealed: bool = False
 ) -> RecordCheck:
-    """What lies at `position` of `data`, which holds nothing beyond its end.
+    """Check the bytes at `position` of `data` and return whether they are a good record, or which fault they have.
 
-    With `physical_offset` the record must claim exactly that place in the log. With `is_sealed` it must have a seal
-    that matches, unless its properties left no room for one; a seal where none is demanded is not looked at. Without
-    `verify_crc` only places and lengths are checked.
+    With `physical_offset` the record must have exactly that offset in the log. With `is_sealed` it must have a seal
+    that matches, unless its properties left no space for one; a seal that is not required is not checked. Without
+    `verify_crc` only offsets and lengths are checked.
     """
     remaining = len(data) - position
     if remaining < RECORD_BYTES_MIN:
-        return _END if remaining < BLANK_BYTES else _no_record(data, position, remaining)
-    size, magic, body_crc, own_offset, sys_flag = _RECORD_FACTS.unpack_from(data, position)
+        return _END if remaining < BLANK_BYTES else _classify_other_bytes(data, position, remaining)
+    size, magic, body_crc, own_offset, sys_flag = _CHECKED_FIELDS.unpack_from(data, position)
     if magic != MESSAGE_MAGIC_V1 and magic != MESSAGE_MAGIC_V2:
-        return _no_record(data, position, remaining)
+        return _classify_other_bytes(data, position, remaining)
     if not RECORD_BYTES_MIN <= size <= remaining:
         return _LENGTH
     if physical_offset is not None and own_offset != physical_offset:
@@ -258,7 +260,7 @@ def check_record(
         view = data if isinstance(data, memoryview) else memoryview(data)
         properties_start, seal_start = layout[4], end - SEAL_BYTES
         if is_sealed and (end - properties_start <= SEALED_PROPERTIES_MAX or has_seal(view, end)):
-            # As ``seal`` does it, without the call.
+            # This is `seal`, inlined to save the call.
             expected = (SEAL_REVERSED % (crc32(view[position:seal_start]) & CRC_MASK))[::-1]
             if seal_start < properties_start or SEAL.unpack_from(data, seal_start)[0] != expected:
                 return _UNSEALED
@@ -267,8 +269,8 @@ def check_record(
     return RecordCheck(None, size)
 
 
-def _no_record(data: Buffer, position: int, remaining: int) -> RecordCheck:
-    """What `check_record` says of bytes that are too few for a record, or do not begin like one."""
+def _classify_other_bytes(data: Buffer, position: int, remaining: int) -> RecordCheck:
+    """Return the result of `check_record` for bytes that are too few for a record, or have another magic."""
     size, magic = BLANK_RECORD.unpack_from(data, position)
     if size == 0 and magic == 0:
         return _END
@@ -278,9 +280,9 @@ def _no_record(data: Buffer, position: int, remaining: int) -> RecordCheck:
 
 
 def _layout(data: Buffer, end: int, magic: int, sys_flag: int, body_start: int) -> Layout | None:
-    """Where the parts of a record lie that ends at `end`, or None where its inner lengths lie.
+    """Return the layout of a record that ends at `end`, or None if its inner lengths are inconsistent.
 
-    `body_start` is where the body begins if both hosts are IPv4.
+    `body_start` is the start of the body if both hosts are IPv4.
     """
     if sys_flag & FLAG_BORN_HOST_V6:
         body_start += 12
@@ -302,24 +304,25 @@ def _layout(data: Buffer, end: int, magic: int, sys_flag: int, body_start: int) 
 
 
 def stored_properties(data: Buffer, position: int) -> str | None:
-    """The properties of the record at `position` as they are stored, or None where its lengths lie.
+    """Return the stored properties of the record at `position`, or None if its lengths are inconsistent.
 
-    Its total size must be known to lie within `data`; nothing else of it is believed, and no checksum is looked at.
+    The caller has checked that the record's total size is within `data`. Nothing else is trusted, and no checksum is
+    verified.
     """
-    size, magic, _, _, sys_flag = _RECORD_FACTS.unpack_from(data, position)
+    size, magic, _, _, sys_flag = _CHECKED_FIELDS.unpack_from(data, position)
     layout = _layout(data, position + size, magic, sys_flag, position + 88)
     return None if layout is None else str(data[layout[4] : position + size], "utf-8", "replace")
 
 
 def decode_record(data: Buffer, position: int = 0, *, verify_crc: bool = True) -> StoredMessage:
-    """The message at `position`. Raises RemoteProtocolError for anything that is not a whole, good record."""
+    """Return the message at `position`. Raises RemoteProtocolError unless a whole, good record is there."""
     check = check_record(data, position, verify_crc=verify_crc)
     if check.fault is not None:
         raise RemoteProtocolError(f"no message at position {position}: {check.fault.value}")
     head = RECORD_HEAD.unpack_from(data, position)
     end = position + check.size
     layout = _layout(data, end, head[1], head[7], position + 88)
-    assert layout is not None, "check_record has just walked the same lengths"
+    assert layout is not None, "check_record has already verified the same lengths"
     body_start, body_end, topic_start, topic_end, properties_start = layout
     born_host_bytes = 20 if head[7] & FLAG_BORN_HOST_V6 else 8
     store_host_bytes = 20 if head[7] & FLAG_STORE_HOST_V6 else 8
@@ -347,7 +350,7 @@ def decode_record(data: Buffer, position: int = 0, *, verify_crc: bool = True) -
 
 
 def decode_records(data: Buffer) -> list[StoredMessage]:
-    """All messages of a pull reply's body."""
+    """Return all messages in the body of a pull reply."""
     messages: list[StoredMessage] = []
     position = 0
     while position < len(data):
@@ -358,6 +361,6 @@ def decode_records(data: Buffer) -> list[StoredMessage]:
 
 
 def record_store_timestamp(data: Buffer, position: int = 0) -> int:
-    """The store timestamp of the record at `position`, without decoding the rest."""
+    """Return the store timestamp of the record at `position`, without decoding the rest."""
     born_host_v6 = INT.unpack_from(data, position + 36)[0] & FLAG_BORN_HOST_V6
     return int(LONG.unpack_from(data, position + (68 if born_host_v6 else 56))[0])

@@ -1,8 +1,8 @@
-"""Names of topics and groups, and the one door from a name to a path.
+"""Names of topics and groups, and the only conversion from a name to a path.
 
 RocketMQ takes topic names from the network and makes directories of them; a name such as `../../etc` has been a
-published vulnerability there. Here a name is either valid (`check_topic`, `check_group`) or it is nothing, and no
-other module of this project joins a name to a path: they call `path_component`.
+published vulnerability there. Here a name is either valid (`topic_fault`, `group_fault`) or refused, and no other
+module of this project joins a name to a path: they call `path_component`.
 """
 
 import re
@@ -24,7 +24,7 @@ SYSTEM_GROUPS: Final = (
     "CID_ONSAPI_OWNER",
     "CID_RMQ_SYS_TRANS",
 )
-"""Consumer groups that every broker has, and no application."""
+"""The consumer groups that every broker has for itself."""
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 AUTO_CREATE_TOPIC: Final = "TBW102"
@@ -34,7 +34,7 @@ OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""Under which the broker keeps how far it has got in the topics of open transactions."""
+"""The group under which the broker stores its position in the topics of open transactions."""
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 
@@ -58,8 +58,8 @@ NOT_SENDABLE_TOPICS: Final = frozenset(
 )
 """Topics that only the broker itself writes."""
 
-UNSHOWN_TOPICS: Final = frozenset({HALF_TOPIC, OP_HALF_TOPIC})
-"""Topics that only the broker itself reads: who could read them would see what was never committed."""
+HIDDEN_TOPICS: Final = frozenset({HALF_TOPIC, OP_HALF_TOPIC})
+"""Topics that only the broker itself reads: a client that reads them would get messages that were never committed."""
 
 _INTERNAL_PREFIX: Final = "rmq_sys_"
 _REPLY_SUFFIX: Final = "_REPLY_TOPIC"
@@ -68,14 +68,14 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 
 
 class NameFault(Enum):
-    """Why a name is refused, as a text for the one who sent it."""
+    """The reason why a name is refused, as a text for its sender."""
 
     EMPTY = "the name is blank"
     CHARACTERS = "the name may hold only the characters %|a-zA-Z0-9_-"
     LENGTH = "the name is too long"
 
 
-def _fault(name: str, bytes_max: int) -> NameFault | None:
+def _find_fault(name: str, bytes_max: int) -> NameFault | None:
     if not name or not name.strip():
         return NameFault.EMPTY
     if len(name) > bytes_max:
@@ -86,40 +86,40 @@ def _fault(name: str, bytes_max: int) -> NameFault | None:
 
 
 def topic_fault(topic: str) -> NameFault | None:
-    """None when `topic` is a valid topic name."""
+    """Return why `topic` is no valid topic name, or None if it is one."""
     derived = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
-    return _fault(topic, RETRY_TOPIC_BYTES_MAX if derived else TOPIC_BYTES_MAX)
+    return _find_fault(topic, RETRY_TOPIC_BYTES_MAX if derived else TOPIC_BYTES_MAX)
 
 
 def group_fault(group: str) -> NameFault | None:
-    """None when `group` is a valid producer or consumer group name."""
-    return _fault(group, GROUP_BYTES_MAX)
+    """Return why `group` is no valid producer or consumer group name, or None if it is one."""
+    return _find_fault(group, GROUP_BYTES_MAX)
 
 
 def path_component(name: str) -> str:
-    """`name` as one safe file name. Raises ValueError for a name that is not a valid topic or group.
+    """Return `name` as one safe file name. Raises ValueError unless it is a valid topic or group name.
 
-    The allowed characters hold neither a dot nor a separator nor a NUL, so what comes back is never `.`, `..`,
-    absolute, or more than one component. File systems take 255 bytes, and so do we.
+    The allowed characters include no dot, separator or NUL, so the result is never `.`, `..`, absolute, or more than
+    one component. The limit of 255 bytes is that of file systems.
     """
-    fault = _fault(name, RETRY_TOPIC_BYTES_MAX)
+    fault = _find_fault(name, RETRY_TOPIC_BYTES_MAX)
     if fault is not None:
         raise ValueError(f"{name[:64]!r} cannot name a file: {fault.value}")
     return name
 
 
 def retry_topic(group: str) -> str:
-    """Where messages go that a consumer of `group` failed to consume."""
+    """Return the topic for messages that a consumer of `group` failed to consume."""
     return RETRY_PREFIX + group
 
 
 def dead_letter_topic(group: str) -> str:
-    """Where messages go that `group` failed to consume too often."""
+    """Return the topic for messages that `group` failed to consume too often."""
     return DEAD_LETTER_PREFIX + group
 
 
 def reply_topic(cluster: str) -> str:
-    """Where replies of a cluster are sent; brokers push them on, and keep a copy."""
+    """Return the topic to which a cluster's replies are sent; brokers push them on, and keep a copy."""
     return cluster + _REPLY_SUFFIX
 
 
@@ -128,21 +128,21 @@ def is_retry_or_dead_letter(topic: str) -> bool:
 
 
 def is_internal_topic(topic: str) -> bool:
-    """Whether every RocketMQ has this topic for itself, whatever its brokers and clusters are called.
+    """Return whether every RocketMQ has this topic for itself, independent of the names of brokers and clusters.
 
-    Brokers and clusters also have topics of their own names, which only name servers can tell.
+    Brokers and clusters also have topics of their own names, which only name servers know.
     """
     return topic in SYSTEM_TOPICS or is_retry_or_dead_letter(topic) or topic.startswith(_INTERNAL_PREFIX)
 
 
-def looks_internal(topic: str) -> bool:
-    """Whether a topic of a store, where no name server is asked, is probably one of RocketMQ's own.
+def is_probably_internal(topic: str) -> bool:
+    """Return whether a topic of a store is probably one of RocketMQ's own, where no name server can be asked.
 
-    An application may have one that looks like it: read such topics by name.
+    An application's topic may match, too: read such topics by name.
     """
     return is_internal_topic(topic) or topic.startswith(_INTERNAL_PREFIX.upper()) or topic.endswith(_REPLY_SUFFIX)
 
 
 def is_system_group(group: str) -> bool:
-    """Whether it is one of RocketMQ's own consumer groups, and no application's."""
+    """Return whether `group` is one of RocketMQ's own consumer groups and not an application's."""
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)

@@ -1,10 +1,10 @@
-"""Reading a log fast: the records that look like nearly all of them do, one after the other, with every check made.
+"""A fast reader for the most common form of record, with every check made.
 
 A record is *plain* when both its hosts are IPv4, its topic has a one-byte length and it is a message in a queue, not a
 half or a rolled back one. ``plain_records`` yields plain records as long as they follow each other and each is one that
-``check_record`` would find good; at the first of which it could not say so it ends, and the caller asks
-``check_record``. So this module decides nothing that the other does not decide, and may know less: it is here for the
-ten gigabytes that a start may have to read.
+``check_record`` would accept. It stops at the first record for which it cannot decide that, and the caller calls
+``check_record``. So this module never accepts what ``check_record`` would reject. It exists because a start may have to
+read ten gigabytes of log.
 """
 
 import struct
@@ -24,7 +24,8 @@ from gantry_wire.properties import KEYS, TAGS, UNIQUE_KEY, index_keys
 from gantry_wire.seal import SEAL_BYTES, SEAL_REVERSED, SEALED_PROPERTIES_MAX
 
 _HEAD: Final = struct.Struct(">iiii4xqqi16xq20xi")
-"""Size, magic, body CRC, queue id, queue offset, physical offset, system flag, store timestamp, body length."""
+"""The fields before the body: size, magic, body CRC, queue id, queue offset, physical offset, system flag, store
+timestamp, body length."""
 _BODY_START: Final = 88
 assert _HEAD.size == _BODY_START
 
@@ -39,13 +40,13 @@ PlainRecord = tuple[int, int, bytes, int, int, int, bytes]
 def plain_records(
     view: memoryview, position: int, stop: int, base_offset: int, *, is_sealed: bool, verify_crc: bool = True
 ) -> Iterator[PlainRecord]:
-    """Plain, good records from `position` on that begin before `stop`, of a file that begins at `base_offset`.
+    """Yield plain, good records from `position` on that begin before `stop`, of a file that begins at `base_offset`.
 
-    Without `verify_crc` only places and lengths are checked, for those who have checked the rest before.
+    Without `verify_crc` only offsets and lengths are checked, for callers that have verified the checksums before.
     """
     view_end = len(view)
     stop = min(stop, view_end - RECORD_BYTES_MIN + 1)
-    # Locals, since every name that is looked up in the module is paid for once a record.
+    # These are locals, because a look-up of a module's name would cost time for every record.
     unpack, unpack_short, checksum, mask = _HEAD.unpack_from, SHORT.unpack_from, crc32, CRC_MASK
     magic_v1, not_plain, body_offset, seal_bytes = MESSAGE_MAGIC_V1, _NOT_PLAIN, _BODY_START, SEAL_BYTES
     seal_text, properties_max, bytes_min = SEAL_REVERSED, SEALED_PROPERTIES_MAX, RECORD_BYTES_MIN
@@ -89,10 +90,10 @@ _VALUE_END_BYTE: Final = 2
 
 
 def _value(properties: bytes, mark: bytes) -> bytes:
-    """The value of the last pair whose name is `mark`'s; empty if there is none."""
+    """Return the value of the last pair whose name is that of `mark`, or empty bytes without such a pair."""
     at = properties.rfind(mark)
     while at > 0 and properties[at - 1] != _VALUE_END_BYTE:
-        # The end of a longer name, or part of a value.
+        # The mark found is the end of a longer name, or part of a value.
         at = properties.rfind(mark, 0, at + len(mark) - 1)
     if at < 0:
         return b""
@@ -102,11 +103,11 @@ def _value(properties: bytes, mark: bytes) -> bytes:
 
 
 def tag_of(properties: bytes) -> bytes:
-    """The tag in an encoded property string, as it stands there; empty if there is none."""
+    """Return the tag in encoded properties, without decoding it, or empty bytes without a tag."""
     return _value(properties, _TAGS) if _TAGS in properties else b""
 
 
 def keys_of(properties: bytes) -> tuple[str, ...]:
-    """What a message is found by: its unique key, then every key of its user."""
+    """Return the keys by which a message is indexed: its unique key, then every key of its user."""
     text = _value(properties, _KEYS).decode("utf-8", "replace") if _KEYS in properties else ""
     return index_keys(_value(properties, _UNIQUE).decode("utf-8", "replace"), text)

@@ -45,31 +45,31 @@ POP_CHECKPOINT: Final = "POP_CK"
 BORN_HOST: Final = "__BORNHOST"
 INSTANCE_ID: Final = "INSTANCE_ID"
 CORRELATION_ID: Final = "CORRELATION_ID"
-"""Ties a reply to its request."""
+"""The id that a reply shares with its request."""
 
 REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
-"""The client id of whoever asked."""
+"""The client id of the requester."""
 
 TIME_TO_LIVE: Final = "TTL"
-"""How many milliseconds the requester waits."""
+"""The number of milliseconds that the requester waits."""
 
 MESSAGE_TYPE: Final = "MSG_TYPE"
 REPLY_TYPE: Final = "reply"
-"""The message type by which Java's clients choose the codes of replies."""
+"""The message type by which Java's clients choose the request codes of replies."""
 
 PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
-"""When the broker pushed a reply."""
+"""The time at which the broker pushed a reply."""
 
 KEY_SEPARATOR: Final = " "
 
 
 def split_keys(text: str) -> tuple[str, ...]:
-    """Return the keys in the text of ``KEYS``: RocketMQ separates them by spaces, and by nothing else."""
+    """Return the keys in the text of ``KEYS``, which RocketMQ separates by spaces only."""
     return tuple(key for key in text.split(KEY_SEPARATOR) if key)
 
 
 def index_keys(unique: str | None, text: str | None) -> tuple[str, ...]:
-    """Return what the key index finds a message by: its unique key, then every key of its user.
+    """Return the keys under which the key index lists a message: its unique key, then every key of its user.
 
     The append, the recovery and a reader of the index must agree on them.
     """
@@ -78,12 +78,12 @@ def index_keys(unique: str | None, text: str | None) -> tuple[str, ...]:
 
 
 def message_keys(properties: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what the key index finds a message by, from its properties."""
+    """Return the keys under which the key index lists a message with these properties."""
     return index_keys(properties.get(UNIQUE_KEY), properties.get(KEYS))
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The pairs of a property string. The last of two equal names wins, as in Java's map."""
+    """Return the pairs of a property string. The last of two equal names wins, as in Java's map."""
     pairs: dict[str, str] = {}
     for pair in text.split(VALUE_END):
         name, separator, value = pair.partition(KEY_END)
@@ -93,18 +93,18 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 PropertyMark = tuple[str, str]
-"""A name, and how a pair of that name begins behind the end of another."""
+"""A property's name, and the text with which a pair of that name begins after the end of another pair."""
 
 
 def property_marks(names: Iterable[str]) -> tuple[PropertyMark, ...]:
-    """What `some_properties` looks for."""
+    """Return the search marks of `names` for `select_properties`."""
     return tuple((name, f"{VALUE_END}{name}{KEY_END}") for name in names)
 
 
-def some_properties(text: str, marks: Iterable[PropertyMark]) -> dict[str, str]:
-    """Of `parse_properties(text)` the wanted ones that are not empty, without a look at the others.
+def select_properties(text: str, marks: Iterable[PropertyMark]) -> dict[str, str]:
+    """Return those properties of `text` that `marks` name and that are not empty, without parsing the others.
 
-    Java's parser passes over pairs without a value, so an earlier pair of the same name counts then.
+    Java's parser skips pairs without a value, so an earlier pair of the same name counts then.
     """
     text = VALUE_END + text
     found: dict[str, str] = {}
@@ -122,7 +122,7 @@ def some_properties(text: str, marks: Iterable[PropertyMark]) -> dict[str, str]:
 
 
 def format_properties(pairs: Mapping[str, str]) -> str:
-    """The property string of `pairs`; raises LocalProtocolError for names or values that it cannot carry."""
+    """Return the property string of `pairs`. Raises LocalProtocolError for invalid names or values."""
     parts: list[str] = []
     for name, value in pairs.items():
         if not name or KEY_END in name or VALUE_END in name or KEY_END in value or VALUE_END in value:
@@ -131,13 +131,13 @@ def format_properties(pairs: Mapping[str, str]) -> str:
     return "".join(parts)
 
 
-def ended_properties(data: bytes) -> bytes:
-    """`data` with the 0x02 that its last pair may lack, if there is room for it, so that a pair can follow."""
+def terminate_properties(data: bytes) -> bytes:
+    """Return `data` with the 0x02 that its last pair may lack, if it fits, so that another pair can follow."""
     return data if not data or data.endswith(b"\x02") or len(data) >= PROPERTIES_BYTES_MAX else data + b"\x02"
 
 
 def encode_properties(pairs: Mapping[str, str]) -> bytes:
-    """`format_properties` as bytes, at most 32767 of them."""
+    """Return `format_properties` as bytes. Raises LocalProtocolError for more than 32767 bytes."""
     data = format_properties(pairs).encode()
     if len(data) > PROPERTIES_BYTES_MAX:
         raise LocalProtocolError(f"properties take {len(data)} bytes, the format allows {PROPERTIES_BYTES_MAX}")

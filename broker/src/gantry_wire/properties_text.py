@@ -1,13 +1,13 @@
-"""Java's properties text, as settings travel and as `.conf` files are written: `key=value` or `key:value` lines.
+"""Java's properties text, the form of settings in requests and of `.conf` files: `key=value` or `key:value` lines.
 
-Errors name the line by its number. What is in it may be a secret that was sent by mistake.
+Errors give the number of a line and not its content, which may be a secret that was sent by mistake.
 """
 
 from collections.abc import Iterator
 
 
 def property_lines(text: str) -> Iterator[tuple[int, str]]:
-    """(number, content) of every line that is neither blank nor a comment."""
+    """Yield (number, content) of every line that is neither blank nor a comment."""
     for number, line in enumerate(text.splitlines(), start=1):
         stripped = line.strip()
         if stripped and stripped[0] not in "#!":
@@ -15,13 +15,13 @@ def property_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def split_property(line: str) -> tuple[str, str] | None:
-    """Key and value of an entry; None for a line that is none."""
+    """Return the key and value of a line, or None if the line has no separator."""
     ends = [end for end in (line.find("="), line.find(":")) if end > 0]
     return (line[: min(ends)].strip(), line[min(ends) + 1 :].strip()) if ends else None
 
 
 def read_properties(text: str) -> dict[str, str]:
-    """The entries of `text`; later ones win. Raises ValueError for a line that is no entry."""
+    """Return the entries of `text`; later ones win. Raises ValueError for a line without a separator."""
     entries: dict[str, str] = {}
     for number, line in property_lines(text):
         entry = split_property(line)
@@ -33,11 +33,11 @@ def read_properties(text: str) -> dict[str, str]:
 
 
 def entries_of(text: str) -> dict[str, str]:
-    """The entries of a text that others wrote; later ones win, and lines that are no entries are left out."""
+    """Return the entries of a foreign text: the last of each key, without lines that are no entries."""
     found = (split_property(line) for _, line in property_lines(text))
     return dict(entry for entry in found if entry is not None)
 
 
 def write_properties(entries: dict[str, str]) -> str:
-    """`entries` as lines, sorted."""
+    """Return `entries` as sorted lines."""
     return "".join(f"{key}={value}\n" for key, value in sorted(entries.items()))

@@ -1,17 +1,17 @@
-"""The runtime table, a broker's answer to GET_BROKER_RUNTIME_INFO: counters and facts as text, by RocketMQ's names."""
+"""The runtime table, a broker's reply to GET_BROKER_RUNTIME_INFO: counters and facts as text, by RocketMQ's names."""
 
 from collections.abc import Mapping
 
 
 def log_range(table: Mapping[str, str]) -> tuple[int, int]:
-    """Return ``[begin, end)`` of the broker's log. Raises ValueError if the table does not say.
+    """Return ``[begin, end)`` of the broker's log. Raises ValueError if the table has no valid range.
 
     RocketMQ reports -1 for a log without a file, which begins and ends at 0.
     """
     try:
         begin, end = (max(int(table[name]), 0) for name in ("commitLogMinOffset", "commitLogMaxOffset"))
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError("it does not say where its log begins and ends") from error
+        raise ValueError("its reply to GET_BROKER_RUNTIME_INFO has no range of its log") from error
     if begin > end:
         raise ValueError(f"its log begins at {begin} and ends at {end}")
     return begin, end

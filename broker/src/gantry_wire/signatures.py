@@ -1,24 +1,24 @@
-"""How a request shows whose it is: the scheme that RocketMQ's clients use, and a strict one of our own.
+"""Signatures of requests: the scheme of RocketMQ's clients (v1), and Gantry's own strict scheme.
 
-Weak by inheritance, v1 (`sign_v1`): HmacSHA1, keyed with the account's secret, over the VALUES of the header's fields
-in the order of their names, one behind the other, and the body. Java clients 4.9.8 and 5.3.3 sign so, and a Java
-broker checks no more. It does not cover
+v1 (`sign_v1`) is weak by inheritance: HmacSHA1, keyed with the account's secret, over the concatenated VALUES of the
+header's fields in the order of their names, and the body. Java clients 4.9.8 and 5.3.3 sign so, and a Java broker
+checks no more. It does not cover
 
-    names and borders   {queueId: "12", queueOffset: "3"} signs like {queueId: "1", queueOffset: "23"}
-    the request code    a signed question can be sent again as an order with the same values
-    time                whatever was heard once can be said again, for ever
-    header fields       opaque, flag, version and language are anybody's
+    names and borders   {queueId: "12", queueOffset: "3"} has the signature of {queueId: "1", queueOffset: "23"}
+    the request code    a signed query can be sent again as a change with the same values
+    time                a captured request can be replayed at any time
+    header fields       opaque, flag, version and language can be changed
 
-so on a network that others can listen on it needs TLS below it.
+so on a network that others can read it needs TLS below it.
 
-Strict (`sign_strict`): HmacSHA256 over a statement in which every part has its length in front of it. Only the remark,
-version and language stay outside.
+Strict (`sign_strict`): HmacSHA256 over a content in which the length of every part precedes it. It covers everything
+but the remark, version and language.
 
     "gantry-request-1" | code | opaque | flag | fields | (length name length value) for each, by name | length body
 
-Account, time, session and number of the request are fields, and so they are covered. Session and number are the nonce:
-a connection counts its requests, so a server that remembers one number per connection knows every repetition. Judging
-time and number is up to whoever has a clock and a memory. This module has neither: values in, text or verdict out.
+Account, time, session and number of the request are fields, so they are covered. Session and number are the nonce: a
+connection counts its requests, so a server that stores one number per connection detects every replay. Checking time
+and number is left to the caller, which has a clock and a memory; this module has neither.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from gantry_wire.command import Command
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
 SECURITY_TOKEN: Final = "SecurityToken"
-"""The three fields of v1, by the names that Java has for them."""
+"""The three fields of v1, with Java's names."""
 
 STRICT_SIGNATURE: Final = "GantrySignature"
 STRICT_TIME: Final = "GantryTime"
@@ -43,7 +43,7 @@ STRICT_NUMBER: Final = "GantryNumber"
 """The fields of the strict scheme, beside the access key."""
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
-"""Clients up to 4.9.3 add this field behind their signature, later ones before it."""
+"""The field that clients up to 4.9.3 add after they have signed, and later ones before."""
 
 SESSION_CHARACTERS: Final = 32
 
@@ -52,7 +52,7 @@ _INNER_PAD: Final = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER_PAD: Final = bytes(byte ^ 0x5C for byte in range(256))
 _MAGIC: Final = b"gantry-request-1"
 _HEAD: Final = struct.Struct(">iiiI")
-"""Code, opaque, flag, number of fields."""
+"""The code, opaque, flag and number of fields."""
 _LENGTH: Final = struct.Struct(">I")
 _STRICT_SIGNATURE_BYTES: Final = STRICT_SIGNATURE.encode()
 
@@ -60,7 +60,7 @@ _STRICT_SIGNATURE_BYTES: Final = STRICT_SIGNATURE.encode()
 @final
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """An account's name and secret, as whoever signs has them. Its repr holds no secret."""
+    """An account's name and secret, as the signing side has them. Its repr contains no secret."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -70,7 +70,7 @@ class Credentials:
 @final
 @dataclass(frozen=True, slots=True)
 class StrictClaim:
-    """What a strictly signed request says of itself, beside its account."""
+    """The claims of a strictly signed request, beside its account."""
 
     time_ms: int
     session: str
@@ -81,23 +81,23 @@ class StrictClaim:
 
 
 def content_v1(ext: Mapping[str, str], body: bytes) -> bytes:
-    """What v1 signs: values by the order of their names, and the body. The signature itself is left out."""
+    """Return the content that v1 signs: the values in the order of their names, without the signature, and the body."""
     text = "".join([ext[name] for name in sorted(ext) if name != SIGNATURE])
     return text.encode("utf-8", "replace") + body
 
 
 def signature_v1(secret: bytes, content: bytes) -> bytes:
-    """HmacSHA1 in base64, as it stands in the field."""
+    """Return the HmacSHA1 in base64, as the field holds it."""
     return b2a_base64(hmac.digest(secret, content, "sha1"), newline=False)
 
 
 @final
 class KeyedV1:
-    """`signature_v1` of one secret, prepared: HMAC's two halves are keyed once and copied for each message.
+    """The function `signature_v1` for one secret: HMAC's two halves are keyed once and copied for each message.
 
         SHA1(outer key | SHA1(inner key | content))
 
-    One call of `hmac.digest` looks its algorithms up anew each time, which takes longer than the rest of it together.
+    Each call of `hmac.digest` looks its algorithms up again, which takes longer than the rest of the call.
     """
 
     __slots__ = ("_inner", "_outer")
@@ -112,7 +112,7 @@ class KeyedV1:
         return "<KeyedV1>"
 
     def signature(self, content: bytes) -> bytes:
-        """In base64, as it stands in the field."""
+        """Return the signature in base64, as the field holds it."""
         inner, outer = self._inner.copy(), self._outer.copy()
         inner.update(content)
         outer.update(inner.digest())
@@ -120,7 +120,7 @@ class KeyedV1:
 
 
 def sign_v1(ext: Mapping[str, str], body: bytes, credentials: Credentials) -> dict[str, str]:
-    """The fields of a request with the account and the signature among them."""
+    """Return the fields of a request with the account and the signature added."""
     signed = without_signatures(ext)
     signed[ACCESS_KEY] = credentials.access_key
     if credentials.security_token is not None:
@@ -130,7 +130,7 @@ def sign_v1(ext: Mapping[str, str], body: bytes, credentials: Credentials) -> di
 
 
 def is_signed_v1(ext: Mapping[str, str], body: bytes, secret: bytes) -> bool:
-    """Whether the signature in the fields is the one that `secret` makes."""
+    """Return whether the signature in the fields is the one that `secret` makes."""
     given = ext.get(SIGNATURE, "").encode("utf-8", "replace")
     if hmac.compare_digest(signature_v1(secret, content_v1(ext, body)), given):
         return True
@@ -143,8 +143,8 @@ def is_signed_v1(ext: Mapping[str, str], body: bytes, secret: bytes) -> bool:
 # ------- strict
 
 
-def statement(command: Command) -> bytes:
-    """What the strict scheme signs: everything that decides what a request does, each part with its length."""
+def content_strict(command: Command) -> bytes:
+    """Return the content that the strict scheme signs: everything that decides what a request does, with lengths."""
     named = [(name.encode("utf-8", "surrogatepass"), value) for name, value in command.ext.items()]
     covered = sorted((name, value) for name, value in named if name != _STRICT_SIGNATURE_BYTES)
     parts = [_MAGIC, _HEAD.pack(command.code, command.opaque, command.flag, len(covered))]
@@ -156,7 +156,7 @@ def statement(command: Command) -> bytes:
 
 
 def sign_strict(command: Command, credentials: Credentials, claim: StrictClaim) -> dict[str, str]:
-    """The fields of `command` with account, claim and signature among them."""
+    """Return the fields of `command` with account, claim and signature added."""
     signed = without_signatures(command.ext)
     signed[ACCESS_KEY] = credentials.access_key
     signed[STRICT_TIME] = str(claim.time_ms)
@@ -168,13 +168,13 @@ def sign_strict(command: Command, credentials: Credentials, claim: StrictClaim) 
 
 
 def is_signed_strict(command: Command, secret: bytes) -> bool:
-    """Whether the strict signature of `command` is the one that `secret` makes."""
+    """Return whether the strict signature of `command` is the one that `secret` makes."""
     given = command.ext.get(STRICT_SIGNATURE, "").encode("utf-8", "replace")
     return hmac.compare_digest(_strict_signature(secret, command), given)
 
 
 def strict_claim(ext: Mapping[str, str]) -> StrictClaim | None:
-    """What a request claims of its time and place in its session; None when that is malformed."""
+    """Return a request's claim about its time and its number in its session, or None if it is malformed."""
     time_text, session, number = ext.get(STRICT_TIME, ""), ext.get(STRICT_SESSION, ""), ext.get(STRICT_NUMBER, "")
     if not _is_number(time_text) or not _is_number(number) or len(session) != SESSION_CHARACTERS:
         return None
@@ -182,17 +182,17 @@ def strict_claim(ext: Mapping[str, str]) -> StrictClaim | None:
 
 
 def without_signatures(ext: Mapping[str, str]) -> dict[str, str]:
-    """The fields without whatever an earlier signature put there, as when a request is sent once more."""
-    return {name: value for name, value in ext.items() if name not in _ADDED}
+    """Return the fields without those of an earlier signature, so that a request can be signed again."""
+    return {name: value for name, value in ext.items() if name not in _SIGNATURE_FIELDS}
 
 
-_ADDED: Final = frozenset(
+_SIGNATURE_FIELDS: Final = frozenset(
     {ACCESS_KEY, SIGNATURE, SECURITY_TOKEN, STRICT_SIGNATURE, STRICT_TIME, STRICT_SESSION, STRICT_NUMBER}
 )
 
 
 def _strict_signature(secret: bytes, command: Command) -> bytes:
-    return b2a_base64(hmac.digest(secret, statement(command), "sha256"), newline=False)
+    return b2a_base64(hmac.digest(secret, content_strict(command), "sha256"), newline=False)
 
 
 def _is_number(text: str) -> bool:

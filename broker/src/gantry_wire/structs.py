@@ -1,42 +1,47 @@
-"""Struct classes made ready before threads use them.
+"""Preparation of msgspec Struct classes before threads use them.
 
-msgspec works out how to read a class when it is read for the first time, and keeps that with the class. When two
-threads do so at the same moment, msgspec 0.22 may take the process down with it. So whoever starts threads that read,
-or is called by such threads, has all classes worked out first, in one of them.
+msgspec inspects a class when it decodes it for the first time, and caches the result in the class. When two threads do
+so at the same moment, msgspec 0.22 may crash the process. A program that starts decoding threads, or is called by such
+threads, therefore has all classes inspected first, in one thread.
 """
 
 from typing import Any, Final
 
 import msgspec
 
-_done: Final[set[type]] = set()
+_prepared: Final[set[type]] = set()
 
 
-def ready_structs(*roots: type[Any]) -> int:
-    """Work out every Struct class that was defined until now, or `roots` and all below them. Gives how many were new.
+def make_structs_ready(*roots: type[Any]) -> int:
+    """Inspect every Struct class defined so far, or `roots` and their subclasses. Return how many were new.
 
-    Call it after the imports and before the first thread: again costs next to nothing, at the same time is not allowed.
+    Call it after the imports and before the first thread starts. A second call costs almost nothing; concurrent calls
+    are not allowed.
     """
-    kinds = [kind for kind in _below(roots or tuple(msgspec.Struct.__subclasses__())) if kind not in _done]
-    for kind in kinds:
-        _work_out(kind)
-        _done.add(kind)
-    return len(kinds)
+    struct_classes = [
+        struct_class
+        for struct_class in _collect_subclasses(roots or tuple(msgspec.Struct.__subclasses__()))
+        if struct_class not in _prepared
+    ]
+    for struct_class in struct_classes:
+        _prepare(struct_class)
+        _prepared.add(struct_class)
+    return len(struct_classes)
 
 
-def _below(roots: tuple[type[Any], ...]) -> list[type[Any]]:
+def _collect_subclasses(roots: tuple[type[Any], ...]) -> list[type[Any]]:
     found: dict[type[Any], None] = {}
-    waiting = list(roots)
-    while waiting:
-        kind = waiting.pop()
-        if kind not in found:
-            found[kind] = None
-            waiting += kind.__subclasses__()
+    pending = list(roots)
+    while pending:
+        struct_class = pending.pop()
+        if struct_class not in found:
+            found[struct_class] = None
+            pending += struct_class.__subclasses__()
     return list(found)
 
 
-def _work_out(kind: type[Any]) -> None:
+def _prepare(struct_class: type[Any]) -> None:
     try:
-        msgspec.json.Decoder(kind)
+        msgspec.json.Decoder(struct_class)
     except (TypeError, NameError):
-        return  # no such value can be read at all: a generic, or a class whose annotations nobody can resolve
+        return  # a generic class, or one with unresolvable annotations: no value of it can be decoded

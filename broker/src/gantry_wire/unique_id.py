@@ -1,4 +1,4 @@
-"""The id that a client gives a message: 32 hex digits that no other message has.
+"""The unique id that a client gives a message: 32 hex digits.
 
 | address 4 (or 16) | process 2 | salt 4 | ms since the start of the month 4 | counter 2 |
 """
@@ -11,7 +11,7 @@ from typing import final
 
 @final
 class UniqueIds:
-    """Makes unique ids for one client. Not shared between threads."""
+    """A generator of unique ids for one client. It is not thread-safe."""
 
     def __init__(self, address: bytes, *, salt: int, process: int | None = None) -> None:
         process_number = os.getpid() if process is None else process
@@ -25,7 +25,7 @@ class UniqueIds:
         self._month_end_ms = 0
 
     def next(self, now_ms: int) -> str:
-        """The next id, at wall-clock time `now_ms`."""
+        """Return the next id, at wall-clock time `now_ms`."""
         if not self._month_start_ms <= now_ms < self._month_end_ms:
             self._enter_month(now_ms)
         return f"{self._prefix}{(now_ms - self._month_start_ms) & 0xFFFFFFFF:08X}{next(self._counter) & 0xFFFF:04X}"

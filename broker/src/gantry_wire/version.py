@@ -1,8 +1,8 @@
-"""Which Gantry this is, as every status page, sidecar and command says.
+"""The version of Gantry, which every status page, sidecar and command reports.
 
-It is on the lowest floor, where all can see it, and it is written here, and not looked up in what pip has installed:
-looking takes a tenth of a broker's start, and finds nothing in a copy that was not installed. A test holds it against
-pyproject.toml.
+The module is in the lowest layer, so that every package can import it. The version is a constant, because a look-up in
+pip's metadata takes a tenth of a broker's start time, and fails in a copy that was not installed. A test compares it
+with pyproject.toml.
 """
 
 from typing import Final

@@ -1,1 +1,1 @@
-"""Twins of the ports that fail on purpose, and small worlds to use them in. For tests; never imported by the broker."""
+"""Test doubles of the ports that inject faults, and small environments that use them. Never imported by the broker."""

@@ -1,8 +1,7 @@
-"""Accounts for tests: a file of them, a broker behind it, and connections that sign as one of them.
+"""Accounts for tests: an account file, a broker that uses it, and connections that sign with one of the accounts.
 
-orders-key     may publish to and consume TopicTest as GroupTest
-billing-key    may do nothing there; consumes Billing as BillingGroup
-admin-key      an administrator
+orders-key     may publish to and consume TopicTest as GroupTest billing-key    has no permission there; consumes
+Billing as BillingGroup admin-key      an administrator
 """
 
 from collections.abc import AsyncIterator
@@ -45,14 +44,14 @@ accounts:
 
 
 def write_accounts(path: Path, text: str = ACCOUNTS) -> Path:
-    """A file of accounts."""
+    """Write a file with accounts."""
     path.write_text(text)
     return path
 
 
 @asynccontextmanager
 async def guarded_broker(path: Path, *, clock: Clock | None = None, **conf: str) -> AsyncIterator[Broker]:
-    """A broker over a store below `path`, with access control on. `conf` wins, `aclEnable=false` included."""
+    """Run a broker with access control over a store below `path`. `conf` has precedence, `aclEnable=false` included."""
     guarded = {"aclEnable": "true", "aclFile": str(write_accounts(path / "plain_acl.yml")), "haListenPort": "-1"}
     guarded.update(conf)
     if guarded["aclEnable"] == "false":
@@ -65,28 +64,28 @@ async def guarded_broker(path: Path, *, clock: Clock | None = None, **conf: str)
 async def signed_dialogue(
     broker: Broker, credentials: Credentials | None, kind: SignatureKind = SignatureKind.V1, *, port: int | None = None
 ) -> AsyncIterator[Dialogue]:
-    """A connection that signs everything."""
+    """Open a connection that signs all requests."""
     async with raw_dialogue(broker, signer(credentials, kind), port=port) as one:
         yield one
 
 
 @asynccontextmanager
 async def raw_dialogue(broker: Broker, sign: Sign | None, *, port: int | None = None) -> AsyncIterator[Dialogue]:
-    """A connection whose requests pass through `sign`, which may do to them what it likes."""
-    told: list[Command] = []
+    """Open a connection whose requests pass through `sign`, which may change them."""
+    pushed: list[Command] = []
 
-    def hear(command: Command, channel: Channel) -> None:
-        told.append(command)
+    def record_pushed(command: Command, channel: Channel) -> None:
+        pushed.append(command)
 
-    channel = await Channel.connect(f"127.0.0.1:{port or broker.port}", on_request=hear, sign=sign)
+    channel = await Channel.connect(f"127.0.0.1:{port or broker.port}", on_request=record_pushed, sign=sign)
     try:
-        yield Dialogue(channel, told)
+        yield Dialogue(channel, pushed)
     finally:
         await channel.close()
 
 
 async def fill(broker: Broker) -> None:
-    """Both accounts' topics, with a message in each, and their groups."""
+    """Create both accounts' topics, with a message in each, and their groups."""
     async with signed_dialogue(broker, ADMIN) as admin:
         for topic in (TOPIC, "Billing"):
             await admin.send_ok(b"first", topic=topic)
@@ -95,7 +94,7 @@ async def fill(broker: Broker) -> None:
 
 
 def state(broker: Broker) -> tuple[int, list[str], list[str], list[str]]:
-    """What a denied request must not change: the log's end, topics, groups, queues on the disk."""
+    """Return the state that a denied request must not change: the log's end, topics, groups, queues on the disk."""
     core = broker.core
     queues = [name for name in tree(core.settings.store_path) if name.startswith("consumequeue")]
     return core.store.log.wrote, sorted(core.topics.all), sorted(core.groups.all), queues

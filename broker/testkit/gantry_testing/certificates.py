@@ -1,7 +1,8 @@
-"""Certificates for tests, as files: made, replaced, and wrong on purpose.
+"""Certificates for tests, as files: valid, replaced, and invalid on purpose.
 
-A `Party` is a folder as a broker or client is given one: its chain, its key, and who signs the others. `replace` writes
-the files as a careless administrator does, one after the other, in place; what renames and mounts do is up to the test.
+A `Party` is the certificate folder of a broker or client: its chain, its key, and its trusted authority. `replace`
+writes the files one after the other, in place, as a careless administrator does; tests of renames and mounts do those
+themselves.
 """
 
 import asyncio
@@ -21,12 +22,14 @@ LOCAL_NAMES: Final = ("127.0.0.1", "localhost")
 
 @final
 class Party:
-    """One who holds a certificate."""
+    """A broker or client with a certificate."""
 
     def __init__(
         self, folder: Path, authority: trustme.CA, *names: str, trusts: trustme.CA | None = None, **about: str
     ) -> None:
-        """`trusts` is whose certificates it takes; its own authority's without it. `about` is for the subject."""
+        """Issue the first certificate. `trusts` is the trusted authority, by default its own. `about` is for the
+        subject.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self.chain: Final = folder / "chain.pem"
         self.key: Final = folder / "key.pem"
@@ -39,7 +42,7 @@ class Party:
     def issued(
         self, authority: trustme.CA, *, not_before: datetime | None = None, not_after: datetime | None = None
     ) -> trustme.LeafCert:
-        """A certificate for the same names that is in no file yet."""
+        """Return a new certificate for the same names without writing it to a file."""
         about = {key: value for key, value in self._about.items() if key in ("common_name", "organization_name")}
         return authority.issue_cert(
             *self._names,
@@ -52,22 +55,22 @@ class Party:
     def replace(
         self, authority: trustme.CA, *, not_before: datetime | None = None, not_after: datetime | None = None
     ) -> None:
-        """Another certificate and key in the same files."""
+        """Write another certificate and key to the same files."""
         issued = self.issued(authority, not_before=not_before, not_after=not_after)
         self.chain.write_bytes(chain_of(issued))
         self.key.write_bytes(issued.private_key_pem.bytes())
 
     def trust(self, *authorities: trustme.CA) -> None:
-        """Take certificates of these, and of nobody else."""
+        """Trust exactly the certificates of these authorities."""
         self.authority.write_bytes(b"".join(authority.cert_pem.bytes() for authority in authorities))
 
     def server(self, mode: TlsMode = TlsMode.ENFORCING, *, needs_client: bool = False) -> TlsSettings:
-        """As a listener's settings."""
+        """Return the settings of a listener."""
         authority = str(self.authority) if needs_client else None
         return TlsSettings(mode, str(self.chain), str(self.key), authority, needs_client)
 
     def client(self, *, shows_certificate: bool = True) -> ClientTlsSettings:
-        """As a client's settings."""
+        """Return the settings of a client."""
         return ClientTlsSettings(
             authority_file=str(self.authority),
             certificate_file=str(self.chain) if shows_certificate else None,
@@ -75,7 +78,7 @@ class Party:
         )
 
     def replication(self) -> dict[str, str]:
-        """As keys of a `broker.conf`."""
+        """Return the keys of a `broker.conf` for replication."""
         return {
             "haTlsCertPath": str(self.chain),
             "haTlsKeyPath": str(self.key),
@@ -84,12 +87,12 @@ class Party:
 
 
 def chain_of(issued: trustme.LeafCert) -> bytes:
-    """The whole chain in PEM form."""
+    """Return the whole chain in PEM form."""
     return b"".join(blob.bytes() for blob in issued.cert_chain_pems)
 
 
 async def served_serial(port: int, context: ssl.SSLContext) -> str:
-    """The number of the certificate that a new connection to `port` is shown. Raises what connecting raises."""
+    """Return the serial number of the certificate on a new connection to `port`. Raises the errors of connecting."""
     _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
     try:
         return str(writer.get_extra_info("ssl_object").getpeercert()["serialNumber"])
@@ -100,7 +103,7 @@ async def served_serial(port: int, context: ssl.SSLContext) -> str:
 
 
 async def other_serial(port: int, context: ssl.SSLContext, old: str) -> str:
-    """Wait until new connections are shown another certificate than `old`: its number."""
+    """Wait until new connections get another certificate than `old`; return its serial number."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             serial = await served_serial(port, context)

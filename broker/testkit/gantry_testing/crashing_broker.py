@@ -1,15 +1,15 @@
-"""A broker that ends itself with SIGKILL at a named place of its own work. A program, not a module to import.
+"""A broker that kills itself with SIGKILL at a crash point. A program, not a module to import.
 
     python -m gantry_testing.crashing_broker [--crash-at NAME:TIMES] [--armed-by-signal] ... -- -c broker.conf
 
-What runs is the shipped broker; only ``crash_points.hit``, which does nothing there, counts and kills here. The count
-begins with the process, or, with ``--armed-by-signal``, with SIGUSR1: then whoever watches decides that the start is
-over and the load is on. The last line of the log says where it ended, so that a kill by anybody else is not taken for
-one.
+The program runs the shipped broker; only ``crash_points.hit``, which is empty there, counts and kills here. The count
+begins with the process, or, with ``--armed-by-signal``, with SIGUSR1: then the test decides when the start is
+complete and the load runs. The last line of the log names the crash point, so that another kill is not mistaken for
+a crash there.
 
-Recovery points come every ten seconds as shipped; ``--point-interval`` has them come under a short load. And one guard
-can be taken away, so that a test can show that it would notice: ``--without replay`` finds no write buffers,
-``--without hold`` shows consumers what is not committed.
+Recovery points come every ten seconds as shipped; ``--point-interval`` shortens that for a short load. And one guard
+can be removed, so that a test can show that it detects that: ``--without replay`` finds no write buffers,
+``--without hold`` makes uncommitted messages visible.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gantry_broker import __main__ as broker
 from gantry_broker import setting_keys
 from gantry_broker.store import crash_points
 from gantry_broker.store.dispatcher import Dispatcher
-from gantry_broker.store.opening import OpenPools
+from gantry_broker.store.opening import WritePools
 from gantry_broker.store.replay import FoundBuffer
 from gantry_broker.store.settings import FlushSettings
 
@@ -35,7 +35,7 @@ CRASHING: Final = "crashing at "
 
 
 class CrashAt(NamedTuple):
-    """Where to end: at the ``times``-th time that the work comes to this point."""
+    """Where to crash: at the ``times``-th hit of this crash point."""
 
     point: str
     times: int
@@ -45,17 +45,17 @@ class CrashAt(NamedTuple):
 
 
 def parse_crash_at(text: str) -> CrashAt:
-    """NAME or NAME:TIMES. Raises ValueError for a place that there is not."""
+    """Parse NAME or NAME:TIMES. Raises ValueError for an unknown crash point."""
     point, _, times = text.partition(":")
     crash_at = CrashAt(point, int(times or 1))
     if point not in crash_points.ALL or crash_at.times < 1:
-        raise ValueError(f"{text} is no place to crash at")
+        raise ValueError(f"unknown crash point {text}")
     return crash_at
 
 
 @final
 class Counter:
-    """Counts how often one point is reached, and kills. Any thread may come to a point."""
+    """Counts the hits of one crash point, and kills. Any thread may hit a point."""
 
     def __init__(self, crash_at: CrashAt, *, is_armed: bool) -> None:
         self._crash_at: Final = crash_at
@@ -64,11 +64,11 @@ class Counter:
         self._is_armed = is_armed
 
     def arm(self, _number: int, _frame: FrameType | None) -> None:
-        """From now on it counts. A signal handler."""
+        """Start counting. A signal handler."""
         self._is_armed = True
 
     def hit(self, name: str) -> None:
-        """Stands for ``crash_points.hit``."""
+        """Count a hit. Replaces ``crash_points.hit``."""
         if not self._is_armed or name != self._crash_at.point:
             return
         with self._lock:
@@ -78,23 +78,23 @@ class Counter:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def find_no_buffers(_pools: OpenPools) -> list[FoundBuffer]:
-    """Stands for ``OpenPools.found``: nothing is replayed."""
+def find_no_buffers(_pools: WritePools) -> list[FoundBuffer]:
+    """Return no buffers, so that nothing is replayed. Replaces ``WritePools.found``."""
     return []
 
 
 def show_at_once(_dispatcher: Dispatcher) -> None:
-    """Stands for ``Dispatcher.hold``: consumers see what may still be lost."""
+    """Do not hold messages, so that consumers see messages that may be lost. Replaces ``Dispatcher.hold``."""
 
 
 def replace(owner: object, name: str, value: object) -> None:
-    """Put something else in the place of an attribute."""
+    """Replace an attribute that must exist."""
     assert hasattr(owner, name), f"{owner!r} has no {name} that could be replaced"
     setattr(owner, name, value)
 
 
 GUARDS: Final[dict[str, tuple[type, str, object]]] = {
-    "replay": (OpenPools, "found", find_no_buffers),
+    "replay": (WritePools, "found", find_no_buffers),
     "hold": (Dispatcher, "hold", show_at_once),
 }
 
@@ -102,10 +102,10 @@ GUARDS: Final[dict[str, tuple[type, str, object]]] = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--crash-at", type=parse_crash_at, metavar="NAME:TIMES")
-    parser.add_argument("--armed-by-signal", action="store_true", help="count from SIGUSR1 on")
-    parser.add_argument("--point-interval", type=int, metavar="MS", help="how often recovery points are written")
-    parser.add_argument("--without", choices=sorted(GUARDS), help="a guard that is taken away")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="-- and what the broker is given")
+    parser.add_argument("--armed-by-signal", action="store_true", help="start counting at SIGUSR1")
+    parser.add_argument("--point-interval", type=int, metavar="MS", help="interval of recovery points")
+    parser.add_argument("--without", choices=sorted(GUARDS), help="guard to remove")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="-- and the broker's arguments")
     options = parser.parse_args()
     if options.crash_at is not None:
         counter = Counter(options.crash_at, is_armed=not options.armed_by_signal)

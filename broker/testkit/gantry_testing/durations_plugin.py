@@ -1,18 +1,18 @@
-"""A pytest plugin: how long each test took, and a limit for tests of `make test`.
+"""A pytest plugin that records how long each test took, and limits tests of `make test`.
 
-    each run                 .gantry/durations.json     seconds by test, set-up and clean-up included
+    each run                 .gantry/durations.json     seconds by test, including set-up and clean-up
     GANTRY_DURATIONS=1       a table at the end: the slowest tests, and the time of each area
-    GANTRY_SECONDS_MAX=5     a test fails that takes longer, but for those of `--verify` and `--slow`; where several
-                             processes share the tests it is written to .gantry/too-long.txt, to be measured alone
+    GANTRY_SECONDS_MAX=5     a test that takes longer fails, except with `--verify` and `--slow`; if several
+                             processes share the tests, it is listed in .gantry/too-long.txt, to be measured alone
     --verify                 a table at the end: the time of each part
-    GANTRY_RERUN=1           the run repeats a few tests of the one before: their seconds replace those in the file
+    GANTRY_RERUN=1           the run repeats a few tests of the last run: their seconds replace those in the file
 
-An area is what the file's name begins with, as in `broker/tests/test_store_*.py`, or the folder. The seconds are those
-of the processes that ran the tests, so with three processes they add up to three times what a clock on the wall shows.
+An area is the first word of the file's name, as in `broker/tests/test_store_*.py`, or the folder. The seconds are those
+of the processes that ran the tests, so with three processes their sum is three times the elapsed time.
 
-A limit for a test is no measurement of the product. It keeps `make test` short, so it does not count what tests share
+A limit for a test is no measurement of the product. It keeps `make test` short, so it does not count shared
 (set-up and clean-up). It grows with ``slowness.cost``, which measures the processor and not the contention between, for
-example, three JVMs that start at once; so no test fails for it in a run with several processes. The load of the machine
+example, three JVMs that start at once; so no test fails by it in a run with several processes. The load of the machine
 is left out: after such a run the average of the last minute would allow a test two or three times as long.
 """
 
@@ -36,16 +36,17 @@ RERUN_VARIABLE: Final = "GANTRY_RERUN"
 SECONDS_MAX: Final = pytest.StashKey[float]()
 FILE: Final = ".gantry/durations.json"
 LONG_FILE: Final = ".gantry/too-long.txt"
-"""A line for each test that took too long beside others, as `pytest @FILE` reads it."""
+"""Has a line for each test that took too long in a run with several processes, in the form that `pytest @FILE`
+reads."""
 
 TOO_LONG: Final = "too-long"
-"""The property of such a report."""
+"""The property of the report of such a test."""
 
 SLOWEST: Final = 20
 
 
 def area_of(nodeid: str) -> str:
-    """What a test belongs to, by its file: `broker store`, `broker faults`, `operator admin`."""
+    """Return the area of a test, from its file: `broker store`, `broker faults`, `operator admin`."""
     path = PurePath(nodeid.partition("::")[0])
     package, *folders = path.parts[:-1] or ("",)
     inner = [folder for folder in folders if folder != "tests"]
@@ -53,12 +54,13 @@ def area_of(nodeid: str) -> str:
 
 
 class Durations:
-    """The seconds of each test. Not in processes that run tests for another one: their reports come together there."""
+    """Collects the seconds of each test. It is not active in worker processes, whose reports arrive in the main
+    process."""
 
     def __init__(self, root: Path, *, is_shown: bool, is_rerun: bool) -> None:
         self.seconds: Final[dict[str, float]] = {}
         self.parts: Final[dict[str, str]] = {}
-        """The part of each test, where a run has parts."""
+        """The part of each test, in a run with parts."""
 
         self.too_long: Final[list[str]] = []
 
@@ -67,14 +69,14 @@ class Durations:
         self._is_rerun: Final = is_rerun
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Set-up, the test, and its clean-up."""
+        """Add the seconds of set-up, test and clean-up."""
         self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
         self.parts.update((report.nodeid, str(part)) for name, part in report.user_properties if name == PART)
         if report.when == "call" and any(name == TOO_LONG for name, _ in report.user_properties):
             self.too_long.append(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        """Keep them where a clone keeps what it makes."""
+        """Write the seconds to the clone's folder of generated files."""
         path = self._root / FILE
         (self._root / LONG_FILE).unlink(missing_ok=True)
         if self.too_long and path.parent.is_dir():
@@ -85,7 +87,7 @@ class Durations:
             path.write_text(json.dumps(dict(_longest(seconds)), indent=0))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """The tables that are wanted."""
+        """Print the tables that the run requested."""
         if self.parts and not self._is_rerun:
             terminalreporter.section("parts (test seconds, summed over all processes)")
             _show_sums(terminalreporter, self.seconds, self.parts.get)
@@ -101,7 +103,7 @@ class Durations:
 def _show_sums(
     reporter: pytest.TerminalReporter, seconds: Mapping[str, float], group_of: Callable[[str], str | None]
 ) -> None:
-    """A line for each group of tests, that which took longest first."""
+    """Print a line for each group of tests, the slowest first."""
     groups = {name: group_of(name) or "other" for name in seconds}
     counts = Counter(groups.values())
     sums = dict.fromkeys(counts, 0.0)
@@ -116,7 +118,7 @@ def _longest(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def is_bounded(item: pytest.Item) -> bool:
-    """Whether the limit is one for this test."""
+    """Return whether the limit applies to this test."""
     return not item.config.getoption("--verify") and item.get_closest_marker("slow") is None
 
 
@@ -124,7 +126,7 @@ def is_bounded(item: pytest.Item) -> bool:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Fail a test that takes too long for `make test`, or mark it where others run beside it."""
+    """Fail a test that takes too long for `make test`, or mark it if other tests run at the same time."""
     report = yield
     seconds_max = item.config.stash[SECONDS_MAX]
     if report.when == "call" and report.passed and report.duration > seconds_max and is_bounded(item):
@@ -141,7 +143,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register what listens to the reports."""
+    """Register the plugin that collects the reports."""
     config.stash[SECONDS_MAX] = float(os.environ.get(MAX_VARIABLE) or "inf")
     if not hasattr(config, "workerinput"):
         is_shown, is_rerun = (os.environ.get(name, "") not in ("", "0") for name in (VARIABLE, RERUN_VARIABLE))

@@ -1,4 +1,4 @@
-"""A clock that moves when a test says so."""
+"""A clock that a test controls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import final
 
 @final
 class FakeClock:
-    """All clocks of the port. ``advance`` moves all; ``jump_wall`` only the wall, as an operator or NTP would."""
+    """All clocks of the port. ``advance`` moves all of them; ``jump_wall`` only the wall clock, as an operator or NTP
+    does.
+    """
 
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         self._wall_ms = wall_ms
@@ -28,14 +30,14 @@ class FakeClock:
         return f"boot-{self._boots}"
 
     def advance(self, duration_ms: int) -> None:
-        """Let time pass."""
+        """Advance all clocks by the duration."""
         assert duration_ms >= 0, "time does not go backward; the wall clock may: jump_wall"
         self._wall_ms += duration_ms
         self._monotonic_ms += duration_ms
         self._boot_ms += duration_ms
 
     def suspend(self, duration_ms: int) -> None:
-        """Let time pass while the machine is suspended: monotonic clocks do not notice."""
+        """Let time pass while the machine is suspended: monotonic clocks do not advance."""
         self._wall_ms += duration_ms
         self._boot_ms += duration_ms
 
@@ -46,5 +48,5 @@ class FakeClock:
         self._boots += 1
 
     def jump_wall(self, by_ms: int) -> None:
-        """Set the wall clock forward or backward. Deadlines must not notice."""
+        """Set the wall clock forward or backward, which must not affect deadlines."""
         self._wall_ms += by_ms

@@ -1,9 +1,9 @@
-"""A group of brokers that are nothing but their logs and promises, for whoever gives orders to brokers.
+"""A model of a broker group that consists of logs and promises, for tests of code that sends orders to brokers.
 
-Each member keeps the rules of the control socket as a broker does: a promise is never taken back, nobody has a role
-below what it has promised, a master that is fenced acknowledges nothing more. Its log is a list of records that know
-who wrote them, and replication is a call, so a test decides who has got how far when the orders come. What has been
-acknowledged is put down by the group, which is how a loss is seen.
+Each member follows the rules of the control socket like a broker: a promise is never revoked, no member has a role
+of an epoch below its promise, a fenced master acknowledges nothing more. Its log is a list of records with the epoch
+of their master, and replication is a method, so a test decides how far each member is when an order arrives. The group
+records the acknowledged messages, so that a loss can be detected.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import final
 from gantry_status.orders import UNKNOWN, HaRole, HaStatus, OrderRefused, Promised, SlaveState
 
 Record = tuple[int, int]
-"""Epoch and serial number."""
+"""The epoch and the serial number of a record."""
 
 
 @final
 @dataclass(eq=False)
 class FakeMember:
-    """One broker. An ``Orders`` of the control server."""
+    """One broker. Implements the ``Orders`` of the control server."""
 
     group: FakeGroup
     number: int
@@ -34,12 +34,12 @@ class FakeMember:
     master_id: int = UNKNOWN
     electable: list[int] = field(default_factory=list)
     is_answering: bool = True
-    """Whether whoever gives orders can reach it."""
+    """Whether the sender of orders can reach it."""
     is_linked: bool = True
-    """Whether the others can."""
+    """Whether the other members can reach it."""
     is_draining: bool = False
     drain_reason: str = ""
-    """Why it refuses to be drained."""
+    """The reason for refusing to drain; empty to allow it."""
     granted_ms: int = 0
     name: str = "b"
     granted_ms_at_promotion: int | None = None
@@ -79,7 +79,7 @@ class FakeMember:
         return master.ha_address if master is not None and self.role is HaRole.SLAVE else ""
 
     def _slaves(self) -> list[SlaveState]:
-        """The slaves that follow, each with as much of this log as it has."""
+        """Return the slaves that follow, each with the part of this log that it has."""
         found = []
         for one in self.group.members.values():
             if one is not self and one.master_id == self.number and one._follows(self):
@@ -88,7 +88,7 @@ class FakeMember:
         return found
 
     def _granted_ms(self) -> int:
-        """The rest of the last grant: it was given just before the promise, if there is one."""
+        """Return the rest of the last grant, which was given just before the promise, if there is one."""
         if self._promised_at is None:
             return self.granted_ms
         return max(0, self.granted_ms - int((time.monotonic() - self._promised_at) * 1000))
@@ -117,7 +117,7 @@ class FakeMember:
             return await self.status()
         self._demand(epoch)
         if epoch <= self.last_epoch:
-            raise OrderRefused(f"epoch {self.last_epoch} is in the log already")
+            raise OrderRefused(f"the log has epoch {self.last_epoch} already")
         self.role, self.epoch, self.promised, self.master_id = HaRole.MASTER, epoch, epoch, self.number
         self.electable, self.is_draining = list(electable), False
         self.log.append((epoch, self.group.next_serial()))
@@ -136,7 +136,7 @@ class FakeMember:
         self._demand(epoch)
         found = next((one for one in self.group.members.values() if one.ha_address == master), None)
         if found is None:
-            raise OrderRefused(f"nobody is at {master}")
+            raise OrderRefused(f"no member at {master}")
         self.role, self.epoch, self.promised, self.is_draining = HaRole.SLAVE, epoch, epoch, False
         self.master_id, self.electable = found.number, list(found.electable)
         return await self.status()
@@ -177,12 +177,12 @@ class FakeMember:
         return self.log[-1][0] if self.log else 0
 
     def send(self) -> None:
-        """A client's message, if sends are taken."""
+        """Append a client's message, if the member accepts sends."""
         if self.role is HaRole.MASTER and not self.is_draining:
             self.log.append((self.epoch, self.group.next_serial()))
 
     def copy(self, records: int) -> None:
-        """As a slave, get up to so many records more, first cutting what the master has not."""
+        """Replicate up to so many records as a slave, after cutting records that the master lacks."""
         master = self.group.members.get(self.master_id)
         if master is None or not self._follows(master):
             return
@@ -191,16 +191,16 @@ class FakeMember:
         self.log += master.log[same : same + records]
 
     def acknowledge(self) -> None:
-        """As a master, answer all sends that may be answered, and show consumers what they may see.
+        """As a master, acknowledge all sends that may be acknowledged, and make them visible to consumers.
 
-        Acks of what an older epoch wrote count only together with something of this one: a slave that has just that
+        Acks of records of an older epoch count only together with a record of this one: a slave that has only those
         would lose the next election to a log whose last record is of an epoch in between.
         """
         if self.role is not HaRole.MASTER or not self.is_linked:
             return
         slaves = [self.group.members[number] for number in self.electable]
         if self.group.acks_needed == 0:
-            if all(one._follows(self) for one in slaves):  # each of them grants it
+            if all(one._follows(self) for one in slaves):  # each of them grants the lease
                 self.group.acknowledged.update(self.log)
             return
         ends = sorted((len(one.log) for one in slaves if one._follows(self) and self._has(one.log)), reverse=True)
@@ -213,7 +213,7 @@ class FakeMember:
         return self.role is HaRole.SLAVE and is_joined and self.epoch == master.epoch and self.promised <= master.epoch
 
     def _shared(self, master: FakeMember) -> int:
-        """Up to where both logs are the same."""
+        """Return the length of the common prefix of both logs."""
         pairs = zip(self.log, master.log, strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -227,12 +227,12 @@ class FakeMember:
 
 @final
 class FakeGroup:
-    """The members, and what their clients were told."""
+    """The members, and the messages that their clients saw acknowledged."""
 
     def __init__(self, numbers: Iterable[int], *, acks_needed: int) -> None:
         self.acks_needed = acks_needed
         self.are_old_epochs_counted = False
-        """True makes masters wrong: see ``FakeMember.acknowledge``."""
+        """With True, masters are wrong on purpose: see ``FakeMember.acknowledge``."""
         self.members: dict[int, FakeMember] = {number: FakeMember(self, number) for number in numbers}
         self.acknowledged: set[Record] = set()
         self._serial = 0
@@ -246,12 +246,12 @@ class FakeGroup:
         return self._serial
 
     def silence(self) -> None:
-        """Nobody can be given orders."""
+        """Make all members unreachable for orders."""
         for one in self.members.values():
             one.is_answering = False
 
     def begin(self, master: int, *, epoch: int = 1) -> None:
-        """One is the master, all others follow and have everything."""
+        """Make one member the master of an epoch; all others follow and have the whole log."""
         others = [number for number in self.members if number != master]
         for number, one in self.members.items():
             one.role = HaRole.MASTER if number == master else HaRole.SLAVE

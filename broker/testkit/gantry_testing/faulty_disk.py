@@ -1,21 +1,21 @@
-"""A disk in memory that forgets, tears, rots, fills up and fails, on purpose and repeatably.
+"""A disk in memory with repeatable faults: lost and torn writes, bit rot, a full disk and I/O errors.
 
-What a real disk may do at a power loss is modelled by keeping two copies of everything: what programs see (the page
-cache) and what is durable. ``sync`` copies a file's bytes from one to the other, ``sync_directory`` the names.
+The effect of a power loss is modelled by two copies of all data: the one that programs see (the page
+cache) and the durable one. ``sync`` copies a file's bytes from one to the other, ``sync_directory`` the names.
 A crash is one of
 
-    lose_unsynced()     nothing that was not synced is left, neither bytes nor names
-    tear(seed)          of the sectors and names that were not synced, a random subset is left
-    tear_hole(...)      everything is left but some sectors of one file: written back in the worst order
+    lose_unsynced()     all unsynced bytes and names are lost
+    tear(seed)          a random subset of the unsynced sectors and names is left
+    tear_hole(...)      everything but some sectors of one file is left: written back in the worst order
 
-after which every open file is dead (using it raises ``EBADF``, as after the end of the process) and locks are free.
-``kill()`` is the end of the process alone: the page cache stays. Single faults: ``fail_next``, ``short_write``,
-``flip``, ``capacity``; ``sync_gate`` holds up every sync of a file for as long as it is not set. A sync that fails
-leaves pages that are clean and on no disk; see ``faulty_pages``. ``on_operation`` sees every operation before it
-happens, and may raise instead: an error, or the end of the process.
+after which every open file is invalid (using it raises ``EBADF``, as after the end of the process) and locks are free.
+``kill()`` ends only the process: the page cache stays. Single faults: ``fail_next``, ``short_write``, ``flip``,
+``capacity``; ``sync_gate`` blocks every sync of a file until it is set. A failed sync leaves pages that are clean but
+not on the disk; see ``faulty_pages``. ``on_operation`` is called before every operation and may raise instead: an
+error, or the end of the process.
 
-It also polices its users: ``sync`` complains about bytes that were written where no blocks were reserved, which on
-a real disk would have been a SIGBUS waiting to happen.
+It also checks its users: ``sync`` fails for bytes that were written where no blocks were reserved, which on
+a real disk could cause a SIGBUS.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DEFAULT_CAPACITY: Final = 1 << 30
 
 
 def children(names: Iterable[str], directory: str) -> list[str]:
-    """The paths that lie in ``directory`` itself."""
+    """Return the paths directly in ``directory``."""
     prefix = directory.rstrip("/") + "/"
     length = len(prefix)
     return [path for path in names if path.startswith(prefix) and path.find("/", length) < 0 and len(path) > length]
@@ -54,7 +54,7 @@ class FaultyFile:
         self._is_open = True
         self._reserved = 0
         self.is_read_in_order = True
-        """What it was told last. Reading costs nothing here."""
+        """The last call of ``read_in_order``. Reading has no cost here."""
 
     def __repr__(self) -> str:
         return f"<FaultyFile {self._path} size={self.size} reserved={self._reserved}>"
@@ -89,13 +89,13 @@ class FaultyFile:
             self._reserved = end
 
     def advise(self, start: int, end: int) -> None:
-        """Nothing is in anybody's way here."""
+        """Do nothing, because advice has no effect in memory."""
 
     def read_in_order(self, is_expected: bool) -> None:
         self.is_read_in_order = is_expected
 
     def regrow(self) -> int | None:
-        """Nobody shortens a file here: the bytes are in memory, and have views."""
+        """Do nothing, because no other process shortens a file: the bytes are in memory, and have views."""
         return None
 
     def pread(self, length: int, position: int) -> bytes:
@@ -149,7 +149,7 @@ class FaultyLock:
 
 @final
 class FaultyDisk:
-    """The disk. ``life`` counts crashes; files of an earlier life are dead."""
+    """The disk. ``life`` counts crashes; files of an earlier life are invalid."""
 
     def __init__(self, *, capacity: int = DEFAULT_CAPACITY) -> None:
         self.capacity = capacity
@@ -159,7 +159,7 @@ class FaultyDisk:
         self.sync_gate.set()
         self.operations: dict[str, int] = defaultdict(int)
         self.on_operation: Callable[[str, str], None] = lambda operation, path: None
-        """Told of every operation and its path before it happens. What it raises is what happens instead."""
+        """Called with every operation and its path before it happens. An exception replaces the operation."""
         self._names: dict[str, Node | None] = {"/": None}
         self._durable_names: dict[str, Node | None] = {"/": None}
         self._faults: dict[str, deque[int]] = defaultdict(deque)
@@ -180,14 +180,14 @@ class FaultyDisk:
         self._short_writes.append(length)
 
     def flip(self, path: str, offset: int, mask: int = 0x01) -> None:
-        """Let bits of one byte rot, in the page cache and on the disk."""
+        """Flip bits of one byte, in the page cache and on the disk."""
         node = self._file(path)
         node.cache[offset] ^= mask
         if offset < len(node.durable):
             node.durable[offset] ^= mask
 
     def kill(self) -> None:
-        """The process ends: open files and locks are gone, all bytes are still there."""
+        """End the process: open files and locks are gone, all bytes stay."""
         self.life += 1
         self.locked.clear()
         self._faults.clear()
@@ -196,15 +196,15 @@ class FaultyDisk:
             node.kill()
 
     def lose_unsynced(self) -> None:
-        """Power loss after which exactly the synced bytes and names are left."""
+        """Lose power so that exactly the synced bytes and names are left."""
         self._crash(None)
 
     def tear(self, seed: int) -> None:
-        """Power loss after which a random part of the unsynced bytes and names is left, too."""
+        """Lose power so that a random part of the unsynced bytes and names is left too."""
         self._crash(random.Random(seed))
 
     def tear_hole(self, path: str, start: int, end: int) -> None:
-        """Power loss after which everything is left but the unsynced sectors of one file in ``[start, end)``."""
+        """Lose power so that everything is left but the unsynced sectors of one file in ``[start, end)``."""
         hole = self._file(path)
         for node in self._nodes():
             node.durable_size = max(node.durable_size, 0)
@@ -214,18 +214,18 @@ class FaultyDisk:
         self._crash(None)
 
     def write_back(self, seed: int) -> None:
-        """The kernel brings a random part of the unsynced bytes to the disk; nobody notices."""
+        """Write a random part of the unsynced bytes to the disk, as the kernel does in the background."""
         chance = random.Random(seed)
         for node in self._nodes():
             node.write_back(by_chance(chance))
 
     def drop_caches(self) -> None:
-        """The kernel forgets clean pages: where a sync has failed, reads show what the disk has."""
+        """Drop clean pages: where a sync has failed, reads return the content of the disk."""
         for node in self._nodes():
             node.drop_lost()
 
     def copy(self) -> FaultyDisk:
-        """A disk of its own with the same bytes and names, unlocked and without faults."""
+        """Return an independent disk with the same bytes and names, unlocked and without faults."""
         other = FaultyDisk(capacity=self.capacity)
         both = (*self._names.values(), *self._durable_names.values())
         nodes = {id(node): node.copy() for node in both if node is not None}
@@ -236,7 +236,7 @@ class FaultyDisk:
         return other
 
     def _nodes(self) -> list[Node]:
-        """Every file that has a name, once, in the order of the names."""
+        """Return every file that has a name, once, in the order of the names."""
         return list({id(node): node for _, node in sorted(self._names.items()) if node is not None}.values())
 
     def _crash(self, chance: random.Random | None) -> None:
@@ -254,7 +254,7 @@ class FaultyDisk:
         self._names = names
         self._durable_names = dict(names)
 
-    # -- what files ask ------------------------------------------------------------------------------------------------
+    # -- calls from files ----------------------------------------------------------------------------------------------
 
     def meet_fault(self, operation: str, path: str) -> None:
         self.operations[operation] += 1
@@ -267,7 +267,7 @@ class FaultyDisk:
         return min(length, self._short_writes.popleft()) if self._short_writes else length
 
     def charge(self, node: Node, end: int, path: str) -> None:
-        """Give blocks to ``node`` up to ``end``, or fail for want of space."""
+        """Allocate blocks to ``node`` up to ``end``. Raises ENOSPC if there is no space."""
         more = end - node.reserved
         if more > 0:
             if more > self.space("/").free:
@@ -374,7 +374,7 @@ class FaultyDisk:
         self.sync_directory(posixpath.dirname(posixpath.normpath(path)))
 
     def space(self, path: str) -> DiskSpace:
-        nodes = list(self._names.values())  # at one blow: other threads make and remove files meanwhile
+        nodes = list(self._names.values())  # a copy, because other threads create and remove files meanwhile
         used = sum(node.reserved for node in {id(n): n for n in nodes if n is not None}.values())
         return DiskSpace(total=self.capacity, free=max(0, self.capacity - used))
 

@@ -1,12 +1,12 @@
-"""The two copies of a file on a ``FaultyDisk``: what programs see, and what is durable.
+"""The two copies of a file on a ``FaultyDisk``: the one that programs see, and the durable one.
 
-    cache      what reads and maps show: the page cache
-    durable    what a power loss leaves
-    lost       sectors whose writing back has failed: the cache has them and calls them clean, the disk has them not
+    cache      the data that reads and maps return: the page cache
+    durable    the data that is left after a power loss
+    lost       sectors whose writeback has failed: they are clean in the cache, but not on the disk
 
-The third is how Linux behaves, and what makes a failed ``fsync`` final: the next one succeeds without writing them.
-Only writing to such a sector again makes it dirty. ``drop_lost`` is the kernel taking clean pages out of memory: the
-next reader sees what the disk has.
+The third models Linux, where a failed ``fsync`` is final: the next one succeeds without writing these sectors.
+Only another write makes such a sector dirty. ``drop_lost`` models the kernel evicting clean pages: the
+next reader gets the content of the disk.
 
 Bytes changed through a map need no bookkeeping: they are found by comparing the two copies.
 """
@@ -20,29 +20,29 @@ from typing import Final, final
 SECTOR_BYTES: Final = 512
 
 Survives = Callable[[int], bool]
-"""For the start of a dirty sector: whether the disk got it before the power went."""
+"""Returns for the start of a dirty sector whether the disk got it before the power loss."""
 
 
 def nothing(_start: int) -> bool:
-    """No dirty sector survives."""
+    """Return False: no dirty sector survives."""
     return False
 
 
 def everything(_start: int) -> bool:
-    """Every dirty sector survives."""
+    """Return True: every dirty sector survives."""
     return True
 
 
 def outside(start: int, end: int) -> Survives:
-    """Everything survives but what touches ``[start, end)``."""
+    """Return a rule by which all sectors survive except those that overlap ``[start, end)``."""
     return lambda sector: sector >= end or sector + SECTOR_BYTES <= start
 
 
 def by_chance(chance: random.Random) -> Survives:
-    """For one file: nothing survives, or everything, or a random part.
+    """Return a rule for one file: no dirty sector survives, or all, or a random part.
 
-    One draw decides how much survives at all, so that "nearly nothing" and "nearly all" both happen, and so does a
-    later file that is whole while an earlier one is not there.
+    One random number decides how much survives at all, so that "nearly nothing" and "nearly all" both occur, and so
+    does a later file that is complete while an earlier one is missing.
     """
     whole, probability = chance.random(), chance.random()
     if whole < 0.2:
@@ -54,7 +54,7 @@ def by_chance(chance: random.Random) -> Survives:
 
 @final
 class Node:
-    """A file's two copies. Names point to nodes, so that renaming moves no bytes."""
+    """A file's two copies. Names refer to nodes, so that renaming moves no bytes."""
 
     __slots__ = ("cache", "durable", "durable_size", "lost", "reserved")
 
@@ -66,14 +66,14 @@ class Node:
         self.lost: dict[int, bytes] = {}
 
     def copy(self) -> Node:
-        """A node of its own with the same bytes."""
+        """Return an independent node with the same bytes."""
         other = Node(0)
         other.cache, other.durable = bytearray(self.cache), bytearray(self.durable)
         other.durable_size, other.reserved, other.lost = self.durable_size, self.reserved, dict(self.lost)
         return other
 
     def _dirty(self) -> Iterator[int]:
-        """The starts of the sectors that the disk does not have."""
+        """Yield the starts of the sectors that the disk does not have."""
         lasting = self.durable.ljust(len(self.cache), b"\0")
         if self.cache == lasting:
             return
@@ -86,7 +86,7 @@ class Node:
         return self.lost.get(start) == bytes(self.cache[start : start + SECTOR_BYTES])
 
     def sync(self) -> None:
-        """Everything dirty becomes durable; what is lost does not, and nobody is told."""
+        """Make all dirty sectors durable, but not the lost ones, without an error."""
         lost = {start: data for start, data in self.lost.items() if self._is_lost(start)}
         lasting = self.durable.ljust(len(self.cache), b"\0")
         self.durable = bytearray(self.cache)
@@ -96,18 +96,18 @@ class Node:
         self.lost = lost
 
     def fail_sync(self) -> None:
-        """A sync has failed: its pages are clean now, and not on the disk."""
+        """Fail a sync: its pages are clean now, but not on the disk."""
         for start in self._dirty():
             self.lost[start] = bytes(self.cache[start : start + SECTOR_BYTES])
 
     def written(self, start: int, end: int) -> None:
-        """A system call wrote there: those sectors are dirty, even if they hold what they held."""
+        """Mark the sectors of a system call's write as dirty, even if their content is the same."""
         if self.lost:
             for sector in [sector for sector in self.lost if sector < end and start < sector + SECTOR_BYTES]:
                 del self.lost[sector]
 
     def write_back(self, survives: Survives) -> None:
-        """The kernel writes dirty sectors to the disk when it likes, and tells nobody."""
+        """Write dirty sectors to the disk, as the kernel does in the background."""
         if self.durable_size < 0:
             return
         self.durable = self.durable.ljust(len(self.cache), b"\0")
@@ -116,20 +116,20 @@ class Node:
                 self.durable[start : start + SECTOR_BYTES] = self.cache[start : start + SECTOR_BYTES]
 
     def drop_lost(self) -> None:
-        """The page cache is dropped: what was lost reads as the disk has it."""
+        """Drop the page cache: lost sectors read as they are on the disk."""
         lasting = self.durable.ljust(len(self.cache), b"\0")
         for start in [start for start in self.lost if self._is_lost(start)]:
             self.cache[start : start + SECTOR_BYTES] = lasting[start : start + SECTOR_BYTES]
         self.lost = {}
 
     def kill(self) -> None:
-        """Whoever still has a map of the old bytes is dead, and what it writes into them is not seen."""
+        """Detach maps of the old process, so that its later writes have no effect."""
         self.cache = bytearray(self.cache)
 
     def crash(self, survives: Survives, *, is_sized: bool) -> None:
-        """Fall back to what is durable, but for the dirty sectors that survive.
+        """Return to the durable content, plus the dirty sectors that survive.
 
-        A file that was never synced and is not ``is_sized`` has not even got its size: it is empty.
+        A file that was never synced and is not ``is_sized`` has not even its size: it is empty.
         """
         if self.durable_size < 0 and not is_sized:
             self.cache = bytearray()

@@ -1,7 +1,7 @@
-"""Memory for write buffers in a test: it outlives ``kill`` if it is told so, and never a power loss.
+"""Memory for write buffers in a test: it survives ``kill`` if it is crash-safe, and never a power loss.
 
-One ``FaultyVolume`` is a directory on a tmpfs or on hugetlbfs that the test keeps over several lives of a store. With
-``is_crash_safe=False`` it is anonymous memory: ``kill`` takes everything. ``capacity`` is how many bytes there are.
+One ``FaultyVolume`` is a directory on a tmpfs or on hugetlbfs that the test keeps for several processes of a store.
+With ``is_crash_safe=False`` it is anonymous memory: ``kill`` discards everything. ``capacity`` is its size in bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PAGE_BYTES: Final = 512
 
 @final
 class FaultyPiece:
-    """One piece."""
+    """One buffer in a volume."""
 
     def __init__(self, name: str, data: bytearray) -> None:
         self._name = name
@@ -44,7 +44,7 @@ class FaultyPiece:
 
 @final
 class FaultyVolume:
-    """See the module."""
+    """A directory for write buffers; see the module's docstring."""
 
     page_bytes = PAGE_BYTES
 
@@ -59,21 +59,21 @@ class FaultyVolume:
         return "tmpfs" if self.is_crash_safe else "anonymous"
 
     def kill(self) -> None:
-        """The process that used it ends."""
+        """End the process that used it."""
         self._is_taken = False
         if self.is_crash_safe:
-            # Whoever still writes into the old memory is dead: it must not be seen.
+            # The old process is dead, so its later writes to the old memory must not be visible.
             self.pieces = {name: bytearray(data) for name, data in self.pieces.items()}
         else:
             self.pieces = {}
 
     def lose_power(self) -> None:
-        """The machine ends."""
+        """Lose power: all pieces are gone."""
         self._is_taken = False
         self.pieces = {}
 
     def copy(self) -> FaultyVolume:
-        """A volume of its own with the same bytes, used by nobody."""
+        """Return an independent, unused volume with the same bytes."""
         other = FaultyVolume(is_crash_safe=self.is_crash_safe, capacity=self.capacity)
         other.pieces = {name: bytearray(data) for name, data in self.pieces.items()}
         return other

@@ -1,4 +1,4 @@
-"""The head of a store's log, deleted at once and in this thread: what retention does in a broker, for store tests."""
+"""The head of a store's log, deleted synchronously as by a broker's retention, for store tests."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from gantry_broker.store.message_store import MessageStore
 from gantry_testing.store_world import StoreWorld
 
 POINT_INTERVAL_MS = 60_000
-"""Longer than any test lets pass between two recovery points."""
+"""The interval is longer than the time that any test lets pass between two recovery points."""
 
 
 def remove_before(store: MessageStore, offset: int) -> int:
-    """Delete the files of the log that end at or before ``offset``, and what is derived; how many log files went."""
+    """Delete the log files that end at or before ``offset``, with derived data; return the number of log files."""
     trims = store.removal.measure(offset)
     count = store.removal.retire(offset, trims)
     store.removal.unlink()
@@ -18,9 +18,9 @@ def remove_before(store: MessageStore, offset: int) -> int:
 
 
 def remove_files(store: MessageStore, count: int) -> int:
-    """Delete the ``count`` oldest files of the log; where it begins now."""
+    """Delete the ``count`` oldest files of the log; return its new begin."""
     ends = [file.end_offset for file in store.removal.facts() if file.is_removable][:count]
-    assert len(ends) == count, f"only {len(ends)} files can go"
+    assert len(ends) == count, f"only {len(ends)} files can be deleted"
     remove_before(store, ends[-1])
     return store.log.min_physical
 

@@ -1,4 +1,4 @@
-"""An HTTP server of aiohttp on a port of this machine, that leaves no connection open when it ends."""
+"""An HTTP server of aiohttp on a port of this machine, that closes all connections at its end."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from aiohttp import web
 from gantry_remoting.addresses import stop_listening
 
 CLOSE_S = 0.1
-"""For requests that are being answered when the server ends."""
+"""The time for requests that are being answered when the server ends."""
 
 
 @asynccontextmanager
 async def http_server(app: web.Application, *, port: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """Serve on 127.0.0.1; gives the port, which the system chooses if ``port`` is 0."""
+    """Serve on 127.0.0.1; yields the port, which the system chooses if ``port`` is 0."""
     runner = web.AppRunner(app, shutdown_timeout=CLOSE_S)
     await runner.setup()
     assert runner.server is not None, "it is set up"
@@ -26,12 +26,12 @@ async def http_server(app: web.Application, *, port: int = 0, tls: ssl.SSLContex
         yield int(server.sockets[0].getsockname()[1])
     finally:
         await stop_listening(server)
-        await asyncio.sleep(0)  # a connection that was accepted belongs to the runner now, which closes it
+        await asyncio.sleep(0)  # accepted connections are now registered at the runner, which closes them
         await runner.cleanup()
 
 
 def application(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.Application:
-    """One that answers every request by one function."""
+    """Return an application that answers every request with one function."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
     return app

@@ -1,6 +1,6 @@
-"""RocketMQ's broker as an administrator meets it, in this process: settings, tables, and what it says of itself.
+"""A model of RocketMQ's broker for administrators, in this process: settings, tables and statistics.
 
-It keeps its settings as RocketMQ does, and answers what a test has put into ``bodies``; everything else is code 3.
+It keeps settings like RocketMQ, and answers with the ``bodies`` of the test; other requests get code 3.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SETTINGS: Final = {
 
 @final
 class JavaBroker:
-    """A broker or name server of RocketMQ's that answers as a test says; settings are kept as it keeps them."""
+    """A broker or name server of RocketMQ with answers from the test; settings are kept as RocketMQ keeps them."""
 
     def __init__(self, **bodies: bytes) -> None:
         self.settings = dict(SETTINGS)

@@ -1,8 +1,8 @@
-"""RocketMQ's master as a slave sees it, in memory: a log without seals, and the stream of it.
+"""A model of RocketMQ's master as a slave sees it, in memory: a log without seals, and its replication stream.
 
-Written from what RocketMQ does, apart from our own halves of that stream: a record may be cut anywhere, a chunk never
-reaches over a file's end, a request of 0 means the last file, and of the blank that closes a file only eight bytes say
-anything.
+Written after RocketMQ's behaviour, independently of our own halves of that stream: a record may be split anywhere, a
+chunk never crosses a file's end, a request of 0 means the last file, and only eight bytes of the blank that closes a
+file have a meaning.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ FILE_BYTES: Final = TINY.mapped_file_size_commit_log
 
 @final
 class JavaMaster:
-    """A log as RocketMQ writes it, without seals, and the stream of it as RocketMQ's master sends it."""
+    """A log as RocketMQ writes it, without seals, and its stream as RocketMQ's master sends it."""
 
     def __init__(self, begin: int = 0) -> None:
         self.begin = begin
         self.log = b""
         self.starts: list[int] = []
-        """Where each message begins."""
+        """The offset at which each message begins."""
 
         self.acks: list[int] = []
         """Every offset that a slave has reported, over all connections."""
@@ -37,25 +37,25 @@ class JavaMaster:
 
     @property
     def end(self) -> int:
-        """Of the log."""
+        """The end of the log."""
         return self.begin + len(self.log)
 
     @property
     def range(self) -> MasterRange:
-        """What it says of its log by remoting."""
+        """The range of the log as it reports it by remoting."""
         return MasterRange(self.begin, self.end)
 
     def bodies(self) -> list[bytes]:
-        """Of all messages that were sent."""
+        """The bodies of all messages that were sent."""
         return [b"java %d" % number + bytes(number % 300) for number in range(len(self.starts))]
 
     def expire(self, begin: int) -> None:
-        """Its oldest files are deleted; whoever was to get them next gets nothing any more."""
+        """Delete the oldest files; a slave that needs them next gets no more data."""
         self.log = self.log[begin - self.begin :]
         self.begin = begin
 
     def send(self, count: int = 1, topic: str = "orders") -> None:
-        """Append messages, one by one."""
+        """Append messages one by one."""
         for _ in range(count):
             number = len(self.starts)
             message = StoredMessage(
@@ -65,24 +65,24 @@ class JavaMaster:
             )  # fmt: skip
             room = FILE_BYTES - self.end % FILE_BYTES
             if len(encode_record(message)) + 8 > room:
-                # Only eight bytes are the blank's; the rest of the file is whatever lay there.
+                # Only eight bytes belong to the blank; the rest of the file has arbitrary content.
                 self.log += BLANK_RECORD.pack(room, BLANK_MAGIC) + b"\xda" * (room - 8)
                 message = dataclasses.replace(message, physical_offset=self.end)
             self.starts.append(self.end)
             self.log += encode_record(message)
 
     def fill(self, end: int) -> None:
-        """Messages until the log has come to ``end``."""
+        """Append messages until the log reaches ``end``."""
         while self.end < end:
             self.send()
 
     def connected(self) -> None:
-        """A new connection: nothing was asked for on it."""
+        """Handle a new connection, on which nothing was requested yet."""
         self._requested = self._sent = -1
         self._reports = b""
 
     def receive(self, data: bytes) -> None:
-        """Offsets, from the slave."""
+        """Handle offsets from the slave."""
         self._reports += data
         while len(self._reports) >= 8:
             (offset,) = struct.unpack_from(">q", self._reports)
@@ -93,11 +93,11 @@ class JavaMaster:
                 self._sent = offset or self.end - self.end % FILE_BYTES
 
     def beat(self) -> bytes:
-        """A heartbeat."""
+        """Return a heartbeat of the stream."""
         return struct.pack(">qi", self._sent, 0)
 
     def pump(self, batch_bytes: int = 4_096) -> bytes:
-        """Everything that there is, in chunks that end at a file's end or anywhere."""
+        """Return all pending data, in chunks that end at a file's end or anywhere."""
         out = b""
         while self._requested >= 0 and self.begin <= self._sent < self.end:
             size = min(batch_bytes, self.end - self._sent, FILE_BYTES - self._sent % FILE_BYTES)

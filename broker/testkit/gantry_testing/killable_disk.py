@@ -1,7 +1,7 @@
-"""The real disk, in a process that can be killed without dying.
+"""The real disk, with a simulated kill of the process.
 
-``kill()`` does to this process what SIGKILL does to one that has a store open: descriptors are closed and locks are
-free, nothing is flushed, nothing is removed; the page cache keeps every byte. Power loss is not its business: for that
+``kill()`` has the effect of SIGKILL on a process that has a store open: descriptors are closed and locks are
+free, nothing is flushed, nothing is removed; the page cache keeps every byte. It does not model a power loss: for that
 there is ``FaultyDisk``, or a machine.
 """
 
@@ -15,14 +15,14 @@ from gantry_broker.ports.real_disk import RealDisk
 
 @final
 class KillableDisk:
-    """``RealDisk`` that remembers what it has handed out."""
+    """A ``RealDisk`` that keeps track of its open files and locks."""
 
     def __init__(self) -> None:
         self._real = RealDisk()
         self._open: list[DiskFile | DiskLock] = []
 
     def kill(self) -> None:
-        """Close every file and free every lock."""
+        """Close every file and release every lock."""
         for thing in self._open:
             if hasattr(thing, "release"):
                 thing.release()

@@ -1,9 +1,9 @@
-"""A broker in this process on free loopback ports, and somebody to talk to it.
+"""A broker in this process on free loopback ports, and a client connection to it.
 
-`running_broker` is the real thing: real sockets, the real store in a directory of the test, small files. What a test
-replaces is named in its call: the clock, the disk, single settings by their name in `broker.conf`. `Dialogue` speaks
-to it in the wire's own words, so that what is tested is what a Java client would see, without a client of ours in
-between that could be wrong in the same way.
+`running_broker` is a real broker: real sockets, the real store in a directory of the test, small files. What a test
+replaces is an argument: the clock, the disk, single settings by their name in `broker.conf`. `Dialogue` sends
+requests in the wire format, so that a test observes what a Java client would see, without a client of ours in
+between that could have the same bug.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ SMALL_STORE: Final = {
     "maxIndexNum": "4000",
 }
 PATIENT: Final = {"waitTimeMillsInSendQueue": "60000", "syncFlushTimeout": "60000", "slaveTimeout": "60000"}
-"""A machine that is busy with other things must not make a test's broker say "busy", or call its disk or slave late."""
+"""Long timeouts, so that on a busy machine a test's broker does not answer "busy" or report a late disk or slave."""
 ROOMY: Final = {
     "diskMaxUsedSpaceRatio": "95",
     "diskSpaceCleanForciblyRatio": "99",
     "diskSpaceWarningLevelRatio": "99",
 }
-"""Nor must a machine whose disk is rather full make it refuse."""
+"""Disk limits, so that a test's broker does not refuse sends on a machine with a full disk."""
 
 TOPIC: Final = "TopicTest"
 GROUP: Final = "GroupTest"
@@ -52,17 +52,17 @@ UNIQUE_ID: Final = "7F00000100007A0B4C9D2E1F00000000"
 
 
 async def wait_until(predicate: Callable[[], bool], deadline_s: float = 120.0) -> None:
-    """Wait for something that comes by itself; fails when it does not come in time."""
+    """Wait for a condition that another task brings about. Raises TimeoutError at the deadline."""
     loop = asyncio.get_running_loop()
     end = loop.time() + deadline_s
     while not predicate():
         if loop.time() > end:
-            raise TimeoutError("what was waited for did not happen")
+            raise TimeoutError("the condition was not met in time")
         await asyncio.sleep(0.002)
 
 
 def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test on Python's own event loop and on the one that brokers run on: they buffer differently."""
+    """Run an async test on Python's own event loop and on the broker's, because they buffer differently."""
 
     def run(loop_factory: Callable[[], asyncio.AbstractEventLoop], **fixtures: Any) -> None:
         with asyncio.Runner(loop_factory=loop_factory) as runner:
@@ -82,7 +82,7 @@ def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
 
 
 def local_conf(path: Path | str, **conf: str) -> dict[str, str]:
-    """The keys of a broker for a test: loopback, free ports, small files; `conf` wins."""
+    """Return the settings of a broker for a test: loopback, free ports, small files; `conf` has precedence."""
     main, fast, replication = free_ports(3)
     return {
         "brokerClusterName": "TestCluster",
@@ -103,7 +103,7 @@ def local_conf(path: Path | str, **conf: str) -> dict[str, str]:
 async def running_broker(
     path: Path | str, *, disk: Disk | None = None, clock: Clock | None = None, **conf: str
 ) -> AsyncIterator[Broker]:
-    """A broker over the store in `path`; `conf` holds keys of `broker.conf`. Stopped cleanly at the end."""
+    """Run a broker over the store in `path`; `conf` has keys of `broker.conf`. It is stopped cleanly at the end."""
     settings = broker_settings(local_conf(path, **conf))
     broker = Broker(settings, disk=disk or RealDisk(), clock=clock or SystemClock())
     await broker.start()
@@ -114,7 +114,7 @@ async def running_broker(
 
 
 async def expire(broker: Broker) -> None:
-    """Everything that is not in the log's last file, as soon as a start would not need it."""
+    """Expire everything before the log's last file, as soon as recovery does not need it."""
     store = broker.store
     await wait_until(lambda: all(file.is_removable for file in store.removal.facts()[:-1]))
     end = store.log.wrote - store.log.wrote % store.settings.mapped_file_size_commit_log
@@ -123,19 +123,19 @@ async def expire(broker: Broker) -> None:
 
 
 async def cut_log(broker: Broker, end: int) -> None:
-    """Cut the log at ``end``, where another epoch begins, as a member does whose new master lacks the rest."""
+    """Cut the log at ``end``, where another epoch begins, like a member whose new master lacks the rest."""
     store = broker.store
     epochs = [*store.identity.truncated(end).epochs, Epoch(store.identity.epoch + 1, end)]
 
     def change() -> None:
         store.cut(end, epochs)
 
-    await broker.standstill(change)
+    await broker.run_exclusively(change)
 
 
 @asynccontextmanager
 async def dialogue(broker: Broker, *, port: int | None = None) -> AsyncIterator["Dialogue"]:
-    """A connection to a broker's main port, or to `port`."""
+    """Open a connection to a broker's main port, or to `port`."""
     one = await Dialogue.open(f"127.0.0.1:{port or broker.port}")
     try:
         yield one
@@ -144,27 +144,27 @@ async def dialogue(broker: Broker, *, port: int | None = None) -> AsyncIterator[
 
 
 def properties_text(**pairs: str) -> str:
-    """Properties as producers send them."""
+    """Return properties as producers encode them."""
     return format_properties(pairs)
 
 
 @final
 class Dialogue:
-    """One client connection: requests in RocketMQ's words, and what the broker tells of its own accord."""
+    """One client connection: requests in RocketMQ's wire format, and the requests that the broker pushes."""
 
-    def __init__(self, channel: Channel, told: list[Command]) -> None:
+    def __init__(self, channel: Channel, pushed: list[Command]) -> None:
         self.channel = channel
-        self.told = told
+        self.pushed = pushed
         """Requests that the broker sent us, in order."""
 
     @classmethod
     async def open(cls, address: str) -> "Dialogue":
-        told: list[Command] = []
+        pushed: list[Command] = []
 
-        def hear(command: Command, channel: Channel) -> None:
-            told.append(command)
+        def record_pushed(command: Command, channel: Channel) -> None:
+            pushed.append(command)
 
-        return cls(await Channel.connect(address, on_request=hear), told)
+        return cls(await Channel.connect(address, on_request=record_pushed), pushed)
 
     async def close(self) -> None:
         await self.channel.close()
@@ -172,27 +172,27 @@ class Dialogue:
     async def ask(
         self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", *, timeout_ms: int = REPLY_TIMEOUT_MS
     ) -> Command:
-        """Any request and its reply."""
+        """Send any request and return its reply."""
         return await self.channel.request(Command(code=code, ext=ext or {}, body=body), timeout_ms)
 
     async def ask_json(self, code: int, ext: dict[str, str] | None = None, body: Any = None) -> Any:
-        """A request that must succeed, with JSON bodies both ways."""
+        """Send a request that must succeed, with JSON bodies both ways."""
         reply = await self.ask(code, ext, b"" if body is None else dumps(body))
         assert reply.code == 0, f"code {reply.code}: {reply.remark}"
         return loads(reply.body) if reply.body else None
 
-    def tell(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
-        """A oneway request."""
+    def send_oneway(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
+        """Send a one-way request, which gets no reply."""
         self.channel.send_oneway(oneway(code, ext or {}, body))
 
     # ------- sending
 
     async def send(self, body: bytes = b"hello", *, code: int = RequestCode.SEND_MESSAGE_V2, **fields: str) -> Command:
-        """One message (or a batch); `fields` are header fields by RocketMQ's long names."""
+        """Send one message (or a batch); `fields` are header fields by RocketMQ's long names."""
         return await self.ask(code, send_ext(code, **fields), body)
 
     async def send_ok(self, body: bytes = b"hello", **fields: str) -> dict[str, str]:
-        """A send that must succeed; its reply's fields."""
+        """Send a message that must be stored; return the reply's fields."""
         reply = await self.send(body, code=RequestCode.SEND_MESSAGE_V2, **fields)
         assert reply.code == 0, f"code {reply.code}: {reply.remark}"
         return reply.ext
@@ -202,15 +202,15 @@ class Dialogue:
     async def pull(
         self, offset: int = 0, *, wait_ms: int = 0, code: int = RequestCode.PULL_MESSAGE, **fields: str
     ) -> Command:
-        """A pull with its own subscription; with `wait_ms` it may be held."""
+        """Pull with an own subscription; with `wait_ms` the request may be held."""
         return await self.ask(code, pull_ext(offset, wait_ms=wait_ms, **fields))
 
     def start_pull(self, offset: int = 0, *, wait_ms: int, **fields: str) -> "asyncio.Task[Command]":
-        """A pull under way."""
+        """Start a pull that may be held."""
         return asyncio.ensure_future(self.pull(offset, wait_ms=wait_ms, code=RequestCode.PULL_MESSAGE, **fields))
 
     async def read(self, offset: int = 0, **fields: str) -> list[StoredMessage]:
-        """The messages that a pull gives; none when it finds none."""
+        """Return the messages of a pull; none if it finds none."""
         reply = await self.pull(offset, wait_ms=0, code=RequestCode.PULL_MESSAGE, **fields)
         return decode_records(reply.body) if reply.code == 0 else []
 
@@ -220,7 +220,7 @@ class Dialogue:
         self, client_id: str, group: str = GROUP, topic: str = TOPIC, *, expression: str = "*", version: int = 1,
         model: str = "CLUSTERING", expression_type: str = "TAG",
     ) -> Command:  # fmt: skip
-        """Make a consumer known."""
+        """Register a consumer by a heartbeat."""
         wanted = {"topic": topic, "subString": expression, "subVersion": version, "expressionType": expression_type}
         consumer = {
             "groupName": group,
@@ -233,12 +233,12 @@ class Dialogue:
         return await self.ask(RequestCode.HEART_BEAT, body=dumps(body))
 
     async def make_group(self, group: str = GROUP) -> None:
-        """Have the broker know a group of consumers, which a commit alone does not."""
+        """Create a consumer group at the broker, which a commit alone does not do."""
         await self.ask_json(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body={"groupName": group})
 
-    def was_told(self, code: int) -> int:
-        """How often the broker sent us this request."""
-        return sum(1 for command in self.told if command.code == code)
+    def count_pushed(self, code: int) -> int:
+        """Count the requests with this code that the broker sent us."""
+        return sum(1 for command in self.pushed if command.code == code)
 
 
 _V2_NAMES: Final = {
@@ -259,7 +259,7 @@ _V2_NAMES: Final = {
 
 
 def send_ext(code: int, **fields: str) -> dict[str, str]:
-    """The header fields of a send with the given code; long names in, the code's own names out."""
+    """Return the header fields of a send with this code; the arguments have RocketMQ's long names."""
     ext = {
         "producerGroup": "producers",
         "topic": TOPIC,
@@ -276,7 +276,7 @@ def send_ext(code: int, **fields: str) -> dict[str, str]:
 
 
 def pull_ext(offset: int, *, wait_ms: int = 0, **fields: str) -> dict[str, str]:
-    """The header fields of a pull."""
+    """Return the header fields of a pull."""
     return {
         "consumerGroup": GROUP,
         "topic": TOPIC,
@@ -295,13 +295,13 @@ def pull_ext(offset: int, *, wait_ms: int = 0, **fields: str) -> dict[str, str]:
 
 @final
 class RawPeer:
-    """A socket that says exactly the bytes it is given, and hears what comes back."""
+    """A socket that sends exactly the given bytes, and reads frames."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
         self._frames = FrameReader()
-        self._heard: list[Frame] = []
+        self._received: list[Frame] = []
 
     @classmethod
     async def open(cls, port: int, *, source: str | None = None) -> "RawPeer":
@@ -313,17 +313,17 @@ class RawPeer:
         await self.writer.drain()
 
     async def frame(self) -> Frame:
-        """The next frame from the other side. Raises ConnectionClosed when there is none."""
-        while not self._heard:
+        """Return the next frame from the other side. Raises ConnectionClosed if there is none."""
+        while not self._received:
             async with asyncio.timeout(REPLY_TIMEOUT_MS / 1000):
                 data = await self.reader.read(65536)
             if not data:
                 raise ConnectionClosed("the other side closed")
-            self._heard.extend(self._frames.feed(data))
-        return self._heard.pop(0)
+            self._received.extend(self._frames.feed(data))
+        return self._received.pop(0)
 
     async def is_closed_by_peer(self) -> bool:
-        """Wait for the end of the connection; what still comes before it is thrown away."""
+        """Wait for the end of the connection; remaining data is discarded."""
         try:
             async with asyncio.timeout(REPLY_TIMEOUT_MS / 1000):
                 while await self.reader.read(65536):
@@ -343,10 +343,10 @@ class RawPeer:
 
 
 def frame_head(total: int, header_bytes: int, serialization: int = 0) -> bytes:
-    """The first eight bytes of a frame that says these lengths, true or not."""
+    """Return the first eight bytes of a frame with these lengths, correct or not."""
     return struct.pack(">II", total, serialization << 24 | header_bytes)
 
 
 def tree(path: Path | str) -> list[str]:
-    """Every name below a directory: what a refused request must not change."""
+    """Return every name below a directory, which a refused request must not change."""
     return sorted(str(one.relative_to(path)) for one in Path(path).rglob("*"))

@@ -1,6 +1,6 @@
 """An event loop in a thread of its own, for tests that have no loop.
 
-At the end every task that is left is cancelled before the loop closes, so a connection that was accepted at that
+At the end every remaining task is cancelled before the loop closes, so a connection that was accepted at that
 moment does not stay open until the garbage collector finds it, in another test.
 """
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @final
 class LoopThread:
-    """Use it inside ``with``. What lives on the loop belongs to its thread: change it through ``run``."""
+    """A running event loop. Use it inside ``with``. Objects of the loop may be changed only through ``run``."""
 
     def __init__(self, name: str) -> None:
         self._thread: Final = threading.Thread(target=lambda: asyncio.run(self._main()), name=name)
@@ -35,7 +35,7 @@ class LoopThread:
         self._thread.join()
 
     def run(self, work: Coroutine[Any, Any, T], *, timeout_s: float = 120.0) -> T:
-        """What ``work`` returns, run on the loop."""
+        """Run ``work`` on the loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 
     async def _main(self) -> None:

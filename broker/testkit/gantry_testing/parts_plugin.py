@@ -1,19 +1,20 @@
-"""A pytest plugin: which tests a run selects: `make test` covers each path once, `make verify` runs the others.
+"""A pytest plugin that selects the tests of a run: `make test` covers each path once, `make verify` runs the others.
 
-    pytest                     what is marked neither `verify` nor `slow`
-    pytest --verify            what is marked `verify`, and only that
+    pytest                     tests marked neither `verify` nor `slow`
+    pytest --verify            only tests marked `verify`
     pytest --part ha           of these, one part of the product
-    pytest --slow              besides, what takes minutes
-    pytest FILE::TEST          a test that is named is selected, `verify` or not
-    pytest --last-failed       a test that failed is selected, `verify` or not
+    pytest --slow              also tests that take minutes
+    pytest FILE::TEST          a named test is selected, `verify` or not
+    pytest --last-failed       a failed test is selected, `verify` or not
 
 A test is marked `verify` if it repeats, with another seed, mode, size or peer, a test without the mark; or if it takes
 seconds and a cheaper test covers the same behaviour. `verify(quick=3)` leaves the first three cases of a test in
 `make test`.
 
-Tests of properties run in both: with few drawn examples in `make test`, with many in `make verify`.
+Property tests run in both: with few examples in `make test`, with many in `make verify`.
 
-What is not selected is no skip: a skip means that this machine cannot. The counts are in the table of what did not run.
+A test that is not selected is not skipped: a skip means that this machine lacks something. The table at the end has the
+counts.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PARTS: Final = ("store", "ha", "server", "operator", "java", "spark", "browser",
 """The parts of the product, as `make verify PART=` and `--part` name them."""
 
 BY_NEED: Final = {"browser": "browser", "api_server": "api", "spark": "spark", "java": "java"}
-"""A test that needs one of these belongs to its part, wherever it lies; the first counts."""
+"""A test that needs one of these belongs to its part, in any folder; the first match counts."""
 
 BY_PATH: Final = {
     "operator/": "operator",
@@ -45,28 +46,28 @@ BY_PATH: Final = {
     "broker/tests/replication/": "ha",
     "broker/tests/ha/": "ha",
 }
-"""Else by how its path begins. Everything else belongs to the server."""
+"""Otherwise the beginning of its path decides. All other tests belong to the server."""
 
 EXAMPLES: Final = 25
 EXAMPLES_VERIFY: Final = 200
-"""Examples drawn for each property test that sets no number itself."""
+"""The number of examples for each property test that sets no number itself."""
 
 LEFT_OUT: Final = {
     "verify": ("repeats another test with more cases", "make verify, or run pytest with --verify"),
     "slow": ("takes minutes", "run pytest with --slow"),
     "part": ("belongs to another part", "run pytest without --part"),
 }
-"""Why a test was not selected, and what selects it."""
+"""The reasons for not selecting a test, and how to select it."""
 
 PART: Final = "gantry part"
-"""The property of a report that says to which part its test belongs, in a run of `make verify`."""
+"""The property of a report with the part of its test, in a run of `make verify`."""
 
 COUNTS: Final = "gantry_left_out"
-"""What a process that runs tests for another one calls the numbers of tests that it has left out."""
+"""The key under which a worker process reports the numbers of tests that it has left out."""
 
 
 def is_deep(item: pytest.Item, cases: Counter[str]) -> bool:
-    """Whether a test is left to `make verify`. ``cases`` counts those of each test that came before."""
+    """Return whether a test is left to `make verify`. ``cases`` counts the earlier cases of each test."""
     mark = item.get_closest_marker("verify")
     if mark is None:
         return False
@@ -76,12 +77,12 @@ def is_deep(item: pytest.Item, cases: Counter[str]) -> bool:
 
 
 def draws_examples(item: pytest.Item) -> bool:
-    """Whether it is a test of a property, whose examples Hypothesis draws."""
+    """Return whether it is a property test, whose examples Hypothesis draws."""
     return bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
 
 
 def part_of(item: pytest.Item) -> str:
-    """To which part of the product a test belongs."""
+    """Return the part of the product to which a test belongs."""
     for need, part in BY_NEED.items():
         if item.get_closest_marker(f"needs_{need}") is not None:
             return part
@@ -92,19 +93,19 @@ def part_of(item: pytest.Item) -> str:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Register the options that select tests."""
     parser.addoption(
-        "--verify", action="store_true", help="run what `make test` leaves to `make verify`, and only that"
+        "--verify", action="store_true", help="run only the tests that `make test` leaves to `make verify`"
     )
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
     parser.addoption("--part", choices=PARTS, help="run only one part of the product")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers."""
+    """Register the markers and the Hypothesis profiles."""
     config.addinivalue_line(
         "markers", "verify: repeats another test with more cases; selected with --verify, and by its name"
     )
-    # No deadline for one example: a machine with two busy cores makes any such limit a coin toss. A failure prints what
-    # replays it.
+    # Examples have no deadline, because on two busy cores it would fail at random. A failure prints what
+    # reproduces it.
     settings.register_profile("gantry", deadline=None, print_blob=True, max_examples=EXAMPLES)
     settings.register_profile("gantry-verify", deadline=None, print_blob=True, max_examples=EXAMPLES_VERIFY)
     settings.load_profile("gantry-verify" if config.getoption("--verify") else "gantry")
@@ -112,14 +113,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def reason_against(item: pytest.Item, config: pytest.Config, cases: Counter[str]) -> str | None:
-    """Why a test is not selected, a key of ``LEFT_OUT``."""
+    """Return why a test is not selected, as a key of ``LEFT_OUT``; None if it is selected."""
     if item.get_closest_marker("slow") is not None:
         if not config.getoption("--slow"):
             return "slow"
     elif is_deep(item, cases) != bool(config.getoption("--verify")) and not (
         config.getoption("--verify") and draws_examples(item)
     ):
-        # With --last-failed only the failed cases of a test are collected, so their numbers say nothing about `quick`.
+        # With --last-failed only the failed cases of a test are collected, so `quick` cannot be applied.
         failed = config.cache.get("cache/lastfailed", {}) if config.getoption("lf", False) else {}
         is_named = any("::" in word and item.nodeid.startswith(word) for word in config.args)
         if not is_named and item.nodeid not in failed:
@@ -130,7 +131,7 @@ def reason_against(item: pytest.Item, config: pytest.Config, cases: Counter[str]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what this run is not about."""
+    """Deselect the tests that this run does not include."""
     cases = Counter[str]()
     reasons = {id(item): reason_against(item, config, cases) for item in items}
     counts = Counter(reason for reason in reasons.values() if reason is not None)
@@ -147,7 +148,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: WorkerController, error: object) -> None:
-    """What a process that runs tests has left out: each finds all."""
+    """Store how many tests a worker process has left out; all workers have the same numbers."""
     _count(node.config, getattr(node, "workeroutput", {}).get(COUNTS, {}))
 
 

@@ -1,8 +1,8 @@
-"""Ports for servers of a test, out of the range from which the kernel takes those of connections.
+"""Ports for servers of a test, outside of the kernel's range of ephemeral ports.
 
-A port that is free now and lies in that range may belong to somebody's connection when its server comes to
-listen on it. And one that is free now may be chosen by a second run of tests in that moment: whoever chooses it binds
-a socket of its name first, which nobody else can, and keeps that until it has chosen many others.
+A free port in that range may be used by another connection when its server starts to listen on it. And a free port may
+be chosen by a second run of tests at the same time: so a run binds an abstract socket with its number first, which only
+one process can, and keeps it until it has chosen many others.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Final
 HOST: Final = "127.0.0.1"
 FIRST: Final = 20_000
 END: Final = 32_000
-"""Linux begins at 32768."""
+"""The end of our range; Linux's ephemeral ports begin at 32768."""
 TRIES_MAX: Final = 1000
 _RANDOM: Final = random.SystemRandom()
-"""Tests that run at the same time, and those that were given a seed, must not choose alike."""
+"""The generator has its own seed: concurrent tests, and tests with a fixed seed, must not choose the same ports."""
 
 CHOSEN_MAX: Final = 256
 _CHOSEN: Final[deque[int]] = deque()
-"""The descriptors of the names of the last ones: until the end of this process, or until others are so many."""
+"""The descriptors of the last names, kept until the process ends or many later ports were chosen."""
 
 
 def free_port_run(length: int) -> int:
-    """The first of so many neighbouring ports that nobody listens on now."""
+    """Return the first of so many neighbouring free ports."""
     for _ in range(TRIES_MAX):
         start = _RANDOM.randrange(FIRST, END - length)
         with ExitStack() as stack:
@@ -40,11 +40,11 @@ def free_port_run(length: int) -> int:
             while len(_CHOSEN) > CHOSEN_MAX:
                 os.close(_CHOSEN.popleft())
             return start
-    raise OSError(f"there are no {length} free ports between {FIRST} and {END}")
+    raise OSError(f"no {length} consecutive free ports between {FIRST} and {END}")
 
 
 def _named(port: int, stack: ExitStack) -> socket.socket:
-    """A socket that says that the port is ours. Raises OSError when it is taken, or somebody else's."""
+    """Return a socket that reserves the port for us. Raises OSError if the port is used or reserved."""
     stack.enter_context(socket.socket()).bind((HOST, port))
     name = stack.enter_context(socket.socket(socket.AF_UNIX))
     name.bind(f"\0gantry-test-port-{port}")
@@ -52,12 +52,12 @@ def _named(port: int, stack: ExitStack) -> socket.socket:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now. A broker has its port in its message ids, so it cannot take port 0 itself."""
+    """Return a free port. A broker has its port in its message ids, so it cannot use port 0 itself."""
     return free_port_run(1)
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ones."""
+    """Return several different free ports."""
     ports: set[int] = set()
     while len(ports) < count:
         ports.add(free_port())
@@ -65,5 +65,5 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_broker_port() -> int:
-    """One whose neighbours are free as well: the fast port two below it, and that for replication above it."""
+    """Return a port whose neighbours are free too: the fast port two below it, and the replication port above it."""
     return free_port_run(4) + 2

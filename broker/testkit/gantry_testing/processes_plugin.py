@@ -1,19 +1,19 @@
-"""A pytest plugin: which tests share a process when several run them (`pytest -n 2`).
+"""A pytest plugin that assigns tests to processes when several run them (`pytest -n 2`).
 
-A file's tests stay together, since they share what is expensive to make. All that mount disks, take the machine's huge
-pages or make network namespaces stay together as well: what they take there is everybody's. So do those that need a
-Spark, which is started once then, and warm from the second file on, and those that share an API server.
+A file's tests stay together, since they share expensive fixtures. All tests that mount disks, use the machine's huge
+pages or make network namespaces stay together as well, because these resources belong to the whole machine. So do those
+that need Spark, which then starts only once and is warm from the second file on, and those that share an API server.
 
-Files that take long come first, so that the processes end at about the same time: a file that starts many processes has
-few tests, and would come last if the number of its tests decided.
+Slow files run first, so that the processes end at about the same time: a file that starts many processes has
+few tests, and would run last if the number of tests decided.
 
 `--order random` shuffles files, and the tests of each, within that: no test may need another one before it. The seed is
-printed, and `--order SEED` repeats the order.
+printed, and `--order SEED` reproduces the order.
 
-Each process collects all tests, which makes a million objects that live as long as it does. The garbage collector does
-not look at them while they are made, nor ever after.
+Each process collects all tests, which makes a million objects that stay until its end. The garbage collector
+is disabled meanwhile and never scans them later.
 
-Tests create Unix sockets in temporary folders, and the kernel takes 107 bytes for the name of one. If the path for
+Tests create Unix sockets in temporary folders, and the kernel limits their names to 107 bytes. If the path for
 temporary files is long, the run uses a private directory with a short one instead, as scripts/common.sh does.
 """
 
@@ -35,17 +35,17 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 ALONE: Final = ("broker/tests/crash/", "broker/tests/faults/", "broker/tests/replication/")
-"""Folders whose tests never run beside each other."""
+"""Folders whose tests never run at the same time."""
 
 SPARK: Final = ("pipelines/tests/test_spark_",)
-"""Files that share a Spark."""
+"""Files that share a Spark session."""
 
 API: Final = (
     "operator/tests/objects/test_crd_api_server",
     "operator/tests/reconcile/test_edit_api_server",
     "operator/tests/reconcile/test_pipelines_api_server",
 )
-"""Files that share an API server."""
+"""Files that share one API server."""
 
 ORDER: Final = pytest.StashKey[str]()
 """The seed of a shuffled order; empty for the usual one."""
@@ -53,7 +53,7 @@ ORDER: Final = pytest.StashKey[str]()
 ORDER_INPUT: Final = "gantry_order"
 
 TOGETHER: Final = {"alone": ALONE, "spark": SPARK, "api": API}
-"""What is given to one process as a whole, by how its files begin."""
+"""The units that one process runs as a whole, by how their files begin."""
 
 LONG: Final = (
     *ALONE,
@@ -73,7 +73,7 @@ LONG: Final = (
     "operator/tests/cli/",
     "broker/tests/bench/",
 )
-"""How the files begin that take long for the number of their tests, the longest first."""
+"""The beginnings of file names that are slow for their number of tests, the slowest first."""
 
 
 TEMPORARY_BYTES_MAX: Final = 52
@@ -81,18 +81,18 @@ TEMPORARY_BYTES_MAX: Final = 52
 
 
 def _unit(nodeid: str) -> str:
-    """What is given to one process as a whole."""
+    """Return the unit to which a test belongs, which one process runs as a whole."""
     path = nodeid.partition("::")[0]
     return next((name for name, starts in TOGETHER.items() if path.startswith(starts)), path)
 
 
 def _rank(path: str) -> int:
-    """How early a file comes by its name."""
+    """Return the rank of a file in the order, by its name."""
     return next((number for number, start in enumerate(LONG) if path.startswith(start)), len(LONG))
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]
-    """One process after another gets the next file, in the order in which they were collected."""
+    """Gives the next file to the next free process, in the order of collection."""
 
     def _split_scope(self, nodeid: str) -> str:
         return _unit(nodeid)
@@ -110,16 +110,16 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The order."""
+    """Register the option for the order."""
     parser.addoption(
         "--order", default="", metavar="SEED", help="run in the order of this seed; `random` draws one and prints it"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw the seed once, for all processes; let Ctrl-C reach the programs that tests start; shorten temporary paths.
+    """Draw the seed once, for all processes; let SIGINT reach the programs that tests start; shorten temporary paths.
 
-    A shell ignores SIGINT for its jobs in the background, and every process that they start would inherit that.
+    A shell ignores SIGINT for background jobs, and every process that they start would inherit that.
     """
     _shorten_temporary_paths()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -128,7 +128,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if order == "random":
         order = str(random.randrange(1 << 32))
     elif order and not order.isdecimal():
-        raise pytest.UsageError(f"--order is `random` or a whole number, not {order}")
+        raise pytest.UsageError(f"--order {order}: expected `random` or a whole number")
     config.stash[ORDER] = str(getattr(config, "workerinput", {}).get(ORDER_INPUT, order))
 
 
@@ -152,14 +152,14 @@ def pytest_configure_node(node: WorkerController) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """What repeats the order."""
+    """Print the option that reproduces the order."""
     order = config.stash[ORDER]
-    return f"order: --order {order}" if order else "order: as always; `--order random` shuffles it"
+    return f"order: --order {order}" if order else "order: default; `--order random` shuffles it"
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In each of several processes the same order: what takes long, then the files with most tests."""
+    """Sort the tests in every process in the same order: slow files, then the files with most tests."""
     order = config.stash[ORDER]
     if order:
         _shuffle(items, random.Random(order))
@@ -173,7 +173,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _shuffle(items: list[pytest.Item], dice: random.Random) -> None:
-    """Files in another order, and the tests of each, which stay together."""
+    """Shuffle the files, and the tests of each, which stay together."""
     dice.shuffle(items)
     units = sorted({_unit(item.nodeid) for item in items})
     dice.shuffle(units)

@@ -1,4 +1,4 @@
-"""Programs that tests run: those of others, where they are not simply on PATH, and stand-ins for them."""
+"""Programs that tests run: other programs that are not simply on PATH, and stand-ins for them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from pathlib import Path
 
 
 def helm_program() -> Path | None:
-    """Helm 3, looked for where `scripts/helm` looks; None if it is nowhere."""
+    """Return the path of Helm 3 from the places that `scripts/helm` searches; None if it is missing."""
     found = [os.environ.get("GANTRY_HELM"), shutil.which("helm"), *_built("helm")]
     return next((Path(one) for one in found if one and _is_program(Path(one))), None)
 
 
 def kubernetes_program(name: str) -> Path | None:
-    """One of those that `scripts/kubernetes` builds, or a cluster's; the newest, None if there is none."""
+    """Return the newest program of `scripts/kubernetes` or of a cluster's build; None if there is none."""
     return next(filter(_is_program, _built(name)), None)
 
 
 def object_store_program() -> Path | None:
-    """The S3 server that `scripts/object-store` builds; the newest, None if there is none."""
+    """Return the newest S3 server of `scripts/object-store`; None if there is none."""
     return next(filter(_is_program, _newest(_home() / "object-store", "*/versitygw")), None)
 
 
 def write_program(path: Path, source: str) -> None:
-    """A program in Python, run by this interpreter: no `#!` takes a path of one that is long or has a space."""
+    """Write an executable Python program for this interpreter. A `#!` line would not support a long path or one with
+    spaces.
+    """
     path.write_text(f"#!/bin/sh\n'''exec' {shlex.quote(sys.executable)} \"$0\" \"$@\"\n'''\n{source}")
     path.chmod(0o755)
 

@@ -1,11 +1,11 @@
-"""The reading port over a disk of the test kit, with pages that cannot be read and moments at which something happens.
+"""A test double of the reading port over a disk of the test kit, with unreadable pages and hooks before reads.
 
     twin = ReadingTwin(world.disk)
     twin.break_page(path, position)          reading it is EIO, as on a disk with a bad sector
-    twin.before_read.append(lambda path, position: ...)      the broker goes on while somebody reads
-    ReadingTwin(world.disk, {"/pool": world.volume})         write buffers are files, too
+    twin.before_read.append(lambda path, position: ...)      the broker writes while a tool reads
+    ReadingTwin(world.disk, {"/pool": world.volume})         write buffers are files too
 
-What it guards: a tool that gets this port cannot write, since there is nothing here to write with.
+It ensures that a tool with this port cannot write, since the port has no write operation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PAGE_BYTES: Final = 4096
 
 @final
 class TwinFile:
-    """One file of the twin."""
+    """One file of the double."""
 
     def __init__(self, twin: ReadingTwin, file: DiskFile) -> None:
         self._twin = twin
@@ -56,7 +56,7 @@ class TwinFile:
 
 @final
 class MemoryFile:
-    """A write buffer, as somebody from outside sees it."""
+    """A write buffer as other processes see it."""
 
     def __init__(self, path: str, data: bytearray) -> None:
         self.path: Final = path
@@ -83,7 +83,7 @@ class MemoryFile:
 
 @final
 class ReadingTwin:
-    """See the module."""
+    """The double of the reading port; see the module's docstring."""
 
     def __init__(self, disk: Disk, volumes: Mapping[str, FaultyVolume] | None = None) -> None:
         self._disk: Final = disk
@@ -91,10 +91,10 @@ class ReadingTwin:
         self._broken: Final[dict[str, set[int]]] = {}
         self.before_read: Final[list[Callable[[str, int], None]]] = []
         self.holder: LockHolder | None = None
-        """Who holds every lock there is."""
+        """The holder of all locks."""
 
     def break_page(self, path: str, position: int) -> None:
-        """Let the page that holds ``position`` be unreadable."""
+        """Make the page that contains ``position`` unreadable."""
         self._broken.setdefault(path, set()).add(position // PAGE_BYTES)
 
     def meet(self, path: str, position: int, length: int) -> None:

@@ -1,4 +1,4 @@
-"""What a refused request must leave as it was: everything. A place to refuse in, and the check that nothing moved."""
+"""A broker for tests of refused requests, and the check that a refusal changes nothing."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ from gantry_testing.local import TOPIC, Dialogue, dialogue, running_broker, tree
 from gantry_wire import Command, RequestCode
 
 KEPT_IN_BACKGROUND = frozenset({"retention-clock.json", "scrub.json"})
-"""Files that a broker writes at times of its own, whatever it is asked."""
+"""Files that a broker writes at its own times, independently of requests."""
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Place:
     path: Path
 
     def state(self) -> tuple[object, ...]:
-        """Everything that a refused request must leave as it is."""
+        """Return the state that a refused request must leave unchanged."""
         core = self.broker.core
         return (
             core.store.log.wrote,
@@ -37,13 +37,13 @@ class Place:
 
 @asynccontextmanager
 async def strict_place(path: Path) -> AsyncIterator[Place]:
-    """A broker that makes no topic by itself, with one topic that holds one message."""
+    """Run a broker without automatic topic creation, with one topic that holds one message."""
     store = path / "below" / "store"
     async with running_broker(store, autoCreateTopicEnable="false") as broker, dialogue(broker) as client:
         await create_topic(client, TOPIC)
         await client.send_ok()
         await client.read()
-        await broker.core.persistence.round()
+        await broker.core.persistence.write_stale()
         yield Place(broker, client, store)
 
 
@@ -62,12 +62,12 @@ async def create_topic(client: Dialogue, topic: str, **fields: str) -> Command:
 
 
 async def refused(place: Place, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
-    """The refusal of a request; it has a text, and everything is as before."""
+    """Send a request that must be refused with a text and without any change; return the reply."""
     before = place.state()
 
     reply = await place.client.ask(code, ext, body)
 
-    await place.broker.core.persistence.round()
+    await place.broker.core.persistence.write_stale()
     assert reply.code != 0
     assert reply.remark
     assert place.state() == before

@@ -1,16 +1,16 @@
-"""A pytest plugin: what a test needs of the machine, and a loud account of what could not run.
+"""A pytest plugin for what tests need of the machine, with a table of the tests that could not run.
 
-A test says what it needs with a marker (`needs_root`, `needs_java`, ...). Each need has a probe that looks at
-the machine once per session. When something is missing the test is skipped with the remedy in the reason, and
+A test declares its needs with markers (`needs_root`, `needs_java`, ...). Each need has a probe that checks
+the machine once per session. If a need is not met, the test is skipped with the remedy in the reason, and
 the summary ends with a "not run here" table that counts such tests, so that a green run on a bare laptop is
 never mistaken for a full one.
 
-The rule it guards: where a need was promised, a skip is a failure. `GANTRY_REQUIRE=root,java` promises root and
-Java; a test that wants one of them and does not find it then fails instead of disappearing. A name that is
-no need at all stops the run at once, because a typing error there would silently promise nothing.
+Invariant: where a need was promised, a skip is a failure. `GANTRY_REQUIRE=root,java` promises root and Java; a test
+that needs one of them then fails instead of being skipped. A name that is not a need stops the run at once, because a
+typing error would otherwise promise nothing.
 
-It refuses to know what the tests do, and it never installs anything. Tests that a run does not select (`parts_plugin`)
-are no skips: a skip means that this machine cannot. They are counted in the same table.
+It does not depend on the tests, and it never installs anything. Tests that a run does not select (`parts_plugin`)
+are not skips: a skip means that this machine lacks something. They are counted in the same table.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ PROBE_TIMEOUT_S = 10
 GO_VERSION_MIN = (1, 22)
 
 Probe = Callable[[], str | None]
-"""Looks at the machine: None when the need is met, else a few words on what is missing."""
+"""Checks the machine: returns None if the need is met, else what is missing."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """One thing that a test may need of the machine, how to look for it, and how to get it."""
+    """One thing that a test may need of the machine, with its probe and its remedy."""
 
     name: str
     probe: Probe
@@ -50,34 +50,34 @@ class Need:
 
     @property
     def marker(self) -> str:
-        """The marker that tests carry."""
+        """The name of the marker of the need."""
         return f"needs_{self.name}"
 
 
 @dataclass(eq=False)
 class Account:
-    """What was not run: per need, the reason and how many tests.
+    """The tests that did not run: for each need, the reason and the number of tests.
 
-    Where several processes run the tests, each of them asks its own probes, and the one that has their reports counts.
+    If several processes run the tests, each runs its own probes, and the main process counts their reports.
     """
 
     promised: frozenset[str]
     answers: dict[str, str | None] = field(default_factory=dict)
     not_run: dict[tuple[str, str, str], int] = field(default_factory=dict)
     left_out: dict[str, tuple[int, str, str]] = field(default_factory=dict)
-    """What the run did not select: how many tests, why, and how to run them."""
+    """The tests that the run did not select: their number, the reason, and how to run them."""
 
     selected: int = 0
     finished: int = 0
 
     def missing(self, need: Need) -> str | None:
-        """The probe's answer, asked once."""
+        """Return the probe's answer, which is cached."""
         if need.name not in self.answers:
             self.answers[need.name] = need.probe()
         return self.answers[need.name]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """One test more has ended, or did not run."""
+        """Count a test that has ended or was skipped."""
         if report.when == "teardown":
             self.finished += 1
         if report.when != "setup" or not report.skipped:
@@ -89,7 +89,7 @@ class Account:
 
 
 def missing_commands(*names: str) -> str | None:
-    """The first command that is not on PATH."""
+    """Return which of the commands is not on PATH first; None if all are."""
     for name in names:
         if shutil.which(name) is None:
             return f"no {name} on PATH"
@@ -97,7 +97,7 @@ def missing_commands(*names: str) -> str | None:
 
 
 def command_fails(*words: str) -> str | None:
-    """What is wrong with a command that should succeed quickly; a hanging one counts as failing."""
+    """Return the failure of a command that should succeed quickly; a hanging one counts as failed."""
     try:
         result = subprocess.run(words, capture_output=True, timeout=PROBE_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -106,12 +106,12 @@ def command_fails(*words: str) -> str | None:
 
 
 def probe_root() -> str | None:
-    """Root is a property of the process."""
+    """Check that the process runs as root."""
     return None if os.geteuid() == 0 else f"running as user {os.geteuid()}"
 
 
 def probe_loop() -> str | None:
-    """A file system in a file, really made and mounted: containers often have the commands and not the right."""
+    """Make and mount a file system in a file, because containers often have the commands but not the permission."""
     missing = probe_root() or missing_commands("mkfs.ext4", "mount", "umount")
     if missing:
         return missing
@@ -127,7 +127,7 @@ def probe_loop() -> str | None:
 
 
 def probe_strace() -> str | None:
-    """strace, and a system that lets it attach to a process that it did not start."""
+    """Check for strace, and for permission to attach to a process that it did not start."""
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     if scope.is_file() and scope.read_text().strip() != "0" and os.geteuid() != 0:
         return "kernel.yama.ptrace_scope lets only root attach"
@@ -135,7 +135,7 @@ def probe_strace() -> str | None:
 
 
 def probe_memory_group() -> str | None:
-    """A memory control group that we may make, of either version."""
+    """Check that we may make a memory control group, of either version."""
     missing = probe_root()
     if missing:
         return missing
@@ -145,16 +145,16 @@ def probe_memory_group() -> str | None:
     control = root / "cgroup.subtree_control"
     if control.is_file() and "memory" in control.read_text().split() and os.access(control, os.W_OK):
         return None
-    return "no memory controller in /sys/fs/cgroup that may be used"
+    return "no usable memory controller in /sys/fs/cgroup"
 
 
 def probe_java() -> str | None:
-    """A compiler, a runtime that starts, and Maven."""
+    """Check for a Java compiler, a runtime that starts, and Maven."""
     return missing_commands("java", "javac", "mvn") or command_fails("java", "-version")
 
 
 def probe_go() -> str | None:
-    """A Go toolchain that starts and is new enough for our modules."""
+    """Check for a Go toolchain that starts and is new enough for our modules."""
     missing = missing_commands("go")
     if missing:
         return missing
@@ -173,14 +173,14 @@ def probe_go() -> str | None:
 
 
 def probe_spark() -> str | None:
-    """PySpark in this environment and a Java runtime for it."""
+    """Check for PySpark in this environment and a Java runtime."""
     if importlib.util.find_spec("pyspark") is None:
         return "pyspark is not installed"
     return missing_commands("java")
 
 
 def probe_cluster() -> str | None:
-    """Everything that e2e/cluster needs to make Kubernetes nodes here; it builds the rest itself."""
+    """Check for everything that e2e/cluster needs to make Kubernetes nodes here; it builds the rest itself."""
     missing = probe_root() or probe_go() or missing_commands("containerd", "runc", "iptables", "conntrack", "nsenter")
     if missing:
         return missing
@@ -192,44 +192,44 @@ def probe_cluster() -> str | None:
 
 
 def probe_browser() -> str | None:
-    """A headless browser."""
+    """Check for a headless browser."""
     names = ("chromium", "chromium-browser", "google-chrome", "firefox")
     return None if any(shutil.which(name) for name in names) else "no chromium, google-chrome or firefox on PATH"
 
 
 def probe_openssl() -> str | None:
-    """The command, which can do what a well-behaved client never does."""
+    """Check for the openssl command, which can violate protocols on purpose."""
     return missing_commands("openssl")
 
 
 def probe_curl() -> str | None:
-    """The command, with which the pages in docs/ ask the sidecar."""
+    """Check for the curl command, with which the pages in docs/ query the sidecar."""
     return missing_commands("curl")
 
 
 def probe_buildah() -> str | None:
-    """buildah, to build images without a daemon."""
+    """Check for buildah, which builds images without a daemon."""
     return missing_commands("buildah")
 
 
 def probe_prometheus() -> str | None:
-    """Prometheus and its tool, to be scraped by."""
+    """Check for Prometheus and promtool, for tests of scraping."""
     return missing_commands("prometheus", "promtool")
 
 
 def probe_helm() -> str | None:
-    """Helm 3, wherever `scripts/helm` finds it."""
-    return None if helm_program() is not None else "scripts/helm finds none"
+    """Check for Helm 3, as `scripts/helm` finds it."""
+    return None if helm_program() is not None else "scripts/helm does not find Helm"
 
 
 def probe_api_server() -> str | None:
-    """An API server of Kubernetes with its store, as programs to be run alone."""
+    """Check for the programs of an API server of Kubernetes with its store."""
     missing = [name for name in ("etcd", "kube-apiserver") if kubernetes_program(name) is None]
-    return f"no {missing[0]} was built" if missing else None
+    return f"{missing[0]} was not built" if missing else None
 
 
 def probe_object_store() -> str | None:
-    """A server that speaks S3."""
+    """Check for a server that speaks S3."""
     return None if object_store_program() is not None else "none was built"
 
 
@@ -262,11 +262,11 @@ NEEDS: dict[str, Need] = {
 ACCOUNT = pytest.StashKey[Account]()
 SKIP_PREFIX = "not run here: "
 NOT_RUN = "not run here"
-"""The property of a report that says what was missing."""
+"""The property of a report with the missing need."""
 
 
 def parse_promises(text: str) -> frozenset[str]:
-    """The needs named in a comma list; a name that is no need is refused."""
+    """Parse a comma-separated list of needs. Raises for an unknown name."""
     names = frozenset(word for word in (part.strip() for part in text.split(",")) if word)
     unknown = names - NEEDS.keys()
     if unknown:
@@ -277,7 +277,7 @@ def parse_promises(text: str) -> frozenset[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers and read what was promised."""
+    """Register the markers and read the promises."""
     for need in NEEDS.values():
         config.addinivalue_line("markers", f"{need.marker}: skipped, and counted, without it ({need.remedy})")
     promised = parse_promises(os.environ.get(REQUIRE_VARIABLE, ""))
@@ -287,14 +287,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Before any fixture: skip, or fail where the need was promised."""
+    """Skip the test before its fixtures, or fail if the need was promised."""
     demand(item, [need for need in NEEDS.values() if item.get_closest_marker(need.marker) is not None])
 
 
 def demand(item: pytest.Item, needs: Sequence[Need]) -> None:
-    """Skip a test that needs what is not there, counted; or fail it, where that was promised.
+    """Skip and count a test whose needs are not met, or fail it if they were promised.
 
-    For plugins with needs of their own, which no marker of this one names.
+    Other plugins call this for needs of their own, without a marker of this plugin.
     """
     account = item.config.stash[ACCOUNT]
     missing = [(need, reason) for need in needs if (reason := account.missing(need)) is not None]
@@ -309,7 +309,7 @@ def demand(item: pytest.Item, needs: Sequence[Need]) -> None:
 
 
 def other_skips(reporter: pytest.TerminalReporter) -> dict[str, int]:
-    """Reasons of the skips that this plugin did not cause; they did not run here either."""
+    """Return the reasons of skips that this plugin did not cause; those tests did not run here either."""
     counts: dict[str, int] = {}
     for report in reporter.stats.get("skipped", ()):
         details = report.longrepr
@@ -320,18 +320,18 @@ def other_skips(reporter: pytest.TerminalReporter) -> dict[str, int]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """How many tests this run means to run."""
+    """Record how many tests this run selects."""
     session.config.stash[ACCOUNT].selected = len(session.items)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: WorkerController, ids: Sequence[str]) -> None:
-    """The same where others run them: each finds all."""
+    """Record the number in a run with worker processes, each of which collects all tests."""
     node.config.stash[ACCOUNT].selected = len(ids)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
-    """The table; printed even when it is empty, so that its absence never has to be interpreted."""
+    """Print the table, even if it is empty, so that its absence need not be interpreted."""
     account = config.stash[ACCOUNT]
     rows = [(name, count, reason, remedy) for (name, reason, remedy), count in account.not_run.items()]
     rows += [("(skip)", count, reason, "") for reason, count in other_skips(terminalreporter).items()]
@@ -341,9 +341,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
         rows.append(("(stop)", unreached, "the run ended before them", ""))
     terminalreporter.section("not run here")
     if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        terminalreporter.line("the run did not come to its end: nothing can be said of the tests it did not reach")
+        terminalreporter.line("the run was incomplete: some tests were not reached")
     elif not rows and not config.option.collectonly:
-        terminalreporter.line("nothing: every selected test ran on this machine")
+        terminalreporter.line("none: every selected test ran on this machine")
     if rows:
         terminalreporter.line(f"{'needs':<16} {'tests':>5}  why, and the remedy")
     for name, count, reason, remedy in sorted(rows):

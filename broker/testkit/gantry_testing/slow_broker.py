@@ -2,9 +2,9 @@
 
     python -m gantry_testing.slow_broker --sync-delay-ms 5 -- -c broker.conf
 
-What runs is the shipped broker; only ``RealFile.sync`` waits first, in whatever thread calls it and with the
-interpreter let go, as a slow disk would have it wait. A tracer outside could delay the call as well, but would stop
-the process at every other call too, and the figures would be its own.
+The program runs the shipped broker; only ``RealFile.sync`` waits first, in the calling thread and without the
+interpreter lock, as with a slow disk. An external tracer could delay the call as well, but would stop
+the process at every other call too, which would distort the figures.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DELAY_MS_MAX = 60_000
 
 
 def parse_delay_ms(text: str) -> float:
-    """Milliseconds, with fractions. Raises ValueError out of bounds."""
+    """Parse milliseconds, with fractions. Raises ValueError out of bounds."""
     delay_ms = float(text)
     if not 0 <= delay_ms <= DELAY_MS_MAX:
         raise ValueError(f"the delay must be from 0 to {DELAY_MS_MAX} ms, not {text}")
@@ -29,7 +29,7 @@ def parse_delay_ms(text: str) -> float:
 
 
 def slow_down(delay_ms: float) -> None:
-    """From now on every sync of a file takes this much longer, in this process."""
+    """Make every sync of a file in this process take this much longer."""
     sync = RealFile.sync
 
     def slow_sync(file: RealFile) -> None:
@@ -42,7 +42,7 @@ def slow_down(delay_ms: float) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--sync-delay-ms", type=parse_delay_ms, required=True, metavar="MS")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="-- and what the broker is given")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="-- and the broker's arguments")
     options = parser.parse_args()
     slow_down(options.sync_delay_ms)
     return broker.main([word for word in options.arguments if word != "--"])

@@ -1,4 +1,4 @@
-"""A small clone of the repository: some of its scripts and its Python, so that a test can run a script by itself."""
+"""A small clone of the repository: some of its scripts and its Python, so that a test can run a script in isolation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 REMOVE = 'd=$(dirname -- "$0"); . "$d/common.sh"; rm -rf "$TMPDIR"'
-"""Removes the temporary files of a clone's scripts, which lie elsewhere if the path of the clone is long."""
+"""Removes the temporary files of a clone's scripts, which are elsewhere if the path of the clone is long."""
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def small_clone(root: Path, place: Path, *scripts: str) -> Iterator[Path]:
 
 
 def write_script(clone: Path, name: str, body: str) -> None:
-    """Write a script of the shell in place of one of the clone's."""
+    """Replace one of the clone's scripts by a shell script."""
     script = clone / "scripts" / name
     script.write_text(f"#!/bin/sh\n{body}\n")
     script.chmod(0o755)

@@ -1,9 +1,9 @@
-"""A small world with one store in it: a disk, a clock, tiny files, and verbs that a test can say.
+"""A test environment with one store: a disk, a clock, tiny files, and operations for tests.
 
     world.open(); world.send("topic", 3); world.kill(); world.open(); world.messages("topic")
 
-Files are so small (a log file holds about a hundred messages) that every test rolls, grows and wraps without asking.
-The world remembers what it sent, so that a checker can say what must be there and what must not.
+Files are so small (a log file holds about a hundred messages) that every test rolls, grows and wraps files.
+The world records what it sent, so that a checker knows which messages must be stored and which must not.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TINY: Final = StoreSettings(
 
 @final
 class StoreWorld:
-    """See the module."""
+    """One store and its environment; see the module's docstring."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class StoreWorld:
     ) -> None:
         self.disk: Final = disk
         self.volume: Final = volume if volume is not None else FaultyVolume()
-        """Where the write buffers are, if the settings have any."""
+        """The volume for write buffers, if the settings have any."""
         self.root: Final = root
         self.settings = settings
         self.memory_scope = ""
@@ -77,7 +77,7 @@ class StoreWorld:
         return self.disk
 
     def make_store(self, on_fatal: Callable[[Exception], None] | None = None) -> MessageStore:
-        """A store on this world's directory, not open yet."""
+        """Return a store on this world's directory that is not open yet."""
         return MessageStore(
             self.root,
             self.settings,
@@ -97,11 +97,11 @@ class StoreWorld:
         return report
 
     def adopt(self, store: MessageStore) -> None:
-        """Go on with a store that the test has opened itself."""
+        """Use a store that the test has opened itself."""
         self._store = store
 
     def close(self) -> None:
-        """Stop cleanly."""
+        """Stop the store cleanly, with all data synced."""
         self.store.close()
         self._store = None
 
@@ -112,7 +112,7 @@ class StoreWorld:
         self._store = None
 
     def lose_power(self, seed: int | None = None) -> None:
-        """Cut the power: unsynced bytes are gone, or with a seed a random part of them."""
+        """Lose power: unsynced bytes are gone, or with a seed a random part of them."""
         self.clock.reboot(0)
         if seed is None:
             self.faulty_disk.lose_unsynced()
@@ -134,7 +134,7 @@ class StoreWorld:
         sys_flag: int = 0,
         delay_ms: int = 0,
     ) -> Draft:
-        """One message with a serial number in its body and a unique key."""
+        """Return one message with a serial number in its body and a unique key."""
         self._serial += 1
         properties = {UNIQUE_KEY: f"7F0000010A3C18B4AAC2{self._serial // 7:08X}{self._serial:04X}"}
         if keys:
@@ -157,7 +157,7 @@ class StoreWorld:
         )
 
     def append(self, drafts: Sequence[Draft], *, contiguous: bool = False) -> tuple[list[int], list[int]]:
-        """Append drafts and remember them."""
+        """Append drafts and record them."""
         store = self.store
         physical, offsets = store.append_contiguous(drafts) if contiguous else store.append(drafts)
         for draft, start, offset in zip(drafts, physical, offsets, strict=True):
@@ -173,10 +173,10 @@ class StoreWorld:
             self.append([self.draft(topic, queue_id)])
             self.clock.advance(1)
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def messages(self, topic: str = "orders", queue_id: int = 0) -> list[StoredMessage]:
-        """Every message of a queue, read as a consumer reads."""
+        """Return every message of a queue, read as a consumer reads."""
         found: list[StoredMessage] = []
         queue = self.store.queues.get(topic, queue_id)
         offset = queue.min_offset if queue is not None else 0
@@ -192,7 +192,7 @@ class StoreWorld:
             offset = result.next_offset
 
     def repair(self) -> None:
-        """Let what was found wrong be rebuilt to its end."""
+        """Let the repair of damaged files run to its end."""
         while self.store.repair.step():
             pass
 
@@ -200,7 +200,7 @@ class StoreWorld:
         return [message.body for message in self.messages(topic, queue_id)]
 
     def sent_bodies(self, topic: str = "orders", queue_id: int = 0, *, before: int | None = None) -> list[bytes]:
-        """What was sent to a queue and ends at or before a physical offset."""
+        """Return the bodies that were sent to a queue and end at or before a physical offset."""
         return [
             body
             for end, sent_topic, sent_queue, _, body in self.sent
@@ -208,13 +208,13 @@ class StoreWorld:
         ]
 
     def forget_after(self, end: int) -> None:
-        """What ends behind ``end`` is lost, as a recovery has found; it may not come back."""
+        """Remove records that end after ``end``, which a recovery has lost; they must not reappear."""
         self.sent[:] = [entry for entry in self.sent if entry[0] <= end]
         for start in [start for start in self.records if start >= end]:
             del self.records[start]
 
     def altered(self) -> int | None:
-        """Where a surviving record begins that is not what was written, or None."""
+        """Return the offset of the first surviving record that was altered, or None."""
         for start, record in self.records.items():
             if self.store.guard.message_at(start) not in (record, None):
                 return start
@@ -224,7 +224,7 @@ class StoreWorld:
         return f"{self.root}/{name}"
 
     def files(self, directory: str) -> dict[str, bytes]:
-        """All files under a directory of the store, with their bytes."""
+        """Return all files below a directory of the store, with their bytes."""
         found: dict[str, bytes] = {}
         for name in self.disk.list(self.path(directory)):
             path = posixpath.join(directory, name)
@@ -235,9 +235,9 @@ class StoreWorld:
         return found
 
     def fill_units(self, begin: int, end: int, *, topic: str = "orders", queue_id: int = 0, place: int = -1) -> None:
-        """Turn the units ``[begin, end)`` of a stopped store into fillers, as a start leaves them for lost messages.
+        """Turn the units ``[begin, end)`` of a stopped store into fillers, as recovery writes them for lost messages.
 
-        They get ``place``, by default that of the message with the number ``end``.
+        Their physical offset is ``place``, by default that of the message with the number ``end``.
         """
 
         def find_unit(offset: int) -> tuple[str, int]:
@@ -251,7 +251,7 @@ class StoreWorld:
             self.overwrite(*find_unit(offset), UNIT.pack(place, FILLER_SIZE, 0))
 
     def overwrite(self, name: str, position: int, data: bytes) -> None:
-        """Change bytes of a file behind everybody's back, durably."""
+        """Change bytes of a file durably, bypassing the store."""
         file = self.disk.open(self.path(name))
         file.reserve(position + len(data))
         file.pwrite(data, position)
@@ -260,7 +260,7 @@ class StoreWorld:
 
 
 def make_world(kind: str, directory: Path, settings: StoreSettings = TINY) -> StoreWorld:
-    """A world on the ``real`` disk or on the ``faulty`` one in memory."""
+    """Return a world on the ``real`` disk or on the ``faulty`` one in memory."""
     if kind == "real":
         return StoreWorld(KillableDisk(), str(directory / "store"), settings)
     return StoreWorld(FaultyDisk(), "/data/store", settings)

@@ -1,4 +1,4 @@
-"""The source tree that tests run from."""
+"""The source tree from which tests run."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-"""The top folder of the repository."""
+"""The root folder of the repository."""
 
 SOURCES: Final = tuple(ROOT / folder for folder in ("broker/src", "broker/testkit", "operator/src", "pipelines/src"))
-"""Folders of import packages."""
+"""The folders of import packages."""
 
 PYTHON_PATH: Final = ":".join(map(str, SOURCES))
-"""PYTHONPATH of a process that runs the code of this tree, whatever is installed."""
+"""The PYTHONPATH of a process that runs the code of this tree, independently of installed packages."""

@@ -1,4 +1,4 @@
-"""What tests of `gantry store verify` share: a store with something of everything in it, and words to ask about it.
+"""Helpers for tests of `gantry store verify`: a store with all kinds of data, and functions to check findings.
 
 world = filled(make_world("real", tmp_path));  damage it;  found = only(verify(world))
 """
@@ -8,17 +8,17 @@ from __future__ import annotations
 from typing import Final
 
 from gantry_broker.store.inspect.findings import Finding, Harm, Kind, Message
-from gantry_broker.store.inspect.verify import Verifier, VerifyOrder, VerifyReport
+from gantry_broker.store.inspect.verify import Verifier, VerifyOptions, VerifyReport
 from gantry_testing.reading_twin import ReadingTwin
 from gantry_testing.store_world import TINY, StoreWorld
 
 LOG: Final = "commitlog/00000000000000000000"
 QUEUE: Final = "consumequeue/orders/0/00000000000000000000"
-ALL: Final = VerifyOrder()
+ALL: Final = VerifyOptions()
 
 
 def filled(world: StoreWorld) -> StoreWorld:
-    """Three files of log, five queues, two index files, 200 messages; left open."""
+    """Fill the store: three files of log, five queues, two index files, 200 messages; it is left open."""
     world.open()
     for i in range(100):
         world.send("orders", queue_id=i % 3)
@@ -27,17 +27,17 @@ def filled(world: StoreWorld) -> StoreWorld:
 
 
 def flush(world: StoreWorld) -> None:
-    """Let everything be durable, and a recovery point say so."""
+    """Make everything durable, with a recovery point after it."""
     world.clock.advance(60_000)
     world.store.flush_step()
 
 
-def verify(world: StoreWorld, order: VerifyOrder = ALL) -> VerifyReport:
+def verify(world: StoreWorld, order: VerifyOptions = ALL) -> VerifyReport:
     return Verifier(ReadingTwin(world.disk), world.root, order).run()
 
 
 def only(report: VerifyReport) -> Finding:
-    """The one finding that there must be."""
+    """Return the only finding that the report must have."""
     assert len(report.findings.kept) == 1, report.findings.kept
     return report.findings.kept[0]
 
@@ -47,13 +47,13 @@ def kinds(report: VerifyReport) -> set[tuple[Kind, Harm]]:
 
 
 def place(world: StoreWorld, number: int) -> tuple[int, int, Message]:
-    """(offset, size, name) of the record that was sent as number ``number``."""
+    """Return (offset, size, name) of the record that was sent as number ``number``."""
     start = sorted(world.records)[number]
     _, topic, queue_id, queue_offset, _ = world.sent[number]
     return start, len(world.records[start]), Message(topic, queue_id, queue_offset)
 
 
 def log_byte(world: StoreWorld, offset: int, data: bytes) -> None:
-    """Overwrite a place of the log."""
+    """Overwrite bytes at a position of the log."""
     file_size = TINY.mapped_file_size_commit_log
     world.overwrite(f"commitlog/{offset - offset % file_size:020d}", offset % file_size, data)

@@ -1,6 +1,6 @@
-"""The attacking half, a process of its own, so that it takes no time from the honest client's clock.
+"""The attacker, a process of its own, so that it takes no CPU time from the honest client.
 
-    python attacker.py KIND PORT OPTIONS        options are JSON; says "ready", holds on, ends when stdin does
+    python attacker.py KIND PORT OPTIONS        options are JSON; prints "ready", holds, ends when stdin is closed
 
 Every kind is bounded: so many connections, so many attempts of each, and nothing after stdin has ended. `ready` means
 that every connection has sent what it can, or was closed for it. The last line is JSON: what was sent, and how often
@@ -38,7 +38,7 @@ ESTABLISHED: Final = 1
 
 @final
 class Attack:
-    """What all connections of one attack share. Owned by the event loop."""
+    """The state that all connections of one attack share. Owned by the event loop."""
 
     def __init__(self, port: int, options: dict[str, Any]) -> None:
         self.port = port
@@ -60,7 +60,7 @@ class Attack:
         return peer
 
     async def send(self, peer: socket.socket, data: bytes) -> bool:
-        """Whether all of it was taken before the other side stood still."""
+        """Send data; return whether the other side has read all of it before it stopped reading."""
         view = memoryview(data)
         while view:
             try:
@@ -73,7 +73,7 @@ class Attack:
         return True
 
     async def wait_closed(self, peer: socket.socket) -> None:
-        """Until the other side ends it."""
+        """Wait until the other side closes the connection."""
         while await self.loop.sock_recv(peer, 65536):
             pass
 
@@ -87,7 +87,7 @@ def frame_head(total: int, header_bytes: int, serialization: int = 0) -> bytes:
 
 
 async def half(attack: Attack, ready: asyncio.Event) -> None:
-    """A frame that begins and does not end, again as often as it was closed for it."""
+    """Send an incomplete frame, again whenever the connection was closed for it."""
     options = attack.options
     head = bytes.fromhex(options["head"]) if "head" in options else frame_head(options["frame_bytes"] - 4, 100)
     data = head + bytes(options["part_bytes"])
@@ -109,7 +109,7 @@ async def half(attack: Attack, ready: asyncio.Event) -> None:
 
 
 async def deaf(attack: Attack, ready: asyncio.Event) -> None:
-    """Requests, and not one byte of a reply is ever read."""
+    """Send requests, and never read a byte of a reply."""
     options = attack.options
     if options["request"] == "pull":
         large = pull_ext(0, topic="AbuseLarge", maxMsgNums="1000") | {"maxMsgBytes": str(options["reply_bytes"])}
@@ -145,7 +145,7 @@ def sends(size: int) -> bytes:
 
 
 async def flood(attack: Attack, ready: asyncio.Event) -> None:
-    """Bursts of sends, each after the last one was answered."""
+    """Send bursts of sends, each after the last one was answered."""
     options = attack.options
     peer = await attack.connect()
     try:
@@ -162,7 +162,7 @@ async def flood(attack: Attack, ready: asyncio.Event) -> None:
 
 
 async def reset(attack: Attack, ready: asyncio.Event) -> None:
-    """Connections that are reset at once, in the middle of a frame, or while they wait to be accepted."""
+    """Open connections and reset them at once, in the middle of a frame, or before they are accepted."""
     options = attack.options
     part = frame_head(1000, 100) + bytes(50)
     for number in range(options["attempts"]):
@@ -178,7 +178,7 @@ async def reset(attack: Attack, ready: asyncio.Event) -> None:
 
 
 def bombs() -> list[bytes]:
-    """Headers that cost more than they look: nested, with very many fields, with lengths that lie."""
+    """Headers that are expensive to parse: nested, with very many fields, with wrong lengths."""
     deep = 400_000
     many = b",".join(b'"k%d":"v"' % number for number in range(60_000))
     one = struct.pack(">h", 1) + b"k" + struct.pack(">i", 1) + b"v"
@@ -200,7 +200,7 @@ def bombs() -> list[bytes]:
 
 
 async def bomb(attack: Attack, ready: asyncio.Event) -> None:
-    """Every bomb in turn, each on a connection of its own, which is most often closed for it."""
+    """Send every bomb in turn, each on a connection of its own, which is usually closed for it."""
     frames = bombs()
     for number in range(attack.options["attempts"]):
         try:
@@ -218,7 +218,7 @@ async def bomb(attack: Attack, ready: asyncio.Event) -> None:
 
 
 async def handshake(attack: Attack, ready: asyncio.Event) -> None:
-    """A TLS handshake whose first message is long and never ends."""
+    """Start a TLS handshake whose first message is long and never complete."""
     size = attack.options["hello_bytes"]
     records = b""
     body = b"\x01" + (size + 1000).to_bytes(3, "big") + bytes(size)
@@ -238,7 +238,7 @@ async def handshake(attack: Attack, ready: asyncio.Event) -> None:
 
 
 async def encrypted_half(attack: Attack, ready: asyncio.Event) -> None:
-    """Half a frame behind a finished handshake: what TLS holds comes on top."""
+    """Send half a frame after a complete handshake: the buffers of TLS count in addition."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     options = attack.options
@@ -272,7 +272,7 @@ KINDS: Final[dict[str, Kind]] = {
 
 
 async def run(kind: str, port: int, options: dict[str, Any]) -> dict[str, int]:
-    """All connections of an attack, until stdin ends."""
+    """Run all connections of an attack until stdin is closed."""
     attack = Attack(port, options)
 
     async def one() -> None:

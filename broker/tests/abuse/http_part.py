@@ -18,7 +18,7 @@ GROWTH_KIB_MAX: Final = 96 * 1024
 
 
 def run_http(directory: Path, *, connections: int) -> list[HttpAbuseReport]:
-    """One sidecar, and the attacks on it in turn."""
+    """Run the attacks on one sidecar in turn."""
     directory.mkdir(parents=True, exist_ok=True)
     with broker_beside(directory) as _, sidecar_beside(directory, "--open-reads") as sidecar:
         sidecar.wait_ready()
@@ -31,7 +31,7 @@ def run_http(directory: Path, *, connections: int) -> list[HttpAbuseReport]:
 
 
 def http_row(report: HttpAbuseReport) -> list[str]:
-    """A line of the sidecar's table."""
+    """Return a line of the sidecar's table."""
     asked = sum(report.answers.values())
     return [
         report.attack, str(report.connections), str(report.closed), f"{report.rss_before_kib / 1024:.0f}",
@@ -41,7 +41,7 @@ def http_row(report: HttpAbuseReport) -> list[str]:
 
 
 def http_faults(report: HttpAbuseReport) -> list[str]:
-    """What must not have happened to the sidecar."""
+    """Return the failed expectations about the sidecar."""
     found = [f"http, {report.attack}: {answer} {count} times" for answer, count in report.failures.items()]
     grown_kib = report.rss_most_kib - report.rss_before_kib
     if grown_kib > GROWTH_KIB_MAX:

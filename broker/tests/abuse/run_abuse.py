@@ -1,4 +1,4 @@
-"""Abuse: what peers that reach a port can make a server hold, and what an honest client notices of it.
+"""Abuse: how much memory peers can make a server use, and how an honest client is affected.
 
 Exit code 0 when every attack stayed within its budget, the honest client got every answer and the log stayed small;
 1 with the line of the table that did not.
@@ -32,7 +32,7 @@ HEADLINES: Final = (
 def run_one(
     scenario: Scenario, directory: Path, *, is_guarded: bool = True, requests: int = 200, quiet_requests: int = 200
 ) -> Outcome:
-    """One attack on a server of its own below `directory`."""
+    """Run one attack on a server of its own below `directory`."""
     directory.mkdir(parents=True, exist_ok=True)
     victim = scenario.victim(directory, is_guarded=is_guarded)
     requests = min(requests, scenario.requests_max)
@@ -42,7 +42,7 @@ def run_one(
 
 
 def cost_faults(scenario: Scenario, outcome: Outcome) -> list[str]:
-    """Where the attack cost more than its guard allows."""
+    """Return the costs of the attack that exceed its guard."""
     found = []
     if outcome.growth > scenario.growth_max:
         found.append(f"memory grew by {outcome.growth / MIB:.0f} MiB, allowed are {scenario.growth_max / MIB:.0f}")
@@ -54,7 +54,7 @@ def cost_faults(scenario: Scenario, outcome: Outcome) -> list[str]:
 
 
 def faults(scenario: Scenario, outcome: Outcome) -> list[str]:
-    """What must not have happened."""
+    """Return the failed expectations about an attack."""
     found = [f"the honest client: {error}" for error in outcome.errors]
     found += cost_faults(scenario, outcome)
     if outcome.tracebacks:
@@ -71,7 +71,7 @@ def p99(times_ms: Sequence[float]) -> float:
 
 
 def row(scenario: Scenario, outcome: Outcome, *, is_guarded: bool) -> list[str]:
-    """A line of the table."""
+    """Return a line of the table."""
     return [
         outcome.name, "on" if is_guarded else "off", str(outcome.opened), str(outcome.closed),
         f"{outcome.sent_bytes / MIB:.0f}", *(f"{one / MIB:.0f}" for one in (
@@ -83,7 +83,7 @@ def row(scenario: Scenario, outcome: Outcome, *, is_guarded: bool) -> list[str]:
 
 
 def table(rows: Sequence[Sequence[str]], headlines: Sequence[str] = HEADLINES) -> str:
-    """Columns wide enough, numbers to the right."""
+    """Format the table with aligned columns, numbers to the right."""
     widths = [max(len(line[column]) for line in [headlines, *rows]) for column in range(len(headlines))]
     return "\n".join(
         "  ".join(

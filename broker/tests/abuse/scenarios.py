@@ -1,4 +1,4 @@
-"""Every attack: whom it is aimed at, which guard bounds it, and how many bytes it may cost.
+"""Every attack with its target, the guard that limits it, and its budget in bytes.
 
 Each has a twin in which its guard is off (a budget of a tebibyte, a handshake limit beyond the connections): a bound
 that holds without its guard would prove nothing. A flood is judged by how much of it is served for each answer of the
@@ -31,7 +31,7 @@ Build = Callable[[Path, Mapping[str, str]], Victim]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One attack."""
+    """An attack with its target, its options and its budget."""
 
     name: str
     about: str
@@ -56,17 +56,17 @@ class Scenario:
 
     @property
     def growth_max(self) -> int:
-        """A budget is passed by an eighth before it is enforced."""
+        """The allowed growth: a budget is enforced only after an excess of an eighth."""
         return self.budget_bytes * 9 // 8 + self.slack_bytes
 
     def victim(self, directory: Path, *, is_guarded: bool = True) -> Victim:
-        """A fresh server, with its guard or without."""
+        """Start a fresh server, with its guard or without."""
         guard = self.guard if is_guarded else dict.fromkeys(self.guard, OFF)
         return self.build(directory, {**self.settings, **guard})
 
 
 def guarded_broker(directory: Path, settings: Mapping[str, str]) -> Victim:
-    """A broker with access control on, which believes nobody but the honest client's account."""
+    """A broker with access control on, whose only account is that of the honest client."""
     accounts = write_accounts(directory / "plain_acl.yml")
     return broker_victim(
         directory, {"aclEnable": "true", "aclFile": str(accounts), "haListenPort": "-1", **settings}, is_signed=True
@@ -79,7 +79,7 @@ def loaded_broker(directory: Path, settings: Mapping[str, str]) -> Victim:
 
 
 def replication_port(directory: Path, settings: Mapping[str, str]) -> Victim:
-    """The port that slaves come to."""
+    """A master, attacked at its replication port."""
     return broker_victim(directory, settings, port_key="haListenPort")
 
 
@@ -100,7 +100,7 @@ REPLICATION_TABLE: Final = (b"\xffGANTRY\x01" + (60 * MIB).to_bytes(4, "big") + 
 
 
 def scenarios(scale: float = 1.0) -> list[Scenario]:
-    """All of them. `scale` 1 is the size of `make abuse`; tests take less, with budgets as much smaller."""
+    """Return all scenarios. `scale` 1 is the size of `make abuse`; tests use less, with smaller budgets."""
 
     def times(count: int) -> int:
         return max(1, round(count * scale))

@@ -19,18 +19,18 @@ BOUNDED = [scenario for scenario in SCENARIOS if scenario.is_guard_optional]
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[scenario.name for scenario in SCENARIOS])
-def test_an_attack_costs_what_it_may_and_an_honest_client_nothing(scenario: object, tmp_path: Path) -> None:
+def test_attack_stays_within_its_budget_and_honest_client_is_served(scenario: object, tmp_path: Path) -> None:
     """Memory grows by the budget and its slack at most, no answer is missing or wrong, and no traceback is logged."""
     outcome = run_abuse.run_one(scenario, tmp_path, requests=40, quiet_requests=40)
 
     assert run_abuse.faults(scenario, outcome) == []
-    assert outcome.opened, "an attack that reaches nobody proves nothing"
+    assert outcome.opened, "an attack that reaches no server proves nothing"
     assert len(outcome.attacked_ms) >= 40
 
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("scenario", BOUNDED, ids=[scenario.name for scenario in BOUNDED])
-def test_without_its_guard_the_same_attack_costs_more(scenario: object, tmp_path: Path) -> None:
+def test_attack_without_its_guard_exceeds_the_budget(scenario: object, tmp_path: Path) -> None:
     """The twin: with the budget off the attack costs more memory, or more of each turn, than is allowed with it."""
     outcome = run_abuse.run_one(scenario, tmp_path, is_guarded=False, requests=40, quiet_requests=10)
 
@@ -38,7 +38,7 @@ def test_without_its_guard_the_same_attack_costs_more(scenario: object, tmp_path
     assert outcome.errors == []
 
 
-def test_the_command_names_every_attack_that_is_asked_for() -> None:
+def test_abuse_command_runs_every_requested_attack() -> None:
     """The attacks of the acceptance are there by name, and the table has a column for each thing it shows."""
     names = {scenario.name for scenario in SCENARIOS}
 

@@ -1,4 +1,4 @@
-"""The attacked half: a real server process, an honest client beside the attack, and what both cost in bytes.
+"""The attacked side: a real server process, an honest client during the attack, and the measured memory.
 
 Memory is what the kernel counts for the process: `VmRSS` before and after, and `VmHWM` for the highest that it ever was
 in between, which no sampling can miss. Latencies are printed and never judged: only bytes and answers are.
@@ -40,24 +40,24 @@ ROOMY: Final = {
     "maxHashSlotNum": "1000",
     "maxIndexNum": "40000",
 }
-"""Neither a full disk nor a busy machine of the test's is what is looked for."""
+"""Settings that exclude refusals by a full disk or a busy test machine."""
 
 
 class Honest(Protocol):
-    """A client that does nothing wrong."""
+    """A client that behaves correctly."""
 
     async def prepare(self) -> None:
-        """What must be there before the attack."""
+        """Create the state that the attack needs."""
 
     async def ask(self) -> None:
-        """One request and its right answer. Raises for any other."""
+        """Send one request, and raise unless its answer is correct."""
 
     async def close(self) -> None: ...
 
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What one attack cost."""
+    """The measured cost of one attack."""
 
     name: str
     rss_before: int = 0
@@ -80,13 +80,13 @@ class Outcome:
 
     @property
     def growth(self) -> int:
-        """Bytes that the attack made the server take, at its worst moment."""
+        """The peak growth of the server's memory by the attack, in bytes."""
         return self.rss_peak - self.rss_before
 
 
 @final
 class BrokerClient:
-    """Sends, and pulls what it has sent."""
+    """A client that sends messages, and pulls them."""
 
     def __init__(self, port: int, *, large_messages: int = 0, is_signed: bool = False) -> None:
         self._port = port
@@ -130,7 +130,7 @@ class BrokerClient:
 
 @final
 class NameServerClient:
-    """Asks for the cluster's brokers."""
+    """A client that requests the cluster's brokers."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -153,7 +153,7 @@ class NameServerClient:
 
 @dataclass(slots=True, kw_only=True)
 class Victim:
-    """A server, the port that is attacked, and who talks to it all the while."""
+    """A server, its attacked port, and its honest client."""
 
     server: ServerProcess
     port: int
@@ -183,7 +183,7 @@ def broker_victim(
 
 
 def name_server_victim(directory: Path, settings: Mapping[str, str]) -> Victim:
-    """A name server."""
+    """Start a name server as the victim."""
     port = free_port()
     file = directory / "namesrv.conf"
     file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
@@ -195,7 +195,7 @@ def name_server_victim(directory: Path, settings: Mapping[str, str]) -> Victim:
 
 
 def memory(pid: int) -> tuple[int, int]:
-    """(resident bytes now, most ever since `forget_peak`)."""
+    """Return (resident bytes, their peak since `forget_peak`)."""
     found = {}
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         name, _, value = line.partition(":")
@@ -205,7 +205,7 @@ def memory(pid: int) -> tuple[int, int]:
 
 
 def forget_peak(pid: int) -> None:
-    """From here on the peak is counted anew."""
+    """Reset the peak of the resident bytes."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
@@ -216,7 +216,7 @@ def open_files(pid: int) -> int:
 async def attack(
     name: str, victim: Victim, kind: str, options: Mapping[str, Any], *, requests: int, quiet_requests: int
 ) -> Outcome:
-    """One attack on a fresh server: at rest, attacked, and at rest again."""
+    """Measure one attack on a fresh server: before, during and after it."""
     outcome = Outcome(name=name)
     server, honest = victim.server, victim.honest
     try:
@@ -289,9 +289,9 @@ class _Attacker:
             raise AssertionError(f"the attacker failed with code {await self._process.wait()}")
 
     async def end(self) -> tuple[int, int, int, int]:
-        """(connections opened, closed by the server, bytes sent, and of these before it was ready)."""
-        said, _ = await self._process.communicate(b"")
-        facts = json.loads(said)
+        """Stop the attacker; return (connections opened, closed by the server, bytes sent, bytes sent when ready)."""
+        output, _ = await self._process.communicate(b"")
+        facts = json.loads(output)
         return facts["opened"], facts["closed"], facts["sent_bytes"], facts["sent_at_ready_bytes"]
 
 

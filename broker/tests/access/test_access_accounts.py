@@ -1,4 +1,4 @@
-"""The file of accounts: what is read from it, and what refuses it, by file, account and field."""
+"""Reading the file of accounts, and the errors that name file, account and field."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from gantry_access import AccessFileError, AccessMode, Account, Accounts, Permission, read_accounts, read_credentials
 from gantry_access.addresses import read_patterns
-from gantry_access.permissions import consuming, knowing, publishing, reading
+from gantry_access.permissions import consume_need, metadata_need, publish_need, read_need
 
 SAMPLE = """\
 # as RocketMQ ships it
@@ -51,12 +51,12 @@ def account(text: str) -> Account:
     return one
 
 
-def test_the_file_that_rocketmq_ships_is_read() -> None:
-    """Every field of RocketMQ's own sample means what it means there."""
+def test_rocketmq_sample_file_is_read() -> None:
+    """Every field of RocketMQ's sample file has the same meaning here."""
     found = accounts(SAMPLE)
     plain, admin = found.by_key["RocketMQ"], found.by_key["rocketmq2"]
 
-    assert found.everything_from.matches("10.10.103.7") and not found.everything_from.matches("10.10.104.7")
+    assert found.trusted_addresses.matches("10.10.103.7") and not found.trusted_addresses.matches("10.10.104.7")
     assert plain.secret == b"12345678"
     assert (plain.topic("topicA"), plain.topic("topicC"), plain.topic("other")) == (
         Permission.DENY,
@@ -68,8 +68,8 @@ def test_the_file_that_rocketmq_ships_is_read() -> None:
     assert admin.is_admin and admin.addresses.matches("192.168.1.200") and not plain.addresses.matches("192.168.1.200")
 
 
-def test_a_secret_stays_the_text_that_was_written() -> None:
-    """Digits are no number: 0123 is not 83, and 1e3 is not 1000."""
+def test_numeric_secret_keeps_its_text() -> None:
+    """Secrets are strings: 0123 is not 83, and 1e3 is not 1000."""
     assert account(PLAIN.replace("12345678", "01234567")).secret == b"01234567"
     assert account(PLAIN.replace("12345678", "1.0e3456")).secret == b"1.0e3456"
     assert account(PLAIN.replace("12345678", '"a: #b\\"c"')).secret == b'a: #b"c'
@@ -77,50 +77,50 @@ def test_a_secret_stays_the_text_that_was_written() -> None:
 
 BROKEN = [
     ("", "holds no fields"),
-    ("accounts:\n", "accounts is a list with at least one"),
+    ("accounts:\n", "accounts must be a list of at least one"),
     ("acounts: []\n" + PLAIN, "unknown field 'acounts'"),
     (PLAIN + "    acessKey: x\n", r"account 1 \(someone\): unknown field 'acessKey'"),
-    (PLAIN + PLAIN.partition("\n")[2], "account 2 .*accessKey is in the file twice"),
+    (PLAIN + PLAIN.partition("\n")[2], "account 2 .*accessKey is a duplicate"),
     (PLAIN.replace("    secretKey: 12345678\n", ""), r"account 1 \(someone\): secretKey is missing"),
-    (PLAIN.replace("someone", "six666"), "account 1: accessKey is a text of 7 or more"),
-    (PLAIN.replace("12345678", "short"), "secretKey is a text of 7 or more"),
-    (PLAIN.replace("12345678", "[a, b]"), "secretKey is a text"),
-    (PLAIN + "    admin: yes\n", "admin is true or false"),
+    (PLAIN.replace("someone", "six666"), "account 1: accessKey must be a string of at least 7"),
+    (PLAIN.replace("12345678", "short"), "secretKey must be a string of at least 7"),
+    (PLAIN.replace("12345678", "[a, b]"), "secretKey must be a string"),
+    (PLAIN + "    admin: yes\n", "admin must be true or false"),
     (PLAIN + "    admin: true\n    defaultTopicPerm: SUB\n", "defaultTopicPerm beside admin: true"),
-    (PLAIN + "    defaultTopicPerm: ALL\n", "defaultTopicPerm is one of DENY, PUB, SUB"),
-    (PLAIN + "    topicPerms: orders=PUB\n", "topicPerms is a list"),
-    (PLAIN + "    topicPerms:\n      - orders\n", r"topicPerms\[1\]: write name=PERMISSION"),
-    (PLAIN + "    topicPerms:\n      - orders=PUB\n      - orders=SUB\n", r"topicPerms\[2\]: orders is in .* twice"),
-    (PLAIN + "    topicPerms: [a/b=PUB]\n", "the topic is illegal"),
-    (PLAIN + "    topicPerms:\n      - '%RETRY%g=SUB'\n", "write g into groupPerms"),
-    (PLAIN + "    groupPerms: [g=READ]\n", r"groupPerms\[1\] is one of"),
+    (PLAIN + "    defaultTopicPerm: ALL\n", "defaultTopicPerm must be one of DENY, PUB, SUB"),
+    (PLAIN + "    topicPerms: orders=PUB\n", "topicPerms must be a list"),
+    (PLAIN + "    topicPerms:\n      - orders\n", r"topicPerms\[1\]: expected name=PERMISSION"),
+    (PLAIN + "    topicPerms:\n      - orders=PUB\n      - orders=SUB\n", r"topicPerms\[2\]: orders is a duplicate"),
+    (PLAIN + "    topicPerms: [a/b=PUB]\n", "invalid topic"),
+    (PLAIN + "    topicPerms:\n      - '%RETRY%g=SUB'\n", "use g in groupPerms"),
+    (PLAIN + "    groupPerms: [g=READ]\n", r"groupPerms\[1\] must be one of"),
     (PLAIN + "    whiteRemoteAddress: '*'\n", "matches every peer"),
-    (PLAIN + "    whiteRemoteAddress: example.org\n", "is no address"),
+    (PLAIN + "    whiteRemoteAddress: example.org\n", "is not an address"),
     ("globalWhiteRemoteAddresses: [0.0.0.0/0]\n" + PLAIN, r"globalWhiteRemoteAddresses\[1\]: .*matches every peer"),
-    (PLAIN + "    secretKey: 12345678\n", "line 4: secretKey comes twice"),
+    (PLAIN + "    secretKey: 12345678\n", "line 4: duplicate key secretKey"),
 ]
 
 
-@pytest.mark.parametrize(("text", "says"), BROKEN, ids=[says for _, says in BROKEN])
-def test_a_file_with_one_fault_is_refused_as_a_whole(text: str, says: str) -> None:
-    """The error names file, account and field, and shows no secret."""
-    with pytest.raises(AccessFileError, match=says) as caught:
+@pytest.mark.parametrize(("text", "message"), BROKEN, ids=[message for _, message in BROKEN])
+def test_file_with_one_fault_is_refused(text: str, message: str) -> None:
+    """The error names file, account and field, and contains no secret."""
+    with pytest.raises(AccessFileError, match=message) as caught:
         accounts(text)
 
     assert str(caught.value).startswith("plain_acl.yml: ")
     assert "12345678" not in str(caught.value)
 
 
-def test_the_strict_mode_believes_no_address() -> None:
-    """What would let somebody in without a signature contradicts the mode; the twin is the mode that allows it."""
+def test_strict_mode_refuses_trusted_addresses() -> None:
+    """Trusted addresses contradict the strict mode; the same file is accepted in the other mode."""
     for text in ("globalWhiteRemoteAddresses: [10.0.0.1]\n" + PLAIN, PLAIN + "    whiteRemoteAddress: 10.0.0.1\n"):
-        with pytest.raises(AccessFileError, match="no address is believed"):
+        with pytest.raises(AccessFileError, match="trusts no addresses"):
             accounts(text, AccessMode.STRICT)
         accounts(text, AccessMode.V1)
 
 
-def test_no_repr_holds_a_secret() -> None:
-    """Accounts may end up in a log or a traceback."""
+def test_account_repr_contains_no_secret() -> None:
+    """Accounts may appear in a log or a traceback without revealing their secrets."""
     found = accounts(SAMPLE)
 
     assert "12345678" not in f"{found!r} {found.by_key!r}"
@@ -129,46 +129,50 @@ def test_no_repr_holds_a_secret() -> None:
 # ------- what an account may
 
 
-def test_a_name_wins_over_the_default() -> None:
-    """Permissions by name come first, and DENY by name denies what the default would give."""
+def test_named_permission_overrides_default() -> None:
+    """Permissions by name have priority, and DENY by name denies what the default permits."""
     one = account(PLAIN + "    defaultTopicPerm: PUB|SUB\n    topicPerms: [secret=DENY, log=PUB]\n")
 
-    assert one.may(publishing("other")) and one.may(reading("other"))
-    assert not one.may(publishing("secret")) and not one.may(reading("secret"))
-    assert one.may(publishing("log")) and not one.may(reading("log"))
-    assert one.may(knowing("log")) and not one.may(knowing("secret"))
+    assert one.has_permission(publish_need("other")) and one.has_permission(read_need("other"))
+    assert not one.has_permission(publish_need("secret")) and not one.has_permission(read_need("secret"))
+    assert one.has_permission(publish_need("log")) and not one.has_permission(read_need("log"))
+    assert one.has_permission(metadata_need("log")) and not one.has_permission(metadata_need("secret"))
 
 
-def test_a_retry_topic_belongs_to_its_group() -> None:
-    """Whoever consumes as a group may put back into its retry topic and read it, and nobody else."""
+def test_retry_topic_follows_group_permission() -> None:
+    """Only accounts with permission for the group may send back to its retry topic and read it."""
     one = account(PLAIN + "    defaultTopicPerm: PUB|SUB\n    groupPerms: [mine=SUB]\n")
 
-    assert one.may(publishing("%RETRY%mine")) and one.may(reading("%RETRY%mine"))
-    assert not one.may(publishing("%RETRY%other")) and not one.may(reading("%RETRY%other"))
+    assert one.has_permission(publish_need("%RETRY%mine")) and one.has_permission(read_need("%RETRY%mine"))
+    assert not one.has_permission(publish_need("%RETRY%other")) and not one.has_permission(read_need("%RETRY%other"))
 
 
 @pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"])
-def test_defaults_do_not_reach_the_brokers_own_topics(topic: str) -> None:
-    """Everybody's waiting messages lie there: only a permission by name, or an administrator, reads them."""
+def test_defaults_do_not_apply_to_internal_topics(topic: str) -> None:
+    """Internal topics hold messages of all accounts: only a permission by name, or an administrator, may read them."""
     default = account(PLAIN + "    defaultTopicPerm: PUB|SUB\n")
     named = account(PLAIN + f"    topicPerms: [{topic}=SUB]\n")
     admin = account(PLAIN + "    admin: true\n")
 
-    assert not default.may(reading(topic))
-    assert named.may(reading(topic)) and admin.may(reading(topic))
+    assert not default.has_permission(read_need(topic))
+    assert named.has_permission(read_need(topic)) and admin.has_permission(read_need(topic))
 
 
-def test_everybody_may_report_traces() -> None:
-    """As in RocketMQ: clients publish to the trace topic without a permission of its own; reading it needs one."""
+def test_every_account_may_publish_traces() -> None:
+    """As in RocketMQ, publishing to the trace topic needs no permission; reading it does."""
     one = account(PLAIN)
 
-    assert one.may(publishing("RMQ_SYS_TRACE_TOPIC")) and not one.may(reading("RMQ_SYS_TRACE_TOPIC"))
-    assert not account(PLAIN + "    topicPerms: [RMQ_SYS_TRACE_TOPIC=DENY]\n").may(publishing("RMQ_SYS_TRACE_TOPIC"))
+    assert one.has_permission(publish_need("RMQ_SYS_TRACE_TOPIC")) and not one.has_permission(
+        read_need("RMQ_SYS_TRACE_TOPIC")
+    )
+    assert not account(PLAIN + "    topicPerms: [RMQ_SYS_TRACE_TOPIC=DENY]\n").has_permission(
+        publish_need("RMQ_SYS_TRACE_TOPIC")
+    )
 
 
-def test_pub_is_not_enough_to_be_in_a_group() -> None:
-    """A group's permission is SUB."""
-    assert not account(PLAIN + "    groupPerms: [g=PUB]\n").may(consuming("g"))
+def test_pub_permission_does_not_allow_group_membership() -> None:
+    """Membership in a group needs SUB."""
+    assert not account(PLAIN + "    groupPerms: [g=PUB]\n").has_permission(consume_need("g"))
 
 
 # ------- addresses
@@ -188,8 +192,8 @@ def test_pub_is_not_enough_to_be_in_a_group() -> None:
         ("10.0.3.7", "::ffff:10.0.3.7", "::ffff:10.0.3.8"),
     ],
 )
-def test_a_pattern_matches_what_it_says(pattern: str, inside: str, outside: str) -> None:
-    """RocketMQ's patterns and networks; an IPv4 peer on an IPv6 socket is the same peer."""
+def test_address_patterns_match(pattern: str, inside: str, outside: str) -> None:
+    """RocketMQ's patterns and networks match; an IPv4 peer on an IPv6 socket is the same peer."""
     found = read_patterns(pattern)
 
     assert found.matches(inside) and not found.matches(outside) and not found.matches("")
@@ -198,17 +202,17 @@ def test_a_pattern_matches_what_it_says(pattern: str, inside: str, outside: str)
 @pytest.mark.parametrize(
     "pattern", ["*", "*.*.*.*", "0.0.0.0/0", "::/0", "10.0.0", "10.0.0.256", "10.0.5-3.1", "10.0.3.{a}", "a.b.c.d", ""]
 )
-def test_a_pattern_that_means_nothing_or_everybody_is_refused(pattern: str) -> None:
-    """No access control must not hide in a pattern."""
-    with pytest.raises(ValueError, match=r"matches every peer|is no address"):
+def test_invalid_or_universal_address_pattern_is_refused(pattern: str) -> None:
+    """A pattern must not silently disable access control."""
+    with pytest.raises(ValueError, match=r"matches every peer|is not an address"):
         read_patterns(pattern)
 
 
 # ------- credentials
 
 
-def test_credentials_come_from_a_file(tmp_path: Path) -> None:
-    """The two lines of RocketMQ's tools.yml."""
+def test_credentials_are_read_from_file(tmp_path: Path) -> None:
+    """The format is that of RocketMQ's tools.yml."""
     path = tmp_path / "tools.yml"
     path.write_text("accessKey: orders-key\nsecretKey: 0123456789\n")
 
@@ -218,30 +222,30 @@ def test_credentials_come_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("accessKey: orders-key\n", "secretKey is missing"),
         ("accesKey: a\nsecretKey: topsecret\n", "unknown field 'accesKey'"),
-        ("accessKey: [a]\nsecretKey: topsecret\n", "accessKey is a text"),
+        ("accessKey: [a]\nsecretKey: topsecret\n", "accessKey must be a string"),
         ("topsecret\n", "holds no fields"),
         (
             "accessKey: 'a\nsecretKey: topsecret\n",
-            "line 3: it is no YAML: .* while scanning a quoted scalar that begins in line 1",
+            "line 3: invalid YAML: .* while scanning a quoted scalar that begins in line 1",
         ),
     ],
 )
-def test_a_wrong_file_of_credentials_is_named_without_its_secret(tmp_path: Path, text: str, says: str) -> None:
-    """File and fault, never the content."""
+def test_invalid_credentials_file_error_contains_no_secret(tmp_path: Path, text: str, message: str) -> None:
+    """The error names file and fault, and quotes no content."""
     path = tmp_path / "tools.yml"
     path.write_text(text)
 
-    with pytest.raises(AccessFileError, match=says) as caught:
+    with pytest.raises(AccessFileError, match=message) as caught:
         read_credentials(path)
 
     assert str(path) in str(caught.value) and "topsecret" not in str(caught.value)
 
 
-def test_an_absent_file_of_credentials_is_named(tmp_path: Path) -> None:
-    """The path, and the system's reason."""
+def test_missing_credentials_file_is_named(tmp_path: Path) -> None:
+    """The error has the path and the reason of the operating system."""
     with pytest.raises(AccessFileError, match=r"cannot read .*gone.yml: No such file"):
         read_credentials(tmp_path / "gone.yml")

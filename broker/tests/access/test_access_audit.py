@@ -1,4 +1,4 @@
-"""An audit line names the account that asked: a good one, one that is denied, and nobody for whoever is nobody."""
+"""Audit lines name the authenticated account of a request, denied requests included, or no account."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.fastjson import dumps
 
 IMPOSTOR = Credentials("admin-key", "not-the-secret")
-UNKNOWN = Credentials("nobody-at-all", "some-secret")
+UNKNOWN = Credentials("unknown-key", "some-secret")
 WHO = pytest.mark.parametrize(
     ("credentials", "account", "is_done"),
     [
@@ -45,7 +45,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 @KIND
 @WHO
-async def test_a_brokers_line_names_who_has_signed(
+async def test_broker_audit_line_names_authenticated_account(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     credentials: Credentials | None,
@@ -53,7 +53,7 @@ async def test_a_brokers_line_names_who_has_signed(
     is_done: bool,
     kind: SignatureKind,
 ) -> None:
-    """What is only claimed is not named: an access key without its signature is nobody's name. No secret is there."""
+    """An access key without a valid signature is not named, and the line contains no secret."""
     async with guarded_broker(tmp_path) as broker, signed_dialogue(broker, credentials, kind) as client:
         reply = await client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=dumps({"groupName": "G"}))
 
@@ -66,7 +66,7 @@ async def test_a_brokers_line_names_who_has_signed(
 
 @KIND
 @WHO
-async def test_a_name_servers_line_names_who_has_signed(
+async def test_name_server_audit_line_names_authenticated_account(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     credentials: Credentials | None,
@@ -74,7 +74,7 @@ async def test_a_name_servers_line_names_who_has_signed(
     is_done: bool,
     kind: SignatureKind,
 ) -> None:
-    """The same for name servers."""
+    """The audit lines of a name server follow the same rule."""
     file = write_accounts(tmp_path / "plain_acl.yml")
     settings = NameServerSettings(bind_address="127.0.0.1", listen_port=0, acl_enable=True, acl_file=str(file))
     server = NameServer(settings, tmp_path / "ns")
@@ -92,14 +92,14 @@ async def test_a_name_servers_line_names_who_has_signed(
 
 
 @WHO
-async def test_a_line_of_a_broker_without_a_role_names_who_asked_and_not_who_asked_before(
+async def test_broker_without_role_audits_the_present_request(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     credentials: Credentials | None,
     account: str | None,
     is_done: bool,
 ) -> None:
-    """What only a master does is refused before anybody's permissions are looked at; the line is this request's."""
+    """A request for masters only is refused before permissions are checked; the line still names its account."""
     conf: dict[str, Any] = {"roleAtStart": "UNASSIGNED", "brokerId": "1"}
     async with (
         guarded_broker(tmp_path, **conf) as broker,
@@ -115,10 +115,10 @@ async def test_a_line_of_a_broker_without_a_role_names_who_asked_and_not_who_ask
     assert is_done == (account == "admin-key")
 
 
-async def test_a_oneway_order_names_its_account(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody is answered; the line is written, for whoever was denied, too."""
+async def test_oneway_request_is_audited(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A oneway request gets no reply; its audit line is written, also if it is denied."""
     async with guarded_broker(tmp_path) as broker, signed_dialogue(broker, ORDERS) as client:
-        client.tell(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+        client.send_oneway(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
         assert (await client.ask(RequestCode.GET_BROKER_CONFIG)).code == ResponseCode.NO_PERMISSION
 
     assert [(line["account"], line["result"]) for line in lines(caplog)] == [("orders-key", "NO_PERMISSION")]

@@ -1,4 +1,4 @@
-"""S6 of the catalogue over time: requests said again, servers that are strict, accounts that change."""
+"""S6 of the catalogue over time: replayed requests, strict servers, accounts that change."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
         yield one
 
 
-# ------- again
+# ------- replays
 
 
 class Recorder:
-    """Signs, and keeps what was signed."""
+    """A signer that keeps the signed commands."""
 
     def __init__(self, kind: SignatureKind, **options: Any) -> None:
         sign = signer(ORDERS, kind, **options)
         assert sign is not None
         self._sign = sign
-        self.said: list[Command] = []
+        self.signed_commands: list[Command] = []
 
     def __call__(self, command: Command) -> None:
         self._sign(command)
         copy = Command(code=command.code, opaque=command.opaque, flag=command.flag, ext=dict(command.ext))
         copy.body = command.body
-        self.said.append(copy)
+        self.signed_commands.append(copy)
 
 
 async def replay(broker: Broker, command: Command, **changes: Any) -> Command:
-    """Say recorded bytes again on a connection of somebody else's."""
+    """Replay a recorded command on the connection of another client."""
     again = Command(code=command.code, opaque=command.opaque, flag=command.flag, ext=command.ext, body=command.body)
     for name, value in changes.items():
         setattr(again, name, value)
@@ -68,14 +68,14 @@ async def replay(broker: Broker, command: Command, **changes: Any) -> Command:
         await channel.close()
 
 
-async def test_a_strictly_signed_request_cannot_be_said_again(broker: Broker) -> None:
-    """S6: neither on another connection nor with another code or number; nothing of it is stored."""
+async def test_strictly_signed_request_cannot_be_replayed(broker: Broker) -> None:
+    """S6: neither on another connection nor with another code or number; nothing is stored."""
     recorder = Recorder(STRICT)
     async with raw_dialogue(broker, recorder) as client:
         assert (await client.send()).code == 0
         assert (await client.send()).code == 0
     before = state(broker)
-    first, last = recorder.said
+    first, last = recorder.signed_commands
 
     for command in (first, last):
         assert (await replay(broker, command)).code == DENIED
@@ -84,20 +84,20 @@ async def test_a_strictly_signed_request_cannot_be_said_again(broker: Broker) ->
     assert state(broker) == before
 
 
-async def test_a_request_signed_as_v1_can_be_said_again(broker: Broker) -> None:
-    """S6's twin, and a weakness by inheritance: v1 has neither time nor number. The documentation says so."""
+async def test_v1_signed_request_can_be_replayed(broker: Broker) -> None:
+    """S6's twin, and a documented weakness of RocketMQ's scheme: v1 signs neither time nor number."""
     recorder = Recorder(V1)
     async with raw_dialogue(broker, recorder) as client:
         assert (await client.send()).code == 0
     before = state(broker)
 
-    assert (await replay(broker, recorder.said[0])).code == 0
+    assert (await replay(broker, recorder.signed_commands[0])).code == 0
     assert state(broker)[0] > before[0]
 
 
 @pytest.mark.parametrize("shift_ms", [-61_000, 61_000, -3_600_000])
-async def test_a_strict_request_of_another_time_is_denied(broker: Broker, shift_ms: int) -> None:
-    """S6: a clock that is further away than the window is told so, whatever the signature is worth."""
+async def test_strict_request_outside_time_window_is_denied(broker: Broker, shift_ms: int) -> None:
+    """S6: a clock that deviates by more than the window is reported, even if the signature is valid."""
     now = broker.core.clock.wall_ms()
     recorder = Recorder(STRICT, now_ms=lambda: now + shift_ms)
 
@@ -107,8 +107,8 @@ async def test_a_strict_request_of_another_time_is_denied(broker: Broker, shift_
     assert reply.code == DENIED and "clock" in (reply.remark or "")
 
 
-async def test_the_strict_mode_takes_no_other_signature(tmp_path: Path) -> None:
-    """S6: with aclMode=STRICT what v1 signs is denied, on the short way of sends, too; the twin is the default mode."""
+async def test_strict_mode_denies_v1_signatures(tmp_path: Path) -> None:
+    """S6: aclMode=STRICT denies v1 signatures, also in the fast path of sends; the twin is the default mode."""
     async with guarded_broker(tmp_path, aclMode="STRICT") as broker:
         async with signed_dialogue(broker, ADMIN, STRICT) as admin:
             await admin.send_ok()
@@ -122,11 +122,11 @@ async def test_the_strict_mode_takes_no_other_signature(tmp_path: Path) -> None:
             assert len(await client.read()) == 2
 
 
-# ------- the file changes
+# ------- changes of the file
 
 
-async def test_accounts_change_while_clients_are_connected(tmp_path: Path) -> None:
-    """S6: a new file holds from the next request on, on connections that are open; a broken one changes nothing."""
+async def test_changed_accounts_apply_to_open_connections(tmp_path: Path) -> None:
+    """S6: a new file applies from the next request on, also on open connections; a broken file changes nothing."""
     path = tmp_path / "plain_acl.yml"
     async with (
         guarded_broker(tmp_path) as broker,
@@ -154,8 +154,8 @@ async def test_accounts_change_while_clients_are_connected(tmp_path: Path) -> No
             assert (await renewed.send()).code == 0
 
 
-async def test_a_swapped_secret_is_noticed(tmp_path: Path) -> None:
-    """S6: a mounted Secret changes by moving the link `..data`; that is a change like any other."""
+async def test_replaced_kubernetes_secret_is_reloaded(tmp_path: Path) -> None:
+    """S6: a mounted Secret changes by moving the link `..data`, which is detected like any other change."""
     for name, text in (("one", ACCOUNTS), ("two", ACCOUNTS.replace("orders-secret", "another-secret"))):
         (tmp_path / name).mkdir()
         write_accounts(tmp_path / name / "plain_acl.yml", text)
@@ -171,8 +171,8 @@ async def test_a_swapped_secret_is_noticed(tmp_path: Path) -> None:
         await wait_until(lambda: file.accounts.by_key["orders-key"].secret == b"another-secret")
 
 
-async def test_a_peer_that_is_believed_by_its_address_needs_no_signature(tmp_path: Path) -> None:
-    """S6: as in RocketMQ, for peers that the file names; an account's peers have what the account may."""
+async def test_trusted_address_needs_no_signature(tmp_path: Path) -> None:
+    """S6: as in RocketMQ, for peers that the file lists; peers of an account have the permissions of the account."""
     path = tmp_path / "other.yml"
     write_accounts(path, ACCOUNTS.replace("    defaultTopicPerm: DENY\n", "    whiteRemoteAddress: 127.0.0.*\n"))
     async with guarded_broker(tmp_path, aclFile=str(path)) as broker:
@@ -185,6 +185,6 @@ async def test_a_peer_that_is_believed_by_its_address_needs_no_signature(tmp_pat
         write_accounts(path, "globalWhiteRemoteAddresses:\n  - 127.0.0.1\n" + ACCOUNTS)
         assert broker.guard is not None
         file = broker.guard.file
-        await wait_until(lambda: bool(file.accounts.everything_from))
+        await wait_until(lambda: bool(file.accounts.trusted_addresses))
         async with dialogue(broker) as client:
             assert (await client.send(topic="Billing")).code == 0

@@ -1,4 +1,4 @@
-"""The file of accounts over time: polled by content, never half taken, and a broken one changes nothing."""
+"""The file of accounts over time: polled by content, loaded as a whole, and unaffected by a broken file."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def file(path: Path) -> AccountFile:
     return one
 
 
-def test_a_missing_or_broken_file_refuses_the_start(tmp_path: Path) -> None:
-    """There is nobody to fall back to."""
+def test_missing_or_broken_account_file_prevents_start(tmp_path: Path) -> None:
+    """At the start there are no previous accounts to fall back to."""
     with pytest.raises(AccessFileError, match=r"cannot read .*gone.yml: No such file"):
         AccountFile(str(tmp_path / "gone.yml"), AccessMode.V1).load()
     write_accounts(tmp_path / "broken.yml", "accounts: x\n")
-    with pytest.raises(AccessFileError, match=r"broken.yml: accounts is a list"):
+    with pytest.raises(AccessFileError, match=r"broken.yml: accounts must be a list"):
         AccountFile(str(tmp_path / "broken.yml"), AccessMode.V1).load()
 
 
-async def test_a_change_is_taken_whatever_the_clock_of_the_file_says(file: AccountFile, path: Path) -> None:
-    """Same size, same inode, same times: the content decides."""
+async def test_change_is_detected_by_content(file: AccountFile, path: Path) -> None:
+    """A change with the same size, inode and times is detected, because the content is compared."""
     times = os.stat(path)
     write_accounts(path, ACCOUNTS.replace("orders-secret", "Orders-secret"))
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -44,8 +44,8 @@ async def test_a_change_is_taken_whatever_the_clock_of_the_file_says(file: Accou
     assert file.accounts.by_key["orders-key"].secret == b"Orders-secret"
 
 
-async def test_an_unchanged_file_leaves_the_very_accounts(file: AccountFile) -> None:
-    """Nothing is parsed or replaced when nothing has changed."""
+async def test_unchanged_file_is_not_reloaded(file: AccountFile) -> None:
+    """Nothing is parsed or replaced if the content has not changed."""
     accounts = file.accounts
 
     await file.refresh()
@@ -54,10 +54,10 @@ async def test_an_unchanged_file_leaves_the_very_accounts(file: AccountFile) -> 
 
 
 @pytest.mark.parametrize("text", ["accounts: x\n", "", None], ids=["broken", "empty", "gone"])
-async def test_a_file_that_cannot_be_used_changes_nothing(
+async def test_unusable_file_keeps_previous_accounts(
     file: AccountFile, path: Path, text: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The old accounts stay, one line says why, and a file that can be used again is taken."""
+    """The previous accounts stay, one line gives the reason, and a usable file is loaded again."""
     accounts = file.accounts
     if text is None:
         os.unlink(path)
@@ -69,17 +69,15 @@ async def test_a_file_that_cannot_be_used_changes_nothing(
         await file.refresh()
 
     assert file.accounts is accounts and file.fault is not None
-    assert len(caplog.records) == 1 and "those from before stay" in caplog.text
+    assert len(caplog.records) == 1 and "keeping the previous accounts" in caplog.text
     write_accounts(path, ACCOUNTS.replace("orders-key", "renamed-key"))
     await file.refresh()
     assert str(file.fault) == "None"
     assert "renamed-key" in file.accounts.by_key
 
 
-async def test_no_line_in_the_log_holds_a_secret(
-    file: AccountFile, path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Neither a good nor a broken file puts a secret into the log."""
+async def test_log_contains_no_secret(file: AccountFile, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither a valid nor a broken file puts a secret into the log."""
     with caplog.at_level(logging.DEBUG):
         write_accounts(path, ACCOUNTS.replace("admin: true", "admin: orders-secret"))
         await file.refresh()
@@ -88,5 +86,5 @@ async def test_no_line_in_the_log_holds_a_secret(
         write_accounts(path, ACCOUNTS.replace("admin-key", "ADMIN-key"))
         await file.refresh()
 
-    said = " ".join(f"{record.getMessage()} {record.__dict__}" for record in caplog.records)
-    assert "accounts changed" in said and "-secret" not in said
+    log_text = " ".join(f"{record.getMessage()} {record.__dict__}" for record in caplog.records)
+    assert "accounts reloaded" in log_text and "-secret" not in log_text

@@ -1,6 +1,6 @@
-"""S6 of the catalogue over real sockets: whoever may not is told so with code 16, before anything is stored.
+"""S6 of the catalogue over real sockets: requests without permission get code 16 before anything is stored.
 
-Each promise has its twin: the same request with access control off goes through, so what denies it is the guard.
+Each promise has its twin: the same request with access control off succeeds, so that it is the guard that denies it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 @pytest.fixture
 async def open_broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    """The twin: the same without access control."""
+    """The twin: the same broker without access control."""
     async with guarded_broker(tmp_path, aclEnable="false") as one:
         await fill(one)
         yield one
@@ -62,11 +62,11 @@ def heartbeat_body(group: str, topic: str) -> bytes:
     return dumps({"clientID": "c", "consumerDataSet": [consumer], "producerDataSet": [{"groupName": "p"}]})
 
 
-# ------- who
+# ------- authentication
 
 
 async def test_signed_requests_of_an_account_are_served(broker: Broker) -> None:
-    """S6: what the account may do works as without access control: send, pull, heartbeat, offsets."""
+    """S6: what the account is permitted works as without access control: send, pull, heartbeat, offsets."""
     async with signed_dialogue(broker, ORDERS) as client:
         for number in range(3):
             assert (await client.send_ok(b"more"))["queueOffset"] == str(number + 1)
@@ -78,7 +78,7 @@ async def test_signed_requests_of_an_account_are_served(broker: Broker) -> None:
 
 
 def unsigned(command: Command) -> None:
-    """Nothing is added."""
+    """Leave the command without a signature."""
 
 
 def with_empty_key(command: Command) -> None:
@@ -102,7 +102,7 @@ def with_another_body(command: Command) -> None:
 IMPOSTORS: dict[str, Any] = {
     "unsigned": unsigned,
     "signed with another's secret": signer(Credentials("orders-key", "billing-secret")),
-    "unknown account": signer(Credentials("nobody-key", "orders-secret")),
+    "unknown account": signer(Credentials("unknown-key", "orders-secret")),
     "empty access key": with_empty_key,
     "empty signature": with_empty_secret,
     "a field added afterwards": with_another_field,
@@ -113,8 +113,8 @@ IMPOSTORS: dict[str, Any] = {
 
 @pytest.mark.parametrize("code", [10, 310, 320])
 @pytest.mark.parametrize("sign", IMPOSTORS.values(), ids=IMPOSTORS.keys())
-async def test_a_send_of_an_impostor_is_denied_and_leaves_nothing(broker: Broker, sign: Any, code: int) -> None:
-    """S6: whatever is wrong with who sends, the answer is 16, and neither message nor topic came to be."""
+async def test_unauthenticated_send_is_denied_and_stores_nothing(broker: Broker, sign: Any, code: int) -> None:
+    """S6: any fault of the authentication gives code 16, and neither message nor topic is created."""
     before = state(broker)
 
     async with raw_dialogue(broker, sign) as client:
@@ -126,8 +126,8 @@ async def test_a_send_of_an_impostor_is_denied_and_leaves_nothing(broker: Broker
 
 
 @pytest.mark.parametrize("code", [10, 310])
-async def test_without_the_guard_an_impostor_sends(open_broker: Broker, code: int) -> None:
-    """S6's twin: with access control off the same sends are stored and make topics."""
+async def test_unauthenticated_send_succeeds_without_guard(open_broker: Broker, code: int) -> None:
+    """S6's twin: with access control off the same sends are stored and create topics."""
     before = state(open_broker)
 
     async with raw_dialogue(open_broker, unsigned) as client:
@@ -138,18 +138,18 @@ async def test_without_the_guard_an_impostor_sends(open_broker: Broker, code: in
     assert "MadeByASend" in open_broker.core.topics.all
 
 
-async def test_an_unknown_account_and_a_wrong_secret_look_the_same(broker: Broker) -> None:
-    """S6: nobody learns which accounts there are."""
+async def test_unknown_account_and_wrong_secret_give_the_same_reply(broker: Broker) -> None:
+    """S6: a reply does not reveal which accounts exist."""
     texts = []
-    for credentials in (Credentials("orders-key", "wrong-secret"), Credentials("nobody-key", "wrong-secret")):
+    for credentials in (Credentials("orders-key", "wrong-secret"), Credentials("unknown-key", "wrong-secret")):
         async with signed_dialogue(broker, credentials) as client:
             texts.append(((await client.send()).remark or "").replace(credentials.access_key, "KEY"))
 
     assert texts[0] == texts[1] != ""
 
 
-async def test_the_fast_port_asks_too(broker: Broker) -> None:
-    """S6: both ports stand behind the guard."""
+async def test_fast_port_is_guarded(broker: Broker) -> None:
+    """S6: both ports are behind the guard."""
     port = broker.settings.fast_listen_port
 
     async with dialogue(broker, port=port) as client:
@@ -158,19 +158,19 @@ async def test_the_fast_port_asks_too(broker: Broker) -> None:
         assert (await client.send()).code == 0
 
 
-async def test_a_oneway_send_that_is_denied_is_dropped(broker: Broker) -> None:
-    """S6: there is nobody to answer, and nothing is stored."""
+async def test_denied_oneway_send_is_dropped(broker: Broker) -> None:
+    """S6: there is no reply, and nothing is stored."""
     before = state(broker)
 
     async with dialogue(broker) as client:
-        client.tell(310, send_ext(310), b"hello")
-        assert (await client.send()).code == DENIED  # by then the first one was handled
+        client.send_oneway(310, send_ext(310), b"hello")
+        assert (await client.send()).code == DENIED  # the first one is handled by then
 
     assert state(broker) == before
 
 
-async def test_denied_and_permitted_sends_of_one_read_are_kept_apart(broker: Broker) -> None:
-    """S6: frames that arrive together are judged one by one, and each gets its own answer."""
+async def test_sends_in_one_read_are_authorized_separately(broker: Broker) -> None:
+    """S6: frames that arrive together are checked one by one, and each gets its own reply."""
     ask = signer(ORDERS)
     assert ask is not None
     turn = iter(range(1_000))
@@ -186,7 +186,7 @@ async def test_denied_and_permitted_sends_of_one_read_are_kept_apart(broker: Bro
     assert [reply.code for reply in replies] == [0, DENIED] * 10
 
 
-# ------- what
+# ------- authorization
 
 
 OTHERS = {"consumerGroup": "BillingGroup", "topic": "Billing", "queueId": "0"}
@@ -217,10 +217,10 @@ CROSS: list[tuple[str, int, dict[str, str], bytes]] = [
 
 
 @pytest.mark.parametrize(("code", "ext", "body"), [row[1:] for row in CROSS], ids=[row[0] for row in CROSS])
-async def test_nobody_reaches_anothers_topic_or_group(
+async def test_topics_and_groups_of_other_accounts_are_denied(
     broker: Broker, code: int, ext: dict[str, str], body: bytes
 ) -> None:
-    """S6: a right signature is not enough; the answer is 16, and neither message, offset, group nor topic changed."""
+    """S6: a valid signature is not enough; the reply is 16, and no message, offset, group or topic changes."""
     before = state(broker)
 
     async with signed_dialogue(broker, ORDERS) as client:
@@ -232,7 +232,7 @@ async def test_nobody_reaches_anothers_topic_or_group(
 
 
 @pytest.mark.parametrize(("code", "ext", "body"), [row[1:] for row in CROSS], ids=[row[0] for row in CROSS])
-async def test_without_the_guard_anybody_reaches_them(
+async def test_topics_and_groups_are_open_without_guard(
     open_broker: Broker, code: int, ext: dict[str, str], body: bytes
 ) -> None:
     """S6's twin: with access control off none of these is answered with 16."""
@@ -240,8 +240,8 @@ async def test_without_the_guard_anybody_reaches_them(
         assert (await client.ask(code, ext, body)).code != DENIED
 
 
-async def test_a_message_is_shown_and_moved_only_to_whoever_may_read_its_topic(broker: Broker) -> None:
-    """S6: codes 33 and 36 name an offset of the log; what decides is the topic of the message there."""
+async def test_message_by_log_offset_needs_permission_for_its_topic(broker: Broker) -> None:
+    """S6: codes 33 and 36 name an offset of the log; the topic of the message there decides."""
     own, others = offsets_of(broker)
 
     async with signed_dialogue(broker, ORDERS) as client:
@@ -254,8 +254,8 @@ async def test_a_message_is_shown_and_moved_only_to_whoever_may_read_its_topic(b
         assert (await client.ask(36, {**back, "offset": str(own)})).code == 0
 
 
-async def test_nobody_looks_where_a_message_may_be_in_a_moment(broker: Broker) -> None:
-    """S6: the guard looks before this turn's sends are appended, so an offset beyond the end is not free either."""
+async def test_offset_beyond_log_end_is_denied(broker: Broker) -> None:
+    """S6: the guard checks before the sends of this pass are appended, so an offset beyond the end is denied, too."""
     end = broker.core.store.log.wrote
 
     async with signed_dialogue(broker, ORDERS) as client, signed_dialogue(broker, ADMIN) as admin:
@@ -266,8 +266,8 @@ async def test_nobody_looks_where_a_message_may_be_in_a_moment(broker: Broker) -
         assert (await admin.ask(33, {"offset": str(1 << 40)})).code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_a_query_finds_nothing_of_another_topic(broker: Broker) -> None:
-    """S6: the index knows hashes only, and whoever asks chooses the key, and so the hash. The twin is the index."""
+async def test_query_by_key_returns_only_its_topic(broker: Broker) -> None:
+    """S6: the index has hashes only, and a client can choose a key for its hash. The twin is the index."""
     async with signed_dialogue(broker, ADMIN) as admin:
         keyed = properties_text(UNIQ_KEY=UNIQUE_ID, KEYS="k")
         await admin.send_ok(b"of another topic", topic="Billing", properties=keyed)
@@ -280,7 +280,7 @@ async def test_a_query_finds_nothing_of_another_topic(broker: Broker) -> None:
 
 
 def colliding_key(topic: str, other: str, key: str) -> str:
-    """A key that has in `topic` the hash that `key` has in `other`: Java's hashes are numbers in base 31."""
+    """Return a key whose hash in `topic` is that of `key` in `other`: Java's hashes are numbers in base 31."""
     length, first = 7, ord("0")
     least = sum(first * 31**place for place in range(length))
     rest = (java_string_hash(f"{other}#{key}") - java_string_hash(f"{topic}#") * 31**length - least) % (1 << 32)
@@ -291,8 +291,8 @@ def colliding_key(topic: str, other: str, key: str) -> str:
     return "".join(reversed(characters))
 
 
-async def test_without_the_guard_a_message_goes_to_whoever_asks(open_broker: Broker) -> None:
-    """S6's twin."""
+async def test_message_by_log_offset_is_open_without_guard(open_broker: Broker) -> None:
+    """S6's twin: with access control off any client reads and sends back any message."""
     _, others = offsets_of(open_broker)
 
     async with dialogue(open_broker) as client:
@@ -302,14 +302,14 @@ async def test_without_the_guard_a_message_goes_to_whoever_asks(open_broker: Bro
 
 
 def offsets_of(broker: Broker) -> tuple[int, int]:
-    """Where the first messages of the two topics lie in the log."""
+    """Return the log offsets of the first messages of the two topics."""
     first = broker.core.store.guard.message_at(0)
     assert first is not None
     return 0, len(first)
 
 
-async def test_a_delayed_message_is_its_topics(broker: Broker) -> None:
-    """S6: while it waits it lies in a topic of the broker's own; by its id only its topic's readers find it."""
+async def test_delayed_message_belongs_to_its_topic(broker: Broker) -> None:
+    """S6: while it waits in an internal topic, only accounts that may read its own topic find it by its id."""
     offset = broker.core.store.log.wrote
     async with signed_dialogue(broker, ADMIN) as admin:
         delayed = properties_text(DELAY="18")
@@ -334,10 +334,10 @@ FOR_ADMINISTRATORS = [
 
 
 @pytest.mark.parametrize(("code", "ext", "body"), FOR_ADMINISTRATORS, ids=[str(row[0]) for row in FOR_ADMINISTRATORS])
-async def test_administration_is_for_administrators(
+async def test_administrative_requests_need_an_administrator(
     broker: Broker, code: int, ext: dict[str, str], body: bytes
 ) -> None:
-    """S6: whoever may publish and consume may not administer; an administrator is not denied."""
+    """S6: an account that may publish and consume is denied; an administrator is not."""
     before = state(broker)
 
     async with signed_dialogue(broker, ORDERS) as client:
@@ -349,8 +349,8 @@ async def test_administration_is_for_administrators(
 
 
 @pytest.mark.parametrize("ext", [{}, {"rocketmqHome": "/tmp/x"}, {"brokerPermission": "4"}])
-async def test_the_configuration_is_changed_by_administrators_only(broker: Broker, ext: dict[str, str]) -> None:
-    """S7: code 25 from a user is denied, whatever it asks for; so is a code that nobody knows."""
+async def test_configuration_change_needs_an_administrator(broker: Broker, ext: dict[str, str]) -> None:
+    """S7: code 25 from a user is denied for any key; so is an unknown code."""
     body = "".join(f"{key}={value}\n" for key, value in ext.items()).encode()
 
     async with signed_dialogue(broker, ORDERS) as client:
@@ -358,8 +358,8 @@ async def test_the_configuration_is_changed_by_administrators_only(broker: Broke
             assert (await client.ask(code, {}, body)).code == DENIED
 
 
-async def test_without_the_guard_anybody_changes_it(open_broker: Broker) -> None:
-    """S7's twin: with access control off whoever asks changes what is on the list; the list itself guards the rest."""
+async def test_configuration_change_is_open_without_guard(open_broker: Broker) -> None:
+    """S7's twin: with access control off any client changes the keys of the allow list, and no others."""
     async with dialogue(open_broker) as client:
         assert (await client.ask(RequestCode.UPDATE_BROKER_CONFIG, {}, b"maxBatchMessages=9\n")).code == 0
         assert open_broker.core.settings.batch_messages_max == 9
@@ -367,7 +367,7 @@ async def test_without_the_guard_anybody_changes_it(open_broker: Broker) -> None
 
 
 @pytest.mark.parametrize(("code", "ext", "body"), FOR_ADMINISTRATORS, ids=[str(row[0]) for row in FOR_ADMINISTRATORS])
-async def test_without_the_guard_anybody_administers(
+async def test_administrative_requests_are_open_without_guard(
     open_broker: Broker, code: int, ext: dict[str, str], body: bytes
 ) -> None:
     """S6's twin: with access control off none of these is answered with 16."""

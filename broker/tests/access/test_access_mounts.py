@@ -1,4 +1,4 @@
-"""A file of accounts where Kubernetes mounts it, and what may lie in its place."""
+"""A file of accounts mounted by Kubernetes, and other files in its place."""
 
 import asyncio
 import os
@@ -26,8 +26,8 @@ async def answer(server: NameServer, credentials: Credentials) -> int:
         await channel.close()
 
 
-async def test_a_name_server_follows_a_mounted_file_of_accounts(tmp_path: Path) -> None:
-    """The link `..data` is turned as a whole: from then on the old secret is nobody's, and the new one serves."""
+async def test_name_server_reloads_mounted_account_file(tmp_path: Path) -> None:
+    """After the link `..data` moves, the old secret is denied and the new one accepted."""
     changed = Credentials(ADMIN.access_key, "another-secret")
     for name, text in (("one", ACCOUNTS), ("two", ACCOUNTS.replace("admin-secret", "another-secret"))):
         (tmp_path / name).mkdir()
@@ -61,8 +61,8 @@ is_spoiled = pytest.mark.parametrize(
 
 
 @is_spoiled
-async def test_what_is_no_file_of_accounts_changes_nothing(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
-    """Nobody waits for a pipe, nobody fills the memory, and nobody is let in or shut out."""
+async def test_pipe_or_device_as_account_file_changes_nothing(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    """Reading does not wait for a pipe or exhaust memory, and the accounts stay the same."""
     path = tmp_path / "plain_acl.yml"
     write_accounts(path, ACCOUNTS)
     file = AccountFile(str(path), AccessMode.V1)
@@ -79,8 +79,10 @@ async def test_what_is_no_file_of_accounts_changes_nothing(tmp_path: Path, spoil
 
 
 @is_spoiled
-async def test_what_is_no_file_of_credentials_changes_nothing(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
-    """A server goes on signing as before, and reading does not wait for a pipe or fill the memory."""
+async def test_pipe_or_device_as_credentials_file_changes_nothing(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    """The server keeps signing as before, and reading does not wait for a pipe or exhaust memory."""
     path = tmp_path / "account.yml"
     path.write_text(f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
     account = OwnAccount(str(path))
@@ -94,16 +96,16 @@ async def test_what_is_no_file_of_credentials_changes_nothing(tmp_path: Path, sp
 
 
 def test_command_waits_for_the_writer_of_a_pipe(tmp_path: Path) -> None:
-    """`gantry --credentials <(vault read ...)`: the program that writes is slower than the one that reads."""
+    """`gantry --credentials <(vault read ...)`: the writer of the pipe may be slower than the reader."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
     text = f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n"
     writer = threading.Thread(daemon=True, target=path.write_text, args=(text,))
-    reading = threading.Thread(daemon=True, target=lambda: found.append(read_credentials(path)))
+    read_need = threading.Thread(daemon=True, target=lambda: found.append(read_credentials(path)))
     found: list[Credentials] = []
-    reading.start()
+    read_need.start()
     writer.start()
-    reading.join(120)
+    read_need.join(120)
     writer.join(120)
 
     assert found == [ADMIN]

@@ -1,4 +1,4 @@
-"""The table of what requests need: complete, as strict as RocketMQ's, and about the very fields that handlers read."""
+"""The table of needs is complete, as strict as RocketMQ's, and reads the same fields as the handlers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gantry_access import ADMIN_ONLY, NEEDS, Kind, Need, Permission, needed
+from gantry_access import ADMIN_ONLY, NEEDS, Kind, Need, Permission, needs_of
 from gantry_access.permissions import ANY
 from gantry_broker.app import Broker
 from gantry_nameserver.handlers import Handlers
-from gantry_nameserver.kv import KeyValueStore
+from gantry_nameserver.key_value_store import KeyValueStore
 from gantry_nameserver.live_settings import LiveSettings
 from gantry_nameserver.routes import RouteTable
 from gantry_nameserver.settings import NameServerSettings
@@ -54,13 +54,13 @@ ROWS: list[tuple[int, dict[str, str], object, tuple[Need, ...]]] = [
     (30, {"topic": "T"}, None, (SUB_T,)),
     (31, {"topic": "T"}, None, (SUB_T,)),
     (32, {"topic": "T"}, None, (SUB_T,)),
-    (33, {"offset": "7", "topic": "said"}, None, (AT_7,)),
+    (33, {"offset": "7", "topic": "claimed"}, None, (AT_7,)),
     (34, {}, HEARTBEAT, (SUB_G, SUB_T)),
     (34, {}, {"clientID": "c", "producerDataSet": [{"groupName": "P"}]}, ()),
     (35, {"clientID": "c", "consumerGroup": "G"}, None, (SUB_G,)),
     (35, {"clientID": "c", "producerGroup": "P"}, None, ()),
-    (36, {"offset": "7", "group": "G", "delayLevel": "0", "originTopic": "said"}, None, (SUB_G, AT_7)),
-    (37, {"commitLogOffset": "7", "topic": "said"}, None, (Need(Kind.MESSAGE, "7", Permission.PUB),)),
+    (36, {"offset": "7", "group": "G", "delayLevel": "0", "originTopic": "claimed"}, None, (SUB_G, AT_7)),
+    (37, {"commitLogOffset": "7", "topic": "claimed"}, None, (Need(Kind.MESSAGE, "7", Permission.PUB),)),
     (38, {"consumerGroup": "G"}, None, (SUB_G,)),
     (41, {}, LOCK, (SUB_G, SUB_T)),
     (42, {}, LOCK, (SUB_G, SUB_T)),
@@ -74,7 +74,7 @@ ROWS: list[tuple[int, dict[str, str], object, tuple[Need, ...]]] = [
     (203, {"consumerGroup": "G"}, None, (SUB_G,)),
     (208, {"consumerGroup": "G", "topic": "T"}, None, (SUB_G, SUB_T)),
     (208, {"consumerGroup": "G"}, None, (SUB_G,)),
-    (208, {"consumerGroup": "G", "topic": "said", "topicList": "T;"}, None, (SUB_G, SUB_T)),
+    (208, {"consumerGroup": "G", "topic": "claimed", "topicList": "T;"}, None, (SUB_G, SUB_T)),
     (303, {"group": "G", "topic": "T"}, None, (SUB_G, SUB_T)),
     (345, {"group": "G", "topic": "T"}, None, (SUB_G, SUB_T)),
     (345, {"group": "G"}, None, (SUB_G,)),
@@ -103,13 +103,13 @@ ROWS: list[tuple[int, dict[str, str], object, tuple[Need, ...]]] = [
 
 
 @pytest.mark.parametrize(("code", "ext", "document", "needs"), ROWS, ids=[f"{row[0]} {row[3]}" for row in ROWS])
-def test_a_request_needs_what_it_touches(
+def test_request_needs_permission_for_what_it_accesses(
     code: int, ext: dict[str, str], document: object, needs: tuple[Need, ...]
 ) -> None:
-    """By code; what is not known is for administrators."""
+    """The needs follow from the code; an unknown code needs an administrator."""
     body = b"" if document is None else dumps(document)
 
-    assert needed(Command(code=code, ext=ext, body=body)) == needs
+    assert needs_of(Command(code=code, ext=ext, body=body)) == needs
 
 
 @pytest.mark.parametrize(
@@ -118,10 +118,10 @@ def test_a_request_needs_what_it_touches(
      (37, {"commitLogOffset": "-7"}), (36, {"offset": "7"}), (34, {}), (41, {}), (105, {}),
      (400, {}), (200050, {"topic": "T"})],
 )  # fmt: skip
-def test_a_request_that_does_not_say_what_it_touches_is_refused(code: int, ext: dict[str, str]) -> None:
-    """A name in the wrong field, or none at all, is no reason to let it pass."""
+def test_request_without_topic_or_group_is_refused(code: int, ext: dict[str, str]) -> None:
+    """A name in the wrong field, or no name, does not bypass the check."""
     with pytest.raises(FieldError):
-        needed(Command(code=code, ext=ext))
+        needs_of(Command(code=code, ext=ext))
 
 
 # ------- the documented table
@@ -137,7 +137,7 @@ KindsOfNeeds = frozenset[tuple[Kind, Permission]]
 
 
 def documented() -> dict[int, KindsOfNeeds]:
-    """What docs/security.md says that each code needs, for the codes that it names."""
+    """Return the needs of each code that docs/security.md documents."""
     found: dict[int, KindsOfNeeds] = {}
     for line in SECURITY_PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -152,36 +152,36 @@ def documented() -> dict[int, KindsOfNeeds]:
 
 
 def asked_for() -> dict[int, KindsOfNeeds]:
-    """What the table of needs asks of everybody but administrators, by what the requests of `ROWS` ask for."""
+    """Return the needs of accounts that are not administrators, for the requests of `ROWS`."""
     found: dict[int, set[tuple[Kind, Permission]]] = {}
     for code, ext, document, _ in ROWS:
         if any(value.startswith("%RETRY%") for value in ext.values()):
-            continue  # a retry topic stands for its group
+            continue  # a retry topic represents its group
         body = b"" if document is None else dumps(document)
-        needs = needed(Command(code=code, ext=ext, body=body))
+        needs = needs_of(Command(code=code, ext=ext, body=body))
         if needs != ADMIN_ONLY:
             found.setdefault(code, set()).update((need.kind, need.permission) for need in needs)
     return {code: frozenset(kinds) for code, kinds in found.items()}
 
 
-def test_the_documented_table_of_rights_is_the_one_in_use() -> None:
-    """docs/security.md names every code that does not need an administrator, with exactly what it needs."""
+def test_documented_permissions_match_the_code() -> None:
+    """docs/security.md lists every code that does not need an administrator, with exactly what it needs."""
     assert asked_for() == documented()
 
 
-def test_every_code_outside_of_the_documented_table_is_for_administrators() -> None:
-    """A code that no row names needs `admin: true`, whatever it says."""
+def test_undocumented_codes_need_an_administrator() -> None:
+    """A code without a row in the table needs `admin: true`, for any content."""
     for code in NEEDS.keys() - documented().keys():
-        assert needed(Command(code=code)) == ADMIN_ONLY, RequestCode(code).name
+        assert needs_of(Command(code=code)) == ADMIN_ONLY, RequestCode(code).name
 
 
 @pytest.mark.parametrize("code", [305, 304, 318, 11])
-def test_a_code_that_leaves_the_documented_table_is_noticed(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: any account may ask it, and one of the two comparisons fails."""
+def test_comparison_detects_a_code_missing_from_the_documents(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: if any account may send a code that is not documented, one of the two comparisons fails."""
     monkeypatch.setitem(NEEDS, code, lambda _: ())
     ours = asked_for()
 
-    strays = [one for one in NEEDS.keys() - documented().keys() if needed(Command(code=one)) != ADMIN_ONLY]
+    strays = [one for one in NEEDS.keys() - documented().keys() if needs_of(Command(code=one)) != ADMIN_ONLY]
     assert strays == [code] or ours != documented()
 
 
@@ -191,16 +191,16 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
         yield one
 
 
-async def test_every_code_that_a_broker_handles_is_in_the_table(broker: Broker) -> None:
-    """A new handler needs a decision about who may use it; until then it is an administrator's, and this fails."""
+async def test_every_code_of_the_broker_has_needs(broker: Broker) -> None:
+    """A new handler needs a decision on its permissions; until then it needs an administrator, and this test fails."""
     handled = {int(code) for code in broker.listeners.codes}
 
     assert len(handled) > 40
     assert sorted(RequestCode(code).name for code in handled - NEEDS.keys()) == []
 
 
-def test_every_code_that_a_name_server_handles_is_in_the_table(tmp_path: Path) -> None:
-    """The same for the name server."""
+def test_every_code_of_the_name_server_has_needs(tmp_path: Path) -> None:
+    """Every handler of the name server needs an entry, too."""
     settings = LiveSettings(NameServerSettings())
     handlers = Handlers(RouteTable(), KeyValueStore(tmp_path / "kv.json"), settings, lambda: 0)
 
@@ -208,14 +208,14 @@ def test_every_code_that_a_name_server_handles_is_in_the_table(tmp_path: Path) -
     assert sorted(RequestCode(code).name for code in set(handlers.codes) - NEEDS.keys()) == []
 
 
-async def test_a_handler_without_a_need_is_noticed(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin of the comparison with the broker's own table: each code taken out of the needs is missed there."""
+async def test_comparison_detects_a_handler_without_needs(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin of the comparison with the broker's own table: each code that is removed from the needs is reported."""
     for code in (RequestCode.END_TRANSACTION, RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.UPDATE_BROKER_CONFIG):
         with monkeypatch.context() as patch:
             patch.delitem(NEEDS, code)
             assert {int(one) for one in broker.listeners.codes} - NEEDS.keys() == {code}
 
 
-def test_a_code_outside_of_the_table_is_for_administrators() -> None:
-    """A need that nobody has thought about is the strictest."""
-    assert needed(Command(code=9999)) == ADMIN_ONLY
+def test_code_without_needs_needs_an_administrator() -> None:
+    """The default for a code without an entry is the strictest."""
+    assert needs_of(Command(code=9999)) == ADMIN_ONLY

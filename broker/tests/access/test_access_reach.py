@@ -1,6 +1,6 @@
-"""S6 of the catalogue, for whoever has an account and wants more: double readings, made-up records, questions.
+"""S6 of the catalogue, for attackers with an account: ambiguous requests, forged records, checks of transactions.
 
-Each promise has its twin, in which the one thing that guards is taken away and the attack succeeds.
+Each promise has its twin, in which its protection is removed and the attack succeeds.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
         yield one
 
 
-# ------- one frame, two readings
+# ------- ambiguous frames
 
 
 async def say(broker: Broker, header: str, body: bytes = b"") -> Command:
-    """A header as it is written here, whatever it repeats."""
+    """Send a header exactly as written, with its duplicates."""
     peer = await RawPeer.open(broker.port)
     try:
         data = header.encode()
@@ -75,8 +75,8 @@ async def say(broker: Broker, header: str, body: bytes = b"") -> Command:
 
 @pytest.mark.parametrize("topics", [("Billing", TOPIC), (TOPIC, "Billing")], ids=["own last", "foreign last"])
 @pytest.mark.parametrize("code", [10, 310, 320])
-async def test_a_field_that_comes_twice_is_one_field(broker: Broker, code: int, topics: tuple[str, str]) -> None:
-    """S6: guard and handler read the same of two values: what is not denied is stored where it was permitted."""
+async def test_duplicate_field_is_read_as_one_value(broker: Broker, code: int, topics: tuple[str, str]) -> None:
+    """S6: guard and handler use the same of two values: a permitted send is stored in the permitted topic."""
     name = "topic" if code == 10 else "b"
     signed = sign_v1(send_ext(code, topic=topics[1], **({"batch": "true"} if code == 320 else {})), b"twice", ORDERS)
     fields = ", ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in signed.items() if key != name)
@@ -91,8 +91,8 @@ async def test_a_field_that_comes_twice_is_one_field(broker: Broker, code: int, 
     assert (record is not None) == (code != 320 and topics[1] == TOPIC)
 
 
-async def test_a_code_that_comes_twice_is_one_code(broker: Broker) -> None:
-    """S6: v1 does not sign the code; whichever of two is meant, none of them is an administrator's."""
+async def test_duplicate_code_is_read_as_one_code(broker: Broker) -> None:
+    """S6: v1 does not sign the code; whichever of two is used, neither gives administrator rights."""
     before = state(broker)
     ext = sign_v1({"topic": "New", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1",
                    "perm": "6", "topicFilterType": "SINGLE_TAG"}, b"", ORDERS)  # fmt: skip
@@ -106,10 +106,10 @@ async def test_a_code_that_comes_twice_is_one_code(broker: Broker) -> None:
 
 @pytest.mark.parametrize("topic", [TOPIC, "Billing"])
 @pytest.mark.parametrize("credentials", [ORDERS, None], ids=["signed", "unsigned"])
-async def test_a_binary_header_is_judged_like_a_json_one(
+async def test_binary_header_is_authorized_like_json(
     broker: Broker, topic: str, credentials: Credentials | None
 ) -> None:
-    """S6: the serialization decides nothing, for sends and for pulls."""
+    """S6: the serialization makes no difference for sends and pulls."""
     expected = 0 if credentials is not None and topic == TOPIC else DENIED
     peer = await RawPeer.open(broker.port)
     sign = signer(credentials)
@@ -125,8 +125,8 @@ async def test_a_binary_header_is_judged_like_a_json_one(
 
 
 @pytest.mark.parametrize("topic", ["", "ТopicTest", "TopicTest\u200b", "TopicTest\0", " TopicTest", "topictest"])
-async def test_a_name_that_only_looks_like_ones_own_is_another(broker: Broker, topic: str) -> None:
-    """S6: names are compared as they are; an empty one is missing. Nothing is stored, whatever the code."""
+async def test_similar_topic_name_is_a_different_topic(broker: Broker, topic: str) -> None:
+    """S6: names are compared exactly; an empty one is missing. Nothing is stored, for any code."""
     before = state(broker)
 
     async with signed_dialogue(broker, ORDERS) as client:
@@ -137,11 +137,11 @@ async def test_a_name_that_only_looks_like_ones_own_is_another(broker: Broker, t
     assert state(broker) == before
 
 
-# ------- records that are made up
+# ------- forged records
 
 
 async def lay_a_trap(client: Dialogue, broker: Broker) -> int:
-    """A message whose body begins a record: its properties are the 32 KiB that are stored behind it. Where it is."""
+    """Send a message whose body begins a forged record over the next 32 KiB; return its offset."""
     await client.send_ok(b"where am I")
     end = broker.core.store.log.wrote
     pattern = decode_record(broker.core.store.guard.message_at(first_of(broker)) or b"")
@@ -162,17 +162,17 @@ def first_of(broker: Broker) -> int:
 
 
 def record_start(size: int, body: int, properties: int) -> int:
-    """Where a record's body begins: behind everything but body, topic and properties."""
+    """Return the position of the body in a record: behind everything but body, topic and properties."""
     return size - body - properties - 2 - len(TOPIC) - 1
 
 
 @pytest.mark.parametrize("is_guarded", [True, False], ids=["in its queue", "twin"])
-async def test_no_record_that_was_made_up_shows_what_lies_behind_it(
+async def test_forged_record_does_not_expose_other_messages(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
-    """S6: a sender may write anything into its body, also the beginning of a record that goes on over others' messages.
+    """S6: a body may contain the forged head of a record that extends over messages of other accounts.
 
-    Without the look into the queue, the twin, such a record is whole by all its lengths and checksums.
+    Without the check of the queue, the twin, such a record is valid by all its lengths and checksums.
     """
     if not is_guarded:
         monkeypatch.setattr(access, "is_in_its_queue", lambda store, message, offset: True)
@@ -190,7 +190,7 @@ async def test_no_record_that_was_made_up_shows_what_lies_behind_it(
 
 
 async def prepare(client: Dialogue, topic: str, body: bytes) -> dict[str, str]:
-    """A half message of the group "producers"."""
+    """Send a half message of the group "producers"."""
     text = properties_text(UNIQ_KEY=UNIQUE_ID, TRAN_MSG="true", PGROUP="producers")
     now = str(int(time.time() * 1000))
     return await client.send_ok(body, topic=topic, properties=text, bornTimestamp=now, sysFlag="4")
@@ -207,8 +207,8 @@ def end_ext(half: dict[str, str], **fields: str) -> dict[str, str]:
     }
 
 
-async def test_nobody_sends_to_the_topics_of_open_transactions(broker: Broker) -> None:
-    """S6: half messages are sends to their own topic; where they wait nobody sends, nor does an administrator."""
+async def test_send_to_half_message_topics_is_denied(broker: Broker) -> None:
+    """S6: half messages are sent to their own topic; sends to internal topics are refused, even to administrators."""
     before = state(broker)
     for credentials in (ORDERS, ADMIN):
         async with signed_dialogue(broker, credentials) as client:
@@ -219,8 +219,8 @@ async def test_nobody_sends_to_the_topics_of_open_transactions(broker: Broker) -
 
 
 @pytest.mark.parametrize("how", ["8", "12"], ids=["commit", "roll back"])
-async def test_nobody_ends_anothers_transaction(broker: Broker, how: str) -> None:
-    """S6: neither by the half's own place nor by that of a message of one's own; its producer still can."""
+async def test_transaction_of_another_account_cannot_be_ended(broker: Broker, how: str) -> None:
+    """S6: neither by the offset of the half message nor by that of an own message; its producer still can."""
     async with signed_dialogue(broker, ORDERS) as client, signed_dialogue(broker, ADMIN) as admin:
         own = await prepare(client, TOPIC, b"own")
         half = await prepare(admin, "Billing", b"of another")
@@ -232,12 +232,12 @@ async def test_nobody_ends_anothers_transaction(broker: Broker, how: str) -> Non
         assert state(broker) == before and len(broker.transactions.journal.halves) == 2
         assert (await admin.ask(37, end_ext(half, commitOrRollback=how))).code == 0
         asked = await client.ask(37, end_ext(half, commitOrRollback=how, commitLogOffset=mine))
-        assert asked.code == ResponseCode.SYSTEM_ERROR  # nor is it told how that one has ended
+        assert asked.code == ResponseCode.SYSTEM_ERROR  # nor does it receive the outcome of that transaction
         assert (await client.ask(37, end_ext(own, commitOrRollback=how))).code == 0
 
 
-async def test_without_the_guard_anybody_ends_it(tmp_path: Path) -> None:
-    """S6's twin."""
+async def test_transaction_can_be_ended_without_guard(tmp_path: Path) -> None:
+    """S6's twin: with access control off any client ends any transaction."""
     async with guarded_broker(tmp_path, aclEnable="false") as one, dialogue(one) as client:
         half = await prepare(client, "Billing", b"of another")
         assert (await client.ask(37, end_ext(half))).code == 0
@@ -248,8 +248,8 @@ def beat(client_id: str = "c") -> bytes:
 
 
 @pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "twin"])
-async def test_only_who_may_publish_is_asked_about_a_transaction(tmp_path: Path, is_guarded: bool) -> None:
-    """S6: anybody may call itself a producer of any group, and a question holds the whole message."""
+async def test_transaction_checks_go_only_to_permitted_producers(tmp_path: Path, is_guarded: bool) -> None:
+    """S6: any client may claim a producer group, and a check contains the whole message."""
     on: dict[str, Any] = {"aclEnable": "true" if is_guarded else "false"}
     async with (
         guarded_broker(tmp_path, **on, **SOON) as one,
@@ -262,19 +262,19 @@ async def test_only_who_may_publish_is_asked_about_a_transaction(tmp_path: Path,
         await prepare(producer, TOPIC, SECRET)
         if is_guarded:
             assert (await producer.ask(34, body=beat("p"))).code == 0
-            await wait_until(lambda: producer.was_told(39) > 1)
+            await wait_until(lambda: producer.count_pushed(39) > 1)
         else:
-            await wait_until(lambda: stranger.was_told(39) > 0)
+            await wait_until(lambda: stranger.count_pushed(39) > 0)
 
-        assert (stranger.was_told(39) > 0) is not is_guarded
+        assert (stranger.count_pushed(39) > 0) is not is_guarded
 
 
 # ------- replies
 
 
 @pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "twin"])
-async def test_nobody_takes_the_replies_of_another_account(tmp_path: Path, is_guarded: bool) -> None:
-    """S6: replies go to a client's id, which anybody may claim; while its owner is there it is the owner's."""
+async def test_replies_of_another_account_cannot_be_taken(tmp_path: Path, is_guarded: bool) -> None:
+    """S6: replies go to a client id, which any client may claim; while its owner is connected it keeps them."""
     on: dict[str, Any] = {"aclEnable": "true" if is_guarded else "false"}
     async with (
         guarded_broker(tmp_path, **on) as one,
@@ -292,11 +292,11 @@ async def test_nobody_takes_the_replies_of_another_account(tmp_path: Path, is_gu
             assert one.core.clients.producers_by_id.get("requester") not in (owner, None)
 
 
-# ------- who it was
+# ------- identity
 
 
-async def test_strictly_signed_administration_works_where_v1_is_refused(tmp_path: Path) -> None:
-    """S6: in the strict mode an administrator who signs as v1 is nobody; the same order, signed strictly, is done."""
+async def test_strict_mode_accepts_strictly_signed_administration(tmp_path: Path) -> None:
+    """S6: in strict mode a v1 signature of an administrator is denied; the same request, signed strictly, works."""
     async with guarded_broker(tmp_path, aclMode="STRICT") as one:
         body = dumps({"groupName": "New"})
         async with signed_dialogue(one, ADMIN) as weak:
@@ -307,14 +307,14 @@ async def test_strictly_signed_administration_works_where_v1_is_refused(tmp_path
         assert "New" in one.core.groups.all
 
 
-async def test_a_signature_is_of_one_request_however_many_come_at_once(broker: Broker) -> None:
-    """S6: requests of several accounts that arrive together on connections of their own are not mixed up."""
+async def test_concurrent_signatures_are_not_mixed_up(broker: Broker) -> None:
+    """S6: requests of several accounts that arrive together on separate connections are authenticated separately."""
     async with (
         signed_dialogue(broker, ORDERS) as orders,
         signed_dialogue(broker, ADMIN) as admin,
-        raw_dialogue(broker, None) as nobody,
+        raw_dialogue(broker, None) as anonymous,
     ):
-        asked = [one.ask(200, body=dumps({"groupName": "New"})) for one in (orders, admin, nobody) * 5]
+        asked = [one.ask(200, body=dumps({"groupName": "New"})) for one in (orders, admin, anonymous) * 5]
         codes = [reply.code for reply in await asyncio.gather(*asked)]
 
     assert codes == [DENIED, 0, DENIED] * 5

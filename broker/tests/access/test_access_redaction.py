@@ -1,4 +1,4 @@
-"""Bundles go to other people: what looks like a secret is taken out of every text, whatever wrote it."""
+"""Support bundles go to other people: secrets are removed from every text, in any format."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_access.redaction import TAKEN_OUT, names_secret, read_redacted_tail, redacted
+from gantry_access.redaction import REDACTED, is_secret_name, read_redacted_tail, redact
 
 SECRET = "correct-horse-battery"
 
@@ -24,23 +24,23 @@ SECRET = "correct-horse-battery"
         f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}", f"-----BEGIN PRIVATE KEY-----\n{SECRET}",
     ],
 )  # fmt: skip
-def test_what_looks_like_a_secret_is_taken_out(text: str) -> None:
-    """Whatever form it has in a log; the text says that something was there."""
-    assert SECRET not in redacted(text)
-    assert TAKEN_OUT in redacted(text)
+def test_secrets_in_logs_are_redacted(text: str) -> None:
+    """A secret is removed in every format, and the text shows that something was removed."""
+    assert SECRET not in redact(text)
+    assert REDACTED in redact(text)
 
 
-def test_a_token_of_a_service_account_is_known_by_its_form() -> None:
-    """Whatever stands before it."""
+def test_service_account_token_is_redacted_by_its_format() -> None:
+    """A token is recognized without a name before it."""
     token = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlcm5ldGVzIn0.c2lnbmF0dXJlLW9mLXNvbWVib2R5"
 
-    assert redacted(f"GET / {token} 200") == f"GET / {TAKEN_OUT} 200"
+    assert redact(f"GET / {token} 200") == f"GET / {REDACTED} 200"
 
 
-def test_a_name_shows_that_its_value_is_a_secret() -> None:
-    """In any case; other names keep their values."""
-    assert all(map(names_secret, ("aclSecretKey", "DB_PASSWORD", "tls.private", "api_key")))
-    assert not any(map(names_secret, ("brokerName", "POD_NAME", "listenPort")))
+def test_secret_names_are_recognized() -> None:
+    """Case does not matter; values of other names are kept."""
+    assert all(map(is_secret_name, ("aclSecretKey", "DB_PASSWORD", "tls.private", "api_key")))
+    assert not any(map(is_secret_name, ("brokerName", "POD_NAME", "listenPort")))
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_a_name_shows_that_its_value_is_a_secret() -> None:
     ["password=", "-----BEGIN PRIVATE KEY-----\nMIIE", "-----BEGIN PRIVATE KEY-----\nMIIE\n"],
     ids=["a value", "a line of a key", "a key between its lines"],
 )
-def test_tail_that_begins_inside_a_secret_does_not_show_it(tmp_path: Path, before: str) -> None:
-    """What is before the tail would have told that it is a secret; what follows the secret is shown."""
+def test_tail_that_begins_inside_a_secret_is_redacted(tmp_path: Path, before: str) -> None:
+    """The name of the secret is before the tail; the text after the secret is shown."""
     path = tmp_path / "broker.log"
     rest = f"{SECRET}\n-----END PRIVATE KEY-----\nstarted\n" if "KEY" in before else f"{SECRET}\nstarted\n"
     path.write_text(before + rest)

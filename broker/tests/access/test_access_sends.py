@@ -1,4 +1,4 @@
-"""The short way of signed sends: it stores what the other ways store, lets nobody in, and steps aside when in doubt."""
+"""The fast path of signed sends: it stores the same as the other paths, admits no one else, and falls back in doubt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAIN = properties_text(UNIQ_KEY=UNIQUE_ID, WAIT="true", TAGS="red", color="blue
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    """A guarded broker that has the topic."""
+    """A guarded broker with the topic of the tests."""
     async with guarded_broker(tmp_path) as one:
         async with signed_dialogue(one, ADMIN) as admin:
             await admin.send_ok()
@@ -31,20 +31,20 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The codes of sends that came to the readable path."""
+    """Collect the codes of sends on the general path."""
     codes: list[int] = []
-    take = SendHandlers.take
+    handle = SendHandlers.handle
 
     def count(self: SendHandlers, command: Command, connection: Any) -> bytes | None:
         codes.append(command.code)
-        return take(self, command, connection)
+        return handle(self, command, connection)
 
-    monkeypatch.setattr(SendHandlers, "take", count)
+    monkeypatch.setattr(SendHandlers, "handle", count)
     return codes
 
 
-async def test_plain_signed_sends_take_the_short_way(broker: Broker, taken: list[int]) -> None:
-    """Neither their decoding in full nor the handlers' checks are paid for."""
+async def test_plain_signed_sends_use_the_fast_path(broker: Broker, taken: list[int]) -> None:
+    """They skip the full decoding and the checks of the handlers."""
     async with signed_dialogue(broker, ORDERS) as client:
         for number in range(3):
             reply = await client.send_ok(b"x", properties=PLAIN)
@@ -63,18 +63,18 @@ async def test_plain_signed_sends_take_the_short_way(broker: Broker, taken: list
     ],
     ids=["keys", "no unique id", "a unique id of another form", "a unique id behind"],
 )
-async def test_signed_sends_with_any_properties_take_the_short_way(broker: Broker, taken: list[int], text: str) -> None:
-    """Senders that are not shaped like Java's do not pay for words either."""
+async def test_signed_sends_with_any_properties_use_the_fast_path(broker: Broker, taken: list[int], text: str) -> None:
+    """Senders whose requests are not formed like Java's use it, too."""
     async with signed_dialogue(broker, ORDERS) as client:
         await client.send_ok(b"x", properties=text)
 
     assert taken == []
 
 
-async def test_a_oneway_send_takes_it_too(broker: Broker, taken: list[int]) -> None:
-    """Stored, and not answered."""
+async def test_oneway_send_uses_the_fast_path(broker: Broker, taken: list[int]) -> None:
+    """A oneway send is stored and not answered."""
     async with signed_dialogue(broker, ORDERS) as client:
-        client.tell(310, send_ext(310), b"oneway")
+        client.send_oneway(310, send_ext(310), b"oneway")
         await client.send_ok(b"asked")
         assert [message.body for message in await client.read()] == [b"hello", b"oneway", b"asked"]
 
@@ -97,10 +97,10 @@ ASIDE: list[tuple[str, dict[str, str], bytes, int]] = [
 
 
 @pytest.mark.parametrize(("fields", "body", "code"), [row[1:] for row in ASIDE], ids=[row[0] for row in ASIDE])
-async def test_whatever_is_out_of_the_ordinary_takes_the_readable_path(
+async def test_unusual_send_falls_back_to_the_general_path(
     broker: Broker, taken: list[int], fields: dict[str, str], body: bytes, code: int
 ) -> None:
-    """It gets the answer that it gets there, and the next send of the pass is none the worse."""
+    """It gets the reply of the general path, and the next send of the pass is not affected."""
     async with signed_dialogue(broker, ORDERS) as client:
         reply = await client.send(body, code=310, **fields)
         assert reply.code == code, reply.remark
@@ -109,10 +109,8 @@ async def test_whatever_is_out_of_the_ordinary_takes_the_readable_path(
     assert taken == [310]
 
 
-async def test_a_field_that_is_not_known_is_signed_and_takes_the_readable_path(
-    broker: Broker, taken: list[int]
-) -> None:
-    """A newer client's field is part of what it signs; added by somebody else it spoils the signature."""
+async def test_unknown_field_is_signed_and_falls_back(broker: Broker, taken: list[int]) -> None:
+    """A new field of a newer client is signed; if another party adds it, the signature is invalid."""
     ask = signer(ORDERS)
     assert ask is not None
 
@@ -132,8 +130,8 @@ async def test_a_field_that_is_not_known_is_signed_and_takes_the_readable_path(
     assert taken == [310]
 
 
-async def test_a_smaller_limit_of_messages_holds_here_at_once(broker: Broker) -> None:
-    """An administrator lowers maxMessageSize: the next signed send that is larger is refused, as every other is."""
+async def test_lowered_message_limit_applies_to_the_fast_path(broker: Broker) -> None:
+    """After an administrator lowers maxMessageSize, the next larger signed send is refused."""
     async with signed_dialogue(broker, ADMIN) as admin, signed_dialogue(broker, ORDERS) as client:
         assert (await client.send(b"x" * 2_000, properties=PLAIN)).code == 0
         assert (await admin.ask(25, body=b"maxMessageSize=1024\n")).code == 0
@@ -141,8 +139,8 @@ async def test_a_smaller_limit_of_messages_holds_here_at_once(broker: Broker) ->
         assert (await client.send(b"x" * 1_000, properties=PLAIN)).code == 0
 
 
-async def test_all_ways_store_the_same_message(broker: Broker, tmp_path: Path) -> None:
-    """Short and signed, readable and signed, and without access control: one message."""
+async def test_all_paths_store_the_same_message(broker: Broker, tmp_path: Path) -> None:
+    """The fast path, the general path, and a broker without access control store the same bytes."""
     (tmp_path / "open").mkdir()
     fields = {"properties": PLAIN, "flag": "7", "sysFlag": "1", "bornTimestamp": "1700000000123", "queueId": "0"}
     async with signed_dialogue(broker, ORDERS) as client:
@@ -156,7 +154,7 @@ async def test_all_ways_store_the_same_message(broker: Broker, tmp_path: Path) -
 
 
 async def stored(broker: Broker, client: Dialogue, code: int, **fields: str) -> StoredMessage:
-    """A message sent with these fields, as it lies in the log."""
+    """Send a message with these fields, and return its stored record."""
     offset = broker.core.store.log.wrote
     assert (await client.send(b"body", code=code, **fields)).code == 0
     record = broker.core.store.guard.message_at(offset)
@@ -165,7 +163,7 @@ async def stored(broker: Broker, client: Dialogue, code: int, **fields: str) -> 
 
 
 def facts(message: StoredMessage) -> tuple[object, ...]:
-    """What the sender decides of a message."""
+    """Return the fields of a message that its sender determines."""
     return (
         message.topic,
         message.queue_id,
@@ -178,8 +176,8 @@ def facts(message: StoredMessage) -> tuple[object, ...]:
     )
 
 
-async def test_without_access_control_nobody_comes_here(tmp_path: Path) -> None:
-    """Off costs nothing: the way of plain sends is the one it was."""
+async def test_fast_path_is_unused_without_access_control(tmp_path: Path) -> None:
+    """Without access control plain sends keep their usual path at no cost."""
     async with guarded_broker(tmp_path, aclEnable="false") as open_broker:
         assert open_broker.guard is None
         assert open_broker.path._prefix == SEND_V2_PREFIX

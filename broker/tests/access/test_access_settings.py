@@ -1,4 +1,4 @@
-"""Settings of access control: contradictions do not start, and neither does a broker without its accounts."""
+"""Settings of access control: contradictions, or missing account files, prevent the start of a broker."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ CONTRADICTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("pairs", "says"), CONTRADICTIONS, ids=[says for _, says in CONTRADICTIONS])
-def test_contradictory_settings_do_not_start(pairs: dict[str, str], says: str) -> None:
-    """S6: the keys are named; a replication port that asks nobody would give the whole log away beside the guard."""
-    with pytest.raises(SettingsError, match=says):
+@pytest.mark.parametrize(("pairs", "message"), CONTRADICTIONS, ids=[message for _, message in CONTRADICTIONS])
+def test_contradictory_broker_access_settings_are_refused(pairs: dict[str, str], message: str) -> None:
+    """S6: the keys are named; an open replication port would expose the whole log beside the guard."""
+    with pytest.raises(SettingsError, match=message):
         broker_settings(pairs)
 
 
@@ -39,45 +39,45 @@ def test_contradictory_settings_do_not_start(pairs: dict[str, str], says: str) -
     ],
     ids=["no replication", "a secret", "certificates", "weak by name"],
 )
-def test_a_replication_port_that_asks_who_comes_starts(pairs: dict[str, str]) -> None:
-    """S6's twin: what makes the settings above contradictory is the open port alone."""
+def test_authenticated_replication_port_is_accepted(pairs: dict[str, str]) -> None:
+    """S6's twin: only the open port makes the settings above contradictory."""
     settings = broker_settings({"aclEnable": "true", "aclFile": "a.yml", "aclMode": "strict", **pairs})
 
     assert settings.access.is_enabled and settings.access.mode is AccessMode.STRICT
 
 
-def test_a_certificate_authority_without_a_certificate_guards_nothing() -> None:
-    """TLS of the replication port is on only with a certificate of our own."""
+def test_certificate_authority_needs_a_certificate() -> None:
+    """TLS of the replication port is enabled only with a certificate of the broker."""
     with pytest.raises(SettingsError, match="haSecretPath"):
         broker_settings({"aclEnable": "true", "aclFile": "a.yml", "haTlsTrustCertPath": "a"})
 
 
 def test_access_control_is_off_by_default() -> None:
-    """As in RocketMQ; saying so changes nothing."""
+    """The default is the same as in RocketMQ; setting it explicitly changes nothing."""
     assert not broker_settings({}).access.is_enabled
     assert not broker_settings({"aclEnable": "FALSE"}).access.is_enabled
 
 
 @pytest.mark.parametrize(
-    ("conf", "says"),
+    ("conf", "message"),
     [
         ({"aclFile": "gone.yml"}, "aclFile: cannot read .*gone.yml"),
         ({"aclCredentialsPath": "gone.yml"}, "aclCredentialsPath: cannot read .*gone.yml"),
     ],
 )
-async def test_a_broker_without_its_files_does_not_start(tmp_path: Path, conf: dict[str, str], says: str) -> None:
-    """Neither open to everybody nor closed to all: it says which file is missing, and made no store."""
+async def test_missing_access_files_prevent_the_start(tmp_path: Path, conf: dict[str, str], message: str) -> None:
+    """The broker is neither open nor closed to all: the error names the missing file, and no store is created."""
     paths = {key: str(tmp_path / name) for key, name in conf.items()}
 
-    with pytest.raises(AccessFilesUnusable, match=says):
+    with pytest.raises(AccessFilesUnusable, match=message):
         async with guarded_broker(tmp_path, clock=None, **paths):
             pass
 
     assert not (tmp_path / "store" / "commitlog").exists()
 
 
-async def test_a_broken_file_is_named_with_account_and_field(tmp_path: Path) -> None:
-    """The reason of the start that failed says where to look."""
+async def test_start_error_names_account_and_field(tmp_path: Path) -> None:
+    """The error of the failed start names the position of the fault."""
     path = write_accounts(tmp_path / "broken.yml", "accounts:\n  - accessKey: someone\n    secretKey: short\n")
 
     with pytest.raises(AccessFilesUnusable, match=r"broken.yml: account 1 \(someone\): secretKey"):

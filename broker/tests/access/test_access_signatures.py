@@ -36,7 +36,7 @@ CLAIM = StrictClaim(1_700_000_000_000, "a" * SESSION_CHARACTERS, 1)
 
 
 def strict_request(code: int = 310, body: bytes = b"hello", **fields: str) -> Command:
-    """A request signed strictly."""
+    """Return a request with a strict signature."""
     command = Command(code=code, opaque=7, ext=fields or {"a": "group"}, body=body)
     command.ext = sign_strict(command, ORDERS, CLAIM)
     return command
@@ -45,22 +45,22 @@ def strict_request(code: int = 310, body: bytes = b"hello", **fields: str) -> Co
 # ------- v1
 
 
-def test_the_signer_makes_what_apaches_signer_makes() -> None:
-    """The pair of text and signature in Apache's AclSignerTest."""
+def test_v1_signature_matches_apaches_signer() -> None:
+    """The text and signature are those of Apache's AclSignerTest."""
     assert signature_v1(b"12345678", b"RocketMQ") == b"IUc8rrO/0gDch8CjObLQsW2rsiA="
 
 
 @given(secret=st.binary(max_size=200), content=st.binary(max_size=300))
-def test_a_prepared_secret_signs_the_same(secret: bytes, content: bytes) -> None:
-    """Also one longer than a block of the hash, and again with the same preparation."""
+def test_prepared_secret_gives_the_same_signature(secret: bytes, content: bytes) -> None:
+    """This also holds for a secret longer than a block of the hash, and for repeated use."""
     keyed = KeyedV1(secret)
 
     assert keyed.signature(content) == keyed.signature(content) == signature_v1(secret, content)
-    assert len(secret) < 8 or secret.hex() not in repr(keyed)  # the hex of a short one may be part of any word
+    assert len(secret) < 8 or secret.hex() not in repr(keyed)  # the hex of a short secret may occur in any word
 
 
-def test_values_are_signed_in_the_order_of_their_names() -> None:
-    """AccessKey comes before every lower-case name; the body comes last; the signature is not in itself."""
+def test_values_are_signed_in_name_order() -> None:
+    """AccessKey sorts before every lower-case name; the body is last; the signature itself is excluded."""
     signed = sign_v1(FIELDS, b"hello", ORDERS)
 
     assert content_v1(signed, b"hello") == b"orders-keygroupTopicTest0hello"
@@ -68,8 +68,8 @@ def test_values_are_signed_in_the_order_of_their_names() -> None:
     assert is_signed_v1(signed, b"hello", SECRET)
 
 
-def test_a_token_is_signed_behind_the_access_key() -> None:
-    """SecurityToken, where there is one, is a field like the others."""
+def test_security_token_is_signed_after_the_access_key() -> None:
+    """A SecurityToken is signed like any other field."""
     signed = sign_v1({"a": "group"}, b"", Credentials("orders-key", "orders-secret", "token"))
 
     assert content_v1(signed, b"") == b"orders-keytokengroup"
@@ -80,15 +80,15 @@ def test_a_token_is_signed_behind_the_access_key() -> None:
     [({"b": "Other"}, b"hello"), ({"z": "more"}, b"hello"), ({"AccessKey": "other-key"}, b"hello"), ({}, b"hellO")],
     ids=["a value", "another field", "the account", "the body"],
 )
-def test_what_v1_covers_cannot_be_changed(change: dict[str, str], body: bytes) -> None:
+def test_v1_detects_changed_values_and_body(change: dict[str, str], body: bytes) -> None:
     """Values and body are signed."""
     signed = sign_v1(FIELDS, b"hello", ORDERS)
 
     assert not is_signed_v1({**signed, **change}, body, SECRET)
 
 
-def test_v1_does_not_cover_the_borders_between_fields() -> None:
-    """A weakness by inheritance, kept in sight: bytes may move from one field to the next, or into the body."""
+def test_v1_does_not_cover_field_boundaries() -> None:
+    """A known weakness of RocketMQ's scheme: bytes may move from one field to the next, or into the body."""
     one = sign_v1({"queueId": "12", "queueOffset": "3"}, b"", ORDERS)
     other = {**one, "queueId": "1", "queueOffset": "23"}
 
@@ -96,8 +96,8 @@ def test_v1_does_not_cover_the_borders_between_fields() -> None:
     assert is_signed_v1({**one, "queueOffset": ""}, b"3", SECRET)
 
 
-def test_another_secret_makes_another_signature() -> None:
-    """Nobody signs for somebody else, and no signature is no signature."""
+def test_other_secret_or_missing_signature_is_invalid() -> None:
+    """No account can sign for another, and a missing signature is invalid."""
     signed = sign_v1(FIELDS, b"hello", replace(ORDERS, secret_key="another-secret"))
 
     assert not is_signed_v1(signed, b"hello", SECRET)
@@ -105,8 +105,8 @@ def test_another_secret_makes_another_signature() -> None:
     assert not is_signed_v1({**signed, "Signature": "ä\ud800"}, b"hello", SECRET)
 
 
-def test_queries_of_older_clients_are_believed() -> None:
-    """Clients up to 4.9.3 add the mark of a query by unique key behind their signature, later ones before it."""
+def test_queries_of_older_clients_are_accepted() -> None:
+    """Clients up to 4.9.3 add the mark of a query by unique key after signing, later ones before it."""
     later = sign_v1({"key": "k", UNIQUE_KEY_QUERY: "true"}, b"", ORDERS)
     older = {**sign_v1({"key": "k"}, b"", ORDERS), UNIQUE_KEY_QUERY: "true"}
 
@@ -114,23 +114,23 @@ def test_queries_of_older_clients_are_believed() -> None:
     assert is_signed_v1(older, b"", SECRET)
 
 
-def test_a_request_that_is_sent_again_is_signed_anew() -> None:
-    """What the first signature put there is no part of the second."""
+def test_resent_request_is_signed_again() -> None:
+    """The fields of the first signature are not part of the second."""
     once = sign_v1(FIELDS, b"hello", ORDERS)
 
     assert sign_v1(once, b"hello", ORDERS) == once
 
 
-def test_text_that_is_no_unicode_is_signed_as_java_signs_it() -> None:
-    """Half of a surrogate pair becomes a question mark in Java's UTF-8."""
+def test_invalid_unicode_is_signed_like_java() -> None:
+    """A lone surrogate becomes a question mark in Java's UTF-8."""
     assert content_v1({"a": "x\ud800y"}, b"") == b"x?y"
 
 
 # ------- strict
 
 
-def test_the_strict_statement_is_what_the_documentation_says() -> None:
-    """Every part has its length in front of it; the signature was made by another program."""
+def test_strict_signature_matches_the_documentation() -> None:
+    """Every part is preceded by its length; the expected signature was made by another program."""
     signed = strict_request()
 
     assert signed.ext["GantrySignature"] == "SCaHMB2HpyRyn57wGhm5s1vmhO56knlTf3Ac1nwPAoo="
@@ -155,13 +155,13 @@ def test_the_strict_statement_is_what_the_documentation_says() -> None:
     ],
     ids=["code", "opaque", "flag", "body", "value", "field", "time", "number", "session", "account", "signature"],
 )
-def test_nothing_that_decides_what_a_request_does_can_be_changed(changed: Command) -> None:
+def test_strict_signature_covers_the_whole_request(changed: Command) -> None:
     """Code, opaque, flags, every field and the body are covered."""
     assert not is_signed_strict(changed, SECRET)
 
 
-def test_strict_signatures_cover_the_borders_between_fields() -> None:
-    """What v1 lets pass: bytes that moved from one field to the next, a name that moved, a field in the body."""
+def test_strict_signature_covers_field_boundaries() -> None:
+    """It detects what v1 does not: bytes moved between fields, a moved name, a field in the body."""
     signed = strict_request(queueId="12", queueOffset="3")
     moved = {**signed.ext, "queueId": "1", "queueOffset": "23"}
     renamed = {name.replace("queueId", "queueIx"): value for name, value in signed.ext.items()}
@@ -181,13 +181,13 @@ def test_strict_signatures_cover_the_borders_between_fields() -> None:
     ],
     ids=["no time", "a negative time", "no number", "a long number", "a short session"],
 )
-def test_a_malformed_claim_is_none(broken: dict[str, str]) -> None:
-    """Time and number are plain numbers, a session has its length."""
+def test_malformed_strict_claim_is_refused(broken: dict[str, str]) -> None:
+    """Time and number must be plain numbers, and a session has a fixed length."""
     assert strict_claim({**strict_request().ext, **broken}) is None
 
 
-def test_a_strict_connection_counts_its_requests() -> None:
-    """Each connection has a session of its own; numbers rise, a request that is written twice included."""
+def test_strict_signer_numbers_its_requests() -> None:
+    """Each connection has its own session; numbers increase, also for a request that is written twice."""
     first, second = (signer(ORDERS, SignatureKind.STRICT, now_ms=lambda: 5) for _ in range(2))
     assert first is not None and second is not None
     command, other = Command(code=11), Command(code=11)
@@ -206,12 +206,12 @@ def test_a_strict_connection_counts_its_requests() -> None:
     assert is_signed_strict(command, SECRET)
 
 
-def test_whoever_has_no_account_signs_nothing() -> None:
-    """Without credentials there is nothing to put among the fields."""
+def test_client_without_credentials_does_not_sign() -> None:
+    """Without credentials no fields are added."""
     assert signer(None, SignatureKind.STRICT) is None
 
 
-def test_no_repr_holds_a_secret() -> None:
-    """Credentials may end up in a log or a traceback."""
+def test_credentials_repr_contains_no_secret() -> None:
+    """Credentials may appear in a log or a traceback without revealing the secret."""
     assert "orders-secret" not in repr(ORDERS)
     assert "token" not in repr(Credentials("a", "b", "token"))

@@ -1,6 +1,6 @@
-"""The burst benchmark's own machinery: what is sent, what is counted, the goals, and a small run against our broker.
+"""The parts of the burst benchmark: its sends, its counts, the goals, and a small run against our broker.
 
-Nothing here looks at how fast anything is.
+The tests do not check speeds.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def cell(
 
 
 @pytest.mark.parametrize(("shape", "length"), [("java", 32), ("other", 36)])
-def test_unique_ids_have_the_shape_that_is_asked_for(shape: burst_load.ShapeName, length: int) -> None:
-    """One sender's ids are 32 letters and digits, the other's are not, and none comes twice."""
+def test_unique_ids_have_the_requested_shape(shape: burst_load.ShapeName, length: int) -> None:
+    """One sender's ids are 32 letters and digits, the other's are not, and all are different."""
     keys = list(itertools.islice(burst_load.unique_keys(shape), 1000))
 
     assert {len(key) for key in keys} == {length}
@@ -50,8 +50,8 @@ def test_unique_ids_have_the_shape_that_is_asked_for(shape: burst_load.ShapeName
     assert len(set(keys)) == 1000
 
 
-def test_a_send_is_what_clients_of_rocketmq_write() -> None:
-    """The frame is a send of code 310 with a body of 800 bytes, and one-way only where that is asked for."""
+def test_send_has_the_form_of_rocketmqs_clients() -> None:
+    """The frame is a send of code 310 with a body of 800 bytes, and one-way only if requested."""
     [frame] = FrameReader().feed(burst_load.encode_send(7, "A" * 32, queue=1, is_oneway=True))
     command = decode_command(frame)
 
@@ -60,22 +60,22 @@ def test_a_send_is_what_clients_of_rocketmq_write() -> None:
 
 
 def test_replies_are_counted_by_code() -> None:
-    """Every reply counts, also the good ones."""
+    """Every reply counts, also the successful ones."""
     replies = [Command(code=code, opaque=1, flag=1).encode() for code in (0, 2, 2, 14)]
 
     assert burst_load.count_codes(b"".join(replies)) == {0: 1, 2: 2, 14: 1}
 
 
-def test_a_quantile_of_nothing_is_an_error() -> None:
-    """A run without a single answer to the honest client has no figures."""
+def test_quantile_of_no_values_is_an_error() -> None:
+    """A run without an answer to the honest client has no figures."""
     assert burst_load.quantile([5.0, 1.0, 3.0], 0.5) == 3.0
     assert burst_load.quantile([5.0, 1.0, 3.0], 0.99) == 5.0
     with pytest.raises(BenchmarkFailed, match="honest client"):
         burst_load.quantile([], 0.5)
 
 
-def test_ours_may_refuse_as_much_as_apache_in_the_same_cell() -> None:
-    """The limit of a cell is what Apache's broker refused in it, and nothing where it was not asked."""
+def test_our_refusals_are_limited_by_apaches_in_the_same_cell() -> None:
+    """The limit of a cell is the number of Apache's refusals in it; without Apache there is no goal."""
     ours, theirs = outcome(refused={2: 10}, stored=4990), outcome(refused={2: 9}, stored=4991)
 
     beside = {goal.text: goal for goal in burst_figures.burst_goals([cell("Gantry", ours), cell("Apache", theirs)])}
@@ -86,8 +86,9 @@ def test_ours_may_refuse_as_much_as_apache_in_the_same_cell() -> None:
     assert alone[0].limit == 0
 
 
-def test_what_is_lost_is_no_goal_of_one_cell() -> None:
-    """Sends that are neither stored nor refused, and refusals to the honest client, count over all cells of ours."""
+def test_losses_are_a_goal_over_all_cells() -> None:
+    """Sends that are neither stored nor refused, and refusals to the honest client, are summed over all of our
+    cells."""
     cells = [
         cell("Gantry", outcome(stored=4000), outcome(), name="oneway-burst"),
         cell("Gantry", outcome(honest_refused=2)),
@@ -100,7 +101,7 @@ def test_what_is_lost_is_no_goal_of_one_cell() -> None:
     assert goals["refused to the honest client, everywhere"] == 2
 
 
-def test_the_page_has_a_place_for_the_table() -> None:
+def test_page_has_markers_for_the_table() -> None:
     """A published run replaces the tables of the page."""
     page = (ROOT / "docs" / "benchmarks.md").read_text()
     figures = burst_figures.burst_figures([cell("Gantry", outcome(refused={2: 1429}, stored=3571))])
@@ -112,7 +113,7 @@ def test_the_page_has_a_place_for_the_table() -> None:
 
 
 def test_busy_processes_end_with_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The background load is gone when its cell is over, also when the cell fails."""
+    """The background load ends with its cell, also if the cell fails."""
     children: list[subprocess.Popen[bytes]] = []
     real = subprocess.Popen
 
@@ -131,10 +132,8 @@ def test_busy_processes_end_with_the_benchmark(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("name", ["burst", "oneway-burst", "oneway-paced"])
 @pytest.mark.parametrize("shape", ["java", "other"])
-def test_a_small_run_stores_everything(
-    tmp_path: Path, name: burst_load.ProgramName, shape: burst_load.ShapeName
-) -> None:
-    """Every program runs to its end against a broker of ours, and finds everything stored and nothing refused."""
+def test_small_run_stores_everything(tmp_path: Path, name: burst_load.ProgramName, shape: burst_load.ShapeName) -> None:
+    """Every program runs to its end against our broker; all messages are stored and none is refused."""
     program = burst_figures.programs(100)[name]
     extra = {"mappedFileSizeCommitLog": str(16 << 20)}
     threads = threading.active_count()

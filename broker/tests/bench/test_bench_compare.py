@@ -14,7 +14,7 @@ from test_bench_measurement import report
 
 
 def run_of(cpu_us: float, rate: float = 1000.0, **changes: object) -> loadgen.Run:
-    """A load that took so much CPU time of the broker for a message."""
+    """Return a load with this CPU time of the broker per message."""
     server = {
         "user_seconds": 0.1,
         "system_seconds": 0.1,
@@ -33,7 +33,7 @@ def cell_of(name: str, *, cpu_ratio: float, rate_ratio: float) -> compare.Cell:
 
 
 def test_ratio_is_taken_within_each_round() -> None:
-    """A machine that slows down from round to round changes both sides of a round, and so no ratio."""
+    """A machine that slows down from round to round affects both sides of a round, and so no ratio."""
     runs: dict[compare.Side, list[loadgen.Run]] = {
         "before": [run_of(10.0, 900.0), run_of(20.0, 450.0), run_of(40.0, 225.0)],
         "after": [run_of(11.0, 810.0), run_of(22.0, 405.0), run_of(44.0, 202.5)],
@@ -45,7 +45,7 @@ def test_ratio_is_taken_within_each_round() -> None:
 
 
 def test_goals_name_the_worst_cell() -> None:
-    """One slow cell among good ones misses the goal, and the goal says which one it is."""
+    """One slow cell among good ones misses the goal, and the goal names it."""
     cells = [
         cell_of("good", cpu_ratio=0.9, rate_ratio=1.1),
         cell_of("costly", cpu_ratio=1.2, rate_ratio=1.0),
@@ -67,7 +67,7 @@ def test_load_without_an_answer_is_an_error() -> None:
 
 
 def test_unknown_commit_is_an_error(tmp_path: Path) -> None:
-    """The message names the commit that git does not know."""
+    """The message names the commit that git does not have."""
     with (
         pytest.raises(errors.BenchmarkFailed, match="cannot read the commit no-such-commit"),
         compare.checked_out("no-such-commit", tmp_path),
@@ -84,7 +84,7 @@ def test_tree_without_packages_is_refused(tmp_path: Path) -> None:
 @pytest.mark.verify
 @pytest.mark.needs_go
 def test_cell_is_measured_with_two_brokers(tmp_path: Path) -> None:
-    """Both sides get every round: one cell with two real brokers of this tree."""
+    """Both sides run in every round: one cell with two real brokers of this tree."""
     prefix = compare.prefix_for(processes.ROOT)
     comparison = compare.Comparison(
         {"before": prefix, "after": prefix},

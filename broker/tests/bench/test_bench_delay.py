@@ -1,6 +1,6 @@
-"""The delay benchmark, small: it runs, keeps its results, and its figures are what they say.
+"""The delay benchmark, small: it runs, writes its results, and its figures are correct.
 
-Nothing here looks at a time. That the figures mean something is the business of a quiet machine.
+The tests do not check durations, which are meaningful only on a quiet machine.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ SMALL = DelayScale(
 
 
 @pytest.mark.verify
-def test_the_benchmark_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All messages are delivered, each is counted once, and the results are kept."""
+def test_benchmark_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All messages are delivered, each is counted once, and the results are written."""
     monkeypatch.setattr(reported_run, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(delay, "QUICK", SMALL)
 
@@ -38,20 +38,20 @@ def test_the_benchmark_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     "copies", [[(1, 105)], [(1, 105), (1, 105)], [(2, 106), (1, 105)], []], ids=["lost", "doubled", "order", "none"]
 )
-def test_what_is_lost_is_no_figure(copies: list[tuple[int, int]]) -> None:
+def test_lost_message_fails_the_benchmark(copies: list[tuple[int, int]]) -> None:
     """A benchmark of a broker that loses messages fails."""
-    with pytest.raises(BenchmarkFailed, match="lost, doubled or out of order"):
+    with pytest.raises(BenchmarkFailed, match="lost, duplicated or out of order"):
         lateness([(1, 0), (2, 1)], copies, 100)
 
 
-def test_lateness_is_what_is_beyond_the_delay() -> None:
-    """By the broker's own stamps."""
+def test_lateness_is_the_time_beyond_the_delay() -> None:
+    """Both times are the broker's own stamps."""
     assert lateness([(1, 0), (2, 1)], [(1, 105), (2, 101)], 100) == [5.0, 0.0]
     assert [quantile(range(1, 101), share) for share in (0.5, 0.99, 1.0)] == [50, 99, 100]
     assert quantile([7], 0.99) == 7
 
 
-def test_the_goals_are_those_of_the_acceptance_line() -> None:
+def test_goals_are_those_of_the_acceptance_list() -> None:
     """A million pending under 100 MiB, p99 under 200 ms at 5,000 a second."""
     assert (delay_run.FULL.pending, delay_run.FULL.due_per_second) == (1_000_000, 5_000)
     assert (delay_run.RSS_GROWTH_MAX, delay_run.ERROR_MS_P99_MAX) == (100.0, 200.0)

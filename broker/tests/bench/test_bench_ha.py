@@ -1,4 +1,4 @@
-"""The replication benchmark, its sums: setups, medians, goals, tables, what is read of programs and control groups.
+"""The calculations of the replication benchmark: setups, medians, goals, tables, parsed output, control groups.
 
 Pure parts only; the runs themselves are in test_bench_ha_run.py.
 """
@@ -34,7 +34,7 @@ REFUSED = {"2": 3, "12": 1}
 
 
 def load_run(rate: float, p50: float = 10.0, *, refused: dict[str, int] | None = None, wrong: int = 0) -> loadgen.Run:
-    """A run of a load generator that got this rate."""
+    """Return a run of a load generator with this rate."""
     fields: dict[str, Any] = {
         "load": {
             "connections": 1, "outstanding": 1, "frames_per_write": 1, "body_bytes": 1024, "frame_bytes": 1300,
@@ -54,7 +54,7 @@ def load_run(rate: float, p50: float = 10.0, *, refused: dict[str, int] | None =
 
 
 def cells(*rates: tuple[System, Setup, int, float]) -> list[ha_cells.HaCell]:
-    """A cell of each rate; latencies fall as rates rise."""
+    """Return a cell of each rate; latencies fall as rates rise."""
     runs = [
         ha_cells.HaRun(system=system, setup=setup, level=level, run=load_run(rate, 1e6 / max(rate, 1.0)))
         for system, setup, level, rate in rates
@@ -63,14 +63,14 @@ def cells(*rates: tuple[System, Setup, int, float]) -> list[ha_cells.HaCell]:
 
 
 def measured(goals: list[measurement.Goal]) -> dict[str, tuple[float, bool]]:
-    """What each goal came to, by its text."""
+    """Return the measured value of each goal, by its text."""
     return {goal.text: (round(goal.measured, 3), goal.is_met) for goal in goals}
 
 
 # -- setups and cells --------------------------------------------------------------------------------------------------
 
 
-def test_there_are_eight_setups_and_each_is_run_in_full() -> None:
+def test_eight_setups_are_all_run_in_full() -> None:
     """Flush, replication and buffer are independent, and no combination is left out."""
     assert len({setup.text for setup in ha_cells.SETUPS}) == 8
     assert ha_scale.FULL.setups == ha_cells.SETUPS
@@ -78,8 +78,8 @@ def test_there_are_eight_setups_and_each_is_run_in_full() -> None:
     assert ha_scale.FULL.levels == ha_scale.FULL.producer_levels == (1, 16, 64, 256)
 
 
-def test_a_setup_is_what_both_brokers_read_in_their_settings() -> None:
-    """A synchronous master without `inSyncReplicas=2` would wait for nobody in RocketMQ 5."""
+def test_setup_has_the_same_settings_for_both_brokers() -> None:
+    """A synchronous master without `inSyncReplicas=2` would wait for no slave in RocketMQ 5."""
     keys = ha_cells.broker_keys(SYNC_BUFFERED, segment_bytes=1 << 20, buffers_count=3)
 
     assert keys == {
@@ -93,7 +93,7 @@ def test_a_setup_is_what_both_brokers_read_in_their_settings() -> None:
 
 
 def test_failures_are_summed_by_code_and_rates_are_medians() -> None:
-    """One bad repetition does not decide a rate, and is not forgotten either."""
+    """One bad repetition does not decide a rate, but is counted."""
     runs = [
         ha_cells.HaRun(system="Gantry", setup=PLAIN, level=1, run=run)
         for run in (load_run(100), load_run(900, refused=REFUSED), load_run(300, refused={"2": 1}, wrong=2))
@@ -107,8 +107,8 @@ def test_failures_are_summed_by_code_and_rates_are_medians() -> None:
     assert cell.failures_text == "12: 1, wrong: 2"
 
 
-def test_a_run_that_could_not_be_measured_is_a_cell_with_its_reason() -> None:
-    """Apache's broker may stop to answer; the table says so and goes on."""
+def test_failed_run_is_a_cell_with_its_reason() -> None:
+    """Apache's broker may stop answering; the table shows that, and the benchmark continues."""
     runs = [ha_cells.HaRun(system="Apache", setup=SYNC_BUFFERED, level=1, run=None, trouble="no answer for 5s")]
     ours = cells(("Gantry", SYNC_BUFFERED, 1, 10_000))
 
@@ -121,8 +121,8 @@ def test_a_run_that_could_not_be_measured_is_a_cell_with_its_reason() -> None:
 # -- the goals of the table --------------------------------------------------------------------------------------------
 
 
-def test_waiting_for_a_slave_is_compared_with_waiting_for_nobody() -> None:
-    """From 64 outstanding on, and only there."""
+def test_sync_replication_is_compared_with_async() -> None:
+    """The goals apply from 64 outstanding sends on."""
     rates = [(level, plain, synced) for level, plain, synced in ((16, 90, 1), (64, 100, 70), (256, 100, 69))]
     found = cells(
         *(("Gantry", PLAIN, level, plain) for level, plain, _ in rates),
@@ -139,8 +139,8 @@ def test_waiting_for_a_slave_is_compared_with_waiting_for_nobody() -> None:
 
 
 @pytest.mark.parametrize(("p50", "is_met"), [(30.0, True), (31.0, False)], ids=["three times", "more"])
-def test_one_send_alone_is_compared_with_a_relayed_echo(p50: float, is_met: bool) -> None:
-    """Three times the median of an echo that takes the same way."""
+def test_single_send_is_compared_with_a_relayed_echo(p50: float, is_met: bool) -> None:
+    """The limit is three times the median of an echo over the same path."""
     run = ha_cells.HaRun(system="Gantry", setup=SYNC_BUFFERED, level=1, run=load_run(100, p50))
     relay = ha_cells.HaRun(system="Gantry", setup=SYNC_BUFFERED, level=1, run=load_run(100, 10.0))
 
@@ -151,7 +151,7 @@ def test_one_send_alone_is_compared_with_a_relayed_echo(p50: float, is_met: bool
 
 
 def test_any_answer_with_code_2_misses_a_goal() -> None:
-    """In whichever cell; Apache's are its own."""
+    """The answer may be in any of our cells; Apache's do not count."""
     run = ha_cells.HaRun(system="Gantry", setup=PLAIN, level=1, run=load_run(100, refused={"2": 1}))
     theirs = ha_cells.HaRun(system="Apache", setup=PLAIN, level=1, run=load_run(100, refused={"2": 900}))
 
@@ -161,8 +161,8 @@ def test_any_answer_with_code_2_misses_a_goal() -> None:
     assert not goal.is_met
 
 
-def test_cells_that_we_lose_are_named() -> None:
-    """Rate and p99 apart, each with how far it is off."""
+def test_cells_in_which_we_are_slower_are_named() -> None:
+    """Rate and p99 are listed separately, each with its ratio."""
     found = cells(
         ("Gantry", PLAIN, 1, 1000), ("Apache", PLAIN, 1, 500), ("Gantry", PLAIN, 64, 500), ("Apache", PLAIN, 64, 1000)
     )  # fmt: skip
@@ -198,34 +198,34 @@ LOGGED = (
 
 
 def produced(system: System, setup: Setup, threads: int, rate: float) -> ha_producer.ProducerRun:
-    """A run of Apache's producer with this rate."""
+    """Return a run of Apache's producer with this rate."""
     return ha_producer.ProducerRun(
         system=system, setup=setup, threads=threads, messages_per_second=rate, mean_ms=1, failed=0
     )
 
 
-def test_the_last_report_of_the_producer_counts() -> None:
-    """The ones before have its start in them."""
+def test_last_report_of_the_producer_counts() -> None:
+    """Earlier reports include its start."""
     run = ha_producer.read_producer(PRINTED, "", system="Apache", setup=SYNC_BUFFERED, threads=1)
 
     assert (run.messages_per_second, run.mean_ms, run.failed, run.trouble) == (7, 150.5, 3, "")
 
 
-def test_a_producer_without_a_report_is_no_rate_and_says_why() -> None:
-    """A rate of nothing must not pass for a measurement."""
+def test_producer_without_a_report_has_no_rate_but_a_reason() -> None:
+    """A rate of 0 must not look like a measurement."""
     run = ha_producer.read_producer("java.lang.Error: no\n", LOGGED, system="Apache", setup=PLAIN, threads=1)
 
     assert run.messages_per_second == 0
     assert "java.lang.Error" in run.trouble
 
 
-def test_answers_that_the_producers_client_sent_again_are_counted_too() -> None:
-    """Its own count knows only sends that failed for good, and code 2 is to be seen wherever it is given."""
+def test_resent_answers_of_the_producer_are_counted() -> None:
+    """Its own count includes only sends that finally failed, but code 2 must be visible in all cases."""
     assert ha_producer.read_refusals(LOGGED) == {"2": 2, "RemotingTimeoutException": 1}
 
 
-def test_the_producers_goals_compare_our_buffer_with_apaches_pool_off_and_on() -> None:
-    """Equal with its pool off at every level, ten times with its pool on at one thread."""
+def test_producers_goals_compare_our_buffer_with_apaches_pool_off_and_on() -> None:
+    """The goal is equality with its pool off at every level, and ten times the rate with its pool on at one thread."""
     runs = [
         produced("Gantry", SYNC_BUFFERED, 1, 95), produced("Apache", SYNC_PLAIN, 1, 95),
         produced("Apache", SYNC_BUFFERED, 1, 10), produced("Gantry", SYNC_BUFFERED, 64, 1),
@@ -251,8 +251,8 @@ def memory_run(group: ha_memory.GroupName, level: int, rate: float) -> ha_memory
     return ha_memory.MemoryRun(group=group, run=run, own_bytes=60 << 20, hits=1)
 
 
-def test_the_worst_cell_decides_about_little_memory() -> None:
-    """Within five per cent in every one."""
+def test_worst_cell_decides_about_little_memory() -> None:
+    """The goal is at most five per cent less in every cell."""
     runs = [
         memory_run("256 MiB", 1, 100), memory_run("4 GiB", 1, 100),
         memory_run("256 MiB", 64, 94), memory_run("4 GiB", 64, 100),
@@ -266,8 +266,8 @@ def test_the_worst_cell_decides_about_little_memory() -> None:
     assert not goal.is_met
 
 
-def test_groups_that_are_compared_have_the_same_room_for_mapped_pages() -> None:
-    """What they differ in is what a broker may have of its own."""
+def test_compared_groups_have_the_same_room_for_mapped_pages() -> None:
+    """They differ only in the broker's own memory."""
     limits = {
         group: ha_memory.limit_bytes(group, segment_bytes=512 << 20, tmpfs_bytes=0) >> 20
         for group in ha_memory.OWN_BYTES
@@ -278,11 +278,11 @@ def test_groups_that_are_compared_have_the_same_room_for_mapped_pages() -> None:
 
 @pytest.mark.parametrize("text", ["cache 5\nrss 6\ntotal_rss 7\n", "anon 7\nfile 8\n"], ids=["version 1", "version 2"])
 def test_own_memory_is_read_of_both_versions_of_control_groups(text: str) -> None:
-    """Memory of no file."""
+    """Own memory is the memory that belongs to no file."""
     assert ha_groups.own_bytes(text) == 7
 
 
-def test_a_control_group_that_says_nothing_is_an_error() -> None:
+def test_control_group_without_the_value_is_an_error() -> None:
     """A figure of 0 would look like a small broker."""
     with pytest.raises(errors.BenchmarkFailed, match="anonymous"):
         ha_groups.own_bytes("cache 5\n")
@@ -313,8 +313,8 @@ def test_late_acks_may_cost_their_delay_once_and_nothing_at_saturation() -> None
     }
 
 
-def test_a_slow_disk_and_a_slow_slave_are_waited_for_at_once() -> None:
-    """5 ms and 5 ms are not 10."""
+def test_slow_disk_and_slow_slave_are_awaited_at_once() -> None:
+    """Two waits of 5 ms take 5 ms, not 10."""
     run = ha_slow.SlowRun(kind="both", level=1, delay_ms=5, run=load_run(100, 10_300))
 
     [goal] = ha_slow.slow_goals(ha_slow.summarise_slow([run]))
@@ -323,8 +323,8 @@ def test_a_slow_disk_and_a_slow_slave_are_waited_for_at_once() -> None:
     assert not goal.is_met
 
 
-def test_percentiles_of_pulls_never_flatter() -> None:
-    """The one at or above which the rest lies; without a pull there is none."""
+def test_percentiles_of_pulls_are_rounded_up() -> None:
+    """They are nearest ranks; without a pull there is none."""
     assert ha_slow.pull_report([4.0, 1.0, 3.0, 2.0], 0).p99_us == 4.0
     assert ha_slow.pull_report([], 7) == ha_slow.PullReport(pulls=0, p50_us=0, p99_us=0, refused=7)
 
@@ -332,8 +332,8 @@ def test_percentiles_of_pulls_never_flatter() -> None:
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_has_a_place_for_every_table() -> None:
-    """`--publish` must not find out after an hour that a marker is gone."""
+def test_page_has_markers_for_every_table() -> None:
+    """`--publish` must not detect a missing marker only after an hour."""
     tables = [
         ha_table.table_figures([], []), ha_table.relay_figures([], [], []), ha_producer.producer_figures([], []),
         ha_memory.memory_figures([], []), ha_slow.slow_figures([], []),
@@ -343,15 +343,15 @@ def test_the_page_has_a_place_for_every_table() -> None:
     assert figures.publish(ha.PAGE.read_text(), tables, benchmark=ha.BENCHMARK)
 
 
-def test_a_reason_cannot_break_a_table() -> None:
-    """What a Java program says may have lines and bars in it."""
+def test_reason_cannot_break_a_table() -> None:
+    """The output of a Java program may have newlines and vertical bars."""
     error = errors.BenchmarkFailed("no answer | for 5 s; see the log:\nat java.lang.Thread" + "x" * 1000)
 
     assert ha_cells.one_line(error) == "no answer / for 5 s; see the log:"
     assert len(ha_cells.one_line(errors.BenchmarkFailed("x" * 1000))) == ha_cells.TROUBLE_MAX
 
 
-def test_a_whole_run_replaces_what_the_page_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_run_replaces_the_tables_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each table goes between its own markers, and the rest of the page stays."""
     page = tmp_path / "benchmarks.md"
     page.write_text(ha.PAGE.read_text())
@@ -378,7 +378,7 @@ def test_a_whole_run_replaces_what_the_page_had(tmp_path: Path, monkeypatch: pyt
 
 
 def test_every_part_can_be_run_alone() -> None:
-    """What `--only` takes is what there is."""
+    """The option `--only` accepts every part."""
     assert set(ha_parts.HaParts(ha_scale.QUICK, msgspec.UNSET, without="").by_name) == {  # type: ignore[arg-type]
         "table", "producer", "memory", "slow",
     }  # fmt: skip

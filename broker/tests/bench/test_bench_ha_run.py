@@ -1,6 +1,6 @@
-"""The replication benchmark's own machinery: the relay, the proxy for acks, control groups, pulls, the command.
+"""The parts of the replication benchmark: the relay, the proxy for acks, control groups, pulls, the command.
 
-Nothing here looks at how fast anything is; a delay is only seen not to be too short. The runs of real brokers are small
+The tests do not check speeds, only that a delay is not too short. The runs of real brokers are small
 ones: a pair of ours without Apache's, every part.
 """
 
@@ -41,7 +41,7 @@ HELD_MS = 60
 
 @pytest.fixture(autouse=True)
 def little_memory_warmed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test sends next to nothing, so it needs no gibibyte at hand."""
+    """Skip touching a gibibyte of memory, because a test sends little."""
     monkeypatch.setattr(machine, "WARM_BYTES_MAX", machine.WARM_STEP_BYTES)
 
 
@@ -50,8 +50,8 @@ def little_memory_warmed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.needs_go
 @pytest.mark.parametrize("level", [1, 64])
-def test_the_relay_gives_every_frame_back_unchanged(tmp_path: Path, level: int) -> None:
-    """The load generator compares each answer with what it sent."""
+def test_relay_returns_every_frame_unchanged(tmp_path: Path, level: int) -> None:
+    """The load generator compares each answer with its request."""
     load = loadgen.LoadGenerator(loadgen.build(), core=None)
 
     with processes.start_relay(tmp_path, core=None) as relay:
@@ -62,8 +62,8 @@ def test_the_relay_gives_every_frame_back_unchanged(tmp_path: Path, level: int) 
     assert report.load.connections * report.load.outstanding == level
 
 
-def test_what_is_relayed_goes_through_the_second_server(tmp_path: Path) -> None:
-    """With nobody behind it a relay closes the connection instead of answering by itself."""
+def test_relayed_data_passes_the_second_server(tmp_path: Path) -> None:
+    """Without a second server a relay closes the connection instead of answering by itself."""
     command = [sys.executable, str(processes.ECHO_SERVER), "--relay", "1"]
 
     with processes.started(command, log=tmp_path / "relay.log", core=None) as server:
@@ -99,8 +99,8 @@ def read(connection: socket.socket, size: int) -> bytes:
     return data
 
 
-def test_the_log_passes_the_proxy_unchanged(tmp_path: Path) -> None:
-    """Eight megabytes that the kernel carries arrive as they were, whatever acks do meanwhile."""
+def test_log_passes_the_proxy_unchanged(tmp_path: Path) -> None:
+    """Eight megabytes that the kernel forwards arrive unchanged, independently of acks."""
     log = os.urandom(8 << 20)
     with proxied(tmp_path) as (slave, master, proxy):
         proxy.delay(HELD_MS)
@@ -113,8 +113,8 @@ def test_the_log_passes_the_proxy_unchanged(tmp_path: Path) -> None:
         sender.join()
 
 
-def test_no_ack_comes_before_its_time_and_all_come_in_order(tmp_path: Path) -> None:
-    """Each is held for the delay, those that came meanwhile beside it and not behind it."""
+def test_no_ack_is_early_and_all_are_in_order(tmp_path: Path) -> None:
+    """Each is delayed; acks that arrive meanwhile are delayed concurrently."""
     acks = [b"%04d" % number for number in range(50)]
     with proxied(tmp_path) as (slave, master, proxy):
         slave.sendall(b"first")
@@ -132,8 +132,8 @@ def test_no_ack_comes_before_its_time_and_all_come_in_order(tmp_path: Path) -> N
     assert first + rest == b"".join(acks)
 
 
-def test_the_delay_can_be_taken_back(tmp_path: Path) -> None:
-    """Runs with and without it take turns on one connection."""
+def test_delay_can_be_removed(tmp_path: Path) -> None:
+    """Runs with and without a delay alternate on one connection."""
     with proxied(tmp_path) as (slave, master, proxy):
         proxy.delay(60_000)
         proxy.delay(0)
@@ -143,8 +143,8 @@ def test_the_delay_can_be_taken_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("milliseconds", [-1, 60_001], ids=["negative", "more than a minute"])
-def test_a_delay_out_of_bounds_is_refused(tmp_path: Path, milliseconds: float) -> None:
-    """And nothing is changed by it."""
+def test_delay_out_of_bounds_is_refused(tmp_path: Path, milliseconds: float) -> None:
+    """The old delay stays in force."""
     with proxied(tmp_path) as (slave, master, proxy):
         with pytest.raises(errors.BenchmarkFailed, match="refused"):
             proxy.delay(milliseconds)
@@ -154,8 +154,8 @@ def test_a_delay_out_of_bounds_is_refused(tmp_path: Path, milliseconds: float) -
 
 
 @pytest.mark.parametrize("end", ["slave", "master"])
-def test_an_end_that_goes_takes_the_other_along(tmp_path: Path, end: str) -> None:
-    """As a cable would: neither side waits for somebody who is gone."""
+def test_closed_end_closes_the_other(tmp_path: Path, end: str) -> None:
+    """As with a cable, neither side waits for a peer that is gone."""
     with proxied(tmp_path) as (slave, master, _):
         gone, left = (slave, master) if end == "slave" else (master, slave)
         gone.shutdown(socket.SHUT_RDWR)
@@ -167,8 +167,8 @@ def test_an_end_that_goes_takes_the_other_along(tmp_path: Path, end: str) -> Non
 
 
 @pytest.mark.needs_memory_group
-def test_a_broker_starts_inside_its_group_and_the_group_goes_with_it(tmp_path: Path) -> None:
-    """What a process has before it moves into a group is counted elsewhere, so it must begin there."""
+def test_broker_starts_inside_its_group_and_the_group_is_removed(tmp_path: Path) -> None:
+    """Memory that a process has before it moves into a group is counted elsewhere, so it must start there."""
     with ha_groups.memory_group("test", 64 << 20) as group:
         grown = "import sys; data = bytearray(20 << 20); data[::4096] = b'x' * 5120; print('ready', flush=True)"
         command = [
@@ -190,8 +190,8 @@ def test_a_broker_starts_inside_its_group_and_the_group_goes_with_it(tmp_path: P
 # -- pulls -------------------------------------------------------------------------------------------------------------
 
 
-def test_pulls_against_nobody_are_the_reason_given() -> None:
-    """Figures of no pull would look like quick ones."""
+def test_pulls_without_a_broker_fail_with_the_reason() -> None:
+    """Figures without a pull would look like fast ones."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     loop = ha_pulls.PullLoop(f"127.0.0.1:{port}")
@@ -205,11 +205,11 @@ def test_pulls_against_nobody_are_the_reason_given() -> None:
 
 @pytest.fixture
 def quick_ha(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCommand:
-    """The command with its results in a folder of the test's own; gives a runner for it."""
+    """The command with its results in a folder of the test; returns a runner for it."""
     monkeypatch.setattr(ha, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(ha, "ROOT", tmp_path)
     monkeypatch.setattr(ha, "QUIET_SECONDS", 0.01)
-    # Few sends at once: a machine that is busy with other tests may keep thousands waiting until they are refused.
+    # The level is low, because a busy machine may delay thousands of sends until they are refused.
     gentle = msgspec.structs.replace(ha_scale.QUICK, levels=(1, 16), memory_levels=(16,), slow_levels=(16,))
     monkeypatch.setattr(ha, "QUICK", gentle)
 
@@ -224,18 +224,18 @@ def quick_ha(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCommand:
 @pytest.mark.parametrize(
     "arguments", [("--publish",), ("--publish", "--only", "table"), ("--only", "cells")], ids=" ".join
 )
-def test_only_a_whole_run_is_published_and_only_parts_are_run(quick_ha: RunCommand, arguments: tuple[str, ...]) -> None:
-    """A page with figures of several runs, or of none, would be a lie."""
+def test_only_a_complete_run_is_published(quick_ha: RunCommand, arguments: tuple[str, ...]) -> None:
+    """A page with figures of several runs, or of none, would be misleading."""
     result = quick_ha(*arguments)
 
     assert result.exit_code == 2
-    assert "whole run" in result.output or "Invalid value" in result.output
+    assert "complete run" in result.output or "Invalid value" in result.output
 
 
-def test_a_disk_without_room_is_refused_before_anything_is_written(
+def test_disk_without_room_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Filling the disk of the machine that is measured hurts others."""
+    """Filling the disk would harm other programs."""
     monkeypatch.setattr(ha, "RESULTS", tmp_path / "results")
 
     with pytest.raises(errors.BenchmarkFailed, match="are free on the disk"), ha.working_folder(1 << 60):
@@ -244,10 +244,10 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(
     assert list((tmp_path / "results").iterdir()) == []
 
 
-def test_a_part_that_fails_does_not_take_the_earlier_ones_along(
+def test_failed_part_keeps_the_results_of_earlier_parts(
     quick_ha: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After an hour what there is must be kept; the exit code and the last line say what is missing."""
+    """After an hour, results must be kept; the exit code and the last line show what is missing."""
 
     def measure(*_: object, outcomes: dict[str, ha_parts.HaOutcome], **__: object) -> None:
         outcomes["memory"] = ha_parts.HaOutcome([], [], list[ha_cells.HaRun]())
@@ -268,10 +268,10 @@ def test_a_part_that_fails_does_not_take_the_earlier_ones_along(
 @pytest.mark.parametrize(
     "part", ["table", *(pytest.param(part, marks=pytest.mark.slow) for part in ("memory", "slow"))]
 )
-def test_every_part_runs_with_brokers_of_ours_and_leaves_only_its_figures(
+def test_every_part_runs_with_our_brokers_and_leaves_only_its_figures(
     quick_ha: RunCommand, tmp_path: Path, part: str
 ) -> None:
-    """Every answer is code 0, goals are printed, and stores, buffers and groups are gone."""
+    """Every answer is code 0, goals are printed, and stores, buffers and groups are removed."""
     result = quick_ha("--only", part)
 
     assert result.exit_code == 0, result.output
@@ -288,7 +288,7 @@ def test_every_part_runs_with_brokers_of_ours_and_leaves_only_its_figures(
 @pytest.mark.needs_go
 @pytest.mark.needs_java
 @pytest.mark.usefixtures("quick_ha")
-def test_apaches_brokers_are_measured_beside_ours(tmp_path: Path) -> None:
+def test_apaches_brokers_are_measured_too(tmp_path: Path) -> None:
     """Both systems have a cell for each setup and level, and Apache's own producer reaches both."""
     result = CliRunner().invoke(ha.main, ["--quick", "--only", "table", "--only", "producer"])
 

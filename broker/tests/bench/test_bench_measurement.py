@@ -1,4 +1,4 @@
-"""What the send benchmark makes of its runs: medians, ratios, goals, and the machine's own numbers.
+"""The calculations of the send benchmark: medians, ratios, goals, and the figures of the machine.
 
 Pure parts only; the runs themselves are in test_bench_send.py.
 """
@@ -17,7 +17,7 @@ MEBIBYTE = 1024 * 1024
 
 
 def report(**changes: Any) -> measurement.Report:
-    """A report as the load generator prints it, with some fields changed."""
+    """Return a report as the load generator prints it, with some fields changed."""
     fields: dict[str, Any] = {
         "load": {
             "connections": 1,
@@ -54,7 +54,7 @@ def report(**changes: Any) -> measurement.Report:
 
 
 def with_cpu(microseconds: float) -> measurement.Report:
-    """A report of a server that used this much CPU time per message."""
+    """Return a report of a server that used this much CPU time per message."""
     return report(
         server={
             "user_seconds": 0.1,
@@ -68,7 +68,7 @@ def with_cpu(microseconds: float) -> measurement.Report:
 
 
 def test_one_disturbed_run_does_not_decide() -> None:
-    """Figures are medians of the repetitions, and their spread is kept beside them."""
+    """Figures are medians of the repetitions, and their spread is reported too."""
     summary = measurement.summarise([with_cpu(4.0), with_cpu(400.0), with_cpu(5.0)])
 
     assert summary.cpu_us_per_message == 5.0
@@ -76,13 +76,13 @@ def test_one_disturbed_run_does_not_decide() -> None:
     assert summary.repetitions == 3
 
 
-def test_errors_are_added_up_not_averaged() -> None:
+def test_errors_are_summed_and_not_averaged() -> None:
     """A single wrong answer in one run is an error of the whole."""
     assert measurement.summarise([report(), report(errors=1), report()]).errors == 1
 
 
-def test_a_run_without_messages_is_refused_with_the_servers_words() -> None:
-    """Rates of nothing are not reported; the first refusal is shown instead."""
+def test_run_without_messages_is_refused_with_the_servers_remark() -> None:
+    """A rate of 0 is not reported; the first refusal is shown instead."""
     silent = report(messages=0, errors=9, refused_by_code={"14": 9}, first_refusal="service not available")
 
     with pytest.raises(errors.BenchmarkFailed, match="service not available"):
@@ -90,8 +90,8 @@ def test_a_run_without_messages_is_refused_with_the_servers_words() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b'{"messages": "many"}', b"panic: oh"], ids=lambda text: repr(text))
-def test_an_unreadable_report_is_named(text: bytes) -> None:
-    """A load generator that prints something else ends the run with what it printed."""
+def test_unreadable_report_is_shown(text: bytes) -> None:
+    """A load generator with invalid output ends the run with that output."""
     with pytest.raises(errors.BenchmarkFailed, match="cannot read"):
         measurement.read_report(text)
 
@@ -101,8 +101,8 @@ def test_an_unreadable_report_is_named(text: bytes) -> None:
     [("a", 10.0, True), ("a", 10.1, False), ("b", 3.0, True), ("b", 3.1, False)],
     ids=["a at the limit", "a over it", "b at the limit", "b over it"],
 )
-def test_the_cpu_goal_is_a_ratio_to_the_echo_server(mode: measurement.ModeName, broker_us: float, is_met: bool) -> None:
-    """Ten times in the first mode, three times in the second, of the same run's echo server."""
+def test_cpu_goal_is_a_ratio_to_the_echo_server(mode: measurement.ModeName, broker_us: float, is_met: bool) -> None:
+    """The limit is ten times in the first mode, three times in the second, of the same run's echo server."""
     echo = measurement.summarise([with_cpu(1.0)])
     broker = measurement.summarise([with_cpu(broker_us)])
 
@@ -113,15 +113,15 @@ def test_the_cpu_goal_is_a_ratio_to_the_echo_server(mode: measurement.ModeName, 
     assert goal.measured == pytest.approx(broker_us)
 
 
-def test_one_send_per_frame_is_shown_without_a_goal() -> None:
-    """Mode a1 stands beside mode a for comparison only."""
+def test_one_send_per_frame_has_no_goal() -> None:
+    """Mode a1 is only for comparison with mode a."""
     summary = measurement.summarise([report()])
 
     assert measurement.cpu_goal(measurement.MODES["a1"], 128, summary, summary) is None
 
 
-def test_the_memory_goal_is_120_mebibytes() -> None:
-    """At the limit it is met, a mebibyte more and it is not."""
+def test_memory_goal_is_120_mebibytes() -> None:
+    """A value at the limit meets it, a mebibyte more does not."""
     assert measurement.memory_goal(120 * MEBIBYTE).is_met
     assert not measurement.memory_goal(121 * MEBIBYTE).is_met
 
@@ -149,8 +149,8 @@ Private_Hugetlb:    4096 kB
 """  # noqa: W291  the kernel ends the line of a nameless mapping with a space
 
 
-def test_only_the_stores_mapped_files_are_set_aside() -> None:
-    """A file whose path merely begins alike is counted, and so are huge pages, which Rss leaves out."""
+def test_only_the_stores_mapped_files_are_left_out() -> None:
+    """A file whose path only begins alike is counted, and so are huge pages, which Rss leaves out."""
     resident = memory.parse_smaps(SMAPS, store=Path("/data/store"))
 
     assert resident.store_files_bytes == 2048 * 1024
@@ -159,44 +159,44 @@ def test_only_the_stores_mapped_files_are_set_aside() -> None:
 
 
 def test_memory_of_a_live_process_is_read() -> None:
-    """The interpreter running this test holds some megabytes, all counted when the store is elsewhere."""
+    """The interpreter of this test uses some megabytes, all counted if the store is elsewhere."""
     resident = memory.read_resident_memory(os.getpid(), store=Path("/nowhere"))
 
     assert resident.store_files_bytes == 0
     assert MEBIBYTE < resident.anonymous_bytes <= resident.counted_bytes
 
 
-def test_memory_of_a_process_that_is_gone_is_an_error() -> None:
-    """There is no figure for a process that does not exist."""
+def test_memory_of_an_ended_process_is_an_error() -> None:
+    """An ended process has no figure."""
     with pytest.raises(errors.BenchmarkFailed, match="cannot read the memory"):
         memory.read_resident_memory(2**30, store=Path("/nowhere"))
 
 
-def test_busy_time_leaves_out_idle_waiting_and_guests() -> None:
-    """Idle and I/O wait are not work, and guest time is already inside user time."""
+def test_busy_time_leaves_out_idle_iowait_and_guests() -> None:
+    """Idle and I/O wait are not work, and guest time is included in user time."""
     text = "cpu  100 10 50 9000 800 5 6 7 1000 1000\ncpu0 1 1 1 1 1 1 1 1 1 1\n"
 
     assert machine.busy_seconds(text) == (100 + 10 + 50 + 5 + 6 + 7) / machine.CLOCK_TICKS_PER_SECOND
 
 
-def test_a_process_name_with_brackets_is_no_trap() -> None:
+def test_process_name_with_brackets_is_parsed() -> None:
     """The CPU fields are counted from the last closing bracket."""
     text = "7 (a (b) c) S 1 7 7 0 -1 4194560 100 0 0 0 250 13 0 0 20 0 3 0 5 1 1"
 
     assert machine.process_cpu_seconds(text) == 263 / machine.CLOCK_TICKS_PER_SECOND
 
 
-def test_server_and_load_never_share_a_core_where_there_are_two() -> None:
-    """With one core nothing is pinned; with more the two lowest allowed ones are used."""
+def test_server_and_load_never_share_one_of_two_cores() -> None:
+    """With one core nothing is pinned; with more, the two lowest allowed ones are used."""
     assert machine.hand_out_cores({3}) == machine.Cores(server=None, load=None)
     assert machine.hand_out_cores({7, 2, 5}) == machine.Cores(server=2, load=5)
 
 
-def test_memory_is_warmed_within_bounds() -> None:
-    """A quarter of what is available at most, a gibibyte at most, and nothing of it is kept."""
+def test_memory_is_touched_within_bounds() -> None:
+    """At most a quarter of the available memory and at most a gibibyte is touched, and all of it is freed."""
     before = memory.read_resident_memory(os.getpid(), store=Path("/nowhere"))
 
-    assert machine.warm_memory(40 * MEBIBYTE) == 10 * MEBIBYTE
+    assert machine.touch_memory(40 * MEBIBYTE) == 10 * MEBIBYTE
 
     after = memory.read_resident_memory(os.getpid(), store=Path("/nowhere"))
     assert after.anonymous_bytes - before.anonymous_bytes < 5 * MEBIBYTE
@@ -204,6 +204,6 @@ def test_memory_is_warmed_within_bounds() -> None:
 
 
 def test_available_memory_is_read_or_taken_as_none() -> None:
-    """Without the line nothing can be promised, so nothing is warmed."""
+    """Without the line no memory is touched."""
     assert machine.available_bytes("MemTotal:  100 kB\nMemAvailable:   64 kB\n") == 64 * 1024
     assert machine.available_bytes("MemTotal:  100 kB\n") == 0

@@ -1,4 +1,4 @@
-"""The send benchmark against servers of our own: the real load generator, the real echo server, a stub for the broker.
+"""The send benchmark with the real load generator, the real echo server, and a stub in place of the broker.
 
 The stub is a process that reads frames and answers them, with code 0 or with another, so that the whole path is
 exercised without a broker: start, load, CPU time of another process, medians, goals, exit code.
@@ -56,13 +56,13 @@ asyncio.run(main())
 
 @pytest.fixture(autouse=True)
 def little_memory_warmed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test sends next to nothing, so it needs no gibibyte at hand."""
+    """Skip touching a gibibyte of memory, because a test sends little."""
     monkeypatch.setattr(machine, "WARM_BYTES_MAX", machine.WARM_STEP_BYTES)
 
 
 @contextmanager
 def stub_broker(folder: Path, *, code: int = 0, core: int | None = None) -> Iterator[processes.Broker]:
-    """A process that answers every send with one code."""
+    """Run a process that answers every send with one code."""
     script = folder / "stub.py"
     script.write_text(STUB_BROKER)
     with processes.started([sys.executable, str(script), str(code)], log=folder / "stub.log", core=core) as server:
@@ -74,7 +74,7 @@ def stub_broker(folder: Path, *, code: int = 0, core: int | None = None) -> Iter
 
 @pytest.fixture
 def stubbed_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCommand:
-    """The benchmark's command with a stub where broker and name server would be; gives a runner for it."""
+    """The command with a stub in place of broker and name server; returns a runner for it."""
     code = 0
 
     @contextmanager
@@ -107,8 +107,8 @@ def stubbed_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCommand:
 @pytest.mark.needs_go
 @pytest.mark.parametrize("name", ["a", "a1", "b"])
 @pytest.mark.parametrize("header", ["json", "rocketmq"])
-def test_the_echo_server_answers_every_mode(tmp_path: Path, name: measurement.ModeName, header: str) -> None:
-    """The yardstick runs in all three modes without an error, and its CPU time is measured."""
+def test_echo_server_answers_every_mode(tmp_path: Path, name: measurement.ModeName, header: str) -> None:
+    """The baseline runs in all three modes without an error, and its CPU time is measured."""
     mode = measurement.MODES[name]
     load = loadgen.LoadGenerator(loadgen.build(), core=None)
 
@@ -124,8 +124,8 @@ def test_the_echo_server_answers_every_mode(tmp_path: Path, name: measurement.Mo
 
 @pytest.mark.verify
 @pytest.mark.needs_go
-def test_a_whole_run_prints_goals_and_keeps_its_figures(stubbed_send: RunCommand, tmp_path: Path) -> None:
-    """Every mode and body is measured beside the echo server, and the file holds what the table shows."""
+def test_complete_run_prints_goals_and_writes_its_figures(stubbed_send: RunCommand, tmp_path: Path) -> None:
+    """Every mode and body is measured together with the echo server, and the file has the figures of the table."""
     result = stubbed_send("--body-bytes", "64", "--body-bytes", "128")
 
     assert result.exit_code == 0, result.output
@@ -144,7 +144,7 @@ def test_a_whole_run_prints_goals_and_keeps_its_figures(stubbed_send: RunCommand
 @pytest.mark.verify
 @pytest.mark.needs_go
 def test_refused_sends_fail_the_command(stubbed_send: RunCommand) -> None:
-    """A broker that refuses is no result: the command ends with 1 and shows what the broker said."""
+    """A broker that refuses gives no result: the command ends with 1 and shows the broker's remark."""
     result = stubbed_send("--mode", "a", "--body-bytes", "64", answer=14)
 
     assert result.exit_code == 1
@@ -154,10 +154,10 @@ def test_refused_sends_fail_the_command(stubbed_send: RunCommand) -> None:
 @pytest.mark.verify(quick=1)
 @pytest.mark.needs_go
 @pytest.mark.parametrize(("extra", "code"), [((), 0), (("--assert-goals",), 1)], ids=["reported", "asserted"])
-def test_a_missed_goal_fails_only_when_asked(
+def test_missed_goal_fails_only_when_requested(
     stubbed_send: RunCommand, monkeypatch: pytest.MonkeyPatch, extra: tuple[str, ...], code: int
 ) -> None:
-    """Goals are reported; `--assert-goals` turns a missed one into exit code 1."""
+    """Goals are printed; with `--assert-goals` a missed one gives exit code 1."""
     strict = measurement.Mode(name="b", connections=64, outstanding=1, frames_per_write=1, cpu_ratio_max=0.001)
     monkeypatch.setitem(measurement.MODES, "b", strict)
 
@@ -168,8 +168,8 @@ def test_a_missed_goal_fails_only_when_asked(
 
 
 @pytest.mark.needs_go
-def test_a_server_that_is_not_there_is_the_reason_given(tmp_path: Path) -> None:
-    """A load that cannot connect ends with that sentence and not with figures."""
+def test_missing_server_is_the_reported_reason(tmp_path: Path) -> None:
+    """A load that cannot connect ends with that error and without figures."""
     load = loadgen.LoadGenerator(loadgen.build(), core=None)
     with stub_broker(tmp_path) as broker:
         gone = loadgen.Target(address="127.0.0.1:1", process_id=broker.target.process_id, is_echo=False)
@@ -178,8 +178,8 @@ def test_a_server_that_is_not_there_is_the_reason_given(tmp_path: Path) -> None:
             load.run(measurement.MODES["a"], 64, header="json", target=gone, timing=TIMING)
 
 
-def test_without_go_there_is_one_line_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without Go is told what to install."""
+def test_missing_go_gives_one_line_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the package to install."""
     (tmp_path / "main.go").write_text("package main\n")
     monkeypatch.setenv("PATH", str(tmp_path))
 
@@ -187,8 +187,8 @@ def test_without_go_there_is_one_line_with_the_remedy(tmp_path: Path, monkeypatc
         loadgen.build(tmp_path)
 
 
-def test_changed_sources_are_noticed(tmp_path: Path) -> None:
-    """The digest follows names and contents of the sources, and ignores tests."""
+def test_changed_sources_change_the_digest(tmp_path: Path) -> None:
+    """The digest depends on names and contents of the sources, and ignores tests."""
     source = tmp_path / "main.go"
     source.write_text("package main\n")
     first = loadgen.source_digest(tmp_path)
@@ -200,7 +200,7 @@ def test_changed_sources_are_noticed(tmp_path: Path) -> None:
     assert loadgen.source_digest(tmp_path) != first
 
 
-def test_a_server_that_ends_at_once_is_shown_with_its_last_words(tmp_path: Path) -> None:
+def test_server_that_ends_at_once_is_shown_with_its_output(tmp_path: Path) -> None:
     """A broker that refuses its settings must not look like a slow start."""
     command = [sys.executable, "-c", "import sys; sys.exit('flushDiskType: unknown value')"]
 
@@ -215,15 +215,15 @@ def test_a_server_that_ends_at_once_is_shown_with_its_last_words(tmp_path: Path)
     [("--mode", "c"), ("--body-bytes", "0"), ("--body-bytes", "9000000"), ("--repetitions", "0"), ("--header", "xml")],
     ids=" ".join,
 )
-def test_slips_on_the_command_line_are_refused(arguments: tuple[str, ...]) -> None:
-    """Nothing is started for a load that makes no sense."""
+def test_wrong_command_lines_are_refused(arguments: tuple[str, ...]) -> None:
+    """No process is started for an invalid load."""
     result = CliRunner().invoke(send.main, list(arguments))
 
     assert result.exit_code == 2
     assert "Invalid value" in result.output
 
 
-def test_the_brokers_settings_use_rocketmqs_names(tmp_path: Path) -> None:
+def test_brokers_settings_use_rocketmqs_names(tmp_path: Path) -> None:
     """The configuration is a plain broker.conf, with a store below the run's own folder."""
     text = processes.broker_settings(tmp_path / "store", listen_port=23456, name_server="127.0.0.1:9876")
 

@@ -1,6 +1,6 @@
-"""The store benchmark, small: every part runs, what it made is gone afterwards, and the page takes its tables.
+"""The store benchmark, small: every part runs, removes its files, and its tables fit into the page.
 
-Nothing here looks at a time. That the figures mean something is the business of a quiet machine.
+The tests do not check durations, which are meaningful only on a quiet machine.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ RunCommand = Callable[..., Result]
 
 @pytest.fixture(autouse=True)
 def little_memory_warmed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test writes next to nothing, so it needs no gibibyte at hand."""
+    """Skip touching a gibibyte of memory, because a test writes little."""
     monkeypatch.setattr(machine, "WARM_BYTES_MAX", machine.WARM_STEP_BYTES)
 
 
 @pytest.fixture
 def quick_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCommand:
-    """The command with its results in a folder of the test's own; gives a runner for it."""
+    """The command with its results in a folder of the test; returns a runner for it."""
     monkeypatch.setattr(store, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(store, "ROOT", tmp_path)
     monkeypatch.setattr(store, "QUIET_SECONDS", 0.01)
@@ -40,15 +40,15 @@ def quick_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCommand:
 
 
 def kept(folder: Path) -> dict[str, Any]:
-    """The outcomes in the one results file, beside which nothing is left."""
+    """Return the outcomes in the only results file, the only file that is left."""
     [path] = (folder / "results").iterdir()
     outcomes: dict[str, Any] = json.loads(path.read_text())["outcomes"]
     return outcomes
 
 
 @pytest.mark.verify
-def test_the_append_tail_is_measured_on_every_medium(quick_store: RunCommand, tmp_path: Path) -> None:
-    """Control, no buffer, anonymous memory, and what else this machine gives, each in a process of its own."""
+def test_append_tail_is_measured_on_every_medium(quick_store: RunCommand, tmp_path: Path) -> None:
+    """Control, no buffer, anonymous memory, and the other media of this machine, each in a process of its own."""
     result = quick_store("--only", "tail")
 
     assert result.exit_code == 0, result.output
@@ -62,8 +62,8 @@ def test_the_append_tail_is_measured_on_every_medium(quick_store: RunCommand, tm
 
 @pytest.mark.needs_go
 @pytest.mark.slow
-def test_synchronous_flush_is_measured_beside_asynchronous(quick_store: RunCommand, tmp_path: Path) -> None:
-    """One send under way means one message a sync; the asynchronous broker hardly syncs at all."""
+def test_sync_flush_is_measured_together_with_async_flush(quick_store: RunCommand, tmp_path: Path) -> None:
+    """One send in flight means one message per sync; the asynchronous broker has few syncs."""
     result = quick_store("--only", "sync")
 
     assert result.exit_code == 0, result.output
@@ -76,7 +76,7 @@ def test_synchronous_flush_is_measured_beside_asynchronous(quick_store: RunComma
 
 @pytest.mark.verify
 def test_recovery_is_measured_after_a_kill(quick_store: RunCommand, tmp_path: Path) -> None:
-    """All of the log is read where that is said, and every message is found."""
+    """The whole log is read in the ways that require it, and every message is found."""
     result = quick_store("--only", "recovery")
 
     assert result.exit_code == 0, result.output
@@ -90,7 +90,7 @@ def test_recovery_is_measured_after_a_kill(quick_store: RunCommand, tmp_path: Pa
 @pytest.mark.needs_go
 @pytest.mark.slow
 def test_memory_is_measured_with_and_without_a_buffer(quick_store: RunCommand, tmp_path: Path) -> None:
-    """Buffers are memory that is there from the start, and are counted apart."""
+    """Buffers use memory from the start, and are counted separately."""
     result = quick_store("--only", "rss")
 
     assert result.exit_code == 0, result.output
@@ -100,8 +100,8 @@ def test_memory_is_measured_with_and_without_a_buffer(quick_store: RunCommand, t
         assert by_medium[medium]["idle"]["total_bytes"] > by_medium[medium]["buffers_bytes"] == 48 * MEBIBYTE
 
 
-def test_the_page_has_a_place_for_every_table() -> None:
-    """`--publish` must not find out after twenty minutes that a marker is gone."""
+def test_page_has_markers_for_every_table() -> None:
+    """`--publish` must not detect a missing marker only after twenty minutes."""
     names = ("measured on", "goals", "append tail", "synchronous flush", "recovery", "resident memory")
     tables = [figures.Figures(name=name, headings=["x"], rows=[], notes=[]) for name in names]
 
@@ -110,15 +110,15 @@ def test_the_page_has_a_place_for_every_table() -> None:
 
 @pytest.mark.parametrize("arguments", [("--publish",), ("--publish", "--only", "tail")], ids=" ".join)
 def test_parts_and_smoke_tests_are_not_published(quick_store: RunCommand, arguments: tuple[str, ...]) -> None:
-    """A page with figures of several runs, or of none, would be a lie."""
+    """A page with figures of several runs, or of none, would be misleading."""
     result = quick_store(*arguments)
 
     assert result.exit_code == 2
-    assert "whole run" in result.output
+    assert "complete run" in result.output
 
 
-def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    """Filling the disk of the machine that is measured hurts others."""
+def test_disk_without_room_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    """Filling the disk would harm other programs."""
     plan = recovery.FillPlan(
         store_path=str(tmp_path / "store"), segment_bytes=MEBIBYTE, log_bytes=1 << 60, body_bytes=1024,
         unflushed_bytes_max=MEBIBYTE,
@@ -130,8 +130,8 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_loop_that_fails_is_the_reason_given(tmp_path: Path) -> None:
-    """A store that does not open is one line, and leaves nothing behind."""
+def test_failed_loop_is_the_reported_reason(tmp_path: Path) -> None:
+    """A store that does not open gives one line, and leaves no files."""
     small = scale.QUICK
     plan = tail.LoopPlan(
         medium="anonymous", store_path="", pool_path="", messages_per_second=100, messages_per_call=1, body_bytes=10,
@@ -145,8 +145,8 @@ def test_a_loop_that_fails_is_the_reason_given(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_memory_that_is_not_there_is_left_out_and_said() -> None:
-    """No machine has an exbibyte for a buffer; figures without it are still figures."""
+def test_missing_medium_is_left_out_with_its_reason() -> None:
+    """No machine has an exbibyte for a buffer; figures without it are still useful."""
     pages = Path("/proc/sys/vm/nr_hugepages").read_text()
 
     with media.pool_media(1 << 60) as found:
@@ -156,8 +156,8 @@ def test_memory_that_is_not_there_is_left_out_and_said() -> None:
     assert Path("/proc/sys/vm/nr_hugepages").read_text() == pages
 
 
-def test_plans_cross_to_the_other_process_unchanged() -> None:
-    """What is measured is what was asked for."""
+def test_plans_reach_the_other_process_unchanged() -> None:
+    """The measured run has exactly the requested parameters."""
     plan = recovery.RecoverPlan(store_path="/store", segment_bytes=1)
 
     assert msgspec.json.decode(msgspec.json.encode(plan), type=recovery.RecoverPlan) == plan

@@ -1,4 +1,4 @@
-"""What the store benchmark makes of its runs: excesses, shares, goals, and the tables of a page. Pure parts only."""
+"""The calculations of the store benchmark: excesses, shares, goals, and the tables of a page. Pure parts only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from test_bench_measurement import report
 
 
 def loop_report(medium: tail.Medium, *, p99_99: float) -> tail.LoopReport:
-    """A run whose calls took 10 us but for the worst."""
+    """Return a run whose calls took 10 us except for the slowest."""
     times = tail.CallTimes(p50=10.0, p99=10.0, p99_9=10.0, p99_99=p99_99, max=p99_99)
     return tail.LoopReport(
         medium=medium, used_medium=medium, messages=10, seconds=2.0, wrote_bytes=10, call_us=times, late_ms_max=1.0,
@@ -18,7 +18,7 @@ def loop_report(medium: tail.Medium, *, p99_99: float) -> tail.LoopReport:
 
 
 def rounds(*worst: tuple[float, float, float]) -> list[tail.Round]:
-    """Rounds of (control, no buffer, tmpfs)."""
+    """Return rounds of (control, no buffer, tmpfs)."""
     return [
         tail.Round(
             control=loop_report("control", p99_99=control),
@@ -30,26 +30,26 @@ def rounds(*worst: tuple[float, float, float]) -> list[tail.Round]:
 
 
 def sync_run(level: int, flush: group_commit.Flush, *, rate: float, messages: int, syncs: int) -> group_commit.SyncRun:
-    """A run of so many messages a second."""
+    """Return a run with so many messages per second."""
     progress = runtime_info.LogProgress(messages=messages, syncs=syncs)
     run = Run(report=report(messages_per_second=rate), other_cores=0.0)
     return group_commit.SyncRun(level=level, flush=flush, run=run, progress=progress)
 
 
-def test_percentiles_are_never_flattering() -> None:
-    """A percentile is a time that was measured, at or above which the rest lies."""
+def test_percentiles_are_rounded_up() -> None:
+    """A percentile is a measured time, as the nearest rank."""
     times = tail.call_times([nanoseconds * 1000 for nanoseconds in range(1, 10_001)])
 
     assert (times.p50, times.p99, times.p99_9, times.p99_99, times.max) == (5001.0, 9901.0, 9991.0, 10_000.0, 10_000.0)
 
 
-def test_a_run_without_messages_is_no_measurement() -> None:
-    """There is no percentile of nothing."""
+def test_run_without_messages_is_no_measurement() -> None:
+    """There is no percentile of no values."""
     with pytest.raises(errors.BenchmarkFailed):
         tail.call_times([])
 
 
-def test_the_excess_is_over_the_control_of_the_same_round() -> None:
+def test_excess_is_over_the_control_of_the_same_round() -> None:
     """A round in which the whole machine was slow does not make a medium slow; the median round counts."""
     cells = tail.summarise_tail(rounds((20, 2020, 70), (5020, 7020, 5070), (20, 9020, 20)))
 
@@ -62,8 +62,8 @@ def test_the_excess_is_over_the_control_of_the_same_round() -> None:
 @pytest.mark.parametrize(
     ("without", "buffered", "ratio"), [(2020, 120, 20.0), (2020, 121, 19.8), (2020, 10, 2000.0)], ids=str
 )
-def test_the_tail_goal_is_a_ratio_of_excesses(without: float, buffered: float, ratio: float) -> None:
-    """At 20 times it is met; an excess below the clock's reach counts as 1 us, and a lucky control gives no more."""
+def test_tail_goal_is_a_ratio_of_excesses(without: float, buffered: float, ratio: float) -> None:
+    """It is met at 20 times; an excess below the clock's resolution counts as 1 us, so a fast control gains nothing."""
     [goal] = tail.tail_goals(tail.summarise_tail(rounds((20, without, buffered))))
 
     assert goal.measured == pytest.approx(ratio, abs=0.01)
@@ -72,20 +72,20 @@ def test_the_tail_goal_is_a_ratio_of_excesses(without: float, buffered: float, r
 
 
 def test_anonymous_memory_has_no_goal() -> None:
-    """The goal is for buffers that survive their process; without the run that has none there is nothing to compare."""
+    """The goal is for buffers that survive their process; without the run that has none there is no comparison."""
     assert tail.tail_goals(tail.summarise_tail(rounds((1, 2, 3)))[:1]) == []
 
 
-def test_a_level_spreads_over_connections() -> None:
-    """So many sends are under way as the level says, on 16 connections at most."""
+def test_level_is_spread_over_connections() -> None:
+    """The level is the number of sends in flight, on 16 connections at most."""
     for level in scale.FULL.sync_levels:
         load = group_commit.load_of(level)
         assert load.connections * load.outstanding == level
         assert load.connections <= 16
 
 
-def test_sync_goals_compare_with_async_and_with_what_is_under_way() -> None:
-    """60 % of the asynchronous rate at 256, and 80 % of those who wait in one slow sync."""
+def test_sync_goals_compare_with_async_and_with_the_sends_in_flight() -> None:
+    """60 % of the asynchronous rate at 256, and 80 % of the waiting sends in one slow sync."""
     runs = [
         sync_run(256, "async", rate=1000, messages=1, syncs=0),
         sync_run(256, "sync", rate=600, messages=500, syncs=10),
@@ -97,8 +97,8 @@ def test_sync_goals_compare_with_async_and_with_what_is_under_way() -> None:
     assert [(goal.measured, goal.is_met) for goal in goals] == [(0.6, True), (200 / 256, False)]
 
 
-def test_the_medians_of_a_cell_are_those_of_its_own_runs() -> None:
-    """Levels and kinds of flush are kept apart."""
+def test_medians_of_a_cell_are_those_of_its_own_runs() -> None:
+    """Levels and flush modes are separated."""
     rates = {("async", 1): (10, 30, 20), ("sync", 1): (1, 2, 9), ("slow", 1): (4, 4, 4)}
     runs = [
         sync_run(level, flush, rate=rate, messages=rate, syncs=1)  # type: ignore[arg-type]
@@ -112,12 +112,12 @@ def test_the_medians_of_a_cell_are_those_of_its_own_runs() -> None:
     assert table.rows[0][-1] == "4.0"
 
 
-def test_the_runtime_table_says_how_often_the_log_was_synced() -> None:
-    """Two looks give what came between them; a broker that does not say is an error."""
+def test_runtime_table_has_the_number_of_syncs() -> None:
+    """Two samples give the difference between them; a broker without the value is an error."""
     later = runtime_info.progress_of(b'{"table": {"msgPutTotalTodayNow": "30", "commitLogSyncs": "7", "x": "y"}}')
 
     assert later.since(runtime_info.LogProgress(messages=10, syncs=2)) == runtime_info.LogProgress(messages=20, syncs=5)
-    with pytest.raises(errors.BenchmarkFailed, match="nothing of its syncs"):
+    with pytest.raises(errors.BenchmarkFailed, match="no count of syncs"):
         runtime_info.progress_of(b'{"table": {"msgPutTotalTodayNow": "30"}}')
 
 
@@ -126,8 +126,8 @@ def test_the_runtime_table_says_how_often_the_log_was_synced() -> None:
     [("all of it, cached", 90, 0, 10), ("all of it, cached", 100, 0, 9), ("all of it, from the disk", 100, 50, 10)],
     ids=["another end", "fewer messages", "not all of it"],
 )
-def test_a_recovery_that_did_something_else_is_no_figure(way: recovery.Way, end: int, start: int, records: int) -> None:
-    """What was filled must be found, all of it where all of it is to be read."""
+def test_recovery_that_read_something_else_has_no_figure(way: recovery.Way, end: int, start: int, records: int) -> None:
+    """It must find the whole written log, and read all of it where that is required."""
     filled = recovery.FillReport(end=100, messages=10, seconds=1.0)
     found = recovery.RecoverReport(is_clean=False, start=start, end=end, records=records, seconds=1.0, cpu_seconds=1.0)
 
@@ -135,16 +135,16 @@ def test_a_recovery_that_did_something_else_is_no_figure(way: recovery.Way, end:
         recovery_run.check(way, filled, found)
 
 
-def test_the_memory_of_a_process_is_read_by_kind() -> None:
-    """Its own pages and those of files; a process that is just ending has neither."""
+def test_memory_of_a_process_is_read_by_kind() -> None:
+    """The kinds are its own pages and those of files; a process that is just ending has neither."""
     text = "Name:\tx\nVmHWM:\t 9 kB\nRssAnon:\t      20 kB\nRssFile:\t      30 kB\n"
 
     assert recovery_run.resident(text) == recovery.Peak(anonymous_bytes=20_480, file_bytes=30_720)
     assert recovery_run.resident("Name:\tx\n") == recovery.Peak(anonymous_bytes=0, file_bytes=0)
 
 
-def test_tables_are_put_between_their_markers_again_and_again() -> None:
-    """Publishing twice gives the same page, and touches nothing outside the markers."""
+def test_tables_are_replaced_between_their_markers() -> None:
+    """Publishing twice gives the same page, and changes nothing outside the markers."""
     page = "before\n<!-- bench-store: a -->\nold\n<!-- end: a -->\nafter\n"
     table = figures.Figures(name="a", headings=["x", "y"], rows=[["1", "2"]], notes=["A note."])
 
@@ -156,9 +156,9 @@ def test_tables_are_put_between_their_markers_again_and_again() -> None:
     assert figures.publish(once, [table]) == once
 
 
-def test_a_page_without_a_place_is_an_error() -> None:
-    """Figures that nobody would see are not dropped silently."""
+def test_page_without_markers_is_an_error() -> None:
+    """Figures without a place on the page are not dropped silently."""
     table = figures.Figures(name="a", headings=[], rows=[], notes=[])
 
-    with pytest.raises(errors.BenchmarkFailed, match="has no place for 'a'"):
+    with pytest.raises(errors.BenchmarkFailed, match="has no markers for 'a'"):
         figures.publish("<!-- bench-store: a -->\n", [table])

@@ -1,6 +1,6 @@
-"""The transaction benchmark, small: it runs, keeps its results, and a broker that loses a commit has no figures.
+"""The transaction benchmark, small: it runs, writes its results, and a broker that loses a commit has no figures.
 
-Nothing here looks at a time. That the figures mean something is the business of a quiet machine.
+The tests do not check durations, which are meaningful only on a quiet machine.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SMALL = TransactionScale(
 
 
 @pytest.mark.verify
-def test_the_benchmark_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every transaction is committed and counted, and the results are kept."""
+def test_benchmark_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every transaction is committed and counted, and the results are written."""
     monkeypatch.setattr(reported_run, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(transactions, "QUICK", SMALL)
 
@@ -34,7 +34,7 @@ def test_the_benchmark_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [cell["others"] for cell in report["cells"]] == [0, 30]
 
 
-def test_a_commit_that_is_not_there_is_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_commit_fails_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A benchmark of a broker that loses messages fails."""
 
     async def one_less(address: str) -> int:
@@ -47,11 +47,11 @@ def test_a_commit_that_is_not_there_is_no_figure(tmp_path: Path, monkeypatch: py
     result = CliRunner().invoke(transactions.main, ["--quick"])
 
     assert result.exit_code == 1
-    assert "80 transactions were committed, and 79 messages are there" in result.output
+    assert "80 transactions were committed, but 79 messages are stored" in result.output
 
 
-def test_the_goals_are_those_of_the_acceptance_line() -> None:
-    """100 in flight cost the same beside 10,000 and 100,000 that are open; what costs more misses them."""
+def test_goals_are_those_of_the_acceptance_list() -> None:
+    """100 in flight cost the same beside 10,000 and 100,000 open ones; higher costs miss the goals."""
     assert (FULL.in_flight, FULL.others) == (100, (0, 10_000, 100_000))
     cells = [Cell(0, 1000.0, 100.0), Cell(10_000, 1000.0, 110.0), Cell(100_000, 500.0, 200.0)]
 

@@ -1,4 +1,4 @@
-"""Our own client with an account: everything it says is signed, in both ways of signing."""
+"""The client with an account: every request is signed, with both kinds of signature."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS = [SignatureKind.V1, SignatureKind.STRICT]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_client_with_an_account_produces_consumes_and_administers(tmp_path: Path, kind: SignatureKind) -> None:
+async def test_client_with_account_produces_consumes_and_administers(tmp_path: Path, kind: SignatureKind) -> None:
     """Routes, sends, heartbeats, rebalancing, pulls, offsets and administration pass the guard."""
     received: list[bytes] = []
 
@@ -52,9 +52,9 @@ async def test_a_client_with_an_account_produces_consumes_and_administers(tmp_pa
             assert TOPIC in await admin.topics.all()
 
 
-@pytest.mark.parametrize("credentials", [None, BILLING], ids=["nobody", "somebody else"])
-async def test_a_client_that_may_not_is_told_so(tmp_path: Path, credentials: object) -> None:
-    """The error is the server's refusal, with its code and text; nothing was stored."""
+@pytest.mark.parametrize("credentials", [None, BILLING], ids=["anonymous", "other account"])
+async def test_denied_client_gets_the_refusal(tmp_path: Path, credentials: object) -> None:
+    """The error has the code and text of the server; nothing is stored."""
     async with guarded_cluster(tmp_path) as (address, broker):
         before = broker.core.store.log.wrote
         account = ClientSettings(credentials=credentials)  # type: ignore[arg-type]
@@ -68,14 +68,14 @@ async def test_a_client_that_may_not_is_told_so(tmp_path: Path, credentials: obj
         assert broker.core.store.log.wrote == before
 
 
-async def test_a_client_that_signs_as_v1_is_refused_by_a_strict_server(tmp_path: Path) -> None:
-    """The default way of signing is RocketMQ's, and a strict server says which one it takes."""
+async def test_v1_client_is_refused_by_strict_server(tmp_path: Path) -> None:
+    """The default signature is RocketMQ's; a strict server names the kind that it accepts."""
     settings = ClientSettings(credentials=ADMIN)
     async with guarded_cluster(tmp_path, "STRICT") as (address, _), Admin(address, client_settings=settings) as admin:
         with pytest.raises(BrokerRefused, match="STRICT"):
             await admin.topics.all()
 
 
-def test_settings_show_no_secret() -> None:
-    """Whoever logs a client's settings logs no secret."""
+def test_settings_repr_contains_no_secret() -> None:
+    """Logging the settings of a client reveals no secret."""
     assert "secret" not in repr(ClientSettings(credentials=ORDERS)).replace("secret_key", "")

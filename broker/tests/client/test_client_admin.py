@@ -1,4 +1,4 @@
-"""The administrator's questions and orders."""
+"""The requests of the administrative client."""
 
 from collections.abc import AsyncIterator
 
@@ -39,7 +39,7 @@ async def admin(cluster: FakeCluster) -> AsyncIterator[Admin]:
         yield one
 
 
-async def test_a_topic_is_created_on_every_master_and_deleted_from_all(cluster: FakeCluster, admin: Admin) -> None:
+async def test_topic_is_created_and_deleted_on_every_master(cluster: FakeCluster, admin: Admin) -> None:
     """Creating and deleting reach all brokers; listing shows the topics of applications only."""
     await admin.topics.create("orders", queues=3, permission=4)
     configs = [broker.state.topics["orders"] for broker in cluster.brokers.values()]
@@ -54,10 +54,8 @@ async def test_a_topic_is_created_on_every_master_and_deleted_from_all(cluster: 
     assert RequestCode.DELETE_TOPIC_IN_NAMESRV in {command.code for command in cluster.name_server_requests}
 
 
-async def test_topic_of_an_application_that_looks_like_a_reply_topic_is_listed(
-    cluster: FakeCluster, admin: Admin
-) -> None:
-    """Only reply topics of clusters that exist are RocketMQ's own: an archive of all topics must not lose others."""
+async def test_topic_named_like_a_reply_topic_is_listed(cluster: FakeCluster, admin: Admin) -> None:
+    """Only the reply topics of existing clusters are internal: an archive of all topics must not miss any other."""
     own = reply_topic(cluster.broker(TWO[0]).state.cluster)
     for topic in ("payments_REPLY_TOPIC", "RMQ_SYS_mine", own):
         cluster.add_topic(topic, queues=1)
@@ -65,8 +63,8 @@ async def test_topic_of_an_application_that_looks_like_a_reply_topic_is_listed(
     assert await admin.topics.all() == ["RMQ_SYS_mine", "payments_REPLY_TOPIC"]
 
 
-async def test_attributes_are_changes(cluster: FakeCluster, admin: Admin) -> None:
-    """A value sets, None takes away; what brokers would read as something else reaches none."""
+async def test_attributes_are_sent_as_changes(cluster: FakeCluster, admin: Admin) -> None:
+    """A value sets an attribute, None removes it; invalid attributes reach no broker."""
     await admin.topics.create("orders", attributes={"message.type": "FIFO", "reserve.time": None})
     asked = [command for broker in cluster.brokers.values() for command in broker.requests if command.code == 17]
     assert [command.ext["attributes"] for command in asked] == ["+message.type=FIFO,-reserve.time"] * 2
@@ -79,22 +77,22 @@ async def test_attributes_are_changes(cluster: FakeCluster, admin: Admin) -> Non
 
 
 @pytest.mark.parametrize("topic", ["", "a b", "../x", "x" * 128, "SCHEDULE_TOPIC_XXXX"])
-async def test_a_wrong_topic_name_reaches_no_broker(cluster: FakeCluster, admin: Admin, topic: str) -> None:
-    """Names are checked before anything is asked."""
+async def test_invalid_topic_name_reaches_no_broker(cluster: FakeCluster, admin: Admin, topic: str) -> None:
+    """Names are checked before a request is sent."""
     with pytest.raises(InvalidMessage):
         await admin.topics.create(topic)
 
     assert all(not broker.requests for broker in cluster.brokers.values())
 
 
-async def test_an_unknown_cluster_has_no_master(admin: Admin) -> None:
-    """Orders to nobody are an error, not a success."""
+async def test_unknown_cluster_has_no_master(admin: Admin) -> None:
+    """A request without a receiver is an error, not a success."""
     with pytest.raises(Unavailable, match="no master of cluster 'nowhere'"):
         await admin.topics.create("orders", cluster="nowhere")
 
 
-async def test_stats_progress_and_lag(cluster: FakeCluster, admin: Admin) -> None:
-    """The ends of all queues, how far a group is in each, and what is left."""
+async def test_stats_progress_and_lag_are_reported(cluster: FakeCluster, admin: Admin) -> None:
+    """The results are the offsets of all queues, the progress of a group in each, and its lag."""
     cluster.add_topic("orders", queues=1)
     async with Producer(cluster.name_server) as producer, PullConsumer(cluster.name_server, "billing") as consumer:
         queues = await consumer.queues("orders")
@@ -114,7 +112,7 @@ async def test_stats_progress_and_lag(cluster: FakeCluster, admin: Admin) -> Non
 
 
 async def test_groups_are_created_listed_and_deleted(cluster: FakeCluster, admin: Admin) -> None:
-    """A group's configuration is the same on every master; deleting it takes its offsets along."""
+    """The configuration of a group is the same on every master; deleting it deletes its offsets."""
     cluster.broker().state.offsets["billing", "orders", 0] = 3
     await admin.groups.create(SubscriptionGroupConfig(group_name="billing", retry_max_times=5))
     assert [broker.state.groups["billing"].retry_max_times for broker in cluster.brokers.values()] == [5, 5]
@@ -126,8 +124,8 @@ async def test_groups_are_created_listed_and_deleted(cluster: FakeCluster, admin
     assert cluster.broker().state.offsets == {}
 
 
-async def test_members_of_a_group_are_shown_while_they_are_there(cluster: FakeCluster, admin: Admin) -> None:
-    """Nobody is None; a running consumer is shown with what it wants."""
+async def test_connected_members_of_a_group_are_listed(cluster: FakeCluster, admin: Admin) -> None:
+    """A group without members gives None; a running consumer is listed with its subscriptions."""
     cluster.add_topic("orders", queues=1)
 
     async def handle(message: ReceivedMessage) -> None: ...
@@ -142,8 +140,8 @@ async def test_members_of_a_group_are_shown_while_they_are_there(cluster: FakeCl
     assert members.subscription_table["orders"].sub_string == "new"
 
 
-async def test_a_message_is_found_by_its_ids_and_its_key(cluster: FakeCluster, admin: Admin) -> None:
-    """All three ways lead to the same message; what merely shares a hash is left out."""
+async def test_message_is_found_by_ids_and_key(cluster: FakeCluster, admin: Admin) -> None:
+    """All three lookups find the same message; messages that only share a hash are excluded."""
     async with Producer(cluster.name_server) as producer:
         receipt = await producer.send(Message("orders", b"this", keys=["key-1"]))
         await producer.send(Message("orders", b"other", keys=["key-2"]))
@@ -158,15 +156,15 @@ async def test_a_message_is_found_by_its_ids_and_its_key(cluster: FakeCluster, a
     assert await admin.messages.by_key("orders", "none") == []
 
 
-async def test_an_id_that_is_none_is_the_callers_mistake(admin: Admin) -> None:
-    """Not every hex text is an offset message id; one of a message that is gone is the broker's refusal."""
+async def test_invalid_message_id_is_refused(admin: Admin) -> None:
+    """Not every hex string is an offset message id; a valid id of a deleted message is refused by the broker."""
     for text in ("", "xyz", "00" * 15, "7F"):
         with pytest.raises(InvalidMessage):
             await admin.messages.view(text)
 
 
-async def test_a_message_that_is_gone_is_a_refusal(cluster: FakeCluster, admin: Admin) -> None:
-    """The broker's code and remark come through."""
+async def test_deleted_message_raises_broker_refused(cluster: FakeCluster, admin: Admin) -> None:
+    """The error has the code and remark of the broker."""
     async with Producer(cluster.name_server) as producer:
         receipt = await producer.send(Message("orders", b"x"))
     gone = receipt.offset_message_id[:-4] + "FFFF"
@@ -176,8 +174,8 @@ async def test_a_message_that_is_gone_is_a_refusal(cluster: FakeCluster, admin: 
     assert raised.value.code == 1
 
 
-async def test_resetting_offsets_falls_back_to_commits(cluster: FakeCluster, admin: Admin) -> None:
-    """A broker that does not know code 222 gets the offsets committed, by time or at the end."""
+async def test_reset_falls_back_to_commits(cluster: FakeCluster, admin: Admin) -> None:
+    """On a broker that does not support code 222 the offsets are committed, by time or at the end."""
     cluster.add_topic("orders", queues=1)
     queue = MessageQueue(topic="orders", broker_name="broker-a", queue_id=0)
     async with Producer(cluster.name_server) as producer:
@@ -190,8 +188,8 @@ async def test_resetting_offsets_falls_back_to_commits(cluster: FakeCluster, adm
     assert cluster.broker().state.offsets["billing", "orders", 0] == 4
 
 
-async def test_offsets_in_time_and_runtime(cluster: FakeCluster, admin: Admin) -> None:
-    """Offsets at a time for all queues; a broker's own words about itself; brokers by name."""
+async def test_offsets_by_time_and_runtime_info_are_returned(cluster: FakeCluster, admin: Admin) -> None:
+    """The results are offsets at a time for all queues, the runtime information of a broker, and brokers by name."""
     cluster.add_topic("orders", queues=1)
 
     assert set((await admin.topics.offsets_at("orders", 0)).values()) == {0}
@@ -200,16 +198,14 @@ async def test_offsets_in_time_and_runtime(cluster: FakeCluster, admin: Admin) -
     assert [broker.is_master for broker in await admin.brokers.masters("DefaultCluster")] == [True, True]
 
 
-async def test_an_unknown_topic_has_no_route(admin: Admin) -> None:
-    """Questions about a topic that is not there say so."""
+async def test_unknown_topic_raises_no_route(admin: Admin) -> None:
+    """Requests about a topic that does not exist raise NoRoute."""
     with pytest.raises(NoRoute):
         await admin.topics.stats("nothing")
 
 
-async def test_lag_counts_a_group_that_has_begun_nothing_as_behind_by_everything(
-    cluster: FakeCluster, admin: Admin
-) -> None:
-    """A consumer offset of -1, as brokers show it for a queue without one, is a lag of the whole queue."""
+async def test_lag_of_a_group_without_offsets_is_everything(cluster: FakeCluster, admin: Admin) -> None:
+    """A consumer offset of -1, which brokers return for a queue without one, is a lag of the whole queue."""
     cluster.add_topic("orders", queues=1)
     async with Producer(cluster.name_server) as producer:
         await producer.send(Message("orders", b"x"))
@@ -220,7 +216,7 @@ async def test_lag_counts_a_group_that_has_begun_nothing_as_behind_by_everything
 
 
 async def test_start_from_enum_matches_java() -> None:
-    """The names that heartbeats carry are Java's."""
+    """The names in heartbeats are Java's."""
     assert {rule.value for rule in StartFrom} == {
         "CONSUME_FROM_LAST_OFFSET",
         "CONSUME_FROM_FIRST_OFFSET",

@@ -1,6 +1,6 @@
-"""The client against Apache RocketMQ 5.3.3: the one judge that shares no author with it.
+"""The client against Apache RocketMQ 5.3.3, an implementation that shares no author with it.
 
-One name server and one broker of Apache's for all tests of this file; every test has its own topic and group.
+One name server and one broker of Apache's serve all tests of this file; every test has its own topic and group.
 """
 
 import asyncio
@@ -41,11 +41,11 @@ SENDING = ProducerSettings(send_timeout_ms=60_000)
 
 @pytest.fixture(scope="module")
 def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of Apache's name server; the broker delays level 1 by a second."""
+    """Return the address of Apache's name server, whose broker delays level 1 by a second."""
     folder: Path = tmp_path_factory.mktemp("apache")
     java.build()
     with Nursery(folder / "logs") as nursery:
-        # Deleting a topic there fails without the timer store.
+        # On Apache's broker deleting a topic fails without the timer store.
         yield peers.start(
             "apache", nursery, peers.Layout(folder / "peer", settings={"timerWheelEnable": "true"})
         ).address
@@ -56,8 +56,8 @@ async def create(address: str, topic: str, *, queues: int = 4) -> None:
         await admin.topics.create(topic, queues=queues)
 
 
-async def test_every_way_of_sending_is_read_back(apache: str) -> None:
-    """Single, compressed, batch and oneway sends are stored by Apache's broker and found again in every way."""
+async def test_apache_broker_returns_every_kind_of_send(apache: str) -> None:
+    """Single, compressed, batch and oneway sends are stored by Apache's broker and found by every lookup."""
     await create(apache, "ways")
     large = b"z" * 9000
     async with (
@@ -94,8 +94,8 @@ async def test_every_way_of_sending_is_read_back(apache: str) -> None:
         assert await admin.groups.lag("ways-g") == 0
 
 
-async def test_failures_are_retried_and_set_aside(apache: str) -> None:
-    """Send-back, delayed retry and dead letter topic work with Apache's broker as with ours."""
+async def test_apache_broker_retries_and_dead_letters_failures(apache: str) -> None:
+    """Send-back, delayed retry and dead letter topic work with Apache's broker as with Gantry's."""
     await create(apache, "retries")
     tries: Counter[bytes] = Counter()
 
@@ -127,8 +127,8 @@ async def test_failures_are_retried_and_set_aside(apache: str) -> None:
     assert [message.body for message in result.messages] == [b"bad"]
 
 
-async def test_members_share_queues(apache: str) -> None:
-    """Apache's broker tells members of each other, and knows them by the ids that they have."""
+async def test_members_on_apache_broker_share_queues(apache: str) -> None:
+    """Apache's broker notifies members of each other, and lists them by their client ids."""
     await create(apache, "shared")
     seen: Counter[bytes] = Counter()
 
@@ -154,8 +154,8 @@ async def test_members_share_queues(apache: str) -> None:
         await wait_until(lambda: len(first.queues) == 5, timeout_s=PATIENT_S)
 
 
-async def test_an_administrator_moves_a_running_consumer(apache: str) -> None:
-    """A reset on Apache's broker has the consumer begin again, at its next pull."""
+async def test_reset_on_apache_broker_moves_a_running_consumer(apache: str) -> None:
+    """A reset on Apache's broker moves the consumer at its next pull."""
     await create(apache, "moved")
     seen: Counter[bytes] = Counter()
 
@@ -179,8 +179,8 @@ async def test_an_administrator_moves_a_running_consumer(apache: str) -> None:
         await wait_until(lambda: all(seen[b"%d" % number] == 2 for number in range(20)), timeout_s=PATIENT_S)
 
 
-async def test_members_answer_what_apaches_broker_asks(apache: str) -> None:
-    """Running info, offsets, one message now, one queue to one place, a clone: ours at both ends of its broker."""
+async def test_members_answer_requests_of_apache_broker(apache: str) -> None:
+    """Running information, offsets, direct consumption, resets and clones work through Apache's broker."""
     await create(apache, "asked", queues=1)
     seen: Counter[bytes] = Counter()
 
@@ -213,8 +213,8 @@ async def test_members_answer_what_apaches_broker_asks(apache: str) -> None:
         assert (await admin.groups.committed("asked-copy", "asked"))[queue] == 6
 
 
-async def test_ordered_polled_and_delayed_messages(apache: str) -> None:
-    """Apache's locks, its long polling and its delay levels do what the client expects of them."""
+async def test_ordered_polled_and_delayed_messages_on_apache_broker(apache: str) -> None:
+    """Apache's locks, long polling and delay levels work as the client expects."""
     await create(apache, "ordered", queues=2)
     seen: dict[int, list[int]] = defaultdict(list)
 
@@ -244,8 +244,8 @@ async def test_ordered_polled_and_delayed_messages(apache: str) -> None:
         assert asyncio.get_running_loop().time() - sent_at >= 0.9
 
 
-async def test_topics_and_groups_are_administered(apache: str) -> None:
-    """Apache's broker understands every order of ours, and we every answer of its."""
+async def test_topics_and_groups_are_administered_on_apache_broker(apache: str) -> None:
+    """Apache's broker understands every administrative request, and the client every reply."""
     await create(apache, "short-lived", queues=2)
     async with (
         Admin(apache, client_settings=PATIENT) as admin,
@@ -261,18 +261,20 @@ async def test_topics_and_groups_are_administered(apache: str) -> None:
         async def has_runtime() -> bool:
             try:
                 return bool(await admin.brokers.runtime(broker.address))
-            except BrokerRefused:  # until its first statistics are a second old
+            except BrokerRefused:  # wait until the first statistics of the broker are a second old
                 return False
 
         async def is_gone() -> bool:
             return "short-lived" not in await admin.topics.all()
 
-        await wait_until(is_counted, timeout_s=PATIENT_S)  # Apache's broker puts it in its queue after its answer
+        await wait_until(
+            is_counted, timeout_s=PATIENT_S
+        )  # Apache's broker dispatches a message to its queue after the reply
         await wait_until(has_runtime, timeout_s=PATIENT_S)
         assert (await admin.brokers.runtime(broker.address))["brokerVersionDesc"] == "V5_3_3"
         assert (await admin.brokers.config(broker.address))["brokerName"] == "broker-a"
         assert "SELF_TEST_TOPIC" not in await admin.topics.all()
-        assert await admin.groups.members("nobody") is None
+        assert await admin.groups.members("unknown") is None
 
         await admin.topics.delete("short-lived")
         await wait_until(is_gone, timeout_s=PATIENT_S)

@@ -1,4 +1,4 @@
-"""The client against a real name server and a real broker, as processes: what the fake cluster cannot prove.
+"""The client against a name server and a broker in real processes, for what the fake cluster cannot prove.
 
 Each test has its own two processes on free ports and a store in its own folder.
 """
@@ -41,7 +41,7 @@ GROUP = "billing"
 
 @dataclass
 class Servers:
-    """A name server and the brokers that register there."""
+    """A name server and the brokers that register with it."""
 
     folder: Path
     name_server: ServerProcess
@@ -53,7 +53,7 @@ class Servers:
         return f"{HOST}:{self.port}"
 
     async def start_broker(self, name: str = "broker-a", **settings: str) -> ServerProcess:
-        """Start a broker, and wait until the name server knows it."""
+        """Start a broker, and wait until it is registered."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         if name not in self.brokers:
@@ -70,7 +70,7 @@ class Servers:
 
 @pytest.fixture
 async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
-    """A running name server; both kinds of processes are ended whatever the test did."""
+    """Run a name server; all processes are ended after the test."""
     port = free_port()
     one = Servers(tmp_path, name_server(tmp_path, port), port, {})
     await one.name_server.start()
@@ -87,12 +87,12 @@ async def create(servers: Servers, topic: str = "orders", *, queues: int = 4) ->
 
 
 def body(number: int) -> bytes:
-    """A body that cannot be confused with another: its number and a hash over it."""
+    """Return a unique body: its number and a hash of it."""
     return b"%d:" % number + sha256(b"%d" % number).hexdigest().encode()
 
 
 async def read_all(servers: Servers, topic: str = "orders") -> list[ReceivedMessage]:
-    """Every message of `topic`, queue by queue, by offset."""
+    """Return every message of `topic`, queue by queue, by offset."""
     found: list[ReceivedMessage] = []
     async with PullConsumer(servers.address, "reader") as consumer:
         for queue in await consumer.queues(topic):
@@ -103,8 +103,8 @@ async def read_all(servers: Servers, topic: str = "orders") -> list[ReceivedMess
     return found
 
 
-async def test_every_way_of_sending_arrives_whole(servers: Servers) -> None:
-    """Single, batch, oneway, compressed, tagged, keyed: each is read back byte for byte with its properties."""
+async def test_every_kind_of_send_is_stored_unchanged(servers: Servers) -> None:
+    """Single, batch, oneway, compressed, tagged and keyed messages are read back unchanged with their properties."""
     await servers.start_broker()
     await create(servers)
     async with Producer(servers.address, "p") as producer:
@@ -127,8 +127,8 @@ async def test_every_way_of_sending_arrives_whole(servers: Servers) -> None:
     assert (by_body[b"last"].queue, by_body[b"last"].queue_offset) == (receipt.queue, receipt.queue_offset)
 
 
-async def test_queues_are_dense_and_hold_what_was_acknowledged(servers: Servers) -> None:
-    """Thousands of pipelined sends: every acknowledged message is at the place that its receipt says."""
+async def test_acknowledged_messages_are_at_their_offsets(servers: Servers) -> None:
+    """After thousands of pipelined sends, every acknowledged message is at the offset of its receipt."""
     await servers.start_broker()
     await create(servers, queues=3)
     async with Producer(servers.address, settings=ProducerSettings(send_timeout_ms=20_000)) as producer:
@@ -145,8 +145,8 @@ async def test_queues_are_dense_and_hold_what_was_acknowledged(servers: Servers)
 
 
 @pytest.mark.verify
-async def test_a_failing_message_comes_again_and_ends_in_the_dead_letter_topic(servers: Servers) -> None:
-    """The broker delays the retry, counts it, and sets the message aside after the limit; others are not held up."""
+async def test_failing_message_is_redelivered_and_ends_in_the_dead_letter_topic(servers: Servers) -> None:
+    """The broker delays and counts retries, and moves the message after the limit; others are not delayed."""
     await servers.start_broker()
     await create(servers, queues=1)
     tries: Counter[bytes] = Counter()
@@ -181,8 +181,8 @@ async def test_a_failing_message_comes_again_and_ends_in_the_dead_letter_topic(s
 
 
 @pytest.mark.verify
-async def test_members_come_and_go_and_nothing_is_lost(servers: Servers) -> None:
-    """Three members join and leave while messages flow: every one is handled, few of them twice."""
+async def test_no_message_is_lost_while_real_members_join_and_leave(servers: Servers) -> None:
+    """While three members join and leave, every message is handled, and few are handled twice."""
     await servers.start_broker()
     await create(servers, queues=6)
     handled: Counter[bytes] = Counter()
@@ -218,8 +218,8 @@ async def test_members_come_and_go_and_nothing_is_lost(servers: Servers) -> None
 
 
 @pytest.mark.verify
-async def test_ordered_consumption_keeps_the_order_while_members_change(servers: Servers) -> None:
-    """Under the broker's locks no message is seen before one that was sent before it to the same queue."""
+async def test_ordered_consumption_keeps_order_while_members_change(servers: Servers) -> None:
+    """With the locks of the broker no message is handled before an earlier one of the same queue."""
     await servers.start_broker()
     await create(servers, queues=3)
     seen: dict[int, list[int]] = defaultdict(list)
@@ -254,9 +254,8 @@ async def test_ordered_consumption_keeps_the_order_while_members_change(servers:
         assert firsts == sorted(firsts)
 
 
-async def test_a_killed_broker_loses_no_acknowledged_message_and_clients_come_back(servers: Servers) -> None:
-    """kill -9 under load: after the restart the same producer and consumer go on, and every acknowledged message is
-    handled."""
+async def test_acknowledged_message_survives_kill_and_clients_reconnect(servers: Servers) -> None:
+    """After kill -9 under load and a restart, both clients continue, and every acknowledged message is handled."""
     process = await servers.start_broker()
     await create(servers, queues=2)
     acknowledged: set[bytes] = set()
@@ -295,8 +294,8 @@ async def test_a_killed_broker_loses_no_acknowledged_message_and_clients_come_ba
 
 
 @pytest.mark.verify
-async def test_a_consumer_goes_on_where_it_was_after_everything_restarted(servers: Servers) -> None:
-    """Committed offsets outlive a clean stop of the broker."""
+async def test_committed_offsets_survive_broker_restart(servers: Servers) -> None:
+    """After a clean stop of the broker the consumer continues at its committed offsets."""
     process = await servers.start_broker()
     await create(servers, queues=2)
     first: list[bytes] = []
@@ -325,8 +324,8 @@ async def test_a_consumer_goes_on_where_it_was_after_everything_restarted(server
 
 
 @pytest.mark.verify
-async def test_sends_go_to_the_other_broker_while_one_is_away(servers: Servers) -> None:
-    """With two brokers a clean stop of one costs no send."""
+async def test_sends_use_the_other_broker_while_one_is_stopped(servers: Servers) -> None:
+    """With two brokers a clean stop of one fails no send."""
     await servers.start_broker("broker-a")
     await servers.start_broker("broker-b")
     await create(servers, queues=2)
@@ -341,8 +340,8 @@ async def test_sends_go_to_the_other_broker_while_one_is_away(servers: Servers) 
 
 
 @pytest.mark.verify
-async def test_a_delayed_message_comes_when_it_is_due(servers: Servers) -> None:
-    """Level 1 is delivered after a second, to its own topic, and others overtake it."""
+async def test_delayed_message_is_delivered_when_due(servers: Servers) -> None:
+    """Level 1 is delivered after a second to its own topic, and later messages overtake it."""
     await servers.start_broker()
     await create(servers, queues=1)
     arrived: dict[bytes, float] = {}
@@ -363,11 +362,13 @@ async def test_a_delayed_message_comes_when_it_is_due(servers: Servers) -> None:
         await wait_until(lambda: set(arrived) == {b"later", b"now"}, timeout_s=120)
 
     assert arrived[b"later"] - sent_at >= 0.9
-    assert arrived[b"now"] < arrived[b"later"] or not is_in_time, "a machine that stood still has overtaken nobody"
+    assert arrived[b"now"] < arrived[b"later"] or not is_in_time, (
+        "the machine paused, so the later message was not overtaken"
+    )
 
 
-async def test_administration_sees_and_does_what_it_says(servers: Servers) -> None:
-    """Topics, stats, lag, groups, single messages and resets against the real handlers."""
+async def test_administration_works_on_a_real_broker(servers: Servers) -> None:
+    """Topics, stats, lag, groups, single messages and resets work with the real handlers."""
     process = await servers.start_broker()
     address = f"{HOST}:{process_port(process)}"
     async with Admin(servers.address) as admin, Producer(servers.address) as producer:
@@ -404,14 +405,14 @@ async def test_administration_sees_and_does_what_it_says(servers: Servers) -> No
 
 
 def process_port(process: ServerProcess) -> int:
-    """The port in a broker's configuration."""
+    """Return the port in the configuration of a broker."""
     lines = Path(process._arguments[-1]).read_text().splitlines()
     return int(next(line for line in lines if line.startswith("listenPort=")).partition("=")[2])
 
 
 @pytest.mark.verify
-async def test_an_unknown_topic_is_an_error_where_brokers_do_not_create_it(servers: Servers) -> None:
-    """autoCreateTopicEnable=false: no route, nothing created by asking."""
+async def test_unknown_topic_is_an_error_without_automatic_creation(servers: Servers) -> None:
+    """With autoCreateTopicEnable=false there is no route, and the query creates nothing."""
     await servers.start_broker(autoCreateTopicEnable="false")
     async with Producer(servers.address) as producer, Admin(servers.address) as admin:
         with pytest.raises(NoRoute):
@@ -419,8 +420,8 @@ async def test_an_unknown_topic_is_an_error_where_brokers_do_not_create_it(serve
         assert "fresh" not in await admin.topics.all()
 
 
-async def test_long_polling_brings_a_message_at_once(servers: Servers) -> None:
-    """A held fetch is answered when the message arrives, and with tags only when a wanted one does."""
+async def test_held_fetch_returns_when_a_message_arrives(servers: Servers) -> None:
+    """A held fetch is answered when a message arrives, and with a tag filter only when one matches."""
     await servers.start_broker()
     await create(servers, queues=1)
     async with Producer(servers.address) as producer, PullConsumer(servers.address, "waiting") as consumer:
@@ -442,8 +443,8 @@ async def test_long_polling_brings_a_message_at_once(servers: Servers) -> None:
 
 
 @pytest.mark.verify
-async def test_the_synchronous_face_against_real_processes(servers: Servers) -> None:
-    """Plain code sends and polls; run in a thread here because the test itself has a loop."""
+async def test_synchronous_client_works_with_a_real_broker(servers: Servers) -> None:
+    """Plain code sends and polls; it runs in a thread here because the test has an event loop."""
     await servers.start_broker()
     await create(servers)
 

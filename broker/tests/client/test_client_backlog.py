@@ -1,4 +1,4 @@
-"""The two pure hearts of a consumer: what may be committed, and who reads which queue."""
+"""The pure functions of a consumer: which offset may be committed, and which member reads which queue."""
 
 import asyncio
 
@@ -23,8 +23,7 @@ def message(offset: int, body: bytes = b"x") -> ReceivedMessage:
     data=st.data(),
 )
 def test_only_a_contiguous_prefix_is_committed(gaps: list[int], data: st.DataObject) -> None:
-    """After any messages are done in any order, everything below the commit offset is done and nothing more could be
-    said: the message at it is not done."""
+    """For any order of completion, everything below the commit offset is done, and the message at it is not."""
     offsets = [sum(gaps[:index]) for index in range(1, len(gaps) + 1)]
     backlog = Backlog(0)
     backlog.add([message(offset) for offset in offsets], offsets[-1] + 1)
@@ -32,15 +31,15 @@ def test_only_a_contiguous_prefix_is_committed(gaps: list[int], data: st.DataObj
     undone = set(offsets)
     for offset in data.draw(st.permutations(offsets)):
         assert backlog.commit_offset == min(undone)
-        backlog.done(offset)
+        backlog.mark_done(offset)
         undone.discard(offset)
 
     assert backlog.commit_offset == offsets[-1] + 1 == backlog.next_offset
     assert (backlog.messages, backlog.bytes) == (0, 0)
 
 
-def test_messages_that_were_filtered_out_do_not_hold_the_commit_back() -> None:
-    """A fetch that found nothing moves the commit with it."""
+def test_filtered_messages_do_not_delay_the_commit() -> None:
+    """A fetch without matching messages advances the commit offset."""
     backlog = Backlog(5)
 
     backlog.add([], 50)
@@ -48,13 +47,13 @@ def test_messages_that_were_filtered_out_do_not_hold_the_commit_back() -> None:
     assert backlog.commit_offset == 50
 
 
-def test_a_message_that_is_done_twice_counts_once() -> None:
-    """A late second outcome changes nothing."""
+def test_message_that_is_done_twice_counts_once() -> None:
+    """A second outcome of the same message changes nothing."""
     backlog = Backlog(0)
     backlog.add([message(0, b"abc"), message(1, b"de")], 2)
 
-    backlog.done(0)
-    backlog.done(0)
+    backlog.mark_done(0)
+    backlog.mark_done(0)
 
     assert (backlog.messages, backlog.bytes, backlog.commit_offset) == (1, 2, 1)
 
@@ -68,43 +67,43 @@ def test_a_message_that_is_done_twice_counts_once() -> None:
     ],
     ids=["messages", "bytes", "span"],
 )
-async def test_fetching_waits_until_there_is_room(limits: BacklogLimits) -> None:
-    """Each limit alone stops the fetching, and finishing messages lets it go on."""
+async def test_fetching_waits_for_room_in_the_backlog(limits: BacklogLimits) -> None:
+    """Each limit alone pauses the fetching, and done messages let it continue."""
     backlog = Backlog(0)
     backlog.add([message(0, b"12345"), message(1, b"67890")], 2)
     waiting = asyncio.ensure_future(backlog.wait_for_room(limits))
     await asyncio.wait([waiting], timeout=0.02)
     assert not waiting.done()
 
-    backlog.done(0)
+    backlog.mark_done(0)
 
     async with asyncio.timeout(60):
         await waiting
 
 
-async def test_one_stuck_message_bounds_what_comes_again() -> None:
-    """Messages done behind a stuck one free memory, but not the span: fetching stops before it is far ahead."""
+async def test_stuck_message_bounds_redelivery() -> None:
+    """Done messages behind a stuck one free memory, but not the span: fetching stops before it is far ahead."""
     backlog = Backlog(0)
     backlog.add([message(offset) for offset in range(100)], 100)
     for offset in range(1, 100):
-        backlog.done(offset)
+        backlog.mark_done(offset)
 
     assert backlog.messages == 1
     assert not backlog.has_room(BacklogLimits(messages_max=1000, bytes_max=1 << 30, span_max=100))
 
 
-async def test_giving_a_queue_up_waits_for_running_handlers() -> None:
-    """wait_until_idle ends when the last handler has ended, and at once when none runs."""
+async def test_releasing_a_queue_waits_for_running_handlers() -> None:
+    """wait_until_idle ends with the last handler, and at once if none is running."""
     backlog = Backlog(0)
     await backlog.wait_until_idle()
-    backlog.begin()
-    backlog.begin()
+    backlog.start_handler()
+    backlog.start_handler()
     waiting = asyncio.ensure_future(backlog.wait_until_idle())
 
-    backlog.end()
+    backlog.end_handler()
     await asyncio.wait([waiting], timeout=0.02)
     assert not waiting.done()
-    backlog.end()
+    backlog.end_handler()
 
     async with asyncio.timeout(60):
         await waiting
@@ -119,7 +118,7 @@ def queues(*counts: int) -> list[MessageQueue]:
 
 
 def java_averagely(queue_count: int, member_count: int, index: int) -> list[int]:
-    """The positions that RocketMQ's documentation gives: even shares, the first ones get one more."""
+    """Return the positions by RocketMQ's documentation: even shares, the first ones get one more."""
     positions = list(range(queue_count))
     shares = [
         queue_count // member_count + (1 if member < queue_count % member_count else 0)
@@ -131,7 +130,7 @@ def java_averagely(queue_count: int, member_count: int, index: int) -> list[int]
 
 @given(st.integers(0, 40), st.integers(1, 20))
 def test_every_queue_has_exactly_one_reader(queue_count: int, member_count: int) -> None:
-    """All members together get every queue once, as neighbours, and no share is more than one larger than another."""
+    """The members together get every queue once, in contiguous ranges whose sizes differ by at most one."""
     all_queues = queues(queue_count)
     ids = [f"10.0.0.{number}@{number}" for number in range(member_count)]
 
@@ -143,8 +142,8 @@ def test_every_queue_has_exactly_one_reader(queue_count: int, member_count: int)
         assert [all_queues.index(queue) for queue in share] == java_averagely(queue_count, member_count, index)
 
 
-def test_queues_are_ordered_as_java_orders_them() -> None:
-    """By topic, broker name and number, names compared by UTF-16 unit: an emoji sorts before U+FF5E there."""
+def test_queues_are_sorted_like_in_java() -> None:
+    """Queues sort by topic, broker and number, with names compared by UTF-16 unit: an emoji is before U+FF5E."""
     emoji = MessageQueue(topic="t", broker_name="\U0001f600", queue_id=0)
     tilde = MessageQueue(topic="t", broker_name="\uff5e", queue_id=0)
     ten, nine = queues(11)[10], queues(11)[9]
@@ -153,6 +152,6 @@ def test_queues_are_ordered_as_java_orders_them() -> None:
     assert list(allocate_averagely([ten, nine], ["a"], "a")) == [nine, ten], "numbers, not texts"
 
 
-def test_a_stranger_gets_nothing() -> None:
+def test_unlisted_client_gets_no_queue() -> None:
     """A client that is not among the members reads no queue."""
     assert list(allocate_averagely(queues(4), ["a", "b"], "c")) == []

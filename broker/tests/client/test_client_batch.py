@@ -1,4 +1,4 @@
-"""Batches: one request for many messages, split where it must be."""
+"""Batches: one request for many messages, split where necessary."""
 
 import pytest
 
@@ -9,8 +9,8 @@ from gantry_wire.codes import RequestCode
 BATCH = RequestCode.SEND_BATCH_MESSAGE
 
 
-async def test_a_batch_is_one_request_and_one_receipt_per_message() -> None:
-    """Every message of a batch has its own id and its own place, in order."""
+async def test_batch_is_one_request_with_a_receipt_per_message() -> None:
+    """Every message of a batch has its own id and offset, in order."""
     async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders")
 
@@ -26,8 +26,8 @@ async def test_a_batch_is_one_request_and_one_receipt_per_message() -> None:
         assert [receipt.offset_message_id for receipt in receipts] == [m.offset_message_id for m in messages]
 
 
-async def test_a_batch_above_the_size_limit_is_split_and_nothing_is_lost() -> None:
-    """Requests stay below batch_bytes_max; all messages arrive in as many requests as it takes."""
+async def test_batch_above_the_size_limit_is_split() -> None:
+    """Requests stay below batch_bytes_max, and all messages arrive."""
     settings = ProducerSettings(batch_bytes_max=1000)
     async with FakeCluster() as cluster, Producer(cluster.name_server, settings=settings) as producer:
         cluster.add_topic("orders", queues=1)
@@ -41,8 +41,8 @@ async def test_a_batch_above_the_size_limit_is_split_and_nothing_is_lost() -> No
         assert [receipt.queue_offset for receipt in receipts] == list(range(10))
 
 
-async def test_one_message_above_the_batch_limit_travels_alone() -> None:
-    """The limit of a batch never refuses a message that a broker would take."""
+async def test_message_above_the_batch_limit_is_sent_alone() -> None:
+    """The batch limit never refuses a message that a broker would accept."""
     settings = ProducerSettings(batch_bytes_max=100)
     async with FakeCluster() as cluster, Producer(cluster.name_server, settings=settings) as producer:
         cluster.add_topic("orders", queues=1)
@@ -52,8 +52,8 @@ async def test_one_message_above_the_batch_limit_travels_alone() -> None:
         assert [message.body[:1] for message in cluster.broker().messages("orders")] == [b"a", b"b", b"c"]
 
 
-async def test_a_batch_moves_to_another_broker_as_a_whole() -> None:
-    """A refused batch is stored elsewhere, complete and once."""
+async def test_refused_batch_is_retried_as_a_whole() -> None:
+    """A refused batch is stored on another broker, complete and once."""
     async with FakeCluster(("broker-a", "broker-b")) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders", queues=1)
         cluster.broker("broker-a").refuse(BATCH, 14, times=10)
@@ -77,8 +77,8 @@ async def test_a_batch_moves_to_another_broker_as_a_whole() -> None:
     ],
     ids=["empty", "topics", "waits", "delay", "retry", "empty-body"],
 )
-async def test_messages_that_cannot_share_a_request_are_refused_together(messages: list[Message]) -> None:
-    """One wrong message refuses the whole call before anything is sent."""
+async def test_invalid_batch_is_refused_as_a_whole(messages: list[Message]) -> None:
+    """One invalid message refuses the whole call before anything is sent."""
     async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
         with pytest.raises(InvalidMessage):
             await producer.send_batch(messages)
@@ -86,8 +86,8 @@ async def test_messages_that_cannot_share_a_request_are_refused_together(message
         assert cluster.broker().received[BATCH] == 0
 
 
-async def test_a_broker_that_counts_wrong_is_not_believed() -> None:
-    """A reply with another number of ids than messages is a bad reply, not a short list of receipts."""
+async def test_wrong_number_of_ids_in_batch_reply_is_refused() -> None:
+    """A reply with another number of ids than messages raises BadReply."""
     async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders")
         ext = {"msgId": "A,B,C", "queueId": "0", "queueOffset": "0"}

@@ -1,4 +1,4 @@
-"""Broadcasting: every member gets everything, and remembers its own place in its own file."""
+"""Broadcasting: every member receives all messages and keeps its offsets in its own file."""
 
 import asyncio
 import errno
@@ -58,7 +58,7 @@ async def send(cluster: FakeCluster, *bodies: bytes) -> None:
 
 
 async def test_every_member_gets_every_message(tmp_path: Path) -> None:
-    """Two members both handle all messages; the brokers keep no offset for them and are not asked who else there is."""
+    """Two members both handle all messages; the brokers store no offset for them and are not queried for members."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=3)
         first, second = Bodies(), Bodies()
@@ -71,8 +71,8 @@ async def test_every_member_gets_every_message(tmp_path: Path) -> None:
         assert cluster.broker().received[RequestCode.GET_CONSUMER_LIST_BY_GROUP] == 0
 
 
-async def test_a_member_goes_on_where_its_own_file_says(tmp_path: Path) -> None:
-    """A restarted member handles only what is new to it, whatever the others did."""
+async def test_member_continues_at_the_offsets_in_its_file(tmp_path: Path) -> None:
+    """A restarted member handles only new messages, independently of other members."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=2)
         first, again, other = Bodies(), Bodies(), Bodies()
@@ -87,8 +87,8 @@ async def test_a_member_goes_on_where_its_own_file_says(tmp_path: Path) -> None:
         assert again.bodies == [b"3"]
 
 
-async def test_a_failed_broadcast_message_is_not_sent_back(tmp_path: Path) -> None:
-    """Broadcasting has no retry topic: a failed message is named in the log and passed over."""
+async def test_failed_broadcast_message_is_not_sent_back(tmp_path: Path) -> None:
+    """Broadcasting has no retry topic: a failed message is logged and skipped."""
 
     class Failing(Bodies):
         async def __call__(self, message: ReceivedMessage) -> None:
@@ -112,10 +112,8 @@ async def test_a_failed_broadcast_message_is_not_sent_back(tmp_path: Path) -> No
         }
 
 
-async def test_a_commit_that_is_given_up_does_not_come_after_the_last_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A slow disk may still be at one when the member closes, which commits once more: the newest offset stays."""
+async def test_cancelled_commit_does_not_overwrite_a_later_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow disk may still write when the member closes, which commits again: the newest offset remains."""
     store, is_slow = FileOffsets(tmp_path, GROUP, "one"), threading.Event()
     replace_file, calls = store._replace_file, []
 
@@ -139,8 +137,8 @@ async def test_a_commit_that_is_given_up_does_not_come_after_the_last_one(
     assert await FileOffsets(tmp_path, GROUP, "one").read(QUEUE) == 9
 
 
-async def test_the_file_is_replaced_whole(tmp_path: Path) -> None:
-    """What was written is read back by a new store; a leftover of a crash beside it does not matter."""
+async def test_offsets_file_is_replaced_atomically(tmp_path: Path) -> None:
+    """A new store reads what was written; a leftover of a crash beside the file does not matter."""
     store = FileOffsets(tmp_path, GROUP, "one")
     assert await store.read(QUEUE) is None
 
@@ -150,8 +148,8 @@ async def test_the_file_is_replaced_whole(tmp_path: Path) -> None:
     assert await FileOffsets(tmp_path, GROUP, "one").read(QUEUE) == 7
 
 
-async def test_a_damaged_file_is_an_error_and_not_a_fresh_start(tmp_path: Path) -> None:
-    """Offsets that cannot be read never become "begin anew"."""
+async def test_damaged_offsets_file_is_an_error(tmp_path: Path) -> None:
+    """Unreadable offsets never cause a silent restart from the beginning."""
     store = FileOffsets(tmp_path, GROUP, None)
     store.path.parent.mkdir(parents=True)
     store.path.write_bytes(b"{not json")
@@ -160,8 +158,8 @@ async def test_a_damaged_file_is_an_error_and_not_a_fresh_start(tmp_path: Path) 
         await store.read(QUEUE)
 
 
-async def test_a_full_disk_keeps_the_old_file_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An offset that could not be kept comes back with its reason, and the old file stays."""
+async def test_full_disk_keeps_the_old_offsets_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An offset that could not be stored is returned with its error, and the old file remains."""
     store = FileOffsets(tmp_path, GROUP, "one")
     await store.write({QUEUE: 7})
 
@@ -177,7 +175,7 @@ async def test_a_full_disk_keeps_the_old_file_and_says_why(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("instance", ["../escape", "a/b", "dot.dot", "nul\x00"])
-def test_no_name_leads_out_of_the_folder(tmp_path: Path, instance: str) -> None:
-    """An instance name is one folder name or an error."""
+def test_instance_name_cannot_leave_the_folder(tmp_path: Path, instance: str) -> None:
+    """An instance name is a single folder name or an error."""
     with pytest.raises(InvalidMessage):
         FileOffsets(tmp_path, GROUP, instance)

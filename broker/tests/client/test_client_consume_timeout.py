@@ -1,4 +1,4 @@
-"""A handler has its time: one that hangs is cancelled, and its message is delivered again."""
+"""The timeout of handlers: a handler that hangs is cancelled, and its message is redelivered."""
 
 import asyncio
 
@@ -34,8 +34,8 @@ def settings(timeout_ms: int) -> ConsumerSettings:
 
 
 @pytest.mark.parametrize("is_ordered", [False, True], ids=["concurrent", "ordered"])
-async def test_a_handler_that_hangs_is_cancelled_and_its_message_comes_again(is_ordered: bool) -> None:
-    """After consume_timeout_ms the message counts as failed: it is put off by level 3, or, in order, tried again."""
+async def test_hanging_handler_is_cancelled_and_its_message_redelivered(is_ordered: bool) -> None:
+    """After consume_timeout_ms the message counts as failed: it is delayed by level 3, or in ordered mode retried."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         async with Producer(cluster.name_server) as producer:
@@ -55,8 +55,8 @@ async def test_a_handler_that_hangs_is_cancelled_and_its_message_comes_again(is_
         assert {message.reconsume_times for message in slow.handled} == {1}
 
 
-async def test_a_handler_within_its_time_is_left_alone() -> None:
-    """Twin: with the default of a quarter of an hour the same handler is not cancelled."""
+async def test_handler_within_its_timeout_is_not_cancelled() -> None:
+    """Twin: with the default of 15 minutes the same handler is not cancelled."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         async with Producer(cluster.name_server) as producer:

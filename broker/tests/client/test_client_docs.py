@@ -1,4 +1,4 @@
-"""docs/client.md is true: its programs run and print what it says, and it names everything that is exported."""
+"""docs/client.md is correct: its programs run and print the documented output, and it names every export."""
 
 import os
 import re
@@ -43,7 +43,7 @@ def examples() -> list[Example]:
 
 @pytest.fixture
 def cluster() -> Iterator[FakeCluster]:
-    """A cluster as the page expects it: three messages in `orders`."""
+    """Run a cluster as the page expects it: three messages in `orders`."""
     fake = FakeCluster()
     fake.add_topic("orders", queues=1)
     with ThreadedCluster(fake) as threaded:
@@ -58,7 +58,7 @@ async def _fill(fake: FakeCluster) -> None:
 
 
 def run_until_printed(program: Path, expected: tuple[str, ...]) -> tuple[list[str], int]:
-    """What a program printed and its exit code. It is asked to stop as soon as it has printed all that is expected."""
+    """Return the output and exit code of a program, which is stopped when it has printed all expected lines."""
     environment = os.environ | {"PYTHONPATH": PYTHON_PATH, "PYTHONWARNINGS": "error"}
     is_asked_to_stop = "add_signal_handler" not in program.read_text()
     with subprocess.Popen(
@@ -81,10 +81,8 @@ def run_until_printed(program: Path, expected: tuple[str, ...]) -> tuple[list[st
 
 
 @pytest.mark.parametrize("example", examples(), ids=lambda example: f"line-{example.line}")
-def test_every_example_runs_and_prints_what_the_page_says(
-    example: Example, cluster: FakeCluster, tmp_path: Path
-) -> None:
-    """Each program on the page, unchanged but for the address, ends well and prints the lines under it."""
+def test_every_example_prints_the_documented_output(example: Example, cluster: FakeCluster, tmp_path: Path) -> None:
+    """Each program of the page, unchanged except for the address, succeeds and prints the lines below it."""
     program = tmp_path / "example.py"
     program.write_text(example.code.replace(ADDRESS, cluster.name_server))
 
@@ -94,15 +92,15 @@ def test_every_example_runs_and_prints_what_the_page_says(
     assert [line for line in example.expected if line not in printed] == [], "\n".join(printed)
 
 
-def test_the_page_has_examples_of_every_kind() -> None:
-    """A page without programs would pass the test above."""
+def test_page_has_examples_of_every_kind() -> None:
+    """A page without programs would otherwise pass the test above."""
     found = examples()
 
     assert len(found) >= 8 and all(example.expected for example in found)
 
 
-def test_every_exported_error_and_client_is_on_the_page() -> None:
-    """Whoever adds an error or a client to the exports explains it."""
+def test_every_exported_error_and_client_is_documented() -> None:
+    """A new exported error or client needs an explanation on the page."""
     text = PAGE.read_text()
     exported = [
         name
@@ -118,7 +116,7 @@ def test_every_exported_error_and_client_is_on_the_page() -> None:
     assert settings.ProducerSettings().outstanding_max == 1000 and "`outstanding_max` (1000)" in text
 
 
-def test_what_is_exported_exists_and_is_sorted() -> None:
-    """`__all__` is the public surface: complete, in order, without a ghost."""
+def test_exports_exist_and_are_sorted() -> None:
+    """`__all__` is the complete and sorted public API."""
     assert sorted(gantry_client.__all__) == gantry_client.__all__
     assert all(hasattr(gantry_client, name) for name in gantry_client.__all__)

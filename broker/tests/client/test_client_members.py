@@ -1,4 +1,4 @@
-"""Our consumers as members that an administrator asks and moves, by way of a real broker over TCP."""
+"""Consumers as members that an administrator queries and resets, through a real broker over TCP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gantry_client import (
     StartFrom,
     Unavailable,
 )
-from gantry_client.consume_rates import ConsumeRates, Slices
+from gantry_client.consume_rates import ConsumeRates, RateWindow
 from gantry_testing.client import wait_until
 from gantry_wire.codes import ResponseCode
 
@@ -41,7 +41,7 @@ async def address(tmp_path: Path) -> AsyncIterator[str]:
 
 
 class Recorder:
-    """A handler that remembers what it was called with, and fails for bodies that say so."""
+    """A handler that records its calls, and fails for bodies that request it."""
 
     def __init__(self) -> None:
         self.tries: Counter[bytes] = Counter()
@@ -53,11 +53,11 @@ class Recorder:
         if message.body.startswith(b"later"):
             raise RetryLater
         if message.body.startswith(b"broken"):
-            raise ValueError("as the test says")
+            raise ValueError("requested by the test")
 
 
 async def send(address: str, *bodies: bytes) -> list[str]:
-    """The ids that the broker gave them."""
+    """Send messages and return their offset message ids."""
     async with Producer(address) as producer:
         return [(await producer.send(Message(TOPIC, body))).offset_message_id for body in bodies]
 
@@ -66,11 +66,11 @@ def numbers(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-# ------- moved
+# ------- resets
 
 
-async def test_a_reset_moves_a_running_consumer_at_once(address: str) -> None:
-    """Back: it consumes again from there. Nobody waits for its pull that is held, or for the next message."""
+async def test_reset_moves_a_running_consumer_at_once(address: str) -> None:
+    """The consumer continues at the earlier offset without waiting for its held pull or a new message."""
     handler = Recorder()
     async with (
         Admin(address) as admin,
@@ -88,8 +88,8 @@ async def test_a_reset_moves_a_running_consumer_at_once(address: str) -> None:
     assert [handler.tries[body] for body in numbers(4)] == [1, 2, 2, 2]
 
 
-async def test_a_reset_to_the_end_drops_what_is_in_hand(address: str) -> None:
-    """What the administrator skips is not consumed any more, though it was fetched already."""
+async def test_reset_to_the_end_drops_fetched_messages(address: str) -> None:
+    """Messages that the administrator skips are not consumed, even if they were fetched already."""
     handled: list[bytes] = []
     gate = asyncio.Event()
 
@@ -119,8 +119,8 @@ async def test_a_reset_to_the_end_drops_what_is_in_hand(address: str) -> None:
     assert handled == [b"0", b"new"]
 
 
-async def test_members_are_told_by_a_broker_of_the_older_way(tmp_path: Path) -> None:
-    """220 moves them, and their commit is what the broker then has; without members the client commits itself."""
+async def test_member_is_reset_by_code_220(tmp_path: Path) -> None:
+    """Code 220 resets the members, which commit the new offset; without members the client commits it."""
     handler = Recorder()
     async with named_cluster(tmp_path, useServerSideResetOffset="false") as (address, broker):
         await send(address, *numbers(4))
@@ -138,8 +138,8 @@ async def test_members_are_told_by_a_broker_of_the_older_way(tmp_path: Path) -> 
             assert broker.core.offsets.find(GROUP, TOPIC, 0) == 0
 
 
-async def test_a_place_outside_of_a_queue_is_refused(address: str) -> None:
-    """With RocketMQ's text, and nobody moves."""
+async def test_reset_outside_of_the_queue_is_refused(address: str) -> None:
+    """The refusal is RocketMQ's text, and no offset changes."""
     await send(address, b"0")
     async with Admin(address) as admin, PullConsumer(address, GROUP) as consumer:
         await consumer.fetch(QUEUE, 0)
@@ -151,8 +151,8 @@ async def test_a_place_outside_of_a_queue_is_refused(address: str) -> None:
         assert await consumer.committed(QUEUE) == 1
 
 
-async def test_a_clone_begins_where_the_other_one_is(address: str) -> None:
-    """A new group on the way of an old one; topics without a name are all of them."""
+async def test_clone_copies_offsets_to_another_group(address: str) -> None:
+    """A new group starts at the offsets of an existing one; without a topic all topics are cloned."""
     handler = Recorder()
     await send(address, *numbers(4))
     async with Admin(address) as admin:
@@ -167,12 +167,12 @@ async def test_a_clone_begins_where_the_other_one_is(address: str) -> None:
     assert sorted(handler.tries) == [b"2", b"3"]
 
 
-# ------- asked
+# ------- requests
 
 
 @pytest.mark.parametrize("is_ordered", [False, True], ids=["concurrent", "ordered"])
-async def test_a_member_says_what_it_does(address: str, is_ordered: bool) -> None:
-    """Settings, subscriptions, queues in hand, rates and stacks, as a Java client does."""
+async def test_member_reports_its_running_info(address: str, is_ordered: bool) -> None:
+    """The report has settings, subscriptions, queues, rates and stacks, like that of a Java client."""
     handler = Recorder()
     await send(address, *numbers(3))
     async with (
@@ -186,7 +186,7 @@ async def test_a_member_says_what_it_does(address: str, is_ordered: bool) -> Non
 
         info = await admin.members.running_info(GROUP, consumer.client_id, has_stacks=True)
         assert await admin.members.offsets(GROUP, TOPIC) == {consumer.client_id: {QUEUE: 3}}
-        assert await admin.members.offsets(GROUP, TOPIC, client_id="nobody") == {}
+        assert await admin.members.offsets(GROUP, TOPIC, client_id="unknown") == {}
 
     assert info.properties["PROP_CONSUMEORDERLY"] == ("true" if is_ordered else "false")
     assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
@@ -206,15 +206,15 @@ async def test_a_member_says_what_it_does(address: str, is_ordered: bool) -> Non
     assert "rebalance" in info.jstack
 
 
-async def test_a_member_that_is_gone_is_named(address: str) -> None:
-    """The broker's own words, as an error of the question."""
+async def test_running_info_of_a_missing_member_is_an_error(address: str) -> None:
+    """The error has the text of the broker."""
     async with Admin(address) as admin:
-        with pytest.raises(BrokerRefused, match="The Consumer <billing> <nobody> not online"):
-            await admin.members.running_info(GROUP, "nobody")
+        with pytest.raises(BrokerRefused, match="The Consumer <billing> <unknown> not online"):
+            await admin.members.running_info(GROUP, "unknown")
 
 
-async def test_a_member_consumes_one_message_now(address: str) -> None:
-    """It says how that went; no offset moves, and what fails does not come again for it."""
+async def test_member_consumes_one_message_directly(address: str) -> None:
+    """The result is returned; no offset changes, and a failed message is not redelivered because of it."""
     handler = Recorder()
     ids = await send(address, b"good", b"later", b"broken")
     settings = ConsumerSettings(start_from=StartFrom.LAST)
@@ -231,14 +231,14 @@ async def test_a_member_consumes_one_message_now(address: str) -> None:
         assert await admin.groups.retry_lag(GROUP) == 0
 
     assert [one.consume_result for one in results] == ["CR_SUCCESS", "CR_LATER", "CR_THROW_EXCEPTION"]
-    assert results[2].remark == "ValueError: as the test says"
+    assert results[2].remark == "ValueError: requested by the test"
     assert info.mq_table[QUEUE].commit_offset == 3
     assert info.status_table[TOPIC].consume_ok_tps == 0
     assert handler.tries == Counter({b"good": 1, b"later": 1, b"broken": 1})
 
 
-async def test_a_message_is_consumed_only_where_it_can_be(address: str) -> None:
-    """An id that is none, one of another broker, and a member that fetches its messages itself."""
+async def test_invalid_direct_consumption_is_refused(address: str) -> None:
+    """Invalid are a malformed id, an id of another broker, and a member without a handler."""
     (message_id,) = await send(address, b"good")
     async with Admin(address) as admin, PollConsumer(address, GROUP, topics=TOPIC, settings=FIRST) as consumer:
         assert await consumer.poll(timeout_ms=60_000)
@@ -255,8 +255,8 @@ async def test_a_message_is_consumed_only_where_it_can_be(address: str) -> None:
         )
 
 
-async def test_a_handler_that_thinks_keeps_nobody_else_waiting(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker gives up with 207; the consumer's connection carried everything else meanwhile."""
+async def test_slow_direct_consumption_blocks_no_other_request(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker times out with 207; meanwhile the connection of the consumer serves all other requests."""
     monkeypatch.setattr(broker_members, "CALL_TIMEOUT_MS", 1000)
     begun, seen = asyncio.Event(), asyncio.Event()
 
@@ -276,7 +276,7 @@ async def test_a_handler_that_thinks_keeps_nobody_else_waiting(address: str, mon
         asking = asyncio.ensure_future(admin.members.consume(GROUP, consumer.client_id, slow))
         await asyncio.wait_for(begun.wait(), 60)
 
-        with pytest.raises(BrokerRefused, match="1 messages are consumed directly at the moment"):
+        with pytest.raises(BrokerRefused, match="1 messages are being consumed directly"):
             await admin.members.consume(GROUP, consumer.client_id, slow)
         await send(address, b"quick")
         await asyncio.wait_for(seen.wait(), 60)
@@ -285,8 +285,8 @@ async def test_a_handler_that_thinks_keeps_nobody_else_waiting(address: str, mon
         assert refused.value.code == ResponseCode.CONSUME_MSG_TIMEOUT
 
 
-async def test_time_spans_reach_the_administrator(address: str) -> None:
-    """First, last and consumed in time, for each queue of the topic."""
+async def test_time_spans_are_returned(address: str) -> None:
+    """They are the first, last and consumed times of each queue of the topic."""
     await send(address, *numbers(3))
     async with Admin(address) as admin:
         spans = await admin.groups.time_spans(GROUP, TOPIC)
@@ -300,7 +300,7 @@ async def test_time_spans_reach_the_administrator(address: str) -> None:
 
 
 class Seconds:
-    """A clock that moves when told."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -309,37 +309,37 @@ class Seconds:
         return self.now
 
 
-def test_rates_are_those_of_the_last_minute() -> None:
-    """Before a minute is over they are those of the time since the start; what is older counts no more."""
+def test_rates_cover_the_last_minute() -> None:
+    """In the first minute the rate covers the time since the start; older events do not count."""
     clock = Seconds()
-    slices = Slices(clock)
+    window = RateWindow(clock)
     clock.now += 20
-    slices.add(10, 50.0)
-    assert (slices.per_second(), slices.average()) == (0.5, 5.0)
+    window.add(10, 50.0)
+    assert (window.per_second(), window.average()) == (0.5, 5.0)
 
     clock.now += 100
-    assert (slices.per_second(), slices.average()) == (0.0, 0.0)
-    assert slices.over(3600) == (10, 50.0)
+    assert (window.per_second(), window.average()) == (0.0, 0.0)
+    assert window.total_over(3600) == (10, 50.0)
 
 
-def test_an_hours_memory_is_bounded() -> None:
-    """However long a consumer lives, it keeps an hour of ten seconds each."""
+def test_memory_of_rates_is_bounded() -> None:
+    """A consumer keeps the slices of one hour, ten seconds each, however long it runs."""
     clock = Seconds()
-    slices = Slices(clock)
+    window = RateWindow(clock)
     for _ in range(3600):
         clock.now += 5
-        slices.add()
+        window.add()
 
-    assert slices.over(3600)[0] == 719  # the ten seconds that have begun are counted as they are
-    assert len(slices._slices) <= 360
+    assert window.total_over(3600)[0] == 719  # the slice that has begun is counted in full
+    assert len(window._slices) <= 360
 
 
-def test_what_fails_is_counted_apart() -> None:
-    """Failures of an hour, successes of a minute, by topic."""
+def test_failures_are_counted_separately() -> None:
+    """Failures of an hour and successes of a minute are counted by topic."""
     clock = Seconds()
     rates = ConsumeRates(clock)
-    rates.of("t").handled(4.0, is_consumed=True)
-    rates.of("t").handled(6.0, is_consumed=False)
+    rates.for_topic("t").record_handled(4.0, is_consumed=True)
+    rates.for_topic("t").record_handled(6.0, is_consumed=False)
     clock.now += 10
 
     status = rates.status("t")

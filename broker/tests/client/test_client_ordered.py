@@ -22,7 +22,7 @@ SETTINGS = ConsumerSettings(start_from=StartFrom.FIRST, ordered_retry_delay_ms=2
 
 
 class Sequences:
-    """What was handled of each queue, and whether two handlers of one queue ever overlapped."""
+    """The handled messages of each queue, and whether two handlers of a queue ever overlapped."""
 
     def __init__(self) -> None:
         self.by_queue: dict[int, list[int]] = defaultdict(list)
@@ -43,7 +43,7 @@ class Sequences:
 
 
 async def send(cluster: FakeCluster, count: int, *, queues: int) -> None:
-    """Messages 0..count-1, round and round over the queues."""
+    """Send messages 0..count-1 round-robin over the queues."""
     async with Producer(cluster.name_server) as producer:
         for number in range(count):
             queue = MessageQueue(topic="orders", broker_name="broker-a", queue_id=number % queues)
@@ -56,8 +56,8 @@ def consumer(cluster: FakeCluster, handler: Handler, settings: ConsumerSettings 
     )
 
 
-async def test_messages_of_a_queue_are_handled_in_order_and_alone() -> None:
-    """Within a queue every message waits for the one before; queues do not wait for each other."""
+async def test_messages_of_a_queue_are_handled_in_order() -> None:
+    """Within a queue every message waits for the previous one; queues do not wait for each other."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=3)
         await send(cluster, 90, queues=3)
@@ -71,8 +71,8 @@ async def test_messages_of_a_queue_are_handled_in_order_and_alone() -> None:
         assert cluster.broker().state.locks == {}, "closing gives the locks back"
 
 
-async def test_a_failed_message_is_tried_again_in_its_place() -> None:
-    """Nothing behind a failing message is handled before it, and it is not sent back."""
+async def test_failed_ordered_message_is_retried_in_place() -> None:
+    """No message behind a failing one is handled before it, and it is not sent back."""
     tries: list[tuple[int, int]] = []
 
     async def handle(message: ReceivedMessage) -> None:
@@ -90,8 +90,8 @@ async def test_a_failed_message_is_tried_again_in_its_place() -> None:
         assert cluster.broker().state.send_backs == []
 
 
-async def test_a_message_that_fails_too_often_leaves_the_way_free() -> None:
-    """With max_reconsume_times the message moves to the dead letter topic and the queue goes on."""
+async def test_exhausted_ordered_message_goes_to_the_dead_letter_topic() -> None:
+    """After max_reconsume_times the message moves to the dead letter topic and the queue continues."""
     handled: list[bytes] = []
 
     async def handle(message: ReceivedMessage) -> None:
@@ -109,14 +109,14 @@ async def test_a_message_that_fails_too_often_leaves_the_way_free() -> None:
         assert [message.body for message in cluster.broker().messages(f"%DLQ%{GROUP}")] == [b"0"]
 
 
-async def test_a_queue_that_another_member_holds_is_not_read() -> None:
-    """Without the broker's lock nothing is consumed; when it comes free, consumption begins by itself."""
+async def test_queue_locked_by_another_member_is_not_read() -> None:
+    """Without the broker's lock nothing is consumed; consumption starts when the lock becomes free."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         await send(cluster, 1, queues=1)
         broker, handled = cluster.broker(), Sequences()
         queue = MessageQueue(topic="orders", broker_name="broker-a", queue_id=0)
-        broker.state.locks[GROUP, queue] = "somebody else"
+        broker.state.locks[GROUP, queue] = "another-client"
 
         async with consumer(cluster, handled):
             await wait_until(lambda: broker.received[RequestCode.LOCK_BATCH_MQ] >= 2)
@@ -126,8 +126,8 @@ async def test_a_queue_that_another_member_holds_is_not_read() -> None:
             await wait_until(lambda: handled.count == 1)
 
 
-async def test_a_lock_that_was_taken_away_stops_the_consumption() -> None:
-    """When renewing fails because another member has the queue, no further message is handled."""
+async def test_lost_lock_stops_the_consumption() -> None:
+    """When renewal fails because another member holds the queue, no further message is handled."""
     settings = ConsumerSettings(start_from=StartFrom.FIRST, lock_interval_ms=20, ordered_retry_delay_ms=5)
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
@@ -136,7 +136,7 @@ async def test_a_lock_that_was_taken_away_stops_the_consumption() -> None:
         async with consumer(cluster, handled, settings):
             await send(cluster, 1, queues=1)
             await wait_until(lambda: handled.count == 1)
-            broker.state.locks[GROUP, queue] = "somebody else"
+            broker.state.locks[GROUP, queue] = "another-client"
             renewals = broker.received[RequestCode.LOCK_BATCH_MQ]
             await wait_until(lambda: broker.received[RequestCode.LOCK_BATCH_MQ] >= renewals + 2)
 
@@ -150,7 +150,7 @@ async def test_a_lock_that_was_taken_away_stops_the_consumption() -> None:
             await wait_until(lambda: handled.count == 2)
 
 
-async def test_two_members_never_handle_one_queue_at_once() -> None:
+async def test_two_members_never_handle_one_queue_concurrently() -> None:
     """While a second member joins and leaves, messages of each queue stay in order and never overlap."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=4)

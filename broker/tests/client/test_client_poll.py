@@ -1,4 +1,4 @@
-"""The poll consumer: messages on request, consumed when the next are asked for."""
+"""The poll consumer: messages on request, consumed when the next are requested."""
 
 import asyncio
 
@@ -19,8 +19,8 @@ def committed(cluster: FakeCluster) -> int:
     return sum(offset for (_, topic, _), offset in cluster.broker().state.offsets.items() if topic == "orders")
 
 
-async def test_what_a_poll_gave_is_consumed_by_the_next_one() -> None:
-    """Only after the application came back for more does a message count, and so does its offset."""
+async def test_polled_messages_are_consumed_by_the_next_poll() -> None:
+    """A message counts as consumed, and its offset is committed, only after another poll."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         await send(cluster, b"1", b"2", b"3")
@@ -39,8 +39,8 @@ async def test_what_a_poll_gave_is_consumed_by_the_next_one() -> None:
         assert [message.body for message in first + second] == [b"1", b"2", b"3"]
 
 
-async def test_a_crash_between_polls_gives_the_messages_again() -> None:
-    """Closing without another poll or a commit does not count what was given last."""
+async def test_crash_between_polls_redelivers_the_messages() -> None:
+    """Closing without another poll or a commit does not consume the last messages."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         await send(cluster, b"1", b"2")
@@ -54,8 +54,8 @@ async def test_a_crash_between_polls_gives_the_messages_again() -> None:
         assert [message.body for message in again] == [b"2"]
 
 
-async def test_an_empty_poll_ends_at_its_timeout() -> None:
-    """Nothing to give is an empty list, not an error and not for ever."""
+async def test_empty_poll_ends_at_its_timeout() -> None:
+    """Without messages the result is an empty list after the timeout."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         async with PollConsumer(cluster.name_server, GROUP, topics="orders") as consumer:
@@ -63,7 +63,7 @@ async def test_an_empty_poll_ends_at_its_timeout() -> None:
                 assert await consumer.poll(timeout_ms=30) == []
 
 
-async def test_iteration_goes_on_with_what_comes_later() -> None:
+async def test_iteration_continues_with_later_messages() -> None:
     """`async for` waits for messages that are sent while it runs."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
@@ -84,7 +84,7 @@ async def test_iteration_goes_on_with_what_comes_later() -> None:
 
 
 async def test_pollers_of_one_group_share_the_messages() -> None:
-    """Two pollers together get every message; neither gets what the other committed."""
+    """Two pollers together get every message; neither gets what the other has committed."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=4)
         async with (

@@ -1,4 +1,4 @@
-"""The producer's promises: retries, deadlines, bounds, and what travels."""
+"""The guarantees of the producer: retries, deadlines, limits, and the format of requests."""
 
 import asyncio
 import sys
@@ -34,12 +34,12 @@ TWO = ("broker-a", "broker-b")
 
 
 def stored(cluster: FakeCluster, topic: str = "orders") -> list[bytes]:
-    """The bodies of all messages of `topic`."""
+    """Return the bodies of all messages of `topic`."""
     return [message.body for broker in cluster.brokers.values() for message in broker.messages(topic)]
 
 
-async def test_a_sent_message_is_stored_as_it_was_given() -> None:
-    """Body, tags, keys, own properties and flag arrive; the receipt says where, and carries the client's own id."""
+async def test_sent_message_is_stored_unchanged() -> None:
+    """Body, tags, keys, properties and flag arrive; the receipt has the offset and the client's own id."""
     async with FakeCluster() as cluster, Producer(cluster.name_server, "billing") as producer:
         cluster.add_topic("orders")
 
@@ -63,8 +63,8 @@ async def test_a_sent_message_is_stored_as_it_was_given() -> None:
 
 
 @pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 204, 205, 1500])
-async def test_a_retryable_refusal_moves_the_send_to_another_broker(code: int) -> None:
-    """After a refusal that another broker need not repeat, the message is stored there, once, with the same id."""
+async def test_retryable_refusal_is_retried_on_another_broker(code: int) -> None:
+    """After a refusal that another broker need not repeat, the message is stored there once, with the same id."""
     async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders", queues=1)
         for broker in cluster.brokers.values():
@@ -80,7 +80,7 @@ async def test_a_retryable_refusal_moves_the_send_to_another_broker(code: int) -
         assert receipt.is_acknowledged
 
 
-async def test_a_retry_avoids_the_broker_that_failed() -> None:
+async def test_retry_avoids_the_failed_broker() -> None:
     """While another broker has a queue, one that failed in this send is not tried again."""
     async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders", queues=4)
@@ -94,8 +94,8 @@ async def test_a_retry_avoids_the_broker_that_failed() -> None:
 
 
 @pytest.mark.parametrize("code", [13, 29, 26, 604])
-async def test_a_refusal_that_every_broker_would_repeat_is_raised_at_once(code: int) -> None:
-    """An illegal message is not tried elsewhere; the error carries the broker's code and remark."""
+async def test_permanent_refusal_is_raised_at_once(code: int) -> None:
+    """An illegal message is not retried; the error has the broker's code and remark."""
     async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders")
         for broker in cluster.brokers.values():
@@ -108,8 +108,8 @@ async def test_a_refusal_that_every_broker_would_repeat_is_raised_at_once(code: 
         assert sum(broker.received[SEND] for broker in cluster.brokers.values()) == 1
 
 
-async def test_a_lost_connection_moves_the_send_to_another_broker() -> None:
-    """A connection that breaks under a send is an attempt that failed, not a send that failed."""
+async def test_lost_connection_is_retried_on_another_broker() -> None:
+    """A connection that breaks during a send is a failed attempt, not a failed send."""
     async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders", queues=1)
         cluster.broker("broker-a").drop(SEND, times=100)
@@ -119,8 +119,8 @@ async def test_a_lost_connection_moves_the_send_to_another_broker() -> None:
         assert {receipt.queue.broker_name for receipt in receipts} == {"broker-b"}
 
 
-async def test_a_dead_broker_that_is_still_in_the_route_costs_no_message() -> None:
-    """Routes lag behind a crash; sends go to the others meanwhile."""
+async def test_dead_broker_in_the_route_loses_no_message() -> None:
+    """Routes are updated late after a crash; meanwhile sends use the other brokers."""
     async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders", queues=2)
         await producer.send(Message("orders", b"warm"))
@@ -132,8 +132,8 @@ async def test_a_dead_broker_that_is_still_in_the_route_costs_no_message() -> No
         assert {receipt.queue.broker_name for receipt in receipts} == {"broker-b"}
 
 
-async def test_a_broker_that_comes_back_is_used_again_without_a_restart_of_the_client() -> None:
-    """A lost connection is made anew when it is needed."""
+async def test_restarted_broker_is_used_again() -> None:
+    """A lost connection is reopened when it is needed, without a restart of the client."""
     async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders")
         await producer.send(Message("orders", b"before"))
@@ -144,8 +144,8 @@ async def test_a_broker_that_comes_back_is_used_again_without_a_restart_of_the_c
         assert sorted(stored(cluster)) == [b"after", b"before"]
 
 
-async def test_retries_end_with_every_attempt_in_the_error() -> None:
-    """When no broker takes it, the error lists all attempts, and knows that nothing was stored."""
+async def test_send_failed_lists_every_attempt() -> None:
+    """When every attempt fails, the error lists them, and states that nothing was stored."""
     async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders")
         for broker in cluster.brokers.values():
@@ -159,8 +159,8 @@ async def test_retries_end_with_every_attempt_in_the_error() -> None:
         assert not raised.value.is_outcome_unknown
 
 
-async def test_a_send_ends_at_its_deadline_not_at_three_times_it() -> None:
-    """Attempts share one deadline; a broker that never answers costs it once, and the outcome is unknown."""
+async def test_attempts_share_one_deadline() -> None:
+    """A broker that never replies uses up the deadline once, and the outcome is unknown."""
     async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders")
         for broker in cluster.brokers.values():
@@ -177,8 +177,8 @@ async def test_a_send_ends_at_its_deadline_not_at_three_times_it() -> None:
         assert raised.value.is_outcome_unknown
 
 
-async def test_a_short_attempt_timeout_leaves_a_stuck_broker() -> None:
-    """With attempt_timeout_ms a broker that does not answer is left for another inside the deadline."""
+async def test_attempt_timeout_leaves_a_stuck_broker() -> None:
+    """With attempt_timeout_ms another broker is tried within the deadline."""
     settings = ProducerSettings(attempt_timeout_ms=int(patience(100)))
     async with FakeCluster(TWO) as cluster, Producer(cluster.name_server, settings=settings) as producer:
         cluster.add_topic("orders", queues=1)
@@ -190,8 +190,8 @@ async def test_a_short_attempt_timeout_leaves_a_stuck_broker() -> None:
 
 
 @pytest.mark.parametrize("code", [10, 11, 12])
-async def test_stored_without_its_promise_is_a_receipt_that_is_not_acknowledged(code: int) -> None:
-    """Codes 10, 11 and 12 are no errors and no acknowledgements; the message is not sent a second time."""
+async def test_stored_message_without_promise_is_not_acknowledged(code: int) -> None:
+    """Codes 10, 11 and 12 are neither errors nor acknowledgements; the message is not sent again."""
     async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders")
         ext = {"msgId": "7F000001000000000000000000001000", "queueId": "0", "queueOffset": "5"}
@@ -205,8 +205,8 @@ async def test_stored_without_its_promise_is_a_receipt_that_is_not_acknowledged(
         assert sum(broker.received[SEND] for broker in cluster.brokers.values()) == 1
 
 
-async def test_sends_beyond_the_bound_wait_for_a_free_place() -> None:
-    """No more than outstanding_max sends are on the wire; the next one goes when an answer comes."""
+async def test_sends_beyond_the_limit_wait_for_a_slot() -> None:
+    """At most outstanding_max sends are outstanding; the next one is sent after a reply."""
     settings = ProducerSettings(outstanding_max=3)
     async with FakeCluster() as cluster, Producer(cluster.name_server, settings=settings) as producer:
         cluster.add_topic("orders")
@@ -228,8 +228,8 @@ async def test_sends_beyond_the_bound_wait_for_a_free_place() -> None:
         assert receipt.is_acknowledged and producer.outstanding == 0
 
 
-async def test_a_send_that_never_got_a_place_was_certainly_not_stored() -> None:
-    """A full producer fails a send at its deadline with a known outcome."""
+async def test_send_without_a_slot_was_not_stored() -> None:
+    """A send that waits for a slot until its deadline fails with a known outcome."""
     settings = ProducerSettings(outstanding_max=1)
     async with FakeCluster() as cluster, Producer(cluster.name_server, settings=settings) as producer:
         cluster.add_topic("orders")
@@ -245,7 +245,7 @@ async def test_a_send_that_never_got_a_place_was_certainly_not_stored() -> None:
         await asyncio.wait([stuck])
 
 
-async def test_many_sends_share_one_connection_and_keep_their_order() -> None:
+async def test_pipelined_sends_keep_their_order() -> None:
     """Pipelined sends to one queue are stored in the order of the calls, over a single connection."""
     async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders", queues=1)
@@ -257,8 +257,8 @@ async def test_many_sends_share_one_connection_and_keep_their_order() -> None:
         assert len(cluster.broker().state.clients) == 1
 
 
-async def test_oneway_never_waits_for_the_broker() -> None:
-    """A oneway send returns although the broker never answers, and marks its request so."""
+async def test_oneway_send_does_not_wait_for_the_broker() -> None:
+    """A oneway send returns although the broker never replies, and its request is marked as oneway."""
     async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders")
         await producer.queues("orders")
@@ -273,8 +273,8 @@ async def test_oneway_never_waits_for_the_broker() -> None:
         assert all(command.is_oneway for command in sends)
 
 
-async def test_a_large_body_travels_compressed_and_a_small_one_does_not() -> None:
-    """Above 4096 bytes the body is a zlib stream and the flags say so, as Java's clients do it."""
+async def test_large_body_is_compressed() -> None:
+    """Above 4096 bytes the body is a zlib stream with the flags of Java's clients; smaller bodies are unchanged."""
     async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders", queues=1)
 
@@ -287,8 +287,8 @@ async def test_a_large_body_travels_compressed_and_a_small_one_does_not() -> Non
 
 
 @pytest.mark.parametrize(("codec", "flags"), [(Codec.LZ4, 0x101), (Codec.ZSTD, 0x201)])
-async def test_the_codec_of_large_bodies_can_be_chosen(codec: Codec, flags: int) -> None:
-    """Whoever reads it finds in the flags what it is packed with."""
+async def test_compression_codec_is_configurable(codec: Codec, flags: int) -> None:
+    """The flags of the message name the codec."""
     settings = ProducerSettings(compress_codec=codec)
     async with FakeCluster() as cluster, Producer(cluster.name_server, settings=settings) as producer:
         cluster.add_topic("orders", queues=1)
@@ -300,8 +300,8 @@ async def test_the_codec_of_large_bodies_can_be_chosen(codec: Codec, flags: int)
         assert inflate_body(large.body, large.sys_flag) == b"a" * 5000
 
 
-async def test_a_codec_that_is_not_there_is_told_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sender hears which package it needs; nothing travels uncompressed instead."""
+async def test_missing_codec_package_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the package, and nothing is sent uncompressed instead."""
     monkeypatch.setitem(sys.modules, "lz4.frame", None)
     settings = ProducerSettings(compress_codec=Codec.LZ4)
     async with FakeCluster() as cluster, Producer(cluster.name_server, settings=settings) as producer:
@@ -313,8 +313,8 @@ async def test_a_codec_that_is_not_there_is_told_before_anything_is_sent(monkeyp
         assert cluster.broker().messages("orders") == []
 
 
-async def test_delay_and_wait_travel_as_properties() -> None:
-    """The delay level and the wish not to wait for the store are what a broker reads them from."""
+async def test_delay_and_wait_are_sent_as_properties() -> None:
+    """The broker reads the delay level and the wait for the store from properties."""
     async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders")
 
@@ -324,8 +324,8 @@ async def test_delay_and_wait_travel_as_properties() -> None:
         assert message.properties["DELAY"] == "3" and message.properties["WAIT"] == "false"
 
 
-async def test_equal_sharding_keys_go_to_one_queue_that_java_would_choose() -> None:
-    """The queue follows from the key's Java hash, so that producers of both languages agree."""
+async def test_sharding_key_selects_the_same_queue_as_java() -> None:
+    """The queue follows from Java's hash of the key, so that producers of both languages agree."""
     async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders", queues=4)
         queues = await producer.queues("orders")
@@ -335,8 +335,8 @@ async def test_equal_sharding_keys_go_to_one_queue_that_java_would_choose() -> N
             assert {receipt.queue for receipt in receipts} == {queues[abs(java_string_hash(key)) % 8]}
 
 
-async def test_a_selector_chooses_the_queue() -> None:
-    """The application's own choice among all queues is obeyed."""
+async def test_selector_chooses_the_queue() -> None:
+    """The function of the application selects among all queues."""
 
     def last(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
         return queues[-1]
@@ -349,8 +349,8 @@ async def test_a_selector_chooses_the_queue() -> None:
         assert receipt.queue == MessageQueue(topic="orders", broker_name="broker-b", queue_id=2)
 
 
-async def test_a_send_to_a_fixed_queue_is_never_moved() -> None:
-    """With a fixed queue another broker cannot stand in: the failure is the caller's to see."""
+async def test_send_to_a_fixed_queue_is_not_retried_on_other_brokers() -> None:
+    """No other broker can replace a fixed queue: the failure is raised."""
     async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders", queues=1)
         queue = MessageQueue(topic="orders", broker_name="broker-a", queue_id=0)
@@ -392,8 +392,8 @@ async def test_a_send_to_a_fixed_queue_is_never_moved() -> None:
         "delay",
     ],
 )
-async def test_what_every_broker_would_refuse_is_not_sent(message: Message) -> None:
-    """A message that breaks a rule of the protocol is refused before any byte leaves."""
+async def test_invalid_message_is_not_sent(message: Message) -> None:
+    """A message that breaks a rule of the protocol is refused before anything is sent."""
     async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
         with pytest.raises(InvalidMessage):
             await producer.send(message)
@@ -401,8 +401,8 @@ async def test_what_every_broker_would_refuse_is_not_sent(message: Message) -> N
         assert cluster.broker().received[SEND] == 0
 
 
-async def test_a_closed_producer_says_so() -> None:
-    """Outside start and close a send raises ClientClosed, whichever came first."""
+async def test_closed_producer_raises_client_closed() -> None:
+    """A send before start and after close raises ClientClosed."""
     async with FakeCluster() as cluster:
         producer = Producer(cluster.name_server)
         with pytest.raises(ClientClosed):
@@ -413,8 +413,8 @@ async def test_a_closed_producer_says_so() -> None:
             await producer.send(Message("orders", b"x"))
 
 
-async def test_an_unknown_topic_is_created_on_first_send_where_brokers_do_that() -> None:
-    """The route of TBW102 stands in for an unknown topic, with at most default_topic_queues queues."""
+async def test_unknown_topic_is_created_on_first_send() -> None:
+    """The route of TBW102 replaces that of an unknown topic, with at most default_topic_queues queues."""
     async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
         receipts = [await producer.send(Message("fresh", b"%d" % i)) for i in range(8)]
 
@@ -422,16 +422,16 @@ async def test_an_unknown_topic_is_created_on_first_send_where_brokers_do_that()
         assert len(stored(cluster, "fresh")) == 8
 
 
-async def test_an_unknown_topic_is_an_error_where_brokers_do_not_create_it() -> None:
-    """Without auto-creation there is no route, and the error says what to do."""
+async def test_send_to_unknown_topic_fails_without_automatic_creation() -> None:
+    """Without automatic creation there is no route, and the error has the remedy."""
     async with FakeCluster(auto_creates_topics=False) as cluster, Producer(cluster.name_server) as producer:
         with pytest.raises(NoRoute, match="create the topic"):
             await producer.send(Message("fresh", b"x"))
 
 
 @pytest.mark.parametrize("brokers", [("broker-a",), ("broker-a", "broker-b")], ids=["the only shard", "every shard"])
-async def test_a_topic_without_a_master_is_not_called_unknown(brokers: tuple[str, ...]) -> None:
-    """While no master is registered the error names the brokers, and says nothing of creating a topic that exists."""
+async def test_topic_without_a_master_is_not_reported_as_unknown(brokers: tuple[str, ...]) -> None:
+    """While no master is registered the error names the brokers, and does not suggest to create an existing topic."""
     async with FakeCluster(brokers) as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders")
         cluster.masterless_names.update(brokers)
@@ -445,15 +445,15 @@ async def test_a_topic_without_a_master_is_not_called_unknown(brokers: tuple[str
         assert (await producer.send(Message("orders", b"x"))).is_acknowledged
 
 
-async def test_a_cluster_without_brokers_is_not_a_missing_topic() -> None:
-    """When no broker at all is registered, that is what the error says."""
+async def test_cluster_without_brokers_is_reported() -> None:
+    """If no broker is registered at all, the error states that."""
     async with FakeCluster(()) as cluster, Producer(cluster.name_server) as producer:
         with pytest.raises(NoMaster, match="no broker is registered"):
             await producer.send(Message("orders", b"x"))
 
 
-async def test_a_broker_hears_of_a_producer_at_once_and_when_it_leaves() -> None:
-    """The first connection brings a heartbeat with the group; closing takes the group back."""
+async def test_producer_registers_at_once_and_unregisters_on_close() -> None:
+    """The first connection sends a heartbeat with the group; closing unregisters it."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders")
         broker = cluster.broker()
@@ -468,9 +468,9 @@ async def test_a_broker_hears_of_a_producer_at_once_and_when_it_leaves() -> None
         assert broker.received[RequestCode.UNREGISTER_CLIENT] == 1
 
 
-async def test_a_silent_connection_is_given_up_and_made_anew() -> None:
-    """A host that is gone without a word takes no connection with it for ever: after silence the next request gets a
-    new one."""
+async def test_silent_connection_is_reopened() -> None:
+    """A host that failed without closing its connection does not block it for ever: after the silence timeout the next
+    request opens a new one."""
     settings = ClientSettings(silent_connection_timeout_ms=80)
     async with FakeCluster() as cluster, Producer(cluster.name_server, client_settings=settings) as producer:
         cluster.add_topic("orders")
@@ -488,8 +488,8 @@ async def test_a_silent_connection_is_given_up_and_made_anew() -> None:
         assert not before.is_open and broker.connections == 1
 
 
-async def test_a_slow_answer_does_not_cost_the_connection() -> None:
-    """A timeout on a connection that brings other answers is the request's matter alone."""
+async def test_slow_reply_does_not_close_the_connection() -> None:
+    """A timeout on a connection with other replies fails only its request."""
     async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders")
         broker = cluster.broker()
@@ -505,8 +505,8 @@ async def test_a_slow_answer_does_not_cost_the_connection() -> None:
         assert before.is_open and list(broker.state.clients) == [before]
 
 
-async def test_large_bodies_under_way_are_bounded_in_bytes() -> None:
-    """Sends wait when the bodies under way reach outstanding_bytes_max, though places are free."""
+async def test_outstanding_bodies_are_bounded_in_bytes() -> None:
+    """Sends wait when the outstanding bodies reach outstanding_bytes_max, even if slots are free."""
     settings = ProducerSettings(outstanding_bytes_max=10_000, compress_above_bytes=1 << 30)
     async with FakeCluster() as cluster, Producer(cluster.name_server, settings=settings) as producer:
         cluster.add_topic("orders")
@@ -525,8 +525,8 @@ async def test_large_bodies_under_way_are_bounded_in_bytes() -> None:
         assert (await third).is_acknowledged and sent_while_full == 2
 
 
-async def test_starting_twice_is_a_bug_and_says_so() -> None:
-    """A second start would double every task."""
+async def test_starting_twice_is_an_error() -> None:
+    """A second start would duplicate every task."""
     async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
-        with pytest.raises(RuntimeError, match="twice"):
+        with pytest.raises(RuntimeError, match="already started"):
             await producer.start()

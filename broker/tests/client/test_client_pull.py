@@ -1,4 +1,4 @@
-"""The pull consumer: every answer of a broker moves the reader to the right place."""
+"""The pull consumer: every reply of a broker moves the reader to the right offset."""
 
 import asyncio
 import zlib
@@ -51,8 +51,8 @@ async def cluster() -> AsyncIterator[FakeCluster]:
         yield fake
 
 
-async def test_messages_come_with_everything_that_is_stored_of_them(cluster: FakeCluster) -> None:
-    """A sent message is read back whole: body, properties, ids, times and places."""
+async def test_fetched_message_has_all_stored_fields(cluster: FakeCluster) -> None:
+    """A sent message is read back completely: body, properties, ids, times and offsets."""
     async with Producer(cluster.name_server) as producer, PullConsumer(cluster.name_server, "group") as consumer:
         receipt = await producer.send(Message("orders", b"z" * 10_000, tags="t", keys=["k"], properties={"a": "b"}))
 
@@ -67,8 +67,8 @@ async def test_messages_come_with_everything_that_is_stored_of_them(cluster: Fak
         assert (result.status, result.next_offset, result.min_offset, result.max_offset) == (FetchStatus.FOUND, 1, 0, 1)
 
 
-async def test_an_empty_answer_keeps_the_offset(cluster: FakeCluster) -> None:
-    """Code 19: there is nothing yet, and the reader stays where it is."""
+async def test_empty_reply_keeps_the_offset(cluster: FakeCluster) -> None:
+    """Code 19: there are no new messages, and the offset does not change."""
     put(cluster, b"a")
     async with PullConsumer(cluster.name_server, "group") as consumer:
         result = await consumer.fetch(QUEUE, 1)
@@ -76,8 +76,8 @@ async def test_an_empty_answer_keeps_the_offset(cluster: FakeCluster) -> None:
     assert (result.status, result.messages, result.next_offset) == (FetchStatus.NO_NEW, (), 1)
 
 
-async def test_filtered_messages_are_stepped_over(cluster: FakeCluster) -> None:
-    """Code 20: nothing matched, but the reader moves on and never asks for the same ones again."""
+async def test_filtered_messages_are_skipped(cluster: FakeCluster) -> None:
+    """Code 20: no message matched, but the reader advances and does not fetch the same ones again."""
     put(cluster, b"a", b"b", tags="other")
     async with PullConsumer(cluster.name_server, "group") as consumer:
         result = await consumer.fetch(QUEUE, 0, tags="wanted")
@@ -86,8 +86,8 @@ async def test_filtered_messages_are_stepped_over(cluster: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize(("offset", "expected"), [(0, 2), (99, 3)], ids=["expired", "beyond"])
-async def test_an_offset_outside_the_queue_is_led_back(cluster: FakeCluster, offset: int, expected: int) -> None:
-    """Code 21: below the beginning the reader goes to the beginning, beyond the end to the end."""
+async def test_offset_outside_the_queue_is_corrected(cluster: FakeCluster, offset: int, expected: int) -> None:
+    """Code 21: an offset below the beginning moves to the beginning, one beyond the end to the end."""
     put(cluster, b"a", b"b", b"c")
     cluster.broker().state.log.queue("orders", 0).min_offset = 2
     async with PullConsumer(cluster.name_server, "group") as consumer:
@@ -97,8 +97,8 @@ async def test_an_offset_outside_the_queue_is_led_back(cluster: FakeCluster, off
     assert (result.min_offset, result.max_offset) == (2, 3)
 
 
-async def test_a_tag_that_only_shares_its_hash_is_not_delivered(cluster: FakeCluster) -> None:
-    """Brokers filter by Java's hash, and "Aa" has the hash of "BB": the client compares the text."""
+async def test_colliding_tag_is_not_delivered(cluster: FakeCluster) -> None:
+    """Brokers filter by Java's hash, and "Aa" has the hash of "BB": the client compares the tag itself."""
     assert java_string_hash("Aa") == java_string_hash("BB")
     put(cluster, b"wrong", tags="BB")
     put(cluster, b"right", tags="Aa")
@@ -109,8 +109,8 @@ async def test_a_tag_that_only_shares_its_hash_is_not_delivered(cluster: FakeClu
     assert result.next_offset == 2
 
 
-async def test_a_waiting_fetch_returns_when_a_message_comes(cluster: FakeCluster) -> None:
-    """Long polling: the answer comes with the message, long before the time is over."""
+async def test_waiting_fetch_returns_when_a_message_arrives(cluster: FakeCluster) -> None:
+    """Long polling: the reply arrives with the message, long before the wait time is over."""
     async with PullConsumer(cluster.name_server, "group") as consumer:
         waiting = asyncio.create_task(consumer.fetch(QUEUE, 0, wait_ms=60_000))
         done, _ = await asyncio.wait([waiting], timeout=0.05)
@@ -123,16 +123,16 @@ async def test_a_waiting_fetch_returns_when_a_message_comes(cluster: FakeCluster
     assert [message.body for message in result.messages] == [b"late"]
 
 
-async def test_a_refusal_carries_the_brokers_words(cluster: FakeCluster) -> None:
-    """Codes that are no answer to a pull are errors with code and remark."""
+async def test_refusal_has_code_and_remark(cluster: FakeCluster) -> None:
+    """Codes that are no pull result raise an error with code and remark."""
     cluster.broker().refuse(PULL, 26, "subscription group does not exist")
     async with PullConsumer(cluster.name_server, "group") as consumer:
         with pytest.raises(BrokerRefused, match="26 SUBSCRIPTION_GROUP_NOT_EXIST: subscription group"):
             await consumer.fetch(QUEUE, 0)
 
 
-async def test_damaged_messages_are_a_bad_reply(cluster: FakeCluster) -> None:
-    """Bytes that are no messages never become messages."""
+async def test_invalid_records_raise_bad_reply(cluster: FakeCluster) -> None:
+    """Bytes that are no records are never delivered as messages."""
     ext = {"suggestWhichBrokerId": "0", "nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1"}
     cluster.broker().fault(PULL, lambda command, _: command.reply(ext=ext, body=b"\x00\x00\x00\x5bgarbage"))
     async with PullConsumer(cluster.name_server, "group") as consumer:
@@ -141,8 +141,9 @@ async def test_damaged_messages_are_a_bad_reply(cluster: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize("sys_flag", [0, FLAG_COMPRESSED | COMPRESSION_ZLIB], ids=["plain", "compressed"])
-async def test_a_body_that_does_not_match_its_checksum_is_never_handed_on(cluster: FakeCluster, sys_flag: int) -> None:
-    """What precedes it is, it is an error with its place, and reading goes on behind it. The stored body counts."""
+async def test_body_with_wrong_checksum_is_never_delivered(cluster: FakeCluster, sys_flag: int) -> None:
+    """The messages before it are delivered, it raises an error with its offset, and reading continues behind it. The
+    checksum is that of the stored body."""
     put(cluster, b"before")
     put(cluster, zlib.compress(b"rotten") if sys_flag else b"rotten", sys_flag=sys_flag)
     put(cluster, b"behind")
@@ -161,8 +162,8 @@ async def test_a_body_that_does_not_match_its_checksum_is_never_handed_on(cluste
         assert [message.body for message in result.messages] == [b"behind"]
 
 
-async def test_a_damaged_message_is_read_from_another_replica(caplog: pytest.LogCaptureFixture) -> None:
-    """The slave of the same broker is asked at once, and what it has is delivered, with one line that says so."""
+async def test_damaged_message_is_read_from_another_replica(caplog: pytest.LogCaptureFixture) -> None:
+    """The slave of the same broker is tried at once, its message is delivered, and one log line reports it."""
     async with FakeCluster(("broker-a", "twin")) as cluster:
         cluster.add_topic("orders", queues=1)
         cluster.slaves["broker-a"] = {1: cluster.broker("twin").address}
@@ -178,8 +179,8 @@ async def test_a_damaged_message_is_read_from_another_replica(caplog: pytest.Log
         ]
 
 
-async def test_an_offset_outside_of_its_answer_is_a_bad_reply(cluster: FakeCluster) -> None:
-    """A head that is damaged as well must not move a reader anywhere."""
+async def test_damaged_offset_raises_bad_reply(cluster: FakeCluster) -> None:
+    """A record whose head is damaged, too, must not move the reader."""
     put(cluster, b"x")
     record = bytearray(encode_record(StoredMessage(topic="orders", queue_id=0, body=b"x", queue_offset=7_000)))
     record[88] ^= 1
@@ -190,8 +191,8 @@ async def test_an_offset_outside_of_its_answer_is_a_bad_reply(cluster: FakeClust
             await consumer.fetch(QUEUE, 0)
 
 
-async def test_a_reply_without_its_fields_is_a_bad_reply(cluster: FakeCluster) -> None:
-    """An offset that is missing is not guessed."""
+async def test_reply_without_fields_raises_bad_reply(cluster: FakeCluster) -> None:
+    """A missing offset is not guessed."""
     cluster.broker().fault(PULL, lambda command, _: command.reply(ext={"nextBeginOffset": "1"}))
     async with PullConsumer(cluster.name_server, "group") as consumer:
         with pytest.raises(BadReply):
@@ -209,10 +210,8 @@ async def test_a_reply_without_its_fields_is_a_bad_reply(cluster: FakeCluster) -
     ],
     ids=["bomb", "cut", "garbage", "LZ4 bomb", "Zstandard bomb"],
 )
-async def test_a_body_that_cannot_be_unpacked_spares_its_neighbours(
-    cluster: FakeCluster, body: bytes, reason: str
-) -> None:
-    """A decompression bomb or a damaged body fails alone, when it is read, and costs no memory."""
+async def test_unreadable_body_affects_only_its_message(cluster: FakeCluster, body: bytes, reason: str) -> None:
+    """A decompression bomb or a damaged body fails alone, when it is read, and uses no memory."""
     put(cluster, b"before")
     kind = {b"\x04\x22": COMPRESSION_LZ4, b"\x28\xb5": COMPRESSION_ZSTD}.get(body[:2], COMPRESSION_ZLIB)
     put(cluster, body, sys_flag=FLAG_COMPRESSED | kind)
@@ -227,8 +226,8 @@ async def test_a_body_that_cannot_be_unpacked_spares_its_neighbours(
         _ = bad.body
 
 
-async def test_a_retried_message_has_its_first_topic_again(cluster: FakeCluster) -> None:
-    """What is read from a retry topic says which topic it was sent to."""
+async def test_retried_message_has_its_original_topic(cluster: FakeCluster) -> None:
+    """A message from a retry topic names the topic to which it was sent."""
     cluster.add_topic("%RETRY%group", queues=1)
     message = StoredMessage(
         topic="%RETRY%group", queue_id=0, body=b"x", properties_bytes=b"RETRY_TOPIC\x01orders\x02", reconsume_times=2
@@ -242,7 +241,7 @@ async def test_a_retried_message_has_its_first_topic_again(cluster: FakeCluster)
 
 
 async def test_offsets_are_committed_and_read_back(cluster: FakeCluster) -> None:
-    """A group that has not begun has no offset; afterwards it has the one that was committed."""
+    """A new group has no offset; afterwards it has the committed one."""
     async with PullConsumer(cluster.name_server, "group") as consumer:
         assert await consumer.committed(QUEUE) is None
         await consumer.commit(QUEUE, 0)
@@ -251,8 +250,8 @@ async def test_offsets_are_committed_and_read_back(cluster: FakeCluster) -> None
         assert await consumer.committed(QUEUE) == 17
 
 
-async def test_the_ends_of_a_queue_and_offsets_in_time(cluster: FakeCluster) -> None:
-    """min, max, and the first message at or after a time; max when there is none."""
+async def test_queue_offsets_and_offsets_by_time(cluster: FakeCluster) -> None:
+    """They are min, max, and the first message at or after a time, or max without such a message."""
     for at_ms in (1000, 2000, 3000):
         message = StoredMessage(topic="orders", queue_id=0, body=b"x", store_timestamp_ms=at_ms)
         cluster.broker().state.log.append(message)
@@ -262,8 +261,8 @@ async def test_the_ends_of_a_queue_and_offsets_in_time(cluster: FakeCluster) -> 
 
 
 @pytest.mark.parametrize("tags", ["||", " || "])
-async def test_a_filter_without_a_tag_is_refused(cluster: FakeCluster, tags: str) -> None:
-    """An expression that names no tag is the caller's mistake and asks no broker."""
+async def test_filter_without_a_tag_is_refused(cluster: FakeCluster, tags: str) -> None:
+    """An expression without a tag is refused before a request is sent."""
     async with PullConsumer(cluster.name_server, "group") as consumer:
         with pytest.raises(InvalidMessage):
             await consumer.fetch(QUEUE, 0, tags=tags)

@@ -1,4 +1,4 @@
-"""The push consumer: at least once, whatever handlers, brokers and connections do."""
+"""The push consumer handles every message at least once, through failures of handlers, brokers and connections."""
 
 import asyncio
 from collections import Counter
@@ -28,7 +28,7 @@ GROUP = "billing"
 
 
 class Recorder:
-    """A handler that remembers, and fails a message as often as it is told to."""
+    """A handler that records messages, and fails each as often as the test sets."""
 
     def __init__(self, *, failures: int = 0, error: BaseException | None = None) -> None:
         self.handled: list[ReceivedMessage] = []
@@ -74,8 +74,8 @@ async def test_every_message_is_handled_and_then_committed() -> None:
         assert committed == 200
 
 
-async def test_a_restarted_consumer_goes_on_where_it_was() -> None:
-    """After a clean close nothing is handled twice and nothing is left out."""
+async def test_restarted_consumer_continues_at_its_offset() -> None:
+    """After a clean close no message is handled twice or skipped."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=2)
         first, second = Recorder(), Recorder()
@@ -93,8 +93,8 @@ async def test_a_restarted_consumer_goes_on_where_it_was() -> None:
 @pytest.mark.parametrize(
     "error", [RetryLater(), RuntimeError("a bug"), asyncio.CancelledError()], ids=["asked", "bug", "cancelled-inside"]
 )
-async def test_a_failed_message_comes_again(error: BaseException) -> None:
-    """Whatever a handler raises, its message goes back to the broker and is delivered again, counted."""
+async def test_failed_message_is_redelivered(error: BaseException) -> None:
+    """After any exception of the handler the message is sent back to the broker and redelivered with a count."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         await send(cluster, b"bad")
@@ -108,8 +108,8 @@ async def test_a_failed_message_comes_again(error: BaseException) -> None:
         assert handler.tries[b"bad"] == 3
 
 
-async def test_a_message_that_always_fails_ends_in_the_dead_letter_topic() -> None:
-    """After max_reconsume_times deliveries more, the message is set aside by name and not delivered any more."""
+async def test_message_that_always_fails_ends_in_the_dead_letter_topic() -> None:
+    """After max_reconsume_times redeliveries the message is moved and not delivered any more."""
     settings = ConsumerSettings(start_from=StartFrom.FIRST, max_reconsume_times=3)
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
@@ -128,7 +128,7 @@ async def test_a_message_that_always_fails_ends_in_the_dead_letter_topic() -> No
         assert {header["delayLevel"] for header in cluster.broker().state.send_backs} == {"2"}
 
 
-async def test_a_message_that_no_broker_takes_back_is_handled_again_here(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_message_that_cannot_be_sent_back_is_retried_locally(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed send-back neither skips the message nor commits past it."""
     monkeypatch.setattr(handling_module, "LOCAL_RETRY_MS", 50)
     async with FakeCluster() as cluster:
@@ -149,8 +149,8 @@ async def test_a_message_that_no_broker_takes_back_is_handled_again_here(monkeyp
         assert cluster.broker().state.offsets[GROUP, "orders", 0] == 1
 
 
-async def test_a_slow_message_holds_the_commit_back() -> None:
-    """While one handler runs, nothing behind its message is committed, though others are done."""
+async def test_slow_message_delays_the_commit() -> None:
+    """While one handler runs, no offset behind its message is committed, though others are done."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         await send(cluster, b"0", b"1", b"slow", b"3", b"4")
@@ -174,8 +174,8 @@ async def test_a_slow_message_holds_the_commit_back() -> None:
             assert cluster.broker().state.offsets[GROUP, "orders", 0] == 5
 
 
-async def test_no_more_handlers_run_than_allowed() -> None:
-    """The concurrency limit holds, and is used."""
+async def test_concurrency_limit_of_handlers_holds() -> None:
+    """The limit is reached and never exceeded."""
     running, most, ended = 0, 0, 0
 
     async def handle(message: ReceivedMessage) -> None:
@@ -196,8 +196,8 @@ async def test_no_more_handlers_run_than_allowed() -> None:
     assert most == 3
 
 
-async def test_fetching_stops_when_the_handlers_are_behind() -> None:
-    """With cached_messages_max in hand nothing more is pulled until something is done."""
+async def test_fetching_pauses_when_handlers_are_behind() -> None:
+    """With cached_messages_max fetched messages nothing more is pulled until one is done."""
     settings = ConsumerSettings(start_from=StartFrom.FIRST, cached_messages_max=10, fetch_messages_max=5, concurrency=1)
     release = asyncio.Event()
 
@@ -225,8 +225,8 @@ async def test_fetching_stops_when_the_handlers_are_behind() -> None:
             await wait_until(lambda: max(pulls()) == 40)
 
 
-async def test_only_wanted_tags_are_handled_and_the_rest_is_stepped_over() -> None:
-    """Messages of other tags are neither handled nor left uncommitted."""
+async def test_only_subscribed_tags_are_handled() -> None:
+    """Messages of other tags are skipped and committed."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         await send(cluster, b"1", tags="new")
@@ -252,8 +252,8 @@ async def test_only_wanted_tags_are_handled_and_the_rest_is_stepped_over() -> No
     [(StartFrom.FIRST, [b"old", b"new"]), (StartFrom.LAST, [b"new"])],
     ids=["first", "last"],
 )
-async def test_a_new_group_begins_where_it_was_told(start_from: StartFrom, expected: list[bytes]) -> None:
-    """Without an offset the rule decides; LAST sees what is sent after the group joined."""
+async def test_new_group_starts_by_its_rule(start_from: StartFrom, expected: list[bytes]) -> None:
+    """Without an offset start_from decides; LAST receives what is sent after the group joined."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         await send(cluster, b"old")
@@ -270,8 +270,8 @@ async def test_a_new_group_begins_where_it_was_told(start_from: StartFrom, expec
         assert handler.bodies == expected
 
 
-async def test_a_group_that_began_at_the_end_keeps_that_place() -> None:
-    """A LAST group that handled nothing still has an offset: what comes while it is away is handled later."""
+async def test_group_that_started_at_the_end_keeps_its_offset() -> None:
+    """A LAST group that handled nothing has an offset: messages that arrive while it is stopped are handled later."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         await send(cluster, b"old")
@@ -284,8 +284,8 @@ async def test_a_group_that_began_at_the_end_keeps_that_place() -> None:
             await wait_until(lambda: handler.bodies == [b"missed"])
 
 
-async def test_a_group_may_begin_at_a_time() -> None:
-    """TIMESTAMP begins at the first message stored at or after it."""
+async def test_new_group_can_start_at_a_time() -> None:
+    """TIMESTAMP starts at the first message stored at or after it."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         await send(cluster, b"old", b"new")
@@ -299,8 +299,8 @@ async def test_a_group_may_begin_at_a_time() -> None:
             await wait_until(lambda: handler.bodies == [b"new"])
 
 
-async def test_a_broker_that_restarts_is_consumed_again() -> None:
-    """Lost connections and a broker away for a while cost neither the consumer nor a message."""
+async def test_consumption_continues_after_broker_restart() -> None:
+    """Lost connections and a stopped broker lose neither the consumer nor a message."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         await send(cluster, b"1")
@@ -318,8 +318,8 @@ async def test_a_broker_that_restarts_is_consumed_again() -> None:
         assert len(members) == 1, "the new connection brought a heartbeat at once"
 
 
-async def test_an_expired_offset_jumps_forward_and_a_log_cut_short_jumps_back() -> None:
-    """Code 21 in both directions: the consumer goes on with what the queue holds now."""
+async def test_offset_outside_the_queue_moves_into_it() -> None:
+    """Code 21 in both directions: the consumer continues with the present messages of the queue."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         broker = cluster.broker()
@@ -348,8 +348,8 @@ def max_pull_offset(cluster: FakeCluster) -> int:
     return int(pulls[-1].ext["queueOffset"])
 
 
-async def test_a_broker_hears_what_a_consumer_wants() -> None:
-    """The heartbeat carries group, model, start rule and every subscription, the retry topic's among them."""
+async def test_heartbeat_describes_the_consumer() -> None:
+    """The heartbeat has group, model, start rule and every subscription, including the retry topic."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         async with PushConsumer(
@@ -369,8 +369,8 @@ async def test_a_broker_hears_what_a_consumer_wants() -> None:
         assert cluster.broker().received[RequestCode.UNREGISTER_CLIENT] == 1
 
 
-async def test_closing_waits_for_a_running_handler_and_commits_its_message() -> None:
-    """A handler that runs when close is called ends in peace and counts."""
+async def test_close_waits_for_a_running_handler() -> None:
+    """A handler that runs when close is called finishes, and its message is committed."""
     started, release, handled = asyncio.Event(), asyncio.Event(), Recorder()
 
     async def handle(message: ReceivedMessage) -> None:
@@ -395,8 +395,8 @@ async def test_closing_waits_for_a_running_handler_and_commits_its_message() -> 
         assert cluster.broker().state.offsets[GROUP, "orders", 0] == 1
 
 
-async def test_a_handler_that_outlives_close_is_cancelled_and_its_message_comes_again() -> None:
-    """After close_timeout_ms the handler is cancelled; its message is not committed."""
+async def test_handler_that_outlives_close_is_cancelled() -> None:
+    """After close_timeout_ms the handler is cancelled; its message is not committed and is redelivered."""
     settings = ConsumerSettings(start_from=StartFrom.FIRST, close_timeout_ms=50)
     started, cancelled = asyncio.Event(), asyncio.Event()
 
@@ -418,8 +418,8 @@ async def test_a_handler_that_outlives_close_is_cancelled_and_its_message_comes_
         assert cluster.broker().state.offsets.get((GROUP, "orders", 0)) in (None, 0)
 
 
-async def test_a_topic_that_does_not_exist_yet_is_consumed_when_it_does() -> None:
-    """A consumer may start before its topic."""
+async def test_topic_created_later_is_consumed() -> None:
+    """A consumer may start before its topic exists."""
     async with FakeCluster(auto_creates_topics=False) as cluster:
         handler = Recorder()
         async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handler, settings=FIRST):
@@ -429,8 +429,8 @@ async def test_a_topic_that_does_not_exist_yet_is_consumed_when_it_does() -> Non
             await wait_until(lambda: handler.bodies == [b"1"])
 
 
-async def test_a_topic_can_be_added_while_consuming() -> None:
-    """subscribe on a running consumer is told to the brokers and acted upon."""
+async def test_topic_can_be_added_while_consuming() -> None:
+    """subscribe on a running consumer is sent to the brokers and takes effect."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         cluster.add_topic("more", queues=1)
@@ -448,8 +448,8 @@ async def test_a_topic_can_be_added_while_consuming() -> None:
 
 
 @pytest.mark.parametrize("topics", [{}, {"../x": "*"}, {"orders": "||"}], ids=["none", "path", "tags"])
-def test_a_wrong_subscription_is_refused_before_anything_starts(topics: dict[str, str]) -> None:
-    """Topics and tags are checked when the consumer is made."""
+def test_invalid_subscription_is_refused_before_the_start(topics: dict[str, str]) -> None:
+    """Topics and tags are checked when the consumer is created."""
 
     async def make() -> None:
         with pytest.raises(InvalidMessage):
@@ -458,8 +458,8 @@ def test_a_wrong_subscription_is_refused_before_anything_starts(topics: dict[str
     asyncio.run(make())
 
 
-async def test_a_reset_told_to_the_members_moves_a_running_consumer() -> None:
-    """A broker that leaves the moving to its members (code 220) has them begin again where the administrator said."""
+async def test_reset_by_code_220_moves_a_running_consumer() -> None:
+    """A broker that leaves the reset to the members (code 220) makes them continue at the new offset."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         await send(cluster, b"0", b"1", b"2")
@@ -477,7 +477,7 @@ async def test_a_reset_told_to_the_members_moves_a_running_consumer() -> None:
             for connection, _, _ in cluster.broker().state.consumers(GROUP):
                 connection.send(order.encode())
 
-            await send(cluster, b"3")  # ends the pull that is held now
+            await send(cluster, b"3")  # this ends the held pull
             await wait_until(lambda: handler.tries[b"2"] == 2 and handler.tries[b"3"] >= 1)
             await consumer.commit()
 
@@ -486,16 +486,16 @@ async def test_a_reset_told_to_the_members_moves_a_running_consumer() -> None:
 
 
 async def damaged_cluster(cluster: FakeCluster) -> None:
-    """Three messages in one queue, of which the second has a wrong bit on every replica."""
+    """Store three messages in one queue, of which the second has a wrong bit on every replica."""
     cluster.add_topic("orders", queues=1)
     await send(cluster, b"first", b"rotten", b"third")
     cluster.broker().state.log.damaged.add(("orders", 0, 1))
 
 
-async def test_a_damaged_message_is_reported_and_stepped_over(
+async def test_damaged_message_is_logged_and_skipped(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No handler gets it; after so many pulls the queue goes on behind it, and an error names its place."""
+    """No handler gets it; after the allowed attempts the queue continues behind it, and an error logs its offset."""
     monkeypatch.setattr(reader_module, "PAUSE_FIRST_MS", 1)
     recorder = Recorder()
     settings = ConsumerSettings(start_from=StartFrom.FIRST, damaged_attempts_max=3)
@@ -510,13 +510,13 @@ async def test_a_damaged_message_is_reported_and_stepped_over(
     [asked, stepped] = [
         record for record in caplog.records if "damaged message" in record.message or "is damaged" in record.message
     ]
-    assert asked.message == "message is damaged on every replica; asking again"
-    assert stepped.message == "stepped over damaged message; it is not consumed"
+    assert asked.message == "message is damaged on every replica; retrying"
+    assert stepped.message == "skipped damaged message; it is not consumed"
     assert (stepped.offset, stepped.attempts) == (1, 3)  # type: ignore[attr-defined]
 
 
-async def test_a_queue_waits_for_a_damaged_message_where_none_may_be_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `damaged_attempts_max=None` nothing behind it is delivered until it is whole, and then all of it is."""
+async def test_queue_waits_for_a_damaged_message_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `damaged_attempts_max=None` nothing behind it is delivered until it is healed, and then everything is."""
     monkeypatch.setattr(reader_module, "PAUSE_FIRST_MS", 1)
     monkeypatch.setattr(reader_module, "PAUSE_MAX_MS", 2)
     recorder = Recorder()

@@ -1,4 +1,4 @@
-"""Sharing queues: while members come and go every message is handled."""
+"""Rebalancing: while members join and leave, every message is handled."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ SETTINGS = ConsumerSettings(start_from=StartFrom.FIRST, handover_timeout_ms=100)
 
 
 class Handled:
-    """What all members of a group handled together."""
+    """The messages that all members of a group handled."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -51,7 +51,7 @@ def orders(consumer: PushConsumer) -> set[tuple[str, int]]:
 
 
 async def test_members_share_the_queues_without_overlap(cluster: FakeCluster) -> None:
-    """Three members end with every queue read by exactly one, told by the broker's notice and not by the clock."""
+    """Every queue is read by exactly one of three members, after a notification and not after the interval."""
     handler = Handled()
     async with (
         member(cluster, handler) as first,
@@ -64,8 +64,8 @@ async def test_members_share_the_queues_without_overlap(cluster: FakeCluster) ->
         assert len(set().union(*(orders(one) for one in members))) == 8
 
 
-async def test_a_member_that_leaves_gives_its_queues_to_the_others(cluster: FakeCluster) -> None:
-    """After a close the rest read all queues again."""
+async def test_leaving_member_releases_its_queues(cluster: FakeCluster) -> None:
+    """After a close the other members read all queues again."""
     handler = Handled()
     async with member(cluster, handler) as stays:
         async with member(cluster, handler) as leaves:
@@ -74,7 +74,7 @@ async def test_a_member_that_leaves_gives_its_queues_to_the_others(cluster: Fake
         await wait_until(lambda: len(orders(stays)) == 8)
 
 
-async def test_no_message_is_lost_while_members_come_and_go(cluster: FakeCluster) -> None:
+async def test_no_message_is_lost_while_members_join_and_leave(cluster: FakeCluster) -> None:
     """Messages sent during joins and leaves are all handled; some may be handled twice."""
     handler, sent = Handled(), [b"%d" % number for number in range(600)]
 
@@ -97,8 +97,8 @@ async def test_no_message_is_lost_while_members_come_and_go(cluster: FakeCluster
     assert len(handler.bodies) < 2 * len(sent), "redelivery is the exception"
 
 
-async def test_a_member_that_dies_is_replaced_from_its_last_commit(cluster: FakeCluster) -> None:
-    """A member that vanishes without a word loses nothing: its uncommitted messages go to the others."""
+async def test_crashed_member_is_replaced_from_its_last_commit(cluster: FakeCluster) -> None:
+    """A crashed member loses nothing: its uncommitted messages go to the others."""
     stuck = asyncio.Event()
 
     async def never(message: ReceivedMessage) -> None:
@@ -120,8 +120,8 @@ async def test_a_member_that_dies_is_replaced_from_its_last_commit(cluster: Fake
     await victim._handling.close()
 
 
-async def test_a_member_whom_the_broker_does_not_count_keeps_its_queues_and_speaks_up(cluster: FakeCluster) -> None:
-    """A list without us, as a restarted broker gives it, is answered by a heartbeat, not by dropping everything."""
+async def test_unlisted_member_keeps_its_queues_and_sends_a_heartbeat(cluster: FakeCluster) -> None:
+    """After a member list without us, as from a restarted broker, a heartbeat is sent and no queue is released."""
     settings = ConsumerSettings(start_from=StartFrom.FIRST, rebalance_interval_ms=30)
     handler = Handled()
     async with member(cluster, handler, settings) as consumer:
@@ -139,8 +139,8 @@ async def test_a_member_whom_the_broker_does_not_count_keeps_its_queues_and_spea
         assert len(orders(consumer)) == 8
 
 
-async def test_queues_that_appear_later_are_read(cluster: FakeCluster) -> None:
-    """A topic that grows is shared out anew at the next look."""
+async def test_new_queues_of_a_topic_are_read(cluster: FakeCluster) -> None:
+    """The queues of a topic that grows are assigned at the next rebalance."""
     settings = ConsumerSettings(start_from=StartFrom.FIRST, rebalance_interval_ms=30)
     handler = Handled()
     async with PushConsumer(
@@ -157,8 +157,8 @@ async def test_queues_that_appear_later_are_read(cluster: FakeCluster) -> None:
         await wait_until(lambda: len(orders(consumer)) == 12)
 
 
-async def test_a_silent_broker_changes_nothing(cluster: FakeCluster) -> None:
-    """When nobody says who is in the group, members keep what they have."""
+async def test_unanswered_rebalance_keeps_the_queues(cluster: FakeCluster) -> None:
+    """If no broker returns the members of the group, members keep their queues."""
     settings = ConsumerSettings(start_from=StartFrom.FIRST, rebalance_interval_ms=20)
     handler = Handled()
     async with member(cluster, handler, settings) as consumer:
@@ -173,8 +173,8 @@ async def test_a_silent_broker_changes_nothing(cluster: FakeCluster) -> None:
         assert len(orders(consumer)) == 8
 
 
-async def test_a_list_of_strangers_takes_no_queue_away(cluster: FakeCluster) -> None:
-    """As long as a broker names only others, nobody knows our share: what we have, we keep, and go on asking."""
+async def test_member_list_of_other_clients_releases_no_queue(cluster: FakeCluster) -> None:
+    """While a broker lists only other clients, our share is unknown: the queues are kept, and the query is repeated."""
     settings = ConsumerSettings(start_from=StartFrom.FIRST, rebalance_interval_ms=20)
     strangers = write_document(ConsumerIds(consumer_id_list=["10.0.0.1@1", "10.0.0.2@2"]))
     code = RequestCode.GET_CONSUMER_LIST_BY_GROUP

@@ -1,4 +1,4 @@
-"""Request and reply: both ends of our client, against brokers in memory and against a real one."""
+"""Request and reply: both ends of the client, against brokers in memory and a real one."""
 
 import asyncio
 from pathlib import Path
@@ -45,12 +45,12 @@ PATIENT_MS = 120_000
 
 
 def soon_ms() -> int:
-    """How long to wait for an answer that does not come: long enough for the request to be sent."""
+    """Return a timeout for a reply that does not come: long enough for the request to be sent."""
     return int(patience(500))
 
 
 class Echo:
-    """A consumer that answers every request with its body in capitals, or whatever `answer` says."""
+    """A consumer that replies to every request with its body in capitals, or with the result of `answer`."""
 
     def __init__(self, name_server: str, *, topic: str = "orders") -> None:
         self.seen: list[ReceivedMessage] = []
@@ -66,8 +66,8 @@ class Echo:
             raise
 
 
-async def test_a_request_is_answered() -> None:
-    """The requester gets what the consumer of its message replies: body, keys and properties."""
+async def test_request_gets_its_reply() -> None:
+    """The requester gets the reply of the consumer of its message: body, keys and properties."""
     async with FakeCluster(("broker-a", "broker-b")) as cluster:
         cluster.add_topic("orders", queues=2)
         echo = Echo(cluster.name_server)
@@ -84,8 +84,8 @@ async def test_a_request_is_answered() -> None:
     assert not echo.errors
 
 
-async def test_a_reply_waits_for_the_route_of_the_reply_topic() -> None:
-    """A name server that has just started knows no topic yet; a reply is sent once its broker is registered again."""
+async def test_reply_waits_for_the_route_of_the_reply_topic() -> None:
+    """A name server that has just started has no topics yet; a reply is sent once its broker is registered again."""
     async with FakeCluster(auto_creates_topics=False) as cluster:
         cluster.add_topic("orders", queues=1)
         [name] = cluster.brokers
@@ -112,8 +112,8 @@ async def test_a_reply_waits_for_the_route_of_the_reply_topic() -> None:
     assert errors == []
 
 
-async def test_a_reply_without_a_route_ends_at_its_deadline() -> None:
-    """Where no broker has the reply topic, the reply fails with NoRoute when its time is over."""
+async def test_reply_without_a_route_ends_at_its_deadline() -> None:
+    """If no broker has the reply topic, the reply fails with NoRoute at its deadline."""
     async with FakeCluster(auto_creates_topics=False) as cluster:
         cluster.add_topic("orders", queues=1)
         seen: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
@@ -127,8 +127,8 @@ async def test_a_reply_without_a_route_ends_at_its_deadline() -> None:
             waiting.cancel()
 
 
-async def test_a_producer_can_answer_too() -> None:
-    """`Producer.reply` answers a message that was read in any way; what is no request is refused before it is sent."""
+async def test_producer_can_reply() -> None:
+    """`Producer.reply` replies to a message that was read in any way; a message that is no request is refused."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         seen: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
@@ -143,12 +143,12 @@ async def test_a_producer_can_answer_too() -> None:
             assert ((await waiting).body, (await waiting).tags) == (b"!", "t")
 
             await asking.send(Message("orders", b"no request"))
-            with pytest.raises(InvalidMessage, match="is no request: it has no CORRELATION_ID, REPLY_TO_CLIENT"):
+            with pytest.raises(InvalidMessage, match="is not a request: it has no CORRELATION_ID, REPLY_TO_CLIENT"):
                 await answering.reply(await seen.get(), b"!")
 
 
-async def test_nobody_answers() -> None:
-    """Without a reply a request ends at its deadline, and nothing of it is left behind."""
+async def test_request_without_a_reply_ends_at_its_deadline() -> None:
+    """Without a reply a request ends at its deadline and leaves no state behind."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders")
         async with Producer(cluster.name_server) as producer:
@@ -158,8 +158,8 @@ async def test_nobody_answers() -> None:
             assert repr(producer._requests) == "<Requests waiting=0>"
 
 
-async def test_a_late_reply_is_taken_and_dropped() -> None:
-    """The replier of a request that has been given up is not told of an error, as with Java's requesters."""
+async def test_late_reply_is_accepted_and_discarded() -> None:
+    """The replier to a request that has timed out gets no error, as with Java's requesters."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         seen: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
@@ -172,8 +172,8 @@ async def test_a_late_reply_is_taken_and_dropped() -> None:
             await producer.reply(await seen.get(), b"too late")
 
 
-async def test_a_requester_that_is_gone_is_said() -> None:
-    """The replier is refused with the broker's code and text when nobody of that client id is there."""
+async def test_reply_to_a_missing_requester_is_refused() -> None:
+    """The replier gets the broker's code and text if no client has the client id."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         seen: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
@@ -186,8 +186,8 @@ async def test_a_requester_that_is_gone_is_said() -> None:
                     await producer.reply(await seen.get(), b"!")
 
 
-async def test_brokers_know_the_requester_before_its_request_is_sent() -> None:
-    """A consumer may be fast: the first request of a client waits until every broker has taken its heartbeat."""
+async def test_heartbeats_precede_the_first_request() -> None:
+    """The first request waits until every broker has accepted a heartbeat, because a consumer may be fast."""
     async with FakeCluster(("broker-a", "broker-b")) as cluster:
         cluster.add_topic("orders", queues=1)
         known: list[bool] = []
@@ -205,8 +205,8 @@ async def test_brokers_know_the_requester_before_its_request_is_sent() -> None:
     assert known == [True]
 
 
-async def test_a_reply_goes_to_the_broker_that_the_request_came_from() -> None:
-    """The requester is surely known there; another broker may not have heard of it yet."""
+async def test_reply_goes_to_the_broker_of_the_request() -> None:
+    """The requester is certainly connected there; another broker may not have its heartbeat yet."""
     async with FakeCluster(("broker-a", "broker-b")) as cluster:
         cluster.add_topic("orders", queues=1)
         echo = Echo(cluster.name_server)
@@ -219,8 +219,8 @@ async def test_a_reply_goes_to_the_broker_that_the_request_came_from() -> None:
         assert counts == [1, 2]
 
 
-async def test_a_reply_outweighs_the_lost_answer_to_its_request() -> None:
-    """The send of a request may seem to fail while its consumer has answered already: the reply is what counts."""
+async def test_reply_counts_although_the_send_failed() -> None:
+    """The send of a request may appear to fail after its consumer has replied: the reply is returned."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         state = cluster.broker().state
@@ -240,8 +240,8 @@ async def test_a_reply_outweighs_the_lost_answer_to_its_request() -> None:
             assert (await waiting).body == b"YES"
 
 
-async def test_a_request_that_cannot_be_sent_says_so_at_once() -> None:
-    """What a send raises, a request raises: refused, or no route."""
+async def test_request_that_cannot_be_sent_fails_at_once() -> None:
+    """A request raises what its send raises: a refusal, or NoRoute."""
     async with FakeCluster(auto_creates_topics=False) as cluster:
         cluster.add_topic("orders", queues=1)
         async with Producer(cluster.name_server) as producer:
@@ -254,8 +254,8 @@ async def test_a_request_that_cannot_be_sent_says_so_at_once() -> None:
                 await producer.request(Message("orders", b"?", properties={"CORRELATION_ID": "mine"}))
 
 
-async def test_closing_ends_requests_under_way() -> None:
-    """Whoever waits for a reply hears that the client was closed."""
+async def test_closing_fails_pending_requests() -> None:
+    """Pending requests raise ClientClosed when the client closes."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         async with Producer(cluster.name_server) as producer:
@@ -265,8 +265,8 @@ async def test_closing_ends_requests_under_way() -> None:
             await waiting
 
 
-async def test_a_large_reply_arrives_unpacked_and_a_damaged_one_is_said() -> None:
-    """Replies are compressed as messages are; one that cannot be unpacked ends its request with an error."""
+async def test_large_reply_is_decompressed() -> None:
+    """Replies are compressed like messages; one that cannot be decompressed fails its request."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)
         echo = Echo(cluster.name_server)
@@ -291,7 +291,7 @@ async def test_a_large_reply_arrives_unpacked_and_a_damaged_one_is_said() -> Non
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 async def test_request_and_reply_through_a_real_broker(tmp_path: Path, mode: str) -> None:
-    """Two processes in between change nothing; the reply topic keeps what was replied."""
+    """Request and reply work between two processes; the reply topic keeps the reply."""
     port = free_port()
     servers = [name_server(tmp_path, port)]
     servers.append(broker(tmp_path, free_broker_port(), port, {"flushDiskType": mode, "brokerName": "broker-a"}))
@@ -324,9 +324,9 @@ async def test_every_name_server_that_knows_a_broker_routes_replies_to_it(tmp_pa
     A broker sends its whole table to each name server, system topics included, and never an increment, so a name server
     that routes any topic of a broker routes its replies, of each master of a cluster by itself. Two windows were found
     in which a name server routes no topic of a broker that delivers requests: a restarted name server until the broker
-    is registered again, which `test_a_reply_waits_for_the_route_of_the_reply_topic` covers for our client, while other
+    is registered again, which `test_reply_waits_for_the_route_of_the_reply_topic` covers for our client, while other
     clients have to send the reply again, and the promotion of the last member of a shard, which
-    `test_a_promoted_slave_stays_in_the_routes` closes for all clients.
+    `test_promoted_slave_stays_in_the_routes` closes for all clients.
     """
     servers = [
         NameServer(NameServerSettings(bind_address="127.0.0.1", listen_port=0), tmp_path / f"ns{number}")

@@ -1,4 +1,4 @@
-"""Routes and name servers: what is asked, what is kept, and what a silent name server costs."""
+"""Routes and name servers: which queries are sent, what is kept, and the effect of a silent name server."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from gantry_wire.codes import RequestCode
 from gantry_wire.commands.nameserver import BrokerData, QueueData, TopicRoute
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
-NOBODY = "127.0.0.1:1"
+UNREACHABLE = "127.0.0.1:1"
 
 
 def route_data(*, perm: int = 6, addresses: dict[int, str] | None = None, order: str | None = None) -> TopicRoute:
@@ -24,8 +24,8 @@ def route_data(*, perm: int = 6, addresses: dict[int, str] | None = None, order:
     )
 
 
-def test_read_and_write_queues_follow_their_own_numbers() -> None:
-    """A topic may have fewer queues to write than to read; each side sees its own."""
+def test_read_and_write_queues_have_separate_numbers() -> None:
+    """A topic may have fewer write queues than read queues."""
     route = build_route("t", route_data())
 
     assert [queue.queue_id for queue in route.write_queues] == [0, 1]
@@ -33,30 +33,30 @@ def test_read_and_write_queues_follow_their_own_numbers() -> None:
 
 
 @pytest.mark.parametrize(("perm", "writes", "reads"), [(6, 2, 3), (4, 0, 3), (2, 2, 0), (0, 0, 0), (7, 2, 3)], ids=str)
-def test_permissions_hide_queues(perm: int, writes: int, reads: int) -> None:
-    """Queues without the write bit are not written, those without the read bit are not read."""
+def test_permissions_exclude_queues(perm: int, writes: int, reads: int) -> None:
+    """Queues without write permission are not written, those without read permission are not read."""
     route = build_route("t", route_data(perm=perm))
 
     assert (len(route.write_queues), len(route.read_queues)) == (writes, reads)
 
 
-def test_a_broker_without_a_master_is_read_and_not_written() -> None:
-    """Slaves serve reads; nobody writes to a name whose broker 0 is gone."""
+def test_broker_without_a_master_is_read_only() -> None:
+    """Slaves serve reads; a broker name without broker 0 gets no sends."""
     route = build_route("t", route_data(addresses={1: "slave:1"}))
 
     assert route.write_queues == ()
     assert route.read_address("b") == "slave:1" and route.master_address("b") is None
 
 
-def test_an_ordered_topic_has_the_queues_that_its_configuration_names() -> None:
-    """The fixed list of an ordered topic wins over what brokers register now."""
+def test_ordered_topic_has_its_configured_queues() -> None:
+    """The fixed queues of an ordered topic have priority over the registered ones."""
     route = build_route("t", route_data(order="b:1;gone:2;broken:x"))
 
     assert [(queue.broker_name, queue.queue_id) for queue in route.write_queues] == [("b", 0), ("gone", 0), ("gone", 1)]
 
 
-def test_a_lying_queue_number_costs_no_memory() -> None:
-    """A route that claims two thousand million queues is cut, not believed."""
+def test_excessive_queue_number_is_limited() -> None:
+    """A route with two thousand million queues is truncated."""
     data = route_data()
     data.queue_datas[0].write_queue_nums = 2_000_000_000
     data.queue_datas[0].read_queue_nums = -5
@@ -66,39 +66,39 @@ def test_a_lying_queue_number_costs_no_memory() -> None:
     assert len(route.write_queues) == 65536 and route.read_queues == ()
 
 
-async def test_the_next_name_server_is_asked_when_one_does_not_answer() -> None:
-    """Any living name server is enough, wherever it stands in the list."""
+async def test_next_name_server_is_tried_after_a_failure() -> None:
+    """Any working name server suffices, at any position in the list."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders")
-        async with Producer(f"{NOBODY};{cluster.name_server}") as producer:
+        async with Producer(f"{UNREACHABLE};{cluster.name_server}") as producer:
             receipt = await producer.send(Message("orders", b"x"))
 
         assert receipt.is_acknowledged
 
 
-async def test_no_name_server_at_all_is_an_error_that_names_them() -> None:
-    """When none answers, the error says what was tried, and in time."""
-    async with Producer([NOBODY]) as producer:
-        with pytest.raises(Unavailable, match=NOBODY):
+async def test_error_names_all_failed_name_servers() -> None:
+    """If no name server replies, the error lists the attempts, in time."""
+    async with Producer([UNREACHABLE]) as producer:
+        with pytest.raises(Unavailable, match=UNREACHABLE):
             await producer.send(Message("orders", b"x"))
 
 
-async def test_a_known_route_outlives_its_name_server(caplog: pytest.LogCaptureFixture) -> None:
-    """Sends go on while every name server is down: brokers are asked, not the phone book."""
+async def test_known_route_is_used_without_name_servers(caplog: pytest.LogCaptureFixture) -> None:
+    """Sends continue while every name server is down, because the brokers still work."""
     settings = ClientSettings(route_poll_interval_ms=20)
     async with FakeCluster() as cluster, Producer(cluster.name_server, client_settings=settings) as producer:
         cluster.add_topic("orders")
         await producer.send(Message("orders", b"before"))
         await cluster.stop_name_server()
 
-        await wait_until(lambda: "routes are not refreshed" in caplog.text)
+        await wait_until(lambda: "failed to refresh route" in caplog.text)
         receipt = await producer.send(Message("orders", b"after"))
 
         assert receipt.is_acknowledged
 
 
-async def test_routes_are_asked_for_again_at_their_interval() -> None:
-    """A topic that grows is seen by a running producer without any error in between."""
+async def test_routes_are_refreshed_at_their_interval() -> None:
+    """A running producer uses new queues of a topic without an error in between."""
     settings = ClientSettings(route_poll_interval_ms=20)
     async with FakeCluster() as cluster, Producer(cluster.name_server, client_settings=settings) as producer:
         cluster.add_topic("orders", queues=1)
@@ -111,8 +111,8 @@ async def test_routes_are_asked_for_again_at_their_interval() -> None:
         assert len(await producer.queues("orders")) == 5
 
 
-async def test_users_that_need_a_route_at_once_share_one_question() -> None:
-    """A hundred first sends ask the name server once."""
+async def test_concurrent_route_queries_are_shared() -> None:
+    """A hundred concurrent first sends query the name server once."""
     async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
         cluster.add_topic("orders")
 
@@ -121,8 +121,8 @@ async def test_users_that_need_a_route_at_once_share_one_question() -> None:
         assert len([c for c in cluster.name_server_requests if c.code == ROUTE]) == 1
 
 
-async def test_an_unknown_topic_cannot_be_read() -> None:
-    """Readers get NoRoute; nobody creates a topic by looking at it."""
+async def test_reading_an_unknown_topic_raises_no_route() -> None:
+    """A query for a route never creates a topic."""
     async with FakeCluster() as cluster, PullConsumer(cluster.name_server, "group") as consumer:
         with pytest.raises(NoRoute):
             await consumer.queues("fresh")
@@ -130,7 +130,7 @@ async def test_an_unknown_topic_cannot_be_read() -> None:
         assert "fresh" not in cluster.broker().state.topics
 
 
-async def test_a_connection_is_made_once_for_many_waiting_requests() -> None:
+async def test_waiting_requests_share_one_new_connection() -> None:
     """Requests that need the same new connection wait for one handshake."""
     async with FakeCluster() as cluster, Admin(cluster.name_server) as admin:
         addresses = [cluster.broker().address] * 20

@@ -1,4 +1,4 @@
-"""Our client's filters over properties, at a real name server and brokers: subscribe, refuse, change."""
+"""SQL92 filters of the client with a real name server and brokers: subscribe, refuse, change."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ TOPIC = "orders"
 
 
 async def start(folder: Path, **settings: str) -> tuple[str, list[ServerProcess]]:
-    """A name server with one broker, and a topic of two queues with ten messages that have prices."""
+    """Start a name server and a broker with a topic of two queues and ten messages with prices."""
     port = free_port()
     servers = [name_server(folder, port), broker(folder, free_port(), port, SMALL | settings)]
     for server in servers:
@@ -61,7 +61,7 @@ async def address(tmp_path: Path) -> AsyncIterator[str]:
 
 
 async def test_every_kind_of_consumer_filters_by_properties(address: str) -> None:
-    """Pushed at, polling and pulling: each gets exactly what its filter takes, now and later."""
+    """Push, poll and pull consumers get exactly the messages that their filters accept, now and later."""
     seen: list[bytes] = []
 
     async def handle(message: ReceivedMessage) -> None:
@@ -90,7 +90,7 @@ async def test_every_kind_of_consumer_filters_by_properties(address: str) -> Non
 
 
 async def whole(consumer: PullConsumer, queue: MessageQueue, expression: str) -> list[bytes]:
-    """The bodies of a queue that a filter takes."""
+    """Return the bodies of a queue that a filter accepts."""
     found: list[bytes] = []
     offset = 0
     while (result := await consumer.fetch(queue, offset, tags=Sql(expression))).status is not FetchStatus.NO_NEW:
@@ -99,8 +99,8 @@ async def whole(consumer: PullConsumer, queue: MessageQueue, expression: str) ->
     return found
 
 
-async def test_a_member_may_want_something_else(address: str) -> None:
-    """Tags of yesterday, a filter of today: a newer subscription replaces the older one."""
+async def test_member_can_change_its_filter(address: str) -> None:
+    """A newer subscription replaces the older one, also a filter one by tags."""
     seen: list[bytes] = []
 
     async def handle(message: ReceivedMessage) -> None:
@@ -123,8 +123,8 @@ async def test_a_member_may_want_something_else(address: str) -> None:
     assert seen == [b"late"]
 
 
-async def test_a_broker_that_does_not_filter_says_so_at_once(tmp_path: Path) -> None:
-    """A consumer does not begin, and leaves nothing open; one that is there keeps what it had."""
+async def test_broker_without_filter_support_refuses_at_once(tmp_path: Path) -> None:
+    """A new consumer fails to start and leaves nothing open; a running one keeps its subscription."""
     address, servers = await start(tmp_path)
     seen: list[bytes] = []
 
@@ -147,8 +147,8 @@ async def test_a_broker_that_does_not_filter_says_so_at_once(tmp_path: Path) -> 
         await server.kill()
 
 
-async def test_a_broker_that_is_away_is_asked_nothing() -> None:
-    """Nobody is there to refuse: the consumer waits for a broker, as it does with tags."""
+async def test_unreachable_broker_does_not_refuse_a_filter() -> None:
+    """Without a reachable broker the consumer starts and waits, as with tags."""
     async with PollConsumer(f"{HOST}:{free_port()}", "g", topics={TOPIC: Sql("price > 1")}) as consumer:
         assert await consumer.poll(timeout_ms=1) == []
         await asyncio.sleep(0)
@@ -158,14 +158,14 @@ async def test_a_broker_that_is_away_is_asked_nothing() -> None:
     ("expression", "why"),
     [("price >", "the text ends"), ("price = 1 kind = 2", "would be ignored"), ("", "the text ends"), ("5", "must")],
 )
-def test_a_wrong_filter_fails_where_it_is_written(expression: str, why: str) -> None:
-    """Also one whose end a broker would silently ignore."""
+def test_invalid_filter_is_refused_by_the_client(expression: str, why: str) -> None:
+    """This includes text after the expression, which a broker would silently ignore."""
     with pytest.raises(InvalidMessage, match=why):
         make_subscription(TOPIC, Sql(expression))
 
 
-def test_a_heartbeat_says_what_kind_of_filter_it_is() -> None:
-    """Brokers that hear SQL92 do not look at tags."""
+def test_heartbeat_has_the_expression_type() -> None:
+    """Brokers ignore tags for SQL92."""
     data = make_subscription(TOPIC, Sql("price > 5")).data()
 
     assert (data.expression_type, data.sub_string, data.tags_set, data.code_set) == ("SQL92", "price > 5", [], [])

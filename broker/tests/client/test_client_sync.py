@@ -1,4 +1,4 @@
-"""The synchronous face: the same clients for programs without an event loop."""
+"""The synchronous API: the same clients for programs without an event loop."""
 
 import threading
 from collections.abc import Iterator
@@ -24,8 +24,8 @@ def client_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "gantry-client"]
 
 
-def test_messages_go_and_come_without_a_loop(cluster: FakeCluster) -> None:
-    """Send, batch, oneway, fetch, offsets: everything works from plain code."""
+def test_messages_are_sent_and_received_without_an_event_loop(cluster: FakeCluster) -> None:
+    """Send, batch, oneway, fetch and offsets work from plain code."""
     with Producer(cluster.name_server) as producer, PullConsumer(cluster.name_server, "group") as consumer:
         producer.send(Message("orders", b"1"))
         producer.send_batch([Message("orders", b"2"), Message("orders", b"3")])
@@ -41,8 +41,8 @@ def test_messages_go_and_come_without_a_loop(cluster: FakeCluster) -> None:
         assert consumer.fetch(queue, 4).status is FetchStatus.NO_NEW
 
 
-def test_polling_in_a_for_loop(cluster: FakeCluster) -> None:
-    """`for message in consumer` gives messages until the program leaves the loop."""
+def test_poll_consumer_iterates_in_a_for_loop(cluster: FakeCluster) -> None:
+    """`for message in consumer` yields messages until the program leaves the loop."""
     settings = ConsumerSettings(start_from=StartFrom.FIRST)
     with Producer(cluster.name_server) as producer:
         producer.send_many([Message("orders", b"%d" % number) for number in range(3)])
@@ -59,18 +59,18 @@ def test_polling_in_a_for_loop(cluster: FakeCluster) -> None:
     assert cluster.broker().state.offsets["group", "orders", 0] == 3
 
 
-def test_an_administrator_waits_for_answers(cluster: FakeCluster) -> None:
-    """Questions of the asyncio administrator are answered by `wait`."""
+def test_administrative_requests_use_wait(cluster: FakeCluster) -> None:
+    """The coroutines of the asyncio client run in `wait`."""
     with Admin(cluster.name_server) as admin:
         admin.wait(admin.topics.create("fresh", queues=2))
 
         assert admin.wait(admin.topics.all()) == ["fresh", "orders"]
         assert len(admin.wait(admin.brokers.all())) == 1
-        assert admin.wait(admin.groups.lag("nobody")) == 0
+        assert admin.wait(admin.groups.lag("unknown")) == 0
 
 
-def test_closing_ends_the_thread_and_says_goodbye(cluster: FakeCluster) -> None:
-    """After `with` no thread is left, the broker has been told, and the object says that it is closed."""
+def test_closing_ends_the_thread_and_unregisters(cluster: FakeCluster) -> None:
+    """After `with` no thread remains, the client is unregistered, and calls raise ClientClosed."""
     with Producer(cluster.name_server) as producer:
         producer.send(Message("orders", b"x"))
         assert len(client_threads()) == 1
@@ -82,16 +82,16 @@ def test_closing_ends_the_thread_and_says_goodbye(cluster: FakeCluster) -> None:
     producer.close()
 
 
-def test_a_client_can_be_used_again_after_closing(cluster: FakeCluster) -> None:
-    """`with` twice on one object is two lives."""
+def test_client_can_be_started_again_after_closing(cluster: FakeCluster) -> None:
+    """Each `with` on one object is a separate session."""
     producer = Producer(cluster.name_server)
     for _ in range(2):
         with producer:
             assert producer.send(Message("orders", b"x")).is_acknowledged
 
 
-def test_an_error_while_starting_leaves_no_thread() -> None:
-    """A wrong argument is raised by `with`, and nothing keeps running."""
+def test_failed_start_leaves_no_thread() -> None:
+    """An invalid argument is raised by `with`, and no thread keeps running."""
     with pytest.raises(InvalidMessage), Producer("127.0.0.1:1", group="not a group"):
         pass
 
@@ -108,8 +108,8 @@ def test_many_threads_share_one_producer(cluster: FakeCluster) -> None:
     assert connections == 1
 
 
-def test_closing_frees_threads_that_still_wait(cluster: FakeCluster) -> None:
-    """A thread inside a call when another closes the client gets an error; it never hangs."""
+def test_closing_unblocks_waiting_threads(cluster: FakeCluster) -> None:
+    """A thread in a call gets an error when another thread closes the client; it never hangs."""
     cluster.broker().ignore(RequestCode.SEND_MESSAGE_V2, times=10)
     producer = Producer(cluster.name_server)
     producer.start()
@@ -126,8 +126,8 @@ def test_closing_frees_threads_that_still_wait(cluster: FakeCluster) -> None:
     assert error is not None
 
 
-def test_a_call_outside_with_is_an_error_and_warns_of_nothing() -> None:
-    """An unused coroutine is closed, not left to complain at the end of the program."""
+def test_call_outside_with_is_an_error_without_warning() -> None:
+    """The unused coroutine is closed, so that Python issues no warning."""
     with pytest.raises(ClientClosed):
         Producer("127.0.0.1:1").send(Message("orders", b"x"))
     with pytest.raises(ClientClosed):

@@ -1,4 +1,4 @@
-"""TLS: the client speaks it where it is told to, and says what is wrong where it cannot."""
+"""TLS of the client: it is used where it is configured, and failures are reported."""
 
 import ssl
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from gantry_wire.commands.documents import write_document
 
 
 def answer(command: Command, connection: Connection) -> Command:
-    """Whatever is asked: one topic."""
+    """Reply to any request with a list of one topic."""
     return command.reply(body=write_document(TopicListing(topic_list=["orders"])))
 
 
@@ -27,7 +27,7 @@ def authority() -> trustme.CA:
 
 @pytest.fixture
 async def address(authority: trustme.CA, tmp_path: Path) -> AsyncIterator[str]:
-    """A name server that takes nothing but TLS."""
+    """Run a name server that accepts TLS only."""
     certificate = authority.issue_cert("127.0.0.1")
     chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
     chain.write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
@@ -39,8 +39,8 @@ async def address(authority: trustme.CA, tmp_path: Path) -> AsyncIterator[str]:
     await listener.close()
 
 
-async def test_a_client_with_the_right_authority_is_served(authority: trustme.CA, address: str) -> None:
-    """The context that the settings carry is used for every connection."""
+async def test_client_with_the_right_authority_connects(authority: trustme.CA, address: str) -> None:
+    """The TLS context of the settings is used for every connection."""
     context = ssl.create_default_context()
     authority.configure_trust(context)
     async with Admin(address, client_settings=ClientSettings(tls=context)) as admin:
@@ -48,8 +48,8 @@ async def test_a_client_with_the_right_authority_is_served(authority: trustme.CA
 
 
 @pytest.mark.parametrize("context", [None, ssl.create_default_context()], ids=["plain", "stranger"])
-async def test_a_client_that_cannot_speak_to_it_says_so(address: str, context: ssl.SSLContext | None) -> None:
-    """Plain text, and a certificate of an unknown authority, end in Unavailable."""
+async def test_tls_mismatch_raises_unavailable(address: str, context: ssl.SSLContext | None) -> None:
+    """Plain text, and a certificate of an unknown authority, raise Unavailable."""
     settings = ClientSettings(tls=context, request_timeout_ms=1000)
     async with Admin(address, client_settings=settings) as admin:
         with pytest.raises(Unavailable):

@@ -1,4 +1,4 @@
-"""A client with certificates in files: whom it believes, what it shows, and that it reads them again."""
+"""A client with certificate files: verification of servers, its own certificate, and reloading."""
 
 import ssl
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ def authority() -> trustme.CA:
 
 @asynccontextmanager
 async def serving(tls: TlsSettings, subjects: list[str] | None = None) -> AsyncIterator[str]:
-    """A name server's address; `subjects` gets who asked."""
+    """Run a name server; `subjects` collects the certificate subjects of its clients."""
 
     def answer(command: Command, connection: Connection) -> Command:
         if subjects is not None:
@@ -40,14 +40,14 @@ async def serving(tls: TlsSettings, subjects: list[str] | None = None) -> AsyncI
 
 
 async def topics(address: str, tls: ClientTlsSettings) -> list[str]:
-    """Raises what the client raises."""
+    """List the topics; raises what the client raises."""
     settings = ClientSettings(tls=tls, request_timeout_ms=10_000, connect_timeout_ms=10_000)
     async with Admin(address, client_settings=settings) as admin:
         return await admin.topics.all(with_internal=True)
 
 
-async def test_a_server_of_the_authority_is_believed(tmp_path: Path, authority: trustme.CA) -> None:
-    """With the authority's file a client needs nothing else; without it the system's are asked, and know nothing."""
+async def test_server_certificate_of_the_authority_is_accepted(tmp_path: Path, authority: trustme.CA) -> None:
+    """The CA file alone suffices; without it the system's CAs are used, which do not include it."""
     party = Party(tmp_path, authority)
     async with serving(party.server()) as address:
         assert await topics(address, party.client(shows_certificate=False)) == ["orders"]
@@ -56,8 +56,8 @@ async def test_a_server_of_the_authority_is_believed(tmp_path: Path, authority: 
 
 
 @pytest.mark.parametrize("is_checked", [True, False], ids=["checked", "unchecked"])
-async def test_a_certificate_is_for_one_host(tmp_path: Path, authority: trustme.CA, is_checked: bool) -> None:
-    """A holder of some certificate of the authority is not every server, unless the client is told not to look."""
+async def test_certificate_must_match_the_host(tmp_path: Path, authority: trustme.CA, is_checked: bool) -> None:
+    """Another certificate of the same CA is refused, unless the check of the host name is off."""
     party = Party(tmp_path, authority, "elsewhere.example")
     tls = replace(party.client(shows_certificate=False), is_host_name_checked=is_checked)
     async with serving(party.server()) as address:
@@ -68,15 +68,15 @@ async def test_a_certificate_is_for_one_host(tmp_path: Path, authority: trustme.
             assert await topics(address, tls) == ["orders"]
 
 
-async def test_a_client_may_be_told_to_believe_everybody(tmp_path: Path, authority: trustme.CA) -> None:
-    """As RocketMQ's clients do it: encrypted, and nobody is checked."""
+async def test_server_verification_can_be_disabled(tmp_path: Path, authority: trustme.CA) -> None:
+    """As in RocketMQ's clients, the connection is then encrypted and not authenticated."""
     party = Party(tmp_path, authority, "elsewhere.example")
     async with serving(party.server()) as address:
         assert await topics(address, ClientTlsSettings(is_server_verified=False)) == ["orders"]
 
 
-async def test_a_clients_certificate_is_read_again(tmp_path: Path, authority: trustme.CA) -> None:
-    """The next connection shows what is in the files then; nobody restarts a client for that."""
+async def test_client_certificate_is_reloaded(tmp_path: Path, authority: trustme.CA) -> None:
+    """The next connection uses the present files, without a restart of the client."""
     server = Party(tmp_path / "server", authority)
     client = Party(tmp_path / "client", authority, "one.example", common_name="one")
     subjects: list[str] = []
@@ -96,27 +96,27 @@ async def test_a_clients_certificate_is_read_again(tmp_path: Path, authority: tr
     assert [subject.split(",")[0] for subject in subjects] == ["CN=one", "CN=one", "CN=two"]
 
 
-async def test_files_that_cannot_be_used_are_an_error_with_their_name(tmp_path: Path, authority: trustme.CA) -> None:
-    """A client whose key is missing says so; it does not speak plain text instead."""
+async def test_unusable_certificate_file_is_named(tmp_path: Path, authority: trustme.CA) -> None:
+    """A client without its key fails with the file name, and does not use plain text instead."""
     party = Party(tmp_path, authority)
     party.key.unlink()
-    async with serving(party_server_elsewhere(tmp_path, authority)) as address:
+    async with serving(other_party_server(tmp_path, authority)) as address:
         with pytest.raises(Unavailable, match=r"key\.pem"):
             await topics(address, party.client())
 
 
-def party_server_elsewhere(tmp_path: Path, authority: trustme.CA) -> TlsSettings:
+def other_party_server(tmp_path: Path, authority: trustme.CA) -> TlsSettings:
     return Party(tmp_path / "server", authority).server()
 
 
-def test_half_a_certificate_is_refused() -> None:
-    """A certificate without its key is a mistake that shows at once."""
+def test_certificate_without_key_is_refused() -> None:
+    """A certificate without its key is refused when the settings are created."""
     with pytest.raises(ValueError, match="go together"):
         ClientTlsSettings(certificate_file="a.pem")
 
 
-def test_a_context_made_by_hand_is_taken_as_it_is() -> None:
-    """Programs that know better give an `ssl.SSLContext`."""
+def test_ssl_context_is_used_unchanged() -> None:
+    """Programs can pass their own `ssl.SSLContext`."""
     context = ssl.create_default_context()
 
     assert ClientSettings(tls=context).tls is context

@@ -1,4 +1,4 @@
-"""Our transactional producer against a real broker, in processes of their own."""
+"""The transactional producer with a real broker in separate processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ATTENTIVE = ClientSettings(route_poll_interval_ms=500)
 
 
 class Servers:
-    """A name server and one broker."""
+    """A name server and one broker as processes."""
 
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
@@ -61,7 +61,7 @@ async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
 
 
 async def delivered(servers: Servers, count: int, topic: str = "T") -> list[bytes]:
-    """The first so many messages of a topic."""
+    """Return the first messages of a topic, up to a count."""
     settings = ConsumerSettings(start_from=StartFrom.FIRST, rebalance_interval_ms=500)
     bodies: list[bytes] = []
     consumer = PollConsumer(servers.address, "readers", topics=topic, settings=settings, client_settings=ATTENTIVE)
@@ -72,8 +72,8 @@ async def delivered(servers: Servers, count: int, topic: str = "T") -> list[byte
     return bodies
 
 
-async def test_a_block_that_ends_well_is_committed_and_one_that_raises_is_not(servers: Servers) -> None:
-    """All or nothing, in a `with`."""
+async def test_transaction_block_commits_or_rolls_back(servers: Servers) -> None:
+    """The block commits at its end, and rolls back if it raises."""
     async with TransactionProducer(servers.address, GROUP) as producer:
         with pytest.raises(ZeroDivisionError):
             async with producer.transaction(Message("T", b"not this")):
@@ -86,8 +86,8 @@ async def test_a_block_that_ends_well_is_committed_and_one_that_raises_is_not(se
             await producer.roll_back(half)
 
 
-async def test_the_check_says_what_nobody_has_said(servers: Servers) -> None:
-    """One that comes later, and sends nothing, is asked about what is left; what it raises means "ask again"."""
+async def test_check_decides_open_transactions(servers: Servers) -> None:
+    """A producer that starts later gets the checks of open transactions; an exception counts as UNKNOWN."""
     asked: list[bytes] = []
 
     async def check(message: ReceivedMessage) -> Decision:
@@ -109,8 +109,8 @@ async def test_the_check_says_what_nobody_has_said(servers: Servers) -> None:
 
 
 @pytest.mark.verify
-async def test_a_broker_that_is_killed_loses_no_transaction(servers: Servers) -> None:
-    """The commit goes through as soon as it is back; what was committed before is not delivered again."""
+async def test_killed_broker_loses_no_transaction(servers: Servers) -> None:
+    """The commit succeeds after the restart; messages committed before are not delivered again."""
     async with TransactionProducer(servers.address, GROUP) as producer:
         first = await producer.begin(Message("T", b"first"))
         second = await producer.begin(Message("T", b"second"))
@@ -123,8 +123,8 @@ async def test_a_broker_that_is_killed_loses_no_transaction(servers: Servers) ->
         assert sorted(await delivered(servers, 2)) == [b"first", b"second"]
 
 
-async def test_a_transaction_is_not_delayed(servers: Servers) -> None:
-    """Refused before anything is sent."""
+async def test_delayed_transaction_is_refused(servers: Servers) -> None:
+    """It is refused before anything is sent."""
     async with TransactionProducer(servers.address, GROUP) as producer:
         with pytest.raises(InvalidMessage, match="delayed"):
             await producer.begin(Message("T", b"x", delay_level=1))

@@ -4,8 +4,8 @@
     ASYNC_FLUSH      all, replay   all, replay   a tail of the log goes   all
     SYNC_FLUSH       all           all           all                      all
 
-Asynchronous flushes acknowledge what is in the buffer only. So right after the kill the log's files may lack a tail
-that was acknowledged: files of buffers have it, and the restart must bring it back; anonymous memory took it with it.
+With asynchronous flushes messages are acknowledged that are in the buffer only. So right after the kill the log's files
+may lack an acknowledged tail: buffer files have it, and the restart must replay it; in anonymous memory it is lost.
 """
 
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ from gantry_broker.store import crash_points
 
 COMMIT_INTERVAL_MS: Final = 200
 COMMIT_PAGES: Final = (4, 512, 64)
-"""commitCommitLogLeastPages, by turns: as shipped, never but by the interval, and between."""
+"""commitCommitLogLeastPages, in turn: the default, only by the interval, and a value between."""
 COMMIT_WINDOW_S: Final = 2 * COMMIT_INTERVAL_MS / 1000 + 1.0
-"""Between the acknowledgements of the first and the last message that one kill may take from anonymous memory: a round
-of the commit thread that came just too early, the next one, and a second for a machine that has other things to do."""
+"""The longest time between the acknowledgements of the first and the last message that one kill may destroy in
+anonymous memory: two rounds of the commit thread, and a second for a busy machine."""
 
 
 class Moment(NamedTuple):
-    """A named point, and in which part of a broker's life it is to end there."""
+    """A crash point, and the part of a broker's run in which it ends there."""
 
     point: str
     is_opening: bool
-    """While it opens its store, or under load."""
+    """True while it opens its store, False under load."""
 
     def __str__(self) -> str:
         return f"{self.point} at the start" if self.is_opening else self.point
@@ -52,7 +52,7 @@ WITH_REPLAY: Final = (Moment(crash_points.MID_REPLAY, True), Moment(crash_points
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One of the eight."""
+    """One of the eight combinations of flush mode and medium."""
 
     is_sync: bool
     medium: Medium
@@ -66,31 +66,31 @@ class Cell:
 
     @property
     def is_replayed(self) -> bool:
-        """Whether the buffer outlives its process."""
+        """Whether the buffer survives its process."""
         return self.medium in (Medium.HUGETLBFS, Medium.TMPFS)
 
     @property
     def may_lack_tail(self) -> bool:
-        """Whether right after a kill the log's files may lack messages that were acknowledged."""
+        """Whether the log's files may lack acknowledged messages right after a kill."""
         return self.is_buffered and not self.is_sync
 
     @property
     def may_lose_tail(self) -> bool:
-        """Whether a restart may lack them, too."""
+        """Whether acknowledged messages may be missing after the restart, too."""
         return self.may_lack_tail and not self.is_replayed
 
     @property
     def must_replay(self) -> bool:
-        """Whether acknowledged messages live in the buffer only, and a run that replays none of them proves nothing."""
+        """Whether acknowledged messages may be in the buffer only: a run that replays none of them proves nothing."""
         return self.may_lack_tail and self.is_replayed
 
     @property
     def moments(self) -> tuple[Moment, ...]:
-        """Every named point that a broker of this cell comes to."""
+        """Every crash point that a broker of this cell reaches."""
         return ALWAYS + WITH_BUFFER * self.is_buffered + WITH_REPLAY * self.is_replayed
 
     def settings(self, pool_path: Path | None, seed: int) -> dict[str, str]:
-        """Keys of broker.conf."""
+        """Return the keys of broker.conf for this cell."""
         flush = {"flushDiskType": "SYNC_FLUSH" if self.is_sync else "ASYNC_FLUSH", "flushIntervalCommitLog": "100"}
         if not self.is_buffered:
             return flush

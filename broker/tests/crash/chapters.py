@@ -1,8 +1,8 @@
-"""Chapters: a cell's rounds in portions of ten, each with a store, a history and a seed of its own.
+"""Chapters: a cell's rounds in portions of ten, each with its own store, history and seed.
 
-A store that grew over fifty rounds would spend the time with reading the same messages again; and a fault in a short
-chapter is replayed in a short time. Chapter 0 of a run has the run's seed, the next one the next number, so that a
-chapter is replayed by a run of its own. A chapter runs in a process of its own, beside those of other cells.
+With a store that grows over fifty rounds most of the time would go into reading the same messages again; and a fault in
+a short chapter is repeated in a short time. Chapter 0 of a run has the run's seed, the next one the next number, so
+that one chapter can be repeated alone. A chapter runs in its own process, in parallel with those of other cells.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ PROGRAM: Final = ".venv/bin/python broker/tests/crash/run_crash.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chapter:
-    """What one of them is to do. Goes to another process, so it is made of plain values."""
+    """The task of one chapter. It is sent to another process, so it has plain values only."""
 
     cell: str
     seed: int
     rounds: int
     volume: str | None = None
-    """The folder on the cell's medium, if it has one."""
+    """The folder on the cell's medium, if the medium needs one."""
 
     producers: int = 4
     sabotage: Sabotage = Sabotage.NONE
@@ -40,13 +40,13 @@ class Chapter:
 
     @property
     def replay(self) -> str:
-        """The command that does it again."""
+        """The command that repeats this chapter."""
         words = f"{PROGRAM} --cells {self.cell} --seed {self.seed} --rounds {self.rounds} --producers {self.producers}"
         return words if self.sabotage is Sabotage.NONE else f"{words} --sabotage {self.sabotage.value}"
 
 
 def chapters(cell: str, seed: int, rounds: int) -> list[Chapter]:
-    """A cell's rounds in portions."""
+    """Divide a cell's rounds into chapters."""
     starts = range(0, rounds, CHAPTER_ROUNDS)
     return [
         Chapter(cell=cell, seed=seed + number, rounds=min(CHAPTER_ROUNDS, rounds - start))
@@ -55,31 +55,31 @@ def chapters(cell: str, seed: int, rounds: int) -> list[Chapter]:
 
 
 def run_chapter(chapter: Chapter) -> tuple[Verdict, Path | None]:
-    """Run it below `RUNS`: what it found, and where its store is, if it was kept."""
+    """Run a chapter below `RUNS`. Return its verdict, and the path of its store if it was kept."""
     RUNS.mkdir(exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix=f"crash-{chapter.cell}-", dir=RUNS))
     with (directory / "rounds.log").open("w") as log:
 
-        def say(text: str) -> None:
+        def report_progress(text: str) -> None:
             log.write(text + "\n")
             log.flush()
             if chapter.is_verbose:
                 print(f"{chapter.cell} {chapter.seed}: {text}", flush=True)
 
-        verdict = crash(directory, chapter, say)
+        verdict = crash(directory, chapter, report_progress)
     if verdict.faults or chapter.is_kept:
         return verdict, directory
     shutil.rmtree(directory)
     return verdict, None
 
 
-def crash(directory: Path, chapter: Chapter, say: Callable[[str], None]) -> Verdict:
-    """Run it in `directory`; its buffers in a folder of their own on its volume."""
+def crash(directory: Path, chapter: Chapter, report_progress: Callable[[str], None]) -> Verdict:
+    """Run a chapter in `directory`, with its buffers in a new folder on its volume."""
     pool_path = Path(tempfile.mkdtemp(dir=chapter.volume)) if chapter.volume is not None else None
     try:
         run = CrashRun(
             directory, CELLS[chapter.cell], chapter.seed, pool_path=pool_path, producers=chapter.producers,
-            sabotage=chapter.sabotage, say=say,
+            sabotage=chapter.sabotage, report_progress=report_progress,
         )  # fmt: skip
         return asyncio.run(run.run(chapter.rounds))
     finally:

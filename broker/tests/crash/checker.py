@@ -1,13 +1,13 @@
-"""Does what is stored agree with what was promised? A pure function of a history and of queues as they were read.
+"""The checker: it compares stored messages with what was promised. A pure function of a history and of queues.
 
-    acknowledged   stored once, in its queue, at the offset and the place that the reply named, byte for byte
+    acknowledged   stored once, in its queue, at the queue offset and physical offset of the reply, byte for byte
     refused        not stored
     unknown        stored once or not at all
     gone           not stored, ever again
     every queue    offsets 0, 1, 2, ... without a gap; the messages of one producer in the order of their sending
 
-It does not care how the queues were read; it is asked about pulls and about the log's files alike. Where the mode
-allows that the newest messages are lost, `may_lose_tail` has it demand that nothing behind a lost message is there.
+The queues may come from pulls or from the log's files. If the mode allows the loss of the newest messages,
+`may_lose_tail` is set, and no message behind a lost one may be present.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,22 +22,22 @@ from gantry_wire.message import StoredMessage
 
 
 class Kind(Enum):
-    """What can be wrong."""
+    """The kinds of broken promises."""
 
     LOST = "an acknowledged message is not stored"
-    MOVED = "a message is not where the reply said"
+    MOVED = "a message is not at the offsets of its reply"
     ALTERED = "a body is damaged, or not the one that was sent"
-    INVENTED = "a message is stored that nobody sent"
+    INVENTED = "a message is stored that was never sent"
     DOUBLED = "a message is stored twice"
     REFUSED = "a refused message is stored"
-    RISEN = "a message that was gone is there again"
-    HOLE = "a message is lost, and others behind it in the log are there"
+    RISEN = "a lost message has returned"
+    HOLE = "a message is lost, and others behind it in the log are present"
     GAP = "queue offsets are not dense"
     DISORDER = "a producer's messages are not in the order of their sending"
 
 
 class Fault(NamedTuple):
-    """One thing that is wrong, and where."""
+    """One broken promise, and where it was found."""
 
     kind: Kind
     detail: str
@@ -49,7 +49,7 @@ class Fault(NamedTuple):
 def check(
     history: History, queues: Mapping[Queue, Sequence[StoredMessage]], *, may_lose_tail: bool = False
 ) -> list[Fault]:
-    """Everything that is wrong with these queues; empty when the promises were kept."""
+    """Return all faults of these queues; none if every promise was kept."""
     faults: list[Fault] = []
     stored: dict[Mark, StoredMessage] = {}
     for queue, messages in queues.items():
@@ -68,13 +68,13 @@ def check(
 
 
 def stored_marks(run: bytes, queues: Mapping[Queue, Sequence[StoredMessage]]) -> dict[Mark, StoredMessage]:
-    """The run's whole messages by their marks."""
+    """Return the run's undamaged messages by their marks."""
     marked = ((read_body(run, message.body), message) for messages in queues.values() for message in messages)
     return {mark: message for mark, message in marked if mark is not None}
 
 
 def lost_messages(history: History, stored: Mapping[Mark, StoredMessage]) -> list[Sent]:
-    """What was acknowledged and is not there."""
+    """Return the messages that were acknowledged and are not stored."""
     return [sent for sent in history.sent.values() if sent.outcome is Outcome.ACKED and sent.mark not in stored]
 
 
@@ -122,8 +122,8 @@ def _check_message(history: History, message: StoredMessage, stored: dict[Mark, 
     if digest(message.body).hex() != sent.body_digest or message.properties.get("UNIQ_KEY") != sent.unique_id:
         return [Fault(Kind.ALTERED, f"{name(mark)} in {where}")]
     if not _is_where_it_should_be(sent, message):
-        said = f"{sent.topic}/{sent.queue_id} offset {sent.queue_offset} at {sent.physical_offset}"
-        return [Fault(Kind.MOVED, f"{name(mark)} in {where}, not {said}")]
+        reported = f"{sent.topic}/{sent.queue_id} offset {sent.queue_offset} at {sent.physical_offset}"
+        return [Fault(Kind.MOVED, f"{name(mark)} in {where}, not {reported}")]
     return []
 
 

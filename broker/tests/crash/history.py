@@ -1,10 +1,10 @@
-"""What the producers did and what they were told: the only truth that the checker knows.
+"""The history of all sends and their replies, with which the checker compares the stored messages.
 
-Every send is written down before it goes out and again when its outcome is known, in memory and in a file, so that a
-failed run can be looked at afterwards. A send without an outcome is unknown: it may or may not be stored.
+Every send is recorded before it goes out and again when its outcome is known, in memory and in a file, so that a failed
+run can be examined afterwards. A send without an outcome is unknown: it may or may not be stored.
 
-Once a broker has recovered and all its queues were read, nothing is unknown any more: `settle` writes down what is
-there and what is gone, and from then on what is there must stay, and what is gone must never come back.
+Once a broker has recovered and all its queues were read, nothing is unknown any more: `settle` records which messages
+are stored and which are gone. From then on stored ones must stay, and gone ones must never return.
 """
 
 import json
@@ -21,7 +21,7 @@ from gantry_wire.message import StoredMessage
 
 
 class Outcome(Enum):
-    """How a send ended, as far as its producer knows."""
+    """The outcome of a send, as far as its producer knows."""
 
     UNKNOWN = "unknown"
     """No answer, or one that promises nothing (codes 10, 11, 12)."""
@@ -33,7 +33,7 @@ class Outcome(Enum):
     """Another code: not stored."""
 
     GONE = "gone"
-    """It was unknown, or might be lost, and was not there after a recovery."""
+    """It was unknown, or might be lost, and was not stored after a recovery."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Sent:
     queue_offset: int = -1
     physical_offset: int = -1
     acked_s: float = field(default=0.0, compare=False)
-    """When the reply came, on the clock of this process."""
+    """The time of the reply on the monotonic clock of this process."""
 
 
 @final
@@ -60,7 +60,7 @@ class History:
         self.run = run
         self.sent: dict[Mark, Sent] = {}
         self.replies = 0
-        """Messages that were acknowledged by a reply, whatever became of them."""
+        """The number of messages that a reply has acknowledged, including those that are gone now."""
         self._file = file
         self._write({"run": run.hex()})
 
@@ -68,7 +68,7 @@ class History:
         return f"<History sent={len(self.sent)} acked={self.count(Outcome.ACKED)}>"
 
     def invoke(self, sent: Sent) -> None:
-        """A message is about to be sent."""
+        """Record a message that is about to be sent."""
         assert sent.mark not in self.sent, "a sequence number was used twice"
         self.sent[sent.mark] = sent
         self._write({
@@ -77,7 +77,7 @@ class History:
         })  # fmt: skip
 
     def acked(self, mark: Mark, queue_offset: int, physical_offset: int) -> None:
-        """The broker said that it is stored, and where."""
+        """Record that a reply has acknowledged a message, with its offsets."""
         self.replies += 1
         self.sent[mark].acked_s = time.monotonic()
         self._is_stored(mark, queue_offset, physical_offset)
@@ -88,12 +88,12 @@ class History:
         self._write({"acked": list(mark), "offset": queue_offset, "at": physical_offset})
 
     def refused(self, mark: Mark, code: int) -> None:
-        """The broker said that it is not stored."""
+        """Record that a reply has refused a message."""
         self.sent[mark].outcome = Outcome.REFUSED
         self._write({"refused": list(mark), "code": code})
 
     def settle(self, stored: Mapping[Mark, StoredMessage]) -> None:
-        """A recovery is over and this is what is stored: nobody is told anything about the rest any more."""
+        """Record after a recovery which messages are stored; all others are gone, since no reply can follow."""
         for mark, sent in self.sent.items():
             message = stored.get(mark)
             if message is not None and sent.outcome is Outcome.UNKNOWN:
@@ -110,13 +110,13 @@ class History:
             self._file.write(json.dumps(event) + "\n")
 
     def flush(self) -> None:
-        """Everything so far into the file."""
+        """Write everything that was recorded to the file."""
         if self._file is not None:
             self._file.flush()
 
 
 def load_history(path: Path) -> History:
-    """The history that a run left in a file."""
+    """Load the history that a run has left in a file."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     history = History(bytes.fromhex(lines[0]["run"]))
     for event in lines[1:]:

@@ -1,9 +1,9 @@
-"""The lives of one broker over one store: each begins as the round wants it and ends at a place or a moment.
+"""The broker processes of one store: each starts as the round needs it, and ends at a crash point or by a kill.
 
     start -> serve -> end under load                 [end while opening] ... [be killed while recovering] ...
 
-Ends are counted here, and believed only from the log: a broker that should have ended itself at a named point has said
-so in its last line, and one that ended in any other way is a fault.
+Ends are counted here, by the broker's log: a broker that ended itself at a crash point has written that in its last
+line, and an end of any other kind is a fault.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ from gantry_testing.crashing_broker import CRASHING, CrashAt
 from gantry_testing.ports import free_broker_port, free_port
 
 LOAD_S_MAX: Final = 10.0
-"""How long a broker may take to come to the point where it is to end under load."""
+"""How long a broker may take to reach the crash point under load."""
 DUE_POLL_S: Final = 0.02
 POINT_INTERVAL_MS: Final = 100
-RECOVERY_BEGINS, RECOVERY_ENDED, OPENED = " starting ", "store recovered", "the store is open"
-"""What the broker's log says before and after it, and when it has written its first recovery point."""
+RECOVERY_BEGINS, RECOVERY_ENDED, OPENED = " starting ", "store recovered", "store opened"
+"""Texts in the broker's log: recovery begins, recovery has ended, and the first recovery point is written."""
 
 
 @final
 class Lives:
-    """A name server and a broker that is started again and again. Owned by one event loop."""
+    """A name server, and a broker that is started repeatedly. Owned by one event loop."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str], verdict: Verdict, *, without: str | None) -> None:
         self._directory = directory
@@ -50,21 +50,21 @@ class Lives:
 
     @property
     def log(self) -> str:
-        """What the broker has logged in this life."""
+        """The log of the broker since its last start."""
         return self._broker.logged_since(self._log_start)
 
     async def begin(self, first: Plan) -> None:
-        """The name server, and a broker for the first load."""
+        """Start the name server, and a broker for the first load."""
         await self._name_server.start()
         await self.start(first)
 
     async def end(self) -> None:
-        """No process is left behind."""
+        """Kill both processes, so that none is left behind."""
         await self._broker.kill()
         await self._name_server.kill()
 
     async def start(self, following: Plan | None) -> None:
-        """Start it as the next load needs it, and measure how long it recovers."""
+        """Start the broker as the next load needs it, and measure how long it recovers."""
         options: list[str] = []
         crash_at = following.load_end if following is not None else None
         if crash_at is not None:
@@ -79,7 +79,7 @@ class Lives:
         await self._broker.wait_ready()
 
     async def end_under_load(self, chosen: Plan) -> str:
-        """Let it end itself where the plan says, or kill it when its time is over. How it ended."""
+        """Let the broker end itself at the planned point, or kill it when the time is over. Return how it ended."""
         if chosen.load_end is None:
             is_over = await self._broker.ends_within(chosen.load_s)
         else:
@@ -89,7 +89,7 @@ class Lives:
         return self._count_end(chosen.load_end, is_over=is_over)
 
     async def kill_when(self, is_due: Callable[[], bool]) -> str:
-        """Kill it at a moment at which `is_due` holds, or after LOAD_S_MAX. It is suspended while that is found out."""
+        """Kill the broker when `is_due` holds, or after LOAD_S_MAX. It is suspended while `is_due` is evaluated."""
         deadline = time.monotonic() + LOAD_S_MAX
         while self._broker.is_running:
             self._broker.send_signal(signal.SIGSTOP)
@@ -102,7 +102,7 @@ class Lives:
         return self._count_end(None, is_over=is_over)
 
     async def end_while_opening(self, crash_at: CrashAt) -> str:
-        """Start it so that it ends itself at a point of its recovery. How it ended."""
+        """Start the broker so that it ends itself at a point of its recovery. Return how it ended."""
         await self._launch("--crash-at", str(crash_at))
         await self._broker.wait_logged(OPENED, self._log_start)
         is_over = not self._broker.is_running
@@ -110,7 +110,7 @@ class Lives:
         return self._count_end(crash_at, is_over=is_over)
 
     async def kill_while_recovering(self, part: float) -> None:
-        """Start it, kill it after `part` of the time that its last recovery took, and see whether that hit."""
+        """Start the broker, kill it after `part` of the time of its last recovery, and count whether that hit it."""
         await self._launch()
         await self._broker.wait_logged(RECOVERY_BEGINS, self._log_start)
         await asyncio.sleep(part * self._recovery_s)
@@ -120,7 +120,7 @@ class Lives:
         self._verdict.recovery_hits += RECOVERY_ENDED not in self.log
 
     async def stop(self) -> None:
-        """A clean stop."""
+        """Stop the broker cleanly, and record a fault if that fails."""
         code = await self._broker.stop()
         if code != 0:
             self._verdict.faults.append(f"a clean stop ended with code {code}\n{self._broker.tail()}")
@@ -131,14 +131,14 @@ class Lives:
         await self._broker.launch()
 
     def _make_broker(self, *options: str) -> ServerProcess:
-        """The shipped broker, or the one that ends itself."""
+        """Create the process of the shipped broker, or of the one that ends itself."""
         if self._without is not None:
             options += ("--without", self._without)
         program = ("-m", "gantry_testing.crashing_broker", *options, "--") if options else BROKER
         return broker(self._directory, self._port, self._name_server_port, self._settings, program)
 
     def _count_end(self, crash_at: CrashAt | None, *, is_over: bool) -> str:
-        """The broker has ended, by itself or not: count it, and say how."""
+        """Count the end of the broker, and return how it ended."""
         is_hit = crash_at is not None and f"{CRASHING}{crash_at}\n" in self.log
         if crash_at is not None:
             (self._verdict.hits if is_hit else self._verdict.misses)[crash_at.point] += 1
@@ -147,4 +147,4 @@ class Lives:
         self._verdict.kills += 1
         if is_over:
             self._verdict.faults.append(f"the broker ended by itself\n{self._broker.tail()}")
-        return "killed" if crash_at is None else f"killed, not having come to {crash_at}"
+        return "killed" if crash_at is None else f"killed without reaching {crash_at}"

@@ -1,8 +1,8 @@
-"""Every message of a store, read from its commit log files without the broker.
+"""A reader of all messages of a store from its commit log files, without the broker.
 
-An independent reader: it uses the record format of `gantry_wire` and nothing of `gantry_broker`, so that an error in
-the broker's own reading cannot hide itself. Files are named by the offset of their first byte; a blank record sends
-the reader to the next file, anything that is no record ends the log.
+It uses the record format of `gantry_wire` and nothing of `gantry_broker`, so that an error in the broker's own reading
+cannot hide itself. Files are named by the offset of their first byte; after a blank record the next file follows, and
+anything that is no record ends the log.
 """
 
 import mmap
@@ -16,14 +16,14 @@ Queue = tuple[str, int]
 
 
 def log_files(store: Path) -> list[Path]:
-    """The commit log's files in order."""
+    """Return the files of the commit log in order."""
     return sorted(path for path in (store / "commitlog").glob("*") if path.name.isdigit())
 
 
 def walk_log(store: Path, *, is_sealed: bool = False) -> Iterator[StoredMessage]:
-    """Messages in physical order, each at the place it claims, up to the first that is none.
+    """Yield the messages in physical order, each at its own physical offset, up to the first that is invalid.
 
-    With `is_sealed` all of them were written by a Gantry master, and one whose seal is broken ends the log.
+    With `is_sealed` all of them were written by a Gantry master, and a record with a broken seal ends the log.
     """
     expected: int | None = None
     for path in log_files(store):
@@ -51,7 +51,7 @@ def walk_log(store: Path, *, is_sealed: bool = False) -> Iterator[StoredMessage]
 
 
 def messages_by_queue(messages: Iterator[StoredMessage]) -> dict[Queue, list[StoredMessage]]:
-    """The same, by topic and queue, in the order of the log."""
+    """Group messages by topic and queue, in the order of the log."""
     queues: dict[Queue, list[StoredMessage]] = defaultdict(list)
     for message in messages:
         queues[message.topic, message.queue_id].append(message)

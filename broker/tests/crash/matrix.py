@@ -1,8 +1,9 @@
-"""The matrix: all cells that this machine can have, some chapters at a time, and what the whole must have shown.
+"""The matrix: it runs all cells that this machine supports, some chapters at a time, and checks that the run proves
+enough.
 
-A run in which no message was in danger has shown nothing. So beside the faults of its chapters a run fails when a named
-point was never come to, when the buffers that outlive their process had nothing to bring back, and when anonymous
-memory never lost anything. Fewer rounds than `ROUNDS_DEMANDED` may be too few for that; then it is not asked.
+A run in which no message was at risk proves nothing. So beside the faults of its chapters a run fails when a crash
+point was never reached, when buffers that survive their process had nothing to replay, and when anonymous memory never
+lost anything. Fewer rounds than `ROUNDS_DEMANDED` may be too few for that; then it is not checked.
 """
 
 import multiprocessing
@@ -25,15 +26,15 @@ ROUNDS_DEMANDED: Final = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a run is asked for."""
+    """The options of a run."""
 
     cells: Sequence[str]
     seed: int
     rounds: int
-    """Of each cell."""
+    """The number of rounds of each cell."""
 
     jobs: int = 2
-    """Chapters at a time."""
+    """The number of chapters at a time."""
 
     producers: int = 4
     sabotage: Sabotage = Sabotage.NONE
@@ -43,26 +44,26 @@ class Options:
 
 @dataclass(slots=True)
 class Matrix:
-    """What a run found, by cell."""
+    """The results of a run, by cell."""
 
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
-    """Cells that this machine cannot have, and why."""
+    """Cells that this machine does not support, with the reasons."""
 
 
 @final
 class MatrixRun:
-    """One run. Used once."""
+    """One run of the matrix. Used once."""
 
-    def __init__(self, options: Options, directory: Path, say: Callable[[str], None]) -> None:
-        """File systems are mounted below `directory`."""
+    def __init__(self, options: Options, directory: Path, report_progress: Callable[[str], None]) -> None:
+        """Create the run. File systems are mounted below `directory`."""
         self._options = options
         self._directory = directory
-        self._say = say
+        self._report_progress = report_progress
         self._matrix = Matrix()
 
     def run(self) -> Matrix:
-        """All chapters, but no more of a cell that has a fault."""
+        """Run all chapters, but no further ones of a cell that has a fault."""
         cells = [CELLS[name] for name in self._options.cells]
         reasons = {medium: missing(medium) for medium in {cell.medium for cell in cells}}
         self._matrix.skipped = {str(cell): reason for cell in cells if (reason := reasons[cell.medium])}
@@ -74,7 +75,7 @@ class MatrixRun:
         return self._matrix
 
     def _plan(self, cells: Sequence[Cell], volumes: Mapping[str, Path | None]) -> list[Chapter]:
-        """The first chapter of every cell, then the second of every cell, ..."""
+        """Return the first chapter of every cell, then the second of every cell, and so on."""
         options = self._options
         numbered = [
             (number, replace(
@@ -89,7 +90,7 @@ class MatrixRun:
         return [chapter for _, chapter in sorted(numbered, key=lambda pair: pair[0])]
 
     def _run_all(self, planned: Sequence[Chapter]) -> None:
-        """Processes that are started anew: a fork would share the loop and the locks of this one."""
+        """Run the chapters in spawned processes: a fork would share the loop and the locks of this one."""
         context = multiprocessing.get_context("spawn")
         executor = ProcessPoolExecutor(self._options.jobs, mp_context=context)
         try:
@@ -109,21 +110,21 @@ class MatrixRun:
 
     def _take(self, chapter: Chapter, verdict: Verdict, directory: Path | None) -> None:
         self._matrix.verdicts.setdefault(chapter.cell, Verdict()).add(verdict)
-        self._say(
+        self._report_progress(
             f"{chapter.cell}, seed {chapter.seed}: {verdict.rounds} rounds in {verdict.seconds:.0f} s, "
             f"{verdict.acked:,} acknowledged, {verdict.replayed:,} replayed, {verdict.lost:,} lost, "
             f"{len(verdict.faults)} faults"
         )
         for fault in verdict.faults[:FAULTS_SHOWN_MAX]:
-            self._say(f"FOUND {fault}")
+            self._report_progress(f"FOUND {fault}")
         if verdict.faults:
-            self._say(f"replay: {chapter.replay}")
+            self._report_progress(f"replay: {chapter.replay}")
         if directory is not None:
-            self._say(f"store, buffers, logs, rounds.log and history.jsonl: {directory}")
+            self._report_progress(f"store, buffers, logs, rounds.log and history.jsonl: {directory}")
 
 
 def shortcomings(matrix: Matrix, rounds: int) -> list[str]:
-    """What a run of so many rounds a cell should have shown and has not. Of cells that had no fault."""
+    """Return what a run of so many rounds has not proved, for the cells without a fault."""
     if rounds < ROUNDS_DEMANDED:
         return []
     short: list[str] = []
@@ -135,23 +136,23 @@ def shortcomings(matrix: Matrix, rounds: int) -> list[str]:
         if verdict.faults:
             continue
         wanted |= {moment.point for moment in cell.moments}
-        if cell.must_replay and not (verdict.replayed and verdict.replayed_said):
-            short.append(f"{cell}: no acknowledged message was only in the buffer, so the replay was not tried")
+        if cell.must_replay and not (verdict.replayed and verdict.replayed_reported):
+            short.append(f"{cell}: no acknowledged message was only in the buffer, so the replay was not tested")
         if cell.may_lose_tail and not verdict.lost:
-            short.append(f"{cell}: nothing was lost, so no kill came at a bad moment for the other cells, either")
+            short.append(f"{cell}: nothing was lost, so no kill came at a critical moment for the other cells, either")
     return short + [f"no broker ended at {point}" for point in sorted(wanted) if not hits[point]]
 
 
-def sums(matrix: Matrix) -> str:
-    """The run in one table: a line for each cell."""
+def format_totals(matrix: Matrix) -> str:
+    """Format the totals of the run as a table with a line for each cell."""
     head = [
-        "cell", "rounds", "kills", "at points", "acked", "replayed", "by broker", "seen", "lost", "twice", "faults",
+        "cell", "rounds", "kills", "at points", "acked", "replayed", "by broker", "consumed", "lost", "twice", "faults",
         "seconds",
     ]  # fmt: skip
     rows = [head]
     for name, one in matrix.verdicts.items():
         numbers = (
-            one.rounds, one.kills, one.hits.total(), one.acked, one.replayed, one.replayed_said, one.seen,
+            one.rounds, one.kills, one.hits.total(), one.acked, one.replayed, one.replayed_reported, one.consumed,
             one.lost, one.doubled, len(one.faults), round(one.seconds),
         )  # fmt: skip
         rows.append([name, *(f"{number:,}" for number in numbers)])
@@ -159,8 +160,8 @@ def sums(matrix: Matrix) -> str:
     return table(rows)
 
 
-def points_hit(matrix: Matrix) -> str:
-    """How often a broker ended at each point: a line for each point, a column for each cell."""
+def format_points_hit(matrix: Matrix) -> str:
+    """Format how often a broker ended at each crash point: a line for each point, a column for each cell."""
     names = list(matrix.verdicts)
     moments = {moment.point: None for name in names for moment in CELLS[name].moments}
     rows = [["ended at", *names, "missed"]]

@@ -1,10 +1,10 @@
-"""Memory for write buffers, as an administrator would mount it: made for one run and taken away after it.
+"""Memory for write buffers, mounted for one run and unmounted after it.
 
     mounted({HUGETLBFS, TMPFS}, directory, brokers=2)  ->  a folder on each; huge pages as many as are needed
                                                        ->  unmounted, the number of huge pages as it was
 
-Mounting needs root. Without it a folder on `/dev/shm` stands in for the tmpfs, and nothing for hugetlbfs: `missing`
-says why, and what would help. It refuses to know what is done with the memory.
+Mounting needs root. Without it a folder on `/dev/shm` replaces the tmpfs, and there is no hugetlbfs: `missing` returns
+the reason and the remedy.
 """
 
 import fcntl
@@ -30,7 +30,7 @@ BUFFERS: Final = 3
 
 
 class Medium(Enum):
-    """What appends go into."""
+    """The memory that appends are written to."""
 
     HUGETLBFS = "hugetlbfs"
     TMPFS = "tmpfs"
@@ -40,7 +40,7 @@ class Medium(Enum):
 
 
 def missing(medium: Medium) -> str | None:
-    """What keeps this machine from having it, with the remedy; None when it can be had."""
+    """Return why this machine does not support the medium, with the remedy; None if it does."""
     if medium is Medium.TMPFS:
         is_there = os.geteuid() == 0 or (SHARED_MEMORY.is_dir() and file_system_of(str(SHARED_MEMORY)) == "tmpfs")
         return None if is_there else "no tmpfs may be mounted and /dev/shm is none -- run again with sudo"
@@ -59,7 +59,7 @@ def missing(medium: Medium) -> str | None:
 
 @contextmanager
 def mounted(media: Collection[Medium], directory: Path, *, brokers: int) -> Iterator[dict[Medium, Path]]:
-    """A folder on each of the media that need one, with memory for so many brokers at a time. Raises OSError."""
+    """Provide a folder on each of the media that need one, with memory for so many brokers. Raises OSError."""
     folders: dict[Medium, Path] = {}
     with ExitStack() as stack:
         if Medium.HUGETLBFS in media:
@@ -75,19 +75,19 @@ def mounted(media: Collection[Medium], directory: Path, *, brokers: int) -> Iter
 
 
 def _page_bytes() -> int:
-    """How large a huge page is here."""
+    """Return the size of a huge page on this machine."""
     [line] = [line for line in MEMORY_FACTS.read_text().splitlines() if line.startswith("Hugepagesize:")]
     return int(line.split()[1]) * 1024
 
 
 def _pages(brokers: int) -> int:
-    """So many huge pages hold the buffers of so many brokers."""
+    """Return how many huge pages the buffers of so many brokers need."""
     return brokers * BUFFERS * (piece_bytes(SEGMENT_BYTES, _page_bytes()) // _page_bytes())
 
 
 @contextmanager
 def _huge_pages(count: int) -> Iterator[None]:
-    """So many more huge pages than there are, and so many fewer again. Raises OSError if the kernel has no room."""
+    """Reserve more huge pages, and release them afterwards. Raises OSError if the kernel has no memory for them."""
     _add_huge_pages(count)
     try:
         yield
@@ -97,7 +97,7 @@ def _huge_pages(count: int) -> Iterator[None]:
 
 def _add_huge_pages(count: int) -> None:
     with NR_HUGEPAGES.open("r+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # for another run of this kind beside us
+        fcntl.flock(file, fcntl.LOCK_EX)  # another such run may change the number at the same time
         before = int(file.read())
         file.seek(0)
         file.write(str(before + count))
@@ -108,13 +108,13 @@ def _add_huge_pages(count: int) -> None:
             file.seek(0)
             file.write(str(before))
             raise OSError(
-                f"{after - before} of {count} huge pages to be had -- free some memory, or reboot with hugepages="
+                f"only {after - before} of {count} huge pages available -- free some memory, or reboot with hugepages="
             )
 
 
 @contextmanager
 def _mount(kind: str, directory: Path, options: str = "mode=700") -> Iterator[Path]:
-    """A file system of its own below `directory`."""
+    """Mount a new file system below `directory`."""
     path = directory / kind
     path.mkdir(parents=True)
     _run("mount", "-t", kind, "-o", options, "none", str(path))

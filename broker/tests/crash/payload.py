@@ -1,8 +1,8 @@
-"""Message bodies that say whose they are and prove that they are whole.
+"""Message bodies that identify their message and prove that they are undamaged.
 
     | run 8 | producer 4 | sequence 8 | padding ... | digest 16 |        the digest covers everything before it
 
-A body of another run, or one with a changed byte, is recognised without looking anything up.
+A body of another run, or one with a changed byte, is recognised from the body alone.
 """
 
 import hashlib
@@ -16,20 +16,20 @@ BODY_BYTES_MIN: Final = _HEAD.size + DIGEST_BYTES
 
 
 class Mark(NamedTuple):
-    """Whose message a body is."""
+    """The producer and the sequence number of a message."""
 
     producer: int
     sequence: int
 
 
 def make_body(run: bytes, mark: Mark, padding: bytes) -> bytes:
-    """The body of one message."""
+    """Build the body of one message."""
     start = _HEAD.pack(run, mark.producer, mark.sequence) + padding
     return start + digest(start)
 
 
 def read_body(run: bytes, body: bytes) -> Mark | None:
-    """Whose message it is; None when it is not whole, or not of this run."""
+    """Return the mark of a body; None if the body is damaged, or of another run."""
     if len(body) < BODY_BYTES_MIN:
         return None
     start, end = body[:-DIGEST_BYTES], body[-DIGEST_BYTES:]

@@ -1,8 +1,8 @@
-"""What a round does: how long the load lasts, where the broker ends, what is removed, and how the restart is disturbed.
+"""Plans of rounds: how long the load lasts, where the broker ends, what is removed, and how the restart is disturbed.
 
-Everything follows from the cell and the seed of the chapter. One round in three ends at a moment of chance; the others
-take the cell's named points in turn, so that a run of some chapters comes to all of them. The points in the work of a
-recovery need a kill under load first; where the buffer must hold something for it, that kill is right behind an append.
+A plan follows from the cell and the seed of the chapter. One round in three ends at a random moment; the others use the
+cell's crash points in turn, so that a run of some chapters reaches all of them. The points inside a recovery need a
+kill under load first; if the buffer must hold something then, that kill comes right behind an append.
 """
 
 import random
@@ -16,7 +16,7 @@ from gantry_broker.store import crash_points
 from gantry_testing.crashing_broker import CrashAt
 
 CHAPTER_ROUNDS: Final = 10
-"""The rounds of a whole chapter."""
+"""The number of rounds of a whole chapter."""
 LOAD_S: Final = (0.1, 0.6)
 NAMED_IN_THREE: Final = 2
 NAMED_PER_CHAPTER: Final = sum(1 for number in range(CHAPTER_ROUNDS) if number % (NAMED_IN_THREE + 1))
@@ -29,16 +29,16 @@ COUNTS: Final = {
     crash_points.MID_POINT: 2,
     crash_points.MID_CHECKPOINT: 2,
 }
-"""The broker ends when it comes to the point for the first to the so-manieth time."""
+"""The broker ends when it reaches the point for the n-th time, with n from 1 to this number."""
 COUNTS_SYNC: Final = COUNTS | {crash_points.AFTER_SYNC: 40, crash_points.MID_COMMIT: 60}
 """Synchronous flushes come one after the other, each with a commit."""
 WITNESS_SHARE: Final = 0.5
 RECOVERY_KILL: Final = (0.0, 1.0)
-"""When a recovering broker is killed by chance, as parts of the time that its last recovery took."""
+"""When a recovering broker is killed at random, as parts of the time that its last recovery took."""
 
 
 class Derived(Enum):
-    """What may be removed between a kill and a restart without losing a message."""
+    """The files that may be removed between a kill and a restart without losing a message."""
 
     NOTHING = ()
     QUEUES = ("consumequeue",)
@@ -49,13 +49,13 @@ class Derived(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One round."""
+    """The plan of one round."""
 
     load_s: float
-    """For how long the producers send, unless the broker ends itself before."""
+    """How long the producers send, unless the broker ends itself before."""
 
     load_end: CrashAt | None
-    """Where it ends itself under load; None: it is killed when the time is over."""
+    """Where the broker ends itself under load; None: it is killed when the time is over."""
 
     openings: tuple[CrashAt, ...]
     """Where the restarts end themselves, one after the other."""
@@ -65,11 +65,11 @@ class Plan:
 
     removed: Derived
     has_witness: bool
-    """Whether somebody consumes while the producers send."""
+    """Whether a consumer reads while the producers send."""
 
 
 def plan(cell: Cell, seed: int, number: int) -> Plan:
-    """Round `number` of the chapter with this seed."""
+    """Return the plan of round `number` of the chapter with this seed."""
     rng = random.Random(f"{seed}/{cell}/round/{number}")
     load_s = rng.uniform(*LOAD_S)
     removed = rng.choice((Derived.NOTHING, Derived.NOTHING, *Derived))
@@ -82,7 +82,7 @@ def plan(cell: Cell, seed: int, number: int) -> Plan:
     if not moment.is_opening:
         end = CrashAt(moment.point, rng.randint(1, counts[moment.point]))
         return Plan(load_s, end, (), recovery_kills, removed, has_witness)
-    # A crash in a crashed recovery, now and then.
+    # Sometimes the recovery after a crashed recovery crashes, too.
     openings = (CrashAt(moment.point, 1),) * rng.choice((1, 1, 2))
     needs_tail = moment in WITH_REPLAY
     appends = counts[crash_points.AFTER_APPEND]
@@ -91,9 +91,9 @@ def plan(cell: Cell, seed: int, number: int) -> Plan:
 
 
 def named_moment(cell: Cell, seed: int, number: int) -> Moment | None:
-    """The point that this round is about; None for one of chance.
+    """Return the crash point that this round uses; None for a random moment.
 
-    Chapters have consecutive seeds, and each goes on in the list where the one before it ended, if it had ten rounds.
+    Chapters have consecutive seeds, and each continues in the list where the one before it ended, if it had ten rounds.
     """
     third, within = divmod(number, NAMED_IN_THREE + 1)
     if within == 0:

@@ -1,8 +1,8 @@
-"""A name server and a broker as real processes, for suites that hurt them.
+"""A name server and a broker as real processes, for suites that kill or disturb them.
 
-Nothing here knows what the suites look for. A `ServerProcess` is started with a command, says one ready line on its
-standard output, writes everything else to a log file, and is always ended by its own pid: a suite that fails must not
-leave a broker behind. All calls belong to one event loop.
+A `ServerProcess` is started with a command, prints one ready line on its standard output, writes everything else to a
+log file, and is always ended by its own pid: a suite that fails must not leave a broker behind. All calls belong to one
+event loop.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ BROKER: Final = ("-m", "gantry_broker")
 
 
 class ServerFailed(Exception):
-    """A server did not start, or not end, as it should. The text holds the end of its log."""
+    """A server did not start or end as expected. The text contains the end of its log."""
 
 
 @final
 class ServerProcess:
-    """One server under test; may be started again after it has ended."""
+    """One server under test, which may be started again after it has ended."""
 
     def __init__(self, name: str, arguments: list[str], ready: str, directory: Path) -> None:
         self.name = name
@@ -53,11 +53,11 @@ class ServerProcess:
 
     @property
     def working_directory(self) -> Path:
-        """Where the process runs: an empty folder, so that a file written by a relative path is noticed."""
+        """The working directory of the process: an empty folder, so that a file at a relative path is detected."""
         return self._directory
 
     async def launch(self) -> None:
-        """Start it without waiting until it is ready."""
+        """Start the process without waiting until it is ready."""
         assert not self.is_running, "started twice"
         self._directory.mkdir(exist_ok=True)
         environment = os.environ | {"PYTHONPATH": PYTHON_PATH, "PYTHONUNBUFFERED": "1"}
@@ -69,7 +69,7 @@ class ServerProcess:
             )  # fmt: skip
 
     async def wait_ready(self) -> str:
-        """The ready line. Raises ServerFailed when the process ends or says nothing in time."""
+        """Wait for the ready line and return it. Raises ServerFailed if the process ends, or is not ready in time."""
         assert self._process is not None and self._process.stdout is not None, "wait_ready before launch"
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
@@ -83,17 +83,17 @@ class ServerProcess:
         raise ServerFailed(f"{self.name} ended with code {self._process.returncode} at start\n{self.tail()}")
 
     async def start(self) -> str:
-        """Launch and wait until it serves."""
+        """Start the process and wait until it serves."""
         await self.launch()
         return await self.wait_ready()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send the process a signal, unless it has ended."""
         if self._process is not None:
             send_signal(self._process, number)
 
     async def ends_within(self, timeout_s: float) -> bool:
-        """Whether it ends by itself in this time."""
+        """Wait for the process, and return whether it has ended in this time."""
         assert self._process is not None, "asked before start"
         try:
             async with asyncio.timeout(timeout_s):
@@ -103,13 +103,13 @@ class ServerProcess:
         return True
 
     async def stop(self) -> int:
-        """A clean stop; the exit code. Raises ServerFailed when it does not end."""
+        """Stop the process cleanly and return its exit code. Raises ServerFailed if it does not end."""
         if self._process is None:
             return 0
         return await self._end(signal.SIGTERM)
 
     async def kill(self) -> None:
-        """End it at once, as a crash does."""
+        """Kill the process at once, as a crash does."""
         if self._process is not None:
             await self._end(signal.SIGKILL)
 
@@ -126,19 +126,19 @@ class ServerProcess:
 
     @property
     def log_bytes(self) -> int:
-        """How much it has logged so far, over all its lives."""
+        """The size of the log file, over all starts of the process."""
         return self.log.stat().st_size if self.log.exists() else 0
 
     def logged_since(self, start: int) -> str:
-        """What it has logged from byte `start` on."""
+        """Return the log from byte `start` on."""
         with self.log.open("rb") as log:
             log.seek(start)
             return log.read().decode(errors="replace")
 
     async def wait_logged(self, text: str, start: int) -> None:
-        """Wait until it logs `text` after byte `start`, or ends. Raises ServerFailed when it does neither in time.
+        """Wait until the process logs `text` after byte `start`, or ends. Raises ServerFailed if neither comes in time.
 
-        By looking again and again: it is another process's file, and there is no event to wait for.
+        The file is polled: another process writes it, so there is no event to wait for.
         """
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
@@ -149,12 +149,12 @@ class ServerProcess:
             raise ServerFailed(f"{self.name} did not log {text!r} in {READY_TIMEOUT_S:.0f} s\n{self.tail()}") from error
 
     def tail(self, lines: int = 20) -> str:
-        """The end of its log."""
+        """Return the last lines of the log."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
 
     def anonymous_bytes(self) -> int:
-        """Resident memory that is no file: what a leak would make grow."""
+        """Return the resident anonymous memory, which a leak would let grow."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith("RssAnon:"):
                 return int(line.split()[1]) * 1024
@@ -162,7 +162,7 @@ class ServerProcess:
 
 
 def name_server(directory: Path, port: int, more: Sequence[str] = ()) -> ServerProcess:
-    """A name server on `port`, its files below `directory`; `more` are options of its command."""
+    """Create a name server on `port` with its files below `directory`; `more` are options of its command."""
     arguments = ["-m", "gantry_nameserver", "--listen", f"{HOST}:{port}", "--data", str(directory / "nameserver")]
     arguments += more
     return ServerProcess("nameserver", arguments, "name server listening on", directory)
@@ -171,9 +171,9 @@ def name_server(directory: Path, port: int, more: Sequence[str] = ()) -> ServerP
 def broker(
     directory: Path, port: int, name_server_port: int, settings: Mapping[str, str], program: Sequence[str] = BROKER
 ) -> ServerProcess:
-    """A broker on `port` with its store in `directory`/store; `settings` are keys of broker.conf.
+    """Create a broker on `port` with its store in `directory`/store; `settings` are keys of broker.conf.
 
-    `program` is what Python runs, before `-c broker.conf`.
+    `program` are the arguments of Python before `-c broker.conf`.
     """
     pairs = {
         "brokerClusterName": "SuiteCluster",

@@ -1,7 +1,7 @@
-"""A producer that writes everything down: numbered messages, single and in batches, many under way at once.
+"""A producer that records every send: numbered messages, single and in batches, with many pending requests.
 
 It sends in order on one connection, so that the order of its sequence numbers is the order in every queue, and it never
-sends a message twice: what it was not told stays unknown.
+sends a message twice: without a reply the outcome stays unknown.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ UNKNOWN_CODES: Final = (
     ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT,
 )  # fmt: skip
 REFUSED_PAUSE_S: Final = 0.01
-"""A producer that is refused takes a breath, as clients do: it is there to be acknowledged."""
+"""How long a producer pauses after a refusal, as clients do."""
 BODY_SIZES: Final = (0, 10, 100, 100, 500, 2000, 6000, 20_000)
 BATCH_SHARE: Final = 0.1
 
@@ -64,7 +64,7 @@ class Producer:
             await channel.close()
 
     def _start(self, channel: Channel) -> "asyncio.Task[None]":
-        """The next message or batch, on its way."""
+        """Send the next message or batch, and return the task that waits for its outcome."""
         topic, queue_id = self._rng.choice(TOPICS), self._rng.randrange(QUEUES)
         count = self._rng.randrange(2, 8) if self._rng.random() < BATCH_SHARE else 1
         made = [self._make(topic, queue_id) for _ in range(count)]
@@ -114,5 +114,5 @@ class Producer:
 
 
 def properties(sent: Sent) -> str:
-    """As Java's producers write them, the unique id first."""
+    """Format the properties as Java's producers do, with the unique id first."""
     return f"UNIQ_KEY\x01{sent.unique_id}\x02WAIT\x01true\x02TAGS\x01t{sent.mark.sequence % 3}\x02"

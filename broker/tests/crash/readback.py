@@ -18,7 +18,7 @@ TIME_MAX_MS: Final = 9_000_000_000_000
 
 
 class UnexpectedReply(Exception):
-    """A broker that has recovered answers a good request with a code that makes no sense."""
+    """A recovered broker has answered a valid request with an unexpected code."""
 
 
 async def ask(channel: Channel, command: Command) -> Command:
@@ -26,7 +26,7 @@ async def ask(channel: Channel, command: Command) -> Command:
 
 
 async def create_topics(channel: Channel) -> None:
-    """The run's topics; answered when they are on disk."""
+    """Create the run's topics; each reply comes when the topic is on disk."""
     for topic in TOPICS:
         fields = CreateTopic(
             topic=topic, default_topic="TBW102", read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=6,
@@ -38,7 +38,7 @@ async def create_topics(channel: Channel) -> None:
 
 
 async def pull_everything(channel: Channel) -> dict[Queue, list[StoredMessage]]:
-    """Every queue of the run's topics as a consumer sees it."""
+    """Return every queue of the run's topics as a consumer reads it."""
     queues: dict[Queue, list[StoredMessage]] = {}
     for topic in TOPICS:
         for queue_id in range(QUEUES):
@@ -70,7 +70,7 @@ class Pulled(NamedTuple):
 
 
 async def pull(channel: Channel, queue: Queue, offset: int) -> Pulled:
-    """What is there from `offset` on, as far as one reply goes."""
+    """Pull messages from `offset` on, as many as one reply holds."""
     topic, queue_id = queue
     fields = PullMessage(
         consumer_group="CrashReaders", topic=topic, queue_id=queue_id, queue_offset=offset, max_msg_nums=1024,
@@ -87,7 +87,7 @@ async def pull(channel: Channel, queue: Queue, offset: int) -> Pulled:
 
 
 async def not_found_by_key(channel: Channel, sample: Iterable[Sent]) -> list[str]:
-    """Acknowledged messages that a query by their unique id does not find where they are."""
+    """Return the acknowledged messages that a query by unique id does not find at their offsets."""
     missing: list[str] = []
     for sent in sample:
         query = QueryMessage(

@@ -1,11 +1,11 @@
-"""A chapter: rounds of load, kill, a look at the files, maybe something spoilt, restarts, a look through the broker.
+"""A chapter of the crash run: rounds of load, kill, check of the files, restarts, and check through the broker.
 
     start -> producers send -> it ends itself at a named point, or SIGKILL -> read the log's files
       -> [remove queues, index, ...] -> [start, end at a named point] ... -> [start, SIGKILL] ...
       -> start -> pull every queue, ask for messages by key -> compare everything with the history, and settle it
 
-What is checked after a kill and before the restart separates what the kill took from what the recovery took. The plan
-of every round follows from the cell and the seed; the moment of a kill inside the program's work does not, and cannot.
+The check between kill and restart separates what the kill destroyed from what the recovery destroyed. The plan of every
+round follows from the cell and the seed; the exact moment of a kill in the program's work does not, and cannot.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from gantry_wire.message import StoredMessage
 
 KEYS_ASKED_PER_ROUND: Final = 50
 REPLIES_MIN: Final = 50
-"""So many sends are acknowledged in every round."""
+"""The least number of sends that are acknowledged in every round."""
 BEGIN_S_MAX: Final = 60.0
 POLL_S: Final = 0.005
 REPLAYED: Final = re.compile(r"store recovered.* replayed_records=(\d+)")
@@ -49,14 +49,14 @@ SETTINGS: Final = {
     "maxIndexNum": "2000",
     "flushConsumerOffsetInterval": "500",
 }
-"""Files so small that a kill often falls into a roll."""
+"""Settings with files so small that a kill often comes during a roll."""
 
 Queues = dict[Queue, list[StoredMessage]]
 
 
 @final
 class CrashRun:
-    """One name server, one store, one history, many lives of a broker. Owned by one event loop."""
+    """One name server, one store, one history, and many starts of a broker. Owned by one event loop."""
 
     def __init__(
         self,
@@ -67,15 +67,15 @@ class CrashRun:
         pool_path: Path | None = None,
         producers: int = 4,
         sabotage: Sabotage = Sabotage.NONE,
-        say: Callable[[str], None],
+        report_progress: Callable[[str], None],
     ) -> None:
-        """`pool_path`: a folder for write buffers that outlive their process, if the cell has such."""
+        """Create the run. `pool_path` is a folder for write buffers that survive their process, if the cell has any."""
         self._directory = directory
         self._store = directory / "store"
         self._cell = cell
         self._seed = seed
         self._sabotage = sabotage
-        self._say = say
+        self._report_progress = report_progress
         self._pool_path = pool_path
         self._rng = random.Random(f"{seed}/{cell}/checks")
         self._file = (directory / "history.jsonl").open("w")
@@ -86,13 +86,13 @@ class CrashRun:
         self._lives = Lives(directory, settings, self.verdict, without=sabotage.guard)
         self._settled_end = -1
         self._walked: Queues = {}
-        """What was there after the last start."""
+        """The messages in the log's files after the last start."""
 
     def __repr__(self) -> str:
         return f"<CrashRun {self._cell} seed={self._seed} rounds={self.verdict.rounds} {self._history}>"
 
     async def run(self, rounds: int) -> Verdict:
-        """All rounds, or those up to the first fault; no process is left behind."""
+        """Run all rounds, or those up to the first fault. No process is left behind."""
         began_at = time.monotonic()
         plans = [plan(self._cell, self._seed, number) for number in range(rounds)]
         try:
@@ -139,12 +139,12 @@ class CrashRun:
         walked = await self._read_back()
         is_undisturbed = not chosen.openings and not chosen.recovery_kills
         replayed = self._compare_restart(in_files, walked, may_count=is_undisturbed)
-        self.verdict.seen += sum(len(messages) for messages in witness.seen.values())
+        self.verdict.consumed += sum(len(messages) for messages in witness.consumed.values())
         self.verdict.faults += [f"SHOWN, and gone: {text}" for text in witness.missing(walked)]
         lost = self._settle(walked)
         self._walked = walked
         self.verdict.rounds += 1
-        self._say(
+        self._report_progress(
             f"round {number + 1}: {self._history.replies - before:,} acknowledged, {how}; {replayed:,} replayed, "
             f"{lost:,} lost, {self.verdict.stored:,} stored in {self.verdict.log_files} log files; "
             f"removed {chosen.removed.name.lower()}, killed {len(chosen.recovery_kills)} times while recovering"
@@ -152,16 +152,16 @@ class CrashRun:
         )
 
     async def _load(self, chosen: Plan, witness: Witness) -> str:
-        """All producers send; the broker dies in the middle of it; their connections end. How it died."""
+        """Let all producers send until the broker has ended under the load. Return how it ended."""
         clients = [producer.run(self._lives.address) for producer in self._producers]
         shows_too_early = self._sabotage is Sabotage.NO_HOLD and self._cell.may_lose_tail
         if chosen.has_witness or shows_too_early:
             clients.append(witness.run(self._lives.address))
         before = self._history.replies
         work = asyncio.gather(*clients)
-        await self._begun(before + REPLIES_MIN)
+        await self._wait_for_replies(before + REPLIES_MIN)
         if shows_too_early:
-            # A kill at a random moment would often take nothing that was shown: the run would pass by luck.
+            # A kill at a random moment would often destroy nothing that was visible: the run would pass by chance.
             how = await self._lives.kill_when(lambda: bool(witness.missing(self._in_files())))
         else:
             how = await self._lives.end_under_load(chosen)
@@ -169,19 +169,19 @@ class CrashRun:
         self._history.flush()
         return how
 
-    async def _begun(self, replies: int) -> None:
-        """The time of a kill counts from here: on a busy machine it would be over before there is anything to lose."""
+    async def _wait_for_replies(self, replies: int) -> None:
+        """Wait for the first replies: on a busy machine the kill could otherwise come before anything can be lost."""
         with suppress(TimeoutError):
             async with asyncio.timeout(BEGIN_S_MAX):
                 while self._history.replies < replies:  # noqa: ASYNC110
                     await asyncio.sleep(POLL_S)
 
     def _in_files(self) -> Queues:
-        """The messages that the log's files hold, read without the broker."""
+        """Return the messages in the log's files, read without the broker."""
         return messages_by_queue(walk_log(self._store, is_sealed=True))
 
     def _keep_buffers(self) -> None:
-        """What the buffers hold after the kill, for whoever looks at a failed run."""
+        """Copy the write buffers after the kill, for the examination of a failed run."""
         if self._pool_path is not None:
             shutil.copytree(self._pool_path, self._directory / "buffers", dirs_exist_ok=True)
 
@@ -195,7 +195,7 @@ class CrashRun:
     # -- judgement -----------------------------------------------------------------------------------------------------
 
     async def _read_back(self) -> Queues:
-        """Through the broker, and once more through its files: both must hold the same, and keep the history."""
+        """Read all queues through the broker and from its files: both must be equal, and agree with the history."""
         channel = await Channel.connect(self._lives.address)
         pulled = await pull_everything(channel)
         stored = stored_marks(self._history.run, pulled)
@@ -218,9 +218,9 @@ class CrashRun:
         self.verdict.faults += [f"{where}: {fault}" for fault in found]
 
     def _compare_restart(self, in_files: Queues, walked: Queues, *, may_count: bool) -> int:
-        """A restart keeps what the files held and adds what it says that it replayed. How many of those were promised.
+        """Check that a restart kept what the files held and added exactly the messages that it reports as replayed.
 
-        `may_count`: no other start has come between and replayed some of it.
+        Return how many of those were acknowledged. `may_count`: no other start between has replayed some of them.
         """
         for queue, messages in in_files.items():
             if walked.get(queue, [])[: len(messages)] != messages:
@@ -233,14 +233,14 @@ class CrashRun:
             self.verdict.faults.append(f"ADDED: {added} messages that no file and no buffer held")
         if may_count:
             found = REPLAYED.search(self._lives.log)
-            said = int(found[1]) if found else 0
-            self.verdict.replayed_said += said
-            if said != added:
-                self.verdict.faults.append(f"COUNT: {added} messages came with the restart, and it says {said}")
+            reported = int(found[1]) if found else 0
+            self.verdict.replayed_reported += reported
+            if reported != added:
+                self.verdict.faults.append(f"COUNT: the restart added {added} messages, and reports {reported}")
         return len(promised)
 
     def _settle(self, walked: Queues) -> int:
-        """From here on nothing of the past is open. How many messages are gone, as the mode allows."""
+        """Settle the history with the stored messages. Return how many are gone, as far as the mode allows it."""
         stored = stored_marks(self._history.run, walked)
         lost = lost_messages(self._history, stored)
         if lost and self._cell.may_lose_tail:
@@ -252,13 +252,13 @@ class CrashRun:
         return len(lost)
 
     def _check_window(self, lost: list[Sent]) -> None:
-        """What goes was written since the last start, and within the time that a commit may take to come."""
+        """Check that lost messages were written since the last start, and within the time of two commits."""
         first = min(lost, key=lambda sent: sent.physical_offset)
         if first.physical_offset <= self._settled_end:
-            self.verdict.faults.append(f"WINDOW: {first} was there after an earlier restart")
+            self.verdict.faults.append(f"WINDOW: {first} was stored after an earlier restart")
         window_s = max(sent.acked_s for sent in lost) - first.acked_s
         if window_s > COMMIT_WINDOW_S:
-            self.verdict.faults.append(f"WINDOW: what {window_s:.2f} s of acknowledgements named is gone")
+            self.verdict.faults.append(f"WINDOW: messages of {window_s:.2f} s of acknowledgements are gone")
 
     def _count(self) -> None:
         self.verdict.sent = len(self._history.sent)
@@ -266,7 +266,7 @@ class CrashRun:
         self.verdict.refused = self._history.count(Outcome.REFUSED)
 
     async def _last_stop(self) -> None:
-        """A clean stop at the end must keep everything, too, in the files alone."""
+        """Stop cleanly at the end, and check that the files alone hold everything."""
         await self._lives.stop()
         self._judge("files after a clean stop", messages_by_queue(walk_log(self._store)), may_lose_tail=False)
         await self._lives.start(None)

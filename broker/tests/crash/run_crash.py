@@ -1,6 +1,6 @@
-"""The crash run: `kill -9` of a broker under load, again and again, in every mode, and a checker that believes nobody.
+"""The crash run: repeated `kill -9` of a broker under load, in every mode, with an independent checker.
 
-Exit code 0 when every message was kept that its mode promises to keep, and the run has shown that it was in danger; 1
+Exit code 0 when every message was kept that its mode promises to keep, and the run proves that messages were at risk; 1
 with faults, the store, the history of all sends and the command that repeats it.
 """
 
@@ -23,19 +23,28 @@ from crash.chapters import RUNS
 from crash.checker import check
 from crash.history import load_history
 from crash.log_walk import messages_by_queue, walk_log
-from crash.matrix import FAULTS_SHOWN_MAX, ROUNDS_DEMANDED, Matrix, MatrixRun, Options, points_hit, shortcomings, sums
+from crash.matrix import (
+    FAULTS_SHOWN_MAX,
+    ROUNDS_DEMANDED,
+    Matrix,
+    MatrixRun,
+    Options,
+    format_points_hit,
+    format_totals,
+    shortcomings,
+)
 from crash.sabotage import Sabotage
 
 
 def parse_cells(_context: click.Context, _parameter: click.Parameter, text: str) -> list[str]:
     names = list(CELLS) if text == "all" else text.split(",")
     if unknown := [name for name in names if name not in CELLS]:
-        raise click.BadParameter(f"{', '.join(unknown)}; there are: {', '.join(CELLS)}")
+        raise click.BadParameter(f"unknown cell {', '.join(unknown)}; expected one of {', '.join(CELLS)}")
     return names
 
 
-def end_well(_number: int, _frame: FrameType | None) -> None:
-    """SIGTERM: nothing stays mounted, no broker stays."""
+def exit_on_sigterm(_number: int, _frame: FrameType | None) -> None:
+    """Exit on SIGTERM, so that nothing stays mounted and no broker is left behind."""
     sys.exit(1)
 
 
@@ -44,34 +53,32 @@ def end_well(_number: int, _frame: FrameType | None) -> None:
               help=f"Which of {', '.join(CELLS)}.")  # fmt: skip
 @click.option("--rounds", default=50, show_default=True, help="How often each cell's broker is killed under load.")
 @click.option("--seed", type=int, help="Repeat the plan of an earlier run; by default a new seed is drawn.")
-@click.option("--jobs", default=2, show_default=True, help="Chapters at a time, each with a broker.")
-@click.option(
-    "--producers", default=4, show_default=True, help="Producers that send at once, 16 requests under way each."
-)
+@click.option("--jobs", default=2, show_default=True, help="Number of parallel chapters, each with a broker.")
+@click.option("--producers", default=4, show_default=True, help="Number of producers, each with 16 pending requests.")
 @click.option(
     "--sabotage", type=click.Choice([one.value for one in Sabotage]), default="none", show_default=True,
-    help="Damage the log before the last restart, or take a guard from the broker, to see the checker fail.",
+    help="Damage the log before the last restart, or remove a safeguard of the broker, to see the checker fail.",
 )  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keep stores, logs and histories even when nothing was found.")
-@click.option("--verbose", is_flag=True, help="A line for each round.")
+@click.option("--verbose", is_flag=True, help="Print a line for each round.")
 @click.pass_context
 def main(
     context: click.Context, cells: list[str], rounds: int, seed: int | None, jobs: int, producers: int, sabotage: str,
     keep: bool, verbose: bool,
 ) -> None:  # fmt: skip
-    """Kill a broker under load, restart it, and look for every acknowledged message.
+    """Kill a broker under load, restart it, and check every acknowledged message.
 
     A cell is a flush mode and a medium of the write buffer. Its rounds come in chapters of ten, each with a name
     server, a broker and a store of its own below .gantry, on free ports of 127.0.0.1. Producers send numbered messages
-    with a digest, single and in batches. The broker is killed at a moment of chance, or ends itself at a named point;
-    then the log's files are read without it; in some rounds queues, index or checkpoint are removed, in some the broker
-    dies again while it recovers; then every queue is pulled and messages are asked for by key. An acknowledged
-    message must be at the offset and the place that its reply named, byte for byte; offsets are dense; nothing is
-    invented, altered or stored twice; a producer's order is kept; what is gone never returns. Only anonymous memory
-    with ASYNC_FLUSH may lose the newest messages.
+    with a digest, single and in batches. The broker is killed at a random moment, or ends itself at a crash point; then
+    the log's files are read without it; in some rounds queues, index or checkpoint are removed, in some the broker dies
+    again while it recovers; then every queue is pulled and messages are queried by key. An acknowledged message must be
+    at the offsets of its reply, byte for byte; offsets are dense; nothing is invented, altered or stored twice; a
+    producer's order is kept; a lost message never returns. Only anonymous memory with ASYNC_FLUSH may lose the newest
+    messages.
 
-    Root mounts a hugetlbfs and a tmpfs for the run, takes huge pages for it, and gives all of it back. The seed fixes
-    the plan; the moment of a kill inside the broker's work stays a matter of chance.
+    As root the run mounts a hugetlbfs and a tmpfs and reserves huge pages, and releases all of it at the end. The seed
+    fixes the plan; the exact moment of a kill in the broker's work stays random.
 
     \b
     Examples:
@@ -82,7 +89,7 @@ def main(
     """
     if context.invoked_subcommand is not None:
         return
-    signal.signal(signal.SIGTERM, end_well)
+    signal.signal(signal.SIGTERM, exit_on_sigterm)
     options = Options(
         cells=cells, seed=random.randrange(1 << 32) if seed is None else seed, rounds=rounds, jobs=jobs,
         producers=producers, sabotage=Sabotage(sabotage), is_kept=keep, is_verbose=verbose,
@@ -105,7 +112,7 @@ def main(
 @main.command("check")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 def check_again(directory: Path) -> None:
-    """Compare the history and the log's files that an earlier run left in DIRECTORY."""
+    """Compare the history and the log's files that an earlier run has left in DIRECTORY."""
     history = load_history(directory / "history.jsonl")
     faults = check(history, messages_by_queue(walk_log(directory / "store")))
     click.echo(f"{history}: {len(faults)} faults")
@@ -115,14 +122,14 @@ def check_again(directory: Path) -> None:
 
 
 def report(matrix: Matrix, rounds: int) -> bool:
-    """Print the tables and what is wrong; whether nothing is."""
-    click.echo(f"\n{sums(matrix)}\n")
+    """Print the tables and all failures. Return whether the run has passed."""
+    click.echo(f"\n{format_totals(matrix)}\n")
     if matrix.verdicts:
-        click.echo(f"{points_hit(matrix)}\n")
+        click.echo(f"{format_points_hit(matrix)}\n")
     for cell, reason in matrix.skipped.items():
         click.echo(f"NOT RUN HERE {cell}: {reason}")
     if rounds < ROUNDS_DEMANDED:
-        click.echo(f"fewer than {ROUNDS_DEMANDED} rounds: it is not asked that every point was come to")
+        click.echo(f"fewer than {ROUNDS_DEMANDED} rounds: it is not checked that every crash point was reached")
     short = shortcomings(matrix, rounds)
     for text in short:
         click.echo(f"PROVES TOO LITTLE: {text}")

@@ -1,7 +1,7 @@
-"""Faults that no broker can mend, to show that the checker sees them.
+"""Faults that no broker can repair, to prove that the checker detects them.
 
-A checker that has never failed proves nothing. Each of these changes the log's files while the broker is down, behind
-everybody's back, or takes a guard from the broker.
+A checker that has never failed proves nothing. Each of these changes the log's files while the broker is down, or
+removes a safeguard of the broker.
 """
 
 from enum import Enum
@@ -12,26 +12,26 @@ from crash.log_walk import log_files, walk_log
 
 
 class Sabotage(Enum):
-    """What is done to the log before the last restart, or to the broker at every one."""
+    """The damage to the log before the last restart, or the safeguard that the broker lacks at every restart."""
 
     NONE = "none"
     CUT_TAIL = "cut-tail"
-    """The second half of the messages is zeroed, as a disk that lied about a flush would have it."""
+    """The second half of the messages is zeroed, as by a disk that lied about a flush."""
     FLIP_BIT = "flip-bit"
     """One bit of one body changes."""
     NO_REPLAY = "no-replay"
-    """No start finds the write buffers of the one before it."""
+    """No start finds the write buffers of the previous one."""
     NO_HOLD = "no-hold"
-    """Consumers are shown at once what a crash may take back."""
+    """Messages that a crash may destroy are visible to consumers at once."""
 
     @property
     def guard(self) -> str | None:
-        """What the broker is without."""
+        """The safeguard that the broker lacks, or None."""
         return {Sabotage.NO_REPLAY: "replay", Sabotage.NO_HOLD: "hold"}.get(self)
 
     @property
     def settings(self) -> dict[str, str]:
-        """Settings with which any kill reveals the sabotage."""
+        """The settings with which any kill reveals the sabotage."""
         if self is not Sabotage.NO_HOLD:
             return {}
         late = str(5 * COMMIT_INTERVAL_MS)
@@ -43,7 +43,7 @@ class Sabotage(Enum):
 
 
 def spoil_log(store: Path, sabotage: Sabotage) -> None:
-    """Do it, as far as it is done to files."""
+    """Damage the log's files, if this sabotage does so."""
     if sabotage not in (Sabotage.CUT_TAIL, Sabotage.FLIP_BIT):
         return
     messages = list(walk_log(store))
@@ -57,12 +57,12 @@ def spoil_log(store: Path, sabotage: Sabotage) -> None:
 
 
 def _tail_bytes(topic: str, properties: bytes) -> int:
-    """What follows a body in a record with a short topic: its length, the topic, a length, the properties."""
+    """Return the size of what follows the body in a record: topic length, topic, properties length, properties."""
     return 1 + len(topic) + 2 + len(properties)
 
 
 def _write(store: Path, offset: int, data: bytes | None) -> None:
-    """Write `data` at a place of the log; None zeroes everything from there on."""
+    """Write `data` at an offset of the log; None zeroes everything from there on."""
     for path in log_files(store):
         base, size = int(path.name), path.stat().st_size
         if base + size <= offset:

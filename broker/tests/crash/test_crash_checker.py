@@ -1,4 +1,4 @@
-"""The checker of the crash run sees every kind of broken promise, and nothing where all were kept."""
+"""The checker of the crash run detects every kind of broken promise, and none where all were kept."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +22,7 @@ def body_of(mark: Mark) -> bytes:
     return make_body(RUN, mark, b"x" * 40)
 
 
-def unique_of(mark: Mark) -> str:
+def unique_id_of(mark: Mark) -> str:
     return f"{mark.producer:04X}{mark.sequence:028X}"
 
 
@@ -35,13 +35,13 @@ def small_world() -> tuple[History, Stored]:
         for producer in range(2):
             mark = Mark(producer, sequence)
             messages = stored.setdefault((TOPIC, sequence % 2), [])
-            history.invoke(Sent(mark, TOPIC, sequence % 2, digest(body_of(mark)).hex(), unique_of(mark)))
+            history.invoke(Sent(mark, TOPIC, sequence % 2, digest(body_of(mark)).hex(), unique_id_of(mark)))
             history.acked(mark, len(messages), physical_offset)
             messages.append(
                 StoredMessage(
                     topic=TOPIC, queue_id=sequence % 2, body=body_of(mark), queue_offset=len(messages),
                     physical_offset=physical_offset,
-                    properties_bytes=f"UNIQ_KEY\x01{unique_of(mark)}\x02".encode(),
+                    properties_bytes=f"UNIQ_KEY\x01{unique_id_of(mark)}\x02".encode(),
                 )
             )  # fmt: skip
             physical_offset += 500
@@ -56,12 +56,12 @@ def drop_from_the_middle(history: History, stored: Stored) -> None:
     del stored[TOPIC, 0][1]
 
 
-def damage(history: History, stored: Stored) -> None:
+def alter_body(history: History, stored: Stored) -> None:
     first = stored[TOPIC, 0][0]
     stored[TOPIC, 0][0] = replace(first, body=first.body[:-1] + bytes((first.body[-1] ^ 1,)))
 
 
-def put_elsewhere_in_the_log(history: History, stored: Stored) -> None:
+def move_in_the_log(history: History, stored: Stored) -> None:
     stored[TOPIC, 0][0] = replace(stored[TOPIC, 0][0], physical_offset=7)
 
 
@@ -107,10 +107,10 @@ def change_the_unique_id(history: History, stored: Stored) -> None:
         (shorten, Kind.LOST),
         (drop_from_the_middle, Kind.LOST),
         (drop_from_the_middle, Kind.GAP),
-        (damage, Kind.ALTERED),
-        (damage, Kind.LOST),
+        (alter_body, Kind.ALTERED),
+        (alter_body, Kind.LOST),
         (change_the_unique_id, Kind.ALTERED),
-        (put_elsewhere_in_the_log, Kind.MOVED),
+        (move_in_the_log, Kind.MOVED),
         (exchange_neighbours, Kind.MOVED),
         (store_in_another_queue, Kind.MOVED),
         (invent, Kind.INVENTED),
@@ -119,8 +119,8 @@ def change_the_unique_id(history: History, stored: Stored) -> None:
         (reverse, Kind.DISORDER),
     ],
 )
-def test_every_broken_promise_is_seen(harm: Callable[[History, Stored], None], kind: Kind) -> None:
-    """One harm to a good world, and the fault has its name."""
+def test_every_broken_promise_is_detected(harm: Callable[[History, Stored], None], kind: Kind) -> None:
+    """Each change of a correct store is reported as a fault of its kind."""
     history, stored = small_world()
     assert check(history, stored) == []
 
@@ -130,8 +130,8 @@ def test_every_broken_promise_is_seen(harm: Callable[[History, Stored], None], k
 
 
 @pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])
-def test_a_message_of_unknown_outcome_may_be_there_or_not(is_stored: bool) -> None:
-    """Who was told nothing may find the message or not; both keep the promise."""
+def test_message_of_unknown_outcome_may_be_stored_or_not(is_stored: bool) -> None:
+    """A message without a reply may be stored or not; both keep the promise."""
     history, stored = small_world()
     history.sent[Mark(1, 4)].outcome = Outcome.UNKNOWN
     if not is_stored:
@@ -140,13 +140,13 @@ def test_a_message_of_unknown_outcome_may_be_there_or_not(is_stored: bool) -> No
     assert check(history, stored) == []
 
 
-def test_a_history_reads_back_as_it_was_written(tmp_path: Path) -> None:
-    """The file of a failed run says what its memory said."""
+def test_history_file_reads_back_as_written(tmp_path: Path) -> None:
+    """The file of a failed run contains the same history as its memory."""
     with (tmp_path / "history.jsonl").open("w") as file:
         history = History(RUN, file)
         for sequence in range(3):
             mark = Mark(4, sequence)
-            history.invoke(Sent(mark, TOPIC, 1, "00", unique_of(mark)))
+            history.invoke(Sent(mark, TOPIC, 1, "00", unique_id_of(mark)))
         history.acked(Mark(4, 0), 7, 700)
         history.refused(Mark(4, 1), 2)
         history.flush()
@@ -154,8 +154,8 @@ def test_a_history_reads_back_as_it_was_written(tmp_path: Path) -> None:
         assert load_history(tmp_path / "history.jsonl").sent == history.sent
 
 
-def test_a_body_knows_its_run_and_its_own_damage() -> None:
-    """Another run's body and a cut one are nobody's message."""
+def test_body_of_another_run_or_damaged_body_has_no_mark() -> None:
+    """A body of another run and a truncated body have no mark."""
     body = body_of(Mark(1, 2))
 
     assert read_body(RUN, body) == Mark(1, 2)
@@ -164,7 +164,7 @@ def test_a_body_knows_its_run_and_its_own_damage() -> None:
 
 
 def write_log(store: Path, stored: Stored, file_bytes: int) -> None:
-    """The messages as commit log files of `file_bytes`, with a blank record where one did not fit."""
+    """Write the messages as commit log files of `file_bytes`, with a blank record where one did not fit."""
     folder = store / "commitlog"
     folder.mkdir(parents=True)
     data = bytearray(file_bytes)
@@ -182,8 +182,8 @@ def write_log(store: Path, stored: Stored, file_bytes: int) -> None:
     (folder / f"{base:020d}").write_bytes(data)
 
 
-def test_the_log_is_read_over_the_ends_of_its_files(tmp_path: Path) -> None:
-    """What was written file by file comes back, in order, with its places."""
+def test_log_is_read_across_file_ends(tmp_path: Path) -> None:
+    """Messages of several files are read in order, with their offsets."""
     _, stored = small_world()
     write_log(tmp_path, stored, file_bytes=700)
 
@@ -196,7 +196,7 @@ def test_the_log_is_read_over_the_ends_of_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sabotage", [Sabotage.CUT_TAIL, Sabotage.FLIP_BIT])
-def test_sabotage_of_the_files_is_a_loss(tmp_path: Path, sabotage: Sabotage) -> None:
+def test_sabotaged_log_files_are_reported_as_loss(tmp_path: Path, sabotage: Sabotage) -> None:
     """A log that was cut, or has one bit changed, no longer holds what was acknowledged."""
     history, stored = small_world()
     write_log(tmp_path, stored, file_bytes=700)
@@ -212,8 +212,8 @@ def test_sabotage_of_the_files_is_a_loss(tmp_path: Path, sabotage: Sabotage) -> 
     assert Kind.LOST in {fault.kind for fault in check(history, messages_by_queue(walk_log(tmp_path)))}
 
 
-def test_a_tail_may_be_lost_where_the_mode_allows_it_and_nothing_else() -> None:
-    """The newest message gone is no fault then; one before it is, by a name of its own."""
+def test_only_tail_may_be_lost_where_mode_allows_it() -> None:
+    """The loss of the newest message is no fault then; that of an earlier one is a HOLE."""
     history, stored = small_world()
     last = max((message for queue in stored.values() for message in queue), key=lambda one: one.physical_offset)
     stored[TOPIC, last.queue_id].remove(last)
@@ -225,8 +225,8 @@ def test_a_tail_may_be_lost_where_the_mode_allows_it_and_nothing_else() -> None:
     assert Kind.HOLE in {fault.kind for fault in check(history, stored, may_lose_tail=True)}
 
 
-def test_what_a_recovery_has_decided_stays_so() -> None:
-    """An unknown message that was there must stay at its place; one that was not there, or was lost, never returns."""
+def test_settled_outcomes_never_change() -> None:
+    """An unknown message that was stored must stay in its place; one that was not stored, or lost, never returns."""
     history, stored = small_world()
     there, gone = Mark(0, 0), Mark(1, 4)
     whole = {queue: list(messages) for queue, messages in stored.items()}
@@ -242,16 +242,16 @@ def test_what_a_recovery_has_decided_stays_so() -> None:
     assert (history.sent[there].outcome, history.sent[gone].outcome) == (Outcome.ACKED, Outcome.GONE)
 
 
-def test_offsets_of_what_is_gone_may_be_used_again() -> None:
-    """After a loss that the mode allows, the next message takes the place and the offset, and both are promised."""
+def test_offsets_of_lost_messages_may_be_reused() -> None:
+    """After a loss that the mode allows, the next message gets the place and the offset, and both are promised."""
     history, stored = small_world()
     gone = stored[TOPIC, 0].pop()
     history.settle(stored_marks(RUN, stored))
     mark = Mark(1, 5)
-    history.invoke(Sent(mark, TOPIC, 0, digest(body_of(mark)).hex(), unique_of(mark)))
+    history.invoke(Sent(mark, TOPIC, 0, digest(body_of(mark)).hex(), unique_id_of(mark)))
     history.acked(mark, gone.queue_offset, gone.physical_offset)
 
-    properties = f"UNIQ_KEY\x01{unique_of(mark)}\x02".encode()
+    properties = f"UNIQ_KEY\x01{unique_id_of(mark)}\x02".encode()
     stored[TOPIC, 0].append(replace(gone, body=body_of(mark), properties_bytes=properties))
 
     assert check(history, stored) == []

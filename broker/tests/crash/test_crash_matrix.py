@@ -1,11 +1,11 @@
-"""The matrix asks of a whole run that it has shown something, and knows every named point."""
+"""The matrix requires that a whole run proves something, and covers every crash point."""
 
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 from crash.cells import CELLS
-from crash.matrix import Matrix, points_hit, shortcomings, sums
+from crash.matrix import Matrix, format_points_hit, format_totals, shortcomings
 from crash.verdict import Verdict
 
 from gantry_broker.store import crash_points
@@ -13,24 +13,24 @@ from gantry_testing.crashing_broker import parse_crash_at
 
 
 def good_cell(name: str) -> Verdict:
-    """A cell whose run has shown everything that it must."""
+    """Return the verdict of a cell whose run has proved everything."""
     hits = Counter({moment.point: 1 for moment in CELLS[name].moments})
-    return Verdict(rounds=50, acked=100, replayed=9, replayed_said=9, lost=9, hits=hits)
+    return Verdict(rounds=50, acked=100, replayed=9, replayed_reported=9, lost=9, hits=hits)
 
 
 def never_replayed(verdicts: dict[str, Verdict]) -> None:
     verdicts["async-tmpfs"].replayed = 0
 
 
-def never_said(verdicts: dict[str, Verdict]) -> None:
-    verdicts["async-hugetlbfs"].replayed_said = 0
+def never_reported(verdicts: dict[str, Verdict]) -> None:
+    verdicts["async-hugetlbfs"].replayed_reported = 0
 
 
 def never_lost(verdicts: dict[str, Verdict]) -> None:
     verdicts["async-anonymous"].lost = 0
 
 
-def never_there(verdicts: dict[str, Verdict]) -> None:
+def point_never_hit(verdicts: dict[str, Verdict]) -> None:
     for verdict in verdicts.values():
         del verdict.hits[crash_points.MID_TRUNCATION]
 
@@ -39,15 +39,13 @@ def never_there(verdicts: dict[str, Verdict]) -> None:
     ("harm", "word"),
     [
         (never_replayed, "async-tmpfs"),
-        (never_said, "async-hugetlbfs"),
+        (never_reported, "async-hugetlbfs"),
         (never_lost, "async-anonymous"),
-        (never_there, crash_points.MID_TRUNCATION),
+        (point_never_hit, crash_points.MID_TRUNCATION),
     ],
 )
-def test_a_run_that_was_never_in_danger_proves_too_little(
-    harm: Callable[[dict[str, Verdict]], None], word: str
-) -> None:
-    """Nothing replayed, nothing lost, a point never come to: each is named, once, and only when enough rounds ran."""
+def test_run_without_risk_proves_too_little(harm: Callable[[dict[str, Verdict]], None], word: str) -> None:
+    """Nothing replayed, nothing lost, a point never reached: each is reported once, if enough rounds ran."""
     verdicts = {name: good_cell(name) for name in CELLS}
     assert shortcomings(Matrix(verdicts), 50) == []
 
@@ -58,14 +56,14 @@ def test_a_run_that_was_never_in_danger_proves_too_little(
     assert shortcomings(Matrix(verdicts), 2) == []
 
 
-def test_every_named_point_is_in_some_cell() -> None:
-    """A point that is added to the store cannot be forgotten here. Those of retention are hit in test_store_loss."""
+def test_every_crash_point_is_in_a_cell() -> None:
+    """A crash point that is added to the store must be in a cell. Those of retention are hit in test_store_loss."""
     of_retention = {crash_points.BEFORE_UNLINK, crash_points.MID_UNLINK}
     assert {moment.point for cell in CELLS.values() for moment in cell.moments} == set(crash_points.ALL) - of_retention
 
 
-def test_a_place_that_there_is_not_is_no_place_to_crash_at() -> None:
-    """A typing error would be a run without crashes."""
+def test_unknown_crash_point_is_refused() -> None:
+    """An unknown point is refused, since it would be a run without crashes."""
     assert str(parse_crash_at("mid-roll")) == "mid-roll:1"
     assert parse_crash_at("mid-commit:3").times == 3
     for text in ("mid-rol", "mid-roll:0", "mid-roll:x", ""):
@@ -73,11 +71,11 @@ def test_a_place_that_there_is_not_is_no_place_to_crash_at() -> None:
             parse_crash_at(text)
 
 
-def test_the_tables_have_a_line_for_each_cell_and_each_point() -> None:
-    """Also for a cell that this machine cannot have; columns are as wide as what is in them."""
+def test_tables_have_a_line_for_each_cell_and_point() -> None:
+    """Cells that this machine does not support have a line, too; all lines have the same width."""
     matrix = Matrix({"async-tmpfs": good_cell("async-tmpfs")}, {"sync-hugetlbfs": "no root"})
 
-    lines, hits = sums(matrix).splitlines(), points_hit(matrix).splitlines()
+    lines, hits = format_totals(matrix).splitlines(), format_points_hit(matrix).splitlines()
 
     assert [line.split()[0] for line in lines] == ["cell", "async-tmpfs", "sync-hugetlbfs"]
     assert [line.split()[0] for line in hits] == [

@@ -1,4 +1,4 @@
-"""A short crash run with real processes: two rounds keep every promise, and a broker that breaks one does not pass."""
+"""A short crash run with real processes: two rounds keep every promise, and a broker that breaks one fails."""
 
 import importlib
 import json
@@ -27,14 +27,14 @@ needs_tmpfs = pytest.mark.skipif(missing(Medium.TMPFS) is not None, reason=str(m
 
 @pytest.fixture
 def volume(tmp_path: Path) -> Iterator[str]:
-    """A tmpfs of its own, mounted where that is allowed."""
+    """Provide a new tmpfs, mounted where that is allowed."""
     with mounted([Medium.TMPFS], tmp_path, brokers=1) as folders:
         yield str(folders[Medium.TMPFS])
 
 
 @needs_tmpfs
-def test_acknowledged_messages_survive_kills_in_the_buffer(tmp_path: Path, volume: str) -> None:
-    """Two rounds, one ended behind an append and again in the replay of what no file held: nothing is lost."""
+def test_acknowledged_messages_in_write_buffer_survive_kills(tmp_path: Path, volume: str) -> None:
+    """Nothing is lost in two rounds, one of which ends behind an append and again in the replay of the buffer."""
     chapter = Chapter(cell=WITH_BUFFER, seed=160, rounds=2, volume=volume)
 
     verdict = crash(tmp_path, chapter, print)
@@ -46,8 +46,8 @@ def test_acknowledged_messages_survive_kills_in_the_buffer(tmp_path: Path, volum
 
 
 @needs_tmpfs
-def test_a_broker_without_the_replay_is_found(tmp_path: Path, volume: str) -> None:
-    """The twin: with the guard off, acknowledged messages are lost, and the run says so."""
+def test_broker_without_replay_is_detected(tmp_path: Path, volume: str) -> None:
+    """Without the replay acknowledged messages are lost, and the run reports it."""
     chapter = Chapter(cell=WITH_BUFFER, seed=4, rounds=10, volume=volume, sabotage=Sabotage.NO_REPLAY)
 
     verdict = crash(tmp_path, chapter, print)
@@ -56,10 +56,10 @@ def test_a_broker_without_the_replay_is_found(tmp_path: Path, volume: str) -> No
 
 
 @pytest.mark.verify
-def test_a_broker_that_shows_what_it_may_lose_is_found(tmp_path: Path) -> None:
-    """The twin: with the guard off, a consumer has seen messages that are gone after the kill.
+def test_broker_that_shows_unconfirmed_messages_is_detected(tmp_path: Path) -> None:
+    """Without the hold a consumer has read messages that are gone after the kill, and the run reports it.
 
-    The broker is killed when no file holds a message that the consumer has seen, and not at a random moment.
+    The broker is killed when no file holds a message that the consumer has read, and not at a random moment.
     """
     chapter = Chapter(cell="async-anonymous", seed=28, rounds=2, sabotage=Sabotage.NO_HOLD)
 
@@ -70,16 +70,16 @@ def test_a_broker_that_shows_what_it_may_lose_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("sabotage", [Sabotage.CUT_TAIL, Sabotage.FLIP_BIT])
-def test_a_log_damaged_behind_the_brokers_back_is_found(tmp_path: Path, sabotage: Sabotage) -> None:
-    """The whole run can fail: acknowledged messages taken from the files are reported lost."""
+def test_log_damaged_while_broker_is_down_is_detected(tmp_path: Path, sabotage: Sabotage) -> None:
+    """Acknowledged messages that are removed from the files are reported as lost."""
     verdict = crash(tmp_path, Chapter(cell="async-none", seed=2, rounds=1, sabotage=sabotage), print)
 
     assert any("LOST" in fault for fault in verdict.faults)
 
 
 @pytest.mark.verify
-def test_a_kept_run_can_be_checked_again(tmp_path: Path) -> None:
-    """`check` reads history and store of a run without a broker, and sees one made-up acknowledgement."""
+def test_kept_run_can_be_checked_again(tmp_path: Path) -> None:
+    """`check` reads history and store of a run without a broker, and detects an invented acknowledgement."""
     crash(tmp_path, Chapter(cell="async-none", seed=3, rounds=1, producers=1), print)
     again = CliRunner().invoke(run_crash.main, ["check", str(tmp_path)])
     history = tmp_path / "history.jsonl"
@@ -93,8 +93,8 @@ def test_a_kept_run_can_be_checked_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS.values(), ids=list(CELLS))
-def test_five_chapters_come_to_every_point_of_their_cell(cell: Cell) -> None:
-    """The default fifty rounds name each point of a cell twice at least, from any seed on; the plan repeats."""
+def test_five_chapters_reach_every_point_of_their_cell(cell: Cell) -> None:
+    """The default fifty rounds use each point of a cell at least twice, with any seed; a plan is reproducible."""
     for seed in (0, 1, 12345):
         portions = chapters(str(cell), seed, 50)
         planned = [named_moment(cell, one.seed, number) for one in portions for number in range(one.rounds)]
@@ -106,7 +106,7 @@ def test_five_chapters_come_to_every_point_of_their_cell(cell: Cell) -> None:
 
 
 def test_plans_differ_from_round_to_round() -> None:
-    """Every kind of removal and of kills while recovering comes up within a full run's rounds."""
+    """Every kind of removal and of kills while recovering occurs in the rounds of a full run."""
     plans = [plan(CELLS[WITH_BUFFER], seed, number) for seed in range(5) for number in range(10)]
 
     assert {one.removed for one in plans} == set(Derived)
@@ -115,8 +115,8 @@ def test_plans_differ_from_round_to_round() -> None:
 
 
 @pytest.mark.needs_root
-def test_memory_is_taken_for_the_run_and_given_back(tmp_path: Path) -> None:
-    """Huge pages and mounts are as before, also after an error."""
+def test_memory_is_reserved_for_the_run_and_released(tmp_path: Path) -> None:
+    """Huge pages and mounts are restored, also after an error."""
     if (reason := missing(Medium.HUGETLBFS)) is not None:
         pytest.skip(reason)
     before = Path("/proc/sys/vm/nr_hugepages").read_text()

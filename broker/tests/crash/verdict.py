@@ -1,4 +1,4 @@
-"""What a run found and did, and how the sums of a cell are put into words."""
+"""The counts and faults of a crash run, and their format as a table."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,16 +9,16 @@ from crash.checker import Kind
 
 @dataclass(slots=True)
 class Verdict:
-    """One chapter's sums, or a cell's."""
+    """The counts and faults of one chapter, or of a cell."""
 
     faults: list[str] = field(default_factory=list)
     rounds: int = 0
     kills: int = 0
-    """By us: under load or while recovering. Ends at a named point are in `hits`."""
+    """Kills by the run, under load or while recovering. Ends at a crash point are in `hits`."""
     hits: Counter[str] = field(default_factory=Counter)
-    """How often the broker ended itself at which point."""
+    """How often the broker ended itself at each crash point."""
     misses: Counter[str] = field(default_factory=Counter)
-    """How often it should have, and did not come there in time."""
+    """How often the broker should have ended at a crash point and did not reach it in time."""
     sent: int = 0
     acked: int = 0
     """Messages that a reply acknowledged."""
@@ -26,17 +26,17 @@ class Verdict:
     stored: int = 0
     log_files: int = 0
     replayed: int = 0
-    """Acknowledged, not in the log's files right after the kill, there after the restart."""
-    replayed_said: int = 0
-    """Records that the broker says it replayed, acknowledged or not, in starts that were not disturbed."""
+    """Acknowledged messages that were not in the log's files after the kill, and were stored after the restart."""
+    replayed_reported: int = 0
+    """Records that the broker reported as replayed, acknowledged or not, in starts that were not disturbed."""
     lost: int = 0
-    """Acknowledged and gone, where the mode allows it; elsewhere each is a fault."""
-    seen: int = 0
-    """Messages that a consumer was shown under load; one that is gone is a fault."""
+    """Acknowledged messages that are gone, where the mode allows it; otherwise each is a fault."""
+    consumed: int = 0
+    """Messages that a consumer has read under load; one that is gone is a fault."""
     recovery_kills: int = 0
-    """Kills of a broker that had begun to open its store, or was about to."""
+    """Kills of a broker that was opening its store, or about to."""
     recovery_hits: int = 0
-    """Of these, kills before it had recovered."""
+    """Kills among those that came before the recovery had ended."""
     removals: int = 0
     seconds: float = 0.0
 
@@ -46,14 +46,14 @@ class Verdict:
         return sum(f"{Kind.DOUBLED.name}:" in fault for fault in self.faults)
 
     def add(self, other: "Verdict") -> None:
-        """The sums of both."""
+        """Add the counts and faults of another verdict."""
         for one in fields(self):
             mine, its = getattr(self, one.name), getattr(other, one.name)
             setattr(self, one.name, mine + its)
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they need; the first to the left, numbers to the right."""
+    """Format rows as a table, with the first column aligned left and the others right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(

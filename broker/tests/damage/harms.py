@@ -1,7 +1,7 @@
-"""How a file is damaged: one function for each way, on real files, drawn from a seed.
+"""Ways to damage a file: one function for each, on real files, drawn from a seed.
 
 Damage of a stopped store replaces files; damage under a running broker changes them in place where it can, since a
-broker holds its files open: what lies at the same inode is the worst that it can meet.
+broker holds its files open: damage at the same inode is the worst case.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class Harm(StrEnum):
 
 
 class NotPossible(Exception):
-    """This file cannot be damaged in this way: nothing to swap it with, or no older copy that differs."""
+    """This file cannot be damaged in this way: there is no file to swap with, or no older copy that differs."""
 
 
 class Source(NamedTuple):
-    """From where a foreign or an older content can be taken."""
+    """The places from which foreign or older content is taken."""
 
     older: Sequence[Path]
-    """Folders of the same member, as it was at earlier moments."""
+    """Folders with earlier states of the same member."""
 
     foreign: Path
-    """The folder of a member of another store that was used alike."""
+    """The folder of a member of another store with a similar history."""
 
     same_kind: Sequence[str]
     """Other files of the same kind in the same store."""
@@ -46,10 +46,9 @@ class Source(NamedTuple):
 def damage(
     member: Path, name: str, harm: Harm, dice: random.Random, source: Source, *, written: int, in_place: bool
 ) -> str:
-    """Damage the file ``name`` of a member; says what was done. Raises ``NotPossible``.
+    """Damage the file ``name`` of a member and return what was done. Raises ``NotPossible``.
 
-    ``written`` is up to where the file is in use, which is where a flipped bit falls. With ``in_place`` no inode is
-    replaced.
+    ``written`` is the end of the used part, in which bits are flipped. With ``in_place`` no inode is replaced.
     """
     path = member / name
     put = _overwrite if in_place else _replace
@@ -89,7 +88,7 @@ def _flip(path: Path, dice: random.Random, written: int) -> str:
     size = path.stat().st_size
     if not size:
         raise NotPossible(f"{path.name} is empty")
-    # Mostly where something was written: a bit of an unused page is no damage, and is drawn now and then all the same.
+    # Mostly in the used part: a bit of an unused page is no damage, and is drawn only now and then.
     position = dice.randrange(min(size, written) or size) if dice.random() < 0.9 else dice.randrange(size)
     bit = dice.randrange(8)
     with path.open("r+b") as file:
@@ -137,14 +136,14 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _overwrite(path: Path, data: bytes) -> None:
-    """The same inode with other bytes; a broker that has mapped it sees them."""
+    """Overwrite a file in place; a broker that has mapped it reads the new bytes."""
     with path.open("r+b" if path.exists() else "w+b") as file:
         file.write(data)
         file.truncate(len(data))
 
 
 def copy_member(source: Path, target: Path) -> None:
-    """A member's folder, sparse files as sparse files."""
+    """Copy a member's folder, and keep sparse files sparse."""
     shutil.copytree(source, target, copy_function=_copy_file)
 
 

@@ -1,8 +1,8 @@
-"""Judges a trial: what every client was served, held against the ledger and the reports. Pure.
+"""The judge of a trial: compares what clients were served with the ledger and the reports. Pure.
 
-Wrong bytes, a message that nobody sent and a number that is given twice are faults whatever was reported. What is
-missing, moved or changed must have been reported by something that names it (``reports``). What a trial ends in is one
-of four outcomes, or a FAULT.
+Wrong bytes, an unknown message and an offset that is used twice are always faults, with or without a report. Data that
+is missing, moved or changed must have a report that names it (``reports``). A trial ends in one of four outcomes, or in
+a FAULT.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from damage.ledger import Known, Ledger
 from damage.reports import Report
 
 WAITING: Final = "delayed messages and transactions wait"
-"""What a broker says that delivers nothing while a loss of log data is not accepted."""
+"""Log text of a broker that delivers nothing until a loss of log data is accepted."""
 ACCEPTANCE: Final = "gantry ha accept-loss"
 EMPTIED: Final = re.compile(r"the store of member (\d+) was moved away")
-"""What the remedy *start empty* says that it did."""
+"""The result text of the remedy *start empty*."""
 SAMPLES: Final = 4
-"""Faults of one sort that are told one by one."""
+"""Limit of the faults of one sort that are listed one by one."""
 
 
 class Outcome(StrEnum):
-    """What a trial may end in."""
+    """The possible outcomes of a trial."""
 
     COMPLETE = "complete"
     REPORTED = "reported"
@@ -36,14 +36,14 @@ class Outcome(StrEnum):
     FAULT = "FAULT"
 
 
-PASSING_REPORTS: Final = ("a damaged message is passed over", "a damaged message is lost")
+PASSING_REPORTS: Final = ("damaged message skipped", "damaged message is lost")
 SHOWN_MAX: Final = 5
 FOREIGN_FILE: Final = "was replaced by a file of another store"
 """Part of the error with which a broker ends if a log file is another store's."""
 
 
 class Sort(StrEnum):
-    """What is wrong."""
+    """The kind of a fault."""
 
     ALTERED = "altered message"
     ROTTEN = "rotten record served with code 0"
@@ -74,14 +74,14 @@ class Sort(StrEnum):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One thing that must not be."""
+    """One fault that the judge has found."""
 
     sort: Sort
     text: str
 
 
 class QueueRead(msgspec.Struct):
-    """What a queue gave."""
+    """The result of reading a queue."""
 
     topic: str
     queue_id: int
@@ -92,12 +92,12 @@ class QueueRead(msgspec.Struct):
 
 
 class Reading(msgspec.Struct):
-    """Everything that one member served at one time."""
+    """The results of one complete reading of one member."""
 
     member: int
     is_master: bool
     is_last: bool
-    """Whether nobody waited any longer: what is stalled now stays so."""
+    """Whether this is the last reading, so that a stalled queue stays stalled."""
     queues: list[QueueRead] = []
     by_key: list[tuple[str, str, list[Known]]] = []
     by_id: list[tuple[int, Known | None]] = []
@@ -106,26 +106,26 @@ class Reading(msgspec.Struct):
     groups: dict[str, int] | None = None
     setting: str | None = None
     is_cut_off: bool = False
-    """Whether the process ended in the middle of it."""
+    """Whether the process ended during the reading."""
 
     sends_before: int = 0
-    """How many of the trial's own sends were answered before it."""
+    """Number of the trial's own sends that were answered before the reading."""
 
 
 class Followed(msgspec.Struct):
-    """What one consumer got that read a queue of one member again and again, each time from where it had stopped."""
+    """The messages of one consumer that read a queue of one member repeatedly, from where it had stopped."""
 
     member: int
     topic: str
     queue_id: int
     end: int = 0
-    """Where it would read on."""
+    """Queue offset at which the consumer would continue."""
 
     numbers: list[int] = []
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """A send of the trial."""
+    """A message that the trial sent, with the answer."""
 
     topic: str
     queue_id: int
@@ -138,7 +138,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class MemberState(msgspec.Struct, frozen=True):
-    """What a member says of itself."""
+    """The state that a member reports about itself."""
 
     member: int
     is_whole: bool | None
@@ -147,7 +147,7 @@ class MemberState(msgspec.Struct, frozen=True):
 
 
 class Phase(msgspec.Struct):
-    """From one start to the next stop."""
+    """The events from one start to the next stop."""
 
     readings: list[Reading] = []
     followed: list[Followed] = []
@@ -155,9 +155,9 @@ class Phase(msgspec.Struct):
     reports: list[Report] = []
     refusals: list[tuple[int, str]] = []
     remedies: list[str] = []
-    """What was done to have a member start that had refused."""
+    """Remedies that were executed for members that had refused to start."""
     refused_for_good: list[int] = []
-    """Members that no remedy has started."""
+    """Members that did not start after any remedy."""
     states: list[MemberState] = []
     waits_for: str = ""
     """The trouble in the status of a master that appends nothing until a loss of log data is accepted."""
@@ -168,11 +168,11 @@ class Phase(msgspec.Struct):
     ended_by: str = ""
     tracebacks: list[str] = []
     unseen: list[str] = []
-    """What status, sidecar or tools showed otherwise than the log reports."""
+    """Differences between status, sidecar or tools and the reports in the log."""
 
 
 class Case(msgspec.Struct, frozen=True):
-    """What was damaged."""
+    """The damaged file, and the facts that the judge needs about it."""
 
     kind: Kind
     file: str
@@ -181,13 +181,13 @@ class Case(msgspec.Struct, frozen=True):
     is_grouped: bool
     file_bytes: int
     words: list[str]
-    """Of which a report must have one that is to name the damaged file."""
+    """Words, of which a report that names the damaged file must contain one."""
     once: list[str] = []
-    """Topics whose messages nothing stores again: others are delivered at least once."""
+    """Topics whose messages are stored exactly once; others are delivered at least once."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What came of it."""
+    """The outcome of a trial, with its faults."""
 
     outcome: Outcome
     faults: list[Fault]
@@ -196,7 +196,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 @final
 class Judge:
-    """Judges one trial."""
+    """Judges one trial from its phases."""
 
     def __init__(self, case: Case, ledger: Ledger, phases: Sequence[Phase]) -> None:
         self._case: Final = case
@@ -217,15 +217,15 @@ class Judge:
         self._is_accepted = False
         """Whether a loss was accepted, in this phase or before: from then on nothing may wait."""
         self._emptied: Final[set[int]] = set()
-        """Members that were started empty, as a refusal said: their own settings are gone with their stores."""
+        """Members that were started empty, by a remedy: their own settings are lost with their stores."""
         self._missing_last: dict[int, set[tuple[str, int, int]]] = {}
 
     def verdict(self) -> Verdict:
-        """Everything that is wrong, and the outcome."""
+        """Return all faults, and the outcome."""
         for phase in self._phases:
             self._reports += phase.reports
             self._emptied.update(int(match[1]) for done in phase.remedies if (match := EMPTIED.fullmatch(done)))
-            # A sync group of which one member is out shows nothing new: that it is out is the fault.
+            # A sync group without one member shows nothing new: the missing member is the fault.
             self._is_short = self._case.setup == "sync group" and bool(phase.refused_for_good)
             self._is_accepted = self._is_accepted or phase.is_accepted
             self._judge_refusals(phase)
@@ -262,8 +262,8 @@ class Judge:
     def _is_covered(self, message: Known) -> bool:
         return any(report.covers(message, file_bytes=self._case.file_bytes) for report in self._reports)
 
-    def _is_told(self, *words: str) -> bool:
-        """Whether a report names the damaged file, or one of these."""
+    def _is_reported(self, *words: str) -> bool:
+        """Return whether a report names the damaged file, or one of these ranges."""
         return any(report.names([*self._case.words, *words]) for report in self._reports)
 
     # -- starts --------------------------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class Judge:
         for sent in phase.sends:
             self._sent[sent.unique] = sent
             if sent.code:
-                is_reported = (self._is_told() or self._has_ranges()) and not self._is_accepted
+                is_reported = (self._is_reported() or self._has_ranges()) and not self._is_accepted
                 if not self._is_short and not is_reported:
                     self._fault(Sort.SEND_REFUSED, f"{sent.topic}/{sent.queue_id}: code {sent.code} {sent.remark}")
                 continue
@@ -329,7 +329,7 @@ class Judge:
             self._judge_bytes(reading, queue, expected)
             if queue.tag == "*":
                 served.update(message.place for message in queue.messages)
-            is_unknown_topic = "code 17:" in queue.trouble and self._is_told("topics.json")
+            is_unknown_topic = "code 17:" in queue.trouble and self._is_reported("topics.json")
             is_final = reading.is_last and not reading.is_cut_off
             if queue.trouble and reading.is_master and is_final and not is_unknown_topic:
                 self._fault(Sort.STALLED, f"{_where(reading, queue)}: {queue.trouble}")
@@ -337,7 +337,7 @@ class Judge:
             return
         stalled = {(queue.topic, queue.queue_id) for queue in reading.queues if queue.trouble}
         missing = {place for place in expected if place not in served}
-        # Whoever is answered with an error asks elsewhere or again: nothing is missing silently.
+        # A client that gets an error retries or asks another member: nothing is missing silently.
         silent = {place for place in missing if place[:2] not in stalled}
         uncovered = [place for place in sorted(silent) if not self._is_short and not self._is_covered(expected[place])]
         for place in uncovered:
@@ -353,7 +353,7 @@ class Judge:
             self._adopt(reading)
 
     def _judge_followed(self, phase: Phase) -> None:
-        """A consumer does not read again what it has passed over: what is served later it must have waited for."""
+        """Judge a consumer: it must not have skipped a message that is served later."""
         if any(report.text in PASSING_REPORTS for report in phase.reports):
             return
         for one in phase.followed:
@@ -370,7 +370,7 @@ class Judge:
                 self._fault(Sort.PASSED_OVER, text)
 
     def _adopt(self, reading: Reading) -> None:
-        """What was owed and has come must stay."""
+        """Move owed messages that have arrived to the known ones, which must stay."""
         for queue in reading.queues:
             for message in queue.messages:
                 if message.place not in self._known and message.unique in self._owed:
@@ -442,7 +442,7 @@ class Judge:
                 )
                 if not is_meant or message.place in places or message.place in missing:
                     continue
-                if not self._is_covered(message) and not self._is_told("index"):
+                if not self._is_covered(message) and not self._is_reported("index"):
                     self._fault(Sort.NOT_FOUND, f"member {reading.member}: {message.place} by key {key}")
         for physical, found_one in reading.by_id:
             right = next((message for message in self._ledger.known if message.physical == physical), None)
@@ -458,22 +458,22 @@ class Judge:
         was = {(group, topic, queue): offset for group, topic, queue, offset in ledger.offsets}
         for group, topic, queue, offset in reading.offsets:
             right = was[group, topic, queue]
-            if offset != right and not self._is_told(group, "consumerOffset.json"):
+            if offset != right and not self._is_reported(group, "consumerOffset.json"):
                 self._fault(
                     Sort.OFFSET, f"member {reading.member}: {group} {topic}/{queue} at {offset}, not at {right}"
                 )
         if reading.topics is not None:
             for topic, queues in ledger.topics.items():
-                if reading.topics.get(topic) != queues and not self._is_told("topics.json", topic):
+                if reading.topics.get(topic) != queues and not self._is_reported("topics.json", topic):
                     self._fault(Sort.TABLE, f"topic {topic} has queues {reading.topics.get(topic)}, not {queues}")
         if reading.groups is not None:
             for group, retries in ledger.groups.items():
-                if reading.groups.get(group) != retries and not self._is_told("subscriptionGroup.json"):
+                if reading.groups.get(group) != retries and not self._is_reported("subscriptionGroup.json"):
                     self._fault(Sort.TABLE, f"group {group} has {reading.groups.get(group)} retries, not {retries}")
         if (
             reading.setting is not None
             and reading.setting != ledger.setting[1]
-            and not self._is_told("liveSettings.json")
+            and not self._is_reported("liveSettings.json")
             and reading.member not in self._emptied
         ):
             self._fault(Sort.TABLE, f"{ledger.setting[0]}={reading.setting}, not {ledger.setting[1]}")
@@ -486,7 +486,7 @@ class Judge:
             epochs = dict(state.epochs)
             for epoch, start in ledger.epochs:
                 if epoch not in epochs:
-                    if not self._is_told() and not self._has_ranges():
+                    if not self._is_reported() and not self._has_ranges():
                         self._fault(Sort.EPOCHS, f"member {state.member}: {state.epochs}, before {ledger.epochs}")
                     break
                 if epochs[epoch] != start:
@@ -505,10 +505,10 @@ class Judge:
         if last is None or self._is_short:
             return
         served = {message.unique for queue in last.queues for message in queue.messages}
-        # Before the loss is accepted nothing is delivered; the last life accepts it, so what waits is demanded there.
+        # Nothing is delivered before the loss is accepted. The last life accepts it, so all messages must arrive there.
         is_waiting = bool(phase.waits_for) and not self._is_accepted and phase is not self._phases[-1]
-        if is_waiting and not self._is_wait_told(phase):
-            self._fault(Sort.NOT_DELIVERED, f"the broker does not say that deliveries wait: {phase.waits_for}")
+        if is_waiting and not self._is_wait_reported(phase):
+            self._fault(Sort.NOT_DELIVERED, f"the broker does not report that deliveries wait: {phase.waits_for}")
         for one in self._ledger.owed:
             if one.unique in served or is_waiting:
                 continue
@@ -519,23 +519,23 @@ class Judge:
             else:
                 is_covered = any(report.covers(delivered, file_bytes=self._case.file_bytes) for report in phase.reports)
             system = ("HALF", "OP_HALF") if one.is_half else ("SCHEDULE_TOPIC", "delayOffset")
-            if not is_covered and not self._is_told(*system):
+            if not is_covered and not self._is_reported(*system):
                 self._fault(Sort.NOT_DELIVERED, f"{one.topic}: {one.unique} of {one.physical}")
             else:
                 self._missing_reported += 1
         for unique in set(phase.asked) & set(self._ledger.ended):
-            if not self._is_told("HALF"):
+            if not self._is_reported("HALF"):
                 self._fault(Sort.ASKED_AGAIN, unique)
 
-    def _is_wait_told(self, phase: Phase) -> bool:
-        """Whether status and log both say that deliveries wait, for which ranges, and what ends that."""
+    def _is_wait_reported(self, phase: Phase) -> bool:
+        """Return whether status and log report that deliveries wait, for which ranges, and the remedy."""
         lines = [report for report in phase.reports if report.names([WAITING]) and report.names([ACCEPTANCE])]
         status = Report("STATUS", phase.waits_for)
         is_in_status = status.names([WAITING]) and status.names([ACCEPTANCE]) and any(status.ranges())
         return is_in_status and any(any(report.ranges()) for report in lines)
 
     def _judge_replicas(self) -> None:
-        """In a group one member is damaged: what the other has is not lost."""
+        """Check that no message of the undamaged member is lost."""
         if not self._case.is_grouped or self._is_short:
             return
         last: dict[int, Reading] = {}
@@ -572,7 +572,7 @@ def _where(reading: Reading, queue: QueueRead) -> str:
 
 
 def _shortened(faults: Sequence[Fault]) -> list[Fault]:
-    """A few of each sort; the last says how many more there are."""
+    """Return a few faults of each sort; the last one counts the omitted ones."""
     return list(_shorten(faults))
 
 

@@ -1,9 +1,9 @@
-"""What a store is made of: every file of a real one has a kind, and one without is an error.
+"""The kinds of files of a store; a file without a kind is an error.
 
     commitlog/ consumequeue/<topic>/<queue>/ index/ checkpoint abort lock *.json config/*.json[.bak] and write buffers
 
-A kind says how the files of it are damaged alike, not which module writes them. A new kind of file that is not named
-here fails the run (``UnknownFile``), so that none can be forgotten.
+Files of one kind are damaged in the same ways, even if different modules write them. A file of a kind that is not
+listed here fails the run (``UnknownFile``), so that none can be forgotten.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAME_DIGITS: Final = 20
 
 
 class UnknownFile(Exception):
-    """A store holds a file of no known kind. Give it one in ``damage/kinds.py``."""
+    """A store has a file of unknown kind. Add the kind in ``damage/kinds.py``."""
 
 
 class Kind(StrEnum):
@@ -30,7 +30,7 @@ class Kind(StrEnum):
     LOG_MIDDLE = "log-middle"
     LOG_NEWEST = "log-newest"
     LOG_AHEAD = "log-ahead"
-    """The next file of the log, made in advance."""
+    """The next, preallocated file of the log."""
     QUEUE = "queue"
     QUEUE_DELAY = "queue-delay"
     QUEUE_HALF = "queue-half"
@@ -44,7 +44,7 @@ class Kind(StrEnum):
     STORE_BAK = "store.json.bak"
     POINT = "recovery-point"
     LOG_END = "log-end"
-    """How far the log was written."""
+    """The file with the written end of the log."""
     HEADS = "log-heads"
     WHOLE = "whole"
     ROLE = "role"
@@ -72,7 +72,7 @@ LOG: Final = frozenset({Kind.LOG_FIRST, Kind.LOG_MIDDLE, Kind.LOG_NEWEST})
 QUEUES: Final = frozenset({Kind.QUEUE, Kind.QUEUE_DELAY, Kind.QUEUE_HALF, Kind.QUEUE_OP, Kind.QUEUE_RETRY})
 POOLED: Final = frozenset({Kind.BUFFER, Kind.BUFFER_LOCK})
 OF_MASTERS: Final = frozenset({Kind.LIVE, Kind.LIVE_BAK, Kind.LOCKS, Kind.LOCKS_BAK})
-"""Kinds that have something in them only where an administrator or a consumer has changed it."""
+"""Kinds that are empty until an administrator or a consumer changes something."""
 IN_GROUPS: Final = frozenset({Kind.PROMISE, Kind.PROMISE_BAK})
 """Kinds that only members of a group have."""
 
@@ -100,14 +100,14 @@ _QUEUES: Final = {
 
 
 class StoreFile(NamedTuple):
-    """One file of a member, by its name below the member's folder."""
+    """One file of a member, by its path below the member's folder."""
 
     kind: Kind
     name: str
 
 
 def files_below(folder: Path) -> Iterator[str]:
-    """Every file below ``folder``, by its name there, in order."""
+    """Return every file below ``folder``, by its relative path, in order."""
     for directory, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
@@ -115,15 +115,15 @@ def files_below(folder: Path) -> Iterator[str]:
 
 
 def survey(member: Path, *, end: int) -> list[StoreFile]:
-    """Every file of a member's store and buffers with its kind; ``end`` is where its log ends.
+    """Return every file of a member's store and buffers with its kind. Raises ``UnknownFile``.
 
-    Raises ``UnknownFile``.
+    ``end`` is the end of its log.
     """
     return [StoreFile(kind_of(name, member, end=end), name) for name in files_below(member)]
 
 
 def kind_of(name: str, member: Path, *, end: int) -> Kind:
-    """The kind of one file. Raises ``UnknownFile``."""
+    """Return the kind of one file. Raises ``UnknownFile``."""
     parts = name.split("/")
     found: Kind | None = None
     match parts:

@@ -1,4 +1,4 @@
-"""What clients know of a store: each message that was acknowledged, where it is, and what else was agreed upon."""
+"""The ledger of the clients: each acknowledged message, its offset, and all agreed settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QueueName = tuple[str, int]
 
 
 class Known(msgspec.Struct, frozen=True):
-    """One message that a client has sent or read, as it must be served for ever."""
+    """One message that a client has sent or read, which must be served unchanged from then on."""
 
     topic: str
     queue_id: int
@@ -22,7 +22,7 @@ class Known(msgspec.Struct, frozen=True):
     size: int
     body: bytes
     properties: dict[str, str]
-    """Without those that the broker adds by itself."""
+    """The properties, without those that the broker adds by itself."""
 
     @property
     def unique(self) -> str:
@@ -34,16 +34,16 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class Owed(msgspec.Struct, frozen=True):
-    """A message that was taken and is to appear in a queue later: a delayed one, or one of an open transaction."""
+    """An accepted message that must appear in a queue later: a delayed one, or one of an open transaction."""
 
     topic: str
     queue_id: int
     unique: str
     body: bytes
     half_offset: int = -1
-    """Of a half message: its number in its queue; -1 for a delayed one."""
+    """Queue offset of a half message; -1 for a delayed message."""
     physical: int = -1
-    """Where the half or delayed message itself is."""
+    """Physical offset of the half or delayed message itself."""
 
     @property
     def is_half(self) -> bool:
@@ -51,28 +51,28 @@ class Owed(msgspec.Struct, frozen=True):
 
 
 class Ledger(msgspec.Struct):
-    """See the module. A trial adds to it what it sends."""
+    """The ledger of one world or trial; see the module. A trial adds its own messages."""
 
     known: list[Known] = []
     owed: list[Owed] = []
     ended: list[str] = []
     """Unique keys of transactions that were ended."""
     offsets: list[tuple[str, str, int, int]] = []
-    """(group, topic, queue, offset) as committed."""
+    """Committed consumer offsets: (group, topic, queue, offset)."""
     topics: dict[str, tuple[int, int]] = {}
-    """Read and write queues."""
+    """Number of read queues and of write queues, by topic."""
     groups: dict[str, int] = {}
-    """How many retries each group has."""
+    """Maximum of retries of each group."""
     setting: tuple[str, str] = ("", "")
-    """One that was changed at run time."""
+    """A setting that was changed at run time: key and value."""
     queue_ends: list[tuple[str, int, int]] = []
-    """(topic, queue, end): every number below was given to a message."""
+    """Ends of queues, (topic, queue, end): every offset below was assigned to a message."""
     wrote: int = 0
     flushed: int = 0
     epoch: int = 0
-    """The newest that was given to a master."""
+    """The newest epoch of a master."""
     epochs: list[tuple[int, int]] = []
-    """(epoch, start) of the log's history."""
+    """The epoch history of the log: (epoch, start)."""
     master: int = 1
 
     @property
@@ -84,5 +84,5 @@ class Ledger(msgspec.Struct):
 
 
 def load_ledger(folder: Path) -> Ledger:
-    """The ledger of a world or a trial."""
+    """Load the ledger of a world or a trial."""
     return msgspec.msgpack.decode((folder / FILE).read_bytes(), type=Ledger)

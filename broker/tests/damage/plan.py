@@ -1,4 +1,4 @@
-"""Which trials a run has: each combination once, then more by chance, all of it drawn from the run's seed."""
+"""The plan of a run: each combination once, then more at random, all drawn from the run's seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from damage.shard import Setup
 
 
 class Stop(StrEnum):
-    """How the store's last run ended, or ends."""
+    """How the last run of the store ended, or ends."""
 
     CLEAN = "clean"
     UNCLEAN = "unclean"
@@ -28,7 +28,7 @@ class When(StrEnum):
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """One combination of the matrix."""
+    """One combination of the damage matrix."""
 
     kind: Kind
     harm: Harm
@@ -42,20 +42,20 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """One combination with all that chance decides about it."""
+    """One combination with all random choices made."""
 
     number: int
     seed: int
     cell: Cell
     is_pooled: bool
     member: int
-    """Which member is damaged: 1 is the master."""
+    """The member that is damaged; 1 is the master."""
     is_failover: bool
-    """Whether the others have a new master before the damaged member is back."""
+    """Whether another member becomes master before the damaged one returns."""
 
     @property
     def dice(self) -> random.Random:
-        """Of what happens in it."""
+        """Return the random generator of the trial."""
         return random.Random(f"{self.seed}/{self.number}/trial")
 
 
@@ -65,11 +65,11 @@ NOT_THERE: Final = {
 }
 """The abort marker is empty, and there after an unclean stop only: what can be done to it."""
 NEVER: Final = frozenset({Kind.FAILURE})
-"""Kinds that no store has that was left by a stop or a kill: `flush-failed` is there after a failed disk only."""
+"""Kinds that no stop or kill leaves behind: `flush-failed` exists only after a disk failure."""
 
 
 def is_possible(cell: Cell) -> bool:
-    """Whether a store of that kind has such a file at that moment, and it can be damaged so."""
+    """Return whether a store of that kind has such a file at that moment, and it can be damaged so."""
     if cell.kind in NEVER:
         return False
     if cell.kind in IN_GROUPS and cell.setup is Setup.ALONE:
@@ -84,7 +84,7 @@ def is_possible(cell: Cell) -> bool:
 
 
 def cells() -> list[Cell]:
-    """Every possible combination."""
+    """Return all possible combinations of the damage matrix."""
     return [
         cell
         for kind in Kind
@@ -97,13 +97,13 @@ def cells() -> list[Cell]:
 
 
 def plan(seed: int, count: int, only: Sequence[str] = ()) -> list[Trial]:
-    """``count`` trials: all combinations in an order of chance, again and again. ``only`` are parts of cells' names."""
+    """Return ``count`` trials: all combinations in random order, repeated. ``only`` filters by parts of cell names."""
     chosen = [cell for cell in cells() if is_wanted(cell, only)]
     return [trial_of(seed, number, cell) for number, cell in enumerate(_repeated(seed, chosen, count))]
 
 
 def is_wanted(cell: Cell, only: Sequence[str]) -> bool:
-    """Whether some filter fits: each is words joined by ``/``, every one of which is a part of the cell's name."""
+    """Return whether a filter matches: its words, joined by ``/``, must all be parts of the cell's name."""
     return not only or any(all(word in cell.name.split("/") for word in one.split("/")) for one in only)
 
 
@@ -118,7 +118,7 @@ def _repeated(seed: int, chosen: Sequence[Cell], count: int) -> Iterator[Cell]:
 
 
 def trial_of(seed: int, number: int, cell: Cell) -> Trial:
-    """The trial with this number, whatever else is in the plan: so one can be repeated alone."""
+    """Return the trial with this number, independent of the rest of the plan, so that it can be repeated alone."""
     dice = random.Random(f"{seed}/{number}/{cell.name}")
     is_grouped = cell.setup is not Setup.ALONE
     is_pooled = cell.kind in POOLED or dice.random() < 0.4

@@ -1,10 +1,10 @@
-"""A life of a trial with real processes: a broker, its sidecar and the command line, and only what users have of them.
+"""One life of a trial with real processes: a broker, its sidecar and the command line, used as a user would.
 
     damage -> `gantry store verify` -> broker + sidecar -> read, send, read -> sources -> stop or kill -> the same again
 
 Reports are lines of the broker's own log. What the log reports as missing or damaged must be shown by every source that
 a user may ask instead: `gantry status --page`, `gantry ha status`, the sidecar's `/v1/status`, `/metrics` and
-`/readyz`, and `gantry store verify`. The clock is the machine's, so what is delayed by hours is owed by nobody.
+`/readyz`, and `gantry store verify`. The clock is the machine's, so messages that are delayed by hours are not owed.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ READY_S: Final = 30.0
 SHOWN_S: Final = 8.0
 """How long a source may take to show what the log reports: pages are published and asked for every second or so."""
 STORE_PATH: Final = f"1/{STORE}"
-MISSING, ROTTEN = "durable log data is missing", "a stored message is damaged"
-HEALED, ACCEPTED = "missing log data is complete again", "the loss of log data was accepted"
+MISSING, ROTTEN = "durable log data is missing", "stored message is damaged"
+HEALED, ACCEPTED = "missing log data is complete again", "loss of log data accepted"
 _LINE: Final = re.compile(r"^\S+ \S+ (WARNING|ERROR|CRITICAL|INFO) (\S+) (.*)$")
 _FACT: Final = re.compile(r" (?=[a-z_]+=)")
 
 
 def report_of_line(line: str) -> Report | None:
-    """A line of a broker's log, `time level logger event key=value ...`, as a report."""
+    """Parse a line of a broker's log, `time level logger event key=value ...`, as a report."""
     match = _LINE.match(line)
     if match is None:
         return None
@@ -80,26 +80,26 @@ class Shown(msgspec.Struct):
 
 
 def unseen(reports: Sequence[Report], shown: Sequence[Shown]) -> list[str]:
-    """What the log reports and a source does not show, or a source shows and the log does not report."""
-    missing, is_rotten = 0, False
+    """Return the differences between what a source shows and what the log reports."""
+    missing, is_corrupt = 0, False
     for report in reports:
         if report.text == MISSING:
             missing = sum(end - start for start, end in set(report.ranges()))
         elif report.text in (HEALED, ACCEPTED):
             missing = 0
-        is_rotten = is_rotten or report.text == ROTTEN
+        is_corrupt = is_corrupt or report.text == ROTTEN
     found = []
     for one in shown:
         if one.missing_bytes != missing:
             found.append(f"{one.source} shows {one.missing_bytes} missing bytes of the log, the log reports {missing}")
-        if one.is_damaged != is_rotten:
+        if one.is_damaged != is_corrupt:
             word = "damaged messages" if one.is_damaged else "no damaged message"
-            found.append(f"{one.source} shows {word}, the log reports {'some' if is_rotten else 'none'}")
+            found.append(f"{one.source} shows {word}, the log reports {'some' if is_corrupt else 'none'}")
     return found
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
-    """One command of a person, in the trial's folder."""
+    """Run a command of a user in the trial's folder."""
     line = [sys.executable, "-m", "gantry_cli", *words]
     return subprocess.run(line, capture_output=True, text=True, timeout=patience(40.0), check=False, env=ENVIRONMENT)
 
@@ -121,7 +121,7 @@ class Child:
         """Empty if it ended before it was ready."""
 
     def reports(self) -> list[Report]:
-        """Its log since it was started."""
+        """Return the reports in its log since the start."""
         lines = self.log.read_bytes()[self._mark :].decode(errors="replace").splitlines()
         return [report for line in lines if (report := report_of_line(line)) is not None]
 
@@ -151,7 +151,7 @@ class ProcessLife:
         self.phase: Final = Phase()
 
     def run(self) -> None:
-        """All of it. What it has found is in ``phase`` and on the disk."""
+        """Run the whole life. Its results are in ``phase`` and on the disk."""
         cell = self._trial.cell
         verified = command("store", "verify", STORE_PATH) if self._number == 1 and cell.when is When.STOPPED else None
         broker = self._start()
@@ -194,8 +194,8 @@ class ProcessLife:
             if "broker listening on" in broker.ready:
                 return broker
             code = broker.process.wait(patience(READY_S))
-            said = broker.reports()
-            reason = next((str(one.facts["reason"]) for one in reversed(said) if "reason" in one.facts), "")
+            logged = broker.reports()
+            reason = next((str(one.facts["reason"]) for one in reversed(logged) if "reason" in one.facts), "")
             if code == 0 or not reason:
                 self.phase.unseen.append(f"a start that was refused ended with code {code}: {reason or 'no reason'}")
             self.phase.refusals.append((1, reason))
@@ -218,7 +218,7 @@ class ProcessLife:
         if any(report.text == MISSING for report in broker.reports()):
             await self._compare(broker, url)
             self._accept(url)
-        async with _dialogue(address) as peer:  # a new master has closed its clients' connections
+        async with _dialogue(address) as peer:  # A new master has closed the connections of its clients.
             await self._end_transactions(peer)
             self.phase.sends += await sends_everywhere(peer, f"E{self._number:X}{self._trial.number:010X}")
             await asyncio.sleep(patience(0.5))
@@ -226,7 +226,7 @@ class ProcessLife:
         await self._compare(broker, url)
 
     def _accept(self, url: str) -> None:
-        """The remedy that the status names, by the command that it names, in the last life."""
+        """Accept the loss in the last life, by the command that the status names."""
         status = self._role()
         self.phase.waits_for = status["trouble"] if status["missing"] else ""
         if not self.phase.waits_for:
@@ -276,7 +276,7 @@ class ProcessLife:
     # -- sources -------------------------------------------------------------------------------------------------------
 
     async def _compare(self, broker: Child, url: str) -> None:
-        """Every source shows what the log reports, at the latest after a moment; the quick ones are asked first."""
+        """Check that every source shows what the log reports within a moment; the quick ones are checked first."""
         end = time.monotonic() + patience(SHOWN_S)
         while True:
             found = unseen(broker.reports(), _of_sidecar(url))
@@ -296,7 +296,7 @@ class ProcessLife:
         ]
 
     def _judge_verify(self, done: subprocess.CompletedProcess[str] | None) -> None:
-        """What the log reports a person would have found offline, too: before this start, or after the stop."""
+        """Check that `gantry store verify` finds what the log reports, before this start or after the stop."""
         texts = [one for one in self.phase.reports if one.text in (MISSING, ROTTEN)]
         if done is None or not texts or self.phase.is_accepted:
             return
@@ -311,7 +311,7 @@ class ProcessLife:
 
 @asynccontextmanager
 async def _dialogue(address: str) -> AsyncIterator[Dialogue]:
-    """A client's connection, whose group is known."""
+    """Return a client connection whose group is registered."""
     peer = await Dialogue.open(address)
     try:
         await peer.heartbeat("judge", group="Judges", topic=BUSY)
@@ -330,7 +330,7 @@ def _of_sidecar(url: str) -> list[Shown]:
 
 
 def _get(url: str) -> tuple[int, str]:
-    """What the sidecar answers, good or not."""
+    """Return the sidecar's answer, successful or not."""
     try:
         with urllib.request.urlopen(url, timeout=10) as answer:
             return answer.status, answer.read().decode()
@@ -339,7 +339,7 @@ def _get(url: str) -> tuple[int, str]:
 
 
 def _metric(text: str, name: str, state: str = "") -> int:
-    """The value of a metric with this state; 0 if it is not there."""
+    """Return the value of a metric with this state; 0 if it is missing."""
     for line in text.splitlines():
         if line.startswith((f"{name}{{", f"{name} ")) and (not state or f'state="{state}"' in line):
             return int(float(line.rpartition(" ")[2]))
@@ -347,6 +347,6 @@ def _metric(text: str, name: str, state: str = "") -> int:
 
 
 def live_with_processes(trial: Trial, worlds: Path, folder: Path, number: int) -> None:
-    """The whole of a child process: one life with processes."""
+    """Run one life with processes; the entry point of the child process."""
     os.chdir(folder)
     ProcessLife(trial, worlds, folder, number).run()

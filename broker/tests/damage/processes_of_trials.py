@@ -1,4 +1,4 @@
-"""Runs what must not hurt the run itself: each world and each life of a trial is a forked process with a deadline."""
+"""Runs each world and each life of a trial in a forked process with a deadline, to protect the run itself."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from typing import Final, NamedTuple, final
 
 
 class Ended(NamedTuple):
-    """How a process ended."""
+    """How a forked process has ended."""
 
     code: int
-    """Negative for a signal."""
+    """The exit code; negative for a signal."""
     is_late: bool
-    """Whether it was killed because its time was over."""
+    """Whether it was killed at its deadline."""
 
 
 class Work(NamedTuple):
-    """What one process does, and where its output goes."""
+    """The work of one process, and the file for its output."""
 
     name: str
     run: Callable[[], None]
@@ -40,7 +40,7 @@ class Forks:
         self._timeout_s: Final = timeout_s
 
     def run(self, chains: Iterator[Iterator[Work]], on_end: Callable[[str, Ended], None]) -> None:
-        """Work off all chains; the next work of a chain is asked for when the one before has ended."""
+        """Run all chains; the next work of a chain is requested when the previous one has ended."""
         with selectors.DefaultSelector() as selector:
             running: dict[int, tuple[int, Work, Iterator[Work], float]] = {}
             is_over = False
@@ -89,7 +89,7 @@ class Forks:
 
 
 def fork(work: Work) -> int:
-    """A process that does this and ends; its number. An exception is code 1, and its traceback in the output."""
+    """Fork a process that does this and ends; return its pid. An exception is code 1, with a traceback as output."""
     sys.stdout.flush()
     sys.stderr.flush()
     process = os.fork()
@@ -112,7 +112,7 @@ def fork(work: Work) -> int:
 
 
 def run_all(works: Sequence[Work], jobs: int, timeout_s: float) -> list[str]:
-    """Run works that must not fail; what went wrong."""
+    """Run works that must not fail; return their failures."""
     failed: list[str] = []
 
     def ended(name: str, how: Ended) -> None:

@@ -1,9 +1,9 @@
-"""The remedies that refusals name, done as a person would do them. What is not named is not done.
+"""Remedies that refusals name, executed as a user would do. Nothing else is executed.
 
 Put back the file of ... a backup                      the file as it was before it was damaged
 in a group, move the store away and start empty        the other member is there, and has everything
 'truncate -s SIZE FILE'                                what is left is served, what is missing is reported
-remove FILE / delete FILE                              as it says
+remove FILE / delete FILE                              the file or the directory is removed
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Remedy = Callable[[], str]
 def remedies_of(
     reason: str, folder: Path, member: int, *, file: str, backup: Path | None, is_grouped: bool
 ) -> list[Remedy]:
-    """All that the reason of a refused start names and that can be done here; each says what it did.
+    """Return the remedies in the reason of a refused start that are possible here; each returns what it did.
 
-    ``folder`` has the members' folders in it, ``backup`` a good copy of this member's, if there is one.
+    ``folder`` contains the members' folders, ``backup`` is a good copy of this member's, if there is one.
     """
     found: list[Remedy] = []
     if is_grouped and _START_EMPTY in reason:
@@ -49,7 +49,7 @@ def remedies_of(
 
 
 def apply_remedy(remedies: list[Remedy], dice: random.Random) -> str | None:
-    """Do one of them; None where there is none."""
+    """Execute one of the remedies; return None if there is none."""
     return dice.choice(remedies)() if remedies else None
 
 

@@ -1,8 +1,7 @@
-"""What counts as a report, strictly: a line of the log, warning or worse, that names what is lost or damaged.
+"""The definition of a report: a log line, warning or worse, that names the lost or damaged data.
 
-A message is *covered* when a line names its place: a byte range of the log that holds it, its offset, the file that
-held it, or its queue. Facts of a table are covered by a line that names the table's file. A line that only says that
-something is wrong somewhere covers nothing.
+A message is *covered* by a line that names a byte range of the log with it, its offset, its file, or its queue. Facts
+of a table are covered by a line that names the table's file. A line that reports damage without a place covers nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _QUEUE_FILE: Final = re.compile(r"consumequeue/([^/\s]+)/(\d+)\b")
 
 
 class Report(msgspec.Struct, frozen=True):
-    """One line of a log, or the reason that a start was refused for."""
+    """One line of a log, or the reason of a refused start."""
 
     level: str
     text: str
@@ -36,12 +35,12 @@ class Report(msgspec.Struct, frozen=True):
         return f"{self.level} {self.text} {self.facts}"
 
     def names(self, words: Iterable[str]) -> bool:
-        """Whether one of the words is in it."""
+        """Return whether one of the words is in the report."""
         line = self.line
         return any(word in line for word in words)
 
     def ranges(self) -> Iterator[tuple[int, int]]:
-        """Byte ranges of the log that it names."""
+        """Return the byte ranges of the log that the report names."""
         facts = self.facts
         for start_name in _STARTS:
             for end_name in _ENDS:
@@ -60,7 +59,7 @@ class Report(msgspec.Struct, frozen=True):
             yield int(match[1]), int(match[2])
 
     def covers(self, message: Known, *, file_bytes: int) -> bool:
-        """Whether it names the place of this message."""
+        """Return whether the report names the offset of this message."""
         if any(start <= message.physical < end for start, end in self.ranges()):
             return True
         facts = self.facts
@@ -77,7 +76,7 @@ class Report(msgspec.Struct, frozen=True):
 
 @final
 class ReportLog(logging.Handler):
-    """Keeps every warning and worse of this process."""
+    """Keeps all warnings and errors of this process."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -95,7 +94,7 @@ class ReportLog(logging.Handler):
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON could hold it."""
+    """Convert a value to one that JSON can hold."""
     if isinstance(value, bool | int | float | str) or value is None:
         return value
     if isinstance(value, list | tuple | set | frozenset):

@@ -1,4 +1,4 @@
-"""The damage run: every kind of file of a store, damaged in every way, and clients that know what they have sent.
+"""The damage run: every kind of file of a store, damaged in every way, with clients that know what they have sent.
 
 Exit code 0 when every trial ended in one of four good outcomes; 1 with at least one FAULT, and for each its evidence
 and the command that repeats it.
@@ -36,13 +36,13 @@ from damage.trial import DONE, judged, live, load_phase, phase_path, prepare_tri
 from damage.world import build_world
 
 from gantry_testing.slowness import patience
-from gantry_wire.structs import ready_structs
+from gantry_wire.structs import make_structs_ready
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 RUNS: Final = ROOT / ".gantry"
 MEMORY: Final = Path("/dev/shm")
 TRIALS: Final = 2_200
-"""Each combination once."""
+"""Default number of trials, enough for each combination once."""
 SLICE_SEED: Final = 20
 SLICE_TRIALS: Final = 60
 PROCESS_CELLS: Final = (
@@ -60,7 +60,7 @@ PROGRESS_TRIALS: Final = 200
 
 
 class Result(msgspec.Struct, frozen=True):
-    """A trial and what came of it."""
+    """A trial with its verdict."""
 
     number: int
     cell: str
@@ -73,7 +73,7 @@ class Result(msgspec.Struct, frozen=True):
 
 @final
 class Run:
-    """One run, in a directory of its own."""
+    """One run, in its own directory."""
 
     def __init__(
         self, directory: Path, seed: int, jobs: int, *, keeps: bool, lie: Lie = Lie.NONE, has_processes: bool = False
@@ -91,7 +91,7 @@ class Run:
         self._ended: dict[str, Ended] = {}
 
     def build_worlds(self, trials: Sequence[Trial]) -> list[str]:
-        """What the trials begin with; what went wrong."""
+        """Build the worlds from which trials begin; return the failures."""
         wanted = sorted({(trial.cell.setup, trial.is_pooled) for trial in trials})
         works = []
         for setup, is_pooled in wanted:
@@ -103,7 +103,7 @@ class Run:
         return run_all(works, self._jobs, patience(LIFE_TIMEOUT_S * 2))
 
     def run(self, trials: Sequence[Trial]) -> None:
-        """All trials."""
+        """Run all trials and return their results."""
         chains = (self._chain(trial) for trial in trials)
         Forks(self._jobs, patience(LIFE_TIMEOUT_S)).run(chains, self._life_ended)
 
@@ -111,7 +111,7 @@ class Run:
         self._ended[name] = how
 
     def _chain(self, trial: Trial) -> Iterator[Work]:
-        """The processes of one trial, one after the other; its verdict comes at the end."""
+        """Yield the processes of one trial, one after the other; the verdict follows at the end."""
         folder = self.directory / f"trial-{trial.number}"
         folder.mkdir()
         output = folder / "output.log"
@@ -169,7 +169,7 @@ class Run:
 
 
 def lines_of(output: Path) -> list[str]:
-    """What a process wrote; nothing if it could not even make the file, as without space or without its folder."""
+    """Return the output lines of a process; none if it could not create the file."""
     try:
         return output.read_text(errors="replace").strip().splitlines()
     except FileNotFoundError:
@@ -177,7 +177,7 @@ def lines_of(output: Path) -> list[str]:
 
 
 def _last_words(lines: Sequence[str]) -> str:
-    """Of a process that failed: where, and with what."""
+    """Return the place and the error of a failed process."""
     places = [line.strip() for line in lines if line.lstrip().startswith("File ")]
     return f"{lines[-1]} ({places[-1] if places else 'nowhere'})" if lines else "no output"
 
@@ -191,12 +191,12 @@ def _judge(folder: Path, path: Path, lie: Lie) -> None:
 
 
 def replay_command(trial: Trial, option: str = "") -> str:
-    """What repeats one trial alone."""
+    """Return the command that repeats one trial alone."""
     return f"scripts/damage {option}--seed {trial.seed} --replay '{trial.number}:{trial.cell.name}'"
 
 
 def table(results: Sequence[Result]) -> str:
-    """Kind by way of damage, each with its outcomes."""
+    """Return the table of outcomes by kind of file and way of damage."""
     names = {Outcome.COMPLETE: "c", Outcome.REPORTED: "r", Outcome.HEALED: "h", Outcome.REFUSED: "x"}
     counted: dict[tuple[str, str], Counter[str]] = {}
     for result in results:
@@ -221,12 +221,12 @@ def table(results: Sequence[Result]) -> str:
 
 
 def the_slice() -> list[Trial]:
-    """The trials that are among the tests."""
+    """Return the trials that are part of the tests."""
     return plan(SLICE_SEED, TRIALS)[:SLICE_TRIALS]
 
 
 def process_trials(seed: int, count: int) -> list[Trial]:
-    """Trials that are played with processes: alone and without write buffers, each a way in which users meet damage."""
+    """Return the trials with real processes: alone, without write buffers, each a way in which users meet damage."""
     chosen = [
         Cell(kind, harm, stop, when, Setup.ALONE)
         for kind, harm, stop, when in PROCESS_CELLS[:count]
@@ -236,7 +236,7 @@ def process_trials(seed: int, count: int) -> list[Trial]:
 
 
 def parse_replay(text: str, seed: int) -> Trial:
-    """``NUMBER:KIND/HARM/STOP/WHEN/SETUP``."""
+    """Parse ``NUMBER:KIND/HARM/STOP/WHEN/SETUP`` of a trial."""
     number, _, name = text.partition(":")
     try:
         kind, how, stop, when, setup = name.split("/")
@@ -306,7 +306,7 @@ def main(
     base = MEMORY if MEMORY.is_dir() else RUNS
     directory = Path(tempfile.mkdtemp(prefix="gantry-damage-", dir=base))
     click.echo(f"seed {seed}, {len(planned)} trials, {jobs} at a time, in {directory}")
-    ready_structs()  # brokers in these processes have threads, as a broker's own process does
+    make_structs_ready()  # Brokers in these processes have threads, as in a broker's own process.
     run = Run(directory, seed, jobs, keeps=keep or replay is not None, lie=Lie(sabotage), has_processes=has_processes)
     failed = run.build_worlds(planned)
     for text in failed:
@@ -321,7 +321,7 @@ def main(
 
 
 def report(run: Run, json_path: Path, seed: int, took_s: float) -> bool:
-    """Print the table and the faults, and write both as JSON; whether all is well."""
+    """Print the table and the faults, and write both as JSON; return whether all trials are good."""
     results = sorted(run.results, key=lambda one: one.number)
     json_path.parent.mkdir(parents=True, exist_ok=True)
     document = {"seed": seed, "trials": msgspec.to_builtins(results), "not_possible": dict(run.not_possible)}

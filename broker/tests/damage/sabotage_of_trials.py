@@ -1,4 +1,4 @@
-"""Lies about what a trial has seen, to see the judge find them: a judge that finds nothing proves nothing."""
+"""Lies about the evidence of a trial, which the judge must detect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from damage.ledger import Ledger
 
 
 class Lie(StrEnum):
-    """What is changed in the evidence."""
+    """The kind of change in the evidence."""
 
     NONE = "none"
     WRONG_BODY = "wrong-body"
@@ -23,7 +23,7 @@ class Lie(StrEnum):
 
 
 def tell_lie(lie: Lie, phases: Sequence[Phase], ledger: Ledger) -> None:
-    """Change the evidence of the last phase in one place; a lie that finds no place raises ``LookupError``."""
+    """Change the evidence of the last phase in one place. Raises ``LookupError`` if there is no suitable place."""
     phase = phases[-1]
     if lie is Lie.NONE:
         return

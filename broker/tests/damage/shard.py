@@ -1,8 +1,8 @@
-"""Brokers of one shard in this process, over real files: alone, or a master and a slave with roles given by order.
+"""Brokers of one shard in this process, over real files: alone, or a master and a slave with ordered roles.
 
-Whoever orders roles here decides as everybody does (``gantry_spec``): a master whose process ended has its role again
-if it may and nobody has more; otherwise the one with the newest and longest log among those that know of no loss is
-promoted, in an epoch that is newer than any that was ever given. The remembered epoch stands for the Lease.
+Roles are ordered here by the rules of ``gantry_spec``: a master whose process ended gets its role back if it may and no
+other member has more; otherwise the member with the newest and longest log among those without a known loss is
+promoted, in an epoch that is newer than any before. The remembered epoch stands for the Lease.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FILES: Final = {
 
 
 class Setup(StrEnum):
-    """What the broker stands in."""
+    """The kind of shard that a broker belongs to."""
 
     ALONE = "alone"
     SYNC = "sync group"
@@ -57,7 +57,7 @@ class Setup(StrEnum):
 
 @final
 class ShiftedClock:
-    """The machine's clocks, the wall ahead by ``shift_ms``: what is due in hours is due now."""
+    """The machine's clocks, with the wall clock ahead by ``shift_ms``, so that delayed messages are due now."""
 
     def __init__(self, shift_ms: int = 0) -> None:
         self._clock: Final = SystemClock()
@@ -77,10 +77,10 @@ class ShiftedClock:
 
 
 def conf_of(setup: Setup, number: int, *, is_pooled: bool, name: str) -> dict[str, str]:
-    """The keys of a member. Its paths are relative to the folder of the shard, in which the process runs."""
+    """Return the settings of a member. Its paths are relative to the folder of the shard, the current directory."""
     conf = local_conf(f"{number}/{STORE}", **FILES, brokerName=name)
     if is_pooled:
-        # Nothing is committed by itself, so that a start finds something to replay.
+        # No commit by time, so that a start has buffers to replay.
         conf |= {
             "transientStorePoolEnable": "true", "transientStorePoolPath": f"{number}/{POOL}",
             "transientStorePoolSize": "3", "commitIntervalCommitLog": "3600000",
@@ -94,7 +94,7 @@ def conf_of(setup: Setup, number: int, *, is_pooled: bool, name: str) -> dict[st
 
 @final
 class Shard:
-    """The members of one shard, by number; 1 is the master to begin with. Owned by one loop."""
+    """The members of one shard, by number; 1 is the first master. Owned by one loop."""
 
     def __init__(
         self, setup: Setup, clock: ShiftedClock, *, is_pooled: bool, name: str = "shard", epoch: int = FIRST_EPOCH
@@ -109,7 +109,7 @@ class Shard:
         """The newest that was ever given, as a Lease remembers it."""
         self.master_number = 1
         self.on_failed: Callable[[int, BaseException], None] = lambda number, error: None
-        """Called when a member cannot go on."""
+        """Called when a member fails."""
 
         self._watches: set[asyncio.Task[None]] = set()
         self._confs: Final = {number: conf_of(setup, number, is_pooled=is_pooled, name=name) for number in self.numbers}
@@ -127,7 +127,7 @@ class Shard:
         return self.brokers.get(self.master_number)
 
     async def start(self, number: int) -> Broker | None:
-        """Start a member without a role, or as the configured master. None if it refuses: see ``refusals``."""
+        """Start a member without a role, or as the configured master. Return None if it refuses: see ``refusals``."""
         self.refusals.pop(number, None)
         os.makedirs(f"{number}/{POOL}", exist_ok=True)
         try:
@@ -136,7 +136,7 @@ class Shard:
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
                 raise
-            # What a broker refuses on purpose is its own text; anything else ends it with a traceback.
+            # A deliberate refusal has a text of its own; any other error ends the broker with a traceback.
             is_meant = isinstance(error, BrokerError | OSError)
             self.refusals[number] = str(error) if is_meant else f"{type(error).__name__}: {error}"
             logging.getLogger("gantry_broker").error("cannot start", extra={"reason": self.refusals[number]})
@@ -159,14 +159,14 @@ class Shard:
                 await self.start(number)
 
     async def begin(self) -> None:
-        """A new shard: member 1 is the master, and the other follows."""
+        """Create a new shard: member 1 is the master, and the other follows."""
         await self.start_all()
         if self.setup is not Setup.ALONE:
             await self._promote(1)
             await self.gather()
 
     async def lead(self, *, regains: bool) -> str:
-        """Have a master among those that run; says how, or why there is none."""
+        """Promote a master among the running members; return how, or why there is none."""
         if self.setup is Setup.ALONE:
             return "configured" if self.brokers else "it does not run"
         if not self.brokers:
@@ -187,7 +187,7 @@ class Shard:
         own = statuses.get(self.master_number)
         if own is None or not own.may_regain or own.epoch != self.epoch:
             return False
-        return all(one.place <= own.place for one in statuses.values())
+        return all(one.log_position <= own.log_position for one in statuses.values())
 
     async def _elect(self) -> str:
         promises = {}
@@ -202,7 +202,7 @@ class Shard:
         if not sure:
             return "no member promises"
         winner = max(sure, key=lambda one: (promises[one].last_epoch, promises[one].end, one == self.master_number))
-        # Where acks are needed all others may give them; where none is, only who can be told must grant.
+        # If acks are needed, all others may give them; otherwise only reachable members must grant.
         electable = [one for one in self.numbers if one != winner and (self.setup is Setup.SYNC or one in self.brokers)]
         await self.brokers[winner].orders.promote(epoch, electable, False)
         self.master_number = winner
@@ -214,7 +214,7 @@ class Shard:
         self.master_number = number
 
     async def renew(self) -> None:
-        """In an async group, acknowledge without a slave that does not follow: a new epoch in which it has no say."""
+        """In an async group, begin an epoch that does not require a slave that does not follow."""
         master = self.master
         if self.setup is not Setup.ASYNC or master is None or master.replication.acks:
             return
@@ -224,7 +224,7 @@ class Shard:
             await self.gather()
 
     async def gather(self) -> None:
-        """All others follow the master."""
+        """Let all other members follow the master."""
         master = self.master
         assert master is not None
         for number, broker in self.brokers.items():
@@ -232,7 +232,7 @@ class Shard:
                 await broker.orders.follow(master.roles.epoch, master.settings.ha_address)
 
     async def level(self, patience_s: float = PATIENCE_S) -> bool:
-        """Wait until every slave that runs has what the master has; whether it came to that."""
+        """Wait until every running slave has caught up with the master; return whether it did."""
         master = self.master
         if master is None or self.setup is Setup.ALONE:
             return master is not None
@@ -249,7 +249,7 @@ class Shard:
         return await came(is_level, patience_s)
 
     async def close(self) -> None:
-        """Clean stops, the master first, which waits for its slaves."""
+        """Stop all members cleanly, the master first, which waits for its slaves."""
         for watch in self._watches:
             watch.cancel()
         for number in sorted(self.brokers, key=lambda one: one != self.master_number):
@@ -258,7 +258,7 @@ class Shard:
 
 
 async def came(predicate: Callable[[], bool], patience_s: float) -> bool:
-    """Wait for something; whether it came in time, which is longer on a slow machine."""
+    """Wait for a condition; return whether it was met in time, with more time on a slow machine."""
     loop = asyncio.get_running_loop()
     end = loop.time() + patience(patience_s)
     while not predicate():

@@ -1,6 +1,6 @@
-"""What clients say to a broker in a trial, in the wire's own words, and what they make of the answers.
+"""Requests of clients to a broker in a trial, in the wire protocol, and the decoding of the answers.
 
-Everything that comes back is kept as it came: whether it is right is for the judge.
+All answers are kept unchanged; the judge decides whether they are right.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gantry_wire.message import StoredMessage, decode_record, decode_records, pa
 
 PRODUCERS: Final = "producers"
 KEPT: Final = ("UNIQ_KEY", "KEYS", "TAGS", "own")
-"""Properties of a client's making."""
+"""Properties that clients set."""
 BATCH: Final = 16
 STEPS_MAX: Final = 2_000
 NOTHING_YET: Final = "nothing yet"
@@ -41,19 +41,19 @@ class Answer(NamedTuple):
 
 
 class Served(NamedTuple):
-    """What a queue gave: the messages in order, and the first answer that was no message and not the queue's end."""
+    """The messages of a queue in order, and the first answer that was neither a message nor the queue's end."""
 
     messages: list[Known]
     trouble: str = ""
     rotten: Sequence[str] = ()
-    """What was served with code 0 and is no good record."""
+    """Faults of records that were served with code 0."""
 
     end: int = 0
-    """Where a consumer would read on."""
+    """Queue offset at which a consumer would continue."""
 
 
 def known(message: StoredMessage) -> Known:
-    """A stored message as the ledger keeps it."""
+    """Return a stored message as the ledger keeps it."""
     properties = {name: value for name, value in message.properties.items() if name in KEPT}
     return Known(
         message.topic, message.queue_id, message.queue_offset, message.physical_offset, message.size, message.body,
@@ -64,7 +64,7 @@ def known(message: StoredMessage) -> Known:
 async def send(
     peer: Dialogue, topic: str, queue_id: int, body: bytes, *, sys_flag: str = "0", **properties: str
 ) -> Answer:
-    """One message with its properties."""
+    """Send one message with its properties."""
     reply = await peer.send(
         body, topic=topic, queueId=str(queue_id), properties=properties_text(WAIT="true", **properties),
         sysFlag=sys_flag, bornTimestamp=str(time.time_ns() // 1_000_000), code=RequestCode.SEND_MESSAGE_V2,
@@ -76,7 +76,7 @@ async def send(
 
 
 async def prepare(peer: Dialogue, topic: str, queue_id: int, body: bytes, unique: str) -> Owed:
-    """A half message, which must be taken."""
+    """Send a half message, which must be accepted."""
     answer = await send(
         peer, topic, queue_id, body, sys_flag=TRANSACTION, UNIQ_KEY=unique, TRAN_MSG="true", PGROUP=PRODUCERS
     )
@@ -85,7 +85,7 @@ async def prepare(peer: Dialogue, topic: str, queue_id: int, body: bytes, unique
 
 
 async def end_transaction(peer: Dialogue, half: Owed, how: str) -> Command:
-    """Commit or roll back."""
+    """Commit or roll back a transaction."""
     fields = {
         "producerGroup": PRODUCERS, "tranStateTableOffset": str(half.half_offset),
         "commitLogOffset": str(half.physical), "commitOrRollback": how,
@@ -95,9 +95,9 @@ async def end_transaction(peer: Dialogue, half: Owed, how: str) -> Command:
 
 
 def asked_about(peer: Dialogue) -> list[str]:
-    """Unique keys of the transactions that the broker has asked this client about."""
+    """Return the unique keys of transactions that the broker has checked with this client."""
     found = []
-    for command in peer.told:
+    for command in peer.pushed:
         if command.code == RequestCode.CHECK_TRANSACTION_STATE:
             with suppress(RemoteProtocolError):
                 found += [message.properties.get("UNIQ_KEY", "") for message in decode_records(command.body)]
@@ -107,7 +107,7 @@ def asked_about(peer: Dialogue) -> list[str]:
 async def read_queue(
     peer: Dialogue, topic: str, queue_id: int, *, tag: str = "*", group: str = "Judges", offset: int = 0
 ) -> Served:
-    """Everything that a consumer gets from ``offset`` to the queue's end."""
+    """Read everything from ``offset`` to the queue's end, as a consumer does."""
     messages: list[Known] = []
     rotten: list[str] = []
     for _ in range(STEPS_MAX):
@@ -123,7 +123,7 @@ async def read_queue(
             messages += good
             rotten += [f"pulled at {offset}: {text}" for text in bad]
         following = int(reply.ext.get("nextBeginOffset", offset))
-        if reply.code in (19, 20, 21) or reply.code == SUCCESS:  # not found, retry at once, moved
+        if reply.code in (19, 20, 21) or reply.code == SUCCESS:  # Not found, retry at once, and moved.
             if following == offset:
                 is_end = offset >= int(reply.ext.get("maxOffset", offset))
                 return Served(messages, "" if is_end else f"at {offset}: {NOTHING_YET}", rotten, offset)
@@ -136,7 +136,7 @@ async def read_queue(
 
 
 def take_records(data: bytes) -> tuple[list[Known], list[str]]:
-    """The good records of an answer, and why the others are none."""
+    """Return the good records of an answer, and the faults of the others."""
     good: list[Known] = []
     bad: list[str] = []
     position = 0
@@ -156,7 +156,7 @@ def take_records(data: bytes) -> tuple[list[Known], list[str]]:
 
 
 async def query(peer: Dialogue, topic: str, key: str, *, is_unique: bool = False) -> list[Known]:
-    """What is found by a key."""
+    """Return the messages that are found by a key."""
     fields = {"topic": topic, "key": key, "maxNum": "32", "beginTimestamp": "0", "endTimestamp": str((1 << 63) - 1)}
     if is_unique:
         fields["_UNIQUE_KEY_QUERY"] = "true"
@@ -165,7 +165,7 @@ async def query(peer: Dialogue, topic: str, key: str, *, is_unique: bool = False
 
 
 async def view(peer: Dialogue, physical: int) -> Known | None:
-    """The message at a place of the log, by its id."""
+    """Return the message at an offset of the log, by its message id."""
     reply = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(physical)}, timeout_ms=TIMEOUT_MS)
     if reply.code != SUCCESS:
         return None
@@ -198,14 +198,14 @@ async def make_topic(peer: Dialogue, topic: str, queues: int) -> None:
 
 
 async def topics_of(peer: Dialogue) -> dict[str, tuple[int, int]]:
-    """Queues of each topic: for reading, for writing."""
+    """Return read and write queues of each topic."""
     document = await peer.ask_json(RequestCode.GET_ALL_TOPIC_CONFIG)
     table = document["topicConfigTable"]
     return {name: (int(one["readQueueNums"]), int(one["writeQueueNums"])) for name, one in table.items()}
 
 
 async def groups_of(peer: Dialogue) -> dict[str, int]:
-    """Retries of each group."""
+    """Return the maximum of retries of each group."""
     document = await peer.ask_json(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     return {name: int(one["retryMaxTimes"]) for name, one in document["subscriptionGroupTable"].items()}
 

@@ -1,4 +1,4 @@
-"""The judge of the damage matrix must be able to find something: each sort of fault is planted and found."""
+"""The judge of the damage matrix is tested with planted faults: each sort of fault is planted and found."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from damage.reports import Report, ReportLog
 from damage.run_damage import lines_of
 
 FILE_BYTES = 1_000
-RANGE = Report("ERROR", "the log is damaged here; its neighbours are served", {"offset": 100, "end": 200})
+RANGE = Report("ERROR", "commit log is damaged; the records around the damage are served", {"offset": 100, "end": 200})
 VAGUE = Report("ERROR", "something is wrong somewhere", {"offset": 5, "end": 6})
 
 
@@ -80,7 +80,7 @@ def without(number: int) -> list[Known]:
 
 
 def lacking(number: int, *, is_whole: bool | None = False) -> Phase:
-    """A message is gone from every way to it."""
+    """Remove a message from every path to it."""
     reading = good_reading(
         queues=[
             QueueRead("Busy", 0, without(number)), QueueRead("Busy", 0, without(number), tag="red"),
@@ -91,8 +91,8 @@ def lacking(number: int, *, is_whole: bool | None = False) -> Phase:
     return Phase(readings=[reading], states=[MemberState(1, is_whole, LEDGER.epochs)])
 
 
-def test_where_nothing_is_wrong_nothing_is_found() -> None:
-    """All served as sent: complete, whether something was reported or not."""
+def test_complete_trial_has_no_fault() -> None:
+    """All messages served as sent are complete, with or without reports."""
     assert verdict(good_phase()) == Verdict(Outcome.COMPLETE, [])
     assert verdict(good_phase(), RANGE).outcome is Outcome.COMPLETE
 
@@ -105,29 +105,29 @@ def test_where_nothing_is_wrong_nothing_is_found() -> None:
     ],
     ids=["body", "place", "tag", "number"],
 )  # fmt: skip
-def test_a_wrong_message_is_a_fault_whatever_is_reported(wrong: Known) -> None:
-    """Nobody may be served altered bytes, in a queue, by key or by id; a report makes it no better."""
+def test_altered_message_is_a_fault_despite_reports(wrong: Known) -> None:
+    """No client may be served altered bytes, in a queue, by key or by id; a report does not excuse it."""
     for changes in (
         {"queues": [QueueRead("Busy", 0, [known(0), wrong, known(2)]), QueueRead("Later", 0, [LATE])]},
         {"by_key": [("Busy", "U1", [wrong, known(1)])]},
         {"by_id": [(100, wrong)]},
     ):
         if "queues" not in changes and wrong.queue_offset == 0:
-            continue  # by itself it is just another message's number
+            continue  # Alone it is just the offset of another message.
         found = verdict(Phase(readings=[good_reading(**changes)]), RANGE)
         assert found.outcome is Outcome.FAULT and Sort.ALTERED in sorts(found), changes
 
 
-def test_a_rotten_record_with_code_0_is_a_fault() -> None:
-    """Its checksum betrays it; most clients do not look."""
+def test_damaged_record_with_code_0_is_a_fault() -> None:
+    """Its checksum exposes it; most clients do not check."""
     queue = QueueRead("Busy", 0, without(1), rotten=["pulled at 1: a body that does not match its CRC"])
     found = verdict(Phase(readings=[good_reading(queues=[queue, QueueRead("Later", 0, [LATE])])]), RANGE)
 
     assert Sort.ROTTEN in sorts(found)
 
 
-def test_what_nobody_sent_or_is_there_twice_is_a_fault() -> None:
-    """An unknown message, a second copy of one that nothing stores again, one of a transaction that was rolled back."""
+def test_unknown_or_duplicate_message_is_a_fault() -> None:
+    """Faults are an unknown message, a second copy of one that is stored once, one of a rolled back transaction."""
     for number, (message, sort) in enumerate(
         (
             (known(3, properties={"UNIQ_KEY": "X"}), Sort.INVENTED),
@@ -141,7 +141,7 @@ def test_what_nobody_sent_or_is_there_twice_is_a_fault() -> None:
 
 
 def test_a_missing_message_without_a_report_is_a_fault() -> None:
-    """Silence, or words that do not name its place, cover nothing."""
+    """Silence, or a report that does not name its offset, covers nothing."""
     assert {Sort.MISSING, Sort.NOT_FOUND} <= sorts(verdict(lacking(1)))
     assert Sort.MISSING in sorts(verdict(lacking(1), VAGUE))
 
@@ -153,7 +153,7 @@ def test_a_missing_message_without_a_report_is_a_fault() -> None:
         Report("WARNING", "cut", {"end": 100, "cut_bytes": 30}),
         Report("ERROR", "lost", {"ranges": [[0, 50], [100, 200]]}),
         Report("ERROR", "lost [100, 300) of the log"),
-        Report("ERROR", "a stored message is damaged", {"offset": 100}),
+        Report("ERROR", "stored message is damaged", {"offset": 100}),
         Report("ERROR", "rebuilding", {"topic": "Busy", "queue_id": 0}),
         Report("ERROR", "missing", {"path": "/var/store/commitlog/00000000000000000000"}),
         Report("ERROR", "damaged", {"path": "/var/store/consumequeue/Busy/0/00000000000000000000"}),
@@ -161,7 +161,7 @@ def test_a_missing_message_without_a_report_is_a_fault() -> None:
     ids=["range", "tail", "ranges", "text", "offset", "queue", "log-file", "queue-file"],
 )
 def test_a_report_that_names_its_place_covers_a_missing_message(report: Report) -> None:
-    """A range, an offset, a file or a queue: then it is served around."""
+    """The report may name a range, an offset, a file or a queue."""
     assert verdict(lacking(1), report) == Verdict(Outcome.REPORTED, [])
 
 
@@ -176,17 +176,17 @@ def test_a_report_that_names_its_place_covers_a_missing_message(report: Report) 
     ],
 )
 def test_a_report_of_another_place_covers_nothing(report: Report) -> None:
-    """The neighbouring range, file or queue is not the one."""
+    """The report of a neighbouring range, file or queue does not count."""
     assert Sort.MISSING in sorts(verdict(lacking(1), report))
 
 
 def test_an_incomplete_store_may_not_call_itself_complete() -> None:
-    """Whoever elects would believe it."""
+    """An election would trust it."""
     assert sorts(verdict(lacking(1, is_whole=True), RANGE)) == {Sort.CALLED_WHOLE}
 
 
-def test_a_number_or_a_place_that_is_given_twice_is_a_fault() -> None:
-    """Of a queue and of the log; also when it is seen only by what is served there."""
+def test_reused_queue_or_physical_offset_is_a_fault() -> None:
+    """It is also found if only the served messages show it."""
     good = Sent("Busy", 0, "N1", b"new", 0, "", 3, 500)
     for sent, sort in (
         (good, set()),
@@ -204,7 +204,7 @@ def test_a_number_or_a_place_that_is_given_twice_is_a_fault() -> None:
 
 
 def test_an_acknowledged_send_must_be_served() -> None:
-    """What was answered 0 after the damage counts like everything else."""
+    """A send answered with 0 after the damage counts like every other message."""
     phase = good_phase()
     phase.sends = [Sent("Busy", 0, "N1", b"new", 0, "", 3, 500)]
     phase.readings = [good_reading(sends_before=1)]
@@ -213,7 +213,7 @@ def test_an_acknowledged_send_must_be_served() -> None:
 
 
 def test_a_refused_send_needs_a_report() -> None:
-    """One that names the file or a range."""
+    """The report must name the file or a range."""
     for reports, sort in (((), {Sort.SEND_REFUSED}), ((RANGE,), set())):
         phase = good_phase()
         phase.sends = [Sent("Busy", 0, "N1", b"new", 14, "full")]
@@ -231,7 +231,7 @@ def test_a_refused_send_needs_a_report() -> None:
     ],
 )
 def test_a_changed_table_needs_a_report_that_names_its_file(change: dict[str, object], sort: Sort, file: str) -> None:
-    """Offsets that jump, settings and topics that are forgotten."""
+    """Changed offsets, settings and lost topics are covered."""
     about = case(Kind.CHECKPOINT, "store/checkpoint")
     phase = Phase(readings=[good_reading(**change)])
 
@@ -239,8 +239,8 @@ def test_a_changed_table_needs_a_report_that_names_its_file(change: dict[str, ob
     assert verdict(phase, Report("WARNING", "its copy is used", {"path": f"config/{file}"}), about=about).faults == []
 
 
-def test_what_is_hidden_from_a_filter_alone_is_a_fault() -> None:
-    """It is in the queue, and a subscriber of its tag does not get it."""
+def test_message_hidden_from_a_filter_is_a_fault() -> None:
+    """It is in the queue, but a subscriber of its tag does not get it."""
     queues = [QueueRead("Busy", 0, list(LEDGER.known)), QueueRead("Busy", 0, without(1), tag="red")]
     found = verdict(Phase(readings=[good_reading(queues=[*queues, QueueRead("Later", 0, [LATE])])]))
 
@@ -248,7 +248,7 @@ def test_what_is_hidden_from_a_filter_alone_is_a_fault() -> None:
 
 
 def test_a_stalled_queue_is_a_fault_on_the_master_alone() -> None:
-    """A slave that refuses sends its clients to the master; a master that refuses has nobody behind it."""
+    """A slave that refuses sends its clients to the master; clients of a master have no other broker."""
     queues = [QueueRead("Busy", 0, [known(0)], trouble="at 1: code 1: the store failed"), QueueRead("Later", 0, [LATE])]
     grouped = case(is_grouped=True, setup="async group")
     slave = good_reading(member=2, is_master=False, queues=queues)
@@ -257,18 +257,18 @@ def test_a_stalled_queue_is_a_fault_on_the_master_alone() -> None:
     assert verdict(Phase(readings=[good_reading(), slave]), about=grouped).faults == []
 
 
-def test_what_is_owed_must_come() -> None:
-    """A delayed message, or one of an open transaction, that does not come was reported or is a fault."""
+def test_owed_message_must_arrive() -> None:
+    """A delayed message, or one of an open transaction, that does not arrive must be reported."""
     reading = good_reading(queues=[QueueRead("Busy", 0, list(LEDGER.known))])
 
     assert sorts(verdict(Phase(readings=[reading]), VAGUE)) == {Sort.NOT_DELIVERED}
-    rotten = Report("ERROR", "a stored message is damaged", {"offset": 300})
+    rotten = Report("ERROR", "stored message is damaged", {"offset": 300})
     assert verdict(Phase(readings=[reading]), rotten).outcome is Outcome.REPORTED
 
 
 TROUBLE = (
-    "100 bytes of the log are missing: [300, 400) (tail); sends are refused, delayed messages and transactions wait;"
-    " bring the files back, or run `gantry ha accept-loss`"
+    "100 bytes of the log are missing: [300, 400) (tail); sends are refused, and delayed messages and transactions"
+    " wait; bring the files back, or run `gantry ha accept-loss`"
 )
 
 
@@ -285,8 +285,8 @@ def waiting(*, trouble: str = TROUBLE, line: str = TROUBLE, owed: Owed | None = 
     return found[0], found[1]
 
 
-def test_what_is_owed_may_wait_until_a_loss_is_accepted_if_status_and_log_say_so() -> None:
-    """Afterwards it must come, unless its own record lies in the missing range."""
+def test_owed_message_may_wait_for_an_accepted_loss_if_reported() -> None:
+    """Afterwards it must arrive, unless its own record lies in the missing range."""
     came, never_came = waiting()
     assert came.faults == [] and sorts(never_came) == {Sort.NOT_DELIVERED}
     assert waiting(owed=Owed("Later", 0, "D1", b"late", physical=300))[1].faults == []
@@ -296,8 +296,8 @@ def test_what_is_owed_may_wait_until_a_loss_is_accepted_if_status_and_log_say_so
         assert sorts(waiting(trouble=trouble, line=line)[0]) == {Sort.NOT_DELIVERED}, (trouble, line)
 
 
-def test_what_was_owed_and_has_come_may_be_lost_with_its_own_place_only() -> None:
-    """Delivered in the first life and gone in the second: the range that was reported must hold the delivered one."""
+def test_arrived_message_may_be_lost_with_its_own_offset_only() -> None:
+    """Delivered in the first life and lost in the second: the reported range must contain the delivered one."""
     queues = [QueueRead("Busy", 0, list(LEDGER.known))]
     for text, is_good in (("lost [400, 500)", True), ("lost [300, 400)", False)):
         first = good_phase()
@@ -307,7 +307,7 @@ def test_what_was_owed_and_has_come_may_be_lost_with_its_own_place_only() -> Non
 
 
 def test_nothing_waits_and_no_send_is_refused_once_the_loss_is_accepted() -> None:
-    """A last life in which nothing was accepted excuses nothing either."""
+    """A last life without acceptance excuses nothing either."""
     reading = good_reading(queues=[QueueRead("Busy", 0, list(LEDGER.known))])
     unaccepted = Phase(readings=[reading], waits_for=TROUBLE)
     refused = Sent("Busy", 0, "N1", b"new", 14, "still refused")
@@ -320,7 +320,7 @@ def test_nothing_waits_and_no_send_is_refused_once_the_loss_is_accepted() -> Non
 
 
 def test_epochs_stay_where_they_are() -> None:
-    """One that vanishes was reported; one that begins elsewhere is another under the same number."""
+    """A missing epoch must be reported; one that begins elsewhere is another under the same number."""
     for epochs, reports, sort in (
         ([(1, 0)], (), {Sort.EPOCHS}),
         ([(1, 0)], (RANGE,), set()),
@@ -333,15 +333,15 @@ def test_epochs_stay_where_they_are() -> None:
 
 
 def test_a_refused_start_names_the_file_and_has_a_remedy() -> None:
-    """With both it is an outcome; without the one or the other a fault."""
+    """With both it is an outcome; without either it is a fault."""
     text = "store/commitlog/00000000000000000000 is missing; run: gantry store recover"
     assert verdict(Phase(refusals=[(1, text)], remedies=["recovered"])).outcome is Outcome.REFUSED
     assert sorts(verdict(Phase(refusals=[(1, "it does not fit")], remedies=["x"]))) == {Sort.NOT_NAMED}
     assert sorts(verdict(Phase(refusals=[(1, text)], refused_for_good=[1]))) == {Sort.NO_REMEDY}
 
 
-def test_what_a_replica_has_is_not_lost() -> None:
-    """In a group a report does not excuse what no member serves in the end; what the other serves is served around."""
+def test_message_of_a_replica_is_not_lost() -> None:
+    """In a group a report does not excuse a message that no member serves in the end."""
     grouped = case(is_grouped=True, setup="sync group")
     slave = good_reading(member=2, is_master=False)
 
@@ -356,7 +356,7 @@ def test_what_a_replica_has_is_not_lost() -> None:
 
 
 def test_no_master_at_all_is_a_fault() -> None:
-    """A shard that runs and serves nothing has refused nothing either."""
+    """A running shard that serves nothing has refused nothing either."""
     assert sorts(verdict(Phase(leading="no member promises"))) == {Sort.NO_MASTER}
 
 
@@ -365,30 +365,30 @@ def test_no_master_at_all_is_a_fault() -> None:
     [
         ([0, 1, 2], "", set()),
         ([0, 2], "", {Sort.PASSED_OVER}),
-        ([0, 2], "a stored message is damaged", {Sort.PASSED_OVER}),
-        ([0, 2], "a damaged message is passed over", set()),
+        ([0, 2], "stored message is damaged", {Sort.PASSED_OVER}),
+        ([0, 2], "damaged message skipped", set()),
         ([0, 1], "", {Sort.PASSED_OVER}),
     ],
     ids=["all", "one passed over", "damage reported", "passing reported", "the last passed over"],
 )
-def test_what_a_consumer_passed_over_and_others_got_later_is_found(
+def test_message_skipped_by_a_consumer_and_served_later_is_a_fault(
     numbers: list[int], report: str, expected: set[Sort]
 ) -> None:
-    """A report of the damage is not enough: the message was there to be waited for."""
+    """A report of the damage is not enough: the consumer should have waited for the message."""
     phase = good_phase()
     phase.followed = [Followed(1, "Busy", 0, 3, numbers)]
     reports = [Report("ERROR", report, {"offset": 100, "bytes": 100})] if report else []
     assert sorts(verdict(phase, *reports)) == expected
 
 
-def test_a_consumer_that_still_waits_has_passed_over_nothing() -> None:
-    """What lies behind the place where it would read on may come yet."""
+def test_waiting_consumer_has_skipped_nothing() -> None:
+    """Messages behind its next offset may still arrive."""
     phase = good_phase()
     phase.followed = [Followed(1, "Busy", 0, 1, [0])]
     assert sorts(verdict(phase)) == set()
 
 
-def test_a_reading_that_the_end_of_the_process_cut_off_is_judged_by_what_it_gave() -> None:
+def test_interrupted_reading_is_judged_by_its_results() -> None:
     """A reading that was cut off is judged by what it returned; the next start must return the rest."""
     cut = msgspec.structs.replace(lacking(1).readings[0], is_cut_off=True)
     first = Phase(readings=[cut], ended_by="member 1 itself: commitlog/0 was replaced by a file of another store")
@@ -401,15 +401,15 @@ def test_a_reading_that_the_end_of_the_process_cut_off_is_judged_by_what_it_gave
 
 
 def test_a_broker_that_ends_for_any_other_damage_is_a_fault() -> None:
-    """Only the log file of another store may end it; a next start that serves everything is no excuse."""
+    """Only a log file of another store may end it; a complete next start is no excuse."""
     ended = Phase(readings=good_phase().readings, ended_by="member 1 itself: a record is damaged")
     assert sorts(Judge(case(), LEDGER, [ended, good_phase()]).verdict()) == {Sort.ENDED}
-    ended.ended_by = "signal 9"  # a kill of the plan
+    ended.ended_by = "signal 9"  # A planned kill.
     assert sorts(Judge(case(), LEDGER, [ended, good_phase()]).verdict()) == set()
 
 
 def test_only_warnings_and_worse_are_reports() -> None:
-    """What an operator's alert does not see was not reported; what is kept can be written down."""
+    """Lines without an alert for the operator are no reports; reports can be written as JSON."""
     kept = ReportLog()
     log = logging.getLogger("damage.judged")
     log.setLevel(logging.INFO)
@@ -424,7 +424,7 @@ def test_only_warnings_and_worse_are_reports() -> None:
 
 
 def test_remedies_are_those_that_the_refusal_names(tmp_path: Path) -> None:
-    """Nothing that is not in the text is done, and nothing that cannot be done here counts as a remedy."""
+    """Nothing outside the text is executed, and impossible actions are no remedies."""
     store = tmp_path / "1/store/commitlog"
     backup = tmp_path / "backup/store/commitlog"
     name = "00000000000000000000"
@@ -461,7 +461,7 @@ def test_remedies_are_those_that_the_refusal_names(tmp_path: Path) -> None:
 
 
 def test_a_member_that_was_started_empty_may_lack_its_own_settings() -> None:
-    """They are in no log: who follows a refusal's remedy loses them. Nobody else does."""
+    """Settings are in no log, so they are lost by that remedy, but by nothing else."""
     reading = good_reading(setting="10000")
 
     def found(*remedies: str) -> set[Sort]:

@@ -40,7 +40,7 @@ def test_each_combination_comes_once_before_any_twice() -> None:
 
 
 def test_a_trial_is_repeated_by_its_command() -> None:
-    """The command that a FAULT prints leads to the same trial, whatever was filtered in the run that found it."""
+    """The command that a FAULT prints leads to the same trial, even if the run that found it was filtered."""
     trial = plan(7, 300, ["queue/one bit"])[17]
     command = replay_command(trial)
     text = command.split("'")[1]
@@ -49,8 +49,8 @@ def test_a_trial_is_repeated_by_its_command() -> None:
     assert trial.dice.random() == parse_replay(text, 7).dice.random()
 
 
-def test_a_filter_takes_what_has_all_its_words() -> None:
-    """`index/sync group` is the index in sync groups, and no word is taken for a part of another."""
+def test_filter_matches_cells_with_all_its_words() -> None:
+    """`index/sync group` is the index in sync groups, and no word matches a part of another."""
     trials = plan(1, 100, ["index/sync group", "topics"])
 
     assert {trial.cell.kind for trial in trials} == {Kind.INDEX, Kind.TOPICS}
@@ -68,7 +68,7 @@ def test_the_slice_is_fixed() -> None:
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """A folder on a tmpfs, which write buffers want."""
+    """Return a folder on a tmpfs, which write buffers need."""
     with TemporaryDirectory(prefix="gantry-damage-", dir=MEMORY) as folder:
         yield Path(folder)
 
@@ -78,7 +78,7 @@ def memory() -> Iterator[Path]:
 async def test_every_file_of_a_real_store_has_a_kind(
     memory: Path, monkeypatch: pytest.MonkeyPatch, setup: Setup
 ) -> None:
-    """A store that was really used, with write buffers, holds no file that the matrix does not know."""
+    """A used store with write buffers has no file that the matrix does not know."""
     monkeypatch.chdir(memory)
     await build_world(memory, setup, 1, is_pooled=True)
     ledger = load_ledger(memory)
@@ -94,7 +94,7 @@ async def test_every_file_of_a_real_store_has_a_kind(
 
 
 def test_a_file_of_no_known_kind_is_an_error(tmp_path: Path) -> None:
-    """Who adds a file to a store is told to give it a kind here."""
+    """The error names the module in which a new kind is added."""
     for name in ("store/news.json", "store/config/news.json", "store/commitlog/x", "store/consumequeue/T/0/x/y"):
         with pytest.raises(UnknownFile, match=r"kinds\.py"):
             kind_of(name, tmp_path, end=0)
@@ -119,8 +119,8 @@ def test_each_way_of_damage_changes_the_file(tmp_path: Path, how: Harm, in_place
         assert path.stat().st_ino == inode
 
 
-def test_what_cannot_be_damaged_is_not_counted(tmp_path: Path) -> None:
-    """Nothing to swap with and no older copy is no trial, rather than one that damages nothing and is complete."""
+def test_impossible_damage_is_not_counted(tmp_path: Path) -> None:
+    """Without a file to swap with or a differing older copy there is no trial, rather than a complete one."""
     member = tmp_path / "now" / "1"
     member.mkdir(parents=True)
     (member / "file").write_bytes(b"")

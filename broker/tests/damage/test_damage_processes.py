@@ -18,10 +18,8 @@ MISSING_LINE = (
     f"{STAMP} ERROR gantry_broker.store.recovery_report durable log data is missing ranges=['[300, 400)'] "
     "causes=['tail'] lost_flushed_bytes=100 reason='100 bytes of the log are missing: [300, 400) (tail)'"
 )
-ROTTEN_LINE = f"{STAMP} ERROR gantry_broker.store.damage a stored message is damaged offset=100 bytes=60"
-ACCEPTED_LINE = (
-    f"{STAMP} WARNING gantry_broker.server.roles.roles the loss of log data was accepted ranges=['[300, 400)']"
-)
+ROTTEN_LINE = f"{STAMP} ERROR gantry_broker.store.damage stored message is damaged offset=100 bytes=60"
+ACCEPTED_LINE = f"{STAMP} WARNING gantry_broker.server.roles.roles loss of log data accepted ranges=['[300, 400)']"
 
 
 @pytest.mark.verify
@@ -36,7 +34,7 @@ def test_a_loss_and_rot_under_real_processes_are_shown_everywhere(tmp_path: Path
 
 
 def test_a_line_of_the_log_is_read_with_its_facts() -> None:
-    """Also where a value has spaces and signs of equality in it; what is no line of the log is none."""
+    """Values may contain spaces and equal signs; other lines are no reports."""
     report = report_of_line(f"{STAMP} WARNING gantry_broker.x an event text='a b=c' count=3 pairs=[(1, 2)] none=None")
 
     assert report is not None and (report.level, report.text) == ("WARNING", "an event")
@@ -62,15 +60,15 @@ def test_a_line_of_the_log_is_read_with_its_facts() -> None:
 def test_a_source_that_shows_something_else_than_the_log_is_found(
     lines: list[str], shown: Shown, is_found: bool
 ) -> None:
-    """Silence about damage, and damage that nothing reports."""
+    """Both silence about damage and unreported damage are found."""
     reports = [report for line in lines if (report := report_of_line(line)) is not None]
 
     assert len(reports) == len(lines)
     assert bool(unseen(reports, [shown])) is is_found
 
 
-def test_what_a_source_does_not_show_is_a_fault() -> None:
-    """Whatever clients were served."""
+def test_damage_that_a_source_does_not_show_is_a_fault() -> None:
+    """It is a fault even if clients were served correctly."""
     phase = good_phase()
     phase.unseen = ["/metrics shows 0 missing bytes of the log, the log reports 100"]
 

@@ -1,4 +1,4 @@
-"""A slice of the damage matrix against real brokers, and the same with a lie, which the judge must find."""
+"""A slice of the damage matrix against real brokers, and the same with a lie, which the judge must detect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).with_name("run_damage.py")
 
 
 def run(tmp_path: Path, *options: str) -> tuple[int, str, dict[str, Any]]:
-    """The run's exit code, what it printed, and its results."""
+    """Return the run's exit code, its output, and its results."""
     path = tmp_path / "damage.json"
     command = [sys.executable, str(PROGRAM), "--jobs", "2", "--json", str(path), *options]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -24,8 +24,8 @@ def run(tmp_path: Path, *options: str) -> tuple[int, str, dict[str, Any]]:
 
 
 @pytest.mark.verify
-def test_a_damaged_store_serves_what_was_sent_or_reports_what_is_lost(tmp_path: Path) -> None:
-    """Each trial ends complete, reported, healed, or refused with a remedy that works, and the table says so."""
+def test_damaged_store_serves_all_messages_or_reports_the_loss(tmp_path: Path) -> None:
+    """Each trial ends complete, reported, healed, or refused with a remedy that works, as the table shows."""
     code, text, document = run(tmp_path, "--slice")
 
     assert code == 0, text
@@ -51,7 +51,7 @@ LOSS = "log-newest/missing/clean/stopped/alone"
     ],
 )  # fmt: skip
 def test_a_lie_about_a_real_trial_is_found(tmp_path: Path, lie: str, cell: str, sort: str) -> None:
-    """The twin: one body, message, offset or status of what was really read is changed, and the run fails."""
+    """The twin: one body, message, offset or status of a real reading is changed, and the run fails."""
     options = ("--only", cell, "--trials", "1", "--seed", "2", "--sabotage", lie)
     code, text, document = run(tmp_path, *options)
 

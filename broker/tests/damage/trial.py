@@ -3,8 +3,8 @@
     stopped   copy -> damage -> start -> read, send, read -> stop or kill -> start -> read, send, read -> judge
     running   copy -> start -> damage -> read, send, read -> stop or kill -> start -> read, send, read -> judge
 
-Each of the two lives is a process of its own, and a kill is a SIGKILL. What the first has found lies in a file, so that
-a life that a signal has ended is judged by what it had told its clients until then.
+Each of the two lives is a separate process, and a kill is a SIGKILL. The results of the first life are kept in a file,
+so that a life that a signal has ended is judged by its answers to clients until then.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ CASE, VERDICT, DONE = "case.json", "verdict.json", "damage.txt"
 
 
 def prepare_trial(trial: Trial, worlds: Path, folder: Path) -> Case:
-    """Copy the world into ``folder``, choose the file, and damage it if nothing runs. Raises ``NotPossible``."""
+    """Copy the world into ``folder``, choose the file, and damage it if no broker runs. Raises ``NotPossible``."""
     cell = trial.cell
     world = worlds / world_name(cell.setup, is_pooled=trial.is_pooled)
     ledger = load_ledger(world)
@@ -100,12 +100,12 @@ def prepare_trial(trial: Trial, worlds: Path, folder: Path) -> Case:
 
 
 def world_name(setup: Setup, *, is_pooled: bool, is_foreign: bool = False) -> str:
-    """The folder of a world."""
+    """Return the name of a world's folder."""
     return f"{setup.split()[0]}{'-pooled' if is_pooled else ''}{'-foreign' if is_foreign else ''}"
 
 
 def harm(trial: Trial, worlds: Path, folder: Path, case: Case, *, in_place: bool) -> str:
-    """Damage the chosen file; what was done lies in a file, too."""
+    """Damage the chosen file, and write down what was done."""
     cell = trial.cell
     world = worlds / world_name(cell.setup, is_pooled=trial.is_pooled)
     foreign = worlds / world_name(cell.setup, is_pooled=trial.is_pooled, is_foreign=True)
@@ -139,7 +139,7 @@ def _written(member: Path, case: Case, ledger: Ledger) -> int:
 
 
 def words_of(file: StoreFile) -> list[str]:
-    """How a report may name a file."""
+    """Return the words by which a report may name a file."""
     parts = file.name.split("/")
     match file.kind:
         case kind if kind in LOG or kind is Kind.LOG_AHEAD:
@@ -185,7 +185,7 @@ class Life:
         self.shard.on_failed = self._failed
 
     async def run(self) -> None:
-        """All of it. What it has found is in ``phase`` and on the disk."""
+        """Run the whole life. Its results are in ``phase`` and on the disk."""
         is_first = self._number == 1
         cell = self._trial.cell
         is_damaged_now = is_first and cell.when is When.RUNNING
@@ -204,7 +204,7 @@ class Life:
         self._save()
 
     def _failed(self, number: int, error: BaseException) -> None:
-        """A broker cannot go on, and its process would end: so does this one, with all members."""
+        """End this process with all members, as a broker that cannot continue ends its own."""
         self.phase.ended_by = f"member {number} itself: {error}"
         self._save()
         self._end()
@@ -254,7 +254,7 @@ class Life:
 
     def _remedies(self, reason: str, number: int) -> list[Remedy]:
         cell, backup = self._trial.cell, None
-        if cell.when is When.STOPPED:  # a copy of before the damage; of a store that went on it would be an old one
+        if cell.when is When.STOPPED:  # A copy from before the damage; for a store that continued it would be outdated.
             world = self._worlds / world_name(cell.setup, is_pooled=self._trial.is_pooled)
             backup = world / cell.stop / str(number)
         return remedies_of(
@@ -289,7 +289,7 @@ class Life:
             self.phase.states.append(MemberState(number, status.is_whole, epochs, status.promised_epoch))
 
     async def _accept_loss(self, master: Broker) -> None:
-        """The remedy that the status names where log data is missing, in the last life at the latest."""
+        """Accept the loss as the status says, in the last life at the latest."""
         if not master.roles.is_awaiting_acceptance:
             return
         self.phase.waits_for = (await master.orders.status()).trouble
@@ -302,7 +302,7 @@ class Life:
         halves = [one for one in self._ledger.owed if one.is_half]
         first = load_phase(self._folder, 1)
         is_ended = self._number > 1 and bool(first.sends) and not _waited(first)
-        if is_ended:  # by the first life; an end that was lost, as a report must say, is asked for again
+        if is_ended:  # Ended by the first life; an end that was lost, which must be reported, is requested again.
             served = {
                 message.unique for one in self.phase.readings for queue in one.queues for message in queue.messages
             }
@@ -321,7 +321,7 @@ class Life:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     async def _read_patiently(self, number: int, broker: Broker, *, is_master: bool) -> None:
-        """Until nothing is missing, or it stays so."""
+        """Read until nothing is missing, or nothing changes any more."""
         loop = asyncio.get_running_loop()
         end = loop.time() + patience(READ_AGAIN_S[self._trial.cell.setup])
         stall_end = loop.time() + patience(STALL_S)
@@ -374,7 +374,7 @@ class Life:
         reading.queues.append(QueueRead(topic, queue_id, served.messages, served.trouble, tag, list(served.rotten)))
 
     async def _follow(self, peer: Dialogue, member: int, topic: str, queue_id: int) -> None:
-        """Read a queue from where this was done last."""
+        """Read a queue from where the previous call stopped."""
         place = member, topic, queue_id
         one = self._followed.get(place)
         if one is None:
@@ -394,12 +394,12 @@ class Life:
 
 
 def _waited(phase: Phase) -> bool:
-    """Whether all of a life passed before a loss was accepted, so that no transaction could be ended."""
+    """Return whether the whole life passed before a loss was accepted, so that no transaction could be ended."""
     return bool(phase.waits_for) and not phase.is_accepted
 
 
 async def sends_everywhere(peer: Dialogue, mark: str) -> list[Sent]:
-    """Send one message to each queue; what came of each. ``mark`` begins their unique keys."""
+    """Send one message to each queue and return the answers. ``mark`` is the prefix of their unique keys."""
     sends: list[Sent] = []
     for topic, queues in QUEUES.items():
         for queue_id in range(queues):
@@ -420,19 +420,19 @@ def phase_path(folder: Path, number: int) -> Path:
 
 
 def load_phase(folder: Path, number: int) -> Phase:
-    """What a life has found, as far as it had written it down."""
+    """Load the recorded results of a life."""
     path = phase_path(folder, number)
     return msgspec.msgpack.decode(path.read_bytes(), type=Phase) if path.exists() else Phase()
 
 
 def live(trial: Trial, worlds: Path, folder: Path, number: int) -> None:
-    """The whole of a child process: one life. Does not return after a kill."""
+    """Run one life; the entry point of the child process. Does not return after a kill."""
     os.chdir(folder)
     asyncio.run(Life(trial, worlds, folder, number).run())
 
 
 def judged(folder: Path, lie: Lie = Lie.NONE) -> Verdict:
-    """The verdict over what both lives have found."""
+    """Return the verdict over the results of both lives."""
     case = msgspec.json.decode((folder / CASE).read_bytes(), type=Case)
     phases = [load_phase(folder, 1), load_phase(folder, 2)]
     ledger = load_ledger(folder)

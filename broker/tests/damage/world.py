@@ -1,11 +1,11 @@
-"""Worlds: stores that were really used, copied at the moments that trials begin with, and what clients know of them.
+"""Worlds: used stores, copied at the moments at which trials begin, with the ledgers of their clients.
 
     life 1 --- stop ---> `older-1`    life 2 --- a while ---> `older-2` --- its end ---> `unclean` --- stop ---> `clean`
 
-A shard lives twice. Messages of all kinds are sent, consumed, delayed, retried, ended and left open; settings and
+A shard has two lives. Messages of all kinds are sent, consumed, delayed, retried, ended and left open; settings and
 tables change in both lives, so that an older copy of each file differs from the newest. A copy of a running broker's
-files is what `kill -9` leaves: the page cache and the buffers stay, memory is gone. A foreign world of the same making
-has other bodies and another identity.
+files equals the state after `kill -9`: page cache and buffers survive, memory is lost. A foreign world is made in the
+same way, with other bodies and another identity.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from gantry_testing.local import Dialogue, dialogue
 from gantry_wire import RequestCode
 
 BUSY, LATER, DEALS, LATE_TOPIC = "Busy", "Later", "Deals", "Young"
-"""Ordinary messages, delayed ones, those of transactions, and a topic that is made in the second life."""
+"""Topics of ordinary, delayed and transaction messages, and a topic that is created in the second life."""
 READERS, FAILING = "Readers", "Failing"
 QUEUES: Final = {BUSY: 2, LATER: 1, DEALS: 1, LATE_TOPIC: 3}
 RETRIED: Final = f"%RETRY%{FAILING}"
 TAGS: Final = ("red", "green", "blue")
 MESSAGES: Final = (150, 130, 80)
-"""In the first life, in the second before its second copy, and after it."""
+"""Number of messages in the first life, in the second before its second copy, and after it."""
 HOURS_MS: Final = 3 * 3_600_000
-"""How far trials are ahead of worlds: everything that was delayed is due."""
+"""Clock offset of trials relative to worlds, after which all delayed messages are due."""
 SETTING: Final = ("maxBatchMessages", "77")
 OLDER: Final = ("older-1", "older-2")
 CLEAN, UNCLEAN = "clean", "unclean"
@@ -66,7 +66,7 @@ class WorldBuilder:
         self.ledger: Final = Ledger(epoch=FIRST_EPOCH)
 
     async def build(self) -> Ledger:
-        """Both lives; the copies lie beside, each in a folder with the members' in it."""
+        """Run both lives; the copies are created beside, each in a folder with the members' folders."""
         shard = Shard(self._setup, self._clock, is_pooled=self._is_pooled)
         await shard.begin()
         master = shard.master
@@ -104,7 +104,7 @@ class WorldBuilder:
             copy_member(Path(str(number)), Path(name) / str(number))
 
     async def _settle(self, shard: Shard) -> None:
-        """Slaves have everything, and tables are on the disks."""
+        """Wait until slaves have caught up and tables are on the disks."""
         assert await shard.level(), "a slave does not come along"
         master = shard.master
         assert master is not None
@@ -114,7 +114,7 @@ class WorldBuilder:
             broker.core.persistence.mark("consumerOffset", now=False)
             broker.core.persistence.mark("delayOffset", now=False)
             broker.core.persistence.mark("queueLocks", now=False)
-            await broker.core.persistence.round()
+            await broker.core.persistence.write_stale()
 
     async def _make_tables(self, peer: Dialogue, *, first: bool) -> None:
         if first:
@@ -132,7 +132,7 @@ class WorldBuilder:
         queues = [{"topic": BUSY, "brokerName": "shard", "queueId": number} for number in range(1 if first else 2)]
         locked = {"consumerGroup": READERS, "clientId": "reader", "mqSet": queues}
         await peer.heartbeat("reader", group=READERS, topic=BUSY)
-        if self._setup is Setup.ALONE:  # a new master locks nothing for a minute
+        if self._setup is Setup.ALONE:  # A new master grants no queue locks for a minute.
             await peer.ask_json(RequestCode.LOCK_BATCH_MQ, body=locked)
 
     # -- messages ------------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class WorldBuilder:
             assert answer.code == 0, answer
 
     async def _live(self, master: Broker, peer: Dialogue, count: int) -> None:
-        """A share of everything."""
+        """Send a share of all kinds of messages."""
         await self._fill(peer, count // 2)
         for _ in range(3):
             await self._delayed(peer, "1")
@@ -188,14 +188,14 @@ class WorldBuilder:
             self.ledger.owed.append(await prepare(peer, DEALS, 0, body, unique))
 
     async def _retries(self, peer: Dialogue) -> None:
-        """Some messages come back after a second."""
+        """Let some messages be redelivered after a second."""
         served = await read_queue(peer, BUSY, 0)
         for message in self._dice.sample(served.messages, 3):
             fields = {"offset": str(message.physical), "group": FAILING, "delayLevel": "1", "originTopic": BUSY}
             assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code == 0
 
     async def _delivered(self, master: Broker) -> None:
-        """What waited a second has come."""
+        """Wait until messages that were delayed for a second have arrived."""
         due = self._due = getattr(self, "_due", 0) + 3
         assert await came(lambda: _end(master, LATER) >= due and _end(master, RETRIED) >= due, 20), "not delivered"
 

@@ -24,7 +24,7 @@ FIELDS: Final = tuple(name for name, _ in _HEAD) + _REST
 
 
 def places(record: bytes) -> dict[str, tuple[int, int]]:
-    """Field -> half-open range inside `record`, a whole one."""
+    """Return field -> half-open range inside `record`, which must be whole."""
     found: dict[str, tuple[int, int]] = {}
     position = 0
 

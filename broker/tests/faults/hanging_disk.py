@@ -2,9 +2,9 @@
 
     python hanging_disk.py FILE -m gantry_broker -c broker.conf
 
-While FILE exists no sync of a file or of a directory returns: what a dead volume does, without root and for exactly as
-long as a test wants. While it holds the word "fail" they fail at once. Progress of a recovery is told every ten
-records, so that a short log shows it, too.
+While FILE exists no sync of a file or a directory returns, as on a dead volume, but without root and for exactly as
+long as a test needs. While it contains the word "fail", syncs fail at once. Progress of a recovery is reported every
+ten records, so that it is visible with a short log, too.
 """
 
 import errno
@@ -15,18 +15,18 @@ import time
 from collections.abc import Callable
 
 from gantry_broker.ports.real_disk import RealDisk, RealFile
-from gantry_broker.store import record_taker, recovery
+from gantry_broker.store import recovery, scan_dispatcher
 
 POLL_S = 0.005
 
 
 def hang_while(path: str, owner: type, name: str) -> None:
-    """Have a method wait until `path` is gone before it does its work."""
+    """Let a method wait until `path` is deleted before it does its work."""
     work: Callable[..., None] = getattr(owner, name)
 
     def hanging(*arguments: object) -> None:
-        while (said := _read(path)) is not None:
-            if said == "fail":
+        while (content := _read(path)) is not None:
+            if content == "fail":
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             time.sleep(POLL_S)
         work(*arguments)
@@ -35,7 +35,7 @@ def hang_while(path: str, owner: type, name: str) -> None:
 
 
 def _read(path: str) -> str | None:
-    """What is in the file; None without one, and it may go at any moment."""
+    """Return the content of the file; None without one, since it may be deleted at any moment."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()
@@ -48,7 +48,7 @@ def main() -> None:
     assert option == "-m", "what runs is a module"
     hang_while(path, RealFile, "sync")
     hang_while(path, RealDisk, "sync_directory")
-    record_taker.PROGRESS_RECORDS = 10  # type: ignore[misc]  # constants, but for this program
+    scan_dispatcher.PROGRESS_RECORDS = 10  # type: ignore[misc]  # Constants everywhere but in this program.
     recovery.STRETCH_BYTES = 4096  # type: ignore[misc]
     sys.argv = sys.argv[3:]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -1,17 +1,17 @@
-"""A disk of its own whose power can be cut: an ext4 in a file, mounted through a loop device.
+"""A disk whose power can be cut: an ext4 file system in a file, mounted through a loop device.
 
     format -> mount -> a store is used on it -> cut_power -> restore -> the store is opened again
 
-`cut_power` asks ext4 to shut down without writing its journal (EXT4_IOC_SHUTDOWN with NOLOGFLUSH). From that moment no
-byte and no name reaches the image, and every write and sync fails with EIO; after `restore` there is what had been
-synced before, and whatever the kernel had chosen to write by itself. That is what a power loss leaves on a disk that
-honours flushes, without device-mapper. The image's own pages stay in the host's page cache, which plays the disk.
+`cut_power` shuts ext4 down without writing its journal (EXT4_IOC_SHUTDOWN with NOLOGFLUSH). From that moment no byte
+and no name reaches the image, and every write and sync fails with EIO. After `restore` the disk has all synced data and
+the data that the kernel had written back by itself. A power loss leaves the same on a disk that honours flushes. No
+device-mapper is needed. The image's own pages stay in the host's page cache, which simulates the disk.
 
-Mounts are made in a mount namespace of our own, which the kernel takes away, with its loop devices, when its last
-process has ended: whether a run ends by an exception, by Ctrl-C or by SIGKILL, nothing of it stays behind.
+Mounts are created in a private mount namespace, which the kernel removes, with its loop devices, when its last process
+has ended: after an exception, Ctrl-C or SIGKILL nothing remains.
 
-It refuses to know what is stored. Whoever cuts the power first stops the processes that use the disk, since a real
-power loss stops them, too, and ends them before `restore`: a mount with open files cannot be taken away.
+The module does not depend on the stored data. The caller of `cut_power` first stops the processes that use the disk, as
+a real power loss does, and ends them before `restore`: a mount with open files cannot be removed.
 """
 
 import ctypes
@@ -44,7 +44,7 @@ def _run(*words: str) -> None:
 
 @functools.cache
 def keep_mounts_private() -> None:
-    """From now on what this thread and its children mount is seen by them alone."""
+    """Make mounts of this thread and its children invisible to all other processes."""
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) != 0:
         raise OSError(ctypes.get_errno(), "no mount namespace of our own")
     _run("mount", "--make-rprivate", "/")
@@ -52,7 +52,7 @@ def keep_mounts_private() -> None:
 
 @final
 class LoopDisk:
-    """One such disk, below a directory of the test. Used by one thread."""
+    """A disk image below a directory of the test, mounted through a loop device. Used by one thread."""
 
     def __init__(self, directory: Path, *, size_mib: int = DISK_MIB) -> None:
         self.path: Final = directory / "disk"
@@ -65,26 +65,26 @@ class LoopDisk:
         return f"<LoopDisk {self.path} {self._size_mib} MiB {'mounted' if self._is_mounted else 'not mounted'}>"
 
     def format(self) -> None:
-        """An empty disk."""
+        """Create an empty ext4 file system."""
         with self.image.open("wb") as file:
             file.truncate(self._size_mib << 20)
         _run("mkfs.ext4", "-q", "-F", "-m", "0", str(self.image))
         self.path.mkdir(exist_ok=True)
 
     def mount(self) -> None:
-        """Mount it; ext4 replays its journal where there is something to replay."""
+        """Mount the disk; ext4 replays its journal if necessary."""
         keep_mounts_private()
         _run("mount", "-o", "loop,errors=remount-ro", str(self.image), str(self.path))
         self._is_mounted = True
 
     def unmount(self) -> None:
-        """Take it away. Fails while anybody has a file of it open."""
+        """Unmount the disk. Fails while a process has a file of it open."""
         if self._is_mounted:
             _run("umount", str(self.path))
             self._is_mounted = False
 
     def cut_power(self) -> None:
-        """Nothing reaches the disk any more."""
+        """Cut the power: no later write reaches the disk."""
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.ioctl(descriptor, EXT4_IOC_SHUTDOWN, struct.pack("I", NO_JOURNAL_FLUSH))
@@ -92,20 +92,20 @@ class LoopDisk:
             os.close(descriptor)
 
     def restore(self) -> None:
-        """The power is back: the disk as it was left."""
+        """Restore the power, with the disk as it was at the cut."""
         self.unmount()
         self.mount()
 
     def make_read_only(self) -> None:
-        """What a kernel does that has found an error: the file system is read-only, whoever has files of it open.
+        """Make the file system read-only, as the kernel does after an error, even with open files.
 
-        An ordinary remount is refused while files are open for writing, so ext4 is told to find an error.
+        An ordinary remount is refused while files are open for writing, so an error of ext4 is triggered.
         """
         device = next(line.split()[0] for line in MOUNTS.read_text().splitlines() if line.split()[1] == str(self.path))
         (EXT4_FACTS / os.path.basename(device) / "trigger_fs_error").write_text("1")
 
     def remount_read_only(self) -> None:
-        """The same for a disk that nobody writes to: a mount that came up read-only."""
+        """Mount the disk read-only, without open files, like a mount that came up read-only."""
         _run("mount", "-o", "remount,ro", str(self.path))
 
     @property
@@ -114,7 +114,7 @@ class LoopDisk:
         return facts.f_bavail * facts.f_frsize
 
     def fill(self, *, leave_bytes: int) -> Path:
-        """Give all blocks but about `leave_bytes` to a file of ours, which is returned."""
+        """Allocate all blocks but about `leave_bytes` to a file, and return its path."""
         ballast = self.path / "ballast"
         with ballast.open("wb") as file, suppress(OSError):
             while (size := self.free_bytes - leave_bytes) >= BLOCK_BYTES:
@@ -124,7 +124,7 @@ class LoopDisk:
 
 @contextmanager
 def loop_disk(directory: Path, *, size_mib: int = DISK_MIB) -> Iterator[LoopDisk]:
-    """A formatted, mounted disk, taken away at the end whatever happens."""
+    """A formatted, mounted disk that is always unmounted at the end."""
     disk = LoopDisk(directory, size_mib=size_mib)
     disk.format()
     try:

@@ -1,7 +1,7 @@
-"""A control group with little memory, of either version, for a process that is to run out of it.
+"""A control group (v1 or v2) with little memory, for a process that must run out of it.
 
-The kernel kills in such a group with SIGKILL, in the middle of whatever the process does; that is what happens to a
-container at its memory limit. The group counts the page cache, too, but gives that back before it kills.
+In such a group the kernel kills with SIGKILL, at any moment, as it does with a container at its memory limit. The group
+counts the page cache, too, but reclaims that before it kills.
 """
 
 import os
@@ -16,7 +16,7 @@ V1: Final = ROOT / "memory"
 
 @final
 class MemoryGroup:
-    """One group; its processes must have ended before it is removed."""
+    """A control group for memory. Its processes must have ended before it is removed."""
 
     def __init__(self) -> None:
         self._is_v1 = V1.is_dir()
@@ -32,7 +32,7 @@ class MemoryGroup:
         (self._path / "cgroup.procs").write_text(str(pid))
 
     def limit(self, memory_bytes: int) -> None:
-        """From now on no more than this, and no swap."""
+        """Limit the memory of the group from now on, and disable swap."""
         name = "memory.limit_in_bytes" if self._is_v1 else "memory.max"
         (self._path / name).write_text(str(memory_bytes))
         if not self._is_v1:

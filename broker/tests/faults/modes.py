@@ -1,4 +1,4 @@
-"""The modes in which a fault is tried: when bytes go to the disk, and through what memory they come."""
+"""The modes in which a fault is tested: combinations of flush mode and buffer medium."""
 
 import shutil
 import tempfile
@@ -13,7 +13,7 @@ BUFFERS: Final = 4
 
 
 class Medium(Enum):
-    """Where an append goes first."""
+    """The memory to which an append goes first."""
 
     OFF = "no buffer"
     TMPFS = "tmpfs"
@@ -21,7 +21,7 @@ class Medium(Enum):
 
 
 class Mode(NamedTuple):
-    """One cell of the table."""
+    """A combination of flush mode and buffer medium."""
 
     is_sync: bool
     medium: Medium
@@ -31,11 +31,11 @@ class Mode(NamedTuple):
 
     @property
     def may_lose_tail(self) -> bool:
-        """Whether the end of the process alone may take what was acknowledged last: never without saying so."""
+        """Whether the end of the process alone may lose the newest acknowledged messages."""
         return self == Mode(False, Medium.ANONYMOUS)
 
     def settings(self, buffers: Path) -> dict[str, str]:
-        """The keys of broker.conf; `buffers` is where buffers lie that survive their process."""
+        """Return the keys of broker.conf; `buffers` is the directory of buffers that survive their process."""
         keys = {"flushDiskType": "SYNC_FLUSH" if self.is_sync else "ASYNC_FLUSH"}
         if self.medium is not Medium.OFF:
             keys |= {"transientStorePoolEnable": "true", "transientStorePoolSize": str(BUFFERS)}
@@ -49,7 +49,7 @@ MODES: Final = tuple(Mode(is_sync, medium) for is_sync in (False, True) for medi
 
 @contextmanager
 def buffer_directory() -> Iterator[Path]:
-    """An empty directory in memory, gone at the end."""
+    """Yield an empty directory in memory, which is deleted at the end."""
     made = Path(tempfile.mkdtemp(prefix="gantry-buffers-", dir=SHARED_MEMORY))
     try:
         yield made
@@ -58,6 +58,6 @@ def buffer_directory() -> Iterator[Path]:
 
 
 def lose_buffers(buffers: Path) -> None:
-    """What a power loss does to memory."""
+    """Delete the buffers, as a power loss does."""
     for path in buffers.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()

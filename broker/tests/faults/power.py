@@ -1,9 +1,9 @@
-"""The loss of a node's power while its broker works: everything stops at one moment, and memory is gone.
+"""A power loss of a node while its broker works: everything stops at one moment, and memory is lost.
 
     stop the process (SIGSTOP) -> cut the disk -> end the process (SIGKILL) -> drop the buffers -> the power is back
 
-The process is stopped first, so that nothing is acknowledged which no machine without power could acknowledge, and it
-counts as stopped when every thread of it does: a thread in the middle of a sync stops when that has returned.
+The process is stopped first, so that it acknowledges nothing after the power is lost. It counts as stopped when all of
+its threads are stopped: a thread in the middle of an fsync stops when that has returned.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ POLL_S: Final = 0.001
 
 
 async def halt(pid: int) -> None:
-    """Stop a process, and wait until none of its threads is on its way through the kernel."""
+    """Stop a process, and wait until none of its threads is in the kernel."""
     os.kill(pid, signal.SIGSTOP)
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while not is_halted(pid):
@@ -32,28 +32,28 @@ async def halt(pid: int) -> None:
 
 
 def is_halted(pid: int) -> bool:
-    """Whether each of its threads is stopped, by the letter that `ps` shows."""
+    """Return whether each of its threads is stopped, by the state that `ps` shows."""
     stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
     return all(stat.rpartition(") ")[2][0] == "T" for stat in stats)
 
 
 async def lose_power(scene: Scene, disk: LoopDisk, buffers: Path | None = None) -> None:
-    """Do it. The broker is not running afterwards, and the disk is mounted again with what it had."""
+    """Lose the power and restore it. Then the broker is stopped, and the disk is mounted with its durable content."""
     await halt(scene.broker.pid)
     disk.cut_power()
     await scene.broker.kill()
     if buffers is not None:
         lose_buffers(buffers)
     disk.restore()
-    # The machine of the test runs on: a scope of its own stands for the next run, to which no memory has come over.
+    # The test machine does not reboot, so another memory scope simulates a boot without any memory of the last one.
     scene.set(memoryScope=token_hex(4))
 
 
 async def turn_read_only(scene: Scene, disk: LoopDisk) -> None:
-    """The disk turns read-only at a moment at which the broker is in no system call.
+    """Make the disk read-only at a moment at which the broker is in no system call.
 
-    A sync that overlaps the moment at which ext4 gives up may return 0 for bytes that are on no disk (Linux 6.18, one
-    such moment in 25, with no broker at all): that is the kernel's fault and nobody can know it. Every later one fails.
+    A sync that overlaps the moment at which ext4 becomes read-only may return 0 for bytes that are on no disk (Linux
+    6.18, one in 25, without any broker): a kernel fault that no program can detect. Every later sync fails.
     """
     await halt(scene.broker.pid)
     disk.make_read_only()

@@ -1,8 +1,8 @@
-"""The rows of the fault catalogue, and the tests that say which row they are for.
+"""The rows of the fault catalogue, and the tests that belong to each row.
 
 A test belongs to a row when its docstring begins with the row's name: "D4: ...", "D4, in memory: ...",
-"D10 and D11: ...", and "D4's twin: ..." for a test that takes a guard away and must then find the damage. The source is
-read and not imported, so that what is skipped on this machine is in the table, too.
+"D10 and D11: ...", and "D4's twin: ..." for a test that disables a guard and must then find the damage. The source is
+read and not imported, so that tests that are skipped on this machine are in the table, too.
 
     python broker/tests/faults/rows.py        the table
     pytest broker/tests/faults broker/tests/replication --rows       the table with how the tests of this run ended
@@ -44,7 +44,7 @@ ROWS: Final = {
     "R4": "a master comes back behind its slave",
     "R5": "rogues on the replication port",
     "R6": "a slave with nothing, or behind what has expired",
-    "R7": "somebody meddles with the stream",
+    "R7": "the replication stream is manipulated",
     "R8": "the disk of a slave fails",
     "R9": "consumers while a tail is in doubt, then a crash",
     "R10": "the same with a write buffer",
@@ -55,8 +55,8 @@ ROWS: Final = {
     "S3": "slow, silent and too many peers",
     "S4": "names that would be paths",
     "S5": "bombs, batches that lie",
-    "S6": "access control: who is nobody, and who wants more than is theirs",
-    "S7": "configuration, by whoever may not and by whoever may",
+    "S6": "access control: anonymous clients, and clients without the permission",
+    "S7": "configuration, with and without the permission",
     "S8": "the sidecar: callers without credentials, names and bodies that are traps",
     "S9": "secrets: not in logs, metrics, settings, status, bundles",
 }
@@ -65,20 +65,20 @@ _NAMES: Final = re.compile(r"((?:[KDRS]\d+)(?:(?:, | and )[KDRS]\d+)*)('s twin)?
 
 
 class RowTest(NamedTuple):
-    """One test function and what it says of itself."""
+    """One test function with the facts that its source declares."""
 
     name: str
     rows: tuple[str, ...]
     is_twin: bool
     is_slow: bool
-    """The whole function; one with some slow parameters runs by default, too."""
+    """Whether the whole function is slow. A function with only some slow parameters runs by default."""
 
     needs: tuple[str, ...]
-    """What it needs of the machine."""
+    """Requirements of the test on the machine."""
 
 
 def rows_of(docstring: str | None) -> tuple[tuple[str, ...], bool]:
-    """The rows that a docstring begins with, and whether it is about a guard that is off."""
+    """Return the rows that a docstring begins with, and whether it is about a disabled guard."""
     found = _NAMES.match(docstring or "")
     if found is None:
         return (), False
@@ -86,7 +86,7 @@ def rows_of(docstring: str | None) -> tuple[tuple[str, ...], bool]:
 
 
 def _marks(nodes: list[ast.expr]) -> list[str]:
-    """The markers among decorators or in a `pytestmark`; those of single parameters are not looked at."""
+    """Return the markers among decorators or in a `pytestmark`, without those of single parameters."""
     texts = [
         ast.unparse(element) for node in nodes for element in (node.elts if isinstance(node, ast.List) else [node])
     ]
@@ -94,7 +94,7 @@ def _marks(nodes: list[ast.expr]) -> list[str]:
 
 
 def row_tests_in(path: Path) -> Iterator[RowTest]:
-    """The tests of one file that belong to a row."""
+    """Return the tests of one file that belong to a row."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     common = [
         node.value for node in tree.body
@@ -111,7 +111,7 @@ def row_tests_in(path: Path) -> Iterator[RowTest]:
 
 
 def catalogue(root: Path = TESTS) -> dict[str, list[RowTest]]:
-    """Row -> its tests, for every row of the catalogue and every other that a test names."""
+    """Return row -> its tests, for every row of the catalogue and every other row that a test names."""
     found: dict[str, list[RowTest]] = {row: [] for row in ROWS}
     for path in sorted(root.rglob("test_*.py")):
         for test in row_tests_in(path):

@@ -1,4 +1,4 @@
-"""One store, one broker process over it, producers that write down what they are told, and the judgement at the end.
+"""One store, one broker process, producers that record all answers, and the judgement at the end.
 
     async with Scene(directory) as scene:
         await scene.start()
@@ -47,18 +47,18 @@ SMALL_FILES: Final = {
 }
 """Files so small that a short load rolls them."""
 PATIENT: Final = {"waitTimeMillsInSendQueue": "60000"}
-"""A machine that is busy with other things must not make the broker say "busy"."""
+"""A long queue timeout, so that a busy test machine does not make the broker answer "busy"."""
 QUICK_FLUSH: Final = {"flushIntervalCommitLog": "20", "flushCommitLogLeastPages": "0"}
-"""Async flushes that come while a short load is still running."""
+"""Asynchronous flushes during a short load."""
 NO_FLUSH: Final = {"flushIntervalCommitLog": "3600000", "flushCommitLogThoroughInterval": "3600000"}
-"""Async flushes that never come: whatever is on the disk got there otherwise."""
+"""No asynchronous flush ever, so that data reaches the disk in other ways only."""
 
 Queues = dict[Queue, list[StoredMessage]]
 
 
 @final
 class Scene:
-    """See the module. Owned by one event loop; the producers' numbers go on over all lives of the broker."""
+    """A broker process over a store, with producers; see the module. Owned by one event loop."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Scene:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """No process is left behind."""
+        """Kill the broker of the scene."""
         await self.broker.kill()
 
     # -- the broker ------------------------------------------------------------------------------------------------
@@ -100,24 +100,24 @@ class Scene:
         self.broker = broker(self.directory, self.port, free_port(), self._conf)
 
     def put_under(self, *options: str) -> None:
-        """The next start is under a limit, or without a guard; see `under`. Nothing: as it is shipped."""
+        """Run the next start with limits or without guards; see `under`. Without arguments there are none."""
         self.run_program(*((str(UNDER), *options) if options else ()), "-m", "gantry_broker")
 
     def run_program(self, *words: str) -> None:
-        """The next start is a program of ours around the broker; what the broker is given comes behind these words."""
+        """Run the next start through another Python program; the broker's arguments follow these words."""
         assert not self.broker.is_running
         arguments = [*words, "-c", str(self.directory / "broker.conf")]
         self.broker = ServerProcess("broker", arguments, "broker listening on", self.directory)
 
     def run_through(self, command: Sequence[str]) -> None:
-        """The next start is by way of another command, which must become the broker or stay beside it."""
+        """Run the next start through another command, which must become the broker or stay beside it."""
         assert not self.broker.is_running
         broker = [sys.executable, "-m", "gantry_broker", "-c", str(self.directory / "broker.conf")]
         become = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
         self.broker = ServerProcess("broker", ["-c", become, *command, *broker], "broker listening on", self.directory)
 
     async def launch(self) -> None:
-        """Start the broker and wait for nothing."""
+        """Start the broker without waiting for it."""
         self.log_start = self.broker.log_bytes
         await self.broker.launch()
 
@@ -132,7 +132,7 @@ class Scene:
             self._has_topics = True
 
     async def start_fails(self) -> str:
-        """Start the broker, which must end by itself with a code that is no crash; what it logged."""
+        """Start the broker, which must end by itself with an error code and no crash; return its log."""
         await self.launch()
         code = await self.ended()
         assert code == 1, f"exit code {code}, expected a refusal\n{self.log}"
@@ -140,14 +140,14 @@ class Scene:
         return self.log
 
     async def ended(self) -> int:
-        """Wait until the broker process has ended by itself: its exit code, negative for a signal."""
+        """Wait until the broker process has ended by itself; return its exit code, negative for a signal."""
         process = self.broker._process
         assert process is not None
         async with asyncio.timeout(EVENT_TIMEOUT_S):
             return await process.wait()
 
     async def ended_while(self, work: Coroutine[object, object, None]) -> int:
-        """Do `work` if the broker comes to serve, then stop it if it has not ended by itself; its exit code."""
+        """Do `work` if the broker becomes ready, stop it if it has not ended by itself, and return its exit code."""
         with suppress(ServerFailed, RemotingError, OSError):
             await self.broker.wait_ready()
         if self.broker.is_running:
@@ -158,14 +158,14 @@ class Scene:
 
     @property
     def log(self) -> str:
-        """What the broker has logged in this life."""
+        """Return the log of the broker since its last start."""
         return self.broker.logged_since(self.log_start)
 
     # -- load ------------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def load(self) -> AsyncIterator[None]:
-        """All producers send until the end of the block or of their connection; every answer is written down."""
+        """Let all producers send until the end of the block or of their connection, and record every answer."""
         work = [asyncio.ensure_future(producer.run(self.address)) for producer in self._producers]
         try:
             yield
@@ -182,7 +182,7 @@ class Scene:
         await self.until(lambda: self.history.count(Outcome.ACKED) >= target, f"{count} acknowledgements")
 
     async def answered(self, count: int) -> None:
-        """Wait until `count` more sends are answered, one way or the other."""
+        """Wait until `count` more sends are answered, with success or not."""
         target = self._answers + count
         await self.until(lambda: self._answers >= target, f"{count} answers")
 
@@ -191,19 +191,19 @@ class Scene:
         return self.history.count(Outcome.ACKED) + self.history.count(Outcome.REFUSED)
 
     async def until_refused(self) -> None:
-        """Wait until a send is answered with a refusal that was not there before."""
+        """Wait until a send is answered with a new refusal."""
         before = self.history.count(Outcome.REFUSED)
         await self.until(lambda: self.history.count(Outcome.REFUSED) > before, "refusal")
 
     async def until_refused_or_ended(self) -> None:
-        """Wait until the broker takes no more: it says so, or it is gone."""
+        """Wait until the broker accepts no more messages or has ended."""
         before = self.history.count(Outcome.REFUSED)
         async with asyncio.timeout(EVENT_TIMEOUT_S):
             while self.broker.is_running and self.history.count(Outcome.REFUSED) == before:  # noqa: ASYNC110
                 await asyncio.sleep(POLL_S)
 
     async def until(self, predicate: Callable[[], bool], what: str) -> None:
-        """Wait for something that comes by itself, as long as the broker lives."""
+        """Wait for a condition, as long as the broker runs."""
         deadline = time.monotonic() + EVENT_TIMEOUT_S
         while not predicate():
             assert self.broker.is_running, f"the broker ended before {what}\n{self.log}"
@@ -212,29 +212,29 @@ class Scene:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the broker has ended by itself."""
+        """Return whether the broker has ended by itself."""
         return not self.broker.is_running
 
     @property
     def sealed_flushed(self) -> int:
-        """Up to where the checkpoint on the disk says that the log is durable; 0 without one."""
+        """Return the flushed offset in the checkpoint on the disk; 0 without one."""
         path = self.store / "checkpoint"
         return decode_checkpoint(path.read_bytes()).flushed if path.exists() else 0
 
     def log_digests(self) -> dict[str, str]:
-        """Every file of the log that holds something, and what its bytes come to: the next one is made in advance."""
+        """Return a digest of each log file that has records; the next file is preallocated."""
         contents = {path.name: path.read_bytes() for path in log_files(self.store)}
         return {name: sha256(data).hexdigest() for name, data in contents.items() if data.strip(b"\0")}
 
     async def send_once(self, count: int) -> None:
-        """Some acknowledged messages, and an end of the load."""
+        """Send some messages until they are acknowledged, then stop the load."""
         async with self.load():
             await self.acked(count)
 
     # -- judgement -------------------------------------------------------------------------------------------------
 
     async def judge(self) -> list[Sent]:
-        """The acknowledged messages that are gone; anything else that is wrong fails the test here."""
+        """Return the acknowledged messages that are lost; anything else that is wrong fails the test here."""
         channel = await Channel.connect(self.address)
         pulled = await pull_everything(channel)
         await channel.close()
@@ -245,11 +245,11 @@ class Scene:
         return lost
 
     def judge_files(self) -> list[Sent]:
-        """The same without a broker: what the log's files hold. Settles nothing."""
+        """Judge the log's files without a broker, like `judge`. Does not settle the history."""
         return self._lost(messages_by_queue(walk_log(self.store)))
 
     async def missing(self) -> list[Mark]:
-        """The acknowledged messages that a broker with rot in its log no longer serves; everything else is as sent."""
+        """Return the acknowledged messages that a broker with a damaged log does not serve; others must be equal."""
         channel = await Channel.connect(self.address)
         stored = self._stored(await pull_everything(channel))
         await channel.close()
@@ -295,5 +295,5 @@ def _is_acked(sent: Sent) -> bool:
 
 
 def lowest(lost: Sequence[Sent]) -> int:
-    """The physical offset of the first lost message."""
+    """Return the physical offset of the first lost message."""
     return min(sent.physical_offset for sent in lost)

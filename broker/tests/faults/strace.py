@@ -1,13 +1,13 @@
-"""System calls of a running process that fail, lie or take long, by way of strace.
+"""Injection of failing, lying or slow system calls into a running process, with strace.
 
     async with injected(pid, "fdatasync", "error=EIO:when=3") as injection: ...; injection.hits()
 
-strace attaches to all threads of the process, meets the chosen calls, and writes down which of them it changed, so that
-a test can ask whether its fault happened at all: a fault that never came proves nothing. `when` counts the calls of one
-thread, from the moment of attaching. Three kinds are used here: `error=EIO` (the call is not made and fails),
-`retval=n` (the call is not made and claims success: a lost write) and `delay_enter=us` (a slow disk).
+strace attaches to all threads of the process, intercepts the chosen calls, and records which of them it changed, so
+that a test can check that its fault happened: a fault that did not happen proves nothing. `when` counts the calls of
+one thread, from the moment of attaching. Three kinds are used: `error=EIO` (the call is not made and fails),
+`retval=n` (the call is not made and returns success: a lost write) and `delay_enter=us` (a slow disk).
 
-It refuses to know what the process is. The process is never ended by this; when it ends, strace ends by itself.
+It works with any process and never ends it; when the process ends, strace ends by itself.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ _MARKS: Final = ("(INJECTED)", "(DELAYED)")
 
 
 class StraceFailed(Exception):
-    """strace could not attach; the text is what it said."""
+    """strace could not attach; the message is its output."""
 
 
 @final
 class Injection:
-    """A fault that waits for its call, or has met it."""
+    """An injected fault, and the calls that it has changed."""
 
     def __init__(self, trace: Path) -> None:
         self._trace = trace
@@ -36,11 +36,11 @@ class Injection:
         return f"<Injection {self._trace.name} hits={len(self.hits())}>"
 
     def calls(self) -> list[str]:
-        """Every call that strace has seen, changed or not."""
+        """Return every call that strace has traced, changed or not."""
         return [line for line in self._text().splitlines() if "(" in line]
 
     def hits(self) -> list[str]:
-        """The calls that were changed."""
+        """Return the calls that were changed."""
         return [line for line in self.calls() if any(mark in line for mark in _MARKS)]
 
     def _text(self) -> str:
@@ -48,7 +48,7 @@ class Injection:
 
 
 def words(trace: Path, calls: str, fault: str | None, *others: str) -> list[str]:
-    """The command line up to what strace is to look at; without a fault it only writes down."""
+    """Return the command line for strace up to the traced process; without a fault it only records calls."""
     inject = ["-e", f"inject={calls}:{fault}"] if fault is not None else []
     return ["strace", "-f", "-qq", "-o", str(trace), "-e", f"trace={calls}", *inject, *others]
 
@@ -57,10 +57,10 @@ def words(trace: Path, calls: str, fault: str | None, *others: str) -> list[str]
 async def injected(
     pid: int, calls: str, fault: str | None, trace: Path, *, file: Path | None = None
 ) -> AsyncIterator[Injection]:
-    """Have `fault` happen to `calls` of the process `pid` from here to the end of the block; to those of one `file`."""
+    """Inject `fault` into `calls` of the process `pid` in this block, optionally of one `file` only."""
     only = [] if file is None else ["-P", str(file)]
     command = words(trace, calls, fault, *only, "-p", str(pid))
-    command.remove("-qq")  # its first line, on the standard error, says that it has attached
+    command.remove("-qq")  # Its first line on standard error reports that it has attached.
     tracer = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
     )
@@ -69,7 +69,7 @@ async def injected(
         async with asyncio.timeout(ATTACH_TIMEOUT_S):
             line = (await tracer.stderr.readline()).decode()
         if "attached" not in line:
-            raise StraceFailed(line.strip() or "strace said nothing")
+            raise StraceFailed(line.strip() or "strace printed nothing")
         drain = asyncio.ensure_future(tracer.stderr.read())
         try:
             yield Injection(trace)
@@ -83,14 +83,14 @@ async def injected(
 
 
 async def _detach(tracer: asyncio.subprocess.Process) -> None:
-    """Let the process go on without strace, which takes a moment per thread."""
+    """Detach strace, which takes a moment per thread."""
     with suppress(ProcessLookupError):
         tracer.terminate()
     try:
         async with asyncio.timeout(DETACH_TIMEOUT_S):
             await tracer.wait()
     except TimeoutError:
-        # It waits for a thread that has ended with its process, for ever. Killed, it lets go just as well.
+        # strace may wait forever for a thread that has ended with its process. A kill detaches it just as well.
         with suppress(ProcessLookupError):
             tracer.kill()
         await tracer.wait()

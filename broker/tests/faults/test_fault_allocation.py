@@ -1,8 +1,8 @@
 """D7: a file that cannot get its blocks. It is a refusal that names the file, never a SIGBUS later.
 
-A sparse file can be mapped and written as long as the disk has room; when it has none, the touch of a fresh page is no
-error but a signal that ends the process. So every file is allocated before it is mapped, and what the disk says to that
-is heard.
+A sparse file can be mapped and written as long as the disk has space; without space the touch of a new page is no error
+but a signal that ends the process. So every file is allocated before it is mapped, and errors of the allocation are
+handled.
 """
 
 import os
@@ -19,7 +19,7 @@ from faults.strace import words
 from gantry_testing.tree import PYTHON_PATH
 
 LEAVE_BYTES = 600 * 1024
-"""Less than a log file of the scene, enough for the small files of a start."""
+"""Free bytes: less than a log file of the scene, enough for the small files of a start."""
 
 
 @pytest.mark.verify
@@ -43,7 +43,7 @@ async def test_a_start_without_room_is_a_refusal(disk: LoopDisk, tmp_path: Path)
 @pytest.mark.needs_strace
 @pytest.mark.parametrize("error", ["ENOSPC", "EIO", pytest.param("EDQUOT", marks=pytest.mark.slow)])
 async def test_a_failing_allocation_is_a_refusal(error: str, tmp_path: Path) -> None:
-    """D7: whatever reason the disk has not to allocate, the start says it and leaves no half-made file behind."""
+    """D7: for any allocation error the start reports it and leaves no incomplete file behind."""
     async with Scene(tmp_path) as scene:
         scene.run_through(words(tmp_path / "trace", "fallocate", f"error={error}", "-D"))
 
@@ -58,8 +58,8 @@ async def test_a_failing_allocation_is_a_refusal(error: str, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.needs_strace
-async def test_a_disk_without_allocation_still_gives_blocks(tmp_path: Path) -> None:
-    """D7: where the file system knows no fallocate, the blocks are written one by one, and the file is as safe."""
+async def test_file_system_without_fallocate_still_reserves_blocks(tmp_path: Path) -> None:
+    """D7: if the file system does not support fallocate, the blocks are written one by one, and the file is as safe."""
     async with Scene(tmp_path, settings=QUICK_FLUSH) as scene:
         scene.run_through(words(tmp_path / "trace", "fallocate", "error=EOPNOTSUPP", "-D"))
         await scene.start()
@@ -88,7 +88,7 @@ for position in range(0, size, 4096):
 @pytest.mark.parametrize(
     ("is_reserved", "code"), [(True, 1), (False, -signal.SIGBUS)], ids=["reserved", "sparse, the twin"]
 )
-def test_only_allocation_keeps_a_full_disk_from_being_a_signal(disk: LoopDisk, is_reserved: bool, code: int) -> None:
+def test_only_allocation_turns_a_full_disk_into_an_error(disk: LoopDisk, is_reserved: bool, code: int) -> None:
     """D7: on a full disk the port's file with blocks is an error at once, the sparse one ends its process."""
     size = 1 << 20
     disk.fill(leave_bytes=0)

@@ -1,7 +1,7 @@
-"""D11, write buffers: what another store left, what an earlier start left, and what the log has left behind.
+"""D11, write buffers: those of another store, of an earlier start, and of a log that has moved on.
 
-A buffer is believed only when it says that it is of this store and of the start before this one, and when its bytes
-continue the log. Everything else is set aside under a name, with the reason, and never becomes a message.
+A buffer is replayed only if its header names this store and the previous start, and its bytes continue the log. All
+other buffers are set aside, with the reason, and never become messages.
 """
 
 import json
@@ -29,13 +29,13 @@ def settings(buffers: Path) -> dict[str, str]:
 
 
 def set_aside(scene: Scene) -> list[str]:
-    """Why buffers were set aside, as the notes beside them say."""
+    """Return the reasons in the notes of buffers that were set aside."""
     return [json.loads(path.read_bytes())["reason"] for path in sorted((scene.store / "set-aside").glob("*.json"))]
 
 
 @pytest.mark.verify
 async def test_the_buffers_of_another_store_never_become_messages(tmp_path: Path, buffers: Path) -> None:
-    """D11: a store that is given somebody else's directory sets the buffers aside, and has its own messages only."""
+    """D11: a store with another store's buffer directory sets the buffers aside, and serves its own messages only."""
     (tmp_path / "other").mkdir()
     async with (
         Scene(tmp_path, settings=settings(buffers)) as owner,
@@ -47,19 +47,19 @@ async def test_the_buffers_of_another_store_never_become_messages(tmp_path: Path
         await kill_under_load(other)
 
         assert [reason for reason in set_aside(other) if "another store" in reason] != []
-        assert "does not belong into this log" in other.log
+        assert "does not belong to this log" in other.log
         await other.start()
         assert await other.judge() == [], "its own buffers are its own"
 
 
 @pytest.mark.verify
 async def test_the_buffers_of_an_earlier_start_never_come_back(tmp_path: Path, buffers: Path) -> None:
-    """D11: a tail that was lost with its buffers, and overwritten since, does not rise when they are found again."""
+    """D11: a tail that was lost with its buffers, and overwritten since, does not reappear with old buffers."""
     async with Scene(tmp_path, settings=settings(buffers)) as scene:
         await kill_under_load(scene)
         copy(buffers, tmp_path / "outdated")
         lose_buffers(buffers)
-        scene.set(memoryScope="another pod")  # buffers are gone with the old one's memory
+        scene.set(memoryScope="another pod")  # The buffers are lost with the memory of the old machine.
         await scene.start()
         assert len(await scene.judge()) > 0, "nothing was lost, so nothing can come back"
         await scene.send_once(100)
@@ -71,20 +71,20 @@ async def test_the_buffers_of_an_earlier_start_never_come_back(tmp_path: Path, b
 
         assert await scene.judge() == []
         assert scene.log_digests() == before
-        assert [reason for reason in set_aside(scene) if "written by start" in reason] != []
+        assert [reason for reason in set_aside(scene) if "of generation" in reason] != []
         await kill_under_load_again(scene)
 
 
 async def kill_under_load_again(scene: Scene) -> None:
-    """The pool works after what it has met."""
+    """Check that the pool works after the damage."""
     await scene.send_once(100)
     await scene.broker.kill()
     await scene.start()
     assert await scene.judge() == []
 
 
-async def test_buffers_that_were_replayed_are_no_news(tmp_path: Path, buffers: Path) -> None:
-    """D11: found once more after their replay, they change no byte and are not set aside: the log has them."""
+async def test_buffers_that_reappear_after_the_replay_are_ignored(tmp_path: Path, buffers: Path) -> None:
+    """D11: buffers that reappear after their replay change no byte and are not set aside: the log has them."""
     async with Scene(tmp_path, settings=settings(buffers)) as scene:
         await kill_under_load(scene)
         copy(buffers, tmp_path / "outdated")
@@ -103,7 +103,7 @@ async def test_buffers_that_were_replayed_are_no_news(tmp_path: Path, buffers: P
 
 
 def harm_files(buffers: Path, harm: str) -> None:
-    """Do it to every buffer."""
+    """Damage every buffer in one way."""
     for path in buffers.rglob("buffer-*"):
         data = path.read_bytes()
         if harm == "garbled":
@@ -118,7 +118,7 @@ def harm_files(buffers: Path, harm: str) -> None:
 @pytest.mark.verify
 @pytest.mark.parametrize("harm", ["garbled", "cut", "headers"])
 async def test_damaged_buffers_do_not_stop_a_start(harm: str, tmp_path: Path, buffers: Path) -> None:
-    """D11: bytes that are no buffer are none; the log keeps what it had, and what is gone is reported."""
+    """D11: invalid buffers are ignored; the log keeps its records, and the loss is reported."""
     async with Scene(tmp_path, settings=settings(buffers)) as scene:
         await kill_under_load(scene)
         safe = len(scene.judge_files())
@@ -131,7 +131,7 @@ async def test_damaged_buffers_do_not_stop_a_start(harm: str, tmp_path: Path, bu
         await scene.broker.kill()
         assert [lost.cause for lost in offline.accept_loss(str(scene.store), "a test", None, None).missing] != []
         await scene.start()
-        await scene.send_once(100)  # behind the numbers of what is lost
+        await scene.send_once(100)  # Behind the queue offsets of the lost messages.
 
 
 def pooled(disk: FaultyDisk, root: str, volume: FaultyVolume) -> StoreWorld:
@@ -140,9 +140,7 @@ def pooled(disk: FaultyDisk, root: str, volume: FaultyVolume) -> StoreWorld:
 
 
 @pytest.mark.parametrize("is_asked", [True, False], ids=["asked", "not asked, the twin"])
-def test_only_the_question_whose_it_is_keeps_a_foreign_buffer_out(
-    is_asked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_owner_check_keeps_a_foreign_buffer_out(is_asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """D11: a new log is empty, so that any buffer from offset 0 on fits; without the check one becomes that log."""
     owner = pooled(FaultyDisk(), "/data/owner", FaultyVolume())
     owner.open()
@@ -150,7 +148,7 @@ def test_only_the_question_whose_it_is_keeps_a_foreign_buffer_out(
     owner.kill()
     other = pooled(FaultyDisk(), "/data/other", owner.volume)
     if not is_asked:
-        monkeypatch.setattr(replay, "_contradiction", lambda buffer, expected: None)
+        monkeypatch.setattr(replay, "_rejection_reason", lambda buffer, expected: None)
 
     report = other.open()
 
@@ -158,8 +156,8 @@ def test_only_the_question_whose_it_is_keeps_a_foreign_buffer_out(
 
 
 @pytest.mark.parametrize("begin", [16 * 1024, 0], ids=["deleted", "kept, the twin"])
-def test_a_buffer_of_deleted_files_is_passed_over(begin: int) -> None:
-    """D11: what lies before the log's first file was committed and deleted; it is not even set aside."""
+def test_buffer_of_deleted_files_is_ignored(begin: int) -> None:
+    """D11: records before the log's first file were committed and deleted; the buffer is not even set aside."""
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
     world.send(count=10)

@@ -1,4 +1,4 @@
-"""The suite leaves nothing behind, however it ends: no mount and no loop device. It is run by root on real machines."""
+"""The suite leaves no mount and no loop device behind, however it ends, since root runs it on real machines."""
 
 import os
 import signal
@@ -27,18 +27,18 @@ with loop_disk(Path(sys.argv[1]), size_mib=16) as disk:
 
 
 def images_in_use() -> set[str]:
-    """What the loop devices of this machine stand for."""
+    """Return the images behind the loop devices of this machine."""
     found = set()
     for path in LOOPS.glob("loop*/loop/backing_file"):
         try:
             found.add(path.read_text().strip())
         except OSError:
-            continue  # taken away at this moment
+            continue  # It is being removed at this moment.
     return found
 
 
 def test_a_failing_test_leaves_no_mount(tmp_path: Path) -> None:
-    """An exception inside is an unmounted disk outside."""
+    """An exception inside unmounts the disk."""
     with pytest.raises(ZeroDivisionError), loop_disk(tmp_path, size_mib=16) as disk:
         assert str(disk.path) in MOUNTS.read_text()
         assert str(disk.image) in images_in_use()
@@ -50,7 +50,7 @@ def test_a_failing_test_leaves_no_mount(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 def test_a_run_that_is_ended_leaves_no_mount(number: signal.Signals, tmp_path: Path) -> None:
-    """Whichever signal it was, the kernel gives mount and loop device back, and the image is not held."""
+    """For each signal the kernel releases mount and loop device, and the image is not held."""
     command = [sys.executable, "-c", WAITING, str(tmp_path), *[path for path in sys.path if path]]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as run:
         assert run.stdout is not None
@@ -67,7 +67,7 @@ def test_a_run_that_is_ended_leaves_no_mount(number: signal.Signals, tmp_path: P
 
 
 def until_gone(image: str) -> None:
-    """The kernel unmounts a namespace that nobody is in any more a moment after its last process."""
+    """Wait until the kernel has unmounted a namespace, which takes a moment after its last process."""
     deadline = time.monotonic() + 120
     while image in images_in_use():
         assert time.monotonic() < deadline, f"{image} is still held"

@@ -1,7 +1,7 @@
-"""D12: what is derived from the log is deleted or damaged, each part and all of them together, and is made again.
+"""D12: derived files are deleted or damaged, each kind alone and all together, and are rebuilt.
 
-The log is the fact. Queues, index, checkpoint, recovery point and the abort marker say how to find one's way in it; a
-store that has lost them reads more, and gives the same answers.
+The log is the source of truth. Queues, index, checkpoint, recovery point and abort marker only speed up access to it: a
+store that has lost them reads more of the log, and serves the same messages.
 """
 
 import itertools
@@ -24,7 +24,7 @@ TOGETHER = [
 
 @pytest.fixture(params=[pytest.param("real", marks=pytest.mark.slow), "faulty"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreWorld]:
-    """Three queues over several files of each kind, most of it before the recovery point, some behind it."""
+    """Return a store with three queues over several files of each kind, mostly before the recovery point."""
     made = make_world(request.param, tmp_path)
     made.open()
     for number in range(240):
@@ -39,7 +39,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreWorld
 
 
 def files_of(world: StoreWorld, part: str) -> list[str]:
-    """The files of a part, by their names in the store."""
+    """Return the files of one kind, by their names in the store."""
     if world.disk.is_directory(world.path(part)):
         return sorted(world.files(part))
     return [part] if world.disk.exists(world.path(part)) else []
@@ -53,7 +53,7 @@ def delete(world: StoreWorld, part: str) -> None:
 
 
 def replace(world: StoreWorld, name: str, data: bytes) -> None:
-    """Another file under the same name."""
+    """Replace a file by another one under the same name."""
     world.disk.remove(world.path(name))
     file = world.disk.create(world.path(name), len(data), reserve=len(data))
     if data:
@@ -79,7 +79,7 @@ def zero(world: StoreWorld, part: str) -> None:
 
 
 def flip_bits(world: StoreWorld, part: str) -> None:
-    """One bit at each end of every file."""
+    """Flip one bit at each end of every file."""
     for name in files_of(world, part):
         data = bytearray(world.disk.read_file(world.path(name)))
         if data:
@@ -95,7 +95,7 @@ HARMS: dict[str, Callable[[StoreWorld, str], None]] = {
 
 
 def everything_is_served(world: StoreWorld, *, is_index_exact: bool = True) -> None:
-    """All messages in all queues, in order, at dense offsets, and found by their keys."""
+    """Check that all queues serve all messages in order, at dense offsets, and keys find them."""
     for topic, queue_id in QUEUES:
         messages = world.messages(topic, queue_id)
         assert [message.body for message in messages] == world.sent_bodies(topic, queue_id)
@@ -110,8 +110,8 @@ def everything_is_served(world: StoreWorld, *, is_index_exact: bool = True) -> N
 )
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("parts", TOGETHER, ids="+".join)
-def test_what_is_derived_is_made_again(world: StoreWorld, parts: tuple[str, ...], harm: str, is_clean: bool) -> None:
-    """D12: whatever happens to the derived files, every message is at its offset and found, and sending goes on."""
+def test_derived_files_are_rebuilt(world: StoreWorld, parts: tuple[str, ...], harm: str, is_clean: bool) -> None:
+    """D12: after any damage of derived files every message is at its offset and found, and sends work."""
     world.close() if is_clean else world.kill()
     end = world.sent[-1][0]
     for part in parts:
@@ -121,9 +121,9 @@ def test_what_is_derived_is_made_again(world: StoreWorld, parts: tuple[str, ...]
 
     assert (report.end, report.lost_flushed_bytes, report.damaged) == (end, 0, [])
     if {"checkpoint", "recovery-point.json"} <= set(parts):
-        assert report.start == 0, "nothing says what may be skipped, so everything is read"
-    # RocketMQ's index has no checksums: a single flipped bit can hide a message from those who look for its key, until
-    # `gantry store verify` finds it. It can hide none from its queue.
+        assert report.start == 0, "without a recovery point everything is read"
+    # RocketMQ's index has no checksums: a single flipped bit can hide a message from queries by its key, until
+    # `gantry store verify` finds it. It cannot hide a message from its queue.
     is_index_exact = not (harm == "flipped" and "index" in parts)
     everything_is_served(world, is_index_exact=is_index_exact)
     world.send("orders", 20)
@@ -133,8 +133,8 @@ def test_what_is_derived_is_made_again(world: StoreWorld, parts: tuple[str, ...]
 
 
 @pytest.mark.parametrize("part", ["consumequeue", "index"])
-def test_what_is_made_again_has_the_same_bytes(world: StoreWorld, part: str) -> None:
-    """D12: a rebuilt queue is the queue it was, byte for byte; an index finds the same under every key."""
+def test_rebuilt_files_have_the_same_content(world: StoreWorld, part: str) -> None:
+    """D12: a rebuilt queue equals the former one byte for byte; an index finds the same under every key."""
     world.close()
     before = world.files("consumequeue")
     delete(world, part)

@@ -1,7 +1,7 @@
-"""D6: the disk fills up under load. Sends stop before it is full, reads go on, and with space sends go on, too.
+"""D6: the disk fills up under load. Sends stop before it is full, reads continue, and with space sends resume, too.
 
-Nothing is restarted in between. What was acknowledged is there, a process that touches its maps on a full disk lives,
-and where consumers are done with the oldest files, the broker makes the room itself.
+Nothing is restarted in between. Acknowledged messages survive, a process that touches its maps on a full disk does not
+crash, and the broker deletes the oldest files itself once consumers have consumed them.
 """
 
 import os
@@ -21,13 +21,13 @@ pytestmark = [pytest.mark.needs_root, pytest.mark.needs_loop]
 
 MIB = 1 << 20
 LOFTY = {"diskMaxUsedSpaceRatio": "95", "diskSpaceCleanForciblyRatio": "99", "diskSpaceWarningLevelRatio": "99"}
-"""Levels above what the next file needs: then that alone decides."""
+"""Disk levels so high that only the space for the next file decides."""
 SHOWN_AT_ONCE = [
     mode if mode == Mode(True, Medium.TMPFS) else pytest.param(mode, marks=pytest.mark.slow)
     for mode in MODES
     if mode.medium is not Medium.ANONYMOUS
 ]
-"""Modes in which a consumer sees what is acknowledged, with no moment in between for a judge to stumble over."""
+"""Modes in which an acknowledged message is visible at once, so that a judge never reads in between."""
 
 
 def percent_used(disk: LoopDisk) -> float:
@@ -44,10 +44,10 @@ async def fill_until_refused(scene: Scene) -> None:
 @pytest.mark.verify
 @pytest.mark.parametrize("mode", SHOWN_AT_ONCE, ids=str)
 @pytest.mark.parametrize("levels", [{}, LOFTY], ids=["at-the-warning-level", "at-the-last-file"])
-async def test_sends_stop_before_the_disk_is_full_and_come_back(
+async def test_sends_stop_before_the_disk_is_full_and_resume(
     levels: dict[str, str], mode: Mode, disk: LoopDisk, tmp_path: Path, buffers: Path
 ) -> None:
-    """D6: code 14 with room to spare; every acknowledged message is read then; with space sends go on by themselves."""
+    """D6: code 14 with space left; every acknowledged message is readable; with space sends resume by themselves."""
     keys = QUICK_FLUSH | mode.settings(buffers) | levels
     async with Scene(tmp_path, store=disk.path / "store", settings=keys) as scene:
         await scene.start()
@@ -66,8 +66,8 @@ async def test_sends_stop_before_the_disk_is_full_and_come_back(
 
 
 @pytest.mark.verify
-async def test_without_the_refusal_the_log_takes_the_last_room(disk: LoopDisk, tmp_path: Path) -> None:
-    """D6's twin: with levels and reserve off, sends go on until nothing is left for queues, index and tables."""
+async def test_without_the_refusal_the_log_fills_the_disk(disk: LoopDisk, tmp_path: Path) -> None:
+    """D6's twin: with levels and reserve off, sends continue until nothing is left for queues, index and tables."""
     async with Scene(tmp_path, store=disk.path / "store", settings=QUICK_FLUSH | LOFTY) as scene:
         scene.put_under("--without", "room")
         await scene.start()
@@ -79,8 +79,8 @@ async def test_without_the_refusal_the_log_takes_the_last_room(disk: LoopDisk, t
 
 
 @pytest.mark.verify
-async def test_a_disk_that_others_fill_to_the_last_byte_kills_nobody(disk: LoopDisk, tmp_path: Path) -> None:
-    """D6: with no block left at all the broker serves reads, refuses sends, can be killed and started, and goes on."""
+async def test_broker_survives_a_completely_full_disk(disk: LoopDisk, tmp_path: Path) -> None:
+    """D6: with no block left the broker serves reads, refuses sends, can be killed and started, and continues."""
     async with Scene(tmp_path, store=disk.path / "store", settings=QUICK_FLUSH) as scene:
         await scene.start()
         await scene.send_once(300)
@@ -99,15 +99,15 @@ async def test_a_disk_that_others_fill_to_the_last_byte_kills_nobody(disk: LoopD
 
 
 @pytest.mark.verify
-async def test_consumed_files_make_the_room_themselves(disk: LoopDisk, tmp_path: Path) -> None:
-    """D6: full and unconsumed means refused; once every group has consumed, files go and sends come back."""
+async def test_consumed_files_are_deleted_on_a_full_disk(disk: LoopDisk, tmp_path: Path) -> None:
+    """D6: full and unconsumed means refused; once every group has consumed, files are deleted and sends resume."""
     quick = QUICK_FLUSH | {"cleanResourceInterval": "200"}
     async with Scene(tmp_path, store=disk.path / "store", settings=quick) as scene:
         await scene.start()
         disk.fill(leave_bytes=20 * MIB)
         await fill_until_refused(scene)
         commit_log = disk.path / "store" / "commitlog"
-        assert (commit_log / f"{0:020d}").exists(), "nobody has consumed anything"
+        assert (commit_log / f"{0:020d}").exists(), "no group has consumed anything"
         await scene.until(lambda: "not consumed" in scene.log, "the reason why nothing is deleted")
         assert await scene.judge() == []
 
@@ -115,7 +115,7 @@ async def test_consumed_files_make_the_room_themselves(disk: LoopDisk, tmp_path:
         for (topic, queue_id), messages in (await pull_everything(channel)).items():
             await commit_offset(channel, topic, queue_id, len(messages))
         await channel.close()
-        await scene.until(lambda: "sends are taken again" in scene.log, "room")
+        await scene.until(lambda: "accepting sends" in scene.log, "room")
 
         assert not (commit_log / f"{0:020d}").exists()
         assert percent_used(disk) < 90

@@ -1,7 +1,7 @@
-"""D1, D6 and D8 on the disk in memory: the same promises where nobody may mount anything.
+"""D1, D6 and D8 on the in-memory disk: the same guarantees without mounting a disk.
 
-The disk in memory forgets what was not synced, has as much room as it is given, and fails what it is told to fail. The
-rows' other tests do the same to ext4 under a whole broker.
+The in-memory disk loses unsynced data at a power loss, has a configured size, and fails the configured calls. The other
+tests of these rows do the same with ext4 under a whole broker.
 """
 
 import errno
@@ -30,15 +30,15 @@ def world_in(mode: Mode, *, capacity: int = 1 << 30) -> StoreWorld:
 
 
 def flush(world: StoreWorld) -> None:
-    """What the flush thread does when it has been long enough."""
+    """Flush as the flush thread does at its interval."""
     world.clock.advance(20_000)
     world.store.flush_step()
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2, 3], ids=["all", "torn1", "torn2", "torn3"])
 @pytest.mark.parametrize("mode", MODES, ids=str)
-def test_power_loss_keeps_what_was_promised(mode: Mode, seed: int | None) -> None:
-    """D1: up to what the mode promised everything is there, what follows is a prefix, and nothing returns later."""
+def test_power_loss_keeps_promised_messages(mode: Mode, seed: int | None) -> None:
+    """D1: everything up to the promised offset survives, the rest is a prefix, and nothing reappears later."""
     world = world_in(mode)
     world.open()
     for _ in range(5):
@@ -59,7 +59,7 @@ def test_power_loss_keeps_what_was_promised(mode: Mode, seed: int | None) -> Non
 
 
 def fill(world: StoreWorld) -> None:
-    """Send until the disk is refused."""
+    """Send until the disk is full."""
     with pytest.raises(StoreFull):
         for _ in range(10_000):
             world.send()
@@ -68,7 +68,7 @@ def fill(world: StoreWorld) -> None:
 
 @pytest.mark.parametrize("medium", [Medium.OFF, Medium.TMPFS])
 def test_a_full_disk_refuses_sends_until_there_is_room(medium: Medium) -> None:
-    """D6: refused with room to spare, everything is read meanwhile, and with room sends go on without a restart."""
+    """D6: refused with space left, everything is readable meanwhile, and with space sends resume without a restart."""
     world = world_in(Mode(False, medium), capacity=404 * 1024)
     world.open()
 
@@ -85,8 +85,8 @@ def test_a_full_disk_refuses_sends_until_there_is_room(medium: Medium) -> None:
     assert world.bodies() == world.sent_bodies()
 
 
-def test_without_the_reserve_the_log_would_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """D6's twin: with the question for room left out, the last file goes where queues and tables should."""
+def test_without_the_reserve_the_log_takes_its_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D6's twin: without the check for space the last file takes the space of queues and tables."""
     left = []
     for is_asked in (True, False):
         world = world_in(Mode(False, Medium.OFF), capacity=404 * 1024)
@@ -101,7 +101,7 @@ def test_without_the_reserve_the_log_would_take_it(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("mode", [Mode(False, Medium.OFF), Mode(True, Medium.OFF)], ids=str)
 def test_a_disk_that_turns_read_only_ends_the_log(mode: Mode) -> None:
-    """D8: the first refused write is the last one; reads go on, and the next start has everything before it."""
+    """D8: the first refused write is the last one; reads work, and the next start has everything before it."""
     world = world_in(mode)
     world.open()
     world.send(count=10)

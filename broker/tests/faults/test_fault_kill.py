@@ -1,4 +1,4 @@
-"""K1, K2 and K5: a broker is killed under load, at each named point of its work, and again and again in its recovery.
+"""K1, K2 and K5: a broker is killed under load, at each crash point, and repeatedly during recovery.
 
 The short form of what `make crash` does for an hour (see docs/testing.md): each kill once, judged in the same way.
 """
@@ -26,7 +26,7 @@ NO_COMMIT = {
     "flushCommitLogLeastPages": "1000000",
     "flushCommitLogThoroughInterval": "3600000",
 }
-"""Whatever is in the log's files got there because a buffer was wanted."""
+"""No commit by time, so that only a request for a free buffer writes to the log's files."""
 ASYNC_TMPFS = Mode(False, Medium.TMPFS)
 slow = pytest.mark.slow
 KILLED = [
@@ -49,7 +49,7 @@ IN_RECOVERY = (
     crash_points.MID_REPLAY, crash_points.AFTER_REPLAY, crash_points.MID_TRUNCATION, crash_points.MID_RECOVERY,
     crash_points.MID_POINT, crash_points.MID_CHECKPOINT,
 )  # fmt: skip
-"""In the order in which a start comes to them."""
+"""Crash points of a recovery, in the order of a start."""
 
 
 async def kill_under_load(scene: Scene, acked: int = 200) -> None:
@@ -60,7 +60,7 @@ async def kill_under_load(scene: Scene, acked: int = 200) -> None:
 
 
 async def ends_itself(scene: Scene, point: str) -> None:
-    """The broker has ended, at that point and nowhere else."""
+    """Wait until the broker has ended, at that crash point and no other."""
     assert await scene.ended() == -signal.SIGKILL
     assert f"{CRASHING}{point}:1\n" in scene.log, scene.log
 
@@ -68,7 +68,7 @@ async def ends_itself(scene: Scene, point: str) -> None:
 @pytest.mark.verify
 @pytest.mark.parametrize("mode", KILLED, ids=str)
 async def test_a_kill_under_load_loses_no_more_than_the_mode_allows(mode: Mode, tmp_path: Path, buffers: Path) -> None:
-    """K1: nothing acknowledged is lost, but for a tail with asynchronous flush over anonymous memory."""
+    """K1: no acknowledged message is lost, except a tail with asynchronous flush over anonymous memory."""
     async with Scene(tmp_path, settings=mode.settings(buffers)) as scene:
         for _ in range(2):
             await kill_under_load(scene)
@@ -80,8 +80,8 @@ async def test_a_kill_under_load_loses_no_more_than_the_mode_allows(mode: Mode, 
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("is_replayed", [True, False], ids=["replayed", "not replayed, the twin"])
-async def test_what_only_buffers_held_is_replayed(is_replayed: bool, tmp_path: Path, buffers: Path) -> None:
-    """K1: with nothing committed by time, the files lack what was acknowledged, and the replay alone brings it back."""
+async def test_messages_only_in_buffers_are_replayed(is_replayed: bool, tmp_path: Path, buffers: Path) -> None:
+    """K1: with no commit by time, the files lack acknowledged messages, and only the replay restores them."""
     async with Scene(tmp_path, settings=ASYNC_TMPFS.settings(buffers) | NO_COMMIT) as scene:
         await kill_under_load(scene)
         assert len(scene.judge_files()) > 0, "nothing was in danger"
@@ -95,8 +95,8 @@ async def test_what_only_buffers_held_is_replayed(is_replayed: bool, tmp_path: P
 
 @pytest.mark.verify
 @pytest.mark.parametrize("point", UNDER_LOAD)
-async def test_an_end_at_a_named_point_is_recovered_from(point: str, tmp_path: Path, buffers: Path) -> None:
-    """K2: wherever the work is cut off nothing is lost, and to recover twice gives the same bytes."""
+async def test_crash_at_each_crash_point_is_recovered(point: str, tmp_path: Path, buffers: Path) -> None:
+    """K2: a crash at any crash point loses nothing, and recovering twice gives the same bytes."""
     async with Scene(tmp_path, settings=ASYNC_TMPFS.settings(buffers)) as scene:
         scene.run_program(*CRASHING_BROKER, "--crash-at", f"{point}:1", "--armed-by-signal", *OFTEN, "--")
         await scene.start()
@@ -117,7 +117,7 @@ async def test_an_end_at_a_named_point_is_recovered_from(point: str, tmp_path: P
 
 
 def tear_tail(store: Path) -> None:
-    """Half a record behind the last one, as a torn write leaves it."""
+    """Append half a record to the log, as a torn write leaves it."""
     path = next(path for path in reversed(log_files(store)) if path.read_bytes().strip(b"\0"))
     end = len(path.read_bytes().rstrip(b"\0"))
     with path.open("r+b") as file:
@@ -126,7 +126,7 @@ def tear_tail(store: Path) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """`target` becomes what `source` is; its directory itself stays, since it may be somebody's."""
+    """Replace the content of `target` by that of `source`; the directory itself stays, since it may be mounted."""
     target.mkdir(exist_ok=True)
     for path in target.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -137,10 +137,10 @@ def copy(source: Path, target: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "reached"), [(ASYNC_TMPFS, IN_RECOVERY), (Mode(False, Medium.OFF), IN_RECOVERY[2:])], ids=str
 )
-async def test_a_recovery_that_is_cut_off_again_and_again_converges(
+async def test_repeatedly_interrupted_recovery_converges(
     mode: Mode, reached: tuple[str, ...], tmp_path: Path, buffers: Path
 ) -> None:
-    """K5: killed twice at each point of its recovery, the log is in the end what one whole recovery makes of it."""
+    """K5: killed twice at each point of its recovery, the log ends as after one complete recovery."""
     async with Scene(tmp_path, settings=mode.settings(buffers) | NO_COMMIT) as scene:
         await kill_under_load(scene)
         if mode.medium is Medium.OFF:
@@ -167,7 +167,7 @@ async def test_a_recovery_that_is_cut_off_again_and_again_converges(
 
 @pytest.mark.verify
 async def test_a_kill_at_any_moment_of_a_start_costs_nothing(tmp_path: Path, buffers: Path) -> None:
-    """K5: ten starts that have to recover, each killed a little later, lose what the first kill lost: nothing."""
+    """K5: ten recovering starts, each killed a little later, lose no more than the first kill lost: nothing."""
     async with Scene(tmp_path, settings=ASYNC_TMPFS.settings(buffers) | NO_COMMIT) as scene:
         await kill_under_load(scene)
         for number in range(10):

@@ -1,7 +1,7 @@
-"""D10 and D11: length fields that lie, blanks where none belong, and old records in a place that is not theirs.
+"""D10 and D11: wrong length fields, misplaced blank records, and old records at other offsets.
 
-Recovery reads bytes that anything may have happened to. It ends, whatever they say, takes no more memory than the files
-have, and believes no record that says it belongs elsewhere.
+Recovery reads bytes that may be damaged in any way. It always ends, takes no more memory than the size of the files,
+and accepts no record that contains another offset.
 """
 
 import struct
@@ -32,7 +32,7 @@ KILLED = pytest.mark.parametrize("number", [MIDDLE, TAIL], ids=["middle", "tail"
 
 @pytest.fixture(params=[pytest.param("real", marks=pytest.mark.slow), "faulty"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreWorld]:
-    """Sixty messages, forty of them flushed; killed, and without a recovery point, so that the whole log is read."""
+    """Return a killed store with sixty messages, forty of them flushed, and without a recovery point."""
     made = make_world(request.param, tmp_path)
     made.open()
     for number in range(SENT):
@@ -51,12 +51,12 @@ def start_of(world: StoreWorld, number: int) -> int:
 
 
 def write(world: StoreWorld, offset: int, data: bytes) -> None:
-    """Put bytes at a place of the log, behind everybody's back."""
+    """Write bytes at an offset of the log, past the broker."""
     world.overwrite(f"commitlog/{segment_name(offset - offset % FILE_BYTES)}", offset % FILE_BYTES, data)
 
 
 def open_in_bounds(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Open it, with every look at a record counted and every byte of memory."""
+    """Open the store, and count the record checks and the memory."""
     looks = 0
 
     def counting(*arguments: object, **options: object) -> RecordCheck:
@@ -76,7 +76,7 @@ def open_in_bounds(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def expect_one_lost(world: StoreWorld, number: int) -> None:
-    """One message is gone, in the tail, too: only the process was killed."""
+    """Expect that one message is lost, even in the tail, since only the process was killed."""
     bodies = world.sent_bodies()
     assert world.bodies() == bodies[:number] + bodies[number + 1 :]
     world.send()
@@ -86,7 +86,7 @@ def expect_one_lost(world: StoreWorld, number: int) -> None:
 @KILLED
 @pytest.mark.parametrize("length", LENGTHS.values(), ids=LENGTHS.keys())
 @pytest.mark.parametrize("field", ["total", "body-length"])
-def test_a_length_that_lies_is_found_out(
+def test_wrong_record_length_is_detected(
     world: StoreWorld, field: str, length: int, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D10: recovery ends within bounds for any length, and loses no more than damage at that place must cost."""
@@ -102,10 +102,10 @@ def test_a_length_that_lies_is_found_out(
 @KILLED
 @pytest.mark.parametrize("length", [0, 1, 127, 255])
 @pytest.mark.parametrize("field", ["topic-length", "properties-length"])
-def test_a_short_length_that_lies_is_found_out(
+def test_wrong_inner_length_is_detected(
     world: StoreWorld, field: str, length: int, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D10: the lengths inside a record are asked as sharply as its own."""
+    """D10: the lengths inside a record are checked as strictly as its own."""
     start = start_of(world, number)
     first, end = places(world.records[start])[field]
     write(world, start + first, length.to_bytes(end - first, "big"))
@@ -120,7 +120,7 @@ def test_a_short_length_that_lies_is_found_out(
 def test_a_blank_in_the_middle_of_a_file_hides_nothing(
     world: StoreWorld, length: int, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D10: a blank record counts only where it reaches exactly to the end of its file."""
+    """D10: a blank record is valid only if it extends exactly to the end of its file."""
     write(world, start_of(world, number), BLANK_RECORD.pack(length, BLANK_MAGIC))
 
     open_in_bounds(world, monkeypatch)
@@ -129,15 +129,15 @@ def test_a_blank_in_the_middle_of_a_file_hides_nothing(
 
 
 def stale_copy(world: StoreWorld, target: int, numbers: range) -> None:
-    """Whole, valid records of an earlier place, one after the other at `target`."""
+    """Return whole, valid records of an earlier offset, one after the other, for `target`."""
     starts = sorted(world.records)
     data = b"".join(world.records[starts[number]] for number in numbers)
     assert target % FILE_BYTES + len(data) <= FILE_BYTES
     write(world, target, data)
 
 
-def test_old_records_behind_the_end_of_the_log_are_not_believed(world: StoreWorld) -> None:
-    """D11: what lies behind the last record is older content of the same file: whole, valid, and no message."""
+def test_old_records_behind_the_end_of_the_log_are_ignored(world: StoreWorld) -> None:
+    """D11: older content of the same file behind the last record is whole and valid, and no message."""
     end = world.sent[-1][0]
     stale_copy(world, end, range(10))
 
@@ -145,8 +145,8 @@ def test_old_records_behind_the_end_of_the_log_are_not_believed(world: StoreWorl
     assert world.bodies() == world.sent_bodies()
 
 
-def test_an_old_segment_under_a_new_name_is_not_believed(world: StoreWorld) -> None:
-    """D11: a file that was used before and holds nothing but old records is an empty one, once the log comes to it."""
+def test_reused_file_with_old_records_is_treated_as_empty(world: StoreWorld) -> None:
+    """D11: a reused file with nothing but old records is an empty one, once the log reaches it."""
     end = world.sent[-1][0]
     base = end - end % FILE_BYTES + FILE_BYTES
     old = world.files("commitlog")[f"commitlog/{segment_name(0)}"]
@@ -163,8 +163,8 @@ def test_an_old_segment_under_a_new_name_is_not_believed(world: StoreWorld) -> N
     assert world.bodies() == world.sent_bodies()
 
 
-def test_old_records_in_the_place_of_newer_ones_cost_only_those(world: StoreWorld) -> None:
-    """D11: a misdirected write in the flushed middle costs the messages it destroyed; old ones are not seen twice."""
+def test_old_records_over_newer_ones_cost_only_those(world: StoreWorld) -> None:
+    """D11: a misdirected write in the flushed middle costs the overwritten messages; old ones are not served twice."""
     starts = sorted(world.records)
     assert len(world.records[starts[12]]) == len(world.records[starts[MIDDLE]])
     stale_copy(world, starts[MIDDLE], range(12, 13))

@@ -1,6 +1,6 @@
-"""K6: a broker that runs out of descriptors, of address space, of the memory of its container.
+"""K6: a broker that runs out of descriptors, address space, or the memory of its container.
 
-It refuses what it cannot do and goes on with what it can; where the kernel ends it, nothing acknowledged is lost.
+It refuses requests that need more and serves the others; if the kernel ends it, nothing acknowledged is lost.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ ROOMY_FILES = {
     "maxHashSlotNum": "100000",
     "maxIndexNum": "1000000",
 }
-"""Files that no load here fills: storing takes no descriptor, and a recovery point always has news."""
+"""Files so large that no load here fills them: storing needs no descriptor, and recovery points always change."""
 
 
 def descriptors(pid: int) -> int:
@@ -44,13 +44,13 @@ def descriptors(pid: int) -> int:
 
 
 def status_bytes(pid: int, name: str) -> int:
-    """A line of /proc/<pid>/status that is in kB."""
+    """Return the value of a line of /proc/<pid>/status that is in kB."""
     line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(f"{name}:"))
     return int(line.split()[1]) * 1024
 
 
 async def half_frames(scene: Scene, stack: AsyncExitStack, count: int) -> None:
-    """Connections that each announce a large frame and send nearly all of it: memory that the broker must hold."""
+    """Open connections that each announce a large frame and send most of it, which the broker must keep in memory."""
     for _ in range(count):
         _, writer = await asyncio.open_connection(HOST, scene.port)
         stack.callback(writer.close)
@@ -60,7 +60,7 @@ async def half_frames(scene: Scene, stack: AsyncExitStack, count: int) -> None:
 
 
 async def is_served(address: str) -> bool:
-    """Whether a new connection gets an answer."""
+    """Return whether a new connection gets an answer."""
     try:
         channel = await Channel.connect(address)
     except (RemotingError, OSError):
@@ -76,7 +76,7 @@ async def is_served(address: str) -> bool:
 
 @pytest.mark.verify
 async def test_without_descriptors_new_connections_are_refused_and_old_ones_served(tmp_path: Path) -> None:
-    """K6: at the limit of open files producers that are connected go on; when others leave, there is room again."""
+    """K6: at the limit of open files connected producers continue; when others disconnect, new ones are accepted."""
     async with Scene(tmp_path, settings=ROOMY_FILES) as scene:
         scene.run_program("-m", "gantry_testing.crashing_broker", "--point-interval", "50", "--")
         await scene.start()
@@ -101,8 +101,8 @@ async def test_without_descriptors_new_connections_are_refused_and_old_ones_serv
         assert await scene.judge() == []
 
 
-def test_a_message_is_stored_and_answered_even_if_no_file_can_be_made_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """K6: a thread that cannot be started for the next file refuses nothing: what was appended is in log and queue."""
+def test_message_is_stored_even_if_no_file_can_be_preallocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K6: a failing start of the preallocation thread refuses nothing: the message is in log and queue."""
 
     def no_thread(*arguments: object) -> None:
         raise RuntimeError("can't start new thread")
@@ -117,8 +117,8 @@ def test_a_message_is_stored_and_answered_even_if_no_file_can_be_made_ahead(monk
     assert world.bodies() == world.sent_bodies()
 
 
-def test_a_file_made_ahead_need_not_be_in_memory() -> None:
-    """K6: reading a new file ahead is a kindness; that it fails keeps nobody from using the file."""
+def test_preallocated_file_need_not_be_in_memory() -> None:
+    """K6: reading a new file ahead is an optimization; its failure does not prevent the use of the file."""
     world = StoreWorld(FaultyDisk(), "/data/store", replace(TINY, is_preallocating=True))
     world.open()
     world.faulty_disk.fail_next("read", errno.ENOMEM)
@@ -132,9 +132,9 @@ def test_a_file_made_ahead_need_not_be_in_memory() -> None:
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("number", range(6))
 def test_a_recovery_point_without_a_descriptor_is_written_later(number: int) -> None:
-    """K6: not to be able to open a directory is no failed sync: the broker goes on, and the next point is whole.
+    """K6: a failure to open a directory is no failed sync: the broker continues, and the next point is complete.
 
-    Whichever directory it is; what that point calls durable outlives the power.
+    It holds for any directory; everything that the point calls durable survives a power loss.
     """
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
@@ -158,7 +158,7 @@ def test_a_recovery_point_without_a_descriptor_is_written_later(number: int) -> 
 
 
 def fail_one(world: StoreWorld, operation: str, number: int) -> list[str]:
-    """The `number`-th of these operations from now on finds no descriptor; for what, once it has happened."""
+    """Let the `number`-th of these operations fail for want of a descriptor; return which one, once it happened."""
     meet_fault, count, met = world.faulty_disk.meet_fault, itertools.count(), list[str]()
 
     def meeting(kind: str, path: str) -> None:
@@ -174,7 +174,7 @@ def fail_one(world: StoreWorld, operation: str, number: int) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES, ids=str)
 async def test_without_address_space_nothing_acknowledged_is_lost(mode: Mode, tmp_path: Path, buffers: Path) -> None:
-    """K6: when allocations fail the broker may refuse or end, never by a signal, and keeps what it acknowledged."""
+    """K6: when allocations fail the broker may refuse or end, never by a signal, and keeps acknowledged messages."""
     async with Scene(tmp_path, settings=mode.settings(buffers)) as scene, AsyncExitStack() as others:
         await scene.start()
         async with scene.load():
@@ -195,8 +195,8 @@ async def test_without_address_space_nothing_acknowledged_is_lost(mode: Mode, tm
 
 
 @pytest.mark.parametrize("operation", ["map", "reserve", "create", "sync", "sync_directory"])
-def test_a_log_file_that_could_not_be_made_can_be_made_later(operation: str) -> None:
-    """K6: whatever was missing for the next file, a refusal leaves nothing behind that bars the next attempt."""
+def test_failed_log_file_creation_can_be_retried(operation: str) -> None:
+    """K6: after any failure to create the next file a later attempt succeeds."""
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
     base = world.settings.mapped_file_size_commit_log
@@ -219,7 +219,7 @@ def test_a_log_file_that_could_not_be_made_can_be_made_later(operation: str) -> 
 @pytest.mark.slow
 @pytest.mark.needs_memory_group
 @pytest.mark.parametrize("mode", MODES, ids=str)
-async def test_a_broker_killed_for_want_of_memory_loses_nothing(mode: Mode, tmp_path: Path, buffers: Path) -> None:
+async def test_broker_killed_at_its_memory_limit_loses_nothing(mode: Mode, tmp_path: Path, buffers: Path) -> None:
     """K6: at its container's limit the kernel kills the broker; nothing acknowledged is lost."""
     with memory_group() as group:
         async with Scene(tmp_path, settings=mode.settings(buffers)) as scene, AsyncExitStack() as others:

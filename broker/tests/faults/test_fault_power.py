@@ -1,7 +1,7 @@
 """D1 and D3: the node loses its power under load, in every mode of flushing and buffering.
 
-The promise of the table: SYNC_FLUSH loses nothing that was acknowledged. ASYNC_FLUSH loses a suffix, and nothing of
-what had been flushed, whatever the buffer; what is gone never comes back.
+The guarantee of the table: SYNC_FLUSH loses no acknowledged message. ASYNC_FLUSH loses a suffix and no flushed message,
+with any buffer; lost messages never reappear.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ ACKED_PER_ROUND = 400
 
 
 async def power_round(scene: Scene, disk: LoopDisk, buffers: Path, mode: Mode, *, acked: int) -> int:
-    """Load, loss, restart, judgement: how many acknowledged messages are gone, of those that may be."""
+    """Load, lose power, restart and judge; return the number of lost acknowledged messages, which must be allowed."""
     before = scene.history.count(Outcome.ACKED)
     await scene.start()
     async with scene.load():
@@ -42,10 +42,10 @@ async def power_round(scene: Scene, disk: LoopDisk, buffers: Path, mode: Mode, *
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("mode", [Mode(False, Medium.OFF), Mode(True, Medium.TMPFS)], ids=str)
-async def test_power_loss_takes_no_more_than_the_mode_allows(
+async def test_power_loss_loses_no_more_than_the_mode_allows(
     mode: Mode, disk: LoopDisk, buffers: Path, tmp_path: Path
 ) -> None:
-    """D1, one round: nothing that was flushed is lost, what is lost is a suffix, and it does not come back."""
+    """D1, one round: no flushed message is lost, lost messages are a suffix, and they do not reappear."""
     settings = mode.settings(buffers) | QUICK_FLUSH
     async with Scene(tmp_path, store=disk.path / "store", settings=settings) as scene:
         await power_round(scene, disk, buffers, mode, acked=ACKED_PER_ROUND)
@@ -54,7 +54,7 @@ async def test_power_loss_takes_no_more_than_the_mode_allows(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(ROUNDS), ids=lambda seed: f"seed{seed}")
 @pytest.mark.parametrize("mode", MODES, ids=str)
-async def test_power_loss_again_and_again(mode: Mode, seed: int, disk: LoopDisk, buffers: Path, tmp_path: Path) -> None:
+async def test_repeated_power_losses(mode: Mode, seed: int, disk: LoopDisk, buffers: Path, tmp_path: Path) -> None:
     """D1, several losses of one store: each is judged as strictly as the first."""
     settings = mode.settings(buffers) | QUICK_FLUSH
     async with Scene(tmp_path, store=disk.path / "store", settings=settings, seed=seed) as scene:
@@ -63,15 +63,15 @@ async def test_power_loss_again_and_again(mode: Mode, seed: int, disk: LoopDisk,
 
 
 @pytest.mark.slow
-async def test_a_power_loss_is_real(disk: LoopDisk, buffers: Path, tmp_path: Path) -> None:
-    """D1's twin: a broker that never flushes loses acknowledged messages, so the loss above was a loss."""
+async def test_simulated_power_loss_loses_unflushed_messages(disk: LoopDisk, buffers: Path, tmp_path: Path) -> None:
+    """D1's twin: a broker that never flushes loses acknowledged messages, so the simulated loss is real."""
     async with Scene(tmp_path, store=disk.path / "store", settings=NO_FLUSH) as scene:
         assert await power_round(scene, disk, buffers, Mode(False, Medium.OFF), acked=ACKED_PER_ROUND) > 0
 
 
 @pytest.mark.slow
-async def test_what_was_flushed_outlives_the_power(disk: LoopDisk, buffers: Path, tmp_path: Path) -> None:
-    """D1: messages acknowledged before the checkpoint called them flushed are all there, without a window."""
+async def test_flushed_messages_survive_a_power_loss(disk: LoopDisk, buffers: Path, tmp_path: Path) -> None:
+    """D1: all messages that the checkpoint declared flushed survive, without exception."""
     async with Scene(tmp_path, store=disk.path / "store", settings=QUICK_FLUSH) as scene:
         await scene.start()
         await scene.send_once(300)
@@ -86,10 +86,8 @@ async def test_what_was_flushed_outlives_the_power(disk: LoopDisk, buffers: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES, ids=str)
-async def test_a_disk_that_lies_about_its_syncs_is_found(
-    mode: Mode, disk: LoopDisk, buffers: Path, tmp_path: Path
-) -> None:
-    """D1's twin: with syncs that do nothing, what the checkpoint calls flushed is gone, and the judgement says so."""
+async def test_disk_that_ignores_syncs_is_detected(mode: Mode, disk: LoopDisk, buffers: Path, tmp_path: Path) -> None:
+    """D1's twin: with syncs that do nothing, messages before the flushed offset are lost, and that is reported."""
     settings = mode.settings(buffers) | QUICK_FLUSH
     async with Scene(tmp_path, store=disk.path / "store", settings=settings) as scene:
         scene.put_under("--without", "syncs")

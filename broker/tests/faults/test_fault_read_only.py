@@ -1,4 +1,4 @@
-"""D8: the file system turns read-only while the broker serves, or was so before it started."""
+"""D8: the file system becomes read-only while the broker serves, or is so before the start."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ QUICK = (Mode(False, Medium.TMPFS), Mode(True, Medium.OFF))
 async def test_a_disk_that_turns_read_only_ends_acknowledgements(
     mode: Mode, disk: LoopDisk, tmp_path: Path, buffers: Path
 ) -> None:
-    """D8: after the change the process ends with a reason and a non-zero code, and nothing flushed is lost."""
+    """D8: the process then ends with a reason and a non-zero code, and nothing flushed is lost."""
     async with scene_in(mode, disk, tmp_path, buffers) as scene:
         await scene.start()
         async with scene.load():

@@ -1,8 +1,8 @@
-"""D3: the power goes right after a new log file was made and its first record written.
+"""D3: a power loss right after a new log file was created and its first record written.
 
-A file whose name is not durable takes every record in it along, flushed or not. So the name comes before the record:
-file and directory are synced before the log goes on there. Tried on ext4 and on the disk in memory, which forgets every
-name whose directory was not synced; ext4 is kinder than it has to be, so the failing twin runs on the other one.
+If the name of a file is not durable, a power loss loses every record in it, flushed or not. So file and directory are
+synced before the log continues there. The test runs on ext4 and on the in-memory disk, which loses every name whose
+directory was not synced; ext4 gives more than it guarantees, so the failing twin runs in memory only.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ def on_loop_disk(disk: LoopDisk) -> tuple[StoreWorld, Lose]:
     ]
 )
 def powered(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[StoreWorld, Lose]]:
-    """A store on a disk that can lose its power, and how."""
+    """Return a store on a disk that can lose its power, and the function that cuts it."""
     if request.param == "in-memory":
         yield on_faulty_disk()
         return
@@ -55,7 +55,7 @@ def log_names(world: StoreWorld) -> list[str]:
 
 
 def roll(world: StoreWorld) -> str:
-    """Send until the first record of a new file is written; its name."""
+    """Send until the first record of a new file is written; return the file's name."""
     size = world.settings.mapped_file_size_commit_log
     base = world.store.log.wrote - world.store.log.wrote % size + size
     while world.store.log.wrote <= base:
@@ -63,7 +63,7 @@ def roll(world: StoreWorld) -> str:
     return segment_name(base)
 
 
-def test_a_new_log_file_is_there_before_its_first_record(powered: tuple[StoreWorld, Lose]) -> None:
+def test_new_log_file_is_durable_before_its_first_record(powered: tuple[StoreWorld, Lose]) -> None:
     """D3: right after a roll a power loss leaves the new file with its name and its size."""
     world, lose = powered
     world.open()
@@ -78,7 +78,7 @@ def test_a_new_log_file_is_there_before_its_first_record(powered: tuple[StoreWor
         assert world.bodies() == world.sent_bodies()
 
 
-def test_what_is_flushed_in_a_new_file_survives(powered: tuple[StoreWorld, Lose]) -> None:
+def test_flushed_messages_in_a_new_file_survive(powered: tuple[StoreWorld, Lose]) -> None:
     """D3: a flush right after a roll covers the new file, the end of the old one, and both names."""
     world, lose = powered
     world.open()
@@ -92,7 +92,7 @@ def test_what_is_flushed_in_a_new_file_survives(powered: tuple[StoreWorld, Lose]
         world.store.flush()
 
 
-def test_without_the_directory_sync_the_new_file_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_directory_sync_the_new_file_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """D3's twin: with directories never synced, a flushed record in a new file is lost with the file's name."""
     world, lose = on_faulty_disk()
     world.open()

@@ -1,7 +1,7 @@
-"""D9: one bit changes in a stored record, in each of its fields, in the old middle of the log or in its tail.
+"""D9: one bit changes in a stored record, in each of its fields, in the middle of the log or in its tail.
 
-In the middle it is rot: the record is reported with its offset and stepped over, its neighbours are served, nothing
-behind it is cut. In the tail that was never flushed it cannot be told from a torn write, and ends the log.
+In the middle it is damage: the record is reported with its offset and skipped, its neighbours are served, and nothing
+behind it is cut. In an unflushed tail it cannot be distinguished from a torn write, and ends the log.
 """
 
 import random
@@ -22,7 +22,7 @@ SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
 
 @pytest.fixture(params=[pytest.param("real", marks=pytest.mark.slow), "faulty"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreWorld]:
-    """Sixty messages in two queues, forty of them before the recovery point and the checkpoint's seal."""
+    """Return a store with sixty messages in two queues, forty of them before recovery point and checkpoint."""
     made = make_world(request.param, tmp_path)
     made.open()
     for number in range(SENT):
@@ -36,7 +36,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreWorld
 
 
 def rot(world: StoreWorld, number: int, field: str, seed: int = 0) -> tuple[int, int]:
-    """Change one bit of a field of the record with this number; the record's half-open range."""
+    """Change one bit of a field of the record with this number; return the record's half-open range."""
     start = sorted(world.records)[number]
     record = world.records[start]
     first, end = places(record)[field]
@@ -59,7 +59,7 @@ def flip(store: Path, offset: int) -> None:
 
 
 def everything_but(world: StoreWorld, lost: int | None, count: int = SENT) -> None:
-    """Every message is served as it was sent, at its offset, except that one."""
+    """Check that every message but one is served as it was sent, at its offset."""
     for queue_id in (0, 1):
         expected = [
             (offset, body) for number, (_, _, queue, offset, body) in enumerate(world.sent[:count])
@@ -72,7 +72,7 @@ def everything_but(world: StoreWorld, lost: int | None, count: int = SENT) -> No
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("is_clean", [False, True], ids=["after-a-kill", "after-a-stop"])
 @pytest.mark.parametrize("field", FIELDS)
-def test_rot_in_the_middle_is_reported_and_stepped_over(
+def test_damage_in_the_middle_is_reported_and_skipped(
     world: StoreWorld, field: str, is_clean: bool, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """D9: when the whole log is read, one changed bit costs one message, and report and log name its offset."""
@@ -90,8 +90,10 @@ def test_rot_in_the_middle_is_reported_and_stepped_over(
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("field", FIELDS)
-def test_rot_in_the_middle_costs_one_message_when_queues_are_rebuilt(world: StoreWorld, field: str, seed: int) -> None:
-    """D9: queues that are built again from a log with rot have every other message at its own offset."""
+def test_damage_in_the_middle_costs_one_message_when_queues_are_rebuilt(
+    world: StoreWorld, field: str, seed: int
+) -> None:
+    """D9: queues that are rebuilt from a damaged log have every other message at its own offset."""
     world.kill()
     world.disk.remove_tree(world.path("consumequeue/orders/0"))
     world.disk.remove_tree(world.path("consumequeue/orders/1"))
@@ -106,8 +108,8 @@ def test_rot_in_the_middle_costs_one_message_when_queues_are_rebuilt(world: Stor
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("field", FIELDS)
-def test_rot_in_the_tail_ends_the_log(world: StoreWorld, field: str, seed: int) -> None:
-    """D9: in what was not flushed before a power cut a changed bit ends the log, for good: what followed stays gone."""
+def test_damage_in_the_tail_ends_the_log_after_a_power_cut(world: StoreWorld, field: str, seed: int) -> None:
+    """D9: in an unflushed tail a changed bit ends the log after a power cut, for good: later records stay lost."""
     world.kill()
     world.clock.reboot(0)
     start, _ = rot(world, FLUSHED + 10, field, seed)
@@ -125,8 +127,8 @@ def test_rot_in_the_tail_ends_the_log(world: StoreWorld, field: str, seed: int) 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("field", FIELDS)
-def test_rot_in_the_tail_costs_one_message_after_a_kill(world: StoreWorld, field: str, seed: int) -> None:
-    """D9: the machine goes on, so nothing was torn: what follows was acknowledged and is served, at its own offsets."""
+def test_damage_in_the_tail_costs_one_message_after_a_kill(world: StoreWorld, field: str, seed: int) -> None:
+    """D9: no write was torn, so records behind the damage were acknowledged and are served, at their offsets."""
     world.kill()
     start, end = rot(world, FLUSHED + 10, field, seed)
 
@@ -138,7 +140,7 @@ def test_rot_in_the_tail_costs_one_message_after_a_kill(world: StoreWorld, field
 
 
 def test_the_places_of_all_fields_are_right(world: StoreWorld) -> None:
-    """The twin of the parameters: a changed bit in one field changes that field and nothing else, or is no record."""
+    """The twin of the parameters: a changed bit in one field changes only that field, or makes the record invalid."""
     start = sorted(world.records)[MIDDLE]
     record = world.records[start]
     found = places(record)
@@ -150,8 +152,8 @@ def test_the_places_of_all_fields_are_right(world: StoreWorld) -> None:
     assert record[slice(*found["seal"])].startswith(b"__CRC32#")
 
 
-async def test_a_broker_serves_around_rot(tmp_path: Path) -> None:
-    """D9, as a process: one changed bit in a stopped broker's log costs that message, and the log says where."""
+async def test_broker_serves_around_damage(tmp_path: Path) -> None:
+    """D9, as a process: one changed bit in a stopped broker's log costs that message, and the log names it."""
     async with Scene(tmp_path) as scene:
         await scene.start()
         await scene.send_once(300)

@@ -1,4 +1,4 @@
-"""The catalogue is whole: every row has tests, and a row without one is a failure here."""
+"""The catalogue is complete: every row has tests, and a row without one is a failure here."""
 
 from pathlib import Path
 
@@ -24,12 +24,12 @@ def test_a_row_has_a_test_that_needs_no_root(row: str) -> None:
 
 @pytest.mark.parametrize("row", ["S6", "S7"])
 def test_a_row_of_denials_has_twins(row: str) -> None:
-    """A denial shows nothing unless the same request goes through where nobody guards."""
+    """A denial proves nothing unless the same request succeeds without the guard."""
     assert any(test.is_twin for test in BY_ROW[row]), f"{row} ({ROWS[row]}) has no test without its guard"
 
 
-def test_no_test_names_a_row_that_there_is_not() -> None:
-    """A typing error in a docstring would take its test out of the table."""
+def test_tests_name_existing_rows_only() -> None:
+    """A typing error in a docstring would remove its test from the table."""
     assert BY_ROW.keys() - ROWS.keys() == set()
 
 
@@ -40,17 +40,17 @@ def test_no_test_names_a_row_that_there_is_not() -> None:
         ("D10 and D11: lengths.", ("D10", "D11"), False),
         ("K1, K2, in memory: kills.", ("K1", "K2"), False),
         ("D14's twin: no lock.", ("D14",), True),
-        ("S6: nobody sends.", ("S6",), False),
+        ("S6: no producer sends.", ("S6",), False),
         ("Each D4 is tried.", (), False),
         (None, (), False),
     ],
 )
-def test_a_docstring_says_its_rows(docstring: str | None, rows: tuple[str, ...], is_twin: bool) -> None:
-    """Only the beginning counts."""
+def test_docstring_declares_its_rows(docstring: str | None, rows: tuple[str, ...], is_twin: bool) -> None:
+    """Only the beginning of the docstring is parsed."""
     assert rows_of(docstring) == (rows, is_twin)
 
 
-def test_a_row_without_a_test_is_seen(tmp_path: Path) -> None:
+def test_row_without_a_test_is_reported(tmp_path: Path) -> None:
     """The twin of this file: from a folder with one test every other row is missing, and the markers are read."""
     (tmp_path / "test_one.py").write_text(
         'pytestmark = [pytest.mark.needs_root]\n@pytest.mark.slow\nasync def test_it():\n    """D4: x."""\n'

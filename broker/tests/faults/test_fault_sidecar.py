@@ -1,4 +1,4 @@
-"""S8 and S9: whoever reaches the sidecar's ports without the right to, and where secrets must not be."""
+"""S8 and S9: unauthorized access to the sidecar's ports, and places where secrets must not appear."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BODY = {"epoch": 9}
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild, SidecarChild]]:
-    """A sidecar that other machines may reach, with tokens."""
+    """Return a sidecar that other machines may reach, with tokens."""
     store = tmp_path_factory.mktemp("store")
     tokens = token_files(tmp_path_factory.mktemp("tokens"))
     with broker_beside(store) as broker:
@@ -47,7 +47,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild
 
 @pytest.mark.parametrize("token", [None, "wrong-token-0123456789", "-"], ids=["none", "wrong", "short"])
 @pytest.mark.parametrize("path", LOOKS)
-def test_who_shows_no_token_learns_nothing(
+def test_request_without_a_valid_token_learns_nothing(
     pair: tuple[BrokerChild, SidecarChild], path: str, token: str | None
 ) -> None:
     """S8: 401 at every endpoint but the probes, for no token, a wrong one and a short one; also at the fast port."""
@@ -61,8 +61,8 @@ def test_who_shows_no_token_learns_nothing(
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/startupz"])
-def test_probes_need_none(pair: tuple[BrokerChild, SidecarChild], path: str) -> None:
-    """S8: kubelet has no token; what it learns is no secret."""
+def test_probes_need_no_token(pair: tuple[BrokerChild, SidecarChild], path: str) -> None:
+    """S8: kubelet has no token; the probes reveal no secret."""
     _, sidecar = pair
 
     wait_for(lambda: sidecar.get(path).status_code == 200, "a broker that a busy machine has slowed down is ready")
@@ -70,10 +70,10 @@ def test_probes_need_none(pair: tuple[BrokerChild, SidecarChild], path: str) -> 
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("token", "status"), [(None, 401), ("x" * 30, 401), (READ_TOKEN, 403)])
-def test_no_writing_endpoint_answers_without_the_right(
+def test_writing_endpoints_refuse_without_permission(
     pair: tuple[BrokerChild, SidecarChild], order: str, token: str | None, status: int
 ) -> None:
-    """S8: not even to say what is wrong with the body; the broker's role stays as it was; one audit line each."""
+    """S8: errors in the body are not reported either; the broker's role is unchanged; one audit line each."""
     _, sidecar = pair
     before = sidecar.child.log.count(f'"what":"{order}"')
 
@@ -86,8 +86,8 @@ def test_no_writing_endpoint_answers_without_the_right(
 
 
 @pytest.mark.verify
-def test_the_twin_a_right_token_is_obeyed(tmp_path: Path) -> None:
-    """S8's twin: with the token that may change the same request is obeyed, so the refusals above are the guard's."""
+def test_valid_token_is_accepted(tmp_path: Path) -> None:
+    """S8's twin: with the token that may change the same request succeeds, so the refusals above are the guard's."""
     with broker_beside(tmp_path / "store"), sidecar_beside(tmp_path / "store", *token_files(tmp_path / "t")) as sidecar:
         wait_for(lambda: sidecar.get("/readyz").status_code == 200, "it is ready")
         assert sidecar.post("/v1/role/fence", BODY, token=TOKEN).status_code == 200
@@ -99,7 +99,7 @@ def test_the_twin_a_right_token_is_obeyed(tmp_path: Path) -> None:
 def test_nothing_listens_beyond_loopback_without_credentials(
     capsys: pytest.CaptureFixture[str], option: str, address: str
 ) -> None:
-    """S8: it refuses to start, and says which option is missing."""
+    """S8: the sidecar refuses to start, and names the missing option."""
     code = main(["--page", "p", "--control", "c", "--store", "s", option, address])
 
     assert code == 2
@@ -116,7 +116,7 @@ def test_the_default_is_loopback() -> None:
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null"])
 def test_no_other_origin_is_allowed(pair: tuple[BrokerChild, SidecarChild], origin: str) -> None:
-    """S8: neither a plain request nor a preflight gets a header that lets a page from elsewhere read the answer."""
+    """S8: neither a plain request nor a preflight gets a header that lets a page of another origin read the answer."""
     _, sidecar = pair
     headers = {
         "Origin": origin,
@@ -134,7 +134,7 @@ def test_no_other_origin_is_allowed(pair: tuple[BrokerChild, SidecarChild], orig
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json", "/docs/oauth2-redirect"])
 def test_the_interface_is_not_described_in_production(pair: tuple[BrokerChild, SidecarChild], path: str) -> None:
-    """S8: off by default, whoever asks."""
+    """S8: the API description is off by default, for all clients."""
     _, sidecar = pair
 
     assert sidecar.get(path, token=TOKEN).status_code == 404
@@ -142,7 +142,7 @@ def test_the_interface_is_not_described_in_production(pair: tuple[BrokerChild, S
 
 @pytest.mark.parametrize("is_chunked", [False, True], ids=["with-length", "chunked"])
 def test_a_huge_body_is_refused_while_it_comes_in(pair: tuple[BrokerChild, SidecarChild], is_chunked: bool) -> None:
-    """S8: 413 without waiting for its end, and the memory of the process stays as it was."""
+    """S8: 413 without waiting for its end, and the memory of the process does not grow."""
     _, sidecar = pair
 
     def pieces() -> Iterator[bytes]:
@@ -177,7 +177,7 @@ def resident_bytes(pid: int) -> int:
     ],
 )  # fmt: skip
 def test_no_path_leads_out_of_the_store(pair: tuple[BrokerChild, SidecarChild], path: str) -> None:
-    """S8: 404 or 422, as the bytes stand on the wire; no client tidies them up before."""
+    """S8: 404 or 422 for raw paths, which no client normalizes before."""
     _, sidecar = pair
     host, _, port = sidecar.url.removeprefix("http://").rpartition(":")
     request = f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n"
@@ -193,8 +193,8 @@ def test_no_path_leads_out_of_the_store(pair: tuple[BrokerChild, SidecarChild], 
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("field", ["peer", "url", "target", "host"])
-def test_nobody_can_have_the_sidecar_connect_somewhere(pair: tuple[BrokerChild, SidecarChild], field: str) -> None:
-    """S8: peers come from the command line; a field that names another is refused or means nothing."""
+def test_requests_cannot_choose_the_peers_of_the_sidecar(pair: tuple[BrokerChild, SidecarChild], field: str) -> None:
+    """S8: peers come from the command line; a field that names another is refused or ignored."""
     _, sidecar = pair
     with socket.create_server(("127.0.0.1", 0)) as trap:
         trap.settimeout(1.0)
@@ -207,8 +207,8 @@ def test_nobody_can_have_the_sidecar_connect_somewhere(pair: tuple[BrokerChild, 
     assert refused.status_code == 422
 
 
-def test_a_forwarded_address_makes_nobody_local(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """S8: headers of a proxy change nothing about who somebody is."""
+def test_forwarded_address_does_not_make_a_client_local(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """S8: headers of a proxy do not change the identity of a client."""
     _, sidecar = pair
     own = "127.0.0.1"
 
@@ -216,8 +216,8 @@ def test_a_forwarded_address_makes_nobody_local(pair: tuple[BrokerChild, Sidecar
 
 
 @pytest.mark.verify
-def test_a_client_certificate_is_as_good_as_a_token_and_a_foreign_one_is_no_connection(tmp_path: Path) -> None:
-    """S8: with mTLS, whoever has a certificate of our authority may change; another authority's is refused by TLS."""
+def test_own_client_certificate_is_accepted_and_a_foreign_one_refused(tmp_path: Path) -> None:
+    """S8: with mTLS a certificate of the configured authority may change; another authority's is refused by TLS."""
     ours, theirs = trustme.CA(), trustme.CA()
     server = ours.issue_cert("127.0.0.1")
     files = {"cert": tmp_path / "cert.pem", "key": tmp_path / "key.pem", "ca": tmp_path / "ca.pem"}
@@ -231,7 +231,7 @@ def test_a_client_certificate_is_as_good_as_a_token_and_a_foreign_one_is_no_conn
         made = ssl.create_default_context()
         ours.configure_trust(made)
         if authority is not None:
-            authority.issue_cert("somebody@example.org", common_name="somebody").configure_cert(made)
+            authority.issue_cert("alice@example.org", common_name="alice").configure_cert(made)
         return made
 
     with broker_beside(tmp_path / "store") as broker, sidecar_beside(tmp_path / "store", *options) as sidecar:
@@ -250,13 +250,13 @@ def test_a_client_certificate_is_as_good_as_a_token_and_a_foreign_one_is_no_conn
         with httpx.Client(verify=context(theirs), timeout=90) as client, pytest.raises(httpx.TransportError):
             client.get(f"{main_url}/livez")
 
-    assert '"account":"certificate:somebody"' in sidecar.child.log
+    assert '"account":"certificate:alice"' in sidecar.child.log
 
 
 def test_no_secret_is_shown_anywhere(pair: tuple[BrokerChild, SidecarChild]) -> None:
     """S9: tokens, right or wrong, are in no log line, metric, status, error, bundle or repr of the settings."""
     _, sidecar = pair
-    wrong = "a-wrong-token-that-somebody-typed"
+    wrong = "a-wrong-token-with-a-typing-error"
     texts = [
         sidecar.get(path, token=TOKEN).text for path in ("/v1/status", "/v1/group", "/metrics", "/v1/role", "/livez")
     ]
@@ -279,7 +279,7 @@ def test_settings_do_not_show_where_secrets_lie(tmp_path: Path) -> None:
     assert str(tmp_path) not in repr(settings)
 
 
-def test_the_scan_finds_what_is_there(pair: tuple[BrokerChild, SidecarChild]) -> None:
+def test_secret_scan_finds_existing_text(pair: tuple[BrokerChild, SidecarChild]) -> None:
     """S9's twin: the same search finds a text that is not secret, so finding nothing means something."""
     _, sidecar = pair
     sidecar.post("/v1/role/flush", {}, token=TOKEN)

@@ -1,7 +1,7 @@
-"""D15: a sync that takes seconds, or does not come back for longer than anybody waits.
+"""D15: an fsync that takes seconds, or that does not return before any deadline.
 
-With SYNC_FLUSH a producer is told code 10 at its deadline: stored, and not promised. Nothing piles up but the waiting
-answers, and when the disk moves again one sync is enough for everybody who came before it.
+With SYNC_FLUSH a producer gets code 10 at its deadline: stored, but not promised. Only waiting answers accumulate, and
+when the disk works again one fsync is enough for all earlier messages.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ DEADLINE_MS: Final = 300
 DELAY_S: Final = 5
 OUTSTANDING: Final = 200
 UNDER_WAY_MAX: Final = 2 * WINDOW * 8
-"""Two producers, their windows, and the most messages of a batch."""
+"""Limit of messages in flight: two producers, their windows, and the largest batch."""
 MODES: Final = (Mode(True, Medium.OFF), Mode(True, Medium.TMPFS))
 REQUEST_TIMEOUT_MS: Final = 60_000
 NO_ROLL: Final = {"mappedFileSizeCommitLog": str(16 << 20)}
@@ -38,7 +38,7 @@ def slow_scene(mode: Mode, directory: Path, buffers: Path) -> Scene:
 
 
 def send(number: int) -> Command:
-    """A message outside the history, so that its answer can be looked at."""
+    """Send a message outside the history, so that its answer can be checked."""
     fields = SendMessageV2(
         producer_group="SlowDisk", topic=TOPICS[0], default_topic="TBW102", default_topic_queue_nums=4,
         queue_id=0, sys_flag=0, born_timestamp=1_700_000_000_000, flag=0, properties=f"UNIQ_KEY\x01SLOW{number}\x02",
@@ -52,15 +52,15 @@ def threads(scene: Scene) -> int:
 
 
 async def sync_count(channel: Channel) -> int:
-    """How often the broker says that it has synced its log."""
+    """Return how many fsyncs of its log the broker reports."""
     reply = await channel.request(Command(code=RequestCode.GET_BROKER_RUNTIME_INFO), REQUEST_TIMEOUT_MS)
     return int(json.loads(reply.body)["table"]["commitLogSyncs"])
 
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("mode", MODES, ids=str)
-async def test_a_disk_that_hangs_is_code_10_and_never_code_0(mode: Mode, tmp_path: Path, buffers: Path) -> None:
-    """D15: while no sync returns producers are told 10 at their deadline and no thread is added; then all is good."""
+async def test_hanging_disk_is_answered_with_code_10(mode: Mode, tmp_path: Path, buffers: Path) -> None:
+    """D15: while no sync returns producers get code 10 at their deadline and no thread is added; then all is good."""
     async with slow_scene(mode, tmp_path, buffers) as scene:
         hang = tmp_path / "hang"
         scene.run_program(str(HANGING), str(hang), "-m", "gantry_broker")
@@ -79,7 +79,7 @@ async def test_a_disk_that_hangs_is_code_10_and_never_code_0(mode: Mode, tmp_pat
         hang.unlink()
         late = 0
         while (await channel.request(send(OUTSTANDING + late), REQUEST_TIMEOUT_MS)).code != ResponseCode.SUCCESS:
-            late += 1  # a busy machine may take longer than the deadline for one sync
+            late += 1  # A busy machine may need longer than the deadline for one fsync.
         assert await sync_count(channel) - syncs_before <= 5 + late, "group commit: one sync for all who wait"
         await channel.close()
 
@@ -87,7 +87,7 @@ async def test_a_disk_that_hangs_is_code_10_and_never_code_0(mode: Mode, tmp_pat
 @pytest.mark.verify
 @pytest.mark.parametrize("mode", MODES, ids=str)
 async def test_nothing_is_acknowledged_while_the_disk_hangs(mode: Mode, tmp_path: Path, buffers: Path) -> None:
-    """D15: under load, too; what was acknowledged before and after is there when the broker is killed."""
+    """D15: under load, too; messages acknowledged before and after survive a kill of the broker."""
     async with slow_scene(mode, tmp_path, buffers) as scene:
         hang, history = tmp_path / "hang", scene.history
         scene.run_program(str(HANGING), str(hang), "-m", "gantry_broker")
@@ -95,8 +95,8 @@ async def test_nothing_is_acknowledged_while_the_disk_hangs(mode: Mode, tmp_path
         async with scene.load():
             await scene.acked(100)
             hang.touch()
-            # More than can be under way: some were told something that is neither yes nor no. A busy machine may have
-            # told that to others before.
+            # More sends than can be in flight: some were answered with neither success nor refusal. A busy machine may
+            # have answered others so before.
             before = history.count(Outcome.UNKNOWN)
             await scene.until(lambda: history.count(Outcome.UNKNOWN) > before + UNDER_WAY_MAX, "late answers")
             acked = history.count(Outcome.ACKED)
@@ -132,8 +132,8 @@ async def test_a_sync_of_five_seconds_is_code_10(mode: Mode, tmp_path: Path, buf
 
 
 @pytest.mark.verify
-async def test_without_a_promise_to_the_disk_nobody_waits_for_it(tmp_path: Path, buffers: Path) -> None:
-    """D15's other side: ASYNC_FLUSH goes on acknowledging over the same disk, so it was the promise that waited."""
+async def test_async_flush_does_not_wait_for_the_disk(tmp_path: Path, buffers: Path) -> None:
+    """D15's other side: ASYNC_FLUSH keeps acknowledging over the same disk, so only the promise waited."""
     async with slow_scene(Mode(False, Medium.OFF), tmp_path, buffers) as scene:
         hang = tmp_path / "hang"
         scene.run_program(str(HANGING), str(hang), "-m", "gantry_broker")

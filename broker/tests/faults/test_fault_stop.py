@@ -1,7 +1,7 @@
 """K3: SIGTERM under load, more signals after it, SIGKILL while stopping, and a disk that hangs.
 
-A stop is clean and says so, or it is not and the next start takes the way of a crash. Either way nothing that was
-acknowledged is lost.
+A stop is clean and removes the marker, or it is not and the next start recovers as after a crash. In either case no
+acknowledged message is lost.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ FLUSHING: Final = "stopping: flushing"
 
 @final
 class StopScene:
-    """A broker over a disk that hangs on demand, and what can be seen of it from outside."""
+    """A broker over a disk that hangs on demand, observed from outside."""
 
     def __init__(self, directory: Path, **settings: str) -> None:
         self.scene: Final = Scene(directory, settings=NO_FLUSH | settings)
@@ -42,7 +42,7 @@ class StopScene:
         self._hang.unlink()
 
     def signal(self, number: signal.Signals) -> None:
-        """By pid: `Popen.send_signal` may take the exit code away from whoever waits for it."""
+        """Send a signal by pid, since `Popen.send_signal` may consume the exit code."""
         os.kill(self.scene.broker.pid, number)
 
     async def logged(self, text: str) -> None:
@@ -56,25 +56,25 @@ class StopScene:
         return (self.scene.store / "abort").exists()
 
     async def starts(self, *, is_clean: bool) -> None:
-        """The next start finds what the last stop left, and nothing acknowledged is lost."""
+        """Start again; check that the marker of the last stop is found and nothing acknowledged is lost."""
         await self.scene.start()
-        assert f"the store is open is_clean={is_clean}" in self.scene.log, self.scene.log
+        assert f"store opened is_clean={is_clean}" in self.scene.log, self.scene.log
         assert await self.scene.judge() == []
 
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 async def test_sigterm_under_load_is_a_clean_stop(tmp_path: Path, mode: Mode) -> None:
-    """K3: producers that never stop sending do not keep a broker from a clean end, and lose nothing by it.
+    """K3: producers that never stop sending do not prevent a clean stop, and lose nothing by it.
 
-    In every mode: what was only in a buffer is committed and flushed, and an anonymous buffer loses nothing either.
+    In every mode: bytes that are only in a buffer are committed and flushed, and an anonymous buffer loses nothing.
     """
     with buffer_directory() as buffers:
         await stop_under_load(Scene(tmp_path, settings=NO_FLUSH | mode.settings(buffers)))
 
 
 async def stop_under_load(scene: Scene) -> None:
-    """Load, SIGTERM in the middle of it, and a start that finds a clean store."""
+    """Send SIGTERM under load, and check that the next start finds a clean store."""
     async with scene:
         await scene.start()
         async with scene.load():
@@ -85,7 +85,7 @@ async def stop_under_load(scene: Scene) -> None:
         assert not (scene.store / "abort").exists()
         assert "Traceback" not in scene.log, scene.log
         await scene.start()
-        assert "the store is open is_clean=True" in scene.log
+        assert "store opened is_clean=True" in scene.log
         assert await scene.judge() == []
 
 
@@ -135,7 +135,7 @@ async def test_sigkill_while_stopping_is_a_crash(tmp_path: Path) -> None:
 
 
 @pytest.mark.verify
-async def test_a_stop_that_takes_too_long_says_what_is_not_flushed(tmp_path: Path) -> None:
+async def test_stop_that_times_out_names_the_unflushed_bytes(tmp_path: Path) -> None:
     """K3: when `shutdownTimeout` is over the process names the bytes, leaves the marker, and ends with code 1."""
     stop = StopScene(tmp_path, shutdownTimeout="4000")
     async with stop.scene as scene:
@@ -154,7 +154,7 @@ async def test_a_stop_that_takes_too_long_says_what_is_not_flushed(tmp_path: Pat
         unflushed = f"[{last.status.flushed}, {last.status.wrote})"
         left_bytes = last.status.wrote - last.status.flushed
         lines = [line for line in scene.log.splitlines() if FLUSHING in line]
-        assert len(lines) >= 2, "said once a second"
+        assert len(lines) >= 2, "reported once a second"
         assert all(f"left_bytes={left_bytes}" in line and unflushed in line for line in lines)
         [verdict] = [line for line in scene.log.splitlines() if "not everything is flushed" in line]
         assert "CRITICAL" in verdict and unflushed in verdict and f"left_bytes={left_bytes}" in verdict
@@ -166,7 +166,7 @@ async def test_a_stop_that_takes_too_long_says_what_is_not_flushed(tmp_path: Pat
 
 @pytest.mark.verify
 async def test_a_stop_whose_flush_fails_is_not_clean(tmp_path: Path) -> None:
-    """K3: a disk that refuses the last flush leaves the marker and a code that is not 0, and the page says why."""
+    """K3: a disk that refuses the last flush leaves the marker and a non-zero code, and the page shows the reason."""
     stop = StopScene(tmp_path)
     async with stop.scene as scene:
         await scene.start()
@@ -178,14 +178,14 @@ async def test_a_stop_whose_flush_fails_is_not_clean(tmp_path: Path) -> None:
         assert stop.has_abort_marker()
         last = stop.page().status
         assert last.phase is Phase.FAILED and last.last_error != ""
-        assert "stopped, and the store is not clean" in scene.log, scene.log
+        assert "stopped, but the store is not clean" in scene.log, scene.log
         stop.recover()
         await stop.starts(is_clean=False)
 
 
 @pytest.mark.verify
 async def test_a_signal_while_recovering_ends_the_start(tmp_path: Path) -> None:
-    """K3: nobody waits for a long recovery to end before the broker stops; the next start does it again."""
+    """K3: a stop does not wait for the end of a long recovery; the next start repeats it."""
     stop = StopScene(tmp_path)
     async with stop.scene as scene:
         await scene.start()
@@ -201,7 +201,7 @@ async def test_a_signal_while_recovering_ends_the_start(tmp_path: Path) -> None:
 
         assert await scene.ended() == 1
         log = scene.broker.logged_since(start)
-        assert "cannot start reason='a signal came while recovering" in log, log
+        assert "cannot start reason='a signal arrived during recovery" in log, log
         assert "Traceback" not in log, log
         assert stop.has_abort_marker()
         assert stop.page().status.phase is Phase.FAILED
@@ -209,13 +209,13 @@ async def test_a_signal_while_recovering_ends_the_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-async def test_a_hail_of_signals_ends_with_code_zero(tmp_path: Path, number: signal.Signals) -> None:
-    """K3: signals that come until the very last moment of the process do not spoil its exit code."""
+async def test_repeated_signals_end_with_code_zero(tmp_path: Path, number: signal.Signals) -> None:
+    """K3: signals until the very last moment of the process do not spoil its exit code."""
     async with Scene(tmp_path) as scene:
         await scene.start()
         await scene.send_once(20)
 
-        with suppress(ProcessLookupError):  # the end of the process is known to the system before it is known here
+        with suppress(ProcessLookupError):  # The process may have exited before this test notices it.
             while scene.broker.is_running:
                 os.kill(scene.broker.pid, number)
                 await asyncio.sleep(0.0005)

@@ -1,7 +1,7 @@
 """D4: the n-th fdatasync, or the n-th write of the log, fails with EIO while a broker serves.
 
-A failed sync is final. What it covered is not acknowledged where the mode promises it, `flushed` stays where it was,
-the process ends with a non-zero code, and the next start trusts nothing that the page cache says of that range.
+A failed fsync is final. Messages in its range are not acknowledged in modes that promise a flush, `flushed` does not
+move, the process ends with a non-zero code, and the next start does not trust the page cache for that range.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ def scene_in(mode: Mode, directory: Path, buffers: Path) -> Scene:
 
 
 async def fail_one(scene: Scene, calls: str, fault: str, trace: Path) -> int:
-    """Have one call of a loaded broker fail, wait until it has ended by itself; its exit code."""
+    """Let one call of a loaded broker fail, wait until it has ended by itself, and return its exit code."""
     await scene.start()
     async with scene.load():
         await scene.acked(50)
@@ -41,8 +41,8 @@ async def fail_one(scene: Scene, calls: str, fault: str, trace: Path) -> int:
     [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 7, 20))],
     ids=lambda number: f"number{number}",
 )
-async def test_a_failed_sync_is_the_end(mode: Mode, number: int, tmp_path: Path, buffers: Path) -> None:
-    """D4: after the n-th fdatasync has failed the process exits non-zero and says so; the next start loses nothing."""
+async def test_failed_fsync_ends_the_broker(mode: Mode, number: int, tmp_path: Path, buffers: Path) -> None:
+    """D4: after the n-th fdatasync has failed the process exits non-zero; the next start loses nothing."""
     async with scene_in(mode, tmp_path, buffers) as scene:
         code = await fail_one(scene, "fdatasync", f"error=EIO:when={number}", tmp_path / "trace")
         flushed = scene.sealed_flushed
@@ -72,7 +72,7 @@ async def test_a_failed_sync_is_the_end(mode: Mode, number: int, tmp_path: Path,
 async def test_a_failed_write_of_the_log_ends_acknowledgements(
     mode: Mode, number: int, tmp_path: Path, buffers: Path
 ) -> None:
-    """D4: after the n-th pwrite has failed nothing more is acknowledged, and what was acknowledged before is there."""
+    """D4: after the n-th pwrite has failed nothing more is acknowledged, and earlier acknowledged messages survive."""
     async with scene_in(mode, tmp_path, buffers) as scene:
         await scene.start()
         async with scene.load():
@@ -96,8 +96,8 @@ async def test_a_failed_write_of_the_log_ends_acknowledgements(
         assert lost == [] or mode.may_lose_tail
 
 
-async def test_a_failed_write_of_the_log_is_said(tmp_path: Path, buffers: Path) -> None:
-    """D4: a log that turns read-only says so where an operator looks, with the reason."""
+async def test_failed_write_of_the_log_is_reported(tmp_path: Path, buffers: Path) -> None:
+    """D4: a log that becomes read-only is reported to the operator, with the reason."""
     async with scene_in(Mode(False, Medium.OFF), tmp_path, buffers) as scene:
         await scene.start()
         async with scene.load(), injected(scene.broker.pid, "pwrite64", "error=EIO:when=1", tmp_path / "trace"):
@@ -107,8 +107,8 @@ async def test_a_failed_write_of_the_log_is_said(tmp_path: Path, buffers: Path) 
 
 
 @pytest.mark.slow
-async def test_a_forgiven_sync_error_is_found(tmp_path: Path, buffers: Path) -> None:
-    """D4's twin: a broker that takes a failed sync for a good one goes on acknowledging, and does not end."""
+async def test_ignored_fsync_error_is_detected(tmp_path: Path, buffers: Path) -> None:
+    """D4's twin: a broker that takes a failed sync for a good one continues to acknowledge, and does not end."""
     async with scene_in(Mode(False, Medium.OFF), tmp_path, buffers) as scene:
         scene.put_under("--without", "sync-errors")
         await scene.start()

@@ -1,7 +1,7 @@
-"""D13: the JSON files beside the log are damaged, or a crash comes between the writing and the renaming of one.
+"""D13: the JSON files beside the log are damaged, or a crash happens between the write and the rename of one.
 
-They hold facts that no log can give back. A damaged one is replaced by its copy, and the log
-says so; when both are damaged the broker does not start, since consumers at offset zero would be worse.
+They hold facts that cannot be rebuilt from the log. A damaged file is replaced by its copy, and that is logged; if both
+are damaged the broker does not start, since consumers at offset zero would be worse.
 """
 
 import json
@@ -35,7 +35,7 @@ QUICK = [pytest.param(name, marks=[] if name == "cut" else pytest.mark.slow) for
 
 
 async def commit_offset(scene: Scene, offset: int) -> None:
-    """A group has consumed queue 0 of the first topic up to here."""
+    """Commit the offset of a group in queue 0 of the first topic."""
     channel = await Channel.connect(scene.address)
     fields = UpdateConsumerOffset(consumer_group=GROUP, topic=TOPICS[0], queue_id=0, commit_offset=offset)
     group = write_document(SubscriptionGroupConfig(group_name=GROUP))
@@ -47,7 +47,7 @@ async def commit_offset(scene: Scene, offset: int) -> None:
 
 
 async def committed_offset(scene: Scene) -> int | None:
-    """Where the group would go on, or None when the broker knows nothing of it."""
+    """Return the committed offset of the group, or None if the broker has none."""
     channel = await Channel.connect(scene.address)
     fields = QueryConsumerOffset(consumer_group=GROUP, topic=TOPICS[0], queue_id=0)
     reply = await channel.request(
@@ -58,7 +58,7 @@ async def committed_offset(scene: Scene) -> int | None:
 
 
 async def two_lives(scene: Scene) -> None:
-    """A store that was used twice and stopped twice: every table has a copy."""
+    """Return a store that was used and stopped twice, so that every table has a copy."""
     for offset in (3, 7):
         await scene.start()
         await scene.send_once(200)
@@ -78,14 +78,14 @@ def harm_file(path: Path, harm: str) -> None:
 @pytest.mark.parametrize("harm", QUICK)
 @pytest.mark.parametrize("name", ["topics", "consumerOffset"])
 async def test_a_damaged_table_is_replaced_by_its_copy(name: str, harm: str, tmp_path: Path) -> None:
-    """D13: the good copy is used and named in the log; no offset falls back and no topic is lost."""
+    """D13: the good copy is used and named in the log; no offset is reset and no topic is lost."""
     async with Scene(tmp_path) as scene:
         await two_lives(scene)
         harm_file(table(scene, name), harm)
 
         await scene.start()
 
-        assert "its copy is used" in scene.log and f"{name}.json" in scene.log
+        assert "using its .bak copy" in scene.log and f"{name}.json" in scene.log
         assert await committed_offset(scene) == 7
         assert await scene.judge() == []
         await scene.send_once(50)
@@ -105,7 +105,7 @@ async def test_the_other_tables_have_copies_too(name: str, harm: str, tmp_path: 
 @pytest.mark.parametrize("harm", QUICK)
 @pytest.mark.parametrize("copy", ["store.json", "store.json.bak"])
 async def test_one_damaged_copy_of_the_identity_changes_nothing(copy: str, harm: str, tmp_path: Path) -> None:
-    """D13: who the store is, and from where its records are sealed, is written twice, and one copy is enough."""
+    """D13: the identity of the store is written twice, and one copy is enough."""
     async with Scene(tmp_path) as scene:
         await two_lives(scene)
         uuid = decode_sealed((scene.store / "store.json").read_bytes(), StoreIdentity).uuid
@@ -122,7 +122,7 @@ async def test_one_damaged_copy_of_the_identity_changes_nothing(copy: str, harm:
     "name", ["consumerOffset", *(pytest.param(name, marks=pytest.mark.slow) for name in ("topics", "store"))]
 )
 async def test_two_damaged_copies_are_a_refusal(name: str, tmp_path: Path) -> None:
-    """D13: without a good copy the start fails, names the file and leaves both as they are, for somebody to look at."""
+    """D13: without a good copy the start fails, names the file and leaves both unchanged for the operator."""
     async with Scene(tmp_path) as scene:
         await two_lives(scene)
         path = scene.store / "store.json" if name == "store" else table(scene, name)
@@ -138,8 +138,8 @@ async def test_two_damaged_copies_are_a_refusal(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-async def test_a_table_that_is_gone_is_replaced_by_its_copy(tmp_path: Path) -> None:
-    """D13: a crash that has taken the current copy's name leaves the one before, and that is used."""
+async def test_missing_table_is_replaced_by_its_copy(tmp_path: Path) -> None:
+    """D13: if a crash has removed the name of the current copy, the previous one is used."""
     async with Scene(tmp_path) as scene:
         await two_lives(scene)
         for name in TABLES:
@@ -167,12 +167,12 @@ async def test_a_kill_between_write_and_rename_leaves_a_good_copy(number: int, t
 
         assert await committed_offset(scene) in (7, 9)
         assert await scene.judge() == []
-        assert "its copy is used" not in scene.log, "a kill damages no file"
+        assert "using its .bak copy" not in scene.log, "a kill damages no file"
 
 
 @pytest.mark.verify
-async def test_a_half_written_copy_is_not_looked_at(tmp_path: Path) -> None:
-    """D13: what a crash has left under a temporary name is no table, and does not stop the next save."""
+async def test_temporary_file_of_a_table_is_ignored(tmp_path: Path) -> None:
+    """D13: a temporary file that a crash left is no table, and does not prevent the next save."""
     async with Scene(tmp_path) as scene:
         await two_lives(scene)
         for name in TABLES:

@@ -21,13 +21,13 @@ GROUPS = range(0, 200, GROUP)
 
 @pytest.fixture(scope="module")
 def torn_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopDisk]:
-    """One disk for all seeds; each has a store of its own on it."""
+    """One disk for all seeds; each has its own store on it."""
     with loop_disk(tmp_path_factory.mktemp("torn")) as disk:
         yield disk
 
 
 def all_of(lives: Callable[[int], Torn], seeds: range) -> list[Torn]:
-    """Every seed's life; a failure says which seed it was."""
+    """Run all seeds; a failure names its seed."""
     found = []
     for seed in seeds:
         try:
@@ -39,7 +39,7 @@ def all_of(lives: Callable[[int], Torn], seeds: range) -> list[Torn]:
 
 
 def expect_holes(lives: list[Torn]) -> None:
-    """Among many losses some must have left whole records behind a hole, or nothing was shown."""
+    """Check that some of the losses left whole records behind a hole, or nothing was proved."""
     assert sum(1 for life in lives if life.cut) > len(lives) / 3
     assert sum(life.behind for life in lives) > 0
 
@@ -70,8 +70,8 @@ def test_a_torn_tail_on_ext4_is_cut_at_the_first_bad_record(torn_disk: LoopDisk,
 
 
 @pytest.mark.slow
-def test_a_recovery_that_jumps_over_holes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """D2's twin: a scan that takes every hole for rot and steps over it serves what lies behind, and is caught."""
+def test_recovery_that_skips_holes_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D2's twin: a scan that takes every hole for rot and skips it serves later records, and is caught."""
 
     def jumping(files: object, start: int, mark: int, found: object, **options: object) -> object:
         return scan_log(files, start, recovery.INFINITE, found, **options)  # type: ignore[arg-type]
@@ -83,7 +83,7 @@ def test_a_recovery_that_jumps_over_holes_is_found(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_a_recovery_that_believes_every_body_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_without_checksums_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """D2's twin: without checksums a half record passes for a whole one, and is caught."""
 
     def believing(*arguments: object, **options: object) -> RecordCheck:

@@ -8,13 +8,13 @@ from faults.scene import Scene
 
 
 def second_on(scene: Scene, directory: Path) -> Scene:
-    """A broker on other ports that is told to use the same store, and has a status page of its own."""
+    """Return the arguments of a broker on other ports and the same store, with its own status page."""
     directory.mkdir()
     return Scene(directory, store=scene.store, seed=2, settings={"statusPagePath": str(directory / "status")})
 
 
 async def test_a_second_broker_refuses_and_the_first_is_unharmed(tmp_path: Path) -> None:
-    """D14: whoever comes second is refused by name and changes nothing; the first goes on and loses nothing."""
+    """D14: the second broker is refused with a reason and changes nothing; the first continues and loses nothing."""
     async with Scene(tmp_path) as first, second_on(first, tmp_path / "second") as second:
         await first.start()
         async with first.load():
@@ -32,7 +32,7 @@ async def test_a_second_broker_refuses_and_the_first_is_unharmed(tmp_path: Path)
 
 
 async def test_a_killed_broker_leaves_no_lock_behind(tmp_path: Path) -> None:
-    """D14: the lock ends with its process, so that nobody has to remove a file after a crash."""
+    """D14: the lock ends with its process, so that no file has to be removed after a crash."""
     async with Scene(tmp_path) as first, second_on(first, tmp_path / "second") as second:
         await first.start()
         await first.send_once(50)

@@ -1,7 +1,7 @@
-"""D5: a write that takes only a part of what it was given, and one that takes nothing and says that it did.
+"""D5: a write that writes only a part of its bytes, and one that writes nothing and reports success.
 
-RocketMQ's `commit0` writes once, ignores what the call returns, and calls all of it committed. Here the rest is written
-or the log stops. A lost write is a lie of the disk: nobody can prevent it, and checksums find it.
+RocketMQ's `commit0` writes once, ignores the result, and treats all bytes as committed. Gantry writes the rest, or the
+log becomes read-only. A lost write is a false success of the disk: it cannot be prevented, and checksums detect it.
 """
 
 import os
@@ -19,9 +19,9 @@ from gantry_testing.faulty_disk import FaultyDisk, FaultyFile
 from gantry_testing.store_world import StoreWorld
 
 LIMIT_BYTES = 700 * 1024
-"""Where the kernel stops taking bytes of a file: beyond the half of it, so that the next one is on its way."""
+"""File size limit of the kernel: beyond half of a file, so that the next one is being created."""
 NO_ROLL = {"mappedFileSizeCommitLog": str(16 << 20)}
-"""A buffer is given back when its file is full and committed; then the lie of the disk is the only copy."""
+"""No roll, because a full and committed file returns its buffer, and then no good copy of a lost write remains."""
 TMPFS = Mode(False, Medium.TMPFS)
 BOTH = [Mode(False, Medium.OFF), TMPFS]
 slow = pytest.mark.slow
@@ -65,7 +65,7 @@ async def test_a_write_that_cannot_be_finished_ends_the_log(
             await scene.until_refused_or_ended()
         with log_files(scene.store)[0].open("rb") as file:
             assert os.pread(file.fileno(), 1 << 20, LIMIT_BYTES).strip(b"\0") == b"", "written beyond the limit"
-        if guard:  # sends may be refused before the thread that has failed has logged why
+        if guard:  # Sends may be refused before the failed thread has logged the reason.
             await scene.until(lambda: "File too large" in scene.log, "the failed write in the log")
         await scene.broker.kill()
         scene.put_under()
@@ -104,8 +104,8 @@ async def test_a_lost_write_of_a_commit_is_repaired_from_the_buffer(tmp_path: Pa
 
 
 @pytest.mark.needs_strace
-async def test_a_lost_write_of_the_log_is_found(tmp_path: Path, buffers: Path) -> None:
-    """D5: bytes that a write claimed and lost are no message: the next start serves nothing altered, and says it."""
+async def test_lost_write_of_the_log_is_detected(tmp_path: Path, buffers: Path) -> None:
+    """D5: bytes of a lost write are no message: the next start serves nothing altered, and reports it."""
     async with Scene(tmp_path, settings=QUICK_FLUSH) as scene:
         await scene.start()
         async with scene.load():
@@ -125,7 +125,7 @@ async def test_a_lost_write_of_the_log_is_found(tmp_path: Path, buffers: Path) -
 def test_a_lost_write_is_not_shown_to_a_consumer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """D5: a reader that finds no record where one should be passes it over, says so, and serves its neighbours."""
+    """D5: a reader that finds no record where one should be skips it, reports it, and serves its neighbours."""
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
     world.send(count=3)
@@ -142,7 +142,7 @@ def test_a_lost_write_is_not_shown_to_a_consumer(
 
 @pytest.mark.parametrize("taken", [(1, 1, 1), (100, 7), (0, 50), (0, 0)], ids=str)
 def test_a_short_write_of_the_log_is_continued(taken: tuple[int, ...]) -> None:
-    """D5, in memory: however little a write takes, also nothing, the rest follows or it is an error, never a hole."""
+    """D5, in memory: for any short write, even of nothing, the rest follows or it is an error, never a hole."""
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
     world.send(count=3)

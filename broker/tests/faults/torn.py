@@ -1,4 +1,4 @@
-"""A store that loses its power while a random part of what it wrote had reached the disk, in any order.
+"""A store that loses its power while a random part of its writes has reached the disk, in any order.
 
     sends and flushes -> some dirty pages are written, others not -> power loss -> recovery -> what must be true
 
@@ -26,17 +26,17 @@ PAGE: Final = mmap.PAGESIZE
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """What one such life came to."""
+    """The outcome of one such power loss."""
 
     cut: int
-    """Records that were written and are gone."""
+    """Number of written records that are lost."""
 
     behind: int
-    """Of these, records that were whole on the disk, behind the hole that ended the log."""
+    """Number of lost records that were whole on the disk, behind the hole that ended the log."""
 
 
 def torn_life(world: StoreWorld, seed: int, disk: LoopDisk | None = None) -> Torn:
-    """One life, one loss, and everything that must be true after it. Without a `disk` it is the one in memory."""
+    """Run one store until a power loss, and check it afterwards. Without a `disk` it is in memory."""
     dice = random.Random(f"torn/{seed}")
     world.open()
     flushed = _live(world, dice)
@@ -46,7 +46,9 @@ def torn_life(world: StoreWorld, seed: int, disk: LoopDisk | None = None) -> Tor
         _write_some_pages(Path(world.root), dice)
         disk.cut_power()
         world.kill()
-        world.clock.reboot(0)  # or the file system would have been shut down alone, on the same run of the machine
+        world.clock.reboot(
+            0
+        )  # Otherwise only the file system would have been shut down, in the same boot of the machine.
         disk.restore()
     behind = _whole_on_disk(world)
 
@@ -64,7 +66,7 @@ def torn_life(world: StoreWorld, seed: int, disk: LoopDisk | None = None) -> Tor
 
 
 def _live(world: StoreWorld, dice: random.Random) -> int:
-    """Some sends with a flush or two among them; up to where was flushed."""
+    """Send some messages with a flush or two among them; return the flushed end."""
     flushed = 0
     for _ in range(dice.randrange(10, 60)):
         _send(world, dice)
@@ -87,7 +89,7 @@ def _send(world: StoreWorld, dice: random.Random) -> None:
 
 
 def _write_some_pages(root: Path, dice: random.Random) -> None:
-    """Have the kernel write a random part of the pages of log, queues and index, one by one."""
+    """Let the kernel write a random part of the pages of log, queues and index, one by one."""
     share = dice.random()
     for path in sorted(path for path in root.rglob("*") if path.is_file() and path.stat().st_size >= PAGE):
         with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as pages:
@@ -97,7 +99,7 @@ def _write_some_pages(root: Path, dice: random.Random) -> None:
 
 
 def _whole_on_disk(world: StoreWorld) -> set[int]:
-    """Where records lie on the disk, byte for byte as they were written."""
+    """Return the offsets of records that are complete on the disk."""
     files = {int(name.rpartition("/")[2]): data for name, data in world.files("commitlog").items()}
     size = world.settings.mapped_file_size_commit_log
     found = set()
@@ -109,7 +111,7 @@ def _whole_on_disk(world: StoreWorld) -> set[int]:
 
 
 def _check(world: StoreWorld) -> None:
-    """What is served is what was sent, from the first message on, whole and dense."""
+    """Check that served messages equal the sent ones, from the first on, complete and dense."""
     for topic, queue_id in TOPICS:
         messages = world.messages(topic, queue_id)
         assert [message.body for message in messages] == world.sent_bodies(topic, queue_id)
@@ -120,7 +122,7 @@ def _check(world: StoreWorld) -> None:
 
 
 def _refill(world: StoreWorld, dice: random.Random) -> None:
-    """Write over the place of the cut and crash again: nothing of the old tail may rise behind the new records."""
+    """Write over the place of the cut and crash again: no record of the old tail may reappear behind the new ones."""
     for _ in range(dice.randrange(4)):
         _send(world, dice)
     end = world.store.log.wrote

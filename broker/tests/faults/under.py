@@ -3,9 +3,9 @@
     python under.py [--limit NAME=NUMBER] [--without GUARD] [--kill-at-rename N] [--halve-writes]
         -m gantry_broker -c broker.conf
 
-Limits are set in the process itself before anything of the broker is imported, so that its very first call meets
-them. A guard that is taken away must make a test fail: that is how the tests show that they can. The guards are methods
-that are replaced here, where no shipped code can see it; so are calls that end the process or do half their work.
+Limits are set in the process itself before the broker is imported, so that they apply to its very first call. Without a
+guard a test must fail, which proves that the test can fail. The guards are methods that are replaced here, outside of
+the shipped code; so are calls that end the process or do half of their work.
 """
 
 import argparse
@@ -22,12 +22,12 @@ LIMITS: Final = {"as": resource.RLIMIT_AS, "fsize": resource.RLIMIT_FSIZE, "nofi
 
 
 def replace(owner: object, name: str, method: object) -> None:
-    """Put another function in the place of one."""
+    """Replace an attribute of an object, which must exist."""
     setattr(owner, name, method)
 
 
 def lie_about_syncs() -> None:
-    """A disk port that says "synced" and syncs nothing: every power loss takes what it likes."""
+    """Make the disk port report syncs without syncing, so that a power loss loses any of it."""
     from gantry_broker.ports.real_disk import RealFile
 
     replace(RealFile, "sync", lambda file: None)
@@ -65,14 +65,14 @@ def forgive_short_writes() -> None:
 
 
 def share_the_lock() -> None:
-    """Everybody gets the lock."""
+    """Let every process take the lock."""
     from gantry_broker.ports.real_disk import RealDisk, RealLock
 
     replace(RealDisk, "lock", lambda disk, path: RealLock(os.open(path, os.O_RDWR | os.O_CREAT)))
 
 
 def take_the_last_room() -> None:
-    """No level of use and no reserve keeps the log from the last block of the disk."""
+    """Disable the levels of use and the reserve, so that the log can fill the disk."""
     from gantry_broker.store import commit_log, retention
 
     replace(retention, "reserve_bytes", lambda space: 0)
@@ -102,7 +102,7 @@ def kill_at_rename(number: int) -> None:
 
 
 def halve_writes() -> None:
-    """Every write at a position takes half of what it is given, as a busy or nearly full disk may."""
+    """Let every positioned write take half of its bytes, as a busy or nearly full disk may."""
     pwrite = os.pwrite
 
     def halving(descriptor: int, data: bytes | bytearray | memoryview, position: int) -> int:

@@ -1,7 +1,7 @@
-"""What must be true of files and queues when the frames have stopped.
+"""Checks of files and queues after a fuzz run.
 
 Nothing was written outside the store, every queue is dense, and the store opens again with exactly the messages that
-its log holds. The log is read without the broker.
+its log has. The log is read without the broker.
 """
 
 import tempfile
@@ -23,7 +23,7 @@ TOP_LEVEL: Final = frozenset(
 
 
 def stray_files(directory: Path, servers: Iterable[ServerProcess]) -> list[str]:
-    """Files that a server should not have made: beside the store, in its working directory, where a name led it."""
+    """Return files that a server should not have made: beside the store, or by a hostile name."""
     strays = [str(path) for path in directory.iterdir() if path.name not in TOP_LEVEL]
     for server in servers:
         strays += [str(path) for path in server.working_directory.glob("**/*")]
@@ -34,7 +34,7 @@ def stray_files(directory: Path, servers: Iterable[ServerProcess]) -> list[str]:
 
 
 def _illegal_queues(queues: Path) -> list[str]:
-    """Folders that no legal topic and queue number could have made."""
+    """Return folders that no legal topic and queue id could have made."""
     found: list[str] = []
     for topic in queues.iterdir() if queues.is_dir() else ():
         if names.topic_fault(topic.name) is not None:
@@ -44,9 +44,9 @@ def _illegal_queues(queues: Path) -> list[str]:
 
 
 def gaps(store: Path, deleted_topics: set[str]) -> tuple[dict[tuple[str, int], int], list[str]]:
-    """(messages per queue, what is wrong): in every queue the offsets are 0, 1, 2, ... in the order of the log.
+    """Return (messages per queue, faults). The offsets of every queue must be 0, 1, 2, ... in the order of the log.
 
-    A deleted topic begins anew, so its queues are left out.
+    A deleted topic restarts, so its queues are left out.
     """
     ends: dict[tuple[str, int], int] = {}
     faults: list[str] = []
@@ -62,7 +62,7 @@ def gaps(store: Path, deleted_topics: set[str]) -> tuple[dict[tuple[str, int], i
 
 
 async def moved_ends(address: str, ends: dict[tuple[str, int], int]) -> list[str]:
-    """Queues whose end the restarted broker sees elsewhere than the log says."""
+    """Return the queues whose end differs between the restarted broker and the log."""
     faults: list[str] = []
     for (topic, queue_id), end in ends.items():
         ext = QueueAddress(topic=topic, queue_id=queue_id).write()

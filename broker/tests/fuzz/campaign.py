@@ -1,7 +1,7 @@
-"""A campaign: many sessions against one server, with a probe between them that real work still goes through.
+"""A campaign: many sessions against one server, with a probe between them that checks ordinary requests.
 
-Sessions are numbered, and all the random numbers of a session come from the run's seed, the target and its number.
-That makes one session repeatable without the ones before it, but for the places of stored messages.
+Sessions are numbered, and all the random numbers of a session come from the run's seed, the target and its number. That
+makes one session repeatable without the previous ones, except for the offsets of stored messages.
 """
 
 import asyncio
@@ -41,9 +41,8 @@ DEAR: Final = frozenset(
 )  # fmt: skip
 """Requests that write a file, answer with a whole table, or are answered to others, too: asked less often."""
 ALARMS: Final = (
-    "a handler failed",
-    "a send failed",
-    "the store failed",
+    "unexpected error while handling",
+    "unexpected error in store",
     "Traceback",
     " CRITICAL ",
     "AssertionError",
@@ -53,14 +52,14 @@ ALARMS: Final = (
 
 @final
 class LogWatch:
-    """What a server has written to its log since the last look."""
+    """The lines that a server has written to its log since the last check."""
 
     def __init__(self, server: ServerProcess) -> None:
         self._server = server
         self._position = 0
 
     def alarms(self) -> list[str]:
-        """Lines that a server under attack must not write, with what follows them."""
+        """Return new lines that a server under attack must not write, with their following lines."""
         with self._server.log.open("rb") as log:
             log.seek(self._position)
             data = log.read()
@@ -70,7 +69,7 @@ class LogWatch:
 
 
 def alarms_in(lines: list[str]) -> list[str]:
-    """Alarming lines, tracebacks as a whole; each text once, whatever its time stamps."""
+    """Return alarming lines, with tracebacks as a whole, and each text once in spite of different time stamps."""
     found: dict[str, str] = {}
     at = 0
     while at < len(lines):
@@ -111,7 +110,7 @@ class Campaign:
         return f"<Campaign {self._server.name} frames={self.tally.frames}>"
 
     async def discover(self) -> None:
-        """Ask every code once, unspoilt: what is answered with 3 is asked seldom from then on."""
+        """Send every code once, unmutated: codes that are answered with 3 are sent seldom from then on."""
         replies = await self._probe.ask_every_code(self._places)
         self._codes = [int(code) for code in RequestCode] + list(UNKNOWN_CODES)
         handled = {code for code, reply in replies.items() if reply not in (None, NOT_SUPPORTED)}
@@ -126,17 +125,17 @@ class Campaign:
         return 0.4
 
     async def run(self, frames: int) -> None:
-        """Sessions until `frames` frames more have been sent, or something was found."""
+        """Run sessions until `frames` more frames were sent, or a fault was found."""
         target = self.tally.frames + frames
         await asyncio.gather(*(self._work(target) for _ in range(SESSIONS_AT_ONCE)))
-        await self._look()
+        await self._check_server()
 
     async def replay(self, sessions: Iterable[int]) -> None:
-        """Exactly these sessions, one after the other."""
+        """Run exactly these sessions, one after the other."""
         for number in sessions:
             self._say(f"{self._server.name}: session {number}")
             await self._session(number)
-            await self._look(number)
+            await self._check_server(number)
 
     async def _work(self, target: int) -> None:
         while self.tally.frames < target and not self.tally.findings:
@@ -144,7 +143,7 @@ class Campaign:
             self._next += 1
             await self._session(number)
             if number % PROBE_EVERY_SESSIONS == 0:
-                await self._look(number)
+                await self._check_server(number)
 
     async def _session(self, number: int) -> None:
         rng = random.Random(f"{self._seed}/{self._server.name}/{number}")
@@ -156,16 +155,16 @@ class Campaign:
             self.tally.find(number, f"no connection: {error}")
         self.tally.kinds += mutator.kinds
 
-    async def _look(self, number: int | None = None) -> None:
-        """Is it alive, does it work, does its log complain?"""
+    async def _check_server(self, number: int | None = None) -> None:
+        """Check that the server is alive, serves the probe, and logs no alarm."""
         if not self._server.is_running:
             self.tally.find(number, f"the process has ended\n{self._server.tail()}")
             return
-        fault = await self._probe.look()
+        fault = await self._probe.find_fault()
         if fault is not None:
             self.tally.find(number, f"the probe failed: {fault}")
         for text in self._log.alarms():
-            self.tally.find(number, f"its log says (sessions up to {self._next - 1}):\n    {text}")
+            self.tally.find(number, f"its log has (sessions up to {self._next - 1}):\n    {text}")
         if number is not None and number % (PROBE_EVERY_SESSIONS * 40) == 0:
             seconds = time.monotonic() - self._began_at
             self._say(

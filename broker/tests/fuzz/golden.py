@@ -1,4 +1,4 @@
-"""Captured frames of Java clients as seeds: what real peers send is the best start for a mutation."""
+"""Captured frames of Java clients as seeds: real requests are the best start for a mutation."""
 
 import copy
 from functools import lru_cache
@@ -17,7 +17,7 @@ GOLDEN: Final = Path(__file__).resolve().parents[1] / "golden"
 
 @lru_cache(maxsize=1)
 def golden_seeds() -> dict[int, list[Seed]]:
-    """Requests among the captured frames, by request code. Empty when nothing was captured."""
+    """Return the requests among the captured frames by request code; empty when nothing was captured."""
     seeds: dict[int, list[Seed]] = {}
     for path in sorted(GOLDEN.glob("**/*.bin")):
         reader = FrameReader()
@@ -33,7 +33,7 @@ def golden_seeds() -> dict[int, list[Seed]]:
 
 
 def copy_of(seed: Seed) -> Seed:
-    """A seed that may be spoilt."""
+    """Return a copy of a seed that may be mutated."""
     return copy.deepcopy(seed)
 
 

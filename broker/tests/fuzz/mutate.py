@@ -1,9 +1,9 @@
-"""How a good request is spoilt: one to three changes, drawn from kinds that are counted.
+"""Mutation of valid requests: one to three changes, drawn from kinds that are counted.
 
     seed -> changes of fields, values and body -> header in JSON or ROCKETMQ form -> now and then, changes of the bytes
 
-Most changes leave a frame that parses, for a fuzzer whose frames all die at the door tests nothing but the door. What
-breaks the framing itself comes last and seldom, for it ends the connection.
+Most changes leave a frame that parses, because frames that do not parse test only the parser. Changes that break the
+framing itself are last and rare, for they end the connection.
 """
 
 import random
@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 from fuzz.golden import copy_of
-from fuzz.mutate_body import spoil_body
+from fuzz.mutate_body import mutated_body
 from fuzz.pools import CLIENTS, DOOMED_TOPICS, GROUPS, NUMBERS, PROPERTIES, TOPICS, Places, hostile_text
 from fuzz.seed import Seed
 from fuzz.seeds import MAKERS
@@ -37,7 +37,7 @@ _json: Final = msgspec.json.Encoder()
 
 
 class Mutator:
-    """Makes spoilt frames. Its random numbers are its only state, so that a seed replays."""
+    """Makes mutated frames. Its random numbers are its only state, so that a seed can be replayed."""
 
     def __init__(self, rng: random.Random, places: Places, captured: Mapping[int, list[Seed]]) -> None:
         self._rng = rng
@@ -46,7 +46,7 @@ class Mutator:
         self.kinds: Counter[str] = Counter()
 
     def frame(self, code: int, opaque: int) -> bytes:
-        """One spoilt frame that asks for `code`."""
+        """Return one mutated frame for `code`."""
         rng = self._rng
         if code not in RequestCode.__members__.values():
             return self._unknown(code, opaque)
@@ -59,15 +59,15 @@ class Mutator:
             self._change(seed, header)
         header["extFields"] = seed.ext
         if rng.random() < 0.25 and (data := self._binary(header, seed)) is not None:
-            return self._spoil_bytes(data, 21)
-        return self._spoil_bytes(encode_frame(self._json_header(header), seed.body, 0), 8)
+            return self._mutate_bytes(data, 21)
+        return self._mutate_bytes(encode_frame(self._json_header(header), seed.body, 0), 8)
 
     def _unknown(self, code: int, opaque: int) -> bytes:
         self.kinds["unknown code"] += 1
         header = {"code": code, "opaque": opaque, "flag": 0, "extFields": {"topic": hostile_text(self._rng)}}
         return encode_frame(_json.encode(header), b"", 0)
 
-    # ------- changes of what is said
+    # ------- changes of the content
 
     def _change(self, seed: Seed, header: dict[str, object]) -> None:
         rng = self._rng
@@ -86,9 +86,9 @@ class Mutator:
                 if rng.random() < 0.95
                 else rng.choice(([], ["a"], {"a": 1}))
             )
-        elif draw < 0.90 and seed.body and not seed.is_body_spoilt:
+        elif draw < 0.90 and seed.body and not seed.is_body_mutated:
             self.kinds["body"] += 1
-            seed.body, seed.is_body_spoilt = spoil_body(rng, seed), True
+            seed.body, seed.is_body_mutated = mutated_body(rng, seed), True
         elif 0.90 <= draw < 0.915:
             self._header(header)
         elif 0.915 <= draw < 0.935:
@@ -98,7 +98,7 @@ class Mutator:
             self._benign(seed, header)
 
     def _benign(self, seed: Seed, header: dict[str, object]) -> None:
-        """A change that a tolerant peer takes: other clients and other versions do such things."""
+        """Make a change that a tolerant peer accepts, as other clients and other versions send."""
         rng = self._rng
         self.kinds["benign"] += 1
         draw = rng.random()
@@ -131,7 +131,7 @@ class Mutator:
             seed.ext[name] = hostile_text(rng)
 
     def _header(self, header: dict[str, object]) -> None:
-        """The header's own keys."""
+        """Change the header's own keys."""
         rng = self._rng
         self.kinds["header"] += 1
         name = rng.choice(("flag", "flag", "opaque", "version", "language", "remark", "serializeTypeCurrentRPC", "x"))
@@ -145,7 +145,7 @@ class Mutator:
     # ------- into bytes
 
     def _json_header(self, header: dict[str, object]) -> bytes:
-        """Mostly plain; now and then in the forms that Java's library takes or refuses."""
+        """Return the header as plain JSON, or now and then in forms that Java's library accepts or refuses."""
         data = _json.encode({name: value for name, value in header.items() if name != "x"})
         draw = self._rng.random()
         if draw < 0.97:
@@ -171,7 +171,7 @@ class Mutator:
         return data.replace(b'"extFields":{', b'"extFields":{' + extra + b",", 1).replace(b",}", b"}")
 
     def _binary(self, header: dict[str, object], seed: Seed) -> bytes | None:
-        """The frame in the compact form, or None for what only JSON can say."""
+        """Return the frame in the compact form, or None for content that only JSON can carry."""
         numbers: list[int] = []
         for name, limit in (("code", 1 << 15), ("opaque", 1 << 31), ("flag", 1 << 31), ("version", 1 << 15)):
             value = header[name]
@@ -189,8 +189,8 @@ class Mutator:
         except LocalProtocolError:
             return None
 
-    def _spoil_bytes(self, data: bytes, structure_start: int) -> bytes:
-        """Seldom: lie in the lengths, or change a byte of the header's structure."""
+    def _mutate_bytes(self, data: bytes, structure_start: int) -> bytes:
+        """Rarely make lengths wrong, or change a byte of the header's structure."""
         rng = self._rng
         draw = rng.random()
         if draw < 0.99:

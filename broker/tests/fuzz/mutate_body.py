@@ -1,7 +1,7 @@
-"""How a request's body is spoilt: as a document, as a batch, or as plain bytes.
+"""Mutation of a request's body: as a document, as a batch, or as plain bytes.
 
-Changes of a JSON document touch its structure and its numbers, and exchange whole names: a name with one letter changed
-would be a new, legal name, and a broker that is asked for endlessly many topics rightly grows.
+Changes of a JSON document affect its structure and its numbers, and replace whole names: a name with one letter changed
+would be a new, legal name, and a broker that gets requests for ever more topics legitimately grows.
 """
 
 import random
@@ -24,8 +24,8 @@ MESSAGE_LIMIT_BODY: Final = bytes(300 * 1024)
 """Longer than the suite's broker takes for one message."""
 
 
-def spoil_body(rng: random.Random, seed: Seed) -> bytes:
-    """Another body for this request."""
+def mutated_body(rng: random.Random, seed: Seed) -> bytes:
+    """Return a mutated body for this request."""
     body = seed.body
     draw = rng.random()
     if draw < 0.06:
@@ -37,17 +37,17 @@ def spoil_body(rng: random.Random, seed: Seed) -> bytes:
     if draw < 0.142:
         return MESSAGE_LIMIT_BODY
     if seed.is_json_body:
-        return _spoil_document(rng, body)
+        return _mutate_document(rng, body)
     if seed.code == RequestCode.SEND_BATCH_MESSAGE:
-        return _spoil_batch(rng, body)
+        return _mutate_batch(rng, body)
     changed = bytearray(body)
     for _ in range(rng.randrange(1, 4)):
         changed[rng.randrange(len(changed))] = rng.randrange(256)
     return bytes(changed)
 
 
-def _spoil_batch(rng: random.Random, body: bytes) -> bytes:
-    """Lengths that lie, most of all: of the message, of its body, of its properties."""
+def _mutate_batch(rng: random.Random, body: bytes) -> bytes:
+    """Change the batch, mostly its lengths: of the message, of its body, of its properties."""
     changed = bytearray(body)
     first_bytes = struct.unpack_from(">i", body)[0]
     body_bytes = struct.unpack_from(">i", body, 16)[0]
@@ -65,7 +65,7 @@ def _spoil_batch(rng: random.Random, body: bytes) -> bytes:
     return bytes(changed)
 
 
-def _spoil_document(rng: random.Random, body: bytes) -> bytes:
+def _mutate_document(rng: random.Random, body: bytes) -> bytes:
     draw = rng.random()
     if draw < 0.2:
         return _replace(rng, body, _NUMBER, rng.choice(NUMBERS).encode())
@@ -97,7 +97,7 @@ def _spoil_document(rng: random.Random, body: bytes) -> bytes:
 
 
 def _replace(rng: random.Random, body: bytes, pattern: re.Pattern[bytes], by: bytes) -> bytes:
-    """`body` with one match of `pattern` replaced; unchanged when there is none."""
+    """Return `body` with one match of `pattern` replaced, or unchanged without a match."""
     matches = list(pattern.finditer(body))
     if not matches:
         return body + b" "

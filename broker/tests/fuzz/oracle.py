@@ -1,8 +1,8 @@
-"""What a server owes for a stream of bytes: which answers, and whether it must close.
+"""The oracle of a fuzz run: which replies a server must send for a stream of bytes, and whether it must close.
 
-The oracle reads the same bytes as the server, with the wire's own reader, which has tests of its own. The promise that
-it holds the server to is simple: every request that parses and wants an answer gets exactly one, nothing else is
-answered, and the first bytes that break the protocol end the connection and nothing more.
+The oracle reads the same bytes as the server, with the wire's own reader, which has tests of its own. The rule is
+simple: every request that parses and wants a reply gets exactly one, nothing else is answered, and the first bytes that
+break the protocol end the connection and nothing more.
 """
 
 from collections import Counter
@@ -46,7 +46,7 @@ SEND_PREFIXES: Final = (b'{"code":310,', b'{"code":10,')
 
 
 class SendHeader(msgspec.Struct, gc=False):
-    """What the broker's short way of a send needs of a header."""
+    """The header fields that the broker's fast path for sends needs."""
 
     opaque: Int32
     extFields: dict[str, object]
@@ -57,7 +57,7 @@ _decode_send: Final = msgspec.json.Decoder(SendHeader, strict=False).decode
 
 @final
 class Debt:
-    """What is owed on one connection, built up frame by frame."""
+    """The replies that are due on one connection, updated with each frame."""
 
     def __init__(self) -> None:
         self._reader = FrameReader()
@@ -72,11 +72,11 @@ class Debt:
         self.parsed: Counter[int] = Counter()
         """Requests that parse, by code."""
         self.silent = 0
-        """Frames that parse and want no answer: one-way requests and replies to nobody."""
+        """Frames that parse and need no reply: one-way requests, and replies without a request."""
         self.deleted_topics: set[str] = set()
         self.must_close = False
         self.may_stay_open = False
-        """The last frame breaks the protocol in a key that the short way of a send does not look at."""
+        """The last frame breaks the protocol in a key that the fast path of a send does not read."""
         self.optional: Counter[int] = Counter()
         """The answer that such a frame may get."""
 
@@ -85,11 +85,11 @@ class Debt:
 
     @property
     def waits_for_more(self) -> bool:
-        """Whether the bytes so far end inside a frame."""
+        """Return whether the bytes so far end inside a frame."""
         return self._reader.waiting_bytes > 0
 
     def add(self, data: bytes) -> None:
-        """The next bytes of the stream."""
+        """Add the next bytes of the stream."""
         try:
             for frame in self._reader.feed(data):
                 try:

@@ -1,7 +1,7 @@
-"""Where the fuzzer draws names and values from: small pools, so that what a frame may create stays bounded.
+"""The pools of names and values of the fuzzer, which are small so that the objects that frames create stay bounded.
 
-A broker makes topics, groups, queues and offsets for whoever asks, as RocketMQ does. Flat memory can only be asked of
-it when the names are few. Hostile names are almost all illegal; the legal ones among them are a fixed handful.
+A broker creates topics, groups, queues and offsets on request, as RocketMQ does. Flat memory can only be required with
+few names. Hostile names are almost all illegal; the legal ones among them are a fixed handful.
 """
 
 import random
@@ -18,7 +18,7 @@ DOOMED_TOPICS: Final = ("FuzzDoomed-a", "FuzzDoomed-b")
 """Topics that may be deleted at any time."""
 GROUPS: Final = ("FuzzGroup-a", "FuzzGroup-b", "FuzzGroup-c")
 PROBE_TOPIC: Final = "FuzzProbe"
-"""Nobody but the probe sends here."""
+"""Only the probe sends to this topic."""
 QUEUES: Final = 4
 CLIENTS: Final = ("127.0.0.1@fuzz-a", "127.0.0.1@fuzz-b")
 CLUSTER: Final = "SuiteCluster"
@@ -71,18 +71,18 @@ TEXTS: Final = (
 
 @dataclass(slots=True)
 class Places:
-    """Where messages really are, learnt from the probe, so that some frames name places that exist."""
+    """The offsets of stored messages, learnt from the probe, so that some frames use existing offsets."""
 
     physical: list[int] = field(default_factory=lambda: [0])
     message_ids: list[str] = field(default_factory=lambda: ["7F000001000050C30000000000000000"])
 
     def learn(self, physical: int, message_id: str) -> None:
-        """One more message is known to be stored."""
+        """Record the offset of one more stored message."""
         self.physical = [*self.physical[-31:], physical]
         self.message_ids = [*self.message_ids[-31:], message_id]
 
     def physical_offset(self, rng: random.Random) -> int:
-        """An offset where a record starts. Draws once, however much is known, so that a seed replays."""
+        """Return an offset where a record starts. It draws once in any case, so that a seed can be replayed."""
         return self.physical[int(rng.random() * len(self.physical))]
 
     def message_id(self, rng: random.Random) -> str:
@@ -90,7 +90,7 @@ class Places:
 
 
 def hostile_text(rng: random.Random) -> str:
-    """A value that no field expects."""
+    """Return a value that no field expects."""
     choice = rng.random()
     if choice < 0.4:
         return rng.choice(NUMBERS)

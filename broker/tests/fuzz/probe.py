@@ -1,4 +1,4 @@
-"""An honest client between the spoilt ones: what it sends must be stored, found and unchanged."""
+"""An ordinary client between the mutated frames: its messages must be stored, found and unchanged."""
 
 import random
 import zlib
@@ -18,19 +18,19 @@ TIMEOUT_MS: Final = 120_000
 
 
 class Probe(Protocol):
-    """A look at one server."""
+    """A check that one server serves ordinary requests."""
 
     places: Places
 
-    async def look(self) -> str | None:
-        """None when the server does its work, else what is wrong."""
+    async def find_fault(self) -> str | None:
+        """Return None if the server works, else the fault."""
 
     async def ask_every_code(self, places: Places) -> dict[int, int | None]:
-        """The reply code to one good request of every code; None where there was no answer."""
+        """Return the reply code to one valid request of every code; None without a reply."""
 
 
 async def ask(address: str, command: Command) -> Command:
-    """One request on a connection of its own."""
+    """Send one request on a connection of its own."""
     channel = await Channel.connect(address)
     try:
         return await channel.request(command, TIMEOUT_MS)
@@ -52,7 +52,7 @@ async def ask_every_code(address: str, places: Places) -> dict[int, int | None]:
 
 
 def _send_fields(topic: str, queues: int, properties: str) -> dict[str, str]:
-    """A good send's header: makes the topic, and takes the broker's short way from the second one on."""
+    """Return a valid send's header: it creates the topic, and takes the fast path from the second one on."""
     fields = SendMessageV2(
         producer_group="FuzzProbeGroup", topic=topic, default_topic="TBW102", default_topic_queue_nums=queues,
         queue_id=0, sys_flag=0, born_timestamp=0, flag=0, properties=properties,
@@ -62,7 +62,7 @@ def _send_fields(topic: str, queues: int, properties: str) -> dict[str, str]:
 
 @final
 class BrokerProbe:
-    """Sends a message with a checksum and pulls it back from the place that the reply named."""
+    """Sends a message with a checksum and pulls it from the offset in the reply."""
 
     def __init__(self, address: str) -> None:
         self.places = Places()
@@ -75,7 +75,7 @@ class BrokerProbe:
             await ask(self._address, Command(code=RequestCode.SEND_MESSAGE_V2, ext=ext, body=b"first"))
         return await ask_every_code(self._address, places)
 
-    async def look(self) -> str | None:
+    async def find_fault(self) -> str | None:
         self._count += 1
         body = b"probe %d " % self._count + random.Random(self._count).randbytes(100)
         body += b"%08x" % zlib.crc32(body)
@@ -108,7 +108,7 @@ class BrokerProbe:
 
 @final
 class NameServerProbe:
-    """Keeps a value in a namespace of its own, asks for it, and deletes it."""
+    """Puts a value into a namespace of its own, reads it, and deletes it."""
 
     def __init__(self, address: str) -> None:
         self.places = Places()
@@ -118,7 +118,7 @@ class NameServerProbe:
     async def ask_every_code(self, places: Places) -> dict[int, int | None]:
         return await ask_every_code(self._address, places)
 
-    async def look(self) -> str | None:
+    async def find_fault(self) -> str | None:
         self._count += 1
         number = str(self._count)
         address = {"namespace": "probe", "key": number}

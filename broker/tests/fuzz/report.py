@@ -1,4 +1,4 @@
-"""What a fuzz run prints: one table by request code, the sums, the findings."""
+"""The output of a fuzz run: one table by request code, the sums, the findings."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from gantry_wire import RequestCode, ResponseCode
 
 
 def report(tallies: Sequence[Tally], seconds: float) -> None:
-    """Print everything that was counted."""
+    """Print all counts and findings of a run."""
     for tally in tallies:
         if tally.frames:
             _report_one(tally)
@@ -17,8 +17,8 @@ def report(tallies: Sequence[Tally], seconds: float) -> None:
     handled = sum(tally.handled for tally in tallies)
     findings = [finding for tally in tallies for finding in tally.findings]
     click.echo(
-        f"\nall: {frames:,} spoilt frames in {seconds:.0f} s, {handled:,} ({handled / max(1, frames):.0%}) answered by "
-        f"a handler, {len(findings)} findings"
+        f"\nall: {frames:,} mutated frames in {seconds:.0f} s, {handled:,} ({handled / max(1, frames):.0%}) answered "
+        f"by a handler, {len(findings)} findings"
     )
     for finding in findings:
         click.echo(f"FOUND {finding}")
@@ -33,7 +33,7 @@ def _report_one(tally: Tally) -> None:
         click.echo(f"  {code:>6} {RequestCode(code).name:<42} {parsed:>9,} {handled:>9,}  {shown}")
     others = sum(parsed for code, parsed, _, _ in tally.by_request() if not _is_known(code))
     known = len(tally.codes_parsed)
-    click.echo(f"  codes that nobody knows: {others:,}; request codes covered: {known} of {len(RequestCode)}")
+    click.echo(f"  unknown codes: {others:,}; request codes covered: {known} of {len(RequestCode)}")
     sums = " ".join(f"{_reply_name(reply)}:{count:,}" for reply, count in tally.replies.most_common())
     kinds = ", ".join(f"{kind} {count:,}" for kind, count in tally.kinds.most_common())
     click.echo(

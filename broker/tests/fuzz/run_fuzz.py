@@ -1,4 +1,4 @@
-"""The fuzz run: spoilt frames by the million against a real broker and a real name server.
+"""The fuzz run: mutated frames by the million against a real broker and a real name server.
 
 Exit code 0 when both still serve, memory is flat, every queue is dense and no file is out of place; 1 with findings,
 each with the command that shows it again.
@@ -45,7 +45,7 @@ SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a run was asked for."""
+    """The options of a fuzz run."""
 
     frames: int
     seed: int
@@ -60,7 +60,7 @@ class Options:
 
 
 class FuzzRun:
-    """Both servers, both campaigns, and what is checked after them."""
+    """Both servers, both campaigns, and the checks after them."""
 
     def __init__(self, options: Options, directory: Path) -> None:
         self._options = options
@@ -88,7 +88,7 @@ class FuzzRun:
         return [campaign.tally for campaign in self._campaigns]
 
     async def run(self) -> list[Tally]:
-        """Everything, and no process left behind."""
+        """Run everything, and leave no process behind."""
         try:
             await self._name_server.start()
             await self._broker.start()
@@ -111,7 +111,7 @@ class FuzzRun:
         return self._campaigns[0].tally
 
     async def _measure(self) -> None:
-        """Warm up, weigh, go on, weigh again: memory must not have grown with the frames."""
+        """Warm up, measure, continue, and measure again: memory must not have grown with the frames."""
         shares = (1 - self._options.name_server_share, self._options.name_server_share)
         for campaign, server, share in zip(self._campaigns, (self._broker, self._name_server), shares, strict=True):
             frames = int(self._options.frames * share)
@@ -133,7 +133,7 @@ class FuzzRun:
                 self._check_coverage(campaign.tally)
 
     def _check_coverage(self, tally: Tally) -> None:
-        """A run whose frames die at the door proves nothing."""
+        """Report a run whose frames did not reach the handlers."""
         if tally.handled * 2 < tally.frames:
             tally.find(None, f"only {tally.handled} of {tally.frames} frames reached a handler")
         missing = {int(code) for code in RequestCode} - tally.codes_parsed
@@ -141,7 +141,7 @@ class FuzzRun:
             tally.find(None, f"request codes of which no frame parsed: {sorted(missing)}")
 
     async def _aftermath(self) -> None:
-        """Stop cleanly, read the log, start again, compare."""
+        """Stop cleanly, read the log, start again, and compare."""
         tally = self._broker_tally
         code = await self._broker.stop()
         if code != 0:
@@ -160,7 +160,7 @@ class FuzzRun:
 
 
 def replay_command(options: Options, tally: Tally) -> str:
-    """How to see the first finding again."""
+    """Return the command that reproduces the first finding."""
     numbers = [finding.session for finding in tally.findings if finding.session is not None]
     base = f".venv/bin/python broker/tests/fuzz/run_fuzz.py --seed {options.seed}"
     if not numbers:
@@ -169,12 +169,12 @@ def replay_command(options: Options, tally: Tally) -> str:
 
 
 def fuzz(options: Options, directory: Path) -> list[Tally]:
-    """One run in `directory`."""
+    """Run the fuzzer once in `directory`."""
     return asyncio.run(FuzzRun(options, directory).run())
 
 
 def parse_only(text: str | None) -> dict[str, list[int]]:
-    """`broker:7` or `nameserver:3-9` as sessions by server. Raises click.BadParameter."""
+    """Return the sessions by server for `broker:7` or `nameserver:3-9`. Raises click.BadParameter."""
     if text is None:
         return {}
     target, _, numbers = text.partition(":")
@@ -187,11 +187,11 @@ def parse_only(text: str | None) -> dict[str, list[int]]:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--frames", default=2_000_000, show_default=True, help="Spoilt frames to send in all.")
 @click.option("--seed", type=int, help="Repeat the frames of an earlier run; by default a new seed is drawn.")
-@click.option("--only", metavar="SERVER:FIRST[-LAST]", help="Replay single sessions, as a finding's command says.")
+@click.option("--only", metavar="SERVER:FIRST[-LAST]", help="Replay single sessions, as in the command of a finding.")
 @click.option("--growth-max-mib", default=32.0, show_default=True, help="Growth of anonymous memory after warm-up.")
 @click.option("--keep", is_flag=True, help="Keep the store and the logs even when nothing was found.")
 def main(frames: int, seed: int | None, only: str | None, growth_max_mib: float, keep: bool) -> None:
-    """Send spoilt frames to a broker and a name server, and see that both still serve.
+    """Send mutated frames to a broker and a name server, and check that both still serve.
 
     Starts its own servers on free ports of 127.0.0.1 with a store below .gantry. Five sixths of the frames go
     to the broker, the rest to the name server. Every request code is among them; most frames parse and reach a

@@ -1,4 +1,4 @@
-"""What a seed is, and the draws that all makers of seeds share."""
+"""Seeds, and the random draws that all makers of seeds share."""
 
 import random
 from collections.abc import Callable
@@ -18,13 +18,13 @@ TAGS: Final = ("red", "blue", "green")
 
 @dataclass(slots=True)
 class Seed:
-    """A request before it is spoilt. Values of `ext` are strings until a mutation makes them something else."""
+    """A request before its mutation. Values of `ext` are strings until a mutation changes their type."""
 
     code: int
     ext: dict[str, object] = field(default_factory=dict)
     body: bytes = b""
     is_json_body: bool = False
-    is_body_spoilt: bool = False
+    is_body_mutated: bool = False
 
 
 Maker = Callable[[random.Random, Places], Seed]

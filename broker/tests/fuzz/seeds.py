@@ -1,7 +1,7 @@
 """One valid request for every request code, built from the typed commands where the wire has them.
 
-A seed is what a well-behaved client would send; `mutate` spoils it. Codes that no server of ours handles get a
-plausible header all the same: that they are answered with code 3 and nothing else is part of the promise.
+A seed is what an ordinary client would send; `mutate` changes it. Codes that no server of ours handles get a plausible
+header all the same: they must be answered with code 3 and nothing else.
 """
 
 from typing import Final

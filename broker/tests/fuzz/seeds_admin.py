@@ -98,7 +98,7 @@ def register_broker(rng: random.Random, places: Places) -> Seed:
 
 
 def compressed_registration(rng: random.Random, configs: list[admin.TopicConfig]) -> bytes:
-    """The zlib form of a registration; now and then with a number in it that is none, or far too large."""
+    """Return the zlib form of a registration, now and then with an invalid or far too large number."""
 
     def part(data: bytes) -> bytes:
         return struct.pack(">i", len(data)) + data
@@ -154,7 +154,7 @@ def key_value(code: RequestCode) -> Maker:
 
 
 def plausible(code: RequestCode) -> Maker:
-    """For codes without a type of their own: fields that such requests usually have."""
+    """Return a maker for codes without a type of their own, with fields that such requests usually have."""
 
     def make(rng: random.Random, places: Places) -> Seed:
         ext: dict[str, object] = {

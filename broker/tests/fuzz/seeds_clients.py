@@ -1,4 +1,4 @@
-"""Requests of producers and consumers, as well-behaved ones send them."""
+"""Requests of producers and consumers, as ordinary ones send them."""
 
 import random
 
@@ -49,7 +49,7 @@ def reply(rng: random.Random, places: Places) -> Seed:
 
 
 def reply_v2(rng: random.Random, places: Places) -> Seed:
-    """To a client that is not there: what is fuzzed asks nobody back."""
+    """Return a reply to a client that is not connected, so that no peer is asked back."""
     made = send_v2(rng, places)
     made.code = RequestCode.SEND_REPLY_MESSAGE_V2
     made.ext["i"] = f"{made.ext['i']}CORRELATION_ID\x01c\x02REPLY_TO_CLIENT\x01nobody\x02"

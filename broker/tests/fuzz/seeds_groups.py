@@ -1,4 +1,4 @@
-"""Requests about consumer groups: how far they are, where they shall go on, and what their members say."""
+"""Requests about consumer groups: their progress, their new offsets, and their members' reports."""
 
 import random
 

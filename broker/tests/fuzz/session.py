@@ -1,7 +1,7 @@
-"""One connection full of spoilt frames: written in odd pieces, answered, judged.
+"""One connection with mutated frames: written in irregular pieces, answered, and checked.
 
-A session ends with the first frame that breaks the protocol, or after its share of frames. Then everything owed must
-have come, nothing more, and the server must have closed exactly when it had to.
+A session ends with the first frame that breaks the protocol, or after its share of frames. Then all due replies must
+have arrived, nothing more, and the server must have closed exactly when it had to.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ ODD_SIZES: Final = (1, 2, 3, 4, 5, 7, 8, 9, 64, 1448, 4096)
 
 
 class ReplyHeader(msgspec.Struct, gc=False):
-    """What is looked at in a reply."""
+    """The header fields of a reply that are checked."""
 
     code: int
     opaque: int
@@ -37,7 +37,7 @@ _decode_reply: Final = msgspec.json.Decoder(ReplyHeader).decode
 
 @final
 class Peer(asyncio.Protocol):
-    """Our end of one connection: collects answers until everything owed is there or the server closes."""
+    """The client side of one connection: collects replies until all due ones have arrived or the server closes."""
 
     def __init__(self) -> None:
         self.replies: list[tuple[int, int]] = []
@@ -79,7 +79,7 @@ class Peer(asyncio.Protocol):
                 else:
                     self.notices += 1
         except (RemoteProtocolError, msgspec.DecodeError) as error:
-            self.fault = f"the server sent what is no reply: {error}"
+            self.fault = f"the server sent an invalid reply: {error}"
             self._changed.set()
         if self._wanted is not None and len(self.replies) >= self._wanted:
             self._changed.set()
@@ -94,7 +94,7 @@ class Peer(asyncio.Protocol):
         await self._writable.wait()
 
     async def settled(self, wanted: int) -> bool:
-        """Wait for `wanted` replies, for what is no reply, or for the end; False when the time was up before."""
+        """Wait for `wanted` replies, an invalid reply, or the end. Return False after a timeout."""
         self._wanted = wanted
         if len(self.replies) >= wanted or self.is_closed or self.fault is not None:
             return True
@@ -107,7 +107,7 @@ class Peer(asyncio.Protocol):
         return True
 
     async def closed(self) -> bool:
-        """Wait until the server has closed; False when it does not."""
+        """Wait until the server has closed. Return False after a timeout."""
         self._wanted = 1 << 60
         self._changed.clear()
         if self.is_closed:
@@ -122,7 +122,7 @@ class Peer(asyncio.Protocol):
 
 @final
 class Session:
-    """One connection's frames and their judgement."""
+    """The frames of one connection and their check."""
 
     def __init__(self, number: int, rng: random.Random, mutator: Mutator, tally: Tally) -> None:
         self.number = number
@@ -133,7 +133,7 @@ class Session:
         self._frames: list[bytes] = []
 
     async def run(self, port: int, codes: list[int], weights: list[float]) -> None:
-        """Connect, send, wait, judge. What is wrong goes to the tally."""
+        """Connect, send, wait and check. Faults go to the tally."""
         data, frames = self._stream(codes, weights)
         loop = asyncio.get_running_loop()
         _, peer = await loop.create_connection(Peer, "127.0.0.1", port)
@@ -147,7 +147,7 @@ class Session:
         self._count(peer, data, frames)
 
     def _stream(self, codes: list[int], weights: list[float]) -> tuple[bytes, int]:
-        """The bytes of this session, up to and with the first frame that breaks the protocol."""
+        """Return the bytes of this session, up to and with the first frame that breaks the protocol."""
         rng = self._rng
         count = rng.choice((1, 10, 100, 400, 400))
         swallowed = 0
@@ -160,7 +160,7 @@ class Session:
         return b"".join(self._frames), len(self._frames)
 
     async def _write(self, peer: Peer, data: bytes) -> None:
-        """In odd pieces at first and now and then, otherwise many frames at once."""
+        """Write irregular pieces at first and now and then, otherwise many frames at once."""
         rng = self._rng
         position = 0
         while position < len(data) and not peer.is_closed:
@@ -189,10 +189,10 @@ class Session:
             tally.find(number, peer.fault)
         surplus = Counter(opaque for opaque, _ in peer.replies) - debt.answers - debt.optional
         if surplus:
-            tally.find(number, f"answers that nobody asked for: {self._shown(surplus)}")
+            tally.find(number, f"replies without a request: {self._shown(surplus)}")
 
     async def _all_answered(self, peer: Peer) -> bool:
-        """Wait for every answer that must come; False when one does not. A held pull may be answered before others."""
+        """Wait for every due reply, and return False if one is missing. A held pull may be answered before others."""
         while missing := self._unanswered(peer) - self._debt.held:
             if peer.is_closed or peer.fault is not None:
                 break
@@ -204,7 +204,7 @@ class Session:
         return self._debt.answers - Counter(opaque for opaque, _ in peer.replies)
 
     def _shown(self, opaques: Counter[int]) -> str:
-        """What was sent with the first of these numbers, so that a finding is understood without a replay."""
+        """Return the frame with the first of these request ids, so that a finding is understood without a replay."""
         parts: list[str] = [f"{opaques.total()} of {len(self._frames)}"]
         for opaque in list(opaques)[:3]:
             frame = self._frames[opaque - 1] if 0 < opaque <= len(self._frames) else b""

@@ -1,4 +1,4 @@
-"""What a run has seen: counts for the report, and findings, each with what is needed to see it again."""
+"""Counts and findings of a fuzz run, each finding with what is needed to reproduce it."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ FINDINGS_MAX: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that must not happen."""
+    """A fault that was observed in a session."""
 
     target: str
     session: int | None
@@ -47,13 +47,13 @@ class Tally:
     findings: list[Finding] = field(default_factory=list)
 
     def find(self, session: int | None, text: str) -> None:
-        """Keep a finding; a flood of them says no more than the first few."""
+        """Keep a finding, up to a maximum number."""
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(Finding(self.target, session, text))
 
     @property
     def handled(self) -> int:
-        """Answers that a handler gave: everything but "not supported". One-way requests are not counted."""
+        """Return the number of replies of handlers: all but "not supported". One-way requests are not counted."""
         return sum(count for (_, reply), count in self.answered.items() if reply != NOT_SUPPORTED)
 
     @property
@@ -69,7 +69,7 @@ class Tally:
         return {code for code in self.parsed if code in RequestCode.__members__.values()}
 
     def by_request(self) -> list[tuple[int, int, int, Counter[int]]]:
-        """(request code, parsed, answered by a handler, replies) of every code seen."""
+        """Return (request code, parsed, answered by a handler, replies) of every code that occurred."""
         rows: list[tuple[int, int, int, Counter[int]]] = []
         for code in sorted(self.parsed):
             replies = Counter({reply: count for (asked, reply), count in self.answered.items() if asked == code})

@@ -1,4 +1,4 @@
-"""A fuzzer that finds nothing must be able to find something: servers with one fault each, and the finding it makes."""
+"""Counter-tests of the fuzzer: servers with one fault each, and the findings that they cause."""
 
 import asyncio
 import random
@@ -45,7 +45,7 @@ def talks_nonsense(command: Command) -> bytes:
 
 @asynccontextmanager
 async def server(answer: Answer, *, stays_open: bool = False, hangs_up: bool = False) -> AsyncIterator[int]:
-    """A server that answers by `answer`; the port it listens on."""
+    """Run a server that replies by `answer`, and yield its port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         frames = FrameReader()
@@ -69,8 +69,8 @@ async def server(answer: Answer, *, stays_open: bool = False, hangs_up: bool = F
         yield listening.sockets[0].getsockname()[1]
 
 
-async def findings_of(port: int, sessions: int = 12) -> list[str]:
-    """What a few sessions of simple requests find at a server."""
+async def recovery_findings(port: int, sessions: int = 12) -> list[str]:
+    """Return the findings of a few sessions of simple requests at a server."""
     tally = Tally("stub")
     for number in range(sessions):
         rng = random.Random(f"findings/{number}")
@@ -79,66 +79,71 @@ async def findings_of(port: int, sessions: int = 12) -> list[str]:
     return [str(finding) for finding in tally.findings]
 
 
-async def test_an_honest_server_has_no_findings() -> None:
-    """Everything owed was given, and bad frames ended their connections: nothing to report."""
+async def test_correct_server_has_no_findings() -> None:
+    """A server that sends all due replies and closes on bad frames causes no finding."""
     async with server(honest) as port:
-        assert await findings_of(port) == []
+        assert await recovery_findings(port) == []
 
 
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (answers_twice, "nobody asked for"),
-        (answers_one_way_requests, "nobody asked for"),
-        (talks_nonsense, "no reply"),
+        (answers_twice, "without a request"),
+        (answers_one_way_requests, "without a request"),
+        (talks_nonsense, "an invalid reply"),
     ],
 )
-async def test_a_server_that_says_too_much_is_found(answer: Answer, text: str) -> None:
-    """A second answer, an answer to a one-way request, bytes that are no reply."""
+async def test_superfluous_reply_is_found(answer: Answer, text: str) -> None:
+    """A second reply, a reply to a one-way request, and bytes that are no reply are findings."""
     async with server(answer) as port:
-        found = await findings_of(port, sessions=40)
+        found = await recovery_findings(port, sessions=40)
 
     assert any(text in finding for finding in found)
 
 
-async def test_a_server_that_forgets_an_answer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The missing answer's frame is named."""
+async def test_missing_reply_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The finding names the frame without a reply."""
     monkeypatch.setattr("fuzz.session.ANSWER_TIMEOUT_S", 0.2)
     async with server(forgets) as port:
-        found = await findings_of(port)
+        found = await recovery_findings(port)
 
     assert any("missing" in finding and "opaque 7" in finding for finding in found)
 
 
-async def test_a_server_that_hangs_up_on_good_frames_is_found() -> None:
+async def test_close_after_valid_frames_is_found() -> None:
     """A closed connection without a broken protocol is a finding."""
     async with server(honest, hangs_up=True) as port:
-        found = await findings_of(port)
+        found = await recovery_findings(port)
 
     assert any("closed a connection that kept the protocol" in finding for finding in found)
 
 
-async def test_a_server_that_lives_with_bad_frames_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a frame that breaks the protocol nothing may be believed, so the connection must end."""
+async def test_open_connection_after_a_bad_frame_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a frame that breaks the protocol the rest cannot be trusted, so the connection must end."""
     monkeypatch.setattr("fuzz.session.CLOSE_TIMEOUT_S", 0.2)
     async with server(honest, stays_open=True) as port:
-        found = await findings_of(port)
+        found = await recovery_findings(port)
 
     assert any("stays open" in finding for finding in found)
 
 
-def test_tracebacks_in_a_log_are_alarms_and_everyday_lines_are_not() -> None:
-    """A closed connection is news; a handler that failed, a traceback, a lost exception are findings, each once."""
+def test_tracebacks_in_a_log_are_alarms_and_ordinary_lines_are_not() -> None:
+    """A closed connection is ordinary; a failed handler, a traceback and a lost exception are findings, each once."""
     quiet = ["2026 INFO connection closed peer='x' reason='broke the protocol'"] * 3
-    failed = ["2026 ERROR a handler failed code=11", "Traceback (most recent call last):", "  File x", "KeyError: 1"]
+    failed = [
+        "2026 ERROR unexpected error while handling request code=11",
+        "Traceback (most recent call last):",
+        "  File x",
+        "KeyError: 1",
+    ]
 
     assert alarms_in(quiet) == []
     assert len(alarms_in([*quiet, *failed, *quiet, *failed])) == 1
     assert "KeyError: 1" in alarms_in([*quiet, *failed, *quiet])[0]
 
 
-def test_files_out_of_place_are_found(tmp_path: Path) -> None:
-    """Beside the store, or in a queue folder that no legal name could have made."""
+def test_stray_files_are_found(tmp_path: Path) -> None:
+    """Files beside the store, or in a queue folder of an illegal name, are findings."""
     (tmp_path / "store" / "consumequeue" / "Fine" / "0").mkdir(parents=True)
     assert stray_files(tmp_path, []) == []
 
@@ -151,7 +156,7 @@ def test_files_out_of_place_are_found(tmp_path: Path) -> None:
 
 
 def test_a_gap_in_a_queue_is_found(tmp_path: Path) -> None:
-    """Offsets 0 and 2 without 1; the same in a deleted topic is no fault."""
+    """Offsets 0 and 2 without 1 are a finding; the same in a deleted topic is not."""
     folder = tmp_path / "commitlog"
     folder.mkdir()
     data = b""

@@ -1,4 +1,4 @@
-"""The fuzzer's own parts: frames repeat, cover every code and mostly parse; the oracle knows what is owed."""
+"""The fuzzer's own parts: frames are reproducible, cover every code and mostly parse; the oracle counts due replies."""
 
 import random
 from collections import Counter
@@ -21,7 +21,7 @@ def mutator(seed: int) -> Mutator:
 
 
 def parses(frame: bytes) -> bool:
-    """Whether the wire takes this frame, whole and alone."""
+    """Return whether the wire accepts this frame as one whole frame."""
     try:
         return [decode_header(one.header, one.serialization) for one in FrameReader().feed(frame)] != []
     except RemoteProtocolError:
@@ -29,7 +29,7 @@ def parses(frame: bytes) -> bool:
 
 
 def test_frames_repeat_with_the_seed() -> None:
-    """The same seed makes the same bytes, another one others: a finding can be replayed."""
+    """The same seed gives the same bytes and another seed others, so that a finding can be replayed."""
     first, again, other = (
         [maker.frame(int(code), opaque) for opaque, code in enumerate(RequestCode)]
         for maker in (mutator(1), mutator(1), mutator(2))
@@ -39,8 +39,8 @@ def test_frames_repeat_with_the_seed() -> None:
     assert first != other
 
 
-def test_what_is_known_of_stored_messages_does_not_shift_the_frames() -> None:
-    """A replay knows other places of messages than the run; only frames that name places may differ."""
+def test_known_offsets_do_not_shift_the_frames() -> None:
+    """A replay has other offsets of messages than the run; only frames with offsets may differ."""
     places = Places()
     for offset in range(9):
         places.learn(offset, "0" * 32)
@@ -53,7 +53,7 @@ def test_what_is_known_of_stored_messages_does_not_shift_the_frames() -> None:
 
 
 def test_every_code_has_frames_that_parse_and_most_do() -> None:
-    """Each request code is among the frames that parse; at most one in twenty frames dies at the door."""
+    """Each request code is among the frames that parse; at most one in twenty frames does not parse."""
     maker = mutator(4)
     good = Counter({code: sum(parses(maker.frame(int(code), 1)) for _ in range(40)) for code in RequestCode})
 
@@ -61,8 +61,8 @@ def test_every_code_has_frames_that_parse_and_most_do() -> None:
     assert good.total() > 0.95 * 40 * len(RequestCode)
 
 
-def test_every_kind_of_change_comes_up() -> None:
-    """Lying lengths, random bytes, other types, hostile names: nothing that the mutator can do is dead code."""
+def test_every_kind_of_mutation_occurs() -> None:
+    """Wrong lengths, random bytes, other types, hostile names: no code of the mutator is dead."""
     maker = mutator(5)
     for number in range(30_000):
         maker.frame(int(RequestCode.SEND_BATCH_MESSAGE if number % 2 else RequestCode.HEART_BEAT), number)
@@ -77,7 +77,7 @@ def test_every_kind_of_change_comes_up() -> None:
 
 
 def test_every_seed_is_a_good_request() -> None:
-    """Before it is spoilt, each seed is a frame of its code with text in every field."""
+    """Before its mutation each seed is a frame of its code with text in every field."""
     for code in RequestCode:
         for number in range(20):
             seed = MAKERS[code](random.Random(number), Places())
@@ -86,8 +86,8 @@ def test_every_seed_is_a_good_request() -> None:
 
 
 @pytest.mark.parametrize("pieces", [1, 7, 1000], ids=["byte by byte", "sevens", "whole"])
-def test_the_oracle_counts_what_is_owed(pieces: int) -> None:
-    """One answer for a request, none for a one-way request or a reply, however the bytes come."""
+def test_oracle_counts_due_replies(pieces: int) -> None:
+    """One reply is due for a request, none for a one-way request or a reply, however the bytes arrive."""
     frames = [
         Command(code=RequestCode.GET_MAX_OFFSET, opaque=1).encode(),
         Command(code=RequestCode.HEART_BEAT, opaque=2, flag=2).encode(),
@@ -106,7 +106,7 @@ def test_the_oracle_counts_what_is_owed(pieces: int) -> None:
 
 
 def test_the_oracle_ends_with_the_first_bad_frame() -> None:
-    """What comes before it is owed, and then the connection must close."""
+    """Replies to earlier frames are due, and then the connection must close."""
     debt = Debt()
 
     debt.add(Command(code=RequestCode.GET_MAX_OFFSET, opaque=1).encode() + b"\xff\xff\xff\xff")

@@ -1,4 +1,4 @@
-"""A short fuzz run against real processes: nothing found, every code asked, most frames handled."""
+"""A short fuzz run against real processes: no findings, every code sent, most frames handled."""
 
 import importlib
 import sys
@@ -15,8 +15,8 @@ SEED = 1
 
 
 @pytest.mark.verify
-def test_spoilt_frames_leave_both_servers_serving(tmp_path: Path) -> None:
-    """No missing answer, no traceback, no growth, no stray file; the store opens again with dense queues."""
+def test_mutated_frames_leave_both_servers_serving(tmp_path: Path) -> None:
+    """No missing reply, no traceback, no growth, no stray file; the store opens again with dense queues."""
     options = run_fuzz.Options(frames=FRAMES, seed=SEED)
 
     tallies = run_fuzz.fuzz(options, tmp_path)
@@ -29,7 +29,7 @@ def test_spoilt_frames_leave_both_servers_serving(tmp_path: Path) -> None:
 
 
 def test_the_replay_command_names_the_sessions_up_to_the_finding() -> None:
-    """A finding of one session is replayed with some sessions before it; one of the whole run with the whole run."""
+    """A finding of one session is replayed with some earlier sessions; one of the whole run with the whole run."""
     options = run_fuzz.Options(frames=500, seed=9)
     one, whole = run_fuzz.Tally("broker"), run_fuzz.Tally("nameserver")
     one.find(42, "x")
@@ -40,8 +40,8 @@ def test_the_replay_command_names_the_sessions_up_to_the_finding() -> None:
     assert run_fuzz.parse_only("broker:12-14") == {"broker": [12, 13, 14]}
 
 
-@pytest.mark.parametrize("text", ["broker", "broker:", "somebody:1", "broker:x", "broker:1-x"])
+@pytest.mark.parametrize("text", ["broker", "broker:", "client:1", "broker:x", "broker:1-x"])
 def test_a_wrong_replay_is_refused_with_a_remedy(text: str) -> None:
-    """What cannot be replayed is said before anything starts."""
+    """An invalid replay option is refused before anything starts."""
     with pytest.raises(click.BadParameter, match="write broker:NUMBER"):
         run_fuzz.parse_only(text)

@@ -1,4 +1,4 @@
-"""RocketMQ's stream between two whole brokers, both of ours: each plays the part that Java has in the interop tests."""
+"""RocketMQ's stream between two whole Gantry brokers: each plays the part that Java has in the interop tests."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.ha.classic.follower import ClassicFollower
-from gantry_broker.ha.classic.questions import BadAnswer, Questions
-from gantry_broker.ha.classic.tables import ClassicTables
+from gantry_broker.ha.classic.master_client import BadReply, ClassicMasterClient
+from gantry_broker.ha.classic.table_fetcher import ClassicTableFetcher
 from gantry_broker.ha.frames import Table
 from gantry_broker.setting_keys import broker_settings
 from gantry_broker.settings import SettingsError
@@ -32,7 +32,7 @@ def master_conf(**conf: str) -> dict[str, str]:
 
 
 def slave_conf(master: Broker, ha_port: str, **conf: str) -> dict[str, str]:
-    """Of a slave that takes its master for RocketMQ's."""
+    """Return settings of a slave whose master is treated as a RocketMQ broker."""
     return {
         **SIZE,
         "brokerRole": "SLAVE",
@@ -57,13 +57,13 @@ def log_of(one: Broker) -> bytes:
 
 
 async def fill(target: Broker, count: int, body: bytes = bytes(10_000)) -> list[int]:
-    """So many sends; their codes."""
+    """Send that many messages, and return their codes."""
     async with dialogue(target) as one:
         return [reply.code for reply in await asyncio.gather(*[one.send(body) for _ in range(count)])]
 
 
-async def test_a_slave_has_log_and_tables_of_a_classic_master_and_goes_on_as_one(tmp_path: Path) -> None:
-    """An empty disk gets three files; consumers read there; promoted, it takes messages in an epoch of its own."""
+async def test_slave_copies_log_and_tables_of_classic_master_and_is_promoted(tmp_path: Path) -> None:
+    """An empty disk gets three files; consumers read there; promoted, it accepts messages in an epoch of its own."""
     conf = master_conf()
     async with broker(tmp_path / "master", conf) as master:
         assert set(await fill(master, 320)) == {0}
@@ -92,8 +92,8 @@ async def test_a_slave_has_log_and_tables_of_a_classic_master_and_goes_on_as_one
             assert [epoch.is_ours for epoch in slave.store.identity.epochs] == [False, True]
 
 
-async def test_empty_queues_go_on_where_a_classic_master_was(tmp_path: Path) -> None:
-    """Nothing of them is left in the log that is copied; the master is asked."""
+async def test_empty_queues_continue_at_the_offsets_of_classic_master(tmp_path: Path) -> None:
+    """The copied log has none of their messages, so the master is asked."""
     conf = master_conf()
     async with broker(tmp_path / "master", conf) as master:
         async with dialogue(master) as one:
@@ -107,8 +107,8 @@ async def test_empty_queues_go_on_where_a_classic_master_was(tmp_path: Path) -> 
                 assert (await one.send_ok(queueId="1"))["queueOffset"] == "3"
 
 
-async def test_a_sync_master_answers_when_a_classic_slave_has_the_message(tmp_path: Path) -> None:
-    """11 before it comes, 0 while it is here, 11 when it has gone."""
+async def test_sync_master_waits_for_classic_slave(tmp_path: Path) -> None:
+    """Sends are answered 11 before the slave connects, 0 while it follows, and 11 after it has left."""
     conf = master_conf(brokerRole="SYNC_MASTER")
     async with broker(tmp_path / "master", conf) as master:
         assert await fill(master, 1) == [11]
@@ -120,8 +120,8 @@ async def test_a_sync_master_answers_when_a_classic_slave_has_the_message(tmp_pa
         assert await fill(master, 1) == [11]
 
 
-async def test_a_classic_slave_is_not_waited_for_where_the_role_may_move(tmp_path: Path) -> None:
-    """A promotion asks the electable slaves for promises; an ack of somebody else would be nobody's."""
+async def test_classic_slave_does_not_count_where_the_role_may_move(tmp_path: Path) -> None:
+    """A promotion asks the electable slaves for promises; an ack of another slave would prove nothing."""
     conf = master_conf(brokerRole="SYNC_MASTER", haElectable="2")
     async with AsyncExitStack() as stack:
         master = await stack.enter_async_context(broker(tmp_path / "master", conf))
@@ -133,8 +133,8 @@ async def test_a_classic_slave_is_not_waited_for_where_the_role_may_move(tmp_pat
         assert len(master.replication.acks) == 0
 
 
-async def test_a_slave_that_was_a_master_itself_is_not_mixed_with_another(tmp_path: Path) -> None:
-    """Its log and its tables stay as they were, and its status says why it does not follow."""
+async def test_former_master_is_not_mixed_with_another_log(tmp_path: Path) -> None:
+    """Its log and its tables are unchanged, and its status has the reason why it does not follow."""
     conf = master_conf()
     async with broker(tmp_path / "slave", SIZE) as alone:
         await fill(alone, 5, b"mine")
@@ -144,7 +144,7 @@ async def test_a_slave_that_was_a_master_itself_is_not_mixed_with_another(tmp_pa
             await one.send_ok(topic="only-there")
         async with broker(tmp_path / "slave", slave_conf(master, conf["haListenPort"])) as slave:
             before = log_of(slave)
-            await wait_until(lambda: "another one than the master's" in slave.roles.report().trouble)
+            await wait_until(lambda: "differs from the master's" in slave.roles.report().trouble)
 
             follower = slave.replication.slave.follower
             assert isinstance(follower, ClassicFollower) and follower.confirmed == -1
@@ -154,13 +154,13 @@ async def test_a_slave_that_was_a_master_itself_is_not_mixed_with_another(tmp_pa
             assert len(before) > 0 and len(master.replication.acks) <= 1
 
 
-@pytest.mark.parametrize("said", [struct.pack(">q", 1 << 50), struct.pack(">q", -1), b"GET / HTTP/1.1\r\n\r\n"])
-async def test_who_asks_for_what_is_not_there_is_closed(said: bytes, tmp_path: Path) -> None:
-    """On a port that RocketMQ's slaves may use, too; nobody counts by that."""
+@pytest.mark.parametrize("data", [struct.pack(">q", 1 << 50), struct.pack(">q", -1), b"GET / HTTP/1.1\r\n\r\n"])
+async def test_classic_peer_with_invalid_offset_is_disconnected(data: bytes, tmp_path: Path) -> None:
+    """The same holds on a port that RocketMQ's slaves may use; such a peer never counts."""
     conf = master_conf()
     async with broker(tmp_path, conf) as master:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(conf["haListenPort"]))
-        writer.write(said)
+        writer.write(data)
 
         async with asyncio.timeout(60):
             assert await reader.read() == b""
@@ -169,8 +169,8 @@ async def test_who_asks_for_what_is_not_there_is_closed(said: bytes, tmp_path: P
         writer.close()
 
 
-async def test_slaves_of_rocketmqs_may_follow_only_where_that_is_said(tmp_path: Path) -> None:
-    """A port is closed to them unless somebody has opened it by name."""
+async def test_classic_slaves_may_follow_only_if_enabled(tmp_path: Path) -> None:
+    """The port is closed to them unless a setting opens it."""
     conf = master_conf(haClassicPeers="false")
     async with broker(tmp_path, conf):
         reader, writer = await asyncio.open_connection("127.0.0.1", int(conf["haListenPort"]))
@@ -181,15 +181,15 @@ async def test_slaves_of_rocketmqs_may_follow_only_where_that_is_said(tmp_path: 
         writer.close()
 
 
-@pytest.mark.parametrize(("conf", "says"), [
+@pytest.mark.parametrize(("conf", "text"), [
     ({"haClassicPeers": "true", "haSecretPath": "/a"}, "haClassicPeers=true and haSecretPath"),
     ({"haClassicPeers": "true", "haTlsCertPath": "/a", "haTlsKeyPath": "/b"}, "haClassicPeers=true and haTlsCertPath"),
     ({"haMasterIsClassic": "true"}, "haMasterIsClassic=true and brokerRole=ASYNC_MASTER"),
     ({"haMasterBrokerAddress": "a:1"}, "only with haMasterIsClassic=true"),
 ])  # fmt: skip
-def test_settings_that_contradict_each_other_do_not_start(conf: dict[str, str], says: str) -> None:
-    """Both keys are named: a proof that somebody need not give is none, and a master is nobody's slave."""
-    with pytest.raises(SettingsError, match=says):
+def test_contradictory_classic_settings_do_not_start(conf: dict[str, str], text: str) -> None:
+    """Both keys are named: an optional proof proves nothing, and a master follows no other master."""
+    with pytest.raises(SettingsError, match=text):
         broker_settings(conf)
 
 
@@ -199,7 +199,7 @@ Answer = Callable[[Command], Command]
 
 
 class Scripted:
-    """A Java master's main port that answers as the test says."""
+    """A Java master's main port whose answers the test defines."""
 
     def __init__(self, answer: Answer) -> None:
         self.asked: list[Command] = []
@@ -229,13 +229,13 @@ def page(command: Command, names: list[str], counter: int, total: int | None) ->
 
 
 async def ask_topics(answer: Answer) -> tuple[dict[str, Any], list[Command]]:
-    async with Scripted(answer) as master, Questions.open(master.address) as questions:
-        document = await questions.paged(RequestCode.GET_ALL_TOPIC_CONFIG, "topicConfigTable", "topic")
+    async with Scripted(answer) as master, ClassicMasterClient.open(master.address) as client:
+        document = await client.fetch_pages(RequestCode.GET_ALL_TOPIC_CONFIG, "topicConfigTable", "topic")
         return document, master.asked
 
 
-async def test_tables_come_page_by_page() -> None:
-    """Each page begins where the last one ended, of the same version; a change between two begins anew."""
+async def test_table_is_fetched_in_pages() -> None:
+    """Each page begins where the last one ended, of the same version; a change between two starts over."""
     names = [f"topic{number}" for number in range(7)]
     asked = 0
 
@@ -253,8 +253,8 @@ async def test_tables_come_page_by_page() -> None:
     assert [command.ext["dataVersion"] for command in commands][:2] == ["", '{"counter":1}']
 
 
-async def test_older_masters_send_a_table_whole() -> None:
-    """They do not know pages, and do not say how many entries there are."""
+async def test_older_master_sends_table_in_one_reply() -> None:
+    """Older masters have no pages, and do not report how many entries there are."""
     document, commands = await ask_topics(lambda command: page(command, ["a", "b"], 1, None))
 
     assert list(document["topicConfigTable"]) == ["a", "b"] and len(commands) == 1
@@ -267,37 +267,37 @@ async def test_older_masters_send_a_table_whole() -> None:
     lambda command: command.reply(body=b'{"topicConfigTable":[]}'),
     lambda command: command.reply(ext={"totalTopicNum": "many"}, body=b'{"topicConfigTable":{}}'),
 ])  # fmt: skip
-async def test_an_answer_that_makes_no_sense_is_named(answer: Answer) -> None:
-    """And taken for nothing else."""
-    with pytest.raises(BadAnswer, match=r"it answers|its answer|it says"):
+async def test_invalid_reply_is_an_error(answer: Answer) -> None:
+    """An invalid reply is reported, and never used."""
+    with pytest.raises(BadReply, match=r"failed with code|its reply|is invalid"):
         await ask_topics(answer)
 
 
-async def test_half_a_table_is_none() -> None:
-    """What it lacks would be taken for deleted."""
-    with pytest.raises(BadAnswer, match="ends after 1 of 2 entries"):
+async def test_incomplete_table_is_rejected() -> None:
+    """Its missing entries would be taken for deleted ones."""
+    with pytest.raises(BadReply, match="ends after 1 of 2 entries"):
         await ask_topics(lambda command: page(command, ["a"][int(command.ext["topicSeq"]) :], 1, 2))
 
 
-@pytest.mark.parametrize(("table", "says"), [
-    ({"commitLogMinOffset": "0"}, "where its log begins"),
-    ({"commitLogMinOffset": "a", "commitLogMaxOffset": "1"}, "where its log begins"),
+@pytest.mark.parametrize(("table", "text"), [
+    ({"commitLogMinOffset": "0"}, "no range of its log"),
+    ({"commitLogMinOffset": "a", "commitLogMaxOffset": "1"}, "no range of its log"),
     ({"commitLogMinOffset": "9", "commitLogMaxOffset": "1"}, "its log begins at 9 and ends at 1"),
-    (None, "where its log begins"),
+    (None, "no range of its log"),
 ])  # fmt: skip
-async def test_a_master_must_say_where_its_log_lies(table: dict[str, str] | None, says: str) -> None:
-    """Or it is not known whether ours is behind it."""
+async def test_master_without_range_of_its_log_is_rejected(table: dict[str, str] | None, text: str) -> None:
+    """Without the range it is unknown whether the slave is behind the master."""
     body = fastjson.dumps({"table": table})
     async with (
         Scripted(lambda command: command.reply(body=body)) as master,
-        Questions.open(master.address) as questions,
+        ClassicMasterClient.open(master.address) as client,
     ):
-        with pytest.raises(BadAnswer, match=says):
-            await questions.range()
+        with pytest.raises(BadReply, match=text):
+            await client.fetch_range()
 
 
-async def test_one_table_that_cannot_be_had_keeps_no_other_away() -> None:
-    """What changes is handed on once, stamped with the log's end, as JSON without bare keys; nothing is said twice."""
+async def test_failed_table_does_not_block_the_others() -> None:
+    """A changed table is passed on once, stamped with the log's end, as JSON without bare keys."""
     delay = b'{"offsetTable":{1:5}}'
     asked: list[str] = []
     stats = {
@@ -325,7 +325,7 @@ async def test_one_table_that_cannot_be_had_keeps_no_other_away() -> None:
 
     taken: list[Table] = []
     async with Scripted(answer) as master:
-        tables = ClassicTables(master.address, taken.append)
+        tables = ClassicTableFetcher(master.address, taken.append)
         await tables.fetch()
         await tables.fetch()
         assert asked == ["a", "b", "c"]
@@ -339,12 +339,12 @@ async def test_one_table_that_cannot_be_had_keeps_no_other_away() -> None:
         b'{"offsetTable":{"a@g":{"0":3}}}', b'{"offsetTable":{"1":5}}', b'{"endTable":{"a":{"0":7}}}',
         b'{"offsetTable":{"1":6}}',
     ]  # fmt: skip
-    assert tables.trouble == "it answers GET_ALL_SUBSCRIPTIONGROUP_CONFIG with 1: not now"
+    assert tables.trouble == "GET_ALL_SUBSCRIPTIONGROUP_CONFIG failed with code 1: not now"
 
 
-async def test_a_master_that_is_not_there_is_a_trouble_and_no_failure() -> None:
-    """Its tables are asked for again with the next round."""
-    tables = ClassicTables(f"127.0.0.1:{free_ports(1)[0]}", lambda table: None)
+async def test_unreachable_master_is_reported_and_retried() -> None:
+    """Its tables are requested again in the next round."""
+    tables = ClassicTableFetcher(f"127.0.0.1:{free_ports(1)[0]}", lambda table: None)
 
     await tables.fetch()
 

@@ -1,4 +1,4 @@
-"""Following a Java master over real sockets: whatever becomes of connections, the log goes on or says why it cannot."""
+"""Following a Java master over real sockets: after any failure the log continues, or the status has the reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gantry_wire import Command, RequestCode, fastjson
 
 
 class JavaBroker:
-    """A Java master's two ports."""
+    """The two ports of a Java master."""
 
     def __init__(self, java: JavaMaster) -> None:
         self.java = java
@@ -64,7 +64,7 @@ class JavaBroker:
         writer.close()
 
     def push(self) -> None:
-        """Send what there is."""
+        """Send the rest of the log."""
         if self._writer is not None:
             self._writer.write(self.java.pump())
 
@@ -73,14 +73,14 @@ class JavaBroker:
         self._writer.write(data)
 
     def cut(self) -> None:
-        """End the connection."""
+        """End the connection to the slave."""
         if self._writer is not None:
             self._writer.transport.abort()
             self._writer = None
 
 
 class Slave:
-    """A store that follows it."""
+    """A store that follows the master."""
 
     def __init__(self, master: ClassicMaster, *, is_flushed_wanted: bool = False) -> None:
         self.world = StoreWorld(FaultyDisk(), "/slave", TINY)
@@ -115,8 +115,8 @@ async def following(java: JavaMaster, *, is_flushed_wanted: bool = False) -> Asy
 
 
 @on_both_loops
-async def test_the_stream_goes_on_after_every_break() -> None:
-    """Where the log ended; and consumers see what has come."""
+async def test_stream_resumes_after_every_disconnect() -> None:
+    """It continues at the end of the log, and consumers see what was copied."""
     java = JavaMaster()
     java.fill(2 * FILE_BYTES)
     async with following(java) as (broker, slave):
@@ -135,23 +135,23 @@ async def test_the_stream_goes_on_after_every_break() -> None:
         assert slave.follower.confirmed == java.end
 
 
-async def test_what_is_garbage_ends_the_stream_and_is_named() -> None:
-    """The next connection begins where the log ends."""
+async def test_invalid_data_ends_the_stream() -> None:
+    """The next connection begins where the log ends, and the status has the reason."""
     java = JavaMaster()
     java.send(20)
     async with following(java) as (broker, slave):
         await wait_until(lambda: slave.log() == java.log)
         broker.say(b"\x00" * 12)
         await wait_until(lambda: slave.follower.trouble is not None)
-        assert slave.follower.trouble == f"it sends what lies at 0, and {java.end} comes next"
+        assert slave.follower.trouble == f"it sends offset 0, but offset {java.end} was expected"
 
         java.send(20)
         await wait_until(lambda: slave.log() == java.log)
         assert slave.follower.trouble is None
 
 
-async def test_a_slave_whose_place_has_expired_begins_anew() -> None:
-    """RocketMQ's master sends it nothing any more, but heartbeats for ever."""
+async def test_slave_behind_expired_log_copies_again() -> None:
+    """RocketMQ's master sends such a slave nothing but heartbeats."""
     java = JavaMaster()
     java.send(20)
     async with following(java) as (broker, slave):
@@ -172,8 +172,8 @@ async def test_a_slave_whose_place_has_expired_begins_anew() -> None:
         assert slave.world.store.log.min_physical == 3 * FILE_BYTES
 
 
-async def test_another_log_is_not_followed_and_nothing_of_it_is_shown() -> None:
-    """Until somebody decides; a master that has the right one again is followed."""
+async def test_diverged_log_is_not_followed() -> None:
+    """Nothing of it becomes visible; a master with the right log is followed again."""
     java, other = JavaMaster(), JavaMaster()
     java.send(20)
     other.send(5)
@@ -185,7 +185,7 @@ async def test_another_log_is_not_followed_and_nothing_of_it_is_shown() -> None:
         while other.end < java.end:
             other.log += other.log
         broker.cut()
-        await wait_until(lambda: "another one" in (slave.follower.trouble or ""))
+        await wait_until(lambda: "differs from the master" in (slave.follower.trouble or ""))
         assert slave.follower.confirmed == -1 and not slave.follower.is_streaming
         assert slave.log() == java.log and java.end not in other.acks
 
@@ -193,8 +193,8 @@ async def test_another_log_is_not_followed_and_nothing_of_it_is_shown() -> None:
         await wait_until(lambda: slave.follower.is_streaming)
 
 
-async def test_a_master_that_is_not_there_is_waited_for() -> None:
-    """And said to be not there."""
+async def test_unreachable_master_is_retried() -> None:
+    """The status reports that the master is unreachable."""
     main, ha = free_ports(2)
     slave = Slave(ClassicMaster(("127.0.0.1", ha), f"127.0.0.1:{main}"))
     task = asyncio.ensure_future(slave.follower.run())
@@ -203,8 +203,8 @@ async def test_a_master_that_is_not_there_is_waited_for() -> None:
     await asyncio.wait([task])
 
 
-async def test_consumers_of_a_sync_flush_slave_see_what_is_flushed() -> None:
-    """The master says nothing of it, so this slave's own disk decides."""
+async def test_sync_flush_slave_shows_only_flushed_messages() -> None:
+    """The master does not report it, so this slave's own disk decides."""
     java = JavaMaster()
     java.send(20)
     async with following(java, is_flushed_wanted=True) as (_, slave):
@@ -212,25 +212,25 @@ async def test_consumers_of_a_sync_flush_slave_see_what_is_flushed() -> None:
         assert slave.follower.confirmed == 0 and slave.world.bodies() == []
 
         slave.world.store.flush()
-        slave.follower.progressed()
+        slave.follower.report_progress()
 
         assert slave.follower.confirmed == java.end and slave.world.bodies() == java.bodies()
 
 
-async def test_a_quiet_slave_says_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_slave_sends_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """RocketMQ's master closes a connection on which nothing came for 20 seconds."""
     monkeypatch.setattr(follower_module, "REPORT_INTERVAL_S", 0.0)
     java = JavaMaster()
     java.send(5)
     async with following(java) as (broker, _):
         await wait_until(lambda: java.acks[-1:] == [java.end])
-        said = len(java.acks)
-        await wait_until(lambda: len(java.acks) > said)
+        acks_before = len(java.acks)
+        await wait_until(lambda: len(java.acks) > acks_before)
 
         assert java.acks[-1] == java.end and broker.connections == 1
 
 
-async def test_a_master_that_says_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_master_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process may hang, with the connection open."""
     monkeypatch.setattr(follower_runner, "SILENCE_S", 0.5)
     java = JavaMaster()

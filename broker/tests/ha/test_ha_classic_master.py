@@ -1,4 +1,4 @@
-"""A Java slave follows our master: one that does what RocketMQ's does gets our log byte for byte, and is counted."""
+"""A Java slave that follows our master behaves like RocketMQ's, gets our log byte for byte, and is counted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POOL = PoolSettings(is_enabled=True, buffers_count=4, path="/buffers")
 
 
 class JavaSlave:
-    """What RocketMQ's slave does with the bytes of the stream, and what it refuses. Written apart from ours."""
+    """An independent implementation of RocketMQ's slave: how it handles the stream, and what it refuses."""
 
     def __init__(self, end: int = 0) -> None:
         self.begin = self.end = end
@@ -38,7 +38,7 @@ class JavaSlave:
         return struct.pack(">q", self.end)
 
     def receive(self, data: bytes) -> bytes:
-        """Its reports."""
+        """Handle data of the stream, and return its reports."""
         self._buffer += data
         reports = b""
         while len(self._buffer) >= 12:
@@ -60,7 +60,7 @@ class JavaSlave:
 
 
 class Wire:
-    """A store of ours and one Java slave, joined by hand."""
+    """A Gantry store and one Java slave, connected by hand."""
 
     def __init__(self, *, acks_needed: int = 1, is_flushed_wanted: bool = False, is_pooled: bool = False) -> None:
         world = dataclasses.replace(TINY, pool=POOL) if is_pooled else TINY
@@ -75,7 +75,7 @@ class Wire:
         return self.session
 
     def fill(self, end: int) -> None:
-        """Messages until the log has come to ``end``."""
+        """Append messages until the log has reached ``end``."""
         while self.world.store.log.wrote < end:
             self.world.send()
 
@@ -103,8 +103,8 @@ class Wire:
     st.integers(0, 3 * FILE_BYTES), st.sampled_from((1, 5, 8, 13, 4_096, 1 << 20)), st.booleans(),
     st.lists(st.integers(1, 30), max_size=4),
 )  # fmt: skip
-def test_a_java_slave_gets_the_log_byte_for_byte(end: int, size: int, is_pooled: bool, more: list[int]) -> None:
-    """However the bytes are cut on their way, from a buffer or from files, across files, and its word counts."""
+def test_java_slave_gets_identical_log(end: int, size: int, is_pooled: bool, more: list[int]) -> None:
+    """The log is identical however the bytes are split, from buffers or files, across files, and its acks count."""
     wire = Wire(is_pooled=is_pooled)
     slave = JavaSlave()
     wire.session.receive(slave.request(), 0.0)
@@ -122,8 +122,8 @@ def test_a_java_slave_gets_the_log_byte_for_byte(end: int, size: int, is_pooled:
     assert wire.slaves.acked() == wire.world.store.log.wrote
 
 
-def test_an_empty_java_slave_gets_the_last_file() -> None:
-    """As with RocketMQ's own master, whose 0 means that."""
+def test_empty_java_slave_starts_at_the_last_file() -> None:
+    """RocketMQ's own master does the same: an offset of 0 means that."""
     wire, slave = Wire(), JavaSlave()
     wire.fill(2 * FILE_BYTES + 2_000)
 
@@ -134,8 +134,8 @@ def test_an_empty_java_slave_gets_the_last_file() -> None:
     assert slave.log == wire.log(2 * FILE_BYTES)
 
 
-def test_an_empty_java_slave_gets_what_somebody_waits_for_too() -> None:
-    """Its ack of the last file must not count for messages before it that it never got."""
+def test_empty_java_slave_gets_unconfirmed_messages() -> None:
+    """Its ack of the last file must not count for earlier messages that it never received."""
     wire, slave = Wire(), JavaSlave()
     wire.fill(FILE_BYTES + 1_000)
     wire.world.store.positions.wait_for_slaves(wire.world.store.log.wrote)
@@ -149,8 +149,8 @@ def test_an_empty_java_slave_gets_what_somebody_waits_for_too() -> None:
 
 
 @pytest.mark.parametrize("offset", [300, FILE_BYTES, FILE_BYTES + 1], ids=["amid a record", "at a file", "behind it"])
-def test_a_java_slave_goes_on_at_any_byte(offset: int) -> None:
-    """RocketMQ cuts records anywhere, so its slave may ask for the middle of one."""
+def test_java_slave_resumes_at_any_byte(offset: int) -> None:
+    """RocketMQ splits records anywhere, so its slave may request the middle of one."""
     wire, slave = Wire(), JavaSlave(offset)
     wire.fill(2 * FILE_BYTES)
 
@@ -161,22 +161,22 @@ def test_a_java_slave_goes_on_at_any_byte(offset: int) -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, -(1 << 63), 1 << 62, 5_000_000, FILE_BYTES - 1])
-def test_an_offset_that_this_log_has_not_is_refused(offset: int) -> None:
-    """Beyond its end, before its begin, below zero: RocketMQ's master would let the two logs part without a word."""
+def test_offset_outside_the_log_is_refused(offset: int) -> None:
+    """RocketMQ's master would let the two logs diverge silently, beyond the end, before the start, or below zero."""
     wire = Wire()
     wire.fill(2 * FILE_BYTES)
     wire.world.store.restart(FILE_BYTES, wire.world.store.identity.epochs)
     wire.fill(FILE_BYTES + 2_000)
 
-    with pytest.raises(StreamBroken, match=rf"it asks for {offset}, and this log is {FILE_BYTES} to \d+"):
+    with pytest.raises(StreamBroken, match=rf"it requests offset {offset}, but this log is {FILE_BYTES} to \d+"):
         wire.session.receive(struct.pack(">q", offset), 0.0)
 
     assert len(wire.slaves) == 0 and not wire.session.is_streaming and not wire.session.pump(1 << 20)
 
 
 @pytest.mark.parametrize("lie", [-1, 1, 1 << 40], ids=["back", "ahead", "far ahead"])
-def test_an_ack_that_cannot_be_ends_the_stream(lie: int) -> None:
-    """Of bytes that were never sent, or back behind what was acknowledged before; and it changes nothing."""
+def test_impossible_classic_ack_ends_the_stream(lie: int) -> None:
+    """An ack of unsent bytes, or one that moves backwards, ends the stream and changes nothing."""
     wire, slave = Wire(), JavaSlave()
     wire.session.receive(slave.request(), 0.0)
     wire.fill(1_000)
@@ -193,8 +193,8 @@ def test_an_ack_that_cannot_be_ends_the_stream(lie: int) -> None:
 
 @settings(max_examples=200)
 @given(st.lists(st.binary(max_size=40), max_size=6))
-def test_a_rogue_peer_changes_nothing_for_others(said: list[bytes]) -> None:
-    """Whatever it says: it is closed, or follows as one that has what it asked for, and the voices of others stay."""
+def test_rogue_peer_does_not_affect_other_slaves(pieces: list[bytes]) -> None:
+    """It is disconnected, or follows from its requested offset, and the acks of others still count."""
     wire = Wire()
     wire.fill(2_000)
     friend = wire.slaves.join("ours", 1, 0.0)
@@ -202,7 +202,7 @@ def test_a_rogue_peer_changes_nothing_for_others(said: list[bytes]) -> None:
     friend.received = wrote = wire.world.store.log.wrote
     session = wire.connect()
     try:
-        for data in said:
+        for data in pieces:
             session.receive(data, 1.0)
             session.pump(1 << 20)
             assert all(-1 <= slave.received <= max(session.sent, friend.received) for slave in wire.slaves)
@@ -214,8 +214,8 @@ def test_a_rogue_peer_changes_nothing_for_others(said: list[bytes]) -> None:
     assert (friend.received, wire.slaves.acked()) == (wrote, wrote)
 
 
-def test_java_slaves_are_one_voice_each() -> None:
-    """Two of them satisfy a master that needs two acks, one does not, and none has the number of a slave of ours."""
+def test_each_java_slave_is_one_voter() -> None:
+    """Two of them satisfy a master that needs two acks, one does not, and none has the broker id of a Gantry slave."""
     wire = Wire(acks_needed=2)
     wire.fill(1_000)
     assert wire.slaves.join("ours", 1, 0.0) is not None
@@ -230,12 +230,12 @@ def test_java_slaves_are_one_voice_each() -> None:
     assert sorted((slave.broker_id, slave.identity) for slave in wire.slaves) == [
         (-3, "classic 10.0.0.8:1"), (-2, "classic 10.0.0.7:1"), (1, "ours"),
     ]  # fmt: skip
-    with pytest.raises(StreamBroken, match="is here"):
+    with pytest.raises(StreamBroken, match="is connected already"):
         wire.connect("10.0.0.8:1").receive(end, 0.0)
 
 
-def test_a_java_slave_never_counts_where_flushed_acks_are_wanted() -> None:
-    """It does not say what it has flushed."""
+def test_java_slave_does_not_count_for_flushed_acks() -> None:
+    """A Java slave does not report its flushed position."""
     wire, slave = Wire(is_flushed_wanted=True), JavaSlave()
     wire.session.receive(slave.request(), 0.0)
     wire.fill(1_000)
@@ -245,8 +245,8 @@ def test_a_java_slave_never_counts_where_flushed_acks_are_wanted() -> None:
     assert wire.slaves.acked() == -1
 
 
-def test_a_java_slave_never_counts_where_the_role_may_move() -> None:
-    """It gives no promises, so a promotion could not know of its acks; it is copied to all the same."""
+def test_java_slave_does_not_count_where_the_role_may_move() -> None:
+    """It gives no promises, so a promotion could not rely on its acks; it still gets the log."""
     wire, slave = Wire(), JavaSlave()
     wire.facts = wire.facts._replace(is_classic_counted=False)
     wire.connect().receive(slave.request(), 0.0)
@@ -258,25 +258,25 @@ def test_a_java_slave_never_counts_where_the_role_may_move() -> None:
     wire.session.close()
 
 
-def test_nobody_follows_a_master_that_compares_first() -> None:
-    """Its log may get back what a start has lost."""
+def test_comparing_master_refuses_classic_slaves() -> None:
+    """Its log may still get back messages that a start has lost."""
     wire = Wire()
     wire.facts = wire.facts._replace(is_comparing=True)
 
-    with pytest.raises(StreamBroken, match="compares its log"):
+    with pytest.raises(StreamBroken, match="comparing its log"):
         wire.connect().receive(bytes(8), 0.0)
 
 
-def test_a_quiet_stream_is_kept_alive() -> None:
-    """A heartbeat after five seconds without data, at the offset where the slave is, and none before."""
+def test_idle_classic_stream_sends_heartbeats() -> None:
+    """A heartbeat is sent after five seconds without data, at the slave's offset, and none before."""
     wire, slave = Wire(), JavaSlave()
-    assert wire.session.beat(0) == b""
+    assert wire.session.heartbeat(0) == b""
     wire.session.receive(slave.request(), 0.0)
     wire.fill(1_000)
     wire.settle(slave)
     beats = []
     for second in range(1, 17):
-        slave.receive(wire.session.beat(second * 1000))
+        slave.receive(wire.session.heartbeat(second * 1000))
         beats.append(slave.beats)
 
     assert beats == [0] * 5 + [1] * 5 + [2] * 5 + [3]
@@ -285,8 +285,8 @@ def test_a_quiet_stream_is_kept_alive() -> None:
     assert slave.log == wire.log(0)
 
 
-def test_an_empty_slave_that_waits_says_nothing_new() -> None:
-    """A Java slave reports every five seconds, also that it has nothing yet: that is no step back."""
+def test_repeated_report_of_empty_slave_is_accepted() -> None:
+    """A Java slave reports every five seconds, also that it has nothing yet, which is no step backwards."""
     wire, slave = Wire(), JavaSlave()
     wire.fill(FILE_BYTES)
     begin = wire.world.store.log.wrote - wire.world.store.log.wrote % FILE_BYTES
@@ -302,7 +302,7 @@ def test_an_empty_slave_that_waits_says_nothing_new() -> None:
 
 
 class OnePieceLog:
-    """A log whose files lie in one piece of memory."""
+    """A log whose files lie in one contiguous memory region."""
 
     history = History([Epoch(1, 0)], 0, 3 * FILE_BYTES)
     wrote = flushed = confirmed = 3 * FILE_BYTES
@@ -316,7 +316,7 @@ class OnePieceLog:
     def rest_of_record(self, offset: int) -> bytes:
         return b""
 
-    def record_around(self, offset: int) -> int:
+    def find_record_start(self, offset: int) -> int:
         return offset
 
     def end_of_damage(self, offset: int) -> int:
@@ -332,8 +332,8 @@ class OnePieceLog:
         raise AssertionError("Java gives nothing back")
 
 
-def test_a_chunk_never_reaches_over_the_end_of_a_file() -> None:
-    """A Java slave would drop what lies behind it, and never say so; wherever the bytes come from."""
+def test_chunk_never_crosses_the_end_of_a_file() -> None:
+    """A Java slave would silently drop bytes after it, from any source."""
     facts = MasterFacts("c", "b", FILE_BYTES, 1)
     session = ClassicMasterSession("peer", facts, OnePieceLog(), AckSet(acks_needed=0, is_flushed_wanted=False))
     session.receive(struct.pack(">q", 100), 0.0)
@@ -343,8 +343,8 @@ def test_a_chunk_never_reaches_over_the_end_of_a_file() -> None:
     assert heads == [(100, FILE_BYTES - 100), (FILE_BYTES, FILE_BYTES), (2 * FILE_BYTES, FILE_BYTES)]
 
 
-def test_a_chunk_is_never_larger_than_a_java_slave_can_hold() -> None:
-    """A record may be; it goes in several."""
+def test_chunk_fits_the_buffer_of_java_slave() -> None:
+    """A larger record is sent in several chunks."""
     settings = dataclasses.replace(TINY, mapped_file_size_commit_log=16 << 20)
     wire = Wire()
     wire.world = StoreWorld(FaultyDisk(), "/large", settings)

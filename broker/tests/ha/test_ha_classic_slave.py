@@ -1,5 +1,7 @@
-"""Our slave follows a Java master: wherever the stream is cut or changed, its log is a prefix of the master's, and two
-logs that are not one are not mixed."""
+"""Our slave follows a Java master: wherever the stream is cut or changed, its log is a prefix of the master's.
+
+Two logs that differ are never mixed.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gantry_broker.errors import StoreError
-from gantry_broker.ha.classic.chunks import RecordAssembly
+from gantry_broker.ha.classic.chunks import RecordAssembler
 from gantry_broker.ha.classic.slave_session import ClassicSlaveSession, MasterRange, foreign_epochs, plan_start
 from gantry_broker.ha.frames import StreamBroken, Welcome
 from gantry_broker.ha.history import CannotFollow, History
@@ -29,7 +31,7 @@ POOL = PoolSettings(is_enabled=True, buffers_count=4, path="/buffers")
 
 
 class Slave:
-    """A store of ours, and what it has of the master."""
+    """A Gantry store that copies from the master."""
 
     def __init__(self, *, is_pooled: bool = False) -> None:
         world = dataclasses.replace(TINY, pool=POOL) if is_pooled else TINY
@@ -43,7 +45,7 @@ class Slave:
         self.store = SlaveStore(self.world.store)
 
     def connect(self, master: JavaMaster) -> ClassicSlaveSession:
-        """As the follower does it."""
+        """Connect to the master as the follower does."""
         start = plan_start(self.store.history, master.range, FILE_BYTES)
         welcome = Welcome(
             epoch=start.epochs[-1].epoch, epochs=start.epochs, begin=start.end, start=start.end,
@@ -57,7 +59,7 @@ class Slave:
         return session
 
     def follow(self, master: JavaMaster) -> None:
-        """To the end."""
+        """Follow the master to the end of its log."""
         session = self.connect(master)
         master.receive(session.receive(master.pump()))
         while not self.store.dispatch(self.store.received):
@@ -72,10 +74,8 @@ class Slave:
 
 @settings(max_examples=40)
 @given(st.data(), st.booleans())
-def test_our_slave_is_a_prefix_of_a_java_master_wherever_the_stream_is_cut(
-    data: st.DataObject, is_pooled: bool
-) -> None:
-    """Amid heads, amid records, across files; connected again it goes on, and never acknowledges what it has not."""
+def test_slave_is_prefix_of_java_master_wherever_the_stream_is_cut(data: st.DataObject, is_pooled: bool) -> None:
+    """After a cut in heads, in records or across files it resumes, and never acknowledges what it does not have."""
     master, slave = JavaMaster(), Slave(is_pooled=is_pooled)
     for _ in range(data.draw(st.integers(1, 5))):
         session = slave.connect(master)
@@ -104,8 +104,8 @@ def follow_with_few_buffers(slave: Slave, master: JavaMaster) -> None:
     slave.follow(master)
 
 
-def test_every_cut_of_one_stream_is_survived() -> None:
-    """At every single byte, of heads and of records: what came before is there, and the rest comes with the next."""
+def test_stream_can_be_cut_at_every_byte() -> None:
+    """What came before every cut is kept, and the rest comes with the next stream."""
     master = JavaMaster()
     master.send(6)
     probe = Slave().connect(master)
@@ -121,8 +121,8 @@ def test_every_cut_of_one_stream_is_survived() -> None:
         assert slave.log() == master.log
 
 
-def test_an_empty_disk_gets_the_whole_log() -> None:
-    """From the oldest file on, though RocketMQ's master sends the last one only to whoever asks for nothing."""
+def test_empty_slave_gets_the_whole_log() -> None:
+    """It copies from the oldest file on, though RocketMQ's master sends only the last one for offset 0."""
     master, slave = JavaMaster(), Slave()
     master.fill(3 * FILE_BYTES + 5_000)
 
@@ -133,8 +133,8 @@ def test_an_empty_disk_gets_the_whole_log() -> None:
     assert slave.world.bodies() == master.bodies()
 
 
-def test_a_log_that_begins_later_is_copied_from_there() -> None:
-    """Its first files have expired; ours begins where it does."""
+def test_copy_begins_where_the_masters_log_begins() -> None:
+    """The master's first files have expired."""
     master, slave = JavaMaster(begin=7 * FILE_BYTES), Slave()
     master.fill(9 * FILE_BYTES)
 
@@ -144,8 +144,8 @@ def test_a_log_that_begins_later_is_copied_from_there() -> None:
     assert slave.store.history.epochs == [Epoch(2, 7 * FILE_BYTES, is_ours=False)]
 
 
-def test_who_fell_behind_what_has_expired_begins_anew() -> None:
-    """All that it had is gone at the master, too, and none of it was written here."""
+def test_slave_behind_expired_files_copies_again() -> None:
+    """All of its log has expired on the master, too, and a Gantry master wrote none of it."""
     master, slave = JavaMaster(), Slave()
     master.fill(2_000)
     slave.follow(master)
@@ -157,8 +157,8 @@ def test_who_fell_behind_what_has_expired_begins_anew() -> None:
     assert (slave.world.store.log.min_physical, slave.log()) == (5 * FILE_BYTES, later.log)
 
 
-def test_a_java_master_that_has_nothing_yet_is_followed() -> None:
-    """From its first message on, while the stream waits."""
+def test_empty_java_master_is_followed() -> None:
+    """The slave copies from the master's first message on, while the stream waits."""
     master, slave = JavaMaster(), Slave()
     session = slave.connect(master)
     assert session.receive(master.beat()) == b""
@@ -169,8 +169,8 @@ def test_a_java_master_that_has_nothing_yet_is_followed() -> None:
     assert slave.log() == master.log
 
 
-def test_a_promoted_slave_begins_an_epoch_of_ours_behind_what_java_wrote() -> None:
-    """What is Java's needs no seal, what comes then must have one; and the store starts again with that."""
+def test_promoted_slave_begins_its_own_epoch_after_javas_records() -> None:
+    """Java's records need no seal, later ones must have one; and the store starts again with that."""
     master, slave = JavaMaster(), Slave()
     master.send(30)
     slave.follow(master)
@@ -190,7 +190,7 @@ def test_a_promoted_slave_begins_an_epoch_of_ours_behind_what_java_wrote() -> No
 
 
 def test_starts_without_a_message_leave_no_epochs() -> None:
-    """A slave that is started a hundred times has the history that it had."""
+    """A slave that is started a hundred times keeps its history unchanged."""
     master, slave = JavaMaster(), Slave()
     for _ in range(3):
         master.send(5)
@@ -205,8 +205,8 @@ def test_starts_without_a_message_leave_no_epochs() -> None:
 # -- two logs that are not one -----------------------------------------------------------------------------------------
 
 
-def test_a_tail_of_ours_that_the_java_master_has_not_is_refused() -> None:
-    """It may be the only copy of acknowledged messages: somebody has to decide. Nothing is changed."""
+def test_own_tail_that_java_master_lacks_is_refused() -> None:
+    """It may be the only copy of acknowledged messages, so an operator has to decide. Nothing is changed."""
     master, slave = JavaMaster(), Slave()
     master.send(30)
     slave.follow(master)
@@ -214,19 +214,19 @@ def test_a_tail_of_ours_that_the_java_master_has_not_is_refused() -> None:
     slave.world.send("orders", 3)
     before = slave.log()
 
-    with pytest.raises(CannotFollow, match="it has not got what is here"):
+    with pytest.raises(CannotFollow, match="but the master's is only"):
         slave.connect(master)
     master.send(50)
     session = slave.connect(master)
-    with pytest.raises(CannotFollow, match="is another one than the master's"):
+    with pytest.raises(CannotFollow, match="differs from the master's"):
         session.receive(master.pump())
 
     assert slave.log() == before
     assert not session.is_streaming and session.ack() == b"" and slave.world.store.log.wrote not in master.acks
 
 
-def test_a_tail_of_ours_that_the_java_master_has_is_followed() -> None:
-    """A Java slave of ours was made a master: its log is ours, seals and all, and goes on without."""
+def test_own_tail_that_java_master_has_is_followed() -> None:
+    """A Java slave of ours was made the master: its log is ours, seals included, and continues without seals."""
     slave = Slave()
     slave.world.send("orders", 40)
     master = JavaMaster()
@@ -242,8 +242,8 @@ def test_a_tail_of_ours_that_the_java_master_has_is_followed() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 57, 700, -1], ids=["first", "second", "early", "middle", "last"])
-def test_one_byte_that_differs_before_our_end_is_seen(place: int) -> None:
-    """Whatever the master sends after it. Byte 0 is a length's and cannot differ alone."""
+def test_differing_byte_before_the_end_is_detected(place: int) -> None:
+    """It is detected regardless of later bytes. Byte 0 belongs to a length and cannot differ alone."""
     master, slave = JavaMaster(), Slave()
     master.send(20)
     slave.follow(master)
@@ -257,7 +257,7 @@ def test_one_byte_that_differs_before_our_end_is_seen(place: int) -> None:
 
     session = slave.connect(master)
     if place:
-        with pytest.raises(CannotFollow, match="is another one"):
+        with pytest.raises(CannotFollow, match="differs from the master"):
             session.receive(master.pump(64))
         assert slave.log() == before
     else:
@@ -265,14 +265,16 @@ def test_one_byte_that_differs_before_our_end_is_seen(place: int) -> None:
         assert slave.world.store.log.wrote == master.end
 
 
-def test_a_master_that_lost_its_tail_is_not_followed() -> None:
+def test_java_master_that_lost_its_tail_is_not_followed() -> None:
     """RocketMQ's slave would wait until the master has grown past it, and then mix two logs."""
     master, slave = JavaMaster(), Slave()
     master.send(20)
     slave.follow(master)
     master.log = master.log[: master.starts[10]]
 
-    with pytest.raises(CannotFollow, match=f"this log is 0 to {slave.world.store.log.wrote}, and the master's 0 to"):
+    with pytest.raises(
+        CannotFollow, match=f"this log is 0 to {slave.world.store.log.wrote}, but the master's is only 0 to"
+    ):
         slave.connect(master)
 
 
@@ -287,8 +289,8 @@ def head(offset: int, size: int) -> bytes:
     head(0, 10), head(2, 10), head(-1, 10), head(1 << 62, 0), head(1, -1), head(1, FILE_BYTES), head(1, 1 << 30),
     b"\xff" * 12, b"HTTP/1.1 400 Bad Request",
 ])  # fmt: skip
-def test_a_head_that_cannot_be_ends_the_stream(noise: bytes) -> None:
-    """Another offset than the next, a size that is none, or reaches over a file's end; before a byte of it is kept."""
+def test_invalid_head_ends_the_stream(noise: bytes) -> None:
+    """A wrong offset, an invalid size, or one beyond a file's end is rejected before a byte of it is kept."""
     slave = Slave()
     session = slave.connect(JavaMaster())
 
@@ -300,10 +302,10 @@ def test_a_head_that_cannot_be_ends_the_stream(noise: bytes) -> None:
 
 @settings(max_examples=60)
 @given(st.data())
-def test_whatever_is_changed_on_the_way_nothing_wrong_is_kept(data: st.DataObject) -> None:
-    """Bytes that are missing, twice there or new: the log stays a prefix, and the next stream brings the rest.
+def test_corrupted_stream_leaves_a_prefix(data: st.DataObject) -> None:
+    """After missing, repeated or foreign bytes the log stays a prefix, and the next stream brings the rest.
 
-    RocketMQ's checksum covers the body alone. What is changed around it is seen by the next stream, which compares.
+    RocketMQ's checksum covers only the body. Other changes are detected by the next stream, which compares.
     """
     master, slave = JavaMaster(), Slave()
     master.send(40)
@@ -329,8 +331,8 @@ def test_whatever_is_changed_on_the_way_nothing_wrong_is_kept(data: st.DataObjec
         slave.follow(master)
 
 
-def test_a_record_with_a_bad_checksum_is_not_kept() -> None:
-    """Neither it nor anything behind it; what came before stays."""
+def test_record_with_bad_checksum_is_rejected() -> None:
+    """Neither that record nor a later one is kept; earlier ones stay."""
     master, slave = JavaMaster(), Slave()
     master.send(20)
     session = slave.connect(master)
@@ -342,7 +344,7 @@ def test_a_record_with_a_bad_checksum_is_not_kept() -> None:
     first = master.starts[10] + 12
 
     session.receive(stream[:first])
-    with pytest.raises(CopyRefused, match=f"what lies at {master.starts[10]} is no record"):
+    with pytest.raises(CopyRefused, match=f"no valid record at {master.starts[10]}"):
         session.receive(stream[first:])
 
     assert slave.log() == good[: master.starts[10]]
@@ -351,8 +353,8 @@ def test_a_record_with_a_bad_checksum_is_not_kept() -> None:
     assert slave.log() == good
 
 
-def test_a_record_of_another_place_is_not_kept() -> None:
-    """Its own offset says where it belongs."""
+def test_record_with_wrong_offset_is_rejected() -> None:
+    """A record contains its own offset."""
     master, slave = JavaMaster(), Slave()
     master.send(5)
     session = slave.connect(master)
@@ -365,13 +367,13 @@ def test_a_record_of_another_place_is_not_kept() -> None:
     assert slave.world.store.log.wrote == 0
 
 
-def test_a_length_that_cannot_be_is_not_waited_for() -> None:
-    """What waits in memory for its rest is bounded, whatever the master says it will send."""
+def test_impossible_length_is_not_buffered() -> None:
+    """The bytes that wait in memory for their rest are limited, for any length that the master announces."""
     for size, magic in ((0, 0), (90, -626843481), (1 << 30, -626843481), (500, 7), (FILE_BYTES - 1, BLANK_MAGIC)):
         with pytest.raises(StreamBroken):
-            RecordAssembly(0, FILE_BYTES).feed(BLANK_RECORD.pack(size, magic))
+            RecordAssembler(0, FILE_BYTES).feed(BLANK_RECORD.pack(size, magic))
     with pytest.raises(StreamBroken, match="more than"):
-        RecordAssembly(0, 1 << 30).feed(BLANK_RECORD.pack(RECORD_BYTES_MAX + 1, -626843481))
+        RecordAssembler(0, 1 << 30).feed(BLANK_RECORD.pack(RECORD_BYTES_MAX + 1, -626843481))
 
 
 # -- where to begin ----------------------------------------------------------------------------------------------------
@@ -380,20 +382,20 @@ JAVAS = [Epoch(2, 0, is_ours=False)]
 OURS = [Epoch(2, 0, is_ours=False), Epoch(3, 500)]
 
 
-@pytest.mark.parametrize(("own", "master", "says"), [
-    (History(OURS, 0, 900), MasterRange(0, 899), "it has not got what is here"),
-    (History(OURS, 0, 900), MasterRange(1_000, 5_000), "written here"),
-    (History(OURS, 0, 1_000), MasterRange(1_000, 5_000), "written here"),
+@pytest.mark.parametrize(("own", "master", "text"), [
+    (History(OURS, 0, 900), MasterRange(0, 899), "but the master's is only"),
+    (History(OURS, 0, 900), MasterRange(1_000, 5_000), "written by a Gantry master"),
+    (History(OURS, 0, 1_000), MasterRange(1_000, 5_000), "written by a Gantry master"),
     (History([], 0, 0), MasterRange(1_234, 5_000), "mappedFileSizeCommitLog must be the same"),
 ])  # fmt: skip
-def test_what_would_lose_something_is_not_begun(own: History, master: MasterRange, says: str) -> None:
-    """And the reason names both logs."""
-    with pytest.raises(CannotFollow, match=says):
+def test_start_that_would_lose_records_is_refused(own: History, master: MasterRange, text: str) -> None:
+    """The reason names both logs."""
+    with pytest.raises(CannotFollow, match=text):
         plan_start(own, master, 1_000)
 
 
 def test_the_last_mebibyte_is_compared() -> None:
-    """Or all that both have, if that is less; and an empty log asks for the first byte it can."""
+    """The slave compares the last mebibyte, or all that both have; an empty log requests its first byte."""
     mebibyte = 1 << 20
     far = plan_start(History(JAVAS, 0, 5 * mebibyte), MasterRange(0, 9 * mebibyte), mebibyte)
     near = plan_start(History(JAVAS, 0, 5 * mebibyte), MasterRange(5 * mebibyte, 9 * mebibyte), mebibyte)
@@ -408,8 +410,8 @@ def test_the_last_mebibyte_is_compared() -> None:
     assert (late.request, late.end, late.is_restart) == (mebibyte, mebibyte, True)
 
 
-def test_a_history_says_who_wrote_what() -> None:
-    """Epochs without a message go, and numbers that were used are not used again."""
+def test_history_records_the_writer_of_each_epoch() -> None:
+    """Epochs without a message are removed, and used numbers are not used again."""
     assert foreign_epochs([Epoch(1, 0)], 0) == [Epoch(2, 0, is_ours=False)]
     assert foreign_epochs(OURS, 900) == [*OURS, Epoch(4, 900, is_ours=False)]
     assert foreign_epochs(OURS, 500) == JAVAS

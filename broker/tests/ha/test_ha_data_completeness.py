@@ -1,4 +1,4 @@
-"""Whoever elects learns whether a store still has all that it has acknowledged, and a doubt outlives clean stops."""
+"""An election learns whether a store still has everything that it has acknowledged; doubt survives clean stops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gantry_broker.ha.data_completeness import (
     CompletenessRecord,
     DataCompleteness,
     RecoveryFindings,
-    judge_completeness,
+    decide_completeness,
 )
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server.roles.replication import PEAK_WINDOWS, PeakRate
@@ -42,7 +42,7 @@ def crash(buffers: int = 3, *, is_damaged: bool = False) -> RecoveryFindings:
         pytest.param(KNOWN, crash(buffers=2), "a", False, id="a write buffer is gone"),
         pytest.param(KNOWN, crash(is_damaged=True), "a", False, id="bytes are gone"),
         pytest.param(CompletenessRecord(True, "a", False), crash(), "a", False, id="anonymous buffers were killed"),
-        pytest.param(CompletenessRecord(True, "", True), crash(), "", False, id="nobody knows the machine"),
+        pytest.param(CompletenessRecord(True, "", True), crash(), "", False, id="unknown machine"),
         pytest.param(KNOWN, RecoveryFindings(True, False, False, 0), "b", True, id="a clean stop"),
         pytest.param(KNOWN, RecoveryFindings(True, False, True, 3), "a", False, id="rot after a clean stop"),
         pytest.param(
@@ -58,11 +58,11 @@ def crash(buffers: int = 3, *, is_damaged: bool = False) -> RecoveryFindings:
         pytest.param(None, RecoveryFindings(True, False, True), "a", False, id="a damaged store from before"),
     ],
 )
-def test_what_a_start_may_believe(
+def test_completeness_after_a_start(
     last: CompletenessRecord | None, found: RecoveryFindings, machine: str, expected: bool | None
 ) -> None:
-    """True is said only where it is known, and False wherever something acknowledged may be gone."""
-    assert judge_completeness(last, found, machine) is expected
+    """It is True only where that is certain, and False wherever an acknowledged message may be lost."""
+    assert decide_completeness(last, found, machine) is expected
 
 
 def report(*, is_clean: bool = False, end: int = 100) -> RecoveryReport:
@@ -72,12 +72,12 @@ def report(*, is_clean: bool = False, end: int = 100) -> RecoveryReport:
 def started(disk: FaultyDisk, machine: str, found: RecoveryReport, pool: PoolStatus = NO_POOL) -> DataCompleteness:
     one = DataCompleteness(disk, "/store", machine)
     one.load()
-    one.started(found, pool)
+    one.record_start(found, pool)
     return one
 
 
 def known_disk() -> FaultyDisk:
-    """Of a store that had everything, on machine "a"."""
+    """Return the disk of a store that had everything, on machine "a"."""
     disk = FaultyDisk()
     disk.make_directory("/store")
     disk.sync_directory("/")
@@ -85,14 +85,14 @@ def known_disk() -> FaultyDisk:
     return disk
 
 
-def test_a_doubt_outlives_clean_stops_and_power_cuts() -> None:
-    """It is over when a master was followed, and not before."""
+def test_doubt_survives_clean_stops_and_power_loss() -> None:
+    """It ends when the broker has followed a master, and not before."""
     disk = known_disk()
     assert started(disk, "b", report()).is_whole is False
     disk.lose_unsynced()
     assert started(disk, "b", report(is_clean=True)).is_whole is False
 
-    started(disk, "b", report(is_clean=True)).caught_up()
+    started(disk, "b", report(is_clean=True)).record_caught_up()
     disk.lose_unsynced()
 
     assert started(disk, "b", report()).is_whole is True, "only its process was killed since"
@@ -100,45 +100,46 @@ def test_a_doubt_outlives_clean_stops_and_power_cuts() -> None:
 
 
 def scoped(disk: FaultyDisk, scope: str) -> bool | None:
-    """What a start in a pod believes after a crash, on one run of one machine."""
+    """Return the completeness of a start in a pod after a crash, on one run of one machine."""
     one = DataCompleteness(disk, "/store", "a", scope=scope)
     one.load()
-    one.started(report(), NO_POOL)
+    one.record_start(report(), NO_POOL)
     return one.is_whole
 
 
-def test_another_pod_on_the_same_machine_believes_nothing() -> None:
-    """Its memory is not the old one's, though the machine never went down; its own container may come and go."""
+def test_other_pod_on_the_same_machine_may_lack_data() -> None:
+    """Its memory is not the old pod's, though the machine kept running; the container of one pod may restart."""
     disk = known_disk()
     assert scoped(disk, "pod-1") is False
-    started(disk, "a", report(is_clean=True)).caught_up()
+    started(disk, "a", report(is_clean=True)).record_caught_up()
 
     one = DataCompleteness(disk, "/store", "a", scope="pod-1")
     one.load()
-    one.started(report(is_clean=True), NO_POOL)
+    one.record_start(report(is_clean=True), NO_POOL)
     assert one.is_whole is True
     assert scoped(disk, "pod-1") is True
     assert scoped(disk, "pod-2") is False
 
 
-def test_without_a_scope_the_torn_off_volume_passes_for_whole() -> None:
-    """The twin: the run of the machine alone cannot tell one pod from the next."""
+def test_without_scope_a_detached_volume_counts_as_complete() -> None:
+    """The counter-test: the boot id alone cannot distinguish one pod from the next."""
     disk = known_disk()
 
     assert scoped(disk, "") is True
 
 
-async def test_a_store_of_another_broker_is_reported_with_both_names(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A wrong volume is mounted, or the broker was renamed: it starts, and says so once. The same name says nothing."""
+async def test_store_of_another_broker_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A wrong volume is mounted, or the broker was renamed: it starts, and warns once.
+
+    The same name gives no warning.
+    """
 
     async def reported(name: str) -> list[tuple[str, str]]:
         caplog.clear()
         broker = Broker(broker_settings(local_conf(tmp_path, brokerName=name)), disk=RealDisk(), clock=SystemClock())
         await broker.start()
         await broker.close()
-        found = [vars(line) for line in caplog.records if "broker of another name" in line.getMessage()]
+        found = [vars(line) for line in caplog.records if "last used by another broker" in line.getMessage()]
         return [(line["last"], line["now"]) for line in found]
 
     assert [await reported(name) for name in ("broker-b", "broker-b")] == [[], []]
@@ -146,14 +147,14 @@ async def test_a_store_of_another_broker_is_reported_with_both_names(
     assert await reported("broker-a") == []
 
 
-def test_damage_is_not_mended_by_following() -> None:
-    """What has rotted in the middle is not sent again."""
+def test_following_does_not_repair_damage() -> None:
+    """Damaged bytes in the middle of the log are not copied again."""
     disk = known_disk()
     rotten = report()
     rotten.damaged.append((10, 20))
     one = started(disk, "a", rotten)
 
-    one.caught_up()
+    one.record_caught_up()
 
     assert one.is_whole is False
 
@@ -165,32 +166,32 @@ def missing(cause: LossCause) -> RecoveryReport:
 
 
 @pytest.mark.parametrize("cause", [LossCause.TAIL, LossCause.ALL])
-def test_a_lost_tail_is_made_good_by_following(cause: LossCause) -> None:
-    """What was flushed and is gone at the end is sent again, so the store has everything then."""
+def test_following_restores_a_lost_tail(cause: LossCause) -> None:
+    """Flushed bytes that are lost at the end are copied again, so the store is complete then."""
     disk = known_disk()
     one = started(disk, "a", missing(cause))
     assert one.is_whole is False
 
-    one.caught_up()
+    one.record_caught_up()
 
     assert one.is_whole is True
 
 
 @pytest.mark.parametrize("cause", [LossCause.HEAD, LossCause.MIDDLE])
-def test_a_hole_is_made_good_by_a_new_copy_or_a_decision(cause: LossCause) -> None:
-    """Following at the end brings nothing back in the middle; a doubt outlives the next start, too."""
+def test_hole_is_resolved_by_a_new_copy_or_an_accepted_loss(cause: LossCause) -> None:
+    """Following at the end restores nothing in the middle; the doubt survives the next start, too."""
     for change in ({"is_copied_anew": True}, {"is_loss_accepted": True}):
         disk = known_disk()
         one = started(disk, "a", missing(cause))
-        one.caught_up()
+        one.record_caught_up()
         assert one.is_whole is False
         assert started(disk, "a", report(is_clean=True)).is_whole is False
 
-        one.caught_up(**change)
+        one.record_caught_up(**change)
         assert one.is_whole is True
 
 
-def test_an_empty_log_that_had_something_is_not_a_new_store() -> None:
+def test_lost_log_is_not_a_new_store() -> None:
     """The whole log is missing, which is a known loss, also where no start has recorded anything."""
     disk = FaultyDisk()
     disk.make_directory("/store")
@@ -200,16 +201,16 @@ def test_an_empty_log_that_had_something_is_not_a_new_store() -> None:
     assert started(disk, "a", found).is_whole is False
 
 
-def test_buffers_that_do_not_outlive_their_process_are_remembered() -> None:
-    """The start after the next one has another kind of buffer, and must know what there was."""
+def test_kind_of_buffers_is_recorded() -> None:
+    """The start after the next one may have another kind of buffer, and must know the previous kind."""
     disk = known_disk()
     started(disk, "a", report(is_clean=True), ANONYMOUS)
 
     assert started(disk, "a", report()).is_whole is False
 
 
-def test_on_a_full_disk_nothing_is_believed_later() -> None:
-    """A doubt that cannot be written down must not be forgotten by a clean stop."""
+def test_completeness_is_unknown_after_a_full_disk() -> None:
+    """A doubt that cannot be recorded must not be forgotten by a clean stop."""
     disk = known_disk()
     disk.fail_next("sync", errno.ENOSPC)
     assert started(disk, "b", report()).is_whole is None
@@ -217,16 +218,16 @@ def test_on_a_full_disk_nothing_is_believed_later() -> None:
     assert started(disk, "b", report(is_clean=True)).is_whole is None
 
 
-def test_a_record_that_cannot_be_read_is_a_doubt() -> None:
-    """And no reason not to start."""
+def test_unreadable_record_means_doubt() -> None:
+    """It is no reason to refuse the start."""
     disk = known_disk()
     disk.write_file("/store/whole.json", b"garbage")
 
     assert started(disk, "a", report(is_clean=True)).is_whole is None
 
 
-def test_the_peak_covers_every_second_whenever_it_was_looked_at() -> None:
-    """A second lies in two neighbouring looks, so both count; what is a minute old does not."""
+def test_peak_rate_covers_every_second() -> None:
+    """A second overlaps two neighbouring samples, so both count; samples older than a minute do not."""
     rate = PeakRate()
     assert rate.bytes_per_s(5) is None
     for wrote in (0, 10, 40, 45):
@@ -251,14 +252,12 @@ async def running(conf: dict[str, str]) -> AsyncIterator[Broker]:
 
 
 def crashed(conf: dict[str, str]) -> None:
-    """As if the last stop had been none."""
+    """Remove the mark of the clean stop, as after a crash."""
     (Path(conf["storePathRootDir"]) / "abort").write_bytes(b"")
 
 
-async def test_a_slave_is_whole_again_when_it_has_what_its_master_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Over a crash of its process it stays so; after one of its machine it is in doubt until it has followed."""
+async def test_slave_is_complete_when_it_has_caught_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash of its process keeps it complete; after a crash of its machine it is in doubt until it has followed."""
     async with running(local_conf(tmp_path / "master")) as master:
         role = {"brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": master.settings.ha_address}
         conf = local_conf(tmp_path / "slave", **role)
@@ -273,7 +272,7 @@ async def test_a_slave_is_whole_again_when_it_has_what_its_master_had(
         crashed(conf)
         async with running(conf | {"haMasterAddress": "127.0.0.1:9"}) as slave:
             assert (await slave.orders.status()).is_whole is True
-            assert (await slave.orders.status()).heard_ms is None, "nobody has said anything yet"
+            assert (await slave.orders.status()).heard_ms is None, "no master has sent anything yet"
         crashed(conf)
         async with running(conf | {"haMasterAddress": "127.0.0.1:9", "memoryScope": "another pod"}) as slave:
             assert (await slave.orders.status()).is_whole is False

@@ -1,4 +1,4 @@
-"""The words of the replication stream: what is said arrives, however it is cut, and nothing else is believed."""
+"""The frames of the replication stream: messages survive any fragmentation, and anything else is rejected."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gantry_broker.ha.frames import (
     HEAD,
     PREAMBLE,
     Ack,
-    AskSums,
-    Beat,
     Challenge,
     Data,
     FrameKind,
     FrameReader,
+    Heartbeat,
     Hello,
     Message,
     Ready,
     Refusal,
     StreamBroken,
     Sums,
+    SumsRequest,
     Table,
     Welcome,
     encode,
@@ -45,33 +45,33 @@ messages: st.SearchStrategy[Message] = st.one_of(
     ),
     st.builds(Refusal, reason=names, text=names, is_final=st.booleans()),
     st.builds(Ready, start=offsets),
-    st.builds(AskSums, start=offsets, end=offsets, piece_bytes=offsets),
+    st.builds(SumsRequest, start=offsets, end=offsets, piece_bytes=offsets),
     st.builds(Sums, sums=st.lists(offsets, max_size=5)),
     st.builds(Data, longs, longs, longs, st.binary(min_size=1, max_size=100)),
-    st.builds(Beat, longs, longs, longs, longs, longs),
+    st.builds(Heartbeat, longs, longs, longs, longs, longs),
     st.builds(Ack, longs, longs, longs, longs, st.integers(0, 1 << 30)),
     st.builds(Table, longs, names.filter(lambda name: len(name.encode()) <= 64), st.binary(max_size=50)),
 )  # fmt: skip
 
 
 @given(st.lists(messages, max_size=6), st.lists(st.integers(1, 40), min_size=1))
-def test_what_is_said_arrives_however_it_is_cut(said: list[Message], cuts: list[int]) -> None:
-    """Frames may come in any pieces, many at a time or byte by byte."""
-    data = b"".join(encode(message) for message in said)
-    reader, heard, position = FrameReader(), [], 0
+def test_messages_survive_any_fragmentation(sent: list[Message], cuts: list[int]) -> None:
+    """Frames may arrive in any pieces, many at a time or byte by byte."""
+    data = b"".join(encode(message) for message in sent)
+    reader, received, position = FrameReader(), [], 0
     while position < len(data):
         for cut in cuts:
-            heard += list(reader.feed(data[position : position + cut]))
+            received += list(reader.feed(data[position : position + cut]))
             position += cut
 
-    assert heard == said
+    assert received == sent
     assert reader.buffered == 0
 
 
 @settings(max_examples=500)
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_message_or_broken(data: bytes) -> None:
-    """A port scanner, a Java slave, a bit that flipped: nothing but this one exception, and nothing without bounds."""
+def test_any_bytes_are_a_message_or_stream_broken(data: bytes) -> None:
+    """Input of a port scanner or a Java slave raises only this exception, and memory is limited."""
     reader = FrameReader()
     try:
         for _ in reader.feed(data):
@@ -83,8 +83,8 @@ def test_any_bytes_are_a_message_or_broken(data: bytes) -> None:
 
 @settings(max_examples=300)
 @given(messages, st.data())
-def test_a_spoilt_message_is_another_or_broken(message: Message, data: st.DataObject) -> None:
-    """One byte is another one."""
+def test_changed_byte_gives_another_message_or_stream_broken(message: Message, data: st.DataObject) -> None:
+    """One byte of a frame is replaced."""
     frame = bytearray(encode(message))
     frame[data.draw(st.integers(0, len(frame) - 1))] ^= data.draw(st.integers(1, 255))
     with suppress(StreamBroken):
@@ -92,24 +92,30 @@ def test_a_spoilt_message_is_another_or_broken(message: Message, data: st.DataOb
 
 
 @pytest.mark.parametrize("kind", list(FrameKind))
-def test_no_frame_is_waited_for_that_is_larger_than_its_kind_may_be(kind: FrameKind) -> None:
-    """The size is judged before a byte of it is kept."""
+def test_too_large_frame_is_rejected_before_buffering(kind: FrameKind) -> None:
+    """The size is checked before a byte of it is kept."""
     with pytest.raises(StreamBroken, match="bytes"):
         list(FrameReader().feed(HEAD.pack(0xFFFFFFFF, kind, 0)))
 
 
-def test_the_preamble_is_no_offset_that_a_slave_of_rocketmq_would_send() -> None:
-    """Its first message is an offset of eight bytes, from zero up."""
+def test_preamble_is_never_an_offset_of_rocketmqs_slave() -> None:
+    """A Java slave's first message is an offset of eight bytes, zero or more."""
     assert int.from_bytes(PREAMBLE, "big", signed=True) < 0
 
 
 @pytest.mark.parametrize(
     "message",
-    [Beat(1, 2, 3, 4, 5), Ack(1, 2, 3, 4, 5), Data(0, 1, 2, b"records"), Table(7, "topics", b"{}"), Ready(start=9)],
+    [
+        Heartbeat(1, 2, 3, 4, 5),
+        Ack(1, 2, 3, 4, 5),
+        Data(0, 1, 2, b"records"),
+        Table(7, "topics", b"{}"),
+        Ready(start=9),
+    ],
     ids=lambda message: type(message).__name__,
 )
-def test_no_changed_bit_is_believed(message: Message) -> None:
-    """Epochs, positions and documents have no checksum of their own: a frame with any bit changed is no message."""
+def test_frame_with_changed_bit_is_rejected(message: Message) -> None:
+    """Epochs, positions and documents have no checksum of their own: the frame's checksum covers them."""
     frame = encode(message)
     for bit in range(8 * len(frame)):
         changed = bytearray(frame)

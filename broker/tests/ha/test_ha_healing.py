@@ -1,4 +1,4 @@
-"""A damaged record is fetched again from a replica that has it, over the replication stream, while both run."""
+"""A damaged record is fetched from a replica over the replication stream, while both run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from gantry_broker.ha.acknowledgement import AckSet
 from gantry_broker.ha.follower import Follower
-from gantry_broker.ha.frames import AskRange, FrameReader, Hello, Range, Welcome, encode
-from gantry_broker.ha.healing import Healer, RangeQuestion
+from gantry_broker.ha.frames import FrameReader, Hello, Range, RangeRequest, Welcome, encode
+from gantry_broker.ha.healing import Healer, RangeRequester
 from gantry_broker.ha.master_session import MasterFacts, MasterSession, Phase
 from gantry_broker.ha.server import ReplicationServer
 from gantry_broker.ha.slave_session import SlaveFacts
@@ -95,7 +95,7 @@ async def pair() -> AsyncIterator[Pair]:
 
 
 def damage(pair: Pair, side: str, *, at: int = 90, number: int = DAMAGED) -> int:
-    """Damage a record of one side; where it begins."""
+    """Damage a record of one side, and return its offset."""
     start = place(pair.master, number)[0]
     log_byte(pair.world(side), start + at, b"\xee")
     return start
@@ -107,8 +107,8 @@ def read_bodies(world: StoreWorld) -> list[bytes]:
 
 @pytest.mark.parametrize("at", [5, 16, 30, 90, 130], ids=["magic", "flag", "own offset", "body", "properties"])
 @pytest.mark.parametrize("side", ["master", "slave"])
-async def test_a_damaged_record_is_healed_from_the_other_side_and_delivered(side: str, at: int) -> None:
-    """Whichever side has it: a reader waits before the message, gets it when it is healed, and misses none."""
+async def test_damaged_record_is_healed_and_delivered(side: str, at: int) -> None:
+    """On either side a reader waits before the message, gets it when it is healed, and misses none."""
     async with pair() as both:
         world, sent = both.world(side), both.master.sent_bodies("orders")
         damage(both, side, at=at)
@@ -121,8 +121,8 @@ async def test_a_damaged_record_is_healed_from_the_other_side_and_delivered(side
         assert not world.store.guard.damage.damaged and world.store.guard.damage.counters.lost == 0
 
 
-async def test_what_is_healed_is_on_the_disk() -> None:
-    """A power loss right after it takes nothing of it back."""
+async def test_healed_record_survives_power_loss() -> None:
+    """A power loss right after healing reverts nothing."""
     async with pair() as both:
         both.master.store.flush()
         damage(both, "master")
@@ -135,8 +135,8 @@ async def test_what_is_healed_is_on_the_disk() -> None:
     assert read_bodies(both.master) == sent
 
 
-async def test_without_a_replica_readers_step_over_at_once() -> None:
-    """There is nothing to wait for: the damage is reported, and the neighbours are served."""
+async def test_readers_skip_damage_without_a_replica() -> None:
+    """Nothing can heal it: the damage is reported, and its neighbours are served."""
     world = make_world(0)
     healer = Healer(world.store, list, nullcontext)
     world.send("orders", COUNT)
@@ -148,7 +148,7 @@ async def test_without_a_replica_readers_step_over_at_once() -> None:
     await healer.close()
 
 
-async def test_what_is_damaged_on_both_sides_is_reported_as_lost_and_stepped_over() -> None:
+async def test_record_damaged_on_both_sides_is_lost_and_skipped() -> None:
     """A damaged copy is never taken for a good one, on either side."""
     async with pair() as both:
         for side in ("master", "slave"):
@@ -162,8 +162,8 @@ async def test_what_is_damaged_on_both_sides_is_reported_as_lost_and_stepped_ove
         assert [one.state for one in guard.damage.damaged] == [DamageState.LOST]
 
 
-async def test_a_slave_that_lacks_a_damaged_record_gets_it_when_it_is_healed() -> None:
-    """The stream to it waits before the damage; the slave that has it heals the master, and the stream goes on."""
+async def test_stream_waits_until_a_damaged_record_is_healed() -> None:
+    """The stream waits before the damage; a slave that has the record heals the master, and the stream continues."""
     async with pair() as both:
         start = damage(both, "master")
         late = make_world(2)
@@ -184,19 +184,17 @@ async def test_a_slave_that_lacks_a_damaged_record_gets_it_when_it_is_healed() -
 
 @pytest.mark.parametrize("numbers", [(DAMAGED,), (3, 4, 5, 120, 199)], ids=["one", "several, and the last"])
 @pytest.mark.parametrize("side", ["master", "slave", "both in turn"])
-async def test_damage_is_not_taken_for_another_history_when_a_slave_comes_again(
-    side: str, numbers: tuple[int, ...]
-) -> None:
-    """The handshake compares the logs' ends: a damaged record there must not keep a slave away from its healing."""
+async def test_damage_does_not_keep_a_returning_slave_away(side: str, numbers: tuple[int, ...]) -> None:
+    """The handshake compares the logs' ends: a damaged record there must not prevent its own healing."""
     async with pair() as both:
         for stream in tuple(both.server.streams):
-            stream.end("the test says so")
+            stream.end("ended by the test")
         for turn, number in enumerate(numbers):
             damage(both, ("master", "slave")[turn % 2] if side == "both in turn" else side, number=number)
 
         await wait_until(lambda: both.is_level and both.follower is not None and both.follower.is_streaming)
         for healer in both.healers.values():
-            healer.look(1e6)
+            healer.retry_damaged(1e6)
         guards = [world.store.guard for world in (both.master, both.slave)]
         await wait_until(
             lambda: (
@@ -209,27 +207,27 @@ async def test_damage_is_not_taken_for_another_history_when_a_slave_comes_again(
 
 
 @pytest.mark.parametrize("is_found", [False, True], ids=["not found yet", "found by a reader"])
-async def test_neighbours_that_are_damaged_are_not_taken_for_another_history(is_found: bool) -> None:
-    """Whether a reader has found each of them before or not, the slave that has them is taken, and gives them."""
+async def test_several_damaged_records_are_no_other_history(is_found: bool) -> None:
+    """The slave that has the records is accepted and sends them, whether or not a reader has found the damage."""
     async with pair() as both:
         for stream in tuple(both.server.streams):
-            stream.end("the test says so")
+            stream.end("ended by the test")
         for number in (DAMAGED, DAMAGED + 1, DAMAGED + 2):
             damage(both, "master", number=number)
             if is_found:
                 both.master.store.guard.damage.report(*place(both.master, number)[:2])
 
         await wait_until(lambda: both.is_level and both.follower is not None and both.follower.is_streaming)
-        both.healers["master"].look(1e6)
+        both.healers["master"].retry_damaged(1e6)
         await wait_until(lambda: not both.master.store.guard.damage.damaged)
         assert read_bodies(both.master) == both.master.sent_bodies("orders")
 
 
-async def test_a_slave_with_long_damage_is_no_other_history_and_is_healed() -> None:
-    """As where a whole file of its log was emptied: what lies behind it is the same."""
+async def test_slave_with_long_damage_is_accepted_and_healed() -> None:
+    """A whole file of its log was emptied, and the records after it are the same."""
     async with pair() as both:
         for stream in tuple(both.server.streams):
-            stream.end("the test says so")
+            stream.end("ended by the test")
         numbers = range(20, 190)
         for number in numbers:
             damage(both, "slave", number=number)
@@ -238,7 +236,7 @@ async def test_a_slave_with_long_damage_is_no_other_history_and_is_healed() -> N
         await wait_until(lambda: both.is_level and both.follower is not None and both.follower.is_streaming)
         guard = both.slave.store.guard
         for _ in range(60):
-            both.healers["slave"].look(1e6)
+            both.healers["slave"].retry_damaged(1e6)
             await asyncio.sleep(0.02)
         await wait_until(lambda: not guard.damage.damaged)
 
@@ -247,8 +245,8 @@ async def test_a_slave_with_long_damage_is_no_other_history_and_is_healed() -> N
 
 
 @pytest.mark.parametrize("body_bytes", [40, 4_000])
-async def test_another_history_whose_records_lie_elsewhere_is_refused(body_bytes: int) -> None:
-    """At no place of the one log the other one has a record: that looks like damage, but goes on up to the end."""
+async def test_history_with_shifted_records_is_refused(body_bytes: int) -> None:
+    """No record starts at the same offset in both logs: that resembles damage, but continues up to the end."""
     both = Pair()
     both.master.send("orders", COUNT)
     both.slave.send("orders", 20)
@@ -267,8 +265,8 @@ async def test_another_history_whose_records_lie_elsewhere_is_refused(body_bytes
         await both.server.close()
 
 
-async def test_another_history_is_refused_though_a_record_of_it_is_damaged() -> None:
-    """Records that are good and differ are never explained by damage elsewhere."""
+async def test_diverged_history_with_damage_is_refused() -> None:
+    """Good records that differ are never explained by damage elsewhere."""
     both = Pair()
     both.master.send("orders", COUNT)
     both.slave.send("orders", COUNT - 60)
@@ -285,8 +283,8 @@ async def test_another_history_is_refused_though_a_record_of_it_is_damaged() -> 
         await both.server.close()
 
 
-async def test_a_new_replica_is_asked_for_what_was_lost() -> None:
-    """Damage that no replica could heal is tried again when another one comes, and after a while."""
+async def test_new_replica_is_asked_for_damaged_records() -> None:
+    """Damage that no replica could heal is tried again when another one connects, and after a while."""
     world = make_world(0)
     world.send("orders", COUNT)
     start = place(world, DAMAGED)[0]
@@ -296,22 +294,22 @@ async def test_a_new_replica_is_asked_for_what_was_lost() -> None:
     read_bodies(world)
     assert world.store.guard.damage.counters.found == 1
 
-    healer.look(1.0)
+    healer.retry_damaged(1.0)
     sources.append(GivenSource(b"", start))
-    healer.look(2.0)
+    healer.retry_damaged(2.0)
     await wait_until(lambda: world.store.guard.damage.counters.lost == 1)
     sources[0].record = world.records[start]
-    healer.look(3.0)
+    healer.retry_damaged(3.0)
     assert world.store.guard.damage.damaged[0].state is DamageState.LOST
-    healer.look(63.0)
+    healer.retry_damaged(63.0)
     await wait_until(lambda: world.store.guard.damage.counters.healed == 1)
     await healer.close()
 
     assert read_bodies(world) == world.sent_bodies("orders")
 
 
-async def test_what_every_replica_lacks_is_counted_as_lost_once() -> None:
-    """It is asked for again and again, and each answer is the same: the counter shows messages, and not attempts."""
+async def test_lost_record_is_counted_once() -> None:
+    """It is requested again and again with the same result: the counter shows messages, not attempts."""
     world = make_world(0)
     world.send("orders", COUNT)
     start = place(world, DAMAGED)[0]
@@ -320,15 +318,15 @@ async def test_what_every_replica_lacks_is_counted_as_lost_once() -> None:
     log_byte(world, start + 90, b"\xee")
     read_bodies(world)
     for now in (0.0, 100.0, 200.0):
-        healer.look(now)
+        healer.retry_damaged(now)
         await wait_until(lambda: world.store.guard.damage.damaged[0].state is DamageState.LOST)
     assert source.fetched >= 3 and world.store.guard.damage.counters.lost == 1
     await healer.close()
 
 
 @pytest.mark.parametrize("count_expected", [1, 2], ids=["all replicas asked", "one is not connected"])
-async def test_a_message_is_lost_only_when_every_expected_replica_lacks_it(count_expected: int) -> None:
-    """One of two slaves lacks it: the other one may have it, so readers wait, and it is healed when that one comes."""
+async def test_record_is_lost_only_when_every_expected_replica_lacks_it(count_expected: int) -> None:
+    """One of two slaves lacks it: readers wait for the other one, and the record is healed when that connects."""
     world = make_world(0)
     world.send("orders", COUNT)
     start = place(world, DAMAGED)[0]
@@ -345,15 +343,15 @@ async def test_a_message_is_lost_only_when_every_expected_replica_lacks_it(count
     else:
         assert guard.damage.may_be_healed(start) and guard.damage.is_awaited and not guard.damage.counters.lost
         sources.append(GivenSource(world.records[start], start))
-        healer.look(1.0)
+        healer.retry_damaged(1.0)
         await wait_until(lambda: guard.damage.counters.healed == 1)
         assert read_bodies(world) == world.sent_bodies("orders")
     await healer.close()
 
 
 @pytest.mark.parametrize("start", ["clean", "queues rebuilt"])
-async def test_a_message_that_a_start_could_not_dispatch_is_delivered_when_it_is_healed(start: str) -> None:
-    """A start that builds queues steps over damage; healed, the message is in its queue, where it belongs."""
+async def test_healed_record_is_dispatched_to_its_queue(start: str) -> None:
+    """A start that builds queues skips damage; after healing, the message is in its queue at its place."""
     world = make_world(0)
     world.send("orders", COUNT)
     places = [place(world, number)[0] for number in (DAMAGED, DAMAGED + 1)]
@@ -370,7 +368,7 @@ async def test_a_message_that_a_start_could_not_dispatch_is_delivered_when_it_is
 
     source = RecordSource(world)
     healer = Healer(world.store, lambda: [source], nullcontext)
-    healer.look(1.0)
+    healer.retry_damaged(1.0)
     await wait_until(lambda: not world.store.guard.damage.damaged)
     await healer.close()
 
@@ -397,7 +395,7 @@ class RecordSource:
 
 
 class GivenSource:
-    """A replica that gives what the test says."""
+    """A replica whose answers the test defines."""
 
     def __init__(self, record: bytes, start: int) -> None:
         self.record = record
@@ -413,8 +411,8 @@ class GivenSource:
 
 
 @pytest.mark.parametrize("change", ["bit", "other place", "too long"])
-async def test_records_that_fail_a_check_are_never_written(change: str) -> None:
-    """What a replica gives is believed as little as what was damaged."""
+async def test_invalid_records_of_a_replica_are_never_written(change: str) -> None:
+    """A replica's records are verified like any others."""
     world = make_world(0)
     world.send("orders", COUNT)
     start = place(world, DAMAGED)[0]
@@ -435,8 +433,8 @@ async def test_records_that_fail_a_check_are_never_written(change: str) -> None:
     assert world.files("commitlog") == before
 
 
-def test_an_older_peer_is_not_asked() -> None:
-    """It would end the stream at a frame that it does not know; the handshake says who answers."""
+def test_older_peer_gets_no_range_request() -> None:
+    """It would end the stream at an unknown frame; the handshake announces which peers answer."""
     world = make_world(0)
     facts = MasterFacts("c", "b", TINY.mapped_file_size_commit_log, world.store.identity.epoch)
     session = MasterSession(facts, StoreLog(world.store), AckSet(acks_needed=0, is_flushed_wanted=False))
@@ -455,16 +453,16 @@ def test_an_older_peer_is_not_asked() -> None:
     assert not msgspec.convert({"epoch": 1, "epochs": [], "begin": 0, "start": 0}, Welcome).gives_ranges
 
 
-async def test_an_answer_to_another_question_is_dropped_and_a_stream_that_ends_fails_it() -> None:
-    """A late answer must not be taken for the next one's."""
-    question, written = RangeQuestion(), bytearray()
+async def test_late_range_is_dropped_and_closed_stream_fails_request() -> None:
+    """A late reply must not be taken for the next one's."""
+    question, written = RangeRequester(), bytearray()
     asked = asyncio.ensure_future(question.fetch(written.extend, 10, 20))
     await asyncio.sleep(0)
-    question.answered(Range(5, b"late"))
-    assert FrameReader().feed(bytes(written)) == [AskRange(start=10, end=20)]
+    question.deliver_range(Range(5, b"late"))
+    assert FrameReader().feed(bytes(written)) == [RangeRequest(start=10, end=20)]
     with pytest.raises(ConnectionError):
         await question.fetch(written.extend, 30, 40)
-    question.answered(Range(10, b"records"))
+    question.deliver_range(Range(10, b"records"))
     assert await asked == b"records"
 
     asked = asyncio.ensure_future(question.fetch(written.extend, 10, 20))
@@ -474,17 +472,17 @@ async def test_an_answer_to_another_question_is_dropped_and_a_stream_that_ends_f
         await asked
 
 
-def test_a_range_survives_its_frame() -> None:
-    """With records and without."""
+def test_range_frame_round_trip() -> None:
+    """A range with records and one without are decoded as they were encoded."""
     for answer in (Range(1 << 40, b"records"), Range(0, b"")):
         assert FrameReader().feed(encode(answer)) == [answer]
 
 
-def test_a_range_may_come_in_pieces() -> None:
-    """A master that waits for the rest of a frame waits for the rest of a range, too, and for a slave's question."""
+def test_range_may_arrive_in_pieces() -> None:
+    """A master buffers the rest of a range, and of a slave's request."""
     world = make_world(0)
     facts = MasterFacts("c", "b", TINY.mapped_file_size_commit_log, world.store.identity.epoch)
-    for phase in (Phase.STREAMING, Phase.DOUBT):
+    for phase in (Phase.STREAMING, Phase.EXAMINING):
         given: list[Range] = []
         slaves = AckSet(acks_needed=0, is_flushed_wanted=False)
         session = MasterSession(facts, StoreLog(world.store), slaves, on_range=given.append)
@@ -494,6 +492,6 @@ def test_a_range_may_come_in_pieces() -> None:
         if phase is Phase.STREAMING:
             session.receive(frame[50:], 0.0)
             assert given == [Range(0, bytes(100))]
-            question = encode(AskRange(start=0, end=10))
+            question = encode(RangeRequest(start=0, end=10))
             assert session.receive(question[:-3], 0.0) == b""
             assert session.receive(question[-3:], 0.0) == encode(Range(0, b""))

@@ -1,4 +1,4 @@
-"""Who may follow whom, from where: no byte is believed common that is not, and no only copy is cut away."""
+"""Who may follow whom, and from where: no differing byte is taken as common, and no only copy is cut away."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gantry_broker.ha.history import PIECE_BYTES_MIN, Comparison, History, Verdict, compare, find_fork, sums_of
+from gantry_broker.ha.history import PIECE_BYTES_MIN, Comparison, History, Verdict, compare, find_fork, piece_checksums
 from gantry_broker.store.identity import Epoch
 
 
@@ -49,7 +49,7 @@ def test_each_kind_of_slave_gets_its_verdict(slave: History, expected: tuple[Ver
 
 @dataclass
 class Node:
-    """A log whose every byte says which epoch wrote it there."""
+    """A log in which every byte is the epoch that wrote it."""
 
     bytes: list[int] = field(default_factory=list)
     epochs: list[Epoch] = field(default_factory=list)
@@ -63,8 +63,8 @@ class Node:
 @pytest.mark.verify
 @settings(max_examples=400)
 @given(st.data())
-def test_whoever_follows_has_the_masters_bytes_up_to_there(data: st.DataObject) -> None:
-    """Over any lives of three nodes with one master an epoch, copying, losing tails and being promoted."""
+def test_following_slave_has_the_masters_bytes_up_to_the_start(data: st.DataObject) -> None:
+    """This holds over any lives of three nodes with one master per epoch, copying, losing tails and being promoted."""
     nodes = [Node() for _ in range(3)]
     master, epoch = nodes[0], 0
     for _ in range(data.draw(st.integers(1, 25))):
@@ -86,7 +86,7 @@ def test_whoever_follows_has_the_masters_bytes_up_to_there(data: st.DataObject) 
 
 
 def follow(master: Node, slave: Node, data: st.DataObject) -> None:
-    """What the master decides, done, and looked at."""
+    """Execute the master's decision, and verify it."""
     before = list(slave.bytes)
     verdict, start = compare(master.history, slave.history)
     assert verdict not in (Verdict.AHEAD, Verdict.NEWER), "there is one master, and it has lost nothing"
@@ -107,8 +107,8 @@ def follow(master: Node, slave: Node, data: st.DataObject) -> None:
 
 
 @given(st.integers(0, 40_000), st.integers(0, 40_000), st.integers(0, 40_000))
-def test_the_piece_where_two_logs_part_is_found(size: int, begin: int, place: int) -> None:
-    """Named to 4 KiB, with a handful of questions, or nowhere."""
+def test_search_finds_where_two_logs_diverge(size: int, begin: int, place: int) -> None:
+    """The result is exact to 4 KiB after a few requests, or None."""
     mine = bytes(number % 251 for number in range(size))
     theirs = bytearray(mine)
     begin = min(begin, size)
@@ -121,7 +121,7 @@ def test_the_piece_where_two_logs_part_is_found(size: int, begin: int, place: in
         question = next(search)
         while True:
             questions += 1
-            question = search.send(sums_of(lambda at, length: bytes(theirs[at : at + length]), *question))
+            question = search.send(piece_checksums(lambda at, length: bytes(theirs[at : at + length]), *question))
     except StopIteration as end:
         found = end.value
 

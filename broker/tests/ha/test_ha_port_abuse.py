@@ -1,4 +1,4 @@
-"""The replication port before trust: what a peer that has not said who it is can make a master hold, and for whom."""
+"""The replication port before authentication: what an unidentified peer can make a master buffer."""
 
 import asyncio
 import struct
@@ -28,12 +28,12 @@ from gantry_testing.store_world import TINY, StoreWorld
 
 
 def head(kind: int, size: int) -> bytes:
-    """The head of a frame whose rest does not come."""
+    """Return the head of a frame whose rest never arrives."""
     return struct.pack(">IB3xI", size, kind, 0)
 
 
 def session(phase: Phase = Phase.HELLO) -> MasterSession:
-    """A master's half, in this phase."""
+    """Return a master's half of a stream, in this phase."""
     world = StoreWorld(FaultyDisk(), "/node0", TINY)
     world.open()
     facts = MasterFacts("c", "b", TINY.mapped_file_size_commit_log, world.store.identity.epoch)
@@ -44,31 +44,31 @@ def session(phase: Phase = Phase.HELLO) -> MasterSession:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FrameKind if kind is not FrameKind.HELLO])
-def test_a_stranger_may_begin_nothing_but_a_hello(kind: FrameKind) -> None:
-    """The rest of any other frame is not waited for: the stream ends at its head, before a byte of it is kept."""
+def test_unidentified_peer_may_send_only_a_hello(kind: FrameKind) -> None:
+    """The stream ends at the head of any other frame, before a byte of it is kept."""
     one = session()
     with pytest.raises(StreamBroken):
         one.receive(head(kind, 100) + bytes(50), 0.0)
 
 
-def test_a_slave_that_streams_may_begin_nothing_but_acks() -> None:
-    """A table is a master's to send: 60 MiB of one are not kept, whoever sends it, and however far the handshake is."""
+def test_streaming_slave_may_send_only_acks() -> None:
+    """Only a master sends tables: 60 MiB of one are never kept, in any phase."""
     for phase in Phase:
         if phase not in (Phase.REFUSED, Phase.PREAMBLE):
-            with pytest.raises(StreamBroken, match="a TABLE of"):
+            with pytest.raises(StreamBroken, match="TABLE of"):
                 session(phase).receive(head(FrameKind.TABLE, 60 << 20) + bytes(100), 0.0)
 
 
-def test_a_reader_that_awaits_everything_keeps_the_part_of_a_table() -> None:
-    """The twin: without that rule the part is kept until the connection ends."""
+def test_without_limit_a_part_of_a_table_is_buffered() -> None:
+    """The counter-test: without that rule the part is kept until the connection ends."""
     reader = FrameReader()
     reader.feed(head(FrameKind.TABLE, TABLE_BYTES_MAX) + bytes(1 << 20))
 
     assert reader.buffered > 1 << 20
 
 
-def test_a_hello_in_pieces_is_still_understood() -> None:
-    """What is awaited may come byte by byte."""
+def test_hello_may_arrive_in_pieces() -> None:
+    """An expected frame may arrive byte by byte."""
     one = session()
     hello = Hello(cluster="x", broker_name="y", broker_id=1, store_uuid="u", epochs=[], begin=0, end=0,
                   file_bytes=1, promised_epoch=0, nonce="n", proof="")  # fmt: skip
@@ -93,8 +93,8 @@ async def listening() -> AsyncIterator[ReplicationServer]:
         await server.close()
 
 
-async def test_strangers_make_room_for_one_more() -> None:
-    """When every place is taken the oldest that has not said who it is goes, so that strangers keep no slave away."""
+async def test_unidentified_peers_make_room_for_new_connections() -> None:
+    """When all connections are in use the oldest unidentified one is closed, so that slaves can always connect."""
     async with listening() as server:
         peers = [await RawPeer.open(server.port) for _ in range(STREAMS_MAX)]
         await wait_until(lambda: len(server.streams) == STREAMS_MAX)
@@ -109,8 +109,8 @@ async def test_strangers_make_room_for_one_more() -> None:
             await peer.close()
 
 
-async def test_known_slaves_do_not_make_room() -> None:
-    """A slave that streams is never ended for somebody who has just come."""
+async def test_streaming_slaves_do_not_make_room() -> None:
+    """A streaming slave is never disconnected for a new connection."""
     async with listening() as server:
         peers = [await RawPeer.open(server.port) for _ in range(STREAMS_MAX)]
         await wait_until(lambda: len(server.streams) == STREAMS_MAX)
@@ -129,7 +129,7 @@ async def test_known_slaves_do_not_make_room() -> None:
 
 
 class Full(asyncio.Transport):
-    """A transport whose peer takes nothing."""
+    """A transport whose peer reads nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,8 +156,8 @@ class Full(asyncio.Transport):
         self.is_aborted = True
 
 
-async def test_a_slave_that_does_not_read_is_ended() -> None:
-    """Tables are sent when they change, whether or not the slave has read those before: there is a bound to it."""
+async def test_slave_that_does_not_read_is_disconnected() -> None:
+    """Changed tables are sent even if the slave has not read earlier ones, up to a limit."""
     async with listening() as server:
         stream, transport = MasterStream(server), Full()
         stream.connection_made(transport)

@@ -1,4 +1,4 @@
-"""A promise is durable before it counts, and is never taken back."""
+"""A promise is durable before it counts, and is never revoked."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def make() -> tuple[FaultyDisk, PromiseFile]:
     return disk, PromiseFile(disk, "/store")
 
 
-def test_a_promise_outlives_a_power_cut() -> None:
-    """Whoever was told has it in writing."""
+def test_promise_survives_power_loss() -> None:
+    """A promise that was returned to the caller is on the disk."""
     disk, file = make()
     assert file.load() == Promise(0)
     file.give(7, "an operator")
@@ -32,13 +32,13 @@ def test_a_promise_outlives_a_power_cut() -> None:
 
     assert again.load() == Promise(7, "an operator")
     with pytest.raises(PromiseRefused, match="epoch 7 was promised to an operator"):
-        again.give(6, "somebody else")
-    assert again.give(7, "somebody else").to == "an operator", "asking again changes nothing"
-    assert again.give(8, "somebody else").epoch == 8
+        again.give(6, "another master")
+    assert again.give(7, "another master").to == "an operator", "asking again changes nothing"
+    assert again.give(8, "another master").epoch == 8
 
 
-def test_a_promise_that_could_not_be_written_was_not_given() -> None:
-    """And it may be given later."""
+def test_unwritten_promise_was_not_given() -> None:
+    """The same promise may be given later."""
     disk, file = make()
     disk.fail_next("sync", errno.EIO)
 
@@ -50,8 +50,8 @@ def test_a_promise_that_could_not_be_written_was_not_given() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"00000000\n{}", b"zz\n", b"garbage"])
-def test_who_has_forgotten_what_it_promised_has_no_voice(data: bytes) -> None:
-    """A file that is damaged, with no copy, stops the start; the error names it and the remedy."""
+def test_unreadable_promise_stops_the_start(data: bytes) -> None:
+    """A damaged file without a copy stops the start; the error names it and the remedy."""
     disk, file = make()
     disk.write_file("/store/promise.json", data)
 
@@ -67,10 +67,10 @@ PROMISED = b"%08x\n" % crc32(b'{"epoch":5,"to":"x"}') + b'{"epoch":5,"to":"x"}'
 
 @pytest.mark.parametrize("data", [None, b"", b"garbage", b"00000000\n{}", PROMISED])
 @pytest.mark.parametrize("name", ["promise.json", "promise.json.bak"])
-def test_a_damaged_or_older_file_takes_no_promise_back(
+def test_damaged_or_older_file_does_not_revoke_a_promise(
     name: str, data: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One of the two files is enough, and the higher epoch holds; the other is written again."""
+    """One of the two files is enough, and the higher epoch counts; the other file is rewritten."""
     disk, file = make()
     file.give(5, "x")
     file.give(9, "y")
@@ -90,8 +90,8 @@ def test_a_damaged_or_older_file_takes_no_promise_back(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_power_cut_in_a_promise_takes_no_older_one_back(seed: int) -> None:
-    """Wherever the write ends, what was promised before holds."""
+def test_power_loss_during_a_promise_keeps_the_older_one(seed: int) -> None:
+    """Wherever the write ends, the earlier promise holds."""
     for operation in ("write", "sync", "rename", "sync_directory"):
         for skipped in range(2):
             disk, file = make()

@@ -1,4 +1,4 @@
-"""Replication over real sockets: fed by the append, joined and left at any time, and nobody held up by anybody."""
+"""Replication over real sockets: fed by the append, joined and left at any time, without mutual blocking."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def master(acks_needed: int = 1) -> AsyncIterator[Master]:
 
 
 class Slave:
-    """A store that follows."""
+    """A store that follows the master."""
 
     def __init__(self, number: int, port: int, broker_name: str = "b") -> None:
         self.world = make_world(number)
@@ -91,8 +91,8 @@ async def following(number: int, port: int, broker_name: str = "b") -> AsyncIter
         await asyncio.wait([task])
 
 
-async def test_what_is_appended_is_on_the_slave_and_acknowledged() -> None:
-    """Before it came, while it is here, and shown to its consumers when it is confirmed."""
+async def test_appended_message_is_replicated_and_acknowledged() -> None:
+    """It is acknowledged while the slave is connected, and visible to the slave's consumers when it is confirmed."""
     async with master() as one:
         one.send(50)
         async with following(1, one.server.port) as slave:
@@ -108,8 +108,8 @@ async def test_what_is_appended_is_on_the_slave_and_acknowledged() -> None:
         await wait_until(lambda: one.slaves.acked() == -1)
 
 
-async def test_a_slave_comes_back_by_itself_when_its_connection_breaks() -> None:
-    """And goes on where it was."""
+async def test_slave_reconnects_after_disconnect() -> None:
+    """It continues where its log ends."""
     async with master() as one, following(1, one.server.port) as slave:
         one.send(20)
         await wait_until(lambda: one.slaves.acked() == one.wrote)
@@ -123,8 +123,8 @@ async def test_a_slave_comes_back_by_itself_when_its_connection_breaks() -> None
         assert len(one.server.streams) == 1
 
 
-async def test_a_slave_that_reads_nothing_costs_the_other_nothing() -> None:
-    """Its connection fills up, and is left alone; what it holds is bounded, and the acks of the other count."""
+async def test_slave_that_reads_nothing_does_not_delay_others() -> None:
+    """Its connection fills up, and is skipped; its memory is limited, and the acks of the other count."""
     async with master() as one, following(1, one.server.port) as slave:
         await wait_until(lambda: slave.follower.is_streaming)
         _, writer = await asyncio.open_connection("127.0.0.1", one.server.port, limit=1024)
@@ -149,18 +149,19 @@ async def test_a_slave_that_reads_nothing_costs_the_other_nothing() -> None:
         writer.close()
 
 
-async def test_strangers_are_told_why_and_a_slave_says_it() -> None:
-    """A slave of another broker is refused by name, and its operator can read the reason."""
+async def test_refusal_is_sent_to_the_slave_and_shown_in_its_status() -> None:
+    """A slave of another broker is refused with a reason that its operator can read."""
     async with master() as one, following(1, one.server.port, "another") as slave:
         await wait_until(lambda: slave.follower.trouble is not None)
 
-        assert slave.follower.trouble is not None and slave.follower.trouble.startswith("stranger: it is of c/another")
+        trouble = slave.follower.trouble
+        assert trouble is not None and trouble.startswith("stranger: it belongs to c/another")
         assert len(one.slaves) == 0
 
 
 @pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", bytes(8), b"\xff" * 64, PREAMBLE + bytes(100)])
-async def test_who_does_not_speak_our_language_is_closed(noise: bytes) -> None:
-    """At the first bytes that show it."""
+async def test_peer_of_another_protocol_is_disconnected(noise: bytes) -> None:
+    """It is disconnected at the first bytes that show it."""
     async with master() as one:
         reader, writer = await asyncio.open_connection("127.0.0.1", one.server.port)
         writer.write(noise)
@@ -173,8 +174,8 @@ async def test_who_does_not_speak_our_language_is_closed(noise: bytes) -> None:
         writer.close()
 
 
-async def test_nobody_follows_a_broker_that_is_no_master() -> None:
-    """A slave that comes too early is closed, and tries again."""
+async def test_broker_that_is_not_master_refuses_slaves() -> None:
+    """A slave that connects too early is disconnected, and retries."""
     async with master() as one:
         one.is_master = False
         async with following(1, one.server.port) as slave:
@@ -186,13 +187,13 @@ async def test_nobody_follows_a_broker_that_is_no_master() -> None:
             assert slave.follower.trouble is None
 
 
-async def test_a_slave_whose_following_fails_in_a_way_nobody_foresaw_tries_again() -> None:
-    """Whatever goes wrong, the reason is kept for the status, and the next attempt comes."""
+async def test_slave_retries_after_an_unexpected_error() -> None:
+    """The reason is kept for the status, and the next attempt follows."""
     attempts: list[int] = []
 
     def facts() -> SlaveFacts:
         attempts.append(1)
-        raise RuntimeError("nobody foresaw this")
+        raise RuntimeError("unexpected")
 
     async with master() as one:
         follower = Follower(SlaveStore(make_world(1).store), facts, ("127.0.0.1", one.server.port))
@@ -217,7 +218,7 @@ async def test_stream_that_breaks_while_the_store_is_prepared_leaves_no_exceptio
     async with master() as one:
         slave = Slave(1, one.server.port)
         address = ("127.0.0.1", one.server.port)
-        followers.append(Follower(slave.store, lambda: slave._facts, address, standstill=fail))
+        followers.append(Follower(slave.store, lambda: slave._facts, address, run_exclusively=fail))
         task = asyncio.ensure_future(followers[0].run())
         await wait_until(lambda: len(attempts) >= 2)
         assert followers[0].trouble == "no room to cut the log"
@@ -229,7 +230,7 @@ async def test_stream_that_breaks_while_the_store_is_prepared_leaves_no_exceptio
 
 
 class Pauses(tuple[float, ...]):
-    """None at all, and a list of which were taken."""
+    """Replaces the pauses by none, and records which were used."""
 
     taken: list[int]
 
@@ -239,7 +240,7 @@ class Pauses(tuple[float, ...]):
         return 0.0
 
 
-async def test_pauses_grow_while_a_master_refuses_a_slave_that_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pauses_grow_while_a_master_refuses_a_ready_slave(monkeypatch: pytest.MonkeyPatch) -> None:
     """A handshake is no stream: the pauses grow until the master has sent something after it."""
     async with master() as one, following(1, one.server.port) as slave:
         await wait_until(lambda: slave.follower.is_streaming)
@@ -260,6 +261,6 @@ async def fails_twice(follower: Follower, attempts: list[int]) -> None:
     task = asyncio.ensure_future(follower.run())
     try:
         await wait_until(lambda: len(attempts) >= 2)
-        assert follower.trouble == "RuntimeError: nobody foresaw this"
+        assert follower.trouble == "RuntimeError: unexpected"
     finally:
         task.cancel()

@@ -1,5 +1,4 @@
-"""Both halves of a replication stream, joined by hand: whatever happens to the bytes between them, a slave's log is a
-prefix of its master's."""
+"""Both halves of a replication stream, joined by hand: a slave's log is always a prefix."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ SECRET = b"a shared secret"
 
 
 class Node:
-    """A store, in one role or the other."""
+    """A store that is a master or a slave."""
 
     def __init__(self, number: int, *, is_pooled: bool = False) -> None:
         settings = dataclasses.replace(TINY, pool=POOL) if is_pooled else TINY
@@ -72,7 +71,7 @@ class Wire:
         self.now = 0
 
     def carry(self, size: int = 1 << 30, change: Callable[[bytes], bytes] = lambda data: data) -> bool:
-        """Bring up to ``size`` bytes over, each way; False if there was nothing to do."""
+        """Carry up to ``size`` bytes each way; return False if there was nothing to carry."""
         self.now += 1
         up, self.up = self.up[:size], self.up[size:]
         if up:
@@ -91,7 +90,7 @@ class Wire:
     def settle(self) -> None:
         while self.carry():
             pass
-        self.down += self.master.beat(self.now)
+        self.down += self.master.heartbeat(self.now)
         while self.carry():
             pass
         while not self.slave_store.dispatch(self.slave.confirmed):
@@ -100,8 +99,8 @@ class Wire:
 
 @settings(max_examples=40)
 @given(st.data(), st.booleans())
-def test_a_slave_is_a_prefix_of_its_master_wherever_the_stream_is_cut(data: st.DataObject, is_pooled: bool) -> None:
-    """At every byte of every frame; and when it connects again it goes on where it was."""
+def test_slave_is_prefix_of_master_wherever_the_stream_is_cut(data: st.DataObject, is_pooled: bool) -> None:
+    """The stream is cut at every byte of every frame; after reconnecting, the slave continues at its end."""
     master, slave, slaves = Node(0), Node(1, is_pooled=is_pooled), AckSet(acks_needed=1, is_flushed_wanted=False)
     master.world.send("orders", 1)
     for _ in range(data.draw(st.integers(1, 6))):
@@ -134,7 +133,7 @@ def commit(slave: Node) -> None:
 
 
 def settle_with_few_buffers(master: Node, slave: Node, slaves: AckSet) -> None:
-    """A slave whose buffers are full ends its stream, and goes on with the next one."""
+    """Carry all bytes, while a slave with full buffers ends its stream and continues with the next one."""
     while True:
         wire = Wire(master, slave, slaves)
         before = slave.store.log.wrote
@@ -149,8 +148,8 @@ def settle_with_few_buffers(master: Node, slave: Node, slaves: AckSet) -> None:
 
 @settings(max_examples=150)
 @given(st.integers(0, 1 << 30))
-def test_a_stream_that_is_changed_on_its_way_is_closed_or_does_no_harm(seed: int) -> None:
-    """A flipped byte, a repeated or a missing piece: the slave's log stays a prefix of its master's."""
+def test_corrupted_stream_is_closed_or_harmless(seed: int) -> None:
+    """After a flipped byte, a repeated or a missing piece, the slave's log stays a prefix of its master's."""
     chance = random.Random(seed)
     master, slave, slaves = Node(0), Node(1), AckSet(acks_needed=1, is_flushed_wanted=False)
     master.world.send("orders", chance.randrange(1, 40))
@@ -177,8 +176,8 @@ def test_a_stream_that_is_changed_on_its_way_is_closed_or_does_no_harm(seed: int
     assert master.log().startswith(slave.log())
 
 
-def test_a_returning_master_loses_what_its_successor_never_had() -> None:
-    """Cut at the fork, durably; refilled with records of the same sizes, and nothing old comes back after a kill."""
+def test_returning_master_cuts_its_unconfirmed_tail() -> None:
+    """The cut is durable; after records of the same sizes were appended, a kill restores nothing old."""
     old, new, slaves = Node(1), Node(2), AckSet(acks_needed=1, is_flushed_wanted=False)
     old.world.send("orders", 30)
     wire = Wire(old, new, slaves)
@@ -203,8 +202,8 @@ def test_a_returning_master_loses_what_its_successor_never_had() -> None:
     assert old.world.bodies() == new.world.bodies()
 
 
-def test_a_slave_that_is_ahead_in_the_same_epoch_is_refused() -> None:
-    """The master has lost something: cutting the slave would throw away the only copy."""
+def test_slave_ahead_in_the_same_epoch_is_refused() -> None:
+    """The master has lost something: cutting the slave would destroy the only copy."""
     master, slave, slaves = Node(0), Node(1), AckSet(acks_needed=1, is_flushed_wanted=False)
     slave.world.send("orders", 5)
     before = slave.log()
@@ -218,8 +217,8 @@ def test_a_slave_that_is_ahead_in_the_same_epoch_is_refused() -> None:
     assert len(slaves) == 0
 
 
-def test_a_slave_with_other_bytes_in_the_same_epoch_is_refused_with_the_place() -> None:
-    """Lists of epochs say the same, and the logs do not: found by their bytes, named to 4 KiB."""
+def test_slave_with_other_bytes_in_the_same_epoch_is_refused() -> None:
+    """The epochs agree, but the bytes differ: the offset is reported, exact to 4 KiB."""
     master, slave, slaves = Node(0), Node(1), AckSet(acks_needed=1, is_flushed_wanted=False)
     master.world.send("orders", 60)
     slave.world.append([slave.world.draft("bills", 0)])
@@ -230,11 +229,11 @@ def test_a_slave_with_other_bytes_in_the_same_epoch_is_refused_with_the_place() 
     wire.settle()
 
     assert wire.slave.refusal is not None and wire.slave.refusal.reason == "fork"
-    assert "from 0 on" in wire.slave.refusal.text
+    assert "from offset 0 on" in wire.slave.refusal.text
 
 
-def test_a_slave_that_starts_late_gets_everything_that_is_left() -> None:
-    """From the master's oldest file on, also where that is not 0 any more; and so does one that was away too long."""
+def test_late_slave_gets_everything_from_the_oldest_file() -> None:
+    """The same holds where that file does not begin at 0, and for a slave that was away too long."""
     master, late, away = Node(0), Node(1), Node(2)
     master.world.send("orders", 20)
     slaves = AckSet(acks_needed=1, is_flushed_wanted=False)
@@ -257,7 +256,7 @@ def test_a_slave_that_starts_late_gets_everything_that_is_left() -> None:
 
 
 def damaged_since_its_start(node: Node, number: int, *, lacks: int | None = None) -> None:
-    """Start again with a damaged record and without its queues, and without the log file that begins at ``lacks``."""
+    """Restart with a damaged record, without the queues, and without the log file that begins at ``lacks``."""
     world, place = node.world, sorted(node.world.records)[number]
     world.store.flush_step()
     world.close()
@@ -270,8 +269,8 @@ def damaged_since_its_start(node: Node, number: int, *, lacks: int | None = None
 
 
 @pytest.mark.parametrize("number", [0, 5])
-def test_what_was_damaged_in_a_log_that_is_copied_anew_is_shown(number: int) -> None:
-    """A slave with a hole gets all of the log again: what was damaged before is stepped over no longer."""
+def test_damage_is_forgotten_when_the_log_is_copied_again(number: int) -> None:
+    """A slave with a hole copies the whole log again: earlier damage is no longer skipped."""
     master, slave, slaves = Node(0), Node(1), AckSet(acks_needed=1, is_flushed_wanted=False)
     master.world.send("orders", 400)
     wire = Wire(master, slave, slaves)
@@ -286,8 +285,8 @@ def test_what_was_damaged_in_a_log_that_is_copied_anew_is_shown(number: int) -> 
     assert not slave.store.guard.damage.damaged
 
 
-def test_what_was_damaged_in_a_tail_that_is_cut_hides_nothing_that_comes_there() -> None:
-    """Other records lie at that place then, and consumers see all of them."""
+def test_damage_in_a_cut_tail_hides_no_later_record() -> None:
+    """Other records lie at that offset then, and consumers see all of them."""
     master, slave, slaves = Node(0), Node(1), AckSet(acks_needed=1, is_flushed_wanted=False)
     slave.world.send("orders", 300)
     wire = Wire(slave, master, slaves)
@@ -306,8 +305,8 @@ def test_what_was_damaged_in_a_tail_that_is_cut_hides_nothing_that_comes_there()
 
 
 @pytest.mark.parametrize("secrets", [(SECRET, b""), (b"", SECRET), (SECRET, b"another")])
-def test_who_does_not_know_the_secret_is_turned_away(secrets: tuple[bytes, bytes]) -> None:
-    """Neither a slave without it, nor a master without it."""
+def test_peer_without_the_secret_is_refused(secrets: tuple[bytes, bytes]) -> None:
+    """Both a slave and a master without the secret are refused."""
     master, slave, slaves = Node(0), Node(1), AckSet(acks_needed=1, is_flushed_wanted=False)
     master.world.send("orders", 5)
     wire = Wire(master, slave, slaves, secrets=secrets)
@@ -319,8 +318,8 @@ def test_who_does_not_know_the_secret_is_turned_away(secrets: tuple[bytes, bytes
     assert len(slaves) == 0
 
 
-def test_who_knows_the_secret_comes_in() -> None:
-    """Or the test above would prove nothing."""
+def test_peer_with_the_secret_is_accepted() -> None:
+    """The counter-test of the previous one."""
     master, slave, slaves = Node(0), Node(1), AckSet(acks_needed=1, is_flushed_wanted=False)
     master.world.send("orders", 5)
 
@@ -330,7 +329,7 @@ def test_who_knows_the_secret_comes_in() -> None:
 
 
 def streaming(slaves: AckSet) -> tuple[Node, MasterSession, str]:
-    """A master, and a session with a slave that is ours to speak for: (master, session, its epoch)."""
+    """Return a master, and a session with a slave that the test plays, and its epoch."""
     master = Node(0)
     master.world.send("orders", 5)
     session = MasterSession(master.master_facts(), StoreLog(master.store), slaves)
@@ -352,7 +351,7 @@ def streaming(slaves: AckSet) -> tuple[Node, MasterSession, str]:
     ],
     ids=["beyond-the-log", "flushed-beyond-received", "another-epoch", "negative", "backwards"],
 )  # fmt: skip
-def test_an_ack_that_cannot_be_ends_the_stream_and_counts_for_nothing(ack: Ack) -> None:
+def test_impossible_ack_ends_the_stream_and_does_not_count(ack: Ack) -> None:
     """Bytes from a port scanner once counted as acks."""
     slaves = AckSet(acks_needed=1, is_flushed_wanted=False)
     _, session, _ = streaming(slaves)
@@ -367,8 +366,8 @@ def test_an_ack_that_cannot_be_ends_the_stream_and_counts_for_nothing(ack: Ack) 
     assert slaves.acked() == -1
 
 
-def test_one_identity_has_one_voice() -> None:
-    """A second connection that says it is the same slave, or has its number, is refused; the first goes on."""
+def test_one_identity_is_one_voter() -> None:
+    """A second connection with the same identity or broker id is refused; the first one continues."""
     slaves = AckSet(acks_needed=2, is_flushed_wanted=False)
     master, session, _ = streaming(slaves)
     session.receive(encode(Ack(1, 200, 200, 0, 0)), 0)
@@ -383,8 +382,8 @@ def test_one_identity_has_one_voice() -> None:
 
 @settings(max_examples=300)
 @given(st.binary(max_size=300), st.booleans())
-def test_rogues_are_closed_and_change_nothing(noise: bytes, is_late: bool) -> None:
-    """Random bytes, before the first frame and behind a good beginning."""
+def test_rogue_peers_are_disconnected_and_change_nothing(noise: bytes, is_late: bool) -> None:
+    """They send random bytes, before the first frame and after a valid beginning."""
     slaves = AckSet(acks_needed=1, is_flushed_wanted=False)
     master = Node(0)
     session = MasterSession(master.master_facts(), StoreLog(master.store), slaves)

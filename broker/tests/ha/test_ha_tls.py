@@ -1,4 +1,4 @@
-"""Replication over TLS: who gets in, what half-open handshakes cost, and certificates that change under it."""
+"""Replication over TLS: which peers are accepted, the cost of half-open handshakes, and replaced certificates."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from gantry_remoting.tls_contexts import client_context
 from gantry_testing.certificates import Party, other_serial, served_serial
 from gantry_testing.local import RawPeer, dialogue, on_both_loops, running_broker, wait_until
 
-LOOK_S = 0.01
+CHECK_INTERVAL_S = 0.01
 PATIENCE_S = HANDSHAKE_S / 2
-"""A master ends a stream that is silent at its beginning, too, only later."""
+"""Seconds of patience, longer than a master needs to end a stream that is silent from the beginning."""
 SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}
 
 
@@ -32,17 +32,17 @@ def authority() -> trustme.CA:
 
 @pytest.fixture(autouse=True)
 def fast_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gantry_remoting.file_watch.CHECK_INTERVAL_S", LOOK_S)
+    monkeypatch.setattr("gantry_remoting.file_watch.CHECK_INTERVAL_S", CHECK_INTERVAL_S)
 
 
 def broker_at(path: Path, **conf: str) -> AbstractAsyncContextManager[Broker]:
-    """A broker with these keys."""
+    """Return a broker with these settings."""
     return running_broker(path, disk=None, clock=None, **conf)
 
 
 @asynccontextmanager
 async def pair(tmp_path: Path, of_master: Party, of_slave: Party) -> AsyncIterator[tuple[Broker, Broker]]:
-    """A master that waits for its slave, and the slave."""
+    """Return a master that waits for its slave, and the slave."""
     conf = of_master.replication()
     async with broker_at(tmp_path / "master", brokerRole="SYNC_MASTER", **conf) as master:
         address = master.settings.ha_address
@@ -73,8 +73,8 @@ def ha_port(master: Broker) -> int:
 
 
 @on_both_loops
-async def test_certificates_are_replaced_on_both_sides(tmp_path: Path, authority: trustme.CA) -> None:
-    """A group moves to another authority without a restart: trust both, show the new one, trust the new one only."""
+async def test_group_moves_to_another_authority_without_restart(tmp_path: Path, authority: trustme.CA) -> None:
+    """The steps: trust both authorities, present the new certificate, trust only the new authority."""
     of_master, of_slave = Party(tmp_path / "m", authority), Party(tmp_path / "s", authority)
     other = trustme.CA()
     old_member = of_slave.client().client_context()
@@ -88,7 +88,7 @@ async def test_certificates_are_replaced_on_both_sides(tmp_path: Path, authority
             party.replace(other)
         await wait_until(lambda: contexts(master) is not first[0] and contexts(slave) is not first[1])
         await wait_until(lambda: master.tls.trouble is None and slave.tls.trouble is None)
-        assert len(master.replication.acks) == 1, "the stream that exists goes on"
+        assert len(master.replication.acks) == 1, "the existing stream continues"
         assert await send(master) == 0
 
         for party in (of_master, of_slave):
@@ -100,8 +100,8 @@ async def test_certificates_are_replaced_on_both_sides(tmp_path: Path, authority
         assert await is_turned_away(ha_port(master), old_member)
 
 
-async def test_a_slave_with_the_old_certificate_goes_on(tmp_path: Path, authority: trustme.CA) -> None:
-    """Only the master's is replaced: the stream that exists stays, new ones are shown the new one and are let in."""
+async def test_existing_stream_continues_after_certificate_change(tmp_path: Path, authority: trustme.CA) -> None:
+    """Only the master's certificate is replaced: new streams use the new one."""
     of_master, of_slave = Party(tmp_path / "m", authority), Party(tmp_path / "s", authority)
     context = of_slave.client().client_context()
     async with pair(tmp_path, of_master, of_slave) as (master, slave):
@@ -120,22 +120,22 @@ async def test_a_slave_with_the_old_certificate_goes_on(tmp_path: Path, authorit
 
 
 def contexts(broker: Broker) -> PeerContexts:
-    """What the next stream of this broker uses."""
+    """Return the TLS contexts that the next stream of this broker uses."""
     source = broker.tls.replication
     assert source is not None
     return source.current
 
 
 def is_trusting_only(broker: Broker) -> bool:
-    """Whether one authority is left in both directions."""
+    """Return whether only one authority is trusted in both directions."""
     both = contexts(broker)
     return [len(context.get_ca_certs()) for context in (both.server, both.client)] == [1, 1]
 
 
 async def is_turned_away(port: int, context: ssl.SSLContext) -> bool:
-    """Whether a peer with this context is shown the door without a word of its own; one who is let in is waited for.
+    """Return whether a peer with this context is disconnected without data.
 
-    In TLS 1.3 a client believes that it is in before the server has looked at its certificate.
+    In TLS 1.3 a client completes its handshake before the server has verified its certificate.
     """
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -155,10 +155,10 @@ async def is_turned_away(port: int, context: ssl.SSLContext) -> bool:
 
 
 @pytest.mark.parametrize("is_guarded", [True, False], ids=["with an authority", "without"])
-async def test_a_peer_without_a_good_certificate_never_reaches_the_protocol(
+async def test_peer_without_valid_certificate_never_reaches_the_protocol(
     tmp_path: Path, authority: trustme.CA, is_guarded: bool
 ) -> None:
-    """Nothing of what it sends is read, no stream is made for it; where no authority is named everybody gets one."""
+    """Its data is not read and no stream is made for it; without a configured authority every peer gets one."""
     party = Party(tmp_path / "party", authority)
     conf = party.replication()
     if not is_guarded:
@@ -182,8 +182,8 @@ async def test_a_peer_without_a_good_certificate_never_reaches_the_protocol(
                 await wait_until(lambda: streams(master) == 0)
 
 
-async def test_plain_text_never_reaches_the_protocol(tmp_path: Path, authority: trustme.CA) -> None:
-    """A slave without TLS gets nothing from a master with it."""
+async def test_plain_text_is_refused_with_tls(tmp_path: Path, authority: trustme.CA) -> None:
+    """A slave without TLS gets nothing from a master with TLS."""
     party = Party(tmp_path / "party", authority)
     async with broker_at(tmp_path / "master", brokerRole="SYNC_MASTER", **party.replication()) as master:
         address = master.settings.ha_address
@@ -192,8 +192,8 @@ async def test_plain_text_never_reaches_the_protocol(tmp_path: Path, authority: 
             assert streams(master) == 0 and len(master.replication.acks) == 0
 
 
-async def test_a_broken_replacement_keeps_the_group(tmp_path: Path, authority: trustme.CA) -> None:
-    """A key that does not fit is named, and slaves get in with the old certificate."""
+async def test_invalid_replacement_keeps_the_old_certificate(tmp_path: Path, authority: trustme.CA) -> None:
+    """A key that does not fit is reported, and slaves connect with the old certificate."""
     of_master, of_slave = Party(tmp_path / "m", authority), Party(tmp_path / "s", authority)
     async with pair(tmp_path, of_master, of_slave) as (master, _):
         await follows(master)
@@ -210,8 +210,8 @@ async def test_a_broken_replacement_keeps_the_group(tmp_path: Path, authority: t
         assert await send(master) == 0
 
 
-async def test_a_certificate_that_cannot_be_used_stops_the_start(tmp_path: Path, authority: trustme.CA) -> None:
-    """A group that asks for TLS must not run without it, and its store is not touched."""
+async def test_unusable_certificate_stops_the_start(tmp_path: Path, authority: trustme.CA) -> None:
+    """A group that requires TLS must not run without it, and its store is not touched."""
     party = Party(tmp_path / "party", authority)
     party.key.unlink()
     with pytest.raises(OSError, match=r"key\.pem"):
@@ -221,7 +221,7 @@ async def test_a_certificate_that_cannot_be_used_stops_the_start(tmp_path: Path,
 
 
 async def test_taken_port_is_named(tmp_path: Path, authority: trustme.CA) -> None:
-    """Of several ports an operator has to know which one is taken, with TLS as without."""
+    """An operator has to know which of several ports is taken, with TLS as without."""
     party = Party(tmp_path / "party", authority)
     async with broker_at(tmp_path / "first") as first:
         port = str(ha_port(first))
@@ -234,10 +234,10 @@ async def test_taken_port_is_named(tmp_path: Path, authority: trustme.CA) -> Non
 
 
 @pytest.mark.parametrize("timeout_s", [0.1, 600.0], ids=["bounded", "unbounded"])
-async def test_a_handshake_has_to_end_in_time(
+async def test_handshake_times_out(
     tmp_path: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch, timeout_s: float
 ) -> None:
-    """A peer that begins and says nothing more is let go; without the bound it would stay."""
+    """A peer that begins a handshake and then is silent is disconnected; without the limit it would stay."""
     monkeypatch.setattr(tls_port, "HANDSHAKE_S", timeout_s)
     party = Party(tmp_path / "party", authority)
     async with broker_at(tmp_path / "master", **party.replication()) as master:
@@ -257,10 +257,10 @@ async def test_a_handshake_has_to_end_in_time(
 
 
 @on_both_loops
-async def test_a_flood_of_handshakes_does_not_shut_out_a_slave(
+async def test_flood_of_handshakes_does_not_block_a_slave(
     tmp_path: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only so many are kept, the oldest goes first, and a slave that comes gets in."""
+    """The number of handshakes is limited, the oldest is cancelled first, and a slave can connect."""
     monkeypatch.setattr(tls_port, "HANDSHAKES_MAX", 3)
     party = Party(tmp_path / "party", authority)
     async with broker_at(tmp_path / "master", brokerRole="SYNC_MASTER", **party.replication()) as master:

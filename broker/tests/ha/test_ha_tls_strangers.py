@@ -1,4 +1,4 @@
-"""Brokers of another authority: as a slave one gets nothing, as a master one is believed nothing."""
+"""Brokers with a certificate of another authority get nothing as a slave, and are not trusted as a master."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ FLUSHED_SOON = {"flushCommitLogThoroughInterval": "100"}
 
 
 def parties(tmp_path: Path, *, is_guarded: bool) -> tuple[Party, Party]:
-    """An honest broker, and a stranger that takes anybody's certificate; without the guard the honest one does, too."""
+    """Return an honest broker, and a stranger that accepts any certificate.
+
+    Without the guard the honest one accepts any certificate, too.
+    """
     ours, theirs = trustme.CA(), trustme.CA()
     honest, stranger = Party(tmp_path / "honest", ours), Party(tmp_path / "stranger", theirs)
     stranger.trust(ours, theirs)
@@ -27,7 +30,7 @@ def parties(tmp_path: Path, *, is_guarded: bool) -> tuple[Party, Party]:
 
 
 def written(broker: Broker) -> dict[str, str]:
-    """What a peer could have changed: the log, the tables, the epochs, the role; by content."""
+    """Return everything that a peer could have changed: log, tables, epochs and role, by content."""
     root = Path(broker.settings.store_path)
     parts = ("commitlog", "config", "epochs.json", "role.json", "identity.json")
     files = [file for part in parts for file in [root / part, *(root / part).rglob("*")] if file.is_file()]
@@ -35,14 +38,14 @@ def written(broker: Broker) -> dict[str, str]:
 
 
 async def tried(slave: Broker) -> None:
-    """Wait until this one has been turned away."""
+    """Wait until this broker has been refused."""
     await wait_until(lambda: getattr(slave.replication.slave.follower, "trouble", None) is not None)
 
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "twin"])
-async def test_a_strange_slave_gets_nothing(tmp_path: Path, is_guarded: bool) -> None:
-    """It knows the group's name and asks as a slave does: no stream, no byte, no ack that counts, nothing written."""
+async def test_slave_of_another_authority_gets_nothing(tmp_path: Path, is_guarded: bool) -> None:
+    """It knows the group's name and follows the protocol, but gets no stream and no data, and no ack of it counts."""
     honest, stranger = parties(tmp_path, is_guarded=is_guarded)
     async with running_broker(
         tmp_path / "master", disk=None, clock=None, brokerRole="ASYNC_MASTER", **FLUSHED_SOON, **honest.replication()
@@ -50,7 +53,7 @@ async def test_a_strange_slave_gets_nothing(tmp_path: Path, is_guarded: bool) ->
         async with dialogue(master) as peer:
             assert (await peer.send(b"a secret")).code == 0
         await wait_until(lambda: master.store.log.flushed == master.store.log.wrote)
-        await master.core.persistence.round()  # what a start writes comes from itself
+        await master.core.persistence.write_stale()  # what a start writes comes from itself
         before = written(master)
         async with running_broker(
             tmp_path / "slave", disk=None, clock=None, haMasterAddress=master.settings.ha_address, **SLAVE,
@@ -65,8 +68,8 @@ async def test_a_strange_slave_gets_nothing(tmp_path: Path, is_guarded: bool) ->
 
 
 @pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "twin"])
-async def test_a_strange_master_is_believed_nothing(tmp_path: Path, is_guarded: bool) -> None:
-    """Its messages, tables and epochs do not get into the store of a slave that was led to it."""
+async def test_master_of_another_authority_is_not_trusted(tmp_path: Path, is_guarded: bool) -> None:
+    """Its messages, tables and epochs do not get into the store of a slave that connects to it."""
     honest, stranger = parties(tmp_path, is_guarded=is_guarded)
     async with running_broker(
         tmp_path / "rogue", disk=None, clock=None, brokerRole="ASYNC_MASTER", **stranger.replication()
@@ -78,7 +81,7 @@ async def test_a_strange_master_is_believed_nothing(tmp_path: Path, is_guarded: 
             **honest.replication(),
         ) as slave:  # fmt: skip
             if is_guarded:
-                await slave.core.persistence.round()  # what a start writes comes from itself
+                await slave.core.persistence.write_stale()  # what a start writes comes from itself
                 before = written(slave)
                 await tried(slave)
                 assert slave.store.log.wrote == 0 and slave.roles.promises.promise.epoch == 0

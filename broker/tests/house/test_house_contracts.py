@@ -1,4 +1,4 @@
-"""The import contracts hold, and break when somebody imports across the floors.
+"""The import contracts hold, and an import that crosses the layers breaks them.
 
 The contracts of pyproject.toml are run over small trees made for the purpose, in an interpreter of their own, so
 that neither the real packages nor the linter's memory of them are touched.

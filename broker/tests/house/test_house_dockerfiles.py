@@ -25,7 +25,7 @@ COMMAND = re.compile(r"^\s*command: \[(?P<words>[^\]]+)\]", re.MULTILINE)
 
 
 def dockerfiles(root: Path) -> list[Path]:
-    """One for each image."""
+    """Return the Dockerfile of each image."""
     return sorted(root.glob("*/Dockerfile"))
 
 

@@ -85,7 +85,7 @@ def test_a_test_that_takes_too_long_fails(pytester: pytest.Pytester, monkeypatch
     """What tests share is made by the first test that needs it, and does not count; neither does the machine's load."""
     monkeypatch.setenv("GANTRY_SECONDS_MAX", "1")
     monkeypatch.setattr(slowness, "cost", lambda: 1.0)
-    monkeypatch.setattr(slowness, "crowd", lambda: 60.0)
+    monkeypatch.setattr(slowness, "processes_per_core", lambda: 60.0)
     pytester.makepyfile(TWO_TESTS.format(mark=""))
 
     result = pytester.runpytest_inprocess(*PLUGINS)
@@ -183,7 +183,7 @@ def test_the_fixed_work_is_measured() -> None:
     """By the processor's time: a crowd does not count twice."""
     slowness.cost.cache_clear()
 
-    assert slowness.work() > 0
+    assert slowness.measure_work_s() > 0
     assert slowness.cost() >= 1.0
 
 

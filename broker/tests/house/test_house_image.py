@@ -51,7 +51,7 @@ def test_gantry_runs_in_the_image(in_container: InContainer) -> None:
     )
 
 
-def test_the_image_is_safe_by_default(in_container: InContainer) -> None:
+def test_image_is_safe_by_default(in_container: InContainer) -> None:
     """No root, no imports from the working directory, no installer, and a home it can write."""
     program = (
         "import os, sys; print(os.getuid(), os.getgid(), sys.flags.safe_path, os.access('.', os.W_OK), os.getcwd())"

@@ -171,7 +171,7 @@ def test_no_module_of_a_test_folder_hides_another_test_folder() -> None:
 
 
 def test_a_module_that_hides_a_folder_is_caught(tmp_path: Path) -> None:
-    """`mutations/faults.py` beside `faults/`."""
+    """The module `mutations/faults.py` hides the folder `faults/`."""
     for name in ("faults/test_one.py", "faults/power.py", "mutations/faults.py"):
         path = tmp_path / "broker/tests" / name
         path.parent.mkdir(parents=True, exist_ok=True)

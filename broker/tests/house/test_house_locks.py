@@ -17,7 +17,7 @@ ADDRESS = re.compile(r"://|--(extra-)?index-url|--find-links|--trusted-host| @ |
 
 
 def project() -> Any:
-    """pyproject.toml."""
+    """Return the content of pyproject.toml."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -34,7 +34,7 @@ def faults(text: str) -> list[str]:
 
 
 def pins(lock: str) -> dict[str, str]:
-    """Name to version."""
+    """Return the pinned versions of a lock file by package name."""
     text = (ROOT / "requirements" / f"{lock}.txt").read_text()
     matches = (PIN.match(line) for line in text.splitlines())
     return {match["name"]: match["version"] for match in matches if match}

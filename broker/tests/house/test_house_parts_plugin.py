@@ -83,7 +83,7 @@ def test_the_parts_are_the_whole(pytester: pytest.Pytester) -> None:
 
 
 def test_a_test_that_is_named_is_selected(pytester: pytest.Pytester) -> None:
-    """A test named by its id runs whatever its mark; a named file runs only the tests of `make test`."""
+    """A test named by its id runs with any mark; a named file runs only the tests of `make test`."""
     assert selected(pytester, "test_any.py::test_deep") == {"test_any.py::test_deep"}
     assert selected(pytester, "test_any.py") == {test for test in QUICK if test.startswith("test_any")}
 

@@ -35,7 +35,7 @@ def test_two_runs_at_the_same_time_choose_no_port_twice() -> None:
 
 
 def test_a_chosen_port_is_free_again_when_many_others_were_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not before."""
+    """A chosen port is not chosen again until many others have been chosen."""
     port = ports.free_port()
 
     def choose_it() -> int:
@@ -44,7 +44,7 @@ def test_a_chosen_port_is_free_again_when_many_others_were_chosen(monkeypatch: p
             only.setattr(ports, "END", port + 2)
             return ports.free_port()
 
-    with pytest.raises(OSError, match="no 1 free ports"):
+    with pytest.raises(OSError, match="no 1 consecutive free ports"):
         choose_it()
     for _ in range(ports.CHOSEN_MAX):
         ports.free_port()

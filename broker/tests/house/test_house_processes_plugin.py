@@ -60,7 +60,7 @@ def test_a_drawn_seed_is_printed_and_is_one_for_all_processes(pytester: pytest.P
 def test_an_order_that_is_no_seed_is_refused(pytester: pytest.Pytester) -> None:
     """A typing error must not run in the usual order."""
     result = pytester.runpytest_subprocess(*PLUGINS, "--order", "rnadom")
-    result.stderr.fnmatch_lines(["*--order is `random` or a whole number, not rnadom"])
+    result.stderr.fnmatch_lines(["*--order rnadom: expected `random` or a whole number"])
     assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 

@@ -1,7 +1,7 @@
 """The requirements plugin, run on small test files in a pytest of their own.
 
-Every promise has its failing twin: the same file with the need met, missing, and missing though promised. The pytest
-inside loads the plugins that it is told of and no other that is installed: it would import each of them once more.
+Every promise has its failing twin: the same file with the need met, missing, and missing though promised. The inner
+pytest loads only the plugins that are named to it, because it would import each other installed plugin a second time.
 """
 
 from __future__ import annotations
@@ -60,30 +60,30 @@ def test_a_test_whose_need_is_met_runs(run_inside: RunInside) -> None:
     result = run_inside(ONE_TEST, missing=None, promised="go")
 
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*not run here*", "nothing: every selected test ran*"])
+    result.stdout.fnmatch_lines(["*not run here*", "none: every selected test ran*"])
 
 
 def test_a_missing_need_skips_loudly_and_is_counted(run_inside: RunInside) -> None:
     """A marked test is skipped without its need, and the table gives count, reason and remedy."""
-    result = run_inside(ONE_TEST, missing="no go on PATH")
+    result = run_inside(ONE_TEST, missing="go is not on PATH")
 
     result.assert_outcomes(skipped=1)
     assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["*not run here*", "go *1  no go on PATH -- install go"])
+    result.stdout.fnmatch_lines(["*not run here*", "go *1  go is not on PATH -- install go"])
 
 
 def test_a_promised_need_turns_the_skip_into_a_failure(run_inside: RunInside) -> None:
     """Where GANTRY_REQUIRE names the need, the same test fails the run and says why."""
-    result = run_inside(ONE_TEST, missing="no go on PATH", promised="root, go")
+    result = run_inside(ONE_TEST, missing="go is not on PATH", promised="root, go")
 
     result.assert_outcomes(errors=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["*GANTRY_REQUIRE promises go, but no go on PATH (remedy: install go)*"])
+    result.stdout.fnmatch_lines(["*GANTRY_REQUIRE promises go, but go is not on PATH (remedy: install go)*"])
 
 
 def test_a_promise_of_another_need_leaves_the_skip_alone(run_inside: RunInside) -> None:
     """A promise concerns the need it names and no other."""
-    result = run_inside(ONE_TEST, missing="no go on PATH", promised="root")
+    result = run_inside(ONE_TEST, missing="go is not on PATH", promised="root")
 
     result.assert_outcomes(skipped=1)
 
@@ -91,12 +91,12 @@ def test_a_promise_of_another_need_leaves_the_skip_alone(run_inside: RunInside) 
 def test_the_promised_need_fails_even_behind_an_unpromised_one(
     run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A test with two missing needs fails when either was promised, in whatever order they are looked at."""
+    """A test with two missing needs fails when either was promised, in either order of the checks."""
     source = ONE_TEST.replace("@pytest.mark.needs_go", "@pytest.mark.needs_go\n    @pytest.mark.needs_root")
     assert list(NEEDS).index("root") < list(NEEDS).index("go")
     monkeypatch.setitem(NEEDS, "root", Need("root", lambda: "running as user 1", "sudo"))
 
-    result = run_inside(source, missing="no go on PATH", promised="go")
+    result = run_inside(source, missing="go is not on PATH", promised="go")
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
@@ -147,7 +147,7 @@ def test_a_run_that_stops_early_never_says_nothing(run_inside: RunInside) -> Non
     result = run_inside(source, "--exitfirst")
 
     result.stdout.fnmatch_lines(["(stop) *2  the run ended before them"])
-    result.stdout.no_fnmatch_line("nothing: *")
+    result.stdout.no_fnmatch_line("none: *")
 
 
 def test_a_run_that_cannot_collect_says_so(run_inside: RunInside) -> None:
@@ -155,8 +155,8 @@ def test_a_run_that_cannot_collect_says_so(run_inside: RunInside) -> None:
     result = run_inside("import no_such_module_here\n")
 
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["the run did not come to its end*"])
-    result.stdout.no_fnmatch_line("nothing: *")
+    result.stdout.fnmatch_lines(["the run was incomplete*"])
+    result.stdout.no_fnmatch_line("none: *")
 
 
 def test_a_probe_is_asked_once(run_inside: RunInside, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,7 @@ def test_an_old_go_counts_as_missing(
 def test_tests_of_several_processes_are_counted_together(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever runs a test, its skip is in the one table, and tests that nobody came to are in it as well."""
+    """One table has the skips of all processes, and also the tests that no process has reached."""
     monkeypatch.setenv(NO_OTHERS, "1")
     source = "import pytest\n\n@pytest.mark.skip('far')\ndef test_far():\n    pass\n\ndef test_near():\n    assert {}\n"
     pytester.makepyfile(test_one=source.format(True), test_two=source.format(True))

@@ -19,7 +19,7 @@ def test_the_version_in_the_code_is_that_of_the_package() -> None:
 
 @pytest.mark.parametrize("module", ["gantry_broker.__main__", "gantry_nameserver.__main__", "gantry_cli.main"])
 def test_a_start_brings_no_parser_of_yaml_and_no_list_of_packages(module: str) -> None:
-    """Whoever has no file of accounts reads no YAML; together these were a seventh of a broker's start."""
+    """Without an accounts file no YAML is read; the two imports took a seventh of a broker's start."""
     program = f"import sys, {module}; print(*sorted({{'yaml', 'importlib.metadata'}} & set(sys.modules)))"
 
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=True)

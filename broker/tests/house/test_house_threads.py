@@ -75,7 +75,7 @@ def test_locks_md_names_every_lock() -> None:
 
 
 def test_a_thread_or_lock_that_is_not_named_is_caught() -> None:
-    """The scan sees how threads and locks are made here, and those that nobody could find again."""
+    """The scan recognises how threads and locks are made here, and reports those without a name."""
     tree = ast.parse(
         "class A:\n def f(self):\n  self.a = asyncio.Lock()\n  threading.Thread(target=f, name='gantry-new')\n"
         "  Worker('gantry-old', 5, f)\n  ThreadPoolExecutor(1, 'gantry-pool')\nb = threading.Lock()\nThread(target=f)"

@@ -1,4 +1,4 @@
-"""What tests of `gantry store` share: stores in every state, processes that have one open, a way to see a change."""
+"""Helpers for tests of `gantry store`: stores in every state, processes with an open store, and fingerprints."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ while True:
 
 
 def gantry(*words: str) -> Result:
-    """Run `gantry store WORDS`."""
+    """Run `gantry store` with these words."""
     return CliRunner().invoke(cli, ["store", *words])
 
 
-def look(command: str, root: str, *more: str) -> Result:
+def run_reading_command(command: str, root: str, *more: str) -> Result:
     """Run one of the reading commands."""
     name, *options = READING[command]
     return gantry(name, root, *options, *more)
 
 
-def filled(directory: Path) -> StoreWorld:
-    """220 messages, 20 of them behind the recovery point; left open."""
+def fill_store(directory: Path) -> StoreWorld:
+    """Return an open store with 220 messages, 20 of them after the recovery point."""
     world = make_world("real", directory)
     world.open()
     for i in range(100):
@@ -74,7 +74,7 @@ def filled(directory: Path) -> StoreWorld:
 
 @contextlib.contextmanager
 def another_process(directory: Path, what: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that has the store open, and does nothing with it (`hold`) or writes on (`write`)."""
+    """Run a process that has the store open, and either does nothing (`hold`) or keeps writing (`write`)."""
     words = [sys.executable, "-c", _HOLD, str(directory), what]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -84,26 +84,34 @@ def another_process(directory: Path, what: str) -> Iterator[subprocess.Popen[str
 
 
 def fingerprint(directory: Path) -> dict[str, tuple[Any, ...]]:
-    """Names, bytes and all times and modes of every file and directory."""
+    """Return the names, bytes, times and modes of every file and directory."""
     found: dict[str, tuple[Any, ...]] = {}
     for path in sorted([directory, *directory.rglob("*")]):
-        facts = path.stat()
+        file_status = path.stat()
         digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-        times = (facts.st_mtime_ns, facts.st_ctime_ns)
-        found[str(path)] = (facts.st_mode, facts.st_ino, facts.st_nlink, facts.st_size, facts.st_blocks, *times, digest)
+        times = (file_status.st_mtime_ns, file_status.st_ctime_ns)
+        found[str(path)] = (
+            file_status.st_mode,
+            file_status.st_ino,
+            file_status.st_nlink,
+            file_status.st_size,
+            file_status.st_blocks,
+            *times,
+            digest,
+        )
     return found
 
 
 def leave_clean(directory: Path) -> None:
-    filled(directory).close()
+    fill_store(directory).close()
 
 
 def leave_killed(directory: Path) -> None:
-    filled(directory).kill()
+    fill_store(directory).kill()
 
 
 def leave_damaged(directory: Path) -> None:
-    world = filled(directory)
+    world = fill_store(directory)
     world.kill()
     for name, position in ((LOG, 5000), ("consumequeue/orders/1/00000000000000000000", 60), ("checkpoint", 3)):
         world.overwrite(name, position, b"XXXX")

@@ -3,7 +3,7 @@
     base      a copy without a fault, compiled once      <- failed tests run here again: they must pass
     mutated   a copy of the base with one fault in it    <- the stages run here
 
-A failed test counts if it fails once more alone in the mutated copy and passes in the base. Otherwise the machine or
+A failed test counts if it fails again alone in the mutated copy and passes in the base. Otherwise the machine or
 chance made it fail, and its stage is run again without it.
 
 Every process gets a PYTHONPATH that begins with the copy's source folders, and so do the brokers and commands that
@@ -215,7 +215,7 @@ class Trials:
         return self._pytest(tree, ["-x", f"--ignore={LEFT_OUT}", *options, *files], LIMITS_S[stage])
 
     def _fails_alone(self, tree: Path, test: str) -> bool:
-        """Whether it fails when only it is run. A test that is named is selected, whatever its mark."""
+        """Return whether the test fails when it runs alone. A test that is named by its id runs with any mark."""
         outcome = self._pytest(tree, ["-x", test], ALONE_LIMIT_S)
         return outcome.is_late or bool(outcome.failed)
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 
 class Fault(NamedTuple):
-    """One mistake."""
+    """One fault to plant into the source code."""
 
     name: str
     file: str
@@ -154,7 +154,7 @@ SERVER: Final = (
     Fault(
         "pull ignores filter",
         "broker/src/gantry_broker/server/pull/handlers.py",
-        "accept=wanted.codes or None,",
+        "accept=message_filter.codes or None,",
         "accept=None,",
         "A pull returns only messages of the tags that it asks for.",
     ),
@@ -185,8 +185,9 @@ CLIENT: Final = (
     Fault(
         "message lost when not taken back",
         "broker/src/gantry_client/handling.py",
-        "        if later is not None and not await self._give_back(item, later.delay_level):\n            return\n",
-        "        if later is not None:\n            await self._give_back(item, later.delay_level)\n",
+        "        if retry is not None and not await self._send_back_or_retry(item, retry.delay_level):\n"
+        "            return\n",
+        "        if retry is not None:\n            await self._send_back_or_retry(item, retry.delay_level)\n",
         "A message that its handler refused and no broker took back is handled again.",
     ),
 )
@@ -195,8 +196,8 @@ NAME_SERVER: Final = (
     Fault(
         "silent broker never expires",
         "broker/src/gantry_nameserver/directory.py",
-        "return self.heard_at_ms + self.heartbeat_timeout_ms < now_ms",
-        "return self.heard_at_ms - now_ms > self.heartbeat_timeout_ms",
+        "return self.last_heartbeat_ms + self.heartbeat_timeout_ms < now_ms",
+        "return self.last_heartbeat_ms - now_ms > self.heartbeat_timeout_ms",
         "A broker without heartbeats leaves all routes.",
     ),
 )
@@ -205,8 +206,8 @@ ACCESS: Final = (
     Fault(
         "unknown message may be read",
         "broker/src/gantry_access/guard.py",
-        "if one is None or not account.may(one):",
-        "if one is not None and not account.may(one):",
+        "if resolved is None or not account.has_permission(resolved):",
+        "if resolved is not None and not account.has_permission(resolved):",
         "A message whose topic is not known is readable for administrators only.",
     ),
     Fault(
@@ -214,7 +215,7 @@ ACCESS: Final = (
         "broker/src/gantry_remoting/tls_contexts.py",
         "context.verify_mode = ssl.CERT_REQUIRED if requires_client_certificate else ssl.CERT_OPTIONAL",
         "context.verify_mode = ssl.CERT_OPTIONAL",
-        "A listener that demands client certificates refuses whoever shows none.",
+        "A listener that demands client certificates refuses clients without one.",
     ),
 )
 
@@ -222,8 +223,8 @@ COMMAND_LINE: Final = (
     Fault(
         "silent broker called serving",
         "operator/src/gantry_cli/status/page.py",
-        "    if reading.is_stale():\n        return EXIT_SILENT\n",
-        "    if reading.is_writer_alive is False:\n        return EXIT_SILENT\n",
+        "    if reading.is_stale():\n        return EXIT_UNRESPONSIVE\n",
+        "    if reading.is_writer_alive is False:\n        return EXIT_UNRESPONSIVE\n",
         "`gantry status --page` exits with 4 when the broker's event loop stands still.",
     ),
 )
@@ -231,14 +232,14 @@ COMMAND_LINE: Final = (
 OPERATOR: Final = (
     Fault(
         "volumes deleted with their shard",
-        "operator/src/gantry_operator/execute/leftovers.py",
+        "operator/src/gantry_operator/execute/pruner.py",
         "SHARD_KINDS: Final = (SERVICES, CONFIG_MAPS,",
         "SHARD_KINDS: Final = (CLAIMS, SERVICES, CONFIG_MAPS,",
         "The operator never deletes a PersistentVolumeClaim.",
     ),
     Fault(
         "promotes without an order",
-        "operator/src/gantry_spec/decide/electing.py",
+        "operator/src/gantry_spec/decide/election.py",
         "if last is not None and winner.number != last.master and not view.may_move:",
         "if last is not None and winner.number == last.master and not view.may_move:",
         "With failover.mode Manual or Disabled no other member becomes master without an order.",
@@ -246,8 +247,8 @@ OPERATOR: Final = (
     Fault(
         "ready without right to acknowledge",
         "operator/src/gantry_admin/health.py",
-        "if not word.may_acknowledge:",
-        "if not word.may_acknowledge and word.trouble:",
+        "if not state.may_acknowledge:",
+        "if not state.may_acknowledge and state.trouble:",
         "A master that may not acknowledge sends is not ready.",
     ),
 )
@@ -256,14 +257,14 @@ PIPELINES: Final = (
     Fault(
         "file shown before its record",
         "pipelines/src/gantry_pipelines/archive/writer.py",
-        "            self.enter(record_of(query_id, batch_id, file))\n"
-        "            points.reached(points.AFTER_RECORD)\n"
-        "            if file.kind is Kind.DATA:\n"
-        "                self.storage.show(file.staged, file.place.path)\n",
-        "            if file.kind is Kind.DATA:\n"
-        "                self.storage.show(file.staged, file.place.path)\n"
-        "            points.reached(points.AFTER_RECORD)\n"
-        "            self.enter(record_of(query_id, batch_id, file))\n",
+        "            self.add_record(record_of(query_id, batch_id, file))\n"
+        "            crash_points.hit(crash_points.AFTER_RECORD)\n"
+        "            if file.kind is RangeKind.DATA:\n"
+        "                self.storage.publish(file.staged, file.place.path)\n",
+        "            if file.kind is RangeKind.DATA:\n"
+        "                self.storage.publish(file.staged, file.place.path)\n"
+        "            crash_points.hit(crash_points.AFTER_RECORD)\n"
+        "            self.add_record(record_of(query_id, batch_id, file))\n",
         "Readers that list an archive never see more than its manifest has.",
     ),
     Fault(

@@ -91,7 +91,7 @@ def load_results(path: Path) -> list[Result]:
 
 
 def save_results(path: Path, results: Sequence[Result]) -> None:
-    """Write them as JSON."""
+    """Write the results to a JSON file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(list(results)), indent=1) + b"\n")
 

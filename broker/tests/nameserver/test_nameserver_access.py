@@ -1,4 +1,4 @@
-"""Access control of the name server: brokers are administrators, clients see the topics that they may use."""
+"""Access control of the name server: brokers need administrator accounts, clients see topics with their permissions."""
 
 from __future__ import annotations
 
@@ -64,16 +64,18 @@ IDENTITY = {"brokerName": "a", "brokerAddr": "10.0.0.1:10911", "clusterName": "c
         (RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "TopicTest"}),
     ],
 )
-async def test_the_cluster_is_administrators(tmp_path: Path, code: int, ext: dict[str, str]) -> None:
-    """S6: neither nobody nor a user registers brokers or sees the whole; an administrator is not denied."""
+async def test_registration_and_cluster_info_need_an_administrator(
+    tmp_path: Path, code: int, ext: dict[str, str]
+) -> None:
+    """S6: neither anonymous clients nor users may register brokers or read the cluster; administrators may."""
     async with name_server(tmp_path) as server:
         for credentials in (None, ORDERS, Credentials("admin-key", "wrong-secret")):
             assert (await ask(server, code, ext, credentials)).code == DENIED
         assert (await ask(server, code, ext, ADMIN)).code != DENIED
 
 
-async def test_a_broker_with_an_account_registers_and_clients_see_their_topics(tmp_path: Path) -> None:
-    """S6: the broker signs its registrations strictly, so they pass in both modes; routes go to whoever may."""
+async def test_broker_with_account_registers(tmp_path: Path) -> None:
+    """S6: the broker signs its registrations strictly, which both modes accept; routes go to permitted clients."""
     credentials = tmp_path / "broker.yml"
     credentials.write_text("accessKey: admin-key\nsecretKey: admin-secret\n")
     async with name_server(tmp_path, acl_mode="STRICT") as server:
@@ -88,8 +90,8 @@ async def test_a_broker_with_an_account_registers_and_clients_see_their_topics(t
             assert (await ask(server, 105, {"topic": "TopicTest"}, ORDERS, kind)).code == ResponseCode.TOPIC_NOT_EXIST
 
 
-async def test_a_broker_without_an_account_is_not_registered(tmp_path: Path) -> None:
-    """S6: the twin of the broker above."""
+async def test_broker_without_account_is_not_registered(tmp_path: Path) -> None:
+    """S6: the twin of the broker with an account."""
     async with name_server(tmp_path) as server:
         address = f"127.0.0.1:{server.port}"
         async with guarded_broker(tmp_path, namesrvAddr=address) as broker:
@@ -98,12 +100,12 @@ async def test_a_broker_without_an_account_is_not_registered(tmp_path: Path) -> 
 
 
 BOTH = ACCOUNTS + "  - accessKey: next-key\n    secretKey: next-secret\n    admin: true\n"
-NEXT_ALONE = BOTH.replace("admin-key", "nobody-key")
+NEXT_ALONE = BOTH.replace("admin-key", "unknown-key")
 NEXT = "accessKey: next-key\nsecretKey: next-secret\n"
 
 
 class Registered:
-    """A broker with an account of its own at a name server that knows it."""
+    """A broker whose account a name server accepts."""
 
     def __init__(self, folder: Path, server: NameServer, broker: Broker) -> None:
         self.registration = broker.registration
@@ -122,18 +124,18 @@ class Registered:
                 yield cls(folder, server, broker)
 
     async def know(self, accounts: str) -> None:
-        """The name server has these."""
+        """Set the accounts of the name server."""
         write_accounts(self._folder / "plain_acl.yml", accounts)
         assert self._server.guard is not None
         await self._server.guard.file.refresh()
 
     def be(self, account: str) -> None:
-        """The broker's file says so."""
+        """Set the credentials file of the broker."""
         (self._folder / "broker.yml").write_text(account)
 
     async def again(self) -> bool:
-        """Register once more; whether that was taken, on the connection from before."""
-        self.registration.changed()
+        """Register again over the same connection; return whether it was accepted."""
+        self.registration.schedule_update()
         edition = self.registration._edition
         await wait_until(
             lambda: self.registration._published.get(self._address) == edition or bool(self.registration._refusals)
@@ -142,8 +144,8 @@ class Registered:
         return not self.registration._refusals and is_same and self._channel.is_open
 
 
-async def test_a_broker_whose_account_is_replaced_stays_registered(tmp_path: Path) -> None:
-    """S6: on the connection that it has: name servers forget a broker when that is closed."""
+async def test_broker_stays_registered_when_its_account_is_replaced(tmp_path: Path) -> None:
+    """S6: it keeps its connection, because name servers unregister a broker when its connection closes."""
     async with Registered.there(tmp_path) as broker:
         await broker.know(BOTH)
         broker.be(NEXT)
@@ -152,8 +154,8 @@ async def test_a_broker_whose_account_is_replaced_stays_registered(tmp_path: Pat
         assert await broker.again()
 
 
-async def test_a_broker_is_who_it_was_until_its_new_account_is_known(tmp_path: Path) -> None:
-    """S6: one Secret reaches pods one by one: the broker's may have it a minute before the name server's."""
+async def test_broker_uses_previous_account_until_the_new_one_is_known(tmp_path: Path) -> None:
+    """S6: a Secret reaches pods one by one, and the broker may have it a minute before the name server."""
     async with Registered.there(tmp_path) as broker:
         broker.be(NEXT)
         assert await broker.again()
@@ -161,8 +163,8 @@ async def test_a_broker_is_who_it_was_until_its_new_account_is_known(tmp_path: P
         assert await broker.again()
 
 
-async def test_a_broker_whose_account_is_taken_away_is_refused(tmp_path: Path) -> None:
-    """S6: the twin: its file says what it said before."""
+async def test_broker_with_removed_account_is_refused(tmp_path: Path) -> None:
+    """S6: the twin: the credentials file of the broker has not changed."""
     async with Registered.there(tmp_path) as broker:
         await broker.know(NEXT_ALONE)
 
@@ -170,8 +172,10 @@ async def test_a_broker_whose_account_is_taken_away_is_refused(tmp_path: Path) -
         await wait_until(lambda: not broker.registration.registered)
 
 
-async def test_an_account_that_cannot_be_read_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """S6: a file that is gone or torn is named once, and what was there before goes on; a whole one is taken."""
+async def test_unreadable_credentials_keep_the_previous_account(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S6: a missing or truncated file is logged once, and the previous account stays; a complete file is loaded."""
     file = tmp_path / "broker.yml"
     file.write_text("accessKey: a\nsecretKey: first\n")
     account = OwnAccount(str(file))
@@ -191,7 +195,7 @@ async def test_an_account_that_cannot_be_read_is_kept(tmp_path: Path, caplog: py
 
 
 @pytest.mark.parametrize(
-    ("entries", "says"),
+    ("entries", "message"),
     [
         ({"aclEnable": "true"}, "needs aclFile"),
         ({"aclFile": "x"}, "aclEnable is false"),
@@ -199,14 +203,16 @@ async def test_an_account_that_cannot_be_read_is_kept(tmp_path: Path, caplog: py
         ({"aclEnable": "true", "aclFile": "x", "aclMode": "LAX"}, "aclMode must be one of V1, STRICT"),
     ],
 )
-def test_contradictory_settings_do_not_start(tmp_path: Path, entries: dict[str, str], says: str) -> None:
-    """Both keys are named."""
-    with pytest.raises(SettingsError, match=says):
+def test_contradictory_name_server_access_settings_are_refused(
+    tmp_path: Path, entries: dict[str, str], message: str
+) -> None:
+    """The error names both keys."""
+    with pytest.raises(SettingsError, match=message):
         NameServer(with_entries(NameServerSettings(), entries), tmp_path)
 
 
-async def test_a_missing_file_refuses_the_start(tmp_path: Path) -> None:
-    """And leaves the directory to the next try."""
+async def test_missing_account_file_prevents_start(tmp_path: Path) -> None:
+    """The directory is unlocked for the next attempt."""
     settings = with_entries(NameServerSettings(), {"aclEnable": "true", "aclFile": str(tmp_path / "gone.yml")})
     for _ in range(2):
         with pytest.raises(SettingsError, match=r"aclFile: cannot read .*gone.yml"):

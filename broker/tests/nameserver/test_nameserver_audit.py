@@ -1,4 +1,4 @@
-"""The name server's audit log: one line for each write of an administrator, whatever became of it."""
+"""The name server's audit log has one line for each administrative write, with its outcome."""
 
 import json
 import logging
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gantry_nameserver import server as server_module
-from gantry_nameserver.handlers import AUDITED, EVERY_DAY
+from gantry_nameserver.handlers import AUDITED, ROUTINE_CODES
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
 from gantry_remoting.audit import LOGGER
@@ -18,7 +18,7 @@ from gantry_wire.codes import RequestCode
 from gantry_wire.command import Command
 
 WRITES = (100, 102, 103, 104, 205, 216, 217, 318, 322, 327, 904)
-"""Every code of the name server that changes something, or says that a broker lives."""
+"""Every code of the name server that changes state, including heartbeats."""
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
@@ -40,14 +40,14 @@ async def ask(channel: Channel, code: int, ext: dict[str, str] | None = None, bo
     return await channel.request(Command(code=code, ext=ext or {}, body=body), 30_000)
 
 
-def test_every_write_is_an_administrators_or_a_brokers() -> None:
-    """Whoever adds a code has to say which of the two it is."""
-    assert {int(code) for code in AUDITED | EVERY_DAY} == set(WRITES)
-    assert not AUDITED & EVERY_DAY
+def test_every_write_is_audited_or_routine() -> None:
+    """A new request code must be classified as one of the two."""
+    assert {int(code) for code in AUDITED | ROUTINE_CODES} == set(WRITES)
+    assert not AUDITED & ROUTINE_CODES
 
 
-async def test_each_write_leaves_exactly_one_line(channel: Channel, caplog: pytest.LogCaptureFixture) -> None:
-    """Refused ones, too: these lack all that they need, but for a name."""
+async def test_each_administrative_change_is_audited_once(channel: Channel, caplog: pytest.LogCaptureFixture) -> None:
+    """Refused ones are audited, too: these requests lack all fields except a name."""
     for code in sorted(AUDITED):
         caplog.clear()
         reply = await ask(channel, code, {"topic": "T", "brokerName": "a", "value": "do-not-tell"})
@@ -59,16 +59,16 @@ async def test_each_write_leaves_exactly_one_line(channel: Channel, caplog: pyte
         assert "do-not-tell" not in json.dumps(line)
 
 
-async def test_what_brokers_do_all_day_leaves_none(channel: Channel, caplog: pytest.LogCaptureFixture) -> None:
-    """Nor do questions."""
-    for code in (*EVERY_DAY, RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.GET_KV_CONFIG):
+async def test_routine_requests_are_not_audited(channel: Channel, caplog: pytest.LogCaptureFixture) -> None:
+    """Queries are not audited, either."""
+    for code in (*ROUTINE_CODES, RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.GET_KV_CONFIG):
         await ask(channel, code)
 
     assert lines(caplog) == []
 
 
-async def test_forbidden_settings_are_named(channel: Channel, caplog: pytest.LogCaptureFixture) -> None:
-    """The attempt to set a path is what an operator wants to read about."""
+async def test_forbidden_settings_are_audited(channel: Channel, caplog: pytest.LogCaptureFixture) -> None:
+    """The attempt to set a path is visible in the audit log."""
     await ask(channel, RequestCode.UPDATE_NAMESRV_CONFIG, body=b"kvConfigPath=/etc/passwd\n")
 
     [line] = lines(caplog)
@@ -76,10 +76,8 @@ async def test_forbidden_settings_are_named(channel: Channel, caplog: pytest.Log
 
 
 @pytest.mark.parametrize("line", ["kvConfigPath:hunter2", "kvConfigPath = hunter2"])
-async def test_values_of_settings_are_not_in_the_audit_log(
-    channel: Channel, caplog: pytest.LogCaptureFixture, line: str
-) -> None:
-    """However Java writes properties; what is no property is not quoted, for it may be a secret."""
+async def test_setting_values_are_not_audited(channel: Channel, caplog: pytest.LogCaptureFixture, line: str) -> None:
+    """This holds for every syntax of Java properties; other text is not quoted, because it may be a secret."""
     await ask(channel, RequestCode.UPDATE_NAMESRV_CONFIG, body=line.encode())
     await ask(channel, RequestCode.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true\nhunter2")
 
@@ -90,10 +88,10 @@ async def test_values_of_settings_are_not_in_the_audit_log(
 
 
 @pytest.mark.parametrize("is_watched", [True, False], ids=["watched", "twin"])
-async def test_the_one_place_is_what_writes(
+async def test_audit_lines_have_a_single_source(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_watched: bool
 ) -> None:
-    """Without it no handler would leave a line by itself."""
+    """Without the audit wrapper no handler writes an audit line."""
     caplog.set_level(logging.INFO, logger=LOGGER)
     if not is_watched:
         monkeypatch.setattr(server_module, "AUDITED", frozenset())

@@ -1,4 +1,4 @@
-"""Silence and leaving, in any order: the route table against a model that is too simple to be wrong."""
+"""Heartbeat timeouts and unregistration in any order, compared with a simple model of the route table."""
 
 from dataclasses import dataclass, field
 
@@ -18,7 +18,7 @@ CONNECTIONS = ("first", "second")
 
 @dataclass
 class ModelBroker:
-    """What the model remembers of one address."""
+    """The state of one address in the model."""
 
     name: str
     broker_id: int
@@ -29,7 +29,7 @@ class ModelBroker:
 
 @dataclass
 class Model:
-    """Live addresses only; everything else follows from them."""
+    """The live addresses, from which everything else follows."""
 
     live: dict[str, ModelBroker] = field(default_factory=dict)
     topics: dict[str, set[str]] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class RouteTableMachine(RuleBasedStateMachine):
     def heartbeat(self, name: str, broker_id: int) -> None:
         address = f"{name}-{broker_id}:1"
         known = self.model.live.get(address)
-        assert self.table.brokers.heard("c", address, "anybody", self.now_ms) == (known is not None)
+        assert self.table.brokers.record_heartbeat("c", address, "anybody", self.now_ms) == (known is not None)
         if known is not None:
             known.deadline_ms = self.now_ms + known.timeout_ms
 
@@ -96,7 +96,7 @@ class RouteTableMachine(RuleBasedStateMachine):
 
     @rule(connection=st.sampled_from(CONNECTIONS))
     def cut(self, connection: str) -> None:
-        gone = {live.address for live in self.table.disconnected(connection)}
+        gone = {live.address for live in self.table.unregister_connection(connection)}
         expected = {address for address, live in self.model.live.items() if live.connection == connection}
         assert gone == expected
         for address in expected:
@@ -129,8 +129,8 @@ RouteTableMachine.TestCase.settings = settings(max_examples=60, stateful_step_co
 TestExpiry = RouteTableMachine.TestCase
 
 
-def test_broker_stays_for_its_own_timeout_and_not_a_millisecond_longer() -> None:
-    """Expiry is at last heard + timeout, exclusive; a name-less timeout is 120 s."""
+def test_broker_expires_exactly_after_its_timeout() -> None:
+    """A broker expires after its last heartbeat plus its timeout, exclusive; the default timeout is 120 s."""
     table = RouteTable()
     table.register(BrokerRegistration(cluster="c", name="a", address="a:1", broker_id=0, heartbeat_timeout_ms=10), 0)
     table.register(BrokerRegistration(cluster="c", name="b", address="b:1", broker_id=0), 0)

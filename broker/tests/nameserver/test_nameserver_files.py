@@ -1,4 +1,4 @@
-"""What the name server keeps on disk, and what happens when the disk or the file is bad."""
+"""The name server's files, and its behavior when the disk or a file is damaged."""
 
 import errno
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gantry_nameserver.kv import KeyValueCorrupt, KeyValueError, KeyValueStore
+from gantry_nameserver.key_value_store import KeyValueCorrupt, KeyValueError, KeyValueStore
 from gantry_nameserver.settings import (
     UPDATABLE,
     NameServerSettings,
@@ -19,8 +19,8 @@ from gantry_remoting.durable_files import replace_file
 from gantry_wire.properties_text import read_properties, write_properties
 
 
-async def test_refused_write_leaves_memory_as_the_disk_is(tmp_path: Path) -> None:
-    """A full disk answers an error, and the value that was kept is still the one that is read."""
+async def test_failed_write_keeps_the_stored_value(tmp_path: Path) -> None:
+    """A full disk is answered with an error, and reads still return the stored value."""
     fails = False
 
     def write(path: Path, data: bytes, *, keeps_predecessor: bool) -> None:
@@ -44,7 +44,7 @@ async def test_refused_write_leaves_memory_as_the_disk_is(tmp_path: Path) -> Non
 
 
 async def test_damaged_file_falls_back_to_its_predecessor(tmp_path: Path) -> None:
-    """One good predecessor is kept; with both damaged the store refuses to start rather than to forget."""
+    """One valid predecessor is kept; with both damaged the store refuses to start instead of losing data."""
     path = tmp_path / "kvConfig.json"
     store = KeyValueStore(path)
     await store.put("n", "k", "one")
@@ -60,8 +60,8 @@ async def test_damaged_file_falls_back_to_its_predecessor(tmp_path: Path) -> Non
         KeyValueStore(path).load()
 
 
-def test_javas_file_is_read(tmp_path: Path) -> None:
-    """The layout is RocketMQ's, so that a name server's directory can move over."""
+def test_rocketmq_key_value_file_is_read(tmp_path: Path) -> None:
+    """The layout is RocketMQ's, so that the directory of a Java name server can be used."""
     path = tmp_path / "kvConfig.json"
     path.write_text('{"configTable":{"ORDER_TOPIC_CONFIG":{"T":"a:4;b:4"}}}')
 
@@ -72,7 +72,7 @@ def test_javas_file_is_read(tmp_path: Path) -> None:
 
 
 def test_failed_replacement_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At every step that can fail, the present name still holds the old content."""
+    """After a failure at any step, the file still has its old content."""
     path = tmp_path / "file"
     replace_file(path, b"old", keeps_predecessor=True)
     for step in ("fsync", "link", "replace"):
@@ -92,7 +92,7 @@ def _failing(*_: object, **__: object) -> None:
 
 
 def test_properties_text_round_trips_and_names_bad_lines() -> None:
-    """Comments and blanks are skipped, the first separator splits, spaces around both sides go."""
+    """Comments and blank lines are skipped, the first separator splits, and surrounding spaces are removed."""
     text = "# comment\n\n a = b=c \nd:e\n! more\n"
 
     assert read_properties(text) == {"a": "b=c", "d": "e"}
@@ -101,8 +101,8 @@ def test_properties_text_round_trips_and_names_bad_lines() -> None:
         read_properties("a=b\nnonsense\n")
 
 
-def test_every_setting_is_read_back_from_what_is_shown() -> None:
-    """entries_of and with_entries are each other's mirror for every field."""
+def test_every_setting_round_trips() -> None:
+    """entries_of and with_entries are inverse for every field."""
     changed = with_entries(
         NameServerSettings(), {"orderMessageEnable": "TRUE", "listenPort": "1234", "bindAddress": "127.0.0.1"}
     )
@@ -120,8 +120,8 @@ def test_every_setting_is_read_back_from_what_is_shown() -> None:
         ("enableTopicList=1", "true or false"),
     ],
 )
-def test_wrong_settings_are_named(tmp_path: Path, line: str, text: str) -> None:
-    """A file with a key that is unknown or out of range does not start."""
+def test_invalid_settings_are_named(tmp_path: Path, line: str, text: str) -> None:
+    """A file with an unknown key or a value out of range prevents the start."""
     path = tmp_path / "namesrv.conf"
     path.write_text(f"rocketmqHome=/opt/rocketmq\nserverWorkerThreads=8\n{line}\n")
 
@@ -130,13 +130,13 @@ def test_wrong_settings_are_named(tmp_path: Path, line: str, text: str) -> None:
 
 
 def test_missing_settings_file_is_named(tmp_path: Path) -> None:
-    """The path that cannot be read is in the text."""
+    """The error contains the path that cannot be read."""
     with pytest.raises(SettingsError, match=r"nowhere\.conf"):
         read_settings_file(tmp_path / "nowhere.conf")
 
 
-def test_every_key_that_changes_at_run_time_is_documented() -> None:
-    """docs/nameserver.md has each of them with its default."""
+def test_every_updatable_key_is_documented() -> None:
+    """docs/nameserver.md lists each key with its default."""
     text = (Path(__file__).resolve().parents[3] / "docs/nameserver.md").read_text(encoding="utf-8")
     defaults = entries_of(NameServerSettings())
 

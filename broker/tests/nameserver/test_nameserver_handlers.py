@@ -1,4 +1,4 @@
-"""The name server over a real loopback socket, asked with the commands that brokers, clients and mqadmin send."""
+"""The name server over a real loopback socket, with the commands of brokers, clients and mqadmin."""
 
 import asyncio
 import struct
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gantry_nameserver.handlers import Handlers
-from gantry_nameserver.kv import KeyValueStore
+from gantry_nameserver.key_value_store import KeyValueStore
 from gantry_nameserver.live_settings import LiveSettings
 from gantry_nameserver.routes import RouteTable
 from gantry_nameserver.server import DirectoryInUse, NameServer
@@ -27,7 +27,7 @@ ALL_CODES = (100, 101, 102, 103, 104, 105, 106, 205, 206, 216, 217, 219, 224, 30
 
 
 class FakeClock:
-    """Milliseconds that pass when told to."""
+    """A clock that a test advances, in milliseconds."""
 
     def __init__(self) -> None:
         self.ms = 0
@@ -37,7 +37,7 @@ class FakeClock:
 
 
 class Rig:
-    """A running name server and channels to it."""
+    """A running name server with channels to it."""
 
     def __init__(self, server: NameServer, clock: FakeClock) -> None:
         self.server = server
@@ -82,7 +82,7 @@ def identity(name: str = "a", broker_id: int = 0, address: str = "10.0.0.1:10911
 
 
 def registration_body(*topics: str, counter: int = 1) -> bytes:
-    """As a Java broker writes it, with keys that we do not know."""
+    """Return the body of a Java broker, with keys that are unknown here."""
     table = ",".join(
         f'"{name}":{{"attributes":{{}},"order":false,"perm":6,"readQueueNums":4,"topicFilterType":"SINGLE_TAG",'
         f'"topicName":"{name}","topicSysFlag":0,"writeQueueNums":4,"newerKey":[1]}}'
@@ -103,8 +103,8 @@ async def eventually(condition: Callable[[], Awaitable[bool]], seconds: float = 
         await asyncio.sleep(0.005)
 
 
-async def test_client_gets_the_route_that_a_broker_registered(rig: Rig) -> None:
-    """A route is standard JSON with quoted ids, in Java's key names."""
+async def test_client_gets_the_route_of_a_registered_broker(rig: Rig) -> None:
+    """A route is standard JSON with quoted ids and Java's key names."""
     reply = await rig.register()
     assert reply.code == 0
 
@@ -122,20 +122,20 @@ async def test_client_gets_the_route_that_a_broker_registered(rig: Rig) -> None:
 
 
 async def test_unknown_topic_is_17_and_unknown_code_is_3(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    """The codes and texts that clients tell apart; the log names an unknown code once for each client."""
+    """Clients distinguish these codes and texts; the log names an unknown code once for each client."""
     missing = await rig.ask(105, {"topic": "nowhere"})
     unknown = await rig.ask(777)
     await rig.ask(777)
-    told = [record.__dict__ for record in caplog.records if record.getMessage().startswith("refused request code")]
-    assert [(line["code"], line["client"]) for line in told] == [(777, "127.0.0.1")]
+    refusals = [record.__dict__ for record in caplog.records if record.getMessage().startswith("refused request code")]
+    assert [(line["code"], line["client"]) for line in refusals] == [(777, "127.0.0.1")]
 
     assert (missing.code, missing.remark) == (17, "No topic route info in name server for the topic: nowhere")
     assert (unknown.code, unknown.remark) == (3, " request type 777 not supported")
 
 
 @pytest.mark.parametrize("code", ALL_CODES)
-async def test_every_code_answers_an_empty_request_without_harm(rig: Rig, code: int) -> None:
-    """No fields, no body: never 3, never silence; where a field is required, code 1 names it."""
+async def test_every_code_answers_an_empty_request(rig: Rig, code: int) -> None:
+    """Without fields and body the reply is never 3 and never missing; a required field is named with code 1."""
     reply = await rig.ask(code)
 
     assert reply.code in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
@@ -143,15 +143,15 @@ async def test_every_code_answers_an_empty_request_without_harm(rig: Rig, code: 
         assert reply.remark is not None and "missing required field" in reply.remark
 
 
-async def test_codes_answered_are_those_of_rocketmqs_name_server(tmp_path: Path) -> None:
-    """Neither more nor fewer than the list above, which the parametrised test walks."""
+async def test_supported_codes_are_those_of_rocketmq(tmp_path: Path) -> None:
+    """The supported codes are exactly the list above, which the parametrized test uses."""
     handlers = Handlers(RouteTable(), KeyValueStore(tmp_path / "kv"), LiveSettings(settings()), FakeClock())
 
     assert tuple(handlers.codes) == ALL_CODES
 
 
 async def test_lost_connection_unregisters_its_broker_at_once(rig: Rig) -> None:
-    """The fault: the broker's socket is cut. No timeout passes, and its route is gone."""
+    """When the socket of a broker is cut, its route is removed without a timeout."""
     broker = await rig.channel()
     client = await rig.channel()
     await rig.register(over=broker)
@@ -166,8 +166,8 @@ async def test_lost_connection_unregisters_its_broker_at_once(rig: Rig) -> None:
     assert rig.clock.ms == 0
 
 
-async def test_silent_broker_expires_and_loses_its_connection(rig: Rig) -> None:
-    """Heartbeats and edition queries keep a broker; silence beyond its own timeout ends it."""
+async def test_silent_broker_expires_and_is_disconnected(rig: Rig) -> None:
+    """Heartbeats and data version queries keep a broker registered; silence beyond its timeout removes it."""
     broker = await rig.channel()
     client = await rig.channel()
     await rig.register(over=broker, heartbeatTimeoutMillis="1000")
@@ -189,8 +189,8 @@ async def test_silent_broker_expires_and_loses_its_connection(rig: Rig) -> None:
     await eventually(is_cut)
 
 
-async def test_unregistered_broker_is_gone(rig: Rig) -> None:
-    """Code 104 takes effect before its answer."""
+async def test_unregistered_broker_is_removed_at_once(rig: Rig) -> None:
+    """Code 104 takes effect before its reply."""
     await rig.register()
 
     assert (await rig.ask(104, identity())).code == 0
@@ -199,8 +199,8 @@ async def test_unregistered_broker_is_gone(rig: Rig) -> None:
     assert loads((await rig.ask(106)).body) == {"brokerAddrTable": {}, "clusterAddrTable": {}}
 
 
-async def test_edition_query_says_whether_topics_must_be_sent(rig: Rig) -> None:
-    """Unknown or different is changed=true; the answer carries the edition that is known."""
+async def test_data_version_query_reports_changes(rig: Rig) -> None:
+    """An unknown or different version gives changed=true; the reply has the known version."""
     unknown = await rig.ask(322, identity(), b'{"counter":1,"stateVersion":0,"timestamp":7}')
     await rig.register()
     same = await rig.ask(322, identity(), b'{"counter":1,"stateVersion":0,"timestamp":7}')
@@ -213,8 +213,8 @@ async def test_edition_query_says_whether_topics_must_be_sent(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("crc", "code"), [("0", 0), ("right", 0), ("12345", 1), (None, 0)], ids=["unchecked", "right", "wrong", "absent"]
 )
-async def test_body_checksum_is_believed_only_when_right(rig: Rig, crc: str | None, code: int) -> None:
-    """Java's CRC has no sign bit; zero and absent are not checked; a wrong one changes nothing."""
+async def test_registration_with_wrong_checksum_is_refused(rig: Rig, crc: str | None, code: int) -> None:
+    """Java's CRC has no sign bit; zero and absent checksums are not verified; a wrong one changes nothing."""
     ext = identity() | {"haServerAddr": "h:1"}
     if crc is not None:
         ext["bodyCrc32"] = str(zlib.crc32(registration_body()) & 0x7FFFFFFF) if crc == "right" else crc
@@ -227,7 +227,7 @@ async def test_body_checksum_is_believed_only_when_right(rig: Rig, crc: str | No
 
 
 def compressed_body(*, with_mappings: bool) -> bytes:
-    """Written by hand from the layout, not with the code under test."""
+    """Encode a registration by hand from the layout, not with the code under test."""
 
     def part(data: bytes) -> bytes:
         return struct.pack(">i", len(data)) + data
@@ -243,7 +243,7 @@ def compressed_body(*, with_mappings: bool) -> bytes:
 
 @pytest.mark.parametrize(("version", "with_mappings"), [(479, True), (399, False)], ids=["5.x", "4.9"])
 async def test_compressed_registration_is_read(rig: Rig, version: int, with_mappings: bool) -> None:
-    """The compressed form carries the same topics; mappings from 5.0 on."""
+    """The compressed form has the same topics, and mappings from 5.0 on."""
     ext = identity() | {"haServerAddr": "h:1", "compressed": "true"}
 
     reply = await rig.ask(103, ext, compressed_body(with_mappings=with_mappings), version=version)
@@ -266,16 +266,16 @@ async def test_compressed_registration_is_read(rig: Rig, version: int, with_mapp
     ],
     ids=["long", "negative", "no mappings", "bad topic", "cut", "not compressed"],
 )
-async def test_lying_compressed_registration_is_refused(rig: Rig, body: bytes) -> None:
-    """Lengths that pass the end, and bytes that are no stream, are code 1; nothing is registered."""
+async def test_corrupt_compressed_registration_is_refused(rig: Rig, body: bytes) -> None:
+    """Lengths beyond the end, and bytes that are no zlib stream, give code 1; nothing is registered."""
     reply = await rig.ask(103, identity() | {"haServerAddr": "h:1", "compressed": "true"}, body)
 
     assert reply.code == 1 and reply.remark
     assert loads((await rig.ask(106)).body)["brokerAddrTable"] == {}
 
 
-async def test_brokers_before_3_0_11_send_the_bare_table(rig: Rig) -> None:
-    """An old version's body is the topic table without a wrapper."""
+async def test_registration_of_old_broker_is_read(rig: Rig) -> None:
+    """Before 3.0.11 the body is the topic table without a wrapper."""
     body = (
         b'{"dataVersion":{"counter":1,"timestamp":1},"topicConfigTable":{"T":{"topicName":"T"},"U":{"topicName":"U"}}}'
     )
@@ -289,23 +289,23 @@ async def test_brokers_before_3_0_11_send_the_bare_table(rig: Rig) -> None:
     ("field", "value"),
     [("brokerName", " "), ("clusterName", ""), ("brokerAddr", "nowhere"), ("brokerId", "-1"), ("brokerId", "x")],
 )
-async def test_unreachable_or_unnamed_brokers_are_refused(rig: Rig, field: str, value: str) -> None:
-    """What no client could use is code 1 with the field's name, and nothing is registered."""
+async def test_registration_with_invalid_identity_is_refused(rig: Rig, field: str, value: str) -> None:
+    """A name, id or address that no client could use gives code 1 with the field name; nothing is registered."""
     reply = await rig.register(None, **{field: value})
 
     assert reply.code == 1 and reply.remark is not None and field in reply.remark
     assert loads((await rig.ask(106)).body)["brokerAddrTable"] == {}
 
 
-async def test_first_registration_with_one_topic_says_so(rig: Rig) -> None:
-    """RocketMQ's text, with the reason behind it."""
+async def test_first_registration_with_one_topic_is_explained(rig: Rig) -> None:
+    """The reply is RocketMQ's text, followed by the reason."""
     reply = await rig.ask(103, identity() | {"haServerAddr": "h:1"}, registration_body("T"))
 
     assert reply.code == 1 and reply.remark is not None and reply.remark.startswith("register broker failed")
 
 
-async def test_slave_is_told_its_master(rig: Rig) -> None:
-    """The reply's header carries the master's address and replication address."""
+async def test_slave_gets_the_address_of_its_master(rig: Rig) -> None:
+    """The header of the reply has the master's address and replication address."""
     await rig.register()
 
     slave = await rig.register(brokerId="1", brokerAddr="10.0.0.2:10911", haServerAddr="10.0.0.2:10912")
@@ -315,22 +315,22 @@ async def test_slave_is_told_its_master(rig: Rig) -> None:
     assert group["brokerMemberGroup"]["brokerAddrs"] == {"0": "10.0.0.1:10911", "1": "10.0.0.2:10911"}
 
 
-async def test_topic_lists(rig: Rig) -> None:
-    """All topics, those of a cluster, and the system list with one broker's address."""
+async def test_topic_lists_are_complete(rig: Rig) -> None:
+    """The lists are all topics, those of a cluster, and the system topics with the address of one broker."""
     await rig.register()
 
     everything = loads((await rig.ask(206)).body)
     of_cluster = loads((await rig.ask(224, {"cluster": "c"})).body)
-    of_nobody = loads((await rig.ask(224, {"cluster": "nobody"})).body)
+    of_unknown = loads((await rig.ask(224, {"cluster": "unknown"})).body)
     system = loads((await rig.ask(304)).body)
 
     assert everything == of_cluster == {"topicList": ["T", "TBW102"]}
-    assert of_nobody == {"topicList": []}
+    assert of_unknown == {"topicList": []}
     assert system == {"topicList": ["c", "a"], "brokerAddr": "10.0.0.1:10911"}
 
 
 async def test_write_permission_is_wiped_and_added_by_broker(rig: Rig) -> None:
-    """The replies count topics, and routes show it."""
+    """The replies count the topics, and routes show the change."""
     await rig.register()
 
     wiped = await rig.ask(205, {"brokerName": "a"})
@@ -343,7 +343,7 @@ async def test_write_permission_is_wiped_and_added_by_broker(rig: Rig) -> None:
 
 
 async def test_topic_is_registered_and_deleted_at_the_name_server(rig: Rig) -> None:
-    """Codes 217 and 216; a body in Java's dialect is read; an unknown broker is refused by name."""
+    """Codes 217 and 216 work, also with a body in Java's dialect; an unknown broker is refused by name."""
     await rig.register()
     body = b'{"brokerDatas":[{"brokerAddrs":{0:"x:1"},"brokerName":"a","cluster":"c"}],"filterServerTable":{},' + (
         b'"queueDatas":[{"brokerName":"a","perm":6,"readQueueNums":2,"topicSysFlag":0,"writeQueueNums":2}]}'
@@ -358,7 +358,7 @@ async def test_topic_is_registered_and_deleted_at_the_name_server(rig: Rig) -> N
 
 
 async def test_key_values_are_set_read_listed_and_deleted(rig: Rig) -> None:
-    """Absent keys and namespaces are 22; a namespace that was emptied is an empty table, as in RocketMQ."""
+    """Absent keys and namespaces give 22; an emptied namespace is an empty table, as in RocketMQ."""
     address = {"namespace": "n", "key": "k"}
     assert (await rig.ask(101, address)).code == 22
     assert (await rig.ask(219, {"namespace": "n"})).code == 22
@@ -373,7 +373,7 @@ async def test_key_values_are_set_read_listed_and_deleted(rig: Rig) -> None:
 
 
 async def test_order_configuration_is_in_routes_only_when_enabled(rig: Rig) -> None:
-    """Brokers get the table with their registration; clients get their topic's entry under orderMessageEnable."""
+    """Brokers get the table with their registration; clients get the entry of their topic with orderMessageEnable."""
     await rig.ask(100, {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "a:4"})
 
     registered = await rig.register()
@@ -398,8 +398,8 @@ async def test_order_configuration_is_in_routes_only_when_enabled(rig: Rig) -> N
         (b"\xff\xfe", 1),
     ],
 )
-async def test_settings_outside_the_allow_list_do_not_change(rig: Rig, body: bytes, code: int) -> None:
-    """All or nothing: one forbidden or wrong key leaves every setting as it was."""
+async def test_settings_outside_the_allow_list_are_refused(rig: Rig, body: bytes, code: int) -> None:
+    """One forbidden or invalid key leaves every setting unchanged."""
     before = (await rig.ask(319)).body
 
     reply = await rig.ask(318, body=body)
@@ -408,8 +408,8 @@ async def test_settings_outside_the_allow_list_do_not_change(rig: Rig, body: byt
     assert (await rig.ask(319)).body == before
 
 
-async def test_disabled_lists_say_so(rig: Rig) -> None:
-    """enableAllTopicList and enableTopicList close codes 206 and 224 with RocketMQ's text."""
+async def test_disabled_lists_are_refused(rig: Rig) -> None:
+    """enableAllTopicList and enableTopicList disable codes 206 and 224 with RocketMQ's text."""
     await rig.ask(318, body=b"enableAllTopicList=false\nenableTopicList=false")
 
     assert [(r.code, r.remark) for r in (await rig.ask(206), await rig.ask(224, {"cluster": "c"}))] == [
@@ -418,8 +418,8 @@ async def test_disabled_lists_say_so(rig: Rig) -> None:
     ]
 
 
-async def test_routes_wait_after_a_start_when_told_to(tmp_path: Path) -> None:
-    """With needWaitForService a young name server answers 1, so that clients keep the routes they have."""
+async def test_routes_are_withheld_after_start_when_enabled(tmp_path: Path) -> None:
+    """With needWaitForService a started name server answers 1, so that clients keep their routes."""
     clock = FakeClock()
     server = NameServer(settings(need_wait_for_service=True, wait_seconds_for_service=45), tmp_path, now_ms=clock)
     await server.start()
@@ -434,8 +434,8 @@ async def test_routes_wait_after_a_start_when_told_to(tmp_path: Path) -> None:
     await server.close()
 
 
-async def test_key_values_and_settings_outlive_a_restart(tmp_path: Path) -> None:
-    """What was answered with 0 is there after the next start."""
+async def test_key_values_and_settings_survive_restart(tmp_path: Path) -> None:
+    """An update that was answered with 0 is present after a restart."""
     first = NameServer(settings(), tmp_path)
     await first.start()
     rig = Rig(first, FakeClock())
@@ -454,8 +454,8 @@ async def test_key_values_and_settings_outlive_a_restart(tmp_path: Path) -> None
     await second.close()
 
 
-async def test_two_name_servers_never_share_a_directory(tmp_path: Path) -> None:
-    """The second refuses to start; after the first has closed, it may."""
+async def test_two_name_servers_cannot_share_a_directory(tmp_path: Path) -> None:
+    """The second refuses to start until the first has closed."""
     first, second = NameServer(settings(), tmp_path), NameServer(settings(), tmp_path)
     await first.start()
 

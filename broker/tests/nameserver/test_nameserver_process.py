@@ -22,7 +22,7 @@ def command(*arguments: str) -> list[str]:
 
 @contextmanager
 def running(directory: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A name server on a free port, and the port that it says."""
+    """Start a name server on a free port, and return it with the reported port."""
     process = subprocess.Popen(
         command("--listen", "127.0.0.1:0", "--data", str(directory)),
         stdout=subprocess.PIPE,
@@ -42,7 +42,7 @@ def running(directory: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_signals_stop_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_stops_name_server_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     """After the ready line it accepts connections; a signal ends it with code 0 and no traceback."""
     with running(tmp_path) as (process, port):
         socket.create_connection(("127.0.0.1", port), timeout=60).close()
@@ -54,8 +54,8 @@ def test_signals_stop_it_cleanly(tmp_path: Path, number: signal.Signals) -> None
         assert "Traceback" not in errors
 
 
-def test_taken_port_and_taken_directory_are_one_line_with_a_remedy(tmp_path: Path) -> None:
-    """The port and the option, or the directory, are named; the exit code is 1."""
+def test_port_or_directory_in_use_is_reported_with_a_remedy(tmp_path: Path) -> None:
+    """The error is one line that names the port and the option, or the directory; the exit code is 1."""
     with running(tmp_path / "first") as (_, port):
         port_taken = _run("--listen", f"127.0.0.1:{port}", "--data", str(tmp_path / "second"))
         directory_taken = _run("--listen", "127.0.0.1:0", "--data", str(tmp_path / "first"))
@@ -77,8 +77,8 @@ def test_taken_port_and_taken_directory_are_one_line_with_a_remedy(tmp_path: Pat
         (("-c", "/nowhere.conf"), "/nowhere.conf"),
     ],
 )
-def test_wrong_flags_are_one_line(tmp_path: Path, arguments: tuple[str, ...], text: str) -> None:
-    """A flag that cannot work is named before anything starts."""
+def test_invalid_options_are_reported_in_one_line(tmp_path: Path, arguments: tuple[str, ...], text: str) -> None:
+    """An invalid option is named before anything starts."""
     result = _run(*arguments, "--data", str(tmp_path))
 
     assert result.returncode == 1 and text in result.stderr and "Traceback" not in result.stderr

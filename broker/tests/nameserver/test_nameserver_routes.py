@@ -1,4 +1,4 @@
-"""The route table's promises, without sockets: time is a number and a connection is any object."""
+"""The rules of the route table, without sockets: time is a number and a connection is any object."""
 
 import pytest
 
@@ -40,8 +40,8 @@ def permission(table: RouteTable, topic: str = "T", name: str = "a") -> int:
     return table.topics.queues(topic)[name].perm
 
 
-def test_route_holds_queues_and_addresses_of_every_broker_of_the_topic() -> None:
-    """A route names each broker with its queues once, sorted, and all addresses under the broker's name."""
+def test_route_has_queues_and_addresses_of_every_broker() -> None:
+    """A route lists each broker with its queues once, sorted, and all addresses under its name."""
     table = RouteTable()
 
     table.register(broker("b", table=topics("T", "U", queues=4)), 0)
@@ -55,8 +55,8 @@ def test_route_holds_queues_and_addresses_of_every_broker_of_the_topic() -> None
     assert table.route("nowhere") is None
 
 
-def test_first_registration_with_one_topic_is_refused_and_changes_nothing() -> None:
-    """One topic from an unknown broker is a stray update; the same from a known one is an update."""
+def test_first_registration_with_one_topic_is_refused() -> None:
+    """One topic of an unknown broker may be an incremental update; the same of a known broker is one."""
     table = RouteTable()
 
     with pytest.raises(RegistrationRefused, match="exactly one topic"):
@@ -68,8 +68,8 @@ def test_first_registration_with_one_topic_is_refused_and_changes_nothing() -> N
     assert table.route("T") is not None
 
 
-def test_topics_are_taken_again_only_with_a_new_edition() -> None:
-    """An unchanged edition leaves an operator's wiped permission alone; a changed one brings the broker's own back."""
+def test_topics_change_only_with_a_new_data_version() -> None:
+    """The same version keeps a wiped permission; a new version restores the permission of the broker."""
     table = RouteTable()
     table.register(broker(), 0)
 
@@ -88,11 +88,11 @@ def test_added_write_permission_is_read_and_write() -> None:
 
     assert table.topics.allow_writes("a", is_allowed=False) == 2 and permission(table) == 5
     assert table.topics.allow_writes("a", is_allowed=True) == 2 and permission(table) == READ_WRITE
-    assert table.topics.allow_writes("nobody", is_allowed=False) == 0
+    assert table.topics.allow_writes("unknown", is_allowed=False) == 0
 
 
-def test_deleted_topic_comes_back_with_the_next_registration_even_of_the_same_edition() -> None:
-    """A topic that the table lacks is taken whatever the edition says."""
+def test_deleted_topic_returns_with_the_next_registration() -> None:
+    """A missing topic is added even if the data version is the same."""
     table = RouteTable()
     table.register(broker(), 0)
 
@@ -103,8 +103,8 @@ def test_deleted_topic_comes_back_with_the_next_registration_even_of_the_same_ed
     assert table.route("T") is not None
 
 
-def test_topic_is_deleted_in_one_cluster_only_when_the_cluster_is_named() -> None:
-    """Deleting with a cluster leaves the others' queues."""
+def test_topic_is_deleted_only_in_the_named_cluster() -> None:
+    """Deleting with a cluster keeps the queues of other clusters."""
     table = RouteTable()
     table.register(broker("a", cluster="east"), 0)
     table.register(broker("b", cluster="west"), 0)
@@ -116,8 +116,8 @@ def test_topic_is_deleted_in_one_cluster_only_when_the_cluster_is_named() -> Non
     assert not table.delete_topic("T", "nowhere")
 
 
-def test_absent_topics_stay_unless_asked_otherwise() -> None:
-    """A registration without a topic forgets it only under deleteTopicWithBrokerRegistration."""
+def test_absent_topics_are_kept_by_default() -> None:
+    """A registration without a topic removes it only with deleteTopicWithBrokerRegistration."""
     table = RouteTable()
     table.register(broker(table=topics("T", "U")), 0)
 
@@ -128,8 +128,8 @@ def test_absent_topics_stay_unless_asked_otherwise() -> None:
     assert table.route("T") is None and table.route("U") is not None
 
 
-def test_slave_learns_its_master_and_does_not_speak_for_topics() -> None:
-    """A slave's answer names the master and its replication address; its topics are not published."""
+def test_slave_gets_its_master_and_publishes_no_topics() -> None:
+    """The reply to a slave has the addresses of the master; the topics of the slave are not published."""
     table = RouteTable()
 
     orphan = table.register(broker("a", 1), 0)
@@ -142,8 +142,8 @@ def test_slave_learns_its_master_and_does_not_speak_for_topics() -> None:
     assert table.route("V") is None
 
 
-def test_address_under_a_new_id_gives_up_the_old_one() -> None:
-    """A slave that became master has one id."""
+def test_address_with_a_new_id_loses_the_old_id() -> None:
+    """A promoted slave has one id only."""
     table = RouteTable()
     table.register(broker("a", 1, address="x:1", can_act_as_master=True), 0)
 
@@ -153,8 +153,8 @@ def test_address_under_a_new_id_gives_up_the_old_one() -> None:
     assert len(table.brokers) == 1
 
 
-def test_address_under_a_new_name_gives_up_the_old_one() -> None:
-    """A broker that was renamed leaves nothing behind under its old name."""
+def test_address_with_a_new_name_loses_the_old_name() -> None:
+    """A renamed broker leaves nothing under its old name."""
     table = RouteTable()
     table.register(broker("old", address="x:1", table=topics("T", "U")), 0)
 
@@ -163,49 +163,49 @@ def test_address_under_a_new_name_gives_up_the_old_one() -> None:
     assert table.route("T") is None and table.brokers.clusters() == {"c": ["new"]}
 
 
-def test_older_state_version_cannot_take_the_id_of_a_living_newer_one() -> None:
-    """A former master with an older epoch is ignored, quietly, whatever it sends."""
+def test_older_state_version_cannot_take_the_id_of_a_live_newer_one() -> None:
+    """A former master with an older epoch is ignored for every request."""
     table = RouteTable()
     table.register(broker(address="new:1", table=topics("T", "U", state=2)), 0)
 
     table.register(broker(address="old:1", table=topics("T", "U", state=1, counter=9, queues=1)), 1)
 
     assert table.members("c", "a").broker_addrs == {0: "new:1"}
-    assert table.edition("c", "old:1") is None
+    assert table.find_data_version("c", "old:1") is None
     assert table.topics.queues("T")["a"].write_queue_nums == 8
 
 
 def test_newer_state_version_takes_the_id() -> None:
-    """The master of the next epoch replaces the former one, which then is not even alive here."""
+    """The master of the next epoch replaces the former one, which is removed from the live brokers."""
     table = RouteTable()
     table.register(broker(address="old:1", table=topics("T", "U", state=1)), 0)
 
     table.register(broker(address="new:1", table=topics("T", "U", state=2, queues=16)), 1)
 
     assert table.members("c", "a").broker_addrs == {0: "new:1"}
-    assert table.edition("c", "old:1") is None
+    assert table.find_data_version("c", "old:1") is None
     assert table.topics.queues("T")["a"].write_queue_nums == 16
 
 
-def test_former_master_behind_the_same_address_cannot_speak_for_the_new_one() -> None:
-    """Two masters may share a service address: the connection of the newer epoch alone refreshes and unregisters."""
+def test_former_master_with_the_same_address_is_ignored() -> None:
+    """Two masters may share a service address: only the connection of the newer epoch refreshes and unregisters."""
     former, current = object(), object()
     table = RouteTable()
     table.register(broker(address="svc:1", table=topics("T", "U", state=1), connection=former), 0)
     table.register(broker(address="svc:1", table=topics("T", "U", state=2, queues=16), connection=current), 1)
 
     table.register(broker(address="svc:1", table=topics("T", "U", state=1, counter=9), connection=former), 2)
-    assert not table.brokers.heard("c", "svc:1", former, 3)
-    assert not table.unregister_by(former, "c", "a", "svc:1")
-    assert table.disconnected(former) == []
+    assert not table.brokers.record_heartbeat("c", "svc:1", former, 3)
+    assert not table.unregister_over(former, "c", "a", "svc:1")
+    assert table.unregister_connection(former) == []
 
     assert table.topics.queues("T")["a"].write_queue_nums == 16
-    assert table.unregister_by(current, "c", "a", "svc:1")
+    assert table.unregister_over(current, "c", "a", "svc:1")
     assert table.route("T") is None
 
 
-def test_unregistered_broker_takes_its_topics_with_it() -> None:
-    """The last address of a name removes name, cluster, topics and mappings; a slave's removal does not."""
+def test_unregistering_a_broker_removes_its_topics() -> None:
+    """Removing the last address of a name removes name, cluster, topics and mappings; removing a slave does not."""
     table = RouteTable()
     mapped = topics("T", "U")
     mapped.topic_queue_mapping_info_map["T"] = TopicQueueMapping(topic="T", bname="a", total_queues=2)
@@ -223,22 +223,22 @@ def test_unregistered_broker_takes_its_topics_with_it() -> None:
     assert table.brokers.clusters() == {} and table.topics.mappings("T") is None
 
 
-def test_lost_connection_unregisters_what_it_had_registered_and_nothing_else() -> None:
-    """All brokers of the connection go; one that has come back over another connection stays."""
+def test_lost_connection_unregisters_only_its_own_brokers() -> None:
+    """All brokers of the connection are removed, except one that re-registered over another connection."""
     first, second = object(), object()
     table = RouteTable()
     table.register(broker("a", connection=first), 0)
     table.register(broker("b", connection=first), 0)
     table.register(broker("b", connection=second), 1)
 
-    gone = table.disconnected(first)
+    gone = table.unregister_connection(first)
 
     assert [live.name for live in gone] == ["a"]
     assert table.brokers.clusters() == {"c": ["b"]}
 
 
-def test_masterless_broker_that_can_act_becomes_read_only_and_shows_its_smallest_slave() -> None:
-    """The acting master is shown under id 0 only when asked for, and only while nobody can write."""
+def test_acting_master_is_presented_for_read_only_broker() -> None:
+    """The acting master has id 0 only if the query requests it and the broker is read-only."""
     table = RouteTable()
     table.register(broker("a", 0, can_act_as_master=True), 0)
     table.register(broker("a", 2, can_act_as_master=True), 0)
@@ -253,8 +253,8 @@ def test_masterless_broker_that_can_act_becomes_read_only_and_shows_its_smallest
     assert table.members("c", "a").broker_addrs == {1: "a-1:10911", 2: "a-2:10911"}
 
 
-def test_smallest_slave_publishes_topics_without_write_when_there_is_no_master() -> None:
-    """A slave that may act as master keeps its broker's topics known, read only."""
+def test_acting_master_publishes_read_only_topics() -> None:
+    """A slave that can act as master keeps the topics of its broker, without write permission."""
     table = RouteTable()
 
     table.register(broker("a", 1, can_act_as_master=True), 0)
@@ -262,8 +262,8 @@ def test_smallest_slave_publishes_topics_without_write_when_there_is_no_master()
     assert permission(table) == READ_ONLY
 
 
-def test_one_name_belongs_to_one_cluster_while_another_address_holds_it() -> None:
-    """A name in two clusters would mix their messages; a broker that moved alone moves its name."""
+def test_broker_name_belongs_to_one_cluster() -> None:
+    """A name in two clusters would mix their messages; a single broker can move its name."""
     table = RouteTable()
     table.register(broker("a", cluster="east"), 0)
 
@@ -275,8 +275,8 @@ def test_one_name_belongs_to_one_cluster_while_another_address_holds_it() -> Non
     assert table.brokers.live("east", "a-0:10911") is None
 
 
-def test_registered_topic_needs_known_brokers() -> None:
-    """A topic on an unknown broker is refused whole."""
+def test_topic_registration_needs_known_brokers() -> None:
+    """A topic with an unknown broker is refused as a whole."""
     table = RouteTable()
     table.register(broker("a"), 0)
     known = QueueData(broker_name="a", read_queue_nums=1, write_queue_nums=1, perm=6)
@@ -290,8 +290,8 @@ def test_registered_topic_needs_known_brokers() -> None:
     assert table.route("N") is not None
 
 
-def test_limits_refuse_without_a_trace() -> None:
-    """Too many brokers or topics are refused; what is known may still be updated."""
+def test_limits_refuse_new_brokers_and_topics() -> None:
+    """Beyond the limits nothing changes; known brokers may still be updated."""
     table = RouteTable(RouteLimits(brokers_max=1, topics_max=3))
     table.register(broker("a"), 0)
 
@@ -305,7 +305,7 @@ def test_limits_refuse_without_a_trace() -> None:
 
 
 def test_unit_flags_select_topics() -> None:
-    """Lists by system flag: has all of the one, none of the other."""
+    """A list by system flag has the topics with all of one set of flags and none of the other."""
     table = RouteTable()
     registered = topics("plain", "unit", "subscribed", "both")
     for name, flag in (("unit", 1), ("subscribed", 2), ("both", 3)):
@@ -317,8 +317,8 @@ def test_unit_flags_select_topics() -> None:
     assert table.topics.with_flags(has=2, lacks=1) == ["subscribed"]
 
 
-def test_filter_servers_are_in_routes_until_the_broker_drops_them() -> None:
-    """None leaves the list as it was, an empty list removes it."""
+def test_filter_servers_are_kept_until_removed() -> None:
+    """None keeps the list, an empty list removes it."""
     table = RouteTable()
     table.register(broker(filter_servers=["f:1"]), 0)
     table.register(broker(), 1)
@@ -331,8 +331,8 @@ def test_filter_servers_are_in_routes_until_the_broker_drops_them() -> None:
     assert route is not None and route.filter_server_table == {}
 
 
-def test_answer_is_the_callers_own() -> None:
-    """Changing a route does not change the table."""
+def test_returned_route_is_a_copy() -> None:
+    """Changing a returned route does not change the table."""
     table = RouteTable()
     table.register(broker(), 0)
     route = table.route("T")

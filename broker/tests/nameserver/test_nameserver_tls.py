@@ -1,4 +1,4 @@
-"""The name server behind TLS: both on one port, or TLS alone, with and without client certificates."""
+"""The name server with TLS: TLS and plain text on one port, or TLS only, with and without client certificates."""
 
 import ssl
 from pathlib import Path
@@ -25,7 +25,7 @@ def authority() -> trustme.CA:
 def server_settings(
     folder: Path, authority: trustme.CA, mode: TlsMode, *, asks_clients: bool = False
 ) -> NameServerSettings:
-    """Certificates in `folder`, made by `authority`."""
+    """Return TLS settings with certificates of `authority` in `folder`."""
     certificate = authority.issue_cert("localhost", "127.0.0.1")
     chain, key, root = folder / "chain.pem", folder / "key.pem", folder / "root.pem"
     chain.write_bytes(b"".join(part.bytes() for part in certificate.cert_chain_pems))
@@ -44,7 +44,7 @@ def client_context(authority: trustme.CA, *, with_certificate: bool = False) -> 
 
 
 async def answers(server: NameServer, tls: ssl.SSLContext | None) -> bool:
-    """Whether a client that connects this way gets an answer."""
+    """Return whether a client with this context gets a reply."""
     try:
         channel = await Channel.connect(f"127.0.0.1:{server.port}", timeout_ms=TIMEOUT_MS, tls=tls)
     except RemotingError:
@@ -60,10 +60,10 @@ async def answers(server: NameServer, tls: ssl.SSLContext | None) -> bool:
 @pytest.mark.parametrize(
     ("mode", "plain_works"), [(TlsMode.PERMISSIVE, True), (TlsMode.ENFORCING, False)], ids=["permissive", "enforcing"]
 )
-async def test_tls_always_works_and_plain_text_only_where_it_is_permitted(
+async def test_plain_text_works_only_in_permissive_mode(
     tmp_path: Path, authority: trustme.CA, mode: TlsMode, plain_works: bool
 ) -> None:
-    """One port, told apart by the first byte."""
+    """TLS and plain text share one port and are distinguished by the first byte."""
     server = NameServer(server_settings(tmp_path, authority, mode), tmp_path / "data")
     await server.start()
     try:
@@ -73,10 +73,8 @@ async def test_tls_always_works_and_plain_text_only_where_it_is_permitted(
         await server.close()
 
 
-async def test_client_without_a_certificate_is_refused_where_one_is_asked_for(
-    tmp_path: Path, authority: trustme.CA
-) -> None:
-    """With an authority for clients, only its certificates get answers."""
+async def test_client_without_required_certificate_is_refused(tmp_path: Path, authority: trustme.CA) -> None:
+    """With a CA for clients, only certificates of the CA are accepted."""
     server = NameServer(server_settings(tmp_path, authority, TlsMode.ENFORCING, asks_clients=True), tmp_path / "data")
     await server.start()
     try:

@@ -1,4 +1,4 @@
-"""The name server's TLS by its settings file, and brokers that register over it."""
+"""TLS of the name server by its settings file, and brokers that register over it."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -19,7 +19,7 @@ from gantry_testing.local import running_broker, wait_until
 
 
 def entries(party: Party, mode: str = "enforcing", *, needs_client: bool = False) -> dict[str, str]:
-    """A namesrv.conf."""
+    """Return the TLS entries of a namesrv.conf."""
     return {
         "listenPort": "0",
         "bindAddress": "127.0.0.1",
@@ -32,13 +32,13 @@ def entries(party: Party, mode: str = "enforcing", *, needs_client: bool = False
 
 
 def towards(party: Party, *, shows_certificate: bool = False, **conf: str) -> dict[str, str]:
-    """A broker.conf of somebody who believes the party's authority."""
+    """Return the TLS entries of a broker.conf that trusts the CA of the party."""
     own = {"tlsClientCertPath": str(party.chain), "tlsClientKeyPath": str(party.key)} if shows_certificate else {}
     return {"tlsEnable": "true", "tlsClientTrustCertPath": str(party.authority), **own, **conf}
 
 
 def broker_at(path: Path, **conf: str) -> AbstractAsyncContextManager[Broker]:
-    """A broker with these keys."""
+    """Return a broker with these settings."""
     return running_broker(path, disk=None, clock=None, **conf)
 
 
@@ -59,14 +59,14 @@ def authority() -> trustme.CA:
 
 @final
 class Attempts:
-    """Brokers that try to register, one after the other, and what they say when it does not work."""
+    """Brokers that try to register one after the other, with the errors that they log."""
 
     def __init__(self, path: Path, caplog: pytest.LogCaptureFixture) -> None:
         self._path = path
         self._caplog = caplog
 
     async def succeeds(self, server: NameServer, conf: dict[str, str]) -> bool:
-        """Whether a broker with this conf gets there, before it says that it does not."""
+        """Return whether a broker with this configuration registers, before it logs a failure."""
         self._caplog.clear()
         address = f"127.0.0.1:{server.port}"
         async with broker_at(self._path, namesrvAddr=address, **conf) as broker:
@@ -74,7 +74,7 @@ class Attempts:
             return address in broker.registration.registered
 
     def _has_failed(self) -> bool:
-        return "name server is not reachable" in [record.getMessage() for record in self._caplog.records]
+        return "name server is not reachable; retrying" in [record.getMessage() for record in self._caplog.records]
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def attempts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Attempts:
 # ------- settings
 
 
-def test_a_settings_file_asks_for_tls(tmp_path: Path, authority: trustme.CA) -> None:
+def test_settings_file_enables_tls(tmp_path: Path, authority: trustme.CA) -> None:
     """The keys are those of a broker; permissive is the default; without a certificate it is plain text."""
     party = Party(tmp_path, authority)
     conf = entries(party)
@@ -112,8 +112,8 @@ CONTRADICTIONS = [
 
 
 @pytest.mark.parametrize(("conf", "text"), CONTRADICTIONS, ids=[text for _, text in CONTRADICTIONS])
-def test_a_contradiction_does_not_start(conf: dict[str, str], text: str) -> None:
-    """A file that asks for less than it seems to is refused with the key that is wrong."""
+def test_contradictory_tls_settings_are_refused(conf: dict[str, str], text: str) -> None:
+    """Settings that protect less than they appear to are refused with the key."""
     with pytest.raises(SettingsError, match=text):
         with_entries(NameServerSettings(), conf)
 
@@ -128,8 +128,8 @@ BROKER_CONTRADICTIONS = [
 
 
 @pytest.mark.parametrize(("conf", "text"), BROKER_CONTRADICTIONS, ids=[text for _, text in BROKER_CONTRADICTIONS])
-def test_a_broker_that_would_check_nobody_does_not_start(conf: dict[str, str], text: str) -> None:
-    """What looks like a check and is none is refused."""
+def test_broker_tls_settings_without_effect_are_refused(conf: dict[str, str], text: str) -> None:
+    """Settings that look like verification and verify nothing are refused."""
     with pytest.raises(BrokerSettingsError, match=text):
         broker_settings(conf)
 
@@ -137,16 +137,18 @@ def test_a_broker_that_would_check_nobody_does_not_start(conf: dict[str, str], t
 # ------- registration
 
 
-async def test_a_broker_registers_over_tls(tmp_path: Path, authority: trustme.CA, attempts: Attempts) -> None:
-    """With tlsEnable and the authority it gets in; without, a name server that enforces TLS does not hear of it."""
+async def test_broker_registers_over_tls(tmp_path: Path, authority: trustme.CA, attempts: Attempts) -> None:
+    """With tlsEnable and the CA it registers; without, a name server that enforces TLS gets no registration."""
     party = Party(tmp_path / "party", authority)
     async with name_server(tmp_path / "data", entries(party)) as server:
         assert await attempts.succeeds(server, towards(party))
         assert not await attempts.succeeds(server, {})
 
 
-async def test_a_broker_shows_its_certificate(tmp_path: Path, authority: trustme.CA, attempts: Attempts) -> None:
-    """A name server that asks for certificates lets nobody else change its routes."""
+async def test_broker_registers_with_client_certificate(
+    tmp_path: Path, authority: trustme.CA, attempts: Attempts
+) -> None:
+    """A name server that requires certificates lets no other client change its routes."""
     party = Party(tmp_path / "party", authority)
     stranger = Party(tmp_path / "stranger", trustme.CA(), trusts=authority)
     async with name_server(tmp_path / "data", entries(party, needs_client=True)) as server:
@@ -155,8 +157,8 @@ async def test_a_broker_shows_its_certificate(tmp_path: Path, authority: trustme
         assert not await attempts.succeeds(server, towards(stranger, shows_certificate=True))
 
 
-async def test_a_broker_knows_its_name_server(tmp_path: Path, authority: trustme.CA, attempts: Attempts) -> None:
-    """Another authority's, or one for another host, is told nothing, unless the switches say so."""
+async def test_broker_verifies_the_name_server(tmp_path: Path, authority: trustme.CA, attempts: Attempts) -> None:
+    """A name server with a certificate of another CA or host gets no registration, unless verification is off."""
     party = Party(tmp_path / "party", authority, "elsewhere.example")
     stranger = Party(tmp_path / "stranger", trustme.CA())
     async with name_server(tmp_path / "data", entries(party)) as server:
@@ -166,10 +168,10 @@ async def test_a_broker_knows_its_name_server(tmp_path: Path, authority: trustme
         assert await attempts.succeeds(server, {"tlsEnable": "true", "tlsClientAuthServer": "false"})
 
 
-async def test_the_name_servers_certificate_is_replaced(
+async def test_name_server_certificate_is_reloaded(
     tmp_path: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new pair in its files is what the next client sees; brokers that are registered stay so."""
+    """New connections get the new certificate; registered brokers stay registered."""
     monkeypatch.setattr("gantry_remoting.file_watch.CHECK_INTERVAL_S", 0.01)
     party = Party(tmp_path / "party", authority)
     async with name_server(tmp_path / "data", entries(party)) as server:

@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole: the order of effects, and what a failure leaves."""
+"""Atomic replacement of files: the order of effects, and the state after a failure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_bytes_are_durable_before_the_name_and_the_name_before_the_end(
 
 
 def test_failure_leaves_the_old_file_alone(tmp_path: Path) -> None:
-    """A block that fails changes nothing, and leaves nothing beside the file."""
+    """A block that fails changes nothing, and leaves no temporary file."""
     path = tmp_path / "table.parquet"
     path.write_bytes(b"old")
 
@@ -51,7 +51,7 @@ def test_failure_leaves_the_old_file_alone(tmp_path: Path) -> None:
 
 
 def test_full_disk_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that only the sync reports counts: the file does not take its name."""
+    """An error that only the sync reports counts: the file is not renamed."""
     path = tmp_path / "manifest.json"
     path.write_bytes(b"old")
 

@@ -1,4 +1,4 @@
-"""Budgets of a port: bytes of all connections together, who gives way, and that an honest client does not notice."""
+"""Byte budgets of a port: the sum over all connections, the order of eviction, and no effect on ordinary clients."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ from gantry_nameserver.settings import NameServerSettings, with_entries
 from gantry_nameserver.settings import SettingsError as NameServerSettingsError
 from gantry_remoting import Channel, CommandService, Connection, Listener, ListenerSettings
 from gantry_remoting.budgets import ByteBudget, Holding, ReplyTurns
-from gantry_remoting.closings import CloseReason, Closings
+from gantry_remoting.close_log import CloseLog, CloseReason
 from gantry_remoting.frame_parts import FrameParts
 from gantry_remoting.tls_layer import TlsLayer
 from gantry_testing.accounts import ADMIN, BILLING, guarded_broker
@@ -35,7 +35,7 @@ BIG = 1
 
 
 class Held:
-    """A connection, as far as a budget sees it."""
+    """A connection as a budget uses it."""
 
     def __init__(self, held_bytes: int, since: float) -> None:
         self.held_bytes, self.since = held_bytes, since
@@ -46,7 +46,7 @@ class Held:
 
 
 class Port:
-    """A budget over connections that a test makes; the clock stands at 100."""
+    """A budget over connections that a test makes; the clock is fixed at 100."""
 
     def __init__(self, bytes_max: int) -> None:
         self.held: list[Held] = []
@@ -64,8 +64,8 @@ class Port:
         return one
 
 
-def test_nobody_is_closed_within_the_budget() -> None:
-    """Up to the budget all is kept, and nothing is even measured."""
+def test_no_connection_is_closed_within_the_budget() -> None:
+    """Below the budget nothing is closed, and nothing is measured."""
     port = Port(1000)
 
     held = [port.take(100) for _ in range(10)]
@@ -74,8 +74,8 @@ def test_nobody_is_closed_within_the_budget() -> None:
     assert port.measured == 0
 
 
-def test_the_largest_goes_first_among_those_of_one_age() -> None:
-    """Over the budget the largest is closed, with the budget's reason, and as few as make room."""
+def test_largest_of_equal_age_is_evicted_first() -> None:
+    """Over the budget the largest is closed for the budget's reason, and only as many as needed."""
     port = Port(1000)
     small, large, middle = port.take(200), port.take(500), port.take(250)
 
@@ -85,8 +85,8 @@ def test_the_largest_goes_first_among_those_of_one_age() -> None:
     assert [one.evicted for one in (small, middle, last)] == [None, None, None]
 
 
-def test_the_oldest_goes_first_among_those_of_one_size() -> None:
-    """Bytes that have been here for long cost more than as many that have just come."""
+def test_oldest_of_equal_size_is_evicted_first() -> None:
+    """Bytes that have been held for long cost more than as many new ones."""
     port = Port(1000)
     young, old = port.take(400, age_s=1), port.take(400, age_s=20)
 
@@ -95,7 +95,7 @@ def test_the_oldest_goes_first_among_those_of_one_size() -> None:
     assert (young.evicted, old.evicted) == (None, CloseReason.FRAME_BUDGET)
 
 
-def test_an_honest_large_frame_outlives_small_ones_that_stand_still() -> None:
+def test_large_active_frame_outlives_small_stalled_ones() -> None:
     """Cost is bytes times age: 4 MiB of half a second stay, 100 KiB of half a minute go."""
     port = Port(6 * MIB)
     stalled = [port.take(100 * KIB, age_s=30) for _ in range(20)]
@@ -107,8 +107,8 @@ def test_an_honest_large_frame_outlives_small_ones_that_stand_still() -> None:
     assert any(one.evicted for one in stalled)
 
 
-def test_what_was_given_back_does_not_count() -> None:
-    """The sum of what was taken may pass the budget many times, as long as it is not held at once."""
+def test_released_bytes_do_not_count() -> None:
+    """The sum of taken bytes may exceed the budget many times, as long as they are not held at once."""
     port = Port(1000)
     steady = port.take(300)
 
@@ -119,8 +119,8 @@ def test_what_was_given_back_does_not_count() -> None:
     assert port.measured < 20
 
 
-def test_closing_makes_room_for_more_than_the_next_byte() -> None:
-    """A flood is closed down to seven eighths at once, so that not each of its reads costs a look at everybody."""
+def test_eviction_frees_an_eighth_of_the_budget() -> None:
+    """A flood is closed down to seven eighths at once, so that not each of its reads has to measure all connections."""
     port = Port(8000)
     for _ in range(80):
         port.take(100)
@@ -133,7 +133,7 @@ def test_closing_makes_room_for_more_than_the_next_byte() -> None:
 
 
 def test_the_budget_holds_within_an_eighth() -> None:
-    """However connections grow, they never hold more than nine eighths of the budget and what came last."""
+    """However connections grow, they never hold more than nine eighths of the budget and the last read."""
     port = Port(8000)
     most = 0
     for number in range(2000):
@@ -149,7 +149,7 @@ def test_the_budget_holds_within_an_eighth() -> None:
 
 
 class Asker:
-    """A connection with requests that wait, each worth so many bytes of reply."""
+    """A connection with waiting requests, each with a reply of a given size."""
 
     def __init__(self, name: str, turns: ReplyTurns, served: list[str], requests: int) -> None:
         self.name, self.turns, self.served, self.requests = name, turns, served, requests
@@ -163,7 +163,7 @@ class Asker:
 
 
 def test_requests_wait_for_a_turn_first_come_first_served() -> None:
-    """Who always asks for more goes to the end of the queue each time: the last in it is served in the next turn."""
+    """A connection that always has more requests goes to the end of the queue each time."""
     callbacks: list[Any] = []
     turns = ReplyTurns(MIB, callbacks.append)
     served: list[str] = []
@@ -181,7 +181,7 @@ def test_requests_wait_for_a_turn_first_come_first_served() -> None:
 
 
 def test_small_replies_are_not_counted_against_a_turn() -> None:
-    """A thousand small replies in a turn cost no callback and hold nobody up."""
+    """A thousand small replies in a turn cost no callback and delay no connection."""
     callbacks: list[Any] = []
     turns = ReplyTurns(MIB, callbacks.append)
     for _ in range(1000):
@@ -199,8 +199,8 @@ def test_small_replies_are_not_counted_against_a_turn() -> None:
 # ------- parts of a frame
 
 
-def test_parts_are_put_together_as_they_came() -> None:
-    """Whatever the reads were, large, small or one byte, the whole is the same, and nothing is left after it."""
+def test_parts_are_joined_in_order() -> None:
+    """Reads of any size are joined in order, and nothing is left afterwards."""
     random = Random(7)
     parts = FrameParts()
     for _ in range(200):
@@ -217,7 +217,7 @@ def test_parts_are_put_together_as_they_came() -> None:
 
 
 def test_single_bytes_cost_no_object_each() -> None:
-    """A peer that sends one byte at a time costs its bytes and not an object for each of them."""
+    """A peer that sends one byte at a time costs its bytes and no object for each."""
     parts = FrameParts()
     for _ in range(200_000):
         parts.add(b"x")
@@ -226,7 +226,7 @@ def test_single_bytes_cost_no_object_each() -> None:
 
 
 def test_a_tls_handshake_has_a_bound_in_bytes() -> None:
-    """A first message that goes on for ever ends the connection at 64 KiB, before OpenSSL has gathered 130."""
+    """An endless first message ends the connection at 64 KiB, before OpenSSL has buffered 130."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     layer = TlsLayer(context)
     hello = b"\x01" + (100_000).to_bytes(3, "big") + bytes(12_000)
@@ -241,7 +241,7 @@ def test_a_tls_handshake_has_a_bound_in_bytes() -> None:
 
 @asynccontextmanager
 async def hosting(**settings: Any) -> AsyncIterator[Listener]:
-    """A listener whose service answers with as many bytes as it is asked for."""
+    """Run a listener whose service replies with the requested number of bytes."""
 
     def answer(command: Command, connection: Connection) -> Command:
         return command.reply(body=bytes(int(command.ext.get("size", "0"))))
@@ -267,7 +267,7 @@ def held(listener: Listener) -> int:
 
 @on_both_loops
 async def test_unfinished_frames_of_all_connections_have_one_budget(caplog: pytest.LogCaptureFixture) -> None:
-    """Forty connections with half a megabyte each of a frame that does not end hold no more than the port's budget."""
+    """Forty connections with half a megabyte each of an incomplete frame hold no more than the port's budget."""
     caplog.set_level(logging.INFO)
     async with hosting(unfinished_frame_bytes_max=8 * MIB) as listener:
         peers = [await RawPeer.open(listener.port) for _ in range(40)]
@@ -275,7 +275,7 @@ async def test_unfinished_frames_of_all_connections_have_one_budget(caplog: pyte
         for peer in peers:
             await peer.say(frame_head(16 * MIB - 4, 100) + bytes(512 * KIB))
             most = max(most, held(listener))
-        await wait_until(lambda: listener.closings.counts[CloseReason.FRAME_BUDGET] > 20)
+        await wait_until(lambda: listener.close_log.counts[CloseReason.FRAME_BUDGET] > 20)
 
         assert most <= 8 * MIB * 9 // 8 + 512 * KIB
         assert await works(listener)
@@ -283,25 +283,25 @@ async def test_unfinished_frames_of_all_connections_have_one_budget(caplog: pyte
             await peer.close()
     closed = [record for record in caplog.records if record.getMessage() == "connection closed"]
     over = [record for record in closed if "over budget" in record.__dict__["reason"]]
-    assert 1 <= len(over) < listener.closings.counts[CloseReason.FRAME_BUDGET], "the line is rate-limited"
+    assert 1 <= len(over) < listener.close_log.counts[CloseReason.FRAME_BUDGET], "the line is rate-limited"
     assert over[0].levelno == logging.WARNING
 
 
 @on_both_loops
 async def test_without_the_budget_unfinished_frames_are_kept() -> None:
-    """The twin: with the budget off all of it is held, and nobody is closed."""
+    """Counter-test: with the budget off all of it is held, and no connection is closed."""
     async with hosting(unfinished_frame_bytes_max=OFF) as listener:
         peers = [await RawPeer.open(listener.port) for _ in range(40)]
         for peer in peers:
             await peer.say(frame_head(16 * MIB - 4, 100) + bytes(512 * KIB))
         await wait_until(lambda: held(listener) > 19 * MIB)
-        assert not listener.closings.counts
+        assert not listener.close_log.counts
         for peer in peers:
             await peer.close()
 
 
 async def deaf_peers(listener: Listener, count: int, requests: int) -> list[socket.socket]:
-    """Connections that ask for a megabyte so often and never read."""
+    """Open connections that request a megabyte repeatedly and never read."""
     peers = []
     request = Command(code=BIG, ext={"size": str(MIB)}).encode() * requests
     for _ in range(count):
@@ -319,10 +319,10 @@ def unread(listener: Listener) -> int:
 
 @on_both_loops
 async def test_unread_replies_of_all_connections_have_one_budget() -> None:
-    """Clients that ask and do not read are closed before their replies pass the port's budget; others are answered."""
+    """Clients that do not read are closed before their replies exceed the port's budget; others are served."""
     async with hosting(unread_reply_bytes_max=16 * MIB, turn_reply_bytes_max=4 * MIB) as listener:
         peers = await deaf_peers(listener, 40, 8)
-        await wait_until(lambda: listener.closings.counts[CloseReason.REPLY_BUDGET] > 4)
+        await wait_until(lambda: listener.close_log.counts[CloseReason.REPLY_BUDGET] > 4)
 
         assert unread(listener) <= 16 * MIB * 9 // 8 + 8 * MIB
         assert await works(listener, 2 * MIB)
@@ -332,18 +332,18 @@ async def test_unread_replies_of_all_connections_have_one_budget() -> None:
 
 @on_both_loops
 async def test_without_the_budget_unread_replies_are_kept() -> None:
-    """The twin: with the budget off they pass it."""
+    """Counter-test: with the budget off the replies exceed it."""
     async with hosting(unread_reply_bytes_max=OFF) as listener:
         peers = await deaf_peers(listener, 40, 8)
         await wait_until(lambda: unread(listener) > 40 * MIB)
-        assert not listener.closings.counts
+        assert not listener.close_log.counts
         for peer in peers:
             peer.close()
 
 
 @on_both_loops
 async def test_a_peer_that_reads_keeps_its_replies() -> None:
-    """Many large replies to clients that read pass the budget many times over, and none of them is closed."""
+    """Large replies to clients that read exceed the budget many times over in sum, and none of them is closed."""
     async with hosting(unread_reply_bytes_max=32 * MIB, turn_reply_bytes_max=2 * MIB) as listener:
 
         async def client() -> None:
@@ -354,17 +354,17 @@ async def test_a_peer_that_reads_keeps_its_replies() -> None:
             await peer.close()
 
         await asyncio.gather(*(client() for _ in range(6)))
-        assert not listener.closings.counts
+        assert not listener.close_log.counts
 
 
 @on_both_loops
 async def test_a_reader_that_stops_below_the_pause_is_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replies too few to pause a connection, and not read for the reader's time, end it all the same."""
+    """Replies too small to pause a connection still end it if they are not read in time."""
     monkeypatch.setattr("gantry_remoting.server.SWEEP_INTERVAL_S", 0.02)
     async with hosting(reader_timeout_ms=200, reply_bytes_high=64 * MIB, reply_bytes_max=128 * MIB) as listener:
         peers = await deaf_peers(listener, 1, 12)
 
-        await wait_until(lambda: listener.closings.counts[CloseReason.READER_TIMEOUT] == 1)
+        await wait_until(lambda: listener.close_log.counts[CloseReason.READER_TIMEOUT] == 1)
 
         for peer in peers:
             peer.close()
@@ -380,9 +380,11 @@ def signed(command: Command, credentials: Any = ADMIN) -> bytes:
     return command.encode()
 
 
-async def test_a_stranger_may_not_begin_a_frame_larger_than_a_message(tmp_path: Path) -> None:
-    """With access control on, a frame beyond the largest message is refused by its length until a request was signed
-    well; after that the connection may send what others may."""
+async def test_unauthenticated_frame_is_limited_to_one_message(tmp_path: Path) -> None:
+    """With access control a frame beyond the largest message is refused by its length before a valid signature.
+
+    After that the connection may send frames of the usual size.
+    """
     async with guarded_broker(
         tmp_path, maxMessageSize=str(64 * KIB), maxUnauthenticatedFrameBytes=str(8 * MIB)
     ) as broker:
@@ -401,7 +403,7 @@ async def test_a_stranger_may_not_begin_a_frame_larger_than_a_message(tmp_path: 
 
 
 async def test_a_first_request_may_be_the_largest_message(tmp_path: Path) -> None:
-    """A producer's first request is a signed send of 4 MiB: it is stored, and its connection is known from then on."""
+    """A producer's first request may be a signed send of 4 MiB: it is stored, and its connection is authenticated."""
     async with guarded_broker(tmp_path, mappedFileSizeCommitLog=str(32 * MIB)) as broker:
         peer = await RawPeer.open(broker.port)
         code = RequestCode.SEND_MESSAGE_V2
@@ -414,8 +416,8 @@ async def test_a_first_request_may_be_the_largest_message(tmp_path: Path) -> Non
         await peer.close()
 
 
-async def test_a_denied_account_is_known_and_a_wrong_signature_is_not(tmp_path: Path) -> None:
-    """What counts is whose request it was, not whether it may: no permission is authenticated, a bad signature not."""
+async def test_denied_account_is_authenticated_and_wrong_signature_is_not(tmp_path: Path) -> None:
+    """Authentication is independent of authorization: a denied request is authenticated, a bad signature is not."""
     async with guarded_broker(tmp_path) as broker:
         denied, wrong = await RawPeer.open(broker.port), await RawPeer.open(broker.port)
         ask = Command(code=RequestCode.GET_BROKER_CONFIG)
@@ -431,8 +433,8 @@ async def test_a_denied_account_is_known_and_a_wrong_signature_is_not(tmp_path: 
             await peer.close()
 
 
-async def test_strangers_have_a_budget_of_their_own(tmp_path: Path) -> None:
-    """Unfinished frames of strangers are closed for their own budget; a client that is known keeps its part."""
+async def test_unauthenticated_connections_have_their_own_budget(tmp_path: Path) -> None:
+    """Incomplete frames of unauthenticated peers have their own budget; an authenticated client keeps its part."""
     async with guarded_broker(
         tmp_path, maxUnauthenticatedFrameBytes=str(10 * MIB), maxMessageSize=str(3 * MIB)
     ) as broker:
@@ -445,16 +447,16 @@ async def test_strangers_have_a_budget_of_their_own(tmp_path: Path) -> None:
         strangers = [await RawPeer.open(broker.port) for _ in range(12)]
         for peer in strangers:
             await peer.say(frame_head(3 * MIB, 100) + bytes(2 * MIB))
-        await wait_until(lambda: listener.closings.counts[CloseReason.UNAUTHENTICATED_BUDGET] >= 6)
+        await wait_until(lambda: listener.close_log.counts[CloseReason.UNAUTHENTICATED_BUDGET] >= 6)
 
-        assert listener.closings.counts[CloseReason.FRAME_BUDGET] == 0
+        assert listener.close_log.counts[CloseReason.FRAME_BUDGET] == 0
         assert [one.frames.memory_bytes > 5 * MIB for one in listener.connections if one.is_authenticated] == [True]
         for peer in (known, *strangers):
             await peer.close()
 
 
-async def test_without_access_control_nobody_is_a_stranger(tmp_path: Path) -> None:
-    """The smaller limit is for guarded ports only: without accounts the first frame may have any size."""
+async def test_without_access_control_the_first_frame_is_not_limited(tmp_path: Path) -> None:
+    """The smaller limit applies to guarded ports only: without accounts the first frame may have any size."""
     async with running_broker(tmp_path / "store", maxMessageSize=str(64 * KIB)) as broker:
         peer = await RawPeer.open(broker.port)
         await peer.say(frame_head(8 * MIB, 100) + bytes(KIB))
@@ -462,7 +464,7 @@ async def test_without_access_control_nobody_is_a_stranger(tmp_path: Path) -> No
         await peer.close()
 
 
-# ------- settings, and what is told of it
+# ------- settings and reports
 
 
 @pytest.mark.parametrize(
@@ -473,15 +475,15 @@ async def test_without_access_control_nobody_is_a_stranger(tmp_path: Path) -> No
         ("maxUnreadReplyBytes", 32 * MIB - 1),
     ],
 )
-def test_a_budget_that_no_honest_client_fits_refuses_the_start(key: str, too_small: int) -> None:
-    """A budget holds at least two of what one connection may need; the refusal names the key and the least."""
+def test_budget_too_small_for_a_client_refuses_the_start(key: str, too_small: int) -> None:
+    """A budget holds at least two of what one connection may need; the refusal names the key and the minimum."""
     with pytest.raises(SettingsError, match=f"{key}={too_small} is too small: it must be at least twice"):
         broker_settings({key: str(too_small)})
     assert broker_settings({key: str(too_small + 1)}).given[key] == str(too_small + 1)
 
 
 def test_a_name_server_has_the_same_budgets() -> None:
-    """`namesrv.conf` knows the three keys; a value below two frames is refused and named."""
+    """`namesrv.conf` has the three keys; a value below two frames is refused and named."""
     settings = with_entries(NameServerSettings(), {"maxUnfinishedFrameBytes": str(64 * MIB), "aclEnable": "true"})
     listener = settings.listener(9876)
     assert (listener.unfinished_frame_bytes_max, listener.is_guarded) == (64 * MIB, True)
@@ -490,7 +492,7 @@ def test_a_name_server_has_the_same_budgets() -> None:
 
 
 async def test_a_live_change_of_the_largest_message_moves_the_first_frame(tmp_path: Path) -> None:
-    """When maxMessageSize grows while the broker runs, so does what a stranger's first request may have."""
+    """When maxMessageSize grows while the broker runs, so does the limit of an unauthenticated peer's first request."""
     async with guarded_broker(tmp_path, maxMessageSize=str(64 * KIB)) as broker:
         channel = await Channel.connect(f"127.0.0.1:{broker.port}", sign=signer(ADMIN, SignatureKind.V1))
         body = f"maxMessageSize={2 * MIB}".encode()
@@ -499,7 +501,7 @@ async def test_a_live_change_of_the_largest_message_moves_the_first_frame(tmp_pa
         await channel.close()
 
 
-async def test_the_runtime_table_counts_who_was_closed(tmp_path: Path) -> None:
+async def test_runtime_table_counts_closed_connections(tmp_path: Path) -> None:
     """`brokerStatus` has the bytes of unfinished frames and unread replies, and closed connections by reason."""
     async with running_broker(tmp_path / "store") as broker:
         bad, half = await RawPeer.open(broker.port), await RawPeer.open(broker.port)
@@ -520,8 +522,8 @@ async def test_the_runtime_table_counts_who_was_closed(tmp_path: Path) -> None:
         await channel.close()
 
 
-def test_every_reason_is_counted_also_when_its_line_is_left_out() -> None:
-    """Counters are exact; lines are a few a second, and the next one says how many were left out."""
+def test_reasons_are_counted_even_without_a_log_line() -> None:
+    """Counters are exact; lines are a few a second, and the next one has the number of suppressed ones."""
     now = [0.0]
     log = logging.getLogger("test.closings")
     lines: list[logging.LogRecord] = []
@@ -533,20 +535,20 @@ def test_every_reason_is_counted_also_when_its_line_is_left_out() -> None:
     handler = Keep()
     log.addHandler(handler)
     log.setLevel(logging.INFO)
-    closings = Closings(log, lambda: now[0])
+    close_log = CloseLog(log, lambda: now[0])
     for _ in range(100):
-        closings.record("10.0.0.1:1", CloseReason.PROTOCOL, "broke the protocol")
-    assert (len(lines), closings.counts[CloseReason.PROTOCOL]) == (5, 100)
+        close_log.record("10.0.0.1:1", CloseReason.PROTOCOL, "broke the protocol")
+    assert (len(lines), close_log.counts[CloseReason.PROTOCOL]) == (5, 100)
 
     now[0] += 1
-    closings.record("10.0.0.1:1", CloseReason.PROTOCOL, "broke the protocol")
-    closings.record("10.0.0.1:1", CloseReason.IDLE, "was idle too long")
+    close_log.record("10.0.0.1:1", CloseReason.PROTOCOL, "broke the protocol")
+    close_log.record("10.0.0.1:1", CloseReason.IDLE, "was idle too long")
 
     assert lines[-2].__dict__["suppressed"] == 95
     assert "suppressed" not in lines[-1].__dict__
     log.removeHandler(handler)
 
 
-def test_a_frame_limit_is_checked_before_its_bytes_come() -> None:
-    """The smaller limit of strangers is one of the length field, as the large one is."""
+def test_frame_limit_is_checked_before_its_bytes_arrive() -> None:
+    """The smaller limit of unauthenticated peers is checked by the length field, as the large one is."""
     assert WireLimits().frame_bytes_max == ListenerSettings().first_frame_bytes_max

@@ -1,4 +1,4 @@
-"""Exceptions in a connection's callbacks: they end that connection with one line, and nobody else notices."""
+"""Exceptions in a connection's callbacks: they close that connection with one log line, and no other."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ import pytest
 from gantry_broker.ha.server import MasterStream
 from gantry_broker.server.pull.pull_hold import HeldPull, PullHold
 from gantry_remoting import Channel, CommandService, Connection, Listener, ListenerSettings
-from gantry_remoting.closings import CloseReason, LimitedLog
+from gantry_remoting.close_log import CloseReason, LimitedLog
 from gantry_testing.local import RawPeer, on_both_loops, wait_until
 from gantry_wire import Command
 from gantry_wire.commands.pull import PullMessage
@@ -67,7 +67,7 @@ def failed(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 @pytest.mark.parametrize("where", ["connection_made", "data_received"])
 @on_both_loops
 async def test_a_bug_in_a_callback_ends_its_own_connection(where: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The connection is closed, the line names the callback and its place, and another connection is served."""
+    """The connection is closed, the line names the callback and the code line, and another connection is served."""
     service = Faulty(where)
     async with listening(service) as listener:
         peer = await RawPeer.open(listener.port)
@@ -79,15 +79,15 @@ async def test_a_bug_in_a_callback_ends_its_own_connection(where: str, caplog: p
         assert (await channel.request(Command(code=FINE, body=b"good"), 5000)).body == b"good"
         await channel.close()
         await peer.close()
-        assert listener.closings.counts[CloseReason.CALLBACK] == 1
+        assert listener.close_log.counts[CloseReason.CALLBACK] == 1
     [line] = failed(caplog)
     assert (line.__dict__["callback"], line.exc_info is not None) == (where, True)
     assert line.__dict__["at"].startswith("test_remoting_callbacks.py:")
 
 
 @on_both_loops
-async def test_a_bug_when_a_peer_goes_costs_nobody_anything(caplog: pytest.LogCaptureFixture) -> None:
-    """`disconnected` may raise: the connection is forgotten all the same, and its place is free."""
+async def test_exception_in_disconnected_still_frees_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    """`disconnected` may raise: the connection is removed all the same, and its slot is free."""
     service = Faulty("connection_lost")
     async with listening(service, connections_max=1) as listener:
         for _ in range(3):
@@ -101,8 +101,8 @@ async def test_a_bug_when_a_peer_goes_costs_nobody_anything(caplog: pytest.LogCa
 
 
 @on_both_loops
-async def test_a_bug_while_what_was_left_is_handled_ends_that_connection(caplog: pytest.LogCaptureFixture) -> None:
-    """Frames that wait for a later turn are handled in a callback of the loop: it is guarded like the others."""
+async def test_exception_in_a_deferred_pass_closes_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+    """Frames that wait for a later turn are handled in a callback of the loop, which is guarded like the others."""
     service = Faulty("data_received")
     service.is_broken = False
     async with listening(service) as listener:
@@ -119,8 +119,8 @@ async def test_a_bug_while_what_was_left_is_handled_ends_that_connection(caplog:
 
 
 @on_both_loops
-async def test_a_bug_leaves_one_traceback_and_a_flood_of_it_few_lines(caplog: pytest.LogCaptureFixture) -> None:
-    """However often a peer runs into the same bug: one traceback, a few lines a second, and the rest is counted."""
+async def test_repeated_exception_leaves_one_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    """However often the same bug occurs: one traceback, a few lines a second, and the rest is counted."""
     service = Faulty("data_received")
     async with listening(service) as listener:
         for _ in range(60):
@@ -128,7 +128,7 @@ async def test_a_bug_leaves_one_traceback_and_a_flood_of_it_few_lines(caplog: py
             await peer.say(Command(code=FINE, body=b"bug").encode())
             assert await peer.is_closed_by_peer()
             await peer.close()
-        assert listener.closings.counts[CloseReason.CALLBACK] == 60
+        assert listener.close_log.counts[CloseReason.CALLBACK] == 60
     lines = failed(caplog)
     assert sum(line.exc_info is not None for line in lines) == 1
     counted = len(lines) + sum(line.__dict__.get("suppressed", 0) for line in lines)
@@ -136,7 +136,7 @@ async def test_a_bug_leaves_one_traceback_and_a_flood_of_it_few_lines(caplog: py
 
 
 class Reset(asyncio.Transport):
-    """A transport whose peer has reset the connection before it was accepted: the kernel has no name for it."""
+    """A transport whose peer reset the connection before it was accepted, so that the kernel has no address for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,8 +149,8 @@ class Reset(asyncio.Transport):
         self.is_aborted = True
 
 
-async def test_a_peer_without_a_name_is_let_go_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A connection that was reset in the backlog is neither counted among the connections nor handed to the service."""
+async def test_connection_reset_in_the_backlog_is_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A connection that was reset in the backlog is neither counted nor passed to the service."""
     service = Faulty("nowhere")
     async with listening(service) as listener:
         connection, transport = Connection(listener), Reset()
@@ -160,13 +160,13 @@ async def test_a_peer_without_a_name_is_let_go_at_once(caplog: pytest.LogCapture
         connection.connection_lost(None)
 
         assert transport.is_aborted and not listener.connections and service.gone == 0
-        assert listener.closings.counts[CloseReason.RESET] == 1
+        assert listener.close_log.counts[CloseReason.RESET] == 1
     assert failed(caplog) == []
 
 
 @on_both_loops
 async def test_a_storm_of_resets_leaves_few_lines(caplog: pytest.LogCaptureFixture) -> None:
-    """Five hundred connections that are reset at once or in a frame: no traceback, and lines that can be counted."""
+    """Five hundred connections that are reset at once or within a frame leave no traceback and few lines."""
     caplog.set_level(logging.INFO)
     async with listening(Faulty("nowhere")) as listener:
 
@@ -186,8 +186,8 @@ async def test_a_storm_of_resets_leaves_few_lines(caplog: pytest.LogCaptureFixtu
     assert len(caplog.records) < 60
 
 
-async def test_a_bug_in_a_held_pull_keeps_no_other_waiting(caplog: pytest.LogCaptureFixture) -> None:
-    """A held pull whose look raises ends its own connection; the pulls behind it are answered."""
+async def test_exception_in_a_held_pull_does_not_block_others(caplog: pytest.LogCaptureFixture) -> None:
+    """A held pull whose check raises closes its own connection; the pulls behind it are answered."""
     loop = asyncio.get_running_loop()
     async with listening(Faulty("nowhere")) as listener:
         peers = [await RawPeer.open(listener.port) for _ in range(2)]
@@ -215,8 +215,8 @@ async def test_a_bug_in_a_held_pull_keeps_no_other_waiting(caplog: pytest.LogCap
     assert [line.__dict__["callback"] for line in failed(caplog)] == ["held pull"]
 
 
-async def test_a_bug_in_the_calling_end_closes_its_channel(caplog: pytest.LogCaptureFixture) -> None:
-    """What a client's handler raises about a request of the server ends that channel, with one line."""
+async def test_exception_in_a_client_handler_closes_its_channel(caplog: pytest.LogCaptureFixture) -> None:
+    """An exception of a client's handler for a server's request closes that channel, with one line."""
 
     def bug(command: Command, channel: Channel) -> Command | None:
         raise ValueError("a bug")
@@ -233,7 +233,7 @@ async def test_a_bug_in_the_calling_end_closes_its_channel(caplog: pytest.LogCap
 
 
 def test_kinds_of_lines_are_bounded() -> None:
-    """What peers make up cannot make the log's memory grow: beyond 256 kinds all others share one."""
+    """Data from peers cannot make the log's memory grow: beyond 256 kinds all others share one."""
     log = LimitedLog(logging.getLogger("test.kinds"), lambda: 0.0)
     for number in range(5000):
         log.write(logging.DEBUG, "connection closed", {}, kind=f"kind {number}")
@@ -241,8 +241,8 @@ def test_kinds_of_lines_are_bounded() -> None:
     assert len(log._suppressed) <= 257
 
 
-class _Nobody:
-    """What a replication stream needs of its server before anything is said."""
+class _UnknownPeer:
+    """The part of a server that a replication stream uses before its first message."""
 
     def __init__(self) -> None:
         self.log = LimitedLog(logging.getLogger("test.replication"))
@@ -253,8 +253,8 @@ class _Nobody:
 
 
 async def test_a_bug_in_a_replication_stream_ends_that_stream(caplog: pytest.LogCaptureFixture) -> None:
-    """The master's port is guarded as the clients' is."""
-    server: Any = _Nobody()
+    """The master's replication port is guarded as the clients' ports are."""
+    server: Any = _UnknownPeer()
     stream = MasterStream(server)
     transport = Reset()
 

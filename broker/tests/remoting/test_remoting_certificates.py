@@ -1,4 +1,4 @@
-"""Certificates that are replaced while somebody uses them: what is taken, what is refused, what is said about it."""
+"""Certificates that are replaced while they are in use: which files are used, which are refused, and what is logged."""
 
 import logging
 import os
@@ -33,7 +33,7 @@ def party(tmp_path: Path, authority: trustme.CA) -> Party:
 
 @pytest.fixture
 def source(party: Party) -> CertificateSource[ssl.SSLContext]:
-    """Loaded, and looking only when it is told to."""
+    """A loaded source that checks its files only when it is called."""
     source = party.server().source("clients")
     source.load()
     return source
@@ -44,37 +44,37 @@ def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.__dict__["reason"] for record in caplog.records if record.getMessage() == message]
 
 
-# ------- what is taken
+# ------- replacement
 
 
-def test_files_that_say_the_same_are_no_change(party: Party, source: CertificateSource[ssl.SSLContext]) -> None:
+def test_unchanged_content_makes_no_new_context(party: Party, source: CertificateSource[ssl.SSLContext]) -> None:
     """Writing the same bytes again, or touching a file, makes no new context."""
     first = source.current
 
     party.chain.write_bytes(party.chain.read_bytes())
     os.utime(party.key, (1, 1))
 
-    assert not source.look()
+    assert not source.reload_if_changed()
     assert source.current is first
 
 
-def test_a_new_pair_is_taken_whatever_its_times_say(
+def test_new_pair_is_used_despite_old_file_times(
     party: Party, authority: trustme.CA, source: CertificateSource[ssl.SSLContext]
 ) -> None:
-    """The content counts: a pair that was written in place with the old times is seen."""
+    """The content decides: a pair that was written in place with the old file times is detected."""
     first, times = source.current, (os.stat(party.chain).st_mtime, os.stat(party.key).st_mtime)
 
     party.replace(authority)
     os.utime(party.chain, (times[0], times[0]))
     os.utime(party.key, (times[1], times[1]))
 
-    assert source.look()
+    assert source.reload_if_changed()
     assert source.current is not first
-    assert not source.look(), "and once only"
+    assert not source.reload_if_changed(), "and once only"
 
 
 def test_a_mounted_secret_is_followed(tmp_path: Path, authority: trustme.CA) -> None:
-    """Kubernetes turns the link `..data` to another folder; nothing else about the paths changes."""
+    """Kubernetes switches the link `..data` to another folder; the paths stay the same."""
     old, new = Party(tmp_path / "..old", authority), Party(tmp_path / "..new", authority)
     (tmp_path / "..data").symlink_to("..old")
     for name in ("chain.pem", "key.pem"):
@@ -87,13 +87,13 @@ def test_a_mounted_secret_is_followed(tmp_path: Path, authority: trustme.CA) -> 
     (tmp_path / "..next").symlink_to("..new")
     (tmp_path / "..next").replace(tmp_path / "..data")
 
-    assert source.look()
+    assert source.reload_if_changed()
     assert source.current is not first
     assert old.chain.read_bytes() != new.chain.read_bytes()
 
 
 def test_both_directions_change_together(tmp_path: Path, authority: trustme.CA) -> None:
-    """A pair of contexts is one thing: never is one direction new and the other old."""
+    """Server and client context are replaced together: never is one new and the other old."""
     party = Party(tmp_path, authority)
     files = (str(party.chain), str(party.key), str(party.authority))
     source = CertificateSource("brokers", files, lambda: peer_contexts(*files), certificate=files[0])
@@ -101,32 +101,32 @@ def test_both_directions_change_together(tmp_path: Path, authority: trustme.CA) 
     first = source.current
 
     party.replace(authority)
-    source.look()
+    source.reload_if_changed()
 
     assert source.current.server is not first.server and source.current.client is not first.client
 
 
-# ------- what is refused
+# ------- refusals
 
 
-def test_a_key_that_does_not_fit_is_refused_and_named(
+def test_key_of_another_certificate_is_refused_and_named(
     party: Party, authority: trustme.CA, source: CertificateSource[ssl.SSLContext], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The old pair goes on; the log names both files, once; when the key comes, too, the new pair is taken."""
+    """The old pair stays in use and the log names both files, once; the matching key is then used."""
     first, new = source.current, party.issued(authority)
     party.chain.write_bytes(chain_of(new))
 
-    assert not source.look()
-    assert refusals(caplog) == [], "it may be that somebody is writing them just now"
-    assert [source.look() for _ in range(3)] == [False] * 3
+    assert not source.reload_if_changed()
+    assert refusals(caplog) == [], "the files may be in the middle of a write"
+    assert [source.reload_if_changed() for _ in range(3)] == [False] * 3
     assert source.current is first
     [reason] = refusals(caplog)
-    assert str(party.chain) in reason and str(party.key) in reason and "not that of the certificate" in reason
-    assert source.trouble == reason
+    assert str(party.chain) in reason and str(party.key) in reason and "does not belong to the certificate" in reason
+    assert source.reload_error == reason
 
     party.key.write_bytes(new.private_key_pem.bytes())
-    assert source.look()
-    assert source.trouble is None
+    assert source.reload_if_changed()
+    assert source.reload_error is None
 
 
 BROKEN = {
@@ -137,38 +137,38 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN.keys())
-def test_what_is_no_certificate_is_refused(
+def test_invalid_certificate_is_refused(
     party: Party, source: CertificateSource[ssl.SSLContext], caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
-    """Whatever is in the file, the old certificate goes on, and the log says which file it is."""
+    """For any invalid content the old certificate stays in use, and the log names the file."""
     first = source.current
     party.chain.write_bytes(data)
 
-    source.look()
-    source.look()
+    source.reload_if_changed()
+    source.reload_if_changed()
 
     assert source.current is first
     assert [str(party.chain) in reason for reason in refusals(caplog)] == [True]
 
 
-def test_files_that_vanish_are_no_reason_to_stop(
+def test_missing_files_keep_the_old_certificate(
     party: Party, authority: trustme.CA, source: CertificateSource[ssl.SSLContext], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file that is gone is said, and its old content goes on; put back, it is as if nothing had been."""
+    """A missing file is logged, and its old content stays in use until it returns."""
     first, text = source.current, party.key.read_bytes()
     party.key.unlink()
 
-    source.look()
-    source.look()
+    source.reload_if_changed()
+    source.reload_if_changed()
     assert source.current is first and len(refusals(caplog)) == 1
 
     party.key.write_bytes(text)
-    assert not source.look()
-    assert source.trouble is None
+    assert not source.reload_if_changed()
+    assert source.reload_error is None
 
 
 @pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "unguarded"])
-def test_what_has_expired_replaces_nothing(
+def test_expired_certificate_is_not_used(
     party: Party,
     authority: trustme.CA,
     source: CertificateSource[ssl.SSLContext],
@@ -176,21 +176,21 @@ def test_what_has_expired_replaces_nothing(
     caplog: pytest.LogCaptureFixture,
     is_guarded: bool,
 ) -> None:
-    """An expired certificate is worse than the old one; without the check it would be taken."""
+    """An expired certificate does not replace a valid one; without the check it would."""
     if not is_guarded:
         monkeypatch.setattr(CertificateSource, "_check", lambda self, validity: None)
     first, now = source.current, datetime.now(UTC)
     party.replace(authority, not_before=now - timedelta(days=3), not_after=now - timedelta(days=1))
 
-    source.look()
-    source.look()
+    source.reload_if_changed()
+    source.reload_if_changed()
 
     assert (source.current is first) == is_guarded
     assert ["it ended" in reason for reason in refusals(caplog)] == ([True] if is_guarded else [])
 
 
 def test_an_authority_is_replaced_beside_an_expired_certificate(tmp_path: Path, authority: trustme.CA) -> None:
-    """Whose own certificate has expired must still be able to stop believing somebody."""
+    """With an expired certificate of its own a server must still be able to revoke an authority."""
     party, now = Party(tmp_path, authority), datetime.now(UTC)
     party.replace(authority, not_before=now - timedelta(days=3), not_after=now - timedelta(days=1))
     source = party.server(needs_client=True).source("clients")
@@ -198,11 +198,11 @@ def test_an_authority_is_replaced_beside_an_expired_certificate(tmp_path: Path, 
 
     party.trust(trustme.CA())
 
-    assert source.look()
+    assert source.reload_if_changed()
 
 
-def test_what_is_not_valid_yet_waits_for_its_time(party: Party, authority: trustme.CA) -> None:
-    """A certificate of tomorrow is refused today, and taken tomorrow without anybody touching the files."""
+def test_certificate_is_used_when_it_becomes_valid(party: Party, authority: trustme.CA) -> None:
+    """A certificate that is not valid yet is refused, and used later without another change of the files."""
     now = [datetime.now(UTC).timestamp()]
     files = (str(party.chain), str(party.key))
     source = CertificateSource(
@@ -212,18 +212,18 @@ def test_what_is_not_valid_yet_waits_for_its_time(party: Party, authority: trust
     tomorrow = datetime.fromtimestamp(now[0] + DAY_S, UTC)
     party.replace(authority, not_before=tomorrow, not_after=tomorrow + timedelta(days=30))
 
-    assert not source.look()
-    assert not source.look()
-    assert source.trouble is not None and "it begins" in source.trouble
+    assert not source.reload_if_changed()
+    assert not source.reload_if_changed()
+    assert source.reload_error is not None and "it begins" in source.reload_error
     now[0] += DAY_S + 1
-    assert source.look()
+    assert source.reload_if_changed()
 
 
 @pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "unguarded"])
-def test_files_that_move_while_they_are_read_are_not_used(
+def test_files_that_change_during_a_load_are_not_used(
     party: Party, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
-    """What was loaded must be what was seen before and after; otherwise a later change could go unnoticed."""
+    """The loaded content must equal the digest before and after; otherwise a later change could be missed."""
     others = iter([party.issued(authority), party.issued(authority)])
 
     def build() -> str:
@@ -243,16 +243,16 @@ def test_files_that_move_while_they_are_read_are_not_used(
     if not is_guarded:
         monkeypatch.setattr(source, "_digest", lambda: b"always the same, and new")
 
-    assert source.look() != is_guarded
+    assert source.reload_if_changed() != is_guarded
     assert (source.current == first) == is_guarded
     if is_guarded:
         is_moving = False
-        assert source.look()
+        assert source.reload_if_changed()
         assert source.current == party.chain.read_text()
 
 
-def test_a_locked_key_asks_nobody(party: Party) -> None:
-    """A key with a password is an error that says so, not a prompt on a terminal."""
+def test_encrypted_key_is_an_error_without_a_prompt(party: Party) -> None:
+    """A key with a password is an error, and no prompt on a terminal."""
     key = serialization.load_pem_private_key(party.key.read_bytes(), None)
     party.key.write_bytes(
         key.private_bytes(
@@ -260,7 +260,7 @@ def test_a_locked_key_asks_nobody(party: Party) -> None:
         )
     )
 
-    with pytest.raises(OSError, match="locked with a password"):
+    with pytest.raises(OSError, match="the key is encrypted"):
         party.server().source("clients").load()
 
 
@@ -275,10 +275,10 @@ def clock(party: Party, authority: trustme.CA) -> Iterator[list[float]]:
     yield [now.timestamp()]
 
 
-def test_the_end_is_said_ahead_once_a_day(
+def test_expiry_is_logged_once_a_day_in_advance(
     party: Party, authority: trustme.CA, clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """From 14 days on a line a day, with the days that are left; an error after the end; silence for a new one."""
+    """From 14 days before the end there is one line a day, then an error, and none for a new one."""
     files = (str(party.chain), str(party.key))
     source = CertificateSource(
         "clients", files, lambda: server_context(*files), certificate=files[0], now=lambda: clock[0]
@@ -291,26 +291,26 @@ def test_the_end_is_said_ahead_once_a_day(
     for half_day in range(70):
         clock[0] = began + half_day * DAY_S / 2
         caplog.clear()
-        source.look()
+        source.reload_if_changed()
         lines += [(half_day, record.getMessage(), record.levelno) for record in caplog.records]
 
-    soon = [half_day for half_day, text, _ in lines if text == "a certificate expires soon"]
-    over = [half_day for half_day, text, _ in lines if text == "a certificate has expired"]
+    soon = [half_day for half_day, text, _ in lines if text == "certificate expires soon"]
+    over = [half_day for half_day, text, _ in lines if text == "certificate expired"]
     assert len(soon) == 14 and soon[0] in (32, 33), soon
     assert len(over) == 5 and all(level == logging.ERROR for half_day, _, level in lines if half_day in over)
     now = datetime.fromtimestamp(clock[0], UTC)
     party.replace(authority, not_before=now - timedelta(days=1), not_after=now + timedelta(days=90))
     caplog.clear()
-    assert source.look()
+    assert source.reload_if_changed()
     clock[0] += 10 * DAY_S
-    source.look()
+    source.reload_if_changed()
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
 
 
-def test_one_that_has_expired_is_used_at_the_start(
+def test_expired_certificate_is_used_at_the_start(
     party: Party, authority: trustme.CA, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server with an expired certificate serves those who do not look; not starting would help nobody."""
+    """A server with an expired certificate serves clients that do not verify it; not starting would help no client."""
     now = datetime.now(UTC)
     party.replace(authority, not_before=now - timedelta(days=3), not_after=now - timedelta(days=1))
 
@@ -318,15 +318,15 @@ def test_one_that_has_expired_is_used_at_the_start(
     source.load()
 
     assert source.current is not None
-    assert [record.getMessage() for record in caplog.records] == ["a certificate has expired"]
+    assert [record.getMessage() for record in caplog.records] == ["certificate expired"]
 
 
 # ------- reading certificates
 
 
 @pytest.mark.parametrize("year", [1999, 2049, 2050, 2999], ids=str)
-def test_times_are_read_as_others_read_them(authority: trustme.CA, year: int) -> None:
-    """Before 2050 a certificate writes its year with two digits, and with four from then on."""
+def test_validity_times_are_read_with_two_and_four_digit_years(authority: trustme.CA, year: int) -> None:
+    """Certificates write years before 2050 with two digits, and later ones with four."""
     end = datetime(year, 12, 31, 23, 59, 58, tzinfo=UTC)
     issued = authority.issue_cert("a.example", not_before=datetime(1980, 2, 3, 4, 5, 6, tzinfo=UTC), not_after=end)
     pem = issued.cert_chain_pems[0].bytes()
@@ -338,7 +338,7 @@ def test_times_are_read_as_others_read_them(authority: trustme.CA, year: int) ->
     assert validity.begins_at == other.not_valid_before_utc.timestamp()
 
 
-def test_a_chain_is_as_good_as_its_worst_link(authority: trustme.CA) -> None:
+def test_validity_of_a_chain_is_the_intersection(authority: trustme.CA) -> None:
     """Of several certificates in a file the latest beginning and the earliest end count."""
     now = datetime.now(UTC).replace(microsecond=0)
     links = [
@@ -353,8 +353,8 @@ def test_a_chain_is_as_good_as_its_worst_link(authority: trustme.CA) -> None:
     )  # fmt: skip
 
 
-def test_a_certificate_that_is_cut_is_none(authority: trustme.CA) -> None:
-    """Whatever is missing, the answer is NoCertificate and never another error."""
+def test_truncated_certificate_raises_no_certificate(authority: trustme.CA) -> None:
+    """Wherever it is cut, the error is NoCertificate and never another one."""
     der = ssl.PEM_cert_to_DER_cert(authority.issue_cert("a").cert_chain_pems[0].bytes().decode())
     for length in range(len(der)):
         with pytest.raises(NoCertificate):
@@ -371,6 +371,6 @@ SUBJECTS = [
 
 
 @pytest.mark.parametrize(("certificate", "text"), SUBJECTS, ids=["parts", "hostile", "other name", "together", "none"])
-def test_a_subject_is_one_word(certificate: dict[str, object], text: str) -> None:
-    """Whoever chose it cannot end a field or a line of a log with it."""
+def test_subject_is_escaped(certificate: dict[str, object], text: str) -> None:
+    """The name that an applicant chose cannot end a field or a line of a log."""
     assert subject_text(certificate) == text

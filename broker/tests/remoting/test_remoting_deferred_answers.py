@@ -1,4 +1,4 @@
-"""Deferred answers: how many requests whose answers come later a connection and a port have under way."""
+"""Deferred answers: the limits on pending answers of a connection and of a port."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
@@ -13,7 +13,7 @@ from gantry_broker.server.send import reply as reply_module
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings, with_entries
 from gantry_remoting import Connection, Listener, ListenerSettings
-from gantry_remoting.closings import CloseReason
+from gantry_remoting.close_log import CloseReason
 from gantry_remoting.deferred_answers import DeferredAnswers
 from gantry_remoting.server import CommandService
 from gantry_remoting.turns import ReadPause
@@ -75,8 +75,8 @@ async def opaques(peer: RawPeer, count: int) -> list[int]:
 
 
 @on_both_loops
-async def test_a_connection_has_so_many_deferred_answers_under_way_and_no_more() -> None:
-    """Requests beyond the limit wait unread, and each is answered once and in order when those before it are."""
+async def test_deferred_answers_of_a_connection_are_limited() -> None:
+    """Requests beyond the limit wait unread, and each is answered once and in order when earlier ones are."""
     async with hosting(deferred_answers_per_connection_max=8) as host:
         peer = await RawPeer.open(host.listener.port)
         await peer.say(requests(DEFERRED, 1000))
@@ -91,8 +91,8 @@ async def test_a_connection_has_so_many_deferred_answers_under_way_and_no_more()
 
 
 @on_both_loops
-async def test_without_the_limit_every_request_has_an_answer_under_way() -> None:
-    """The twin: with the limits off one connection has as many tasks as it has sent requests."""
+async def test_without_the_limit_every_request_has_a_pending_answer() -> None:
+    """Counter-test: with the limits off one connection has as many tasks as it has sent requests."""
     async with hosting(deferred_answers_max=UNBOUNDED, deferred_answers_per_connection_max=UNBOUNDED) as host:
         peer = await RawPeer.open(host.listener.port)
         await peer.say(requests(DEFERRED, 2000))
@@ -102,7 +102,7 @@ async def test_without_the_limit_every_request_has_an_answer_under_way() -> None
 
 @on_both_loops
 async def test_all_connections_of_a_port_share_a_limit_of_deferred_answers() -> None:
-    """However many connections ask, a port has so many answers under way; connections that wait are served in turn."""
+    """A port limits the pending answers of all its connections; waiting ones are served in order."""
     async with hosting(deferred_answers_max=20) as host:
         peers = [await RawPeer.open(host.listener.port) for _ in range(10)]
         for peer in peers:
@@ -119,8 +119,8 @@ async def test_all_connections_of_a_port_share_a_limit_of_deferred_answers() -> 
 
 
 @on_both_loops
-async def test_connections_that_come_and_go_do_not_pass_the_limit_of_the_port() -> None:
-    """An answer counts until it is given, also if its connection has gone: reconnecting gets a peer no further."""
+async def test_reconnecting_does_not_exceed_the_limit_of_the_port() -> None:
+    """An answer counts until it is given, even if its connection has closed."""
     async with hosting(deferred_answers_max=5) as host:
         for _ in range(30):
             peer = await RawPeer.open(host.listener.port)
@@ -133,8 +133,8 @@ async def test_connections_that_come_and_go_do_not_pass_the_limit_of_the_port() 
 
 
 @on_both_loops
-async def test_what_is_answered_at_once_is_served_beside_deferred_answers() -> None:
-    """A full port and a full connection still answer requests whose answers are not deferred, until one that is."""
+async def test_immediate_answers_are_served_beside_deferred_ones() -> None:
+    """A full port and a full connection still answer requests at once until a deferred one arrives."""
     async with hosting(deferred_answers_max=4, deferred_answers_per_connection_max=2) as host:
         busy, other = await RawPeer.open(host.listener.port), await RawPeer.open(host.listener.port)
         await busy.say(requests(DEFERRED, 2))
@@ -154,7 +154,7 @@ async def test_what_is_answered_at_once_is_served_beside_deferred_answers() -> N
 
 @on_both_loops
 async def test_answers_that_wait_for_a_client_are_not_bounded() -> None:
-    """An answer for which a client's reply must be read never keeps a connection from being read."""
+    """An answer that needs a client's reply never keeps a connection from being read."""
     async with hosting(deferred_answers_max=2, deferred_answers_per_connection_max=2) as host:
         peer = await RawPeer.open(host.listener.port)
         await wait_until(lambda: len(host.listener.connections) == 1)
@@ -173,7 +173,7 @@ async def test_answers_that_wait_for_a_client_are_not_bounded() -> None:
 
 @on_both_loops
 async def test_a_connection_that_waits_for_answers_is_not_idle() -> None:
-    """Silence that we have caused by not reading does not end a connection."""
+    """Silence that is caused by not reading does not close a connection."""
     async with hosting(deferred_answers_per_connection_max=1) as host:
         peer = await RawPeer.open(host.listener.port)
         await peer.say(requests(DEFERRED, 2))
@@ -189,7 +189,7 @@ async def test_a_connection_that_waits_for_answers_is_not_idle() -> None:
 
 
 async def test_a_connection_that_ends_while_it_waits_leaves_nothing_behind() -> None:
-    """Requests that waited in a connection that has gone are not handled, and others are served."""
+    """Requests that waited in a closed connection are not handled, and others are served."""
     async with hosting(deferred_answers_max=2) as host:
         gone, peer = await RawPeer.open(host.listener.port), await RawPeer.open(host.listener.port)
         await gone.say(requests(DEFERRED, 50))
@@ -212,12 +212,12 @@ async def test_a_connection_that_ends_while_it_waits_leaves_nothing_behind() -> 
 
 
 def tightly_bounded(path: Path) -> AbstractAsyncContextManager[Broker]:
-    """A broker whose ports have one deferred answer under way."""
+    """A broker whose ports allow one pending deferred answer."""
     return running_broker(path, maxDeferredAnswers="1", maxDeferredAnswersPerConnection="1")
 
 
-async def test_a_broker_bounds_what_one_connection_has_under_way(tmp_path: Path) -> None:
-    """Pipelined requests to clean consume queues (306) are all answered, and 64 of them are tasks at most."""
+async def test_broker_limits_deferred_answers_of_a_connection(tmp_path: Path) -> None:
+    """Pipelined requests to clean consume queues (306) are all answered, with at most 64 tasks at once."""
     async with running_broker(tmp_path) as broker:
         peer = await RawPeer.open(broker.port)
         answers, most = broker.listeners.services[0].answers, 0
@@ -230,7 +230,7 @@ async def test_a_broker_bounds_what_one_connection_has_under_way(tmp_path: Path)
 
 
 async def test_without_the_limit_a_broker_has_a_task_for_each_request(tmp_path: Path) -> None:
-    """The twin: with the limits off they are all tasks at once."""
+    """Counter-test: with the limits off all of them are tasks at once."""
     off = str(UNBOUNDED)
     async with running_broker(tmp_path, maxDeferredAnswers=off, maxDeferredAnswersPerConnection=off) as broker:
         peer = await RawPeer.open(broker.port)
@@ -255,7 +255,7 @@ async def test_held_pulls_and_sends_of_a_connection_are_no_deferred_answers(tmp_
 async def test_replies_between_clients_are_not_bounded_by_deferred_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that answers its own requests on one connection gets every reply: the broker reads it all the while."""
+    """A client that answers its own requests on one connection gets every reply: the broker keeps reading it."""
     monkeypatch.setattr(reply_module, "PUSH_TIMEOUT_MS", 600_000)
     async with tightly_bounded(tmp_path) as broker, dialogue(broker) as client:
         client.channel._on_request = lambda command, channel: command.reply()
@@ -267,8 +267,8 @@ async def test_replies_between_clients_are_not_bounded_by_deferred_answers(
         assert [reply.code for reply in replies] == [0] * 50
 
 
-async def test_a_name_server_bounds_what_one_connection_has_under_way(tmp_path: Path) -> None:
-    """Pipelined changes of its key-value table are all made and answered, and 8 of them are tasks at most."""
+async def test_name_server_limits_deferred_answers_of_a_connection(tmp_path: Path) -> None:
+    """Pipelined changes of its key-value table are all made and answered, with at most 8 tasks at once."""
     entries = {"bindAddress": "127.0.0.1", "listenPort": "0", "maxDeferredAnswersPerConnection": "8"}
     server = NameServer(with_entries(NameServerSettings(), entries), tmp_path / "ns")
     await server.start()

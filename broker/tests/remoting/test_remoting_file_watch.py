@@ -1,4 +1,4 @@
-"""Files of others are checked again and again while a process runs."""
+"""Periodic checks of files that other programs write."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def fast_checks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_exception_does_not_end_the_watch(caplog: pytest.LogCaptureFixture) -> None:
-    """A bug in a check is logged with the name of the file, and the next check is made."""
+    """An exception in a check is logged with the name of the file, and the next check is made."""
     checks = 0
 
     async def check() -> None:
@@ -30,7 +30,7 @@ async def test_exception_does_not_end_the_watch(caplog: pytest.LogCaptureFixture
 
 
 async def test_watch_that_was_not_started_can_be_closed() -> None:
-    """Owners close what they have, whether or not there is a file to watch."""
+    """Owners close their watch even if there was no file to watch."""
     await FileWatch("no file", never_called).close()
 
 

@@ -1,4 +1,4 @@
-"""Admission of HTTP connections: deadlines of phases, who makes room, what is kept for probes, and what is said."""
+"""Admission of HTTP connections: deadlines of phases, eviction, the reserve for probes, and log lines."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import trustme
 
 from gantry_remoting.http_admission import (
     LOG_INTERVAL_S,
+    ConnectionSlot,
     HttpAdmission,
     HttpLimitSettings,
     HttpListener,
     Phase,
-    Place,
     Reason,
 )
 
@@ -25,20 +25,20 @@ LIMITS = HttpLimitSettings(connections_max=4, connections_per_address_max=3, pro
 
 
 class Table:
-    """An admission table whose clock the test moves, and which connections it has aborted."""
+    """An admission table with a clock of the test, and a record of the connections that it closed."""
 
     def __init__(self, settings: HttpLimitSettings = LIMITS) -> None:
         self.seconds = 100.0
         self.admission = HttpAdmission("test", settings, clock=lambda: self.seconds)
         self.aborted: list[str] = []
 
-    def connect(self, name: str, address: str = "a", phase: Phase = Phase.HEAD) -> Place | None:
-        place = self.admission.admit(address)
-        if place is not None:
-            place.bind(lambda: self.aborted.append(name))
-            place.enter(phase)
+    def connect(self, name: str, address: str = "a", phase: Phase = Phase.HEAD) -> ConnectionSlot | None:
+        slot = self.admission.admit(address)
+        if slot is not None:
+            slot.bind(lambda: self.aborted.append(name))
+            slot.enter(phase)
         self.seconds += 0.001
-        return place
+        return slot
 
 
 @pytest.mark.parametrize(
@@ -50,15 +50,15 @@ class Table:
     ],
 )  # fmt: skip
 def test_a_phase_that_exceeds_its_deadline_ends_the_connection(phase: Phase, reason: Reason) -> None:
-    """At the deadline and not before, however often the connection reports the same phase meanwhile."""
+    """It ends at the deadline and not before, however often the connection reports the same phase meanwhile."""
     table = Table()
-    place = table.connect("one", phase=phase)
+    slot = table.connect("one", phase=phase)
     limit_ms = LIMITS.limit_ms(phase)
-    assert place is not None and limit_ms is not None
-    began = place.since_s
+    assert slot is not None and limit_ms is not None
+    began = slot.since_s
     for step in range(10):
         table.seconds = began + limit_ms / 1000 * step / 10
-        place.enter(phase)
+        slot.enter(phase)
         table.admission.sweep()
         assert table.aborted == []
 
@@ -70,7 +70,7 @@ def test_a_phase_that_exceeds_its_deadline_ends_the_connection(phase: Phase, rea
     assert len(table.admission) == 0
 
 
-def test_an_answer_under_way_has_no_deadline() -> None:
+def test_pending_answer_has_no_deadline() -> None:
     """An event stream lasts for as long as its reader wants it."""
     table = Table()
     table.connect("stream", phase=Phase.ANSWER)
@@ -80,19 +80,19 @@ def test_an_answer_under_way_has_no_deadline() -> None:
 
 
 def test_each_request_of_a_connection_has_its_own_deadline() -> None:
-    """The same phase of the next request starts the deadline again."""
+    """The same phase of the next request restarts the deadline."""
     table = Table()
-    place = table.connect("one")
-    assert place is not None
+    slot = table.connect("one")
+    assert slot is not None
     table.seconds += 4.9
-    place.enter(Phase.HEAD, 1)
+    slot.enter(Phase.HEAD, 1)
     table.seconds += 4.9
     table.admission.sweep()
     assert table.aborted == []
 
 
 def test_an_address_at_its_limit_displaces_itself_only() -> None:
-    """Its oldest connection without an answer under way goes; another address keeps its own."""
+    """The address' oldest connection without a pending answer is evicted; another address keeps its own."""
     table = Table()
     table.connect("other", "b")
     for name, phase in (("answer", Phase.ANSWER), ("old", Phase.HEAD), ("young", Phase.IDLE)):
@@ -105,7 +105,7 @@ def test_an_address_at_its_limit_displaces_itself_only() -> None:
 
 
 def test_at_the_total_limit_the_address_with_most_connections_makes_room() -> None:
-    """One with few connections keeps them, even if they are older."""
+    """An address with few connections keeps them, even if they are older."""
     table = Table()
     for name, address in (("honest", "b"), ("first", "a"), ("second", "a"), ("third", "a")):
         table.connect(name, address)
@@ -116,22 +116,22 @@ def test_at_the_total_limit_the_address_with_most_connections_makes_room() -> No
     assert table.admission.counts[Reason.TOTAL_LIMIT] == 1
 
 
-def test_probes_have_a_place_where_every_other_one_has_an_answer_under_way() -> None:
-    """Beyond the limit a connection may ask for probes only, until one of the others ends."""
+def test_probes_have_a_reserve_when_every_slot_is_busy() -> None:
+    """Beyond the limit a connection may send probes only, until another connection ends."""
     table = Table()
-    places = [table.connect(f"{number}", f"{number}", Phase.ANSWER) for number in range(4)]
+    slots = [table.connect(f"{number}", f"{number}", Phase.ANSWER) for number in range(4)]
 
     probe = table.connect("probe", "k", Phase.ANSWER)
     assert probe is not None and probe.is_probe_only
     assert table.connect("one too many", "l") is None
     assert table.admission.counts[Reason.REFUSED] == 1
 
-    assert places[0] is not None
-    places[0].release()
+    assert slots[0] is not None
+    slots[0].release()
     assert not probe.is_probe_only
 
 
-def test_a_half_request_in_the_place_for_probes_makes_room_for_a_probe() -> None:
+def test_incomplete_request_in_the_reserve_is_evicted_for_a_probe() -> None:
     """The reserve displaces itself, too."""
     table = Table()
     for number in range(4):
@@ -142,50 +142,50 @@ def test_a_half_request_in_the_place_for_probes_makes_room_for_a_probe() -> None
     assert table.aborted == ["half"]
 
 
-def test_a_released_place_is_free_once() -> None:
+def test_released_slot_is_free_once() -> None:
     """Eviction, the protocol and the listener may all release it."""
     table = Table()
-    place = table.connect("one")
-    assert place is not None
-    place.close(Reason.HEAD_TIMEOUT)
-    place.release()
+    slot = table.connect("one")
+    assert slot is not None
+    slot.close(Reason.HEAD_TIMEOUT)
+    slot.release()
     assert len(table.admission) == 0
     assert table.connect("two") is not None
 
 
 def test_a_flood_is_one_log_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    """Every closing is counted; the line says how many there were since the one before. An idle one is no news."""
+    """Every close is counted; the line has the number since the previous one. An idle timeout is not logged."""
     table = Table()
     with caplog.at_level(logging.WARNING):
         for _ in range(50):
-            table.admission.note(Reason.HEAD_TIMEOUT, "a")
-            table.admission.note(Reason.IDLE_TIMEOUT, "a")
+            table.admission.record_close(Reason.HEAD_TIMEOUT, "a")
+            table.admission.record_close(Reason.IDLE_TIMEOUT, "a")
         assert len(caplog.records) == 1
         table.seconds += LOG_INTERVAL_S
-        table.admission.note(Reason.HEAD_TIMEOUT, "a")
+        table.admission.record_close(Reason.HEAD_TIMEOUT, "a")
     assert [record.args[3] for record in caplog.records if isinstance(record.args, tuple)] == [1, 50]
     assert table.admission.counts[Reason.HEAD_TIMEOUT] == 51
 
 
 class Echo(asyncio.Protocol):
-    """Answers with what it gets."""
+    """A protocol that sends back what it receives."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, slot: ConnectionSlot) -> None:
+        self._slot = slot
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        self._place.bind(transport.abort)  # type: ignore[attr-defined]
+        self._slot.bind(transport.abort)  # type: ignore[attr-defined]
 
     def data_received(self, data: bytes) -> None:
         self._transport.write(data)  # type: ignore[attr-defined]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._place.release()
+        self._slot.release()
 
 
-async def test_half_handshakes_are_counted_and_displaced() -> None:
-    """TLS handshakes that never end take no place from one that does, and end at their deadline."""
+async def test_incomplete_handshakes_are_counted_and_evicted() -> None:
+    """Incomplete TLS handshakes take no slot from a complete one, and end at their deadline."""
     authority = trustme.CA()
     context, trust = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
     authority.issue_cert("127.0.0.1").configure_cert(context)

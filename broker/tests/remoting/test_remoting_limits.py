@@ -1,4 +1,4 @@
-"""Limits of connections: what one peer may cost, and that nobody else notices when it costs more."""
+"""Limits of connections: the cost of one peer is bounded, and other peers are not affected."""
 
 import asyncio
 import gc
@@ -22,7 +22,7 @@ from gantry_remoting import (
     RemotingTimeout,
     split_address,
 )
-from gantry_remoting.closings import CloseReason
+from gantry_remoting.close_log import CloseReason
 from gantry_remoting.connection import CLOSE_TIMEOUT_S, PASS_REPLY_BYTES_MAX
 from gantry_testing.local import RawPeer, frame_head, on_both_loops, wait_until
 from gantry_testing.slowness import patience
@@ -35,7 +35,7 @@ MIB = 1024 * 1024
 
 
 class Host:
-    """A listener with a service that answers small and large things, and counts who comes and goes."""
+    """A listener with a service that gives small and large replies, and counts connections."""
 
     def __init__(self, settings: ListenerSettings) -> None:
         self.connected: list[Connection] = []
@@ -75,7 +75,7 @@ async def hosting(**settings: Any) -> AsyncIterator[Host]:
 
 
 async def works(host: Host) -> bool:
-    """Whether a fresh client is served."""
+    """Return whether a new client is served."""
     channel = await Channel.connect(host.address)
     reply = await channel.request(Command(code=99, body=b"echo"), 5000)
     await channel.close()
@@ -90,8 +90,8 @@ def reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @on_both_loops
-async def test_one_connection_too_many_is_closed(caplog: pytest.LogCaptureFixture) -> None:
-    """S3: over a port's limit a new connection is closed at once; the others go on, and a free place is given again."""
+async def test_connection_above_the_port_limit_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    """S3: above the limit a new connection is closed at once; a free slot is used again."""
     caplog.set_level(logging.INFO)
     async with hosting(connections_max=3) as host:
         channels = [await Channel.connect(host.address) for _ in range(3)]
@@ -108,12 +108,12 @@ async def test_one_connection_too_many_is_closed(caplog: pytest.LogCaptureFixtur
         for channel in channels:
             assert (await channel.request(Command(code=99), 5000)).code == 0
             await channel.close()
-    assert reasons(caplog)[0] == "is one connection too many for this port"
+    assert reasons(caplog)[0] == "exceeds the connection limit of this port"
 
 
 @on_both_loops
 async def test_one_address_cannot_take_every_connection(caplog: pytest.LogCaptureFixture) -> None:
-    """S3: connections of one address are limited by themselves; another address is served."""
+    """S3: connections of one address are limited separately; another address is served."""
     caplog.set_level(logging.INFO)
     async with hosting(connections_per_address_max=2) as host:
         mine = [await Channel.connect(host.address) for _ in range(2)]
@@ -131,14 +131,14 @@ async def test_one_address_cannot_take_every_connection(caplog: pytest.LogCaptur
         assert await works(host)
         await other.close()
         await extra.close()
-    assert reasons(caplog)[0] == "is one connection too many for its address"
+    assert reasons(caplog)[0] == "exceeds the connection limit of its address"
 
 
 # ------- how long
 
 
 class Rig:
-    """A connection of a listener with its transport replaced, on a clock that the test moves."""
+    """A connection of a listener with its transport replaced, and a clock of the test."""
 
     def __init__(self, **settings: Any) -> None:
         self.now = 100.0
@@ -199,7 +199,7 @@ class Rig:
 
 
 def test_an_idle_connection_is_overdue() -> None:
-    """S3: a peer from which nothing came for the idle time is to be closed; one byte gives it the time again."""
+    """S3: a connection without data for the idle timeout is overdue; one byte restarts the timeout."""
     rig = Rig(idle_timeout_ms=120_000)
     rig.now += 120
     assert rig.connection.overdue(rig.now) is None
@@ -212,8 +212,8 @@ def test_an_idle_connection_is_overdue() -> None:
     assert rig.connection.overdue(rig.now) is not None
 
 
-def test_a_frame_has_to_end() -> None:
-    """S3: a frame that began and does not end in time is overdue however busily its peer sends; a whole one is not."""
+def test_incomplete_frame_is_overdue() -> None:
+    """S3: a frame that does not end in time is overdue however busily its peer sends; a whole one is not."""
     rig = Rig(frame_timeout_ms=30_000)
     frame = Command(code=99, body=bytes(100)).encode()
     rig.connection.data_received(frame)
@@ -230,8 +230,8 @@ def test_a_frame_has_to_end() -> None:
     assert rig.connection.overdue(rig.now) is None
 
 
-def test_each_frame_has_its_own_time() -> None:
-    """A connection that ends frames in time is never overdue, though there is always one begun."""
+def test_each_frame_has_its_own_timeout() -> None:
+    """A connection that completes frames in time is never overdue, though there is always an incomplete one."""
     rig = Rig(frame_timeout_ms=30_000)
     frame = Command(code=99, body=bytes(100)).encode()
 
@@ -242,8 +242,8 @@ def test_each_frame_has_its_own_time() -> None:
         assert rig.connection.overdue(rig.now) is None
 
 
-def test_a_reader_that_does_not_read_is_overdue() -> None:
-    """A peer that takes no replies for its time is to be closed; while it does not, nothing more is read from it."""
+def test_peer_that_does_not_read_is_overdue() -> None:
+    """A peer that reads no replies for its timeout is overdue; meanwhile nothing more is read from it."""
     rig = Rig(reader_timeout_ms=60_000)
     rig.connection.pause_writing()
     assert rig.reading == [True, False]
@@ -258,7 +258,7 @@ def test_a_reader_that_does_not_read_is_overdue() -> None:
 
 
 def test_a_slow_reader_is_not_taken_for_a_slow_writer() -> None:
-    """Whole frames that wait for their peer to read are not frames that did not end, however long it takes."""
+    """Whole frames that wait for their peer to read are not incomplete frames, however long it takes."""
     rig = Rig(frame_timeout_ms=30_000, idle_timeout_ms=120_000)
     rig.answer_bytes = PASS_REPLY_BYTES_MAX + 1
     rig.is_slow = True
@@ -273,7 +273,7 @@ def test_a_slow_reader_is_not_taken_for_a_slow_writer() -> None:
 
 
 def test_unread_replies_have_a_limit() -> None:
-    """A connection with more unread replies than its limit ends at once and without waiting for its reader."""
+    """A connection with more unread replies than its limit is closed at once."""
     rig = Rig(reply_bytes_max=1000)
     rig.waiting_bytes = 1001
     rig.connection.send(b"fine, since it is read")
@@ -293,9 +293,9 @@ def test_unread_replies_have_a_limit() -> None:
 
 
 def test_a_closed_connection_does_not_linger() -> None:
-    """A peer that does not even take its last replies is cut off after a while."""
+    """A peer that does not even read its last replies is cut off after a while."""
     rig = Rig()
-    rig.connection.close("the test says so")
+    rig.connection.close("the test closes it")
     assert rig.ended == ["close"]
     assert not rig.connection.is_stuck(rig.now + CLOSE_TIMEOUT_S)
     assert rig.connection.is_stuck(rig.now + CLOSE_TIMEOUT_S + 0.1)
@@ -305,10 +305,10 @@ def test_a_closed_connection_does_not_linger() -> None:
 
 
 @on_both_loops
-async def test_the_sweep_closes_what_is_overdue(
+async def test_sweep_closes_overdue_connections(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S3: the listener itself closes overdue connections, with one line each that says why."""
+    """S3: the listener itself closes overdue connections, with one line each that gives the reason."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr("gantry_remoting.server.SWEEP_INTERVAL_S", 0.02)
     async with hosting(idle_timeout_ms=int(patience(500)), frame_timeout_ms=100) as host:
@@ -328,7 +328,7 @@ async def test_the_sweep_closes_what_is_overdue(
 
 @on_both_loops
 async def test_a_slow_reader_costs_bounded_memory() -> None:
-    """Requests for large answers are handled only as fast as their answers are read; all come in the end, in order."""
+    """Requests for large replies are handled only as fast as their replies are read; all arrive, in order."""
     count = 200
     async with hosting() as host:
         peer = await RawPeer.open(host.listener.port)
@@ -352,8 +352,8 @@ async def test_a_slow_reader_costs_bounded_memory() -> None:
 
 
 @on_both_loops
-async def test_a_reader_that_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S3: a peer that asks and never reads is closed after its time, and what waited for it is freed."""
+async def test_peer_that_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S3: a peer that sends requests and never reads is closed after its timeout, and its replies are freed."""
     monkeypatch.setattr("gantry_remoting.server.SWEEP_INTERVAL_S", 0.02)
     async with hosting(reader_timeout_ms=200) as host:
         deaf = socket.create_connection(("127.0.0.1", host.listener.port))
@@ -368,7 +368,7 @@ async def test_a_reader_that_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPa
 
 
 @on_both_loops
-async def test_a_deaf_peer_does_not_hold_up_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_peer_that_does_not_read_does_not_delay_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener that closes waits a moment for last replies to be read, then it is closed."""
     monkeypatch.setattr("gantry_remoting.server.STOP_TIMEOUT_S", 0.1)
     async with hosting() as host:
@@ -384,7 +384,7 @@ TURNS = range(8)
 
 
 async def open_after_close(turns: int) -> bool:
-    """Whether a peer is connected after a listener has closed ``turns`` turns of the loop after the peer connected."""
+    """Return whether a peer is connected after its listener has closed ``turns`` turns after the connection."""
     async with hosting() as host:
         peer = socket.create_connection(("127.0.0.1", host.listener.port))
         for _ in range(turns):
@@ -407,14 +407,14 @@ async def open_after_close(turns: int) -> bool:
 
 @on_both_loops
 async def test_a_connection_that_is_accepted_while_the_listener_closes_ends() -> None:
-    """A listener that has closed has no connection, whatever was in its backlog."""
+    """A closed listener has no connection, even if its backlog had some."""
     assert [turns for turns in TURNS if await open_after_close(turns)] == []
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # of the connections that it loses
 @pytest.mark.parametrize("guard", ["stop_listening", "is_closing"])
 async def test_without_a_guard_such_a_connection_stays_open(guard: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: a listener that accepts, or admits, while it closes leaves a connection open."""
+    """Counter-test: a listener that accepts, or admits, while it closes leaves a connection open."""
 
     async def close(server: asyncio.Server) -> None:
         server.close()
@@ -432,7 +432,7 @@ async def test_without_a_guard_such_a_connection_stays_open(guard: str, monkeypa
 
 @on_both_loops
 async def test_a_connection_that_has_ended_is_freed_without_the_garbage_collector() -> None:
-    """Nothing that a connection owns keeps it: thousands that come and go take no memory until a collection."""
+    """No reference cycle keeps a connection: thousands that open and close take no memory until a collection."""
     async with hosting() as host:
         gc.disable()
         try:
@@ -447,8 +447,8 @@ async def test_a_connection_that_has_ended_is_freed_without_the_garbage_collecto
 
 
 @on_both_loops
-async def test_last_replies_are_given_before_the_end() -> None:
-    """A listener that closes gives its peers the replies that are on their way."""
+async def test_last_replies_are_sent_before_the_close() -> None:
+    """A listener that closes sends its peers the pending replies."""
     async with hosting() as host:
         peer = await RawPeer.open(host.listener.port)
         await peer.say(Command(code=BIG, ext={"size": str(3 * MIB)}).encode())
@@ -460,7 +460,7 @@ async def test_last_replies_are_given_before_the_end() -> None:
 
 @on_both_loops
 async def test_a_frame_over_the_limit_is_refused_by_its_length() -> None:
-    """S2: the length field alone decides; the bytes are not waited for."""
+    """S2: the length field alone decides; the bytes are not awaited."""
     async with hosting(wire=WireLimits(frame_bytes_max=1000)) as host:
         fits = await RawPeer.open(host.listener.port)
         body = bytes(1000 - len(Command(code=99, opaque=1).encode()))
@@ -476,8 +476,8 @@ async def test_a_frame_over_the_limit_is_refused_by_its_length() -> None:
 
 
 @on_both_loops
-async def test_a_late_answer_reaches_who_asked() -> None:
-    """Answers that take time come when they are ready, each to its request; quick ones pass them."""
+async def test_deferred_answer_reaches_its_request() -> None:
+    """Slow answers are sent when they are ready, each to its request; quick ones overtake them."""
     async with hosting() as host:
         channel = await Channel.connect(host.address)
         slow = asyncio.ensure_future(channel.request(Command(code=SLOW), 5000))
@@ -492,7 +492,7 @@ async def test_a_late_answer_reaches_who_asked() -> None:
 
 @on_both_loops
 async def test_requests_end_with_their_connection() -> None:
-    """A request whose connection breaks raises ConnectionClosed; one that is not answered in time RemotingTimeout."""
+    """A request whose connection breaks raises ConnectionClosed; one without a reply in time RemotingTimeout."""
     async with hosting() as host:
         channel = await Channel.connect(host.address)
         with pytest.raises(RemotingTimeout, match="20 ms"):
@@ -501,7 +501,7 @@ async def test_requests_end_with_their_connection() -> None:
         await wait_until(lambda: host.handled == 2)
 
         for connection in list(host.listener.connections):
-            connection.close("the test says so")
+            connection.close("the test closes it")
 
         with pytest.raises(ConnectionClosed):
             await waiting
@@ -514,8 +514,8 @@ async def test_requests_end_with_their_connection() -> None:
 
 
 @on_both_loops
-async def test_the_listening_end_may_ask_too() -> None:
-    """A broker's own request over a client's connection is answered there; without an answer it ends with the peer."""
+async def test_server_can_send_requests() -> None:
+    """A broker's own request over a client's connection is answered there; without a reply it ends with the peer."""
     asked: list[int] = []
 
     def answer(command: Command, channel: Channel) -> Command | None:
@@ -538,8 +538,8 @@ async def test_the_listening_end_may_ask_too() -> None:
 
 
 @on_both_loops
-async def test_nobody_listening_is_said() -> None:
-    """An address where nobody listens raises CannotConnect with the address; what is no address a ValueError."""
+async def test_connecting_without_a_listener_names_the_address() -> None:
+    """An address without a listener raises CannotConnect with the address; an invalid address raises ValueError."""
     async with hosting() as host:
         address = host.address
     with pytest.raises(CannotConnect, match=address):
@@ -551,7 +551,7 @@ async def test_nobody_listening_is_said() -> None:
 
 
 @on_both_loops
-async def test_a_peer_that_speaks_nonsense_is_left(caplog: pytest.LogCaptureFixture) -> None:
+async def test_client_closes_a_server_that_breaks_the_protocol(caplog: pytest.LogCaptureFixture) -> None:
     """A client drops a server that breaks the protocol, and its requests with it."""
 
     async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""TLS: one port for both, or for TLS only; nothing of a message is lost in it, and a broken peer costs itself only."""
+"""TLS: one port for TLS and plain text, or TLS only; no message is lost, and a broken peer affects only itself."""
 
 import asyncio
 import logging
@@ -61,7 +61,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 async def hosting(
     certificates: Certificates, mode: TlsMode, *, needs_client: bool = False, knows_clients: bool = False
 ) -> AsyncIterator[Listener]:
-    """A listener that answers every request with its body."""
+    """Run a listener that replies to every request with its body."""
     tls = TlsSettings(
         mode,
         certificates.certificate_file,
@@ -79,7 +79,7 @@ async def hosting(
 
 
 async def echo(listener: Listener, body: bytes = b"echo", *, tls: ssl.SSLContext | None = None) -> bytes:
-    """What comes back for `body` over a fresh connection. Raises what the connection raises."""
+    """Return the reply to `body` over a new connection. Raises the errors of the connection."""
     channel = await Channel.connect(f"127.0.0.1:{listener.port}", tls=tls)
     try:
         return (await channel.request(Command(code=1, body=body), 10_000)).body
@@ -92,7 +92,7 @@ def reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @on_both_loops
-async def test_a_permissive_port_takes_both(certificates: Certificates) -> None:
+async def test_permissive_port_accepts_tls_and_plain_text(certificates: Certificates) -> None:
     """Plain and TLS clients use one port at the same time; the first byte tells them apart."""
     async with hosting(certificates, TlsMode.PERMISSIVE) as listener:
         bodies = [b"%d" % number for number in range(20)]
@@ -109,7 +109,7 @@ async def test_a_permissive_port_takes_both(certificates: Certificates) -> None:
 async def test_an_enforcing_port_refuses_plain_text(
     certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where TLS is enforced a plain client is closed at its first byte, with a line that says why."""
+    """Where TLS is enforced a plain client is closed at its first byte, with a line that gives the reason."""
     caplog.set_level(logging.INFO)
     async with hosting(certificates, TlsMode.ENFORCING) as listener:
         assert await echo(listener, tls=certificates.client()) == b"echo"
@@ -134,8 +134,8 @@ async def test_large_messages_pass_through(certificates: Certificates) -> None:
 
 
 @on_both_loops
-async def test_client_certificates_are_asked_for(certificates: Certificates) -> None:
-    """Where one is required a client without a certificate, or with one of another authority, gets nothing."""
+async def test_client_certificate_can_be_required(certificates: Certificates) -> None:
+    """Where one is required a client without a certificate, or with one of another authority, is refused."""
     known = certificates.authority.issue_cert("client@example.org")
     stranger = trustme.CA().issue_cert("client@example.org")
     async with hosting(certificates, TlsMode.ENFORCING, needs_client=True) as listener:
@@ -156,8 +156,8 @@ async def test_client_certificates_may_be_optional(certificates: Certificates) -
 
 
 @on_both_loops
-async def test_a_client_checks_the_server(certificates: Certificates) -> None:
-    """A client that does not trust the authority does not talk to the server, and learns why."""
+async def test_client_verifies_the_server(certificates: Certificates) -> None:
+    """A client that does not trust the authority does not talk to the server, and reports the reason."""
     async with hosting(certificates, TlsMode.ENFORCING) as listener:
         with pytest.raises(CannotConnect, match=r"(?i)certificate"):
             await echo(listener, tls=ssl.create_default_context())
@@ -187,8 +187,8 @@ async def test_a_broken_handshake_costs_its_connection(
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-async def test_a_handshake_has_to_end(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peer that dribbles its handshake is cut off like one that dribbles a frame."""
+async def test_incomplete_handshake_is_overdue(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that sends its handshake too slowly is closed like one that sends a frame too slowly."""
     monkeypatch.setattr("gantry_remoting.server.SWEEP_INTERVAL_S", 0.02)
     tls = TlsSettings(TlsMode.PERMISSIVE, certificates.certificate_file, certificates.key_file)
     service = CommandService(lambda command, connection: command.reply())
@@ -203,8 +203,8 @@ async def test_a_handshake_has_to_end(certificates: Certificates, monkeypatch: p
     await listener.close()
 
 
-async def test_a_handshake_that_ended_is_no_longer_timed(certificates: Certificates) -> None:
-    """A TLS client that says nothing between its frames is idle, not slow."""
+async def test_completed_handshake_has_no_timeout(certificates: Certificates) -> None:
+    """A TLS client that sends nothing between its frames is idle, not slow."""
     async with hosting(certificates, TlsMode.PERMISSIVE) as listener:
         channel = await Channel.connect(f"127.0.0.1:{listener.port}", tls=certificates.client())
         await channel.request(Command(code=1), 30_000)
@@ -216,8 +216,8 @@ async def test_a_handshake_that_ended_is_no_longer_timed(certificates: Certifica
         await channel.close()
 
 
-async def test_a_peer_that_ends_tls_is_let_go(certificates: Certificates) -> None:
-    """After TLS's own goodbye the connection ends, and its place is free."""
+async def test_tls_close_notify_closes_the_connection(certificates: Certificates) -> None:
+    """After TLS's close_notify the connection ends, and its slot is free."""
     async with hosting(certificates, TlsMode.ENFORCING) as listener:
         channel = await Channel.connect(f"127.0.0.1:{listener.port}", tls=certificates.client())
         await channel.request(Command(code=1), 5000)
@@ -225,8 +225,8 @@ async def test_a_peer_that_ends_tls_is_let_go(certificates: Certificates) -> Non
         await wait_until(lambda: not listener.connections)
 
 
-async def test_files_that_are_no_certificate_are_said(tmp_path: Path, certificates: Certificates) -> None:
-    """A listener does not start without what it needs; the error names the file or what is wrong with it."""
+async def test_invalid_certificate_files_are_named(tmp_path: Path, certificates: Certificates) -> None:
+    """A listener does not start without valid files; the error names the file or the fault."""
     for certificate, key in (
         (str(tmp_path / "missing.pem"), certificates.key_file),
         (certificates.key_file, certificates.key_file),
@@ -262,7 +262,7 @@ async def test_a_broker_speaks_tls_on_both_ports(tmp_path: Path, certificates: C
 
 
 class End:
-    """The client's end of a handshake in memory."""
+    """The client's side of a handshake in memory."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -277,8 +277,8 @@ class End:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 100_000])
-def test_tls_may_come_in_any_pieces(certificates: Certificates, piece: int) -> None:
-    """Encrypted bytes that dribble in are the same plain bytes as those that come at once."""
+def test_tls_records_may_arrive_in_any_pieces(certificates: Certificates, piece: int) -> None:
+    """Encrypted bytes that arrive in pieces give the same plain bytes as those that arrive at once."""
     settings = TlsSettings(TlsMode.ENFORCING, certificates.certificate_file, certificates.key_file)
     server, client = TlsLayer(settings.server_context()), End(certificates.client())
     plain = bytearray()

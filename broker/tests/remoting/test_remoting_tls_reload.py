@@ -1,4 +1,4 @@
-"""A listener whose certificates change under load, that knows its clients by theirs, and that outlives a flood."""
+"""A listener whose certificates change under load, which identifies its clients by theirs and survives a flood."""
 
 import asyncio
 import logging
@@ -38,13 +38,13 @@ def authority() -> trustme.CA:
 
 @pytest.fixture
 def party(tmp_path: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch) -> Party:
-    """The server's files, looked at all the time."""
+    """The server's files, with a check in every short interval."""
     monkeypatch.setattr("gantry_remoting.file_watch.CHECK_INTERVAL_S", LOOK_S)
     return Party(tmp_path / "server", authority)
 
 
 def echo(command: Command, connection: Connection) -> Command:
-    """The body, and who the connection says its peer is."""
+    """Return the body, and the peer's subject as the connection has it."""
     return command.reply(body=command.body, ext={"subject": connection.peer_subject})
 
 
@@ -60,7 +60,7 @@ async def listening(tls: TlsSettings, *, handshakes_max: int = 256) -> AsyncIter
 
 
 async def ask(listener: Listener, context: ssl.SSLContext | None, body: bytes = b"echo") -> Command:
-    """One request over a new connection. Raises RemotingError."""
+    """Send one request over a new connection. Raises RemotingError."""
     channel = await Channel.connect(f"127.0.0.1:{listener.port}", tls=context, timeout_ms=TIMEOUT_MS)
     try:
         return await channel.request(Command(code=1, body=body), TIMEOUT_MS)
@@ -70,7 +70,7 @@ async def ask(listener: Listener, context: ssl.SSLContext | None, body: bytes = 
 
 def trouble_of(listener: Listener) -> str | None:
     assert listener.certificates is not None
-    return listener.certificates.trouble
+    return listener.certificates.reload_error
 
 
 def is_beyond(counts: list[int], floor: list[int]) -> bool:
@@ -82,7 +82,7 @@ def is_beyond(counts: list[int], floor: list[int]) -> bool:
 
 @on_both_loops
 async def test_replacing_certificates_under_load_costs_no_request(party: Party, authority: trustme.CA) -> None:
-    """Old connections go on, new ones get the new certificate, and every request is answered meanwhile."""
+    """Old connections continue, new ones get the new certificate, and every request is answered meanwhile."""
     async with listening(party.server()) as listener:
         context = party.client(shows_certificate=False).client_context()
         answered, is_over = [0, 0], False
@@ -133,8 +133,8 @@ async def test_a_broken_pair_changes_nothing(
         assert trouble_of(listener) is None
 
 
-async def test_an_authority_may_be_replaced(tmp_path: Path, party: Party, authority: trustme.CA) -> None:
-    """Who signs clients is read again, too: then those of the old authority are refused, the new ones served."""
+async def test_authority_can_be_replaced(tmp_path: Path, party: Party, authority: trustme.CA) -> None:
+    """After a reload clients of the old authority are refused, and those of the new one served."""
     other = trustme.CA()
     of_old = Party(tmp_path / "of-old", authority).client().client_context()
     of_new = Party(tmp_path / "of-new", other, trusts=authority).client().client_context()
@@ -156,8 +156,8 @@ async def test_an_authority_may_be_replaced(tmp_path: Path, party: Party, author
 
 
 @on_both_loops
-async def test_a_connection_knows_who_its_client_is(tmp_path: Path, party: Party, authority: trustme.CA) -> None:
-    """The subject of a certificate that was verified; nothing for a client that showed none."""
+async def test_connection_has_the_subject_of_its_client(tmp_path: Path, party: Party, authority: trustme.CA) -> None:
+    """The subject is that of a verified certificate, and empty for a client without one."""
     named = Party(tmp_path / "client", authority, "a.example", common_name="billing", organization_name="Example Ltd")
     optional = TlsSettings(party.server().mode, str(party.chain), str(party.key), str(party.authority))
     async with listening(optional) as listener:
@@ -170,10 +170,10 @@ async def test_a_connection_knows_who_its_client_is(tmp_path: Path, party: Party
 
 
 @pytest.mark.parametrize("is_needed", [True, False], ids=["asked for", "not asked for"])
-async def test_a_stranger_is_refused_before_its_first_request(
+async def test_unverified_client_is_refused_before_its_first_request(
     tmp_path: Path, party: Party, is_needed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where a certificate is needed nothing of who shows none, or another authority's, reaches the service."""
+    """Where a certificate is required no byte of a client without a valid one reaches the service."""
     stranger = Party(tmp_path / "stranger", trustme.CA())
     stranger.authority.write_bytes(party.authority.read_bytes())
     asked: list[bytes] = []
@@ -201,8 +201,8 @@ async def test_a_stranger_is_refused_before_its_first_request(
 
 
 @pytest.mark.parametrize("most", [4, 100], ids=["bounded", "unbounded"])
-async def test_a_flood_of_half_open_handshakes_pushes_out_itself(party: Party, most: int) -> None:
-    """Only so many are kept, the oldest goes first, and an honest client gets in; without the bound all stay."""
+async def test_flood_of_incomplete_handshakes_displaces_itself(party: Party, most: int) -> None:
+    """Their number is limited, the oldest is closed first, and an honest client gets in; without the limit all stay."""
     async with listening(party.server(), handshakes_max=most) as listener:
         peers = []
         for _ in range(12):
@@ -222,8 +222,8 @@ async def test_a_flood_of_half_open_handshakes_pushes_out_itself(party: Party, m
         await wait_until(lambda: len(listener.handshakes) == 0)
 
 
-async def test_a_handshake_that_is_over_is_not_counted(party: Party) -> None:
-    """Connections that live are no handshakes, however many there are."""
+async def test_completed_handshake_is_not_counted(party: Party) -> None:
+    """Open connections are no handshakes, however many there are."""
     async with listening(party.server(), handshakes_max=2) as listener:
         context = party.client(shows_certificate=False).client_context()
         channels = [await Channel.connect(f"127.0.0.1:{listener.port}", tls=context) for _ in range(6)]
@@ -235,10 +235,10 @@ async def test_a_handshake_that_is_over_is_not_counted(party: Party) -> None:
             await channel.close()
 
 
-# ------- what is spoken
+# ------- protocol versions and suites
 
 
-def test_contexts_speak_nothing_old(party: Party) -> None:
+def test_contexts_refuse_outdated_tls(party: Party) -> None:
     """TLS 1.2 and later, forward secrecy and authenticated encryption, no compression, no renegotiation."""
     for context in (party.server().server_context(), party.client().client_context()):
         assert context.minimum_version == ssl.TLSVersion.TLSv1_2
@@ -250,7 +250,7 @@ def test_contexts_speak_nothing_old(party: Party) -> None:
 
 @pytest.mark.parametrize("is_hardened", [True, False], ids=["hardened", "as OpenSSL likes it"])
 async def test_a_client_with_old_suites_only_is_refused(party: Party, is_hardened: bool) -> None:
-    """Suites without authenticated encryption are not spoken; a context that was not told so speaks them."""
+    """Suites without authenticated encryption are refused; a context without that restriction accepts them."""
     old = client_context(str(party.authority))
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     old.set_ciphers("ECDHE-ECDSA-AES128-SHA256")
@@ -264,7 +264,7 @@ async def test_a_client_with_old_suites_only_is_refused(party: Party, is_hardene
                 await ask(listener, old)
 
 
-async def test_a_java_client_of_old_is_served(party: Party) -> None:
+async def test_java_8_client_is_served(party: Party) -> None:
     """TLS 1.2 with the suite that Java 8 offers first works."""
     java = client_context(str(party.authority))
     java.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -273,8 +273,8 @@ async def test_a_java_client_of_old_is_served(party: Party) -> None:
         assert (await ask(listener, java)).body == b"echo"
 
 
-def test_an_authority_is_needed_for_a_verified_client(party: Party) -> None:
-    """Without an authority nobody is asked for a certificate, whatever the second setting says."""
+def test_client_verification_needs_an_authority(party: Party) -> None:
+    """Without an authority no client is asked for a certificate, with any value of the second setting."""
     files = str(party.chain), str(party.key)
 
     assert server_context(*files, requires_client_certificate=True).verify_mode == ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""Turns of the event loop: what one connection may deliver in one of them, so that timers and others are served."""
+"""Turns of the event loop: the share of one connection in a turn, so that timers and other connections are served."""
 
 import asyncio
 import socket
@@ -24,7 +24,7 @@ HEAD_BYTES = 8
 
 
 class Sink:
-    """A service that takes everything and answers nothing, or what the test sets."""
+    """A service that accepts everything and replies with nothing, or with what the test sets."""
 
     def __init__(self) -> None:
         self.taken = 0
@@ -45,7 +45,7 @@ class Sink:
 
 
 class Rig:
-    """A connection whose loop and transport are the test's. The turn of the loop ends when the test says so."""
+    """A connection with a loop and a transport of the test. The test ends the turn of the loop."""
 
     def __init__(self, **settings: Any) -> None:
         self.now = 100.0
@@ -150,7 +150,7 @@ def test_what_was_delivered_in_an_earlier_turn_does_not_count() -> None:
 
 
 def test_small_requests_cost_no_callback_each() -> None:
-    """Short reads schedule one callback when their sum has become large, and nothing before."""
+    """Short reads schedule one callback when their sum is large, and none before."""
     rig = Rig()
     for _ in range(100):
         rig.receive(SHORT_READS_STEP // 100 - 1)
@@ -163,7 +163,7 @@ def test_small_requests_cost_no_callback_each() -> None:
 
 
 def test_unread_replies_keep_a_connection_paused_after_its_turn() -> None:
-    """A connection that is paused for two reasons is read again when both are gone, in whichever order they go."""
+    """A connection with two reasons for a pause is read again when both are removed, in either order."""
     rig = Rig()
     rig.receive(128 * KIB)
     rig.connection.pause_writing()
@@ -186,7 +186,7 @@ def test_unread_replies_keep_a_connection_paused_after_its_turn() -> None:
     "end", [lambda one: one.close("the test ends it"), lambda one: one.abort()], ids=["close", "abort"]
 )
 def test_a_connection_that_ended_in_its_turn_is_not_read_again(end: Callable[[Connection], None]) -> None:
-    """Nothing is asked of a transport that is closed: neither at the next turn nor when its replies have left."""
+    """A closed transport is not used again: neither at the next turn nor when its replies are sent."""
     rig = Rig()
     rig.receive(128 * KIB)
     rig.connection.pause_writing()
@@ -199,7 +199,7 @@ def test_a_connection_that_ended_in_its_turn_is_not_read_again(end: Callable[[Co
 
 
 def test_a_connection_lost_in_its_turn_is_not_read_again() -> None:
-    """A peer that resets its connection inside of a burst leaves a callback behind that does nothing."""
+    """The callback of a connection that its peer reset during a burst does nothing."""
     rig = Rig()
     rig.receive(128 * KIB)
     rig.is_ended = True
@@ -243,7 +243,7 @@ class Busy:
 
 
 class Port:
-    """The turns of a port whose loop is the test's, and the names of the connections that took theirs."""
+    """The turns of a port with a loop of the test, and the names of the connections that took theirs."""
 
     def __init__(self, connections_max: int, bytes_max: int) -> None:
         self.soon: list[Callable[[], None]] = []
@@ -263,8 +263,8 @@ class Port:
         return served
 
 
-def test_busy_connections_are_read_in_turns_and_none_is_passed_over() -> None:
-    """Each turn reads so many of those that wait, first come, first served; who is cut again goes to the end."""
+def test_busy_connections_are_read_in_turns_and_none_is_starved() -> None:
+    """Each turn reads a number of the waiting ones, first come, first served; one that is cut again goes to the end."""
     port = Port(2, MIB)
     cut = "ABCDE"
     for expected in ("AB", "CD", "EA", "BC", "DE"):
@@ -274,8 +274,8 @@ def test_busy_connections_are_read_in_turns_and_none_is_passed_over() -> None:
         assert cut == expected
 
 
-def test_turns_end_when_nobody_is_busy() -> None:
-    """Without a busy connection nothing is scheduled: an idle broker's loop sleeps."""
+def test_no_turn_is_scheduled_without_a_busy_connection() -> None:
+    """Without a busy connection nothing is scheduled, so an idle broker's loop sleeps."""
     port = Port(2, MIB)
     port.wait("A")
     while port.soon:
@@ -285,7 +285,7 @@ def test_turns_end_when_nobody_is_busy() -> None:
 
 
 def test_a_turn_serves_kept_bytes_up_to_the_budget_of_the_port() -> None:
-    """What was read beyond a turn's budget is served in the next turns, a budget in each, in the order of arrival."""
+    """Bytes read beyond a turn's budget are served in the next turns, a budget in each, in the order of arrival."""
     port = Port(4, MIB)
     for name in "ABCDEFG":
         port.wait(name, 400 * KIB)
@@ -293,8 +293,8 @@ def test_a_turn_serves_kept_bytes_up_to_the_budget_of_the_port() -> None:
     assert [port.next_turn() for _ in range(3)] == ["ABC", "DEF", "G"]
 
 
-def test_new_reads_do_not_overtake_what_waits() -> None:
-    """A turn whose budget goes to connections that have waited takes no new large read; the next turns do."""
+def test_new_reads_do_not_overtake_waiting_connections() -> None:
+    """A turn whose budget goes to waiting connections takes no new large read; the next turns do."""
     port = Port(4, MIB)
     for name in "ABC":
         port.wait(name, 400 * KIB)
@@ -350,8 +350,8 @@ def test_a_read_beyond_the_budget_of_the_port_is_kept_for_the_next_turn() -> Non
     assert rig.is_reading()
 
 
-def test_without_the_budget_a_turn_serves_whatever_has_arrived() -> None:
-    """The twin: with the budget off the read is served in the same turn."""
+def test_without_the_budget_a_turn_serves_all_arrived_bytes() -> None:
+    """Counter-test: with the budget off the read is served in the same turn."""
     rig = Rig(turn_read_bytes_max=UNBOUNDED)
     rig.spend_turn()
 
@@ -424,7 +424,7 @@ def test_a_part_of_a_frame_beyond_the_budget_is_kept_with_the_rest() -> None:
 
 @pytest.mark.parametrize("size", [1000, 100 * KIB], ids=["short", "large"])
 def test_a_connection_that_ends_while_its_bytes_are_kept_is_not_served(size: int) -> None:
-    """What was kept of a connection that has ended is dropped, as what lies in a closed socket is."""
+    """Kept bytes of a closed connection are dropped, like those in a closed socket."""
     rig = Rig(turn_read_bytes_max=MIB)
     rig.spend_turn()
     while rig.turns.take_short():
@@ -438,7 +438,7 @@ def test_a_connection_that_ends_while_its_bytes_are_kept_is_not_served(size: int
 
 
 def test_kept_bytes_wait_for_their_turn_when_replies_leave_before_it() -> None:
-    """That a peer has read its replies does not let what it sent overtake those who wait."""
+    """A peer that has read its replies does not overtake the connections that wait."""
     rig = Rig(turn_read_bytes_max=MIB)
     rig.spend_turn()
     rig.receive(100 * KIB)
@@ -454,7 +454,7 @@ def test_kept_bytes_wait_for_their_turn_when_replies_leave_before_it() -> None:
 
 
 @on_both_loops
-async def test_queued_bytes_are_those_that_nobody_has_read() -> None:
+async def test_queued_bytes_are_the_unread_bytes_of_the_kernel() -> None:
     """The kernel counts what a peer has sent and the broker has not read; a closed connection has nothing."""
     listener = Listener(Sink(), ListenerSettings(host="127.0.0.1"))
     await listener.start()
@@ -475,10 +475,11 @@ async def test_queued_bytes_are_those_that_nobody_has_read() -> None:
 
 
 class Flood:
-    """A peer whose requests fill the kernel's buffers as fast as they are read, and a second peer that asks once.
+    """A peer that fills the kernel's buffers as fast as they are read, and a second peer with one request.
 
-    Everything happens on one thread: before each read is over the buffers are full again. The second peer asks when the
-    kernel has widened its window so far that a read fills the loop's buffer; what is taken is counted from there.
+    Everything happens on one thread: before each read ends the buffers are full again. The second peer sends its
+    request when the kernel has widened its window so far that a read fills the loop's buffer; the bytes taken are
+    counted from there.
     """
 
     def __init__(self, total: int) -> None:
@@ -544,8 +545,8 @@ def test_others_are_served_inside_a_long_burst() -> None:
     assert flood.taken_at_request is not None and flood.taken_at_request <= 3 * UVLOOP_READ_BYTES
 
 
-def test_without_the_bound_a_burst_shuts_others_out() -> None:
-    """The twin: libuv reads a socket that is never empty again and again, and everybody else waits for megabytes."""
+def test_without_the_bound_a_burst_starves_others() -> None:
+    """Counter-test: libuv reads a socket that is never empty again and again, and other peers wait for megabytes."""
     flood = uvloop.run(flooded(UNBOUNDED))
 
     assert flood.taken_at_timer is not None and flood.taken_at_timer > 4 * UVLOOP_READ_BYTES
@@ -553,7 +554,7 @@ def test_without_the_bound_a_burst_shuts_others_out() -> None:
 
 
 class ManyFloods(Sink):
-    """Many peers whose requests fill the kernel's buffers as fast as they are read; counts what a turn takes."""
+    """Many peers that fill the kernel's buffers as fast as they are read, and a count of the bytes of a turn."""
 
     def __init__(self, count: int, bytes_each: int, chunk_bytes: int = 256 * KIB) -> None:
         """``chunk_bytes`` is how much a peer writes before the next read of its bytes."""
@@ -619,7 +620,7 @@ def test_many_floods_share_a_turn() -> None:
 
 
 def test_without_the_queue_many_floods_fill_a_turn() -> None:
-    """The twin: with a place for everybody a turn is as long as there are floods."""
+    """Counter-test: without a limit on connections a turn is as long as there are floods."""
     settings = {"turn_connections_max": 1000, "turn_read_bytes_max": UNBOUNDED}
     floods = uvloop.run(flooded_by_many(ManyFloods(16, 8 * MIB), **settings))
 
@@ -636,7 +637,7 @@ def test_many_connections_below_their_own_share_share_a_turn(chunk_bytes: int) -
 
 
 def test_without_the_budget_many_small_shares_fill_a_turn() -> None:
-    """The twin: with the budget of the port off a turn takes what all of them have sent."""
+    """Counter-test: with the budget of the port off a turn takes the bytes of all of them."""
     floods = uvloop.run(flooded_by_many(ManyFloods(200, 300_000, 100_000), turn_read_bytes_max=UNBOUNDED))
 
     assert max(floods.taken_in_turns.values()) > 4 * TURN_BYTES
@@ -680,7 +681,7 @@ def test_a_small_request_waits_for_a_turn_or_two_beside_many_floods() -> None:
 
 
 def test_without_the_budget_a_small_request_waits_for_all_floods() -> None:
-    """The twin: with the budget off it waits until each of them has been served."""
+    """Counter-test: with the budget off it waits until each of them has been served."""
     found = uvloop.run(bytes_before_an_honest_answer(turn_read_bytes_max=UNBOUNDED))
 
     assert sorted(found)[5] > 3 * TURN_BYTES, found

@@ -1,4 +1,4 @@
-"""Three members and a name server as real processes, and all that may happen to them.
+"""Three members and a name server as real processes, and the faults that can be injected.
 
     with Network(3) as network:
         async with Group(directory, network) as group:
@@ -7,7 +7,7 @@
             ...
 
 Every member boots without a role and gets one by order over its control socket, as in production. Its store is a
-directory, or a disk of its own whose power can be cut. Nothing here judges.
+directory, or a disk of its own whose power can be cut. Nothing here judges the result.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from replication.network import CLIENTS, Network
 
 from gantry_remoting import Channel
 from gantry_status.order_client import OrderClient
-from gantry_status.orders import AskStatus, HaStatus, OrderError
+from gantry_status.orders import HaStatus, OrderError, StatusRequest
 from gantry_testing.ports import free_port
 from gantry_testing.slowness import patience
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import CreateTopic
 
-WITHOUT: Final = Path(__file__).resolve().parent / "without.py"
+RUN_WITHOUT_GUARDS: Final = Path(__file__).resolve().parent / "run_without_guards.py"
 MEMBERS: Final = 3
 TOPIC: Final = "Histories"
 QUEUES: Final = tuple(Queue(TOPIC, number) for number in range(3))
@@ -58,12 +58,12 @@ SETTINGS: Final = {
     "waitTimeMillsInSendQueue": "60000",
     "slaveTimeout": "1000",
 }
-"""Files so small that a short load rolls them; a busy machine is no reason to refuse."""
+"""Settings with files so small that a short load rolls them, and limits that a busy machine does not reach."""
 
 
 @final
 class Member:
-    """One broker of the group, over all its lives."""
+    """One broker of the group, over all its restarts."""
 
     def __init__(self, number: int, network: Network, directory: Path, disk: LoopDisk | None) -> None:
         self.number: Final = number
@@ -78,7 +78,7 @@ class Member:
         )
         self.is_paused = False
         self.is_cut_off = False
-        """Whether whoever gives orders cannot reach it either."""
+        """Whether the supervisor cannot reach it either."""
 
         self._network: Final = network
         self._settings: dict[str, str] = {}
@@ -90,7 +90,7 @@ class Member:
 
     @property
     def address(self) -> str:
-        """Where clients find it."""
+        """Address where clients find it."""
         return f"{self.host}:{self.port}"
 
     @property
@@ -99,11 +99,11 @@ class Member:
 
     @property
     def is_up(self) -> bool:
-        """Whether it can be told anything."""
+        """Whether it can receive orders."""
         return self.process.is_running and not self.is_paused and not self.is_cut_off
 
     def configure(self, settings: Mapping[str, str], without: Sequence[str] = ()) -> None:
-        """For the next start; ``without`` names guards that this broker has not."""
+        """Set the settings of the next start; ``without`` names the guards that are removed from it."""
         assert not self.process.is_running
         self._settings |= settings
         self._without = tuple(without)
@@ -127,17 +127,17 @@ class Member:
     def _make(self, without: Sequence[str]) -> ServerProcess:
         program: tuple[str, ...] = ()
         if without:
-            program = (str(WITHOUT), *(f"--without={guard}" for guard in without))
+            program = (str(RUN_WITHOUT_GUARDS), *(f"--without={guard}" for guard in without))
         broker = (*program, "-m", "gantry_broker", "-c", str(self.directory / f"broker-{self.number}.conf"))
         arguments = ["-c", _BECOME, *self._network.command(self.number), sys.executable, *broker]
         return ServerProcess(f"broker-{self.number}", arguments, "broker listening on", self.directory)
 
     async def status(self) -> HaStatus:
-        """Raises an ``OrderError``."""
-        return await self.orders.call(AskStatus())
+        """Return its status. Raises an ``OrderError``."""
+        return await self.orders.call(StatusRequest())
 
     def pause(self) -> None:
-        """As a long pause of its machine does."""
+        """Stop the process, as a long pause of its machine does."""
         self.process.send_signal(signal.SIGSTOP)
         self.is_paused = True
 
@@ -150,7 +150,7 @@ class Member:
         self.is_paused = False
 
     async def lose_power(self) -> None:
-        """Everything stops at one moment; what was not synced is gone, and so is all memory."""
+        """Cut the power: everything stops at one moment, and unsynced writes and all memory are lost."""
         assert self.disk is not None, "its store is on no disk whose power can be cut"
         await halt(self.process.pid)
         self.disk.cut_power()
@@ -164,7 +164,7 @@ class Member:
 
 @final
 class Group:
-    """Owned by one loop."""
+    """A group of members and its name server. Owned by one loop."""
 
     def __init__(
         self, directory: Path, network: Network, *, members: int = MEMBERS,
@@ -214,7 +214,7 @@ class Group:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """No process and no mount is left behind."""
+        """End every process and remove every mount."""
         for member in self.members:
             await member.orders.close()
             await member.kill()
@@ -222,17 +222,17 @@ class Group:
         self._stack.close()
 
     async def start(self) -> None:
-        """Name server and members run; nobody has a role."""
+        """Start the name server and the members, which have no role yet."""
         await self._name_server.start()
         await asyncio.gather(*(member.process.start() for member in self.members))
 
     def settings_of(self, member: Member) -> dict[str, str]:
-        """What it was last configured with, as it was written."""
+        """Return the last settings of a member, as written to its file."""
         lines = (self.directory / f"broker-{member.number}.conf").read_text().splitlines()
         return dict(line.split("=", 1) for line in lines)
 
     async def create_topic(self, master: Member) -> None:
-        """The topic of the load, and until the name server knows it."""
+        """Create the topic of the load, and wait until the name server knows it."""
         channel = await Channel.connect(master.address)
         fields = CreateTopic(
             topic=TOPIC, default_topic="TBW102", read_queue_nums=len(QUEUES), write_queue_nums=len(QUEUES), perm=6,
@@ -244,13 +244,13 @@ class Group:
         await channel.close()
 
     async def stop(self) -> None:
-        """Clean stops, the slaves first."""
+        """Stop all members cleanly, the slaves first."""
         for member in reversed(self.members):
             await member.process.stop()
 
 
 async def reachable(members: Sequence[Member]) -> list[tuple[Member, HaStatus]]:
-    """Those that answer, and what they say."""
+    """Return the members that answer, with their statuses."""
     found: list[tuple[Member, HaStatus]] = []
     for member in members:
         if member.is_up:

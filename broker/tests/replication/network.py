@@ -1,15 +1,16 @@
-"""Hosts of their own for the members of a group, on one machine, and cuts between them in either direction.
+"""A network namespace for each member of a group, on one machine, and cuts between them in either direction.
 
     clients 10.77.0.2 ---.
     member 1 10.77.1.2 --- hub (forwards) --- member 3 10.77.3.2        each in a network namespace of its own
     member 2 10.77.2.2 --'
 
-Everything goes through the hub, which drops what comes from one address for another when it is told to, silently, as a
-broken switch does: connections stay open on both ends and hear nothing. The namespaces have no names: they live as long
-as this process holds them open, so a run that is killed leaves nothing behind. Without root all members share
-127.0.0.1, and nothing can be cut.
+All packets pass the hub, which silently drops those from one address to another on request, as a broken switch does:
+connections stay open on both ends and receive nothing. The namespaces have no names: they exist as long as this process
+holds them open, so a killed run leaves nothing behind. Without root all members share 127.0.0.1, and nothing can be
+cut.
 
-Whoever opens it is in the clients' namespace until it is closed; threads that were started before are not.
+The thread that opens the network is in the clients' namespace until it is closed; threads that were started before are
+not.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _RULE_PRIORITY: Final = "100"
 
 
 def missing() -> str | None:
-    """What keeps this machine from it; None if nothing does."""
+    """Return why this machine cannot have network namespaces; None if it can."""
     if os.geteuid() != 0:
         return "network namespaces need root -- run again with sudo"
     try:
@@ -58,7 +59,7 @@ def _call(name: str, *arguments: int) -> None:
 
 @final
 class Network:
-    """Belongs to one thread, which must be the one that runs the clients."""
+    """The namespaces of one run. Belongs to one thread, which must be the one that runs the clients."""
 
     def __init__(self, members: int, *, is_isolated: bool = True) -> None:
         self.is_isolated: Final = is_isolated
@@ -109,7 +110,7 @@ class Network:
         return _own_namespace()
 
     def _add(self, place: int) -> None:
-        """A namespace with one cable to the hub."""
+        """Add a namespace with one cable to the hub."""
         namespace = self._new_namespace()
         self._namespaces.append(namespace)
         self._enter(self._hub)
@@ -126,29 +127,29 @@ class Network:
         return f"/proc/{os.getpid()}/fd/{descriptor}"
 
     def host(self, place: int) -> str:
-        """Where a place is found by all others."""
+        """Return the address at which a member is reached by all others."""
         return f"10.77.{place}.2" if self.is_isolated else "127.0.0.1"
 
     def command(self, place: int) -> tuple[str, ...]:
-        """What to put before a command that is to run there."""
+        """Return the prefix of a command that runs in a member's namespace."""
         return ("nsenter", f"--net={self._path(self._namespaces[place])}") if self.is_isolated else ()
 
     # -- cuts ----------------------------------------------------------------------------------------------------------
 
     def cut(self, source: int, target: int) -> None:
-        """From now on nothing of ``source`` comes to ``target``. The other way is another cut."""
+        """Drop all packets from ``source`` to ``target`` from now on. The other direction needs another cut."""
         assert self.is_isolated, "nothing can be cut on one host"
         if (source, target) not in self._cuts:
             self._cuts.add((source, target))
             self._rule("add", source, target)
 
     def part(self, one: int, other: int) -> None:
-        """Both ways."""
+        """Cut the connection in both directions."""
         self.cut(one, other)
         self.cut(other, one)
 
     def heal(self) -> None:
-        """Everybody hears everybody again."""
+        """Remove all cuts between members and clients."""
         for source, target in sorted(self._cuts):
             self._rule("del", source, target)
         self._cuts.clear()

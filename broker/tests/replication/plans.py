@@ -1,6 +1,6 @@
-"""What one seeded run does: the group's settings, and which faults come over it, one after the other.
+"""The plan of one seeded run: the group's settings, and the faults, one after the other.
 
-One fault at a time: before the next one everybody has caught up, so that each is one that the group's mode covers.
+There is one fault at a time: before the next one all members have caught up, so that the group's mode covers each.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from gantry_histories.findings import Loss, Mode
 
 
 class Fault(StrEnum):
-    """What happens to the group under load."""
+    """A fault that is injected into the group under load."""
 
     KILL_MASTER = "kill-master"
     RESTART_MASTER = "restart-master"
-    """It is killed, starts again, and nobody has anything that it has not."""
+    """The master is killed and starts again, while no other member has more than it has."""
     KILL_SLAVE = "kill-slave"
     PAUSE_MASTER = "pause-master"
-    """SIGSTOP, a promotion, SIGCONT: a master that has missed its own end."""
+    """SIGSTOP, a promotion, SIGCONT: the old master has missed the end of its term."""
     PAUSE_SLAVE = "pause-slave"
     PART_MASTER = "part-master"
-    """No byte between master and slaves, but its clients reach it; a promotion."""
+    """No packet passes between master and slaves, but its clients reach it; a promotion."""
     MUTE_MASTER = "mute-master"
-    """What the master says comes to no slave; what slaves say comes to it. A promotion."""
+    """Packets of the master do not reach the slaves, but theirs reach it; a promotion."""
     DEAFEN_MASTER = "deafen-master"
-    """The other way round."""
+    """Packets of the slaves do not reach the master, but its packets reach them."""
     ISOLATE_MASTER = "isolate-master"
-    """It hears nobody, clients neither; a promotion."""
+    """The master receives no packets, not even from clients; a promotion."""
     PART_SLAVE = "part-slave"
     POWER_MASTER = "power-master"
     """The machine of the master loses its power; a promotion."""
     POWER_SLAVE = "power-slave"
     KILL_PROMOTED = "kill-promoted"
-    """The master is killed, and so is the one that is just being promoted; both start again."""
+    """The master is killed, and so is the member that is being promoted; both start again."""
     KILL_RETURNING = "kill-returning"
-    """A master returns with a tail of its own, and is killed while it cuts that or just after."""
+    """A master returns with a tail of its own, and is killed during or after its cut."""
     POWER_RETURNING = "power-returning"
-    """The same, and its machine loses its power."""
+    """The same as above, and its machine loses its power."""
     LAG_AND_KILL = "lag-and-kill"
     """A slave was cut off for a while and is behind when the master is killed; a promotion."""
     WIPE_SLAVE = "wipe-slave"
     """A slave loses its disk, and is killed while it copies everything."""
     SWITCH = "switch"
-    """A promotion while nothing is wrong."""
+    """A promotion without any other fault."""
 
 
 CUTS: Final = frozenset({
@@ -56,12 +56,12 @@ POWER: Final = frozenset({Fault.POWER_MASTER, Fault.POWER_SLAVE, Fault.POWER_RET
 KEEPING: Final = frozenset({
     Fault.RESTART_MASTER, Fault.KILL_SLAVE, Fault.PAUSE_SLAVE, Fault.PART_SLAVE, Fault.POWER_SLAVE, Fault.WIPE_SLAVE,
 })  # fmt: skip
-"""After these the master's log goes on where it was."""
+"""Faults after which the master's log continues on the same member."""
 FAULTS_MAX: Final = 3
 
 
 class Plan(NamedTuple):
-    """One run."""
+    """The plan of one run."""
 
     seed: int
     is_sync: bool
@@ -71,11 +71,11 @@ class Plan(NamedTuple):
     """Whether the master of an asynchronous group holds a Lease, besides its slaves' grants."""
 
     has_buffers: bool = False
-    """Whether write buffers outlive their process."""
+    """Whether write buffers survive their process."""
 
     @property
     def mode(self) -> Mode:
-        """What may be lost: of an asynchronous group nothing, either, as long as its log stays with its master."""
+        """What may be lost: an asynchronous group loses nothing, either, as long as its log stays with its master."""
         has_buffer = self.settings.get("transientStorePoolEnable") == "true"
         is_lasting = not has_buffer or self.has_buffers or self.settings.get("flushDiskType") == "SYNC_FLUSH"
         is_kept = is_lasting and bool(self.faults) and KEEPING.issuperset(self.faults)
@@ -92,12 +92,12 @@ class Plan(NamedTuple):
     def __str__(self) -> str:
         kind = "sync" if self.is_sync else "async with a Lease" if self.has_lease else "async"
         kind += ", buffers that outlive their process" if self.has_buffers else ""
-        told = " ".join(f"{key}={value}" for key, value in self.settings.items())
-        return f"seed {self.seed}: {kind}, {', '.join(self.faults)}; {told}"
+        text = " ".join(f"{key}={value}" for key, value in self.settings.items())
+        return f"seed {self.seed}: {kind}, {', '.join(self.faults)}; {text}"
 
 
 def plan_for(seed: int, *, is_root: bool = True) -> Plan:
-    """The plan of a seed. Without root nothing is cut and no power is lost."""
+    """Return the plan of a seed. Without root no connection is cut and no power is lost."""
     chance = random.Random(f"{seed}/plan")
     is_sync = chance.random() < 0.7
     settings = {

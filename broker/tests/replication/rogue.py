@@ -1,4 +1,4 @@
-"""A peer on the replication port that speaks the protocol well, takes all, says so, and keeps nothing."""
+"""A peer on the replication port that follows the protocol, acknowledges everything, and keeps nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, final
 
-from replication.connecting import connected
+from replication.open_connection import connected
 
 from gantry_broker.ha.frames import StreamBroken
 from gantry_broker.ha.history import History
@@ -19,8 +19,8 @@ RETRY_S: Final = 0.1
 READ_BYTES: Final = 1 << 20
 
 
-class Nothing:
-    """A log that takes everything, says so, and keeps nothing."""
+class DiscardingLog:
+    """A log that accepts and acknowledges everything, and keeps nothing."""
 
     def __init__(self) -> None:
         self.received = 0
@@ -52,7 +52,7 @@ class Nothing:
 
 @final
 class Rogue:
-    """Comes again and again, as long as it is in a ``with``, under a name that may be somebody else's."""
+    """Connects again and again while its context is open, perhaps with the identity of another member."""
 
     def __init__(self, host: str, port: int, *, identity: str, number: int, promised_epoch: int = 0) -> None:
         self.acknowledged = 0
@@ -83,7 +83,7 @@ class Rogue:
 
     async def _stream(self) -> None:
         reader, writer = await connected(*self._address)
-        log = Nothing()
+        log = DiscardingLog()
         session = SlaveSession(self._facts, log, lambda table: None)
         try:
             writer.write(session.begin())

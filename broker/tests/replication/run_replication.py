@@ -1,4 +1,4 @@
-"""The replication run: groups of three brokers under load, faults and promotions, and a checker that believes nobody.
+"""The replication run: groups of three brokers under load, faults and promotions, and an independent checker.
 
 Exit code 0 when every promise was kept; 1 with the findings, the logs, the history of what clients saw, and the command
 that repeats the run.
@@ -25,8 +25,8 @@ sys.path[:0] = [str(TESTS), str(TESTS.parents[1] / "e2e/histories")]
 
 from replication import network  # noqa: E402 - found by the line above
 from replication.plans import Fault, plan_for  # noqa: E402
-from replication.rounds import Verdict, run  # noqa: E402
-from replication.without import GUARDS  # noqa: E402
+from replication.run_without_guards import GUARDS  # noqa: E402
+from replication.seeded_run import Verdict, run  # noqa: E402
 
 RUNS: Final = TESTS.parents[1] / ".gantry"
 PROGRAM: Final = ".venv/bin/python broker/tests/replication/run_replication.py"
@@ -34,7 +34,7 @@ FINDINGS_SHOWN_MAX: Final = 20
 
 
 def end_well(_number: int, _frame: FrameType | None) -> None:
-    """SIGTERM: nothing stays mounted, no broker stays."""
+    """Exit on SIGTERM, without leaving mounts or brokers behind."""
     sys.exit(1)
 
 
@@ -50,8 +50,8 @@ def main(runs: int, seed: int | None, without: tuple[str, ...], keep: bool) -> N
     Each run has a name server and three brokers, each in a network namespace of its own where that is possible. Clients
     send numbered messages and consume them while a master or slave is killed, stopped for a while, cut off in one
     direction or both, or loses its power; a supervisor moves the master's role. No acknowledged message may be lost,
-    nothing invented, nobody acknowledges after its successor, consumers skip nothing, and all logs are the same in the
-    end. An asynchronous group may lose the end of its old master's log at a failover.
+    nothing invented, no old master acknowledges after its successor, no consumer skips any, and in the end all logs are
+    equal. An asynchronous group may lose the end of its old master's log at a failover.
 
     \b
     Examples:
@@ -78,21 +78,21 @@ def main(runs: int, seed: int | None, without: tuple[str, ...], keep: bool) -> N
             answers += verdict.answers
     for fault in Fault:
         click.echo(f"  {fault:<16} {faults[fault]:>5}")
-    told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(answers.items()))
-    click.echo(f"seed {first}: {runs - bad} of {runs} runs kept every promise; {told}; "
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(answers.items()))
+    click.echo(f"seed {first}: {runs - bad} of {runs} runs kept every promise; {counts}; "
                f"{time.monotonic() - began_at:.0f} s")  # fmt: skip
     sys.exit(1 if bad else 0)
 
 
 def run_one(seed: int, *, is_root: bool, without: tuple[str, ...], keep: bool) -> Verdict | None:
-    """One run and what is said of it; None if it did not come to its end."""
+    """Execute one run and return its report; None if it did not complete."""
     plan = plan_for(seed, is_root=is_root)
     click.echo(str(plan))
     directory = Path(tempfile.mkdtemp(prefix=f"replication-{seed}-", dir=RUNS))
     verdict = None
     try:
         verdict = asyncio.run(run(plan, directory, is_root=is_root, without=without))
-    except Exception:  # noqa: BLE001 - whatever it is, it is told, and counts against the brokers
+    except Exception:  # noqa: BLE001 - any exception is reported as a failure
         click.echo(traceback.format_exc())
     if verdict is not None:
         click.echo(f"  {verdict}")

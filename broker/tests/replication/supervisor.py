@@ -1,11 +1,11 @@
-"""Who gives the orders: begins a group, and moves the master's role as a person, a supervisor or an operator would.
+"""The sender of orders: starts a group, and moves the master's role as a person, a supervisor or an operator would.
 
     promises of the next epoch from S - k + 1 electable slaves -> elect -> promote one -> the others follow it
 
-It knows nothing but what members tell it, decides with the same function as everybody, and writes down each reign
-before it orders it. In an asynchronous group, where no ack is needed, a master acknowledges by one of two keys. With a
-Lease the supervisor renews it, and lets it run out before a promotion. Without one, only slaves that can be told
-anything are electable, since all of these must grant, until the same master is given a new epoch with all of them.
+It uses only what members report, decides with the same function as all others, and records each term before it orders
+it. In an asynchronous group, where no ack is needed, a master acknowledges by a Lease or by grants. With a Lease the
+supervisor renews it, and lets it expire before a promotion. Without one, only reachable slaves are electable, since all
+electable ones must grant, until the same master gets a new epoch with all of them.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, final
 
-from gantry_histories.events import Journal, Reign
+from gantry_histories.events import Journal
+from gantry_histories.events import Term as HistoryTerm
 from replication.group import POLL_S, Group, Member, reachable
 
-from gantry_spec.ballot import Ballot, count
+from gantry_spec.ballot import Ballot, count_ballots
 from gantry_spec.lease import LeaseRecord, Term, Voter
-from gantry_status.orders import AskPromise, Follow, HaRole, HaStatus, Lease, OrderError, Promised, Promote
+from gantry_status.orders import Follow, HaRole, HaStatus, Lease, OrderError, Promised, PromiseRequest, Promote
 
 PATIENCE_S: Final = 180.0
 LEASE_MS: Final = 1_500
 
 
 class NoPromotion(Exception):
-    """Nobody may be promoted now. Says why."""
+    """No member may be promoted now. The text has the reason."""
 
 
 @final
 class Supervisor:
-    """Owned by one loop."""
+    """Orders the roles of one group. Owned by one loop."""
 
     def __init__(self, group: Group, journal: Journal, *, acks_needed: int = 1, keeps_lease: bool = False) -> None:
         self.master: Member = group[1]
@@ -64,12 +65,12 @@ class Supervisor:
         return f"<Supervisor master={self.master.number} epoch={self.epoch}>"
 
     async def begin(self) -> None:
-        """The first member is the master of an empty group."""
-        await self._enthrone(self.master, _next_epoch(self.epoch, await self._everybody()))
+        """Make the first member the master of an empty group."""
+        await self._promote_member(self.master, _next_epoch(self.epoch, await self._gather_statuses()))
         await self.gather(self._group.others(self.master))
 
-    async def _everybody(self) -> list[tuple[Member, HaStatus]]:
-        """All members and what they say: one that has just started may need a moment."""
+    async def _gather_statuses(self) -> list[tuple[Member, HaStatus]]:
+        """Return the status of all members, after waiting for one that has just started."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 found = await reachable(self._group.members)
@@ -78,38 +79,40 @@ class Supervisor:
                 await asyncio.sleep(POLL_S)
 
     async def gather(self, members: Sequence[Member]) -> None:
-        """They follow the master. One that cannot be told is left alone, until it is gathered again."""
+        """Have these members follow the master. An unreachable one is left out until the next call."""
         for member in members:
             if member.is_up and member is not self.master:
                 try:
                     await member.orders.call(Follow(epoch=self.epoch, master=self.master.ha_address))
                 except OrderError as error:
-                    print(f"member {member.number} is not told to follow: {error}")
+                    print(f"member {member.number} cannot be ordered to follow: {error}")
 
     def may_acknowledge(self, followers: Sequence[Member]) -> bool:
-        """Whether the master can answer 0 while only these follow."""
+        """Return whether the master can answer 0 while only these members follow."""
         if self.acks_needed:
             return len(followers) >= self.acks_needed
         return self._keeps_lease or {member.number for member in followers} >= set(self._electable)
 
-    async def promote_among(self, members: Sequence[Member], *, tells_others: bool = True) -> Member:
-        """One of these is the master; of the others those that can be told follow it. Raises ``NoPromotion``."""
+    async def promote_among(self, members: Sequence[Member], *, notifies_others: bool = True) -> Member:
+        """Promote one of these members, and have the other reachable ones follow it. Raises ``NoPromotion``."""
         statuses = await reachable(members)
         epoch = _next_epoch(self.epoch, statuses)
         promises = [promise for member, _ in statuses if (promise := await self._promise(member, epoch)) is not None]
-        result = count(self._record(promises), [_ballot(one) for one in promises if one.broker_id in self._electable])
+        result = count_ballots(
+            self._record(promises), [_ballot(one) for one in promises if one.broker_id in self._electable]
+        )
         if result.winner is None:
             raise NoPromotion(result.reason)
         if not self.acks_needed:
             await self._outlive_keys(min(promise.granted_ms for promise in promises))
         winner = self._group[result.winner.number]
-        await self._enthrone(winner, epoch)
-        if tells_others:
+        await self._promote_member(winner, epoch)
+        if notifies_others:
             await self.gather(self._group.others(winner))
         return winner
 
     def _record(self, promises: Sequence[Promised]) -> LeaseRecord:
-        """The last term, and the stores that have a vote after it."""
+        """Return the record of the last term, and the stores that have a vote after it."""
         stores = {promise.broker_id: promise.identity for promise in promises}
         electable = tuple(Voter(number, stores.get(number, "")) for number in self._electable)
         term = Term(
@@ -122,27 +125,27 @@ class Supervisor:
         return LeaseRecord(epoch=self.epoch, terms=(term,))
 
     async def reinstate(self) -> Member:
-        """All are here again, the old master without a role: the one with the furthest log of all is the master."""
-        statuses = await self._everybody()
+        """Make the member with the most complete log the master again, when all members are back without a role."""
+        statuses = await self._gather_statuses()
         epoch = _next_epoch(self.epoch, statuses)
         promises = [promise for member, _ in statuses if (promise := await self._promise(member, epoch)) is not None]
         assert len(promises) == len(self._group.members), "everybody is here"
         furthest = max(promises, key=lambda one: (one.last_epoch, one.end, one.broker_id == self.master.number))
         winner = self._group[furthest.broker_id]
-        await self._enthrone(winner, epoch)
+        await self._promote_member(winner, epoch)
         await self.gather(self._group.others(winner))
         return winner
 
     async def renew(self) -> None:
-        """The same master goes on, in a new epoch: all who are there may be elected after it."""
+        """Give the same master a new epoch, in which all running members are electable."""
         others = self._group.others(self.master)
         if self.acks_needed or set(self._electable) >= {member.number for member in others}:
             return
-        await self._enthrone(self.master, _next_epoch(self.epoch, await reachable(self._group.members)))
+        await self._promote_member(self.master, _next_epoch(self.epoch, await reachable(self._group.members)))
         await self.gather(others)
 
     async def _outlive_keys(self, granted_ms: int) -> None:
-        """The old master may acknowledge until the first grant of an electable slave and the Lease have run out."""
+        """Wait until the first grant of an electable slave and the Lease of the old master have expired."""
         self._is_deposing = True
         rest_ms = max(granted_ms, self._leased_until_ms - _boottime_ms())
         await asyncio.sleep(max(0, rest_ms) / 1000)
@@ -158,20 +161,20 @@ class Supervisor:
 
     async def _promise(self, member: Member, epoch: int) -> Promised | None:
         try:
-            return await member.orders.call(AskPromise(epoch=epoch, to="supervisor"))
+            return await member.orders.call(PromiseRequest(epoch=epoch, to="supervisor"))
         except OrderError as error:
             print(f"member {member.number} does not promise {epoch}: {error}")
             return None
 
-    async def _enthrone(self, member: Member, epoch: int) -> None:
+    async def _promote_member(self, member: Member, epoch: int) -> None:
         others = self._group.others(member)
         electable = [other.number for other in others if self.acks_needed or self._keeps_lease or other.is_up]
-        self._journal.add(Reign(epoch=epoch, broker=member.address, at=time.monotonic_ns()))
+        self._journal.add(HistoryTerm(epoch=epoch, broker=member.address, at=time.monotonic_ns()))
         await member.orders.call(Promote(epoch=epoch, electable=electable))
         self.master, self.epoch, self._electable, self._is_deposing = member, epoch, electable, False
 
     async def wait_for(self, member: Member, role: HaRole) -> HaStatus:
-        """Until it has this role."""
+        """Wait until the member has this role."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
@@ -182,8 +185,8 @@ class Supervisor:
                     return status
                 await asyncio.sleep(POLL_S)
 
-    async def wait_whole(self, patience_s: float = PATIENCE_S) -> None:
-        """Until every member that runs follows the master, and has what it has."""
+    async def wait_until_caught_up(self, patience_s: float = PATIENCE_S) -> None:
+        """Wait until every running member follows the master, and has its whole log."""
         followers = {member.number for member in self._group.others(self.master) if member.is_up}
         async with asyncio.timeout(patience_s):
             while True:
@@ -196,7 +199,7 @@ class Supervisor:
 
 
 def _ballot(promise: Promised) -> Ballot:
-    """What a member that has promised is to the count. Its store is the one that has acknowledged."""
+    """Return the vote of a member that has promised. Its store is the one that has acknowledged."""
     return Ballot(
         number=promise.broker_id,
         identity=promise.identity,
@@ -204,7 +207,7 @@ def _ballot(promise: Promised) -> Ballot:
         last_epoch=promise.last_epoch,
         end=promise.end,
         is_whole=None,
-        grant_over_ms=0,
+        grant_expires_ms=0,
     )
 
 
@@ -213,5 +216,5 @@ def _boottime_ms() -> int:
 
 
 def _next_epoch(known: int, statuses: Sequence[tuple[Member, HaStatus]]) -> int:
-    """Greater than every one that anybody has recorded."""
+    """Return an epoch greater than every recorded one."""
     return 1 + max([known, *(max(one.epoch, one.promised_epoch, one.last_epoch) for _, one in statuses)])

@@ -1,6 +1,6 @@
-"""A master whose process crashed has its role again by one order, and is then as good as one that was only slow.
+"""A master whose process crashed regains its role by one order, and is then as good as one that was only slow.
 
-Whether the order is right is its sidecar's to judge (``gantry_spec.regaining``): here some are wrong.
+Its sidecar decides whether the order is right (``gantry_spec.role_recovery``): here some orders are wrong.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from replication.network import missing
 from replication.plans import Plan
-from replication.rounds import scene
+from replication.seeded_run import scene
 from replication.supervisor import PATIENCE_S
 
 from gantry_broker.ha.data_completeness import CompletenessRecord
 from gantry_broker.ports import RealDisk
 from gantry_broker.store.sealed_file import write_sealed
-from gantry_status.orders import AskPromise, Drain, Fence, HaRole, OrderRefused, Regain
+from gantry_status.orders import Drain, Fence, HaRole, OrderRefused, PromiseRequest, Regain
 
 SYNC = Plan(1, True, {"brokerRole": "SYNC_MASTER"}, ())
 ASYNC = Plan(1, False, {"brokerRole": "ASYNC_MASTER", "haGrant": "1000"}, ())
@@ -28,8 +28,8 @@ A_WHILE_S = 2.0
 
 @pytest.mark.verify
 @pytest.mark.parametrize("kind", ["sync", "sync, buffers", "async"])
-async def test_a_crashed_master_goes_on_in_its_epoch(kind: str, tmp_path: Path) -> None:
-    """K1: with all that was acknowledged, and its slaves acknowledge, or grant, as before."""
+async def test_crashed_master_regains_its_role(kind: str, tmp_path: Path) -> None:
+    """K1: it has everything that was acknowledged, and its slaves acknowledge, or grant, as before."""
     plan, has_buffers = ASYNC if kind == "async" else SYNC, "buffers" in kind
     settings = plan.settings | {"transientStorePoolEnable": str(has_buffers).lower()}
     plan = plan._replace(has_buffers=has_buffers, settings=settings)
@@ -48,8 +48,8 @@ async def test_a_crashed_master_goes_on_in_its_epoch(kind: str, tmp_path: Path) 
 
 @pytest.mark.verify
 @pytest.mark.parametrize("plan", [SYNC, ASYNC], ids=["sync", "async"])
-async def test_a_master_that_comes_back_beside_another_acknowledges_nothing(plan: Plan, tmp_path: Path) -> None:
-    """K1: another was promoted while it was away, and the order is wrong: its slaves have promised not to hear it."""
+async def test_regained_master_beside_another_acknowledges_nothing(plan: Plan, tmp_path: Path) -> None:
+    """K1: another member was promoted meanwhile, and the order is wrong: its slaves have promised not to follow."""
     async with scene(plan, tmp_path, is_root=IS_ROOT) as made:
         old, epoch = made.supervisor.master, made.supervisor.epoch
         await made.load.wait_acknowledged(SOME, PATIENCE_S)
@@ -67,11 +67,11 @@ async def test_a_master_that_comes_back_beside_another_acknowledges_nothing(plan
 
 
 @pytest.mark.verify
-async def test_a_master_that_has_promised_does_not_come_back(tmp_path: Path) -> None:
-    """K1: the promise is on the disk, and stronger than what it was."""
+async def test_master_that_has_promised_is_not_regained(tmp_path: Path) -> None:
+    """K1: the promise is on the disk, and overrules its last role."""
     async with scene(SYNC, tmp_path, is_root=IS_ROOT) as made:
         master = made.supervisor.master
-        await master.orders.call(AskPromise(epoch=made.supervisor.epoch + 1000, to="another"))
+        await master.orders.call(PromiseRequest(epoch=made.supervisor.epoch + 1000, to="another"))
         await master.kill()
         await master.process.start()
         with pytest.raises(OrderRefused, match="promised"):
@@ -82,8 +82,8 @@ async def test_a_master_that_has_promised_does_not_come_back(tmp_path: Path) -> 
 
 @pytest.mark.verify
 @pytest.mark.parametrize("order", ["fenced", "withdrawn", "emptied"])
-async def test_a_master_whose_clients_were_sent_elsewhere_does_not_come_back(order: str, tmp_path: Path) -> None:
-    """K1: a crash undoes no fence and no withdrawal, in this very epoch; who gave the order decides."""
+async def test_fenced_or_withdrawn_master_is_not_regained(order: str, tmp_path: Path) -> None:
+    """K1: a crash undoes no fence and no withdrawal in this epoch; the sender of that order decides."""
     async with scene(SYNC, tmp_path, is_root=IS_ROOT) as made:
         master = made.supervisor.master
         orders: dict[str, Drain | Fence] = {
@@ -102,8 +102,8 @@ async def test_a_master_whose_clients_were_sent_elsewhere_does_not_come_back(ord
 
 
 @pytest.mark.verify
-async def test_a_master_on_another_run_of_its_machine_does_not_come_back(tmp_path: Path) -> None:
-    """K1: after a power loss it may lack what it has acknowledged."""
+async def test_master_is_not_regained_after_a_reboot(tmp_path: Path) -> None:
+    """K1: after a power loss it may have lost acknowledged messages."""
     async with scene(SYNC, tmp_path, is_root=IS_ROOT) as made:
         master = made.supervisor.master
         await made.load.wait_acknowledged(SOME, PATIENCE_S)

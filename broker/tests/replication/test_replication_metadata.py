@@ -1,4 +1,4 @@
-"""What a promoted slave goes on with besides the log: topics, where consumers stand, what is still to be delivered."""
+"""What a promoted slave has besides the log: topics, consumer offsets, undelivered messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gantry_histories.events import Queue
 from replication.group import POLL_S, TOPIC, Member
 from replication.network import missing
 from replication.plans import Plan
-from replication.rounds import scene
+from replication.seeded_run import scene
 from replication.supervisor import PATIENCE_S
 
 from gantry_remoting import Channel
@@ -28,7 +28,7 @@ LATER = Queue("Later", 0)
 STANDING = Queue(TOPIC, 0)
 DELAYED = 20
 DELAY_LEVEL = 2
-"""Five seconds: the master is gone by then."""
+"""Delay of five seconds, after which the master is gone."""
 
 
 async def ask(channel: Channel, command: Command) -> Command:
@@ -38,7 +38,7 @@ async def ask(channel: Channel, command: Command) -> Command:
 
 
 async def prepare(address: str) -> None:
-    """At the master: a topic, messages that are to be delivered later, a consumer that stands somewhere."""
+    """At the master, create a topic, messages that are delivered later, and a consumer offset."""
     channel = await Channel.connect(address)
     topic = CreateTopic(
         topic=LATER.topic, default_topic="TBW102", read_queue_nums=1, write_queue_nums=1, perm=6,
@@ -61,7 +61,7 @@ async def prepare(address: str) -> None:
 
 
 def has_tables(slave: Member) -> bool:
-    """Whether it has written down what was prepared: tables travel behind the log."""
+    """Return whether the member has saved what was prepared: tables are sent after the log."""
     wanted = {"topics.json": LATER.topic.encode(), "consumerOffset.json": b"Standing"}
     try:
         return all(text in (slave.store / "config" / name).read_bytes() for name, text in wanted.items())
@@ -70,7 +70,7 @@ def has_tables(slave: Member) -> bool:
 
 
 async def delivered(address: str) -> set[str | None]:
-    """What has come out of the delay so far."""
+    """Return the delayed messages that were delivered so far."""
     channel = await Channel.connect(address)
     found: set[str | None] = set()
     offset = 0
@@ -82,17 +82,17 @@ async def delivered(address: str) -> set[str | None]:
 
 
 @pytest.mark.verify
-async def test_a_promoted_slave_goes_on_with_everything(tmp_path: Path) -> None:
-    """R3: the topic is there, the consumer stands where it stood, and every delayed message comes out."""
+async def test_promoted_slave_continues_with_all_metadata(tmp_path: Path) -> None:
+    """R3: the topic exists, the consumer offset is the same, and every delayed message is delivered."""
     async with scene(SYNC, tmp_path, is_root=missing() is None) as made:
-        await made.drama.some()
+        await made.faults.send_some()
         old = made.supervisor.master
         await prepare(old.address)
         slaves = made.group.others(old)
         await made.load.wait_until(lambda: all(has_tables(slave) for slave in slaves), PATIENCE_S)
         await old.kill()
-        winner = await made.drama.fail_over()
-        await made.drama.come_back(old)
+        winner = await made.faults.fail_over()
+        await made.faults.restart_and_follow(old)
         channel = await Channel.connect(winner.address)
         assert await consumer_offset(channel, "Standing", STANDING) == 3
         await channel.close()
@@ -101,6 +101,6 @@ async def test_a_promoted_slave_goes_on_with_everything(tmp_path: Path) -> None:
         while await delivered(winner.address) < expected:
             assert time.monotonic() < deadline
             await asyncio.sleep(POLL_S)
-        await made.drama.some()
+        await made.faults.send_some()
 
         assert await made.judge() == []

@@ -1,4 +1,4 @@
-"""The world of the replication tests itself: a cut must cut, in one direction, and leave nothing behind."""
+"""The network of the replication tests: a cut must be effective, in one direction, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUIET_S = 0.3
 
 @contextmanager
 def connection(network: Network) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """From the clients to member 1, whose end is made there; both ends."""
+    """Open a connection from the clients to member 1, and return both ends."""
     here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     network._enter(network._namespaces[1])
     with socket.create_server(("", PORT)) as listener:
@@ -28,8 +28,8 @@ def connection(network: Network) -> Iterator[tuple[socket.socket, socket.socket]
 
 
 @pytest.mark.needs_root
-def test_a_cut_is_silent_and_goes_one_way() -> None:
-    """Nothing comes through in that direction, everything in the other, and what was sent meanwhile comes later."""
+def test_cut_is_silent_and_one_way() -> None:
+    """Nothing arrives in that direction, everything in the other; delayed packets arrive later."""
     with Network(2) as network, connection(network) as (client, server):
         client.sendall(b"a")
         assert server.recv(1) == b"a"
@@ -48,8 +48,8 @@ def test_a_cut_is_silent_and_goes_one_way() -> None:
 
 
 @pytest.mark.needs_root
-def test_whoever_opened_a_network_is_home_again_afterwards() -> None:
-    """Also when something goes wrong inside; and no namespace is left with a name."""
+def test_thread_returns_to_its_namespace() -> None:
+    """It returns also after an exception; and no namespace is left with a name."""
     home = os.readlink("/proc/thread-self/ns/net")
     with pytest.raises(RuntimeError, match="inside"), Network(1):
         assert os.readlink("/proc/thread-self/ns/net") != home
@@ -59,7 +59,7 @@ def test_whoever_opened_a_network_is_home_again_afterwards() -> None:
 
 
 def test_without_root_members_share_one_host() -> None:
-    """And nothing is said to be cut there."""
+    """Without root, cuts are reported as impossible."""
     with Network(3, is_isolated=False) as network:
         assert {network.host(place) for place in range(4)} == {"127.0.0.1"}
         assert network.command(1) == ()

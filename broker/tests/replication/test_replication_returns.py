@@ -1,4 +1,4 @@
-"""A master that keeps its role over a restart, and may have lost the end of its log: it must not go on as it is."""
+"""A master that keeps its role over a restart, and may have lost the end of its log: it must not just continue."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from gantry_histories.events import Journal
 from gantry_histories.findings import Loss, Mode
 from gantry_histories.load import Load
-from replication.ending import judge
+from replication.final_checks import judge
 from replication.group import QUEUES, Group
 from replication.network import Network, missing
 from replication.plans import Plan
-from replication.rounds import scene
+from replication.seeded_run import scene
 from replication.supervisor import PATIENCE_S, Supervisor
 
 from gantry_status.orders import HaRole
@@ -29,7 +29,7 @@ POWER = pytest.param(True, marks=[pytest.mark.needs_root, pytest.mark.needs_loop
 
 @asynccontextmanager
 async def pair(directory: Path, *, has_disks: bool) -> AsyncIterator[tuple[Group, Supervisor, Load]]:
-    """A master for ever and its slave, by configuration alone; little leaves the master's memory."""
+    """A fixed master and its slave, by configuration alone; the master rarely flushes."""
     with Network(2, is_isolated=missing() is None) as network, (directory / "history.jsonl").open("wb") as file:
         journal = Journal(file)
         settings = NO_FLUSH if has_disks else NO_COMMIT
@@ -51,10 +51,10 @@ async def pair(directory: Path, *, has_disks: bool) -> AsyncIterator[tuple[Group
 @pytest.mark.parametrize(
     "is_slave_there", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["slave-stays", "slave-comes-later"]
 )
-async def test_a_master_that_has_lost_its_tail_gets_it_back_before_it_serves(
+async def test_master_restores_its_lost_tail_before_serving(
     is_slave_there: bool, is_power_lost: bool, tmp_path: Path
 ) -> None:
-    """R4: after a power loss, or a kill that takes an anonymous buffer, it refuses writes until a slave has helped."""
+    """R4: after a power loss, or a kill without persistent buffers, it refuses writes until a slave has helped."""
     async with pair(tmp_path, has_disks=is_power_lost) as (group, supervisor, load):
         master, slave = group[1], group[2]
         await load.wait_acknowledged(SOME, PATIENCE_S)
@@ -87,16 +87,16 @@ async def test_a_master_that_has_lost_its_tail_gets_it_back_before_it_serves(
     ],
     ids=["sync-flush", "flushed-acks-with-buffer", "async-flush"],
 )
-async def test_a_group_that_loses_its_power_as_a_whole(settings: dict[str, str], loss: Loss, tmp_path: Path) -> None:
-    """R4: with SYNC_FLUSH nothing acknowledged is lost; with ASYNC_FLUSH the end of the log may be, and only that."""
+async def test_group_survives_a_power_loss(settings: dict[str, str], loss: Loss, tmp_path: Path) -> None:
+    """R4: with SYNC_FLUSH nothing acknowledged is lost; with ASYNC_FLUSH only the end of the log may be."""
     plan = Plan(1, True, {"brokerRole": "SYNC_MASTER"} | settings, ())
     async with scene(plan, tmp_path, is_root=True, has_disks=True) as made:
-        await made.drama.some()
+        await made.faults.send_some()
         members = made.group.members
         await asyncio.gather(*(member.lose_power() for member in members))
         await asyncio.gather(*(member.process.start() for member in members))
         await made.supervisor.reinstate()
-        await made.drama.some()
+        await made.faults.send_some()
         await made.load.stop()
 
         assert await judge(made.group, made.supervisor, made.load, Mode(loss)) == []

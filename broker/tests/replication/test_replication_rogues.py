@@ -1,4 +1,4 @@
-"""Peers on the replication port that have no business there, at a real broker under load."""
+"""Rogue peers on the replication port of a real broker under load."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import random
 from pathlib import Path
 
 import pytest
-from replication.hardships import STRANGER, take_all_and_keep_nothing
+from replication.guard_scenarios import UNKNOWN_IDENTITY, peer_acknowledges_and_keeps_nothing
 from replication.network import missing
 from replication.plans import Plan
-from replication.rounds import scene
+from replication.seeded_run import scene
 
 from gantry_broker.ha.frames import PREAMBLE, Ack, encode
 
@@ -18,21 +18,22 @@ SYNC = Plan(1, True, {"brokerRole": "SYNC_MASTER"}, ())
 
 
 @pytest.mark.verify
-async def test_a_stranger_with_the_number_of_a_slave_is_sent_away(tmp_path: Path) -> None:
-    """R5: as long as that slave is here, nobody else has its number, and its acks are none."""
+async def test_peer_with_the_broker_id_of_a_slave_is_refused(tmp_path: Path) -> None:
+    """R5: while that slave is connected, no other peer has its broker id, and its acks do not count."""
     async with scene(SYNC, tmp_path, is_root=missing() is None) as made:
-        await take_all_and_keep_nothing(made, STRANGER, 2)
+        await peer_acknowledges_and_keeps_nothing(made, UNKNOWN_IDENTITY, 2)
 
         assert await made.judge() == []
-    assert "a slave with brokerId 2, or this very store, is here" in (tmp_path / "broker-1.log").read_text()
+    log = (tmp_path / "broker-1.log").read_text()
+    assert "a slave with brokerId 2 or with the same store is connected already" in log
 
 
-async def test_nonsense_on_the_replication_port_harms_nobody(tmp_path: Path) -> None:
-    """R5: random bytes, huge, negative and unsent offsets: closed at once, and sends go on."""
+async def test_garbage_on_the_replication_port_is_harmless(tmp_path: Path) -> None:
+    """R5: random bytes, huge, negative and unsent offsets: disconnected at once, and sends continue."""
     chance = random.Random(5)
     async with scene(SYNC, tmp_path, is_root=missing() is None) as made:
         master = made.supervisor.master
-        await made.drama.some()
+        await made.faults.send_some()
         async with asyncio.timeout(60):
             while {slave.number for slave in (await master.status()).slaves} != {2, 3}:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
@@ -51,7 +52,7 @@ async def test_nonsense_on_the_replication_port_harms_nobody(tmp_path: Path) -> 
                             pass
                 finally:
                     writer.transport.abort()
-        await made.drama.some()
+        await made.faults.send_some()
 
         assert {slave.number for slave in (await master.status()).slaves} == {2, 3}
         assert await made.judge() == []

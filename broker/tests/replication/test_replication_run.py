@@ -1,4 +1,4 @@
-"""The program around the seeded runs: it must not say "kept" of a run that was not, nor leave a good one's files."""
+"""The program around the seeded runs: it must report failed runs, and remove the files of successful ones."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from click.testing import CliRunner
 from gantry_histories.findings import Finding, Kind
 from replication import network, run_replication
 from replication.plans import Plan
-from replication.rounds import Verdict
+from replication.seeded_run import Verdict
 
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where runs are kept, for one test; no network is asked for."""
+    """Return the directory of the runs for one test; no network is needed."""
     monkeypatch.setattr(run_replication, "RUNS", tmp_path)
     monkeypatch.setattr(network, "missing", lambda: "no network here")
     monkeypatch.delenv("GANTRY_REQUIRE", raising=False)
@@ -23,7 +23,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def play(monkeypatch: pytest.MonkeyPatch, findings: dict[int, Finding | Exception]) -> None:
-    """Every run ends at once: by its seed with a finding, an error, or well."""
+    """End every run at once: by its seed with a finding, an error, or successfully."""
 
     async def run(plan: Plan, directory: Path, *, is_root: bool, without: Sequence[str]) -> Verdict:
         assert not is_root
@@ -35,8 +35,8 @@ def play(monkeypatch: pytest.MonkeyPatch, findings: dict[int, Finding | Exceptio
     monkeypatch.setattr(run_replication, "run", run)
 
 
-def test_runs_that_keep_every_promise_leave_nothing(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit code 0, and the directory is gone; what could not be run here is said."""
+def test_successful_runs_leave_nothing(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 0, and the directory is gone; what could not be run here is reported."""
     play(monkeypatch, {})
 
     result = CliRunner().invoke(run_replication.main, ["--runs", "3", "--seed", "7"])
@@ -48,10 +48,10 @@ def test_runs_that_keep_every_promise_leave_nothing(runs: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("bad", [Finding(Kind.LOST, "p0-1"), TimeoutError("never whole")], ids=["finding", "error"])
-def test_a_run_that_fails_is_kept_and_can_be_repeated(
+def test_failed_run_is_kept_and_can_be_repeated(
     bad: Finding | Exception, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit code 1, what was wrong, and the command that plays its plan again; the other runs are played, too."""
+    """Exit code 1, the findings, and the command that repeats the plan; the other runs are executed, too."""
     play(monkeypatch, {8: bad})
 
     result = CliRunner().invoke(run_replication.main, ["--runs", "3", "--seed", "7", "--without", "grants"])
@@ -65,7 +65,7 @@ def test_a_run_that_fails_is_kept_and_can_be_repeated(
     assert [path.name.rpartition("-")[0] for path in runs.iterdir()] == ["replication-8"]
 
 
-def test_a_promise_of_root_is_kept_or_the_run_fails(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_required_root_is_present_or_the_run_fails(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`GANTRY_REQUIRE=root` without network namespaces is a failure."""
     play(monkeypatch, {})
     monkeypatch.setenv("GANTRY_REQUIRE", "root")

@@ -1,4 +1,4 @@
-"""What consumers see, of masters and of slaves, while nobody is sure yet: it never vanishes."""
+"""What consumers see, on masters and slaves, while it is not confirmed: it never vanishes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from replication.hardships import MEANWHILE_S, wait_unknown
+from replication.guard_scenarios import SITUATION_S, wait_unknown
 from replication.network import missing
 from replication.plans import Plan
-from replication.rounds import scene
+from replication.seeded_run import scene
 
 SYNC = Plan(1, True, {"brokerRole": "SYNC_MASTER"}, ())
 BUFFER = {"brokerRole": "SYNC_MASTER", "transientStorePoolEnable": "true"}
@@ -33,48 +33,48 @@ SLOW = {"sync-flush", "flushed-acks"}
         for name, plan in PLANS.items()
     ],
 )  # fmt: skip
-async def test_what_is_shown_is_there_after_a_crash(plan: Plan, tmp_path: Path) -> None:
-    """R9 and R10: consumers ask a master whose slaves hang, then it is killed; they were shown nothing that is gone."""
+async def test_visible_messages_survive_a_crash(plan: Plan, tmp_path: Path) -> None:
+    """R9 and R10: consumers pull from a master whose slaves hang, then it is killed; no message they saw is lost."""
     async with scene(plan, tmp_path, is_root=missing() is None) as made:
-        drama, group, supervisor = made.drama, made.group, made.supervisor
+        faults, group, supervisor = made.faults, made.group, made.supervisor
         old = supervisor.master
-        await drama.some()
+        await faults.send_some()
         for slave in group.others(old):
             slave.pause()
         await wait_unknown(made, 20)
-        await asyncio.sleep(MEANWHILE_S)
+        await asyncio.sleep(SITUATION_S)
         await old.kill()
         for slave in group.others(old):
             slave.resume()
-        await drama.fail_over()
-        await drama.come_back(old)
-        await drama.some()
+        await faults.fail_over()
+        await faults.restart_and_follow(old)
+        await faults.send_some()
 
         assert await made.judge() == []
 
 
 @pytest.mark.verify
-async def test_a_slave_shows_no_more_than_its_master(tmp_path: Path) -> None:
-    """R9: a slave that has bytes which too few others have shows them to nobody: with two acks needed, one hangs."""
+async def test_slave_shows_no_unconfirmed_message(tmp_path: Path) -> None:
+    """R9: a slave hides bytes that too few others have: with two acks needed, one slave hangs."""
     plan = SYNC._replace(settings=SYNC.settings | {"inSyncReplicas": "3"})
     async with scene(plan, tmp_path, is_root=missing() is None) as made:
-        drama, group, supervisor = made.drama, made.group, made.supervisor
+        faults, group, supervisor = made.faults, made.group, made.supervisor
         supervisor.acks_needed = 2
         old = supervisor.master
-        await drama.some()
+        await faults.send_some()
         here, away = group.others(old)
         away.pause()
         await wait_unknown(made, 20)
-        await asyncio.sleep(MEANWHILE_S)
+        await asyncio.sleep(SITUATION_S)
         status = await here.status()
         assert status.wrote is not None and status.confirmed is not None
         assert status.wrote > status.confirmed
         await old.kill()
         await here.kill()
         away.resume()
-        await supervisor.promote_among([away], tells_others=False)
-        await drama.come_back(old)
-        await drama.come_back(here)
-        await drama.some()
+        await supervisor.promote_among([away], notifies_others=False)
+        await faults.restart_and_follow(old)
+        await faults.restart_and_follow(here)
+        await faults.send_some()
 
         assert await made.judge() == []

@@ -1,6 +1,6 @@
 """Transactions over promotions and restarts: each is ended once, however often and at whichever master it is ended.
 
-Whoever has written down where half messages are, as the Spark sink does, ends them again after any crash, without
+An application that has recorded its half messages, as the Spark sink does, ends them again after any crash, without
 knowing how far it had come.
 """
 
@@ -37,7 +37,7 @@ MORE_THAN_ARE_REMEMBERED = pytest.param(4500, id="more-than-are-remembered", mar
 
 
 async def ended(ends: Sequence[Callable[[HalfMessage], object]], halves: Sequence[HalfMessage]) -> list[object]:
-    """What ending each of these comes to, some at a time."""
+    """End these transactions, some at a time, and return the results."""
     results: list[object] = []
     for start in range(0, len(halves), 500):
         work = [end(half) for half in halves[start : start + 500] for end in ends]
@@ -46,7 +46,7 @@ async def ended(ends: Sequence[Callable[[HalfMessage], object]], halves: Sequenc
 
 
 async def bodies(address: str) -> list[bytes]:
-    """All that a consumer is shown, from the current master."""
+    """Return all message bodies that a consumer gets from the current master."""
     found: list[bytes] = []
     async with PullConsumer(address, "readers") as consumer:
         for queue in await consumer.queues(TOPIC):
@@ -59,7 +59,7 @@ async def bodies(address: str) -> list[bytes]:
 
 
 async def promote(supervisor: Supervisor, group: Group) -> Member:
-    """The other one, as soon as it may be."""
+    """Promote the other member, as soon as that is possible."""
     async with asyncio.timeout(PATIENCE_MS / 1000):
         while True:
             try:
@@ -68,17 +68,17 @@ async def promote(supervisor: Supervisor, group: Group) -> Member:
                 await asyncio.sleep(0.05)
 
 
-async def come_back(supervisor: Supervisor, member: Member) -> None:
+async def restart_and_follow(supervisor: Supervisor, member: Member) -> None:
     """It follows, and has everything."""
     await member.process.start()
     await supervisor.gather([member])
-    await supervisor.wait_whole()
+    await supervisor.wait_until_caught_up()
 
 
 @pytest.mark.verify
 @pytest.mark.parametrize("count", [SOME, MORE_THAN_ARE_REMEMBERED])
-async def test_a_transaction_is_ended_once_over_promotions_and_restarts(count: int, tmp_path: Path) -> None:
-    """Also one whose end was under way; ending it in the other way stays refused."""
+async def test_transaction_is_ended_once_over_promotions_and_restarts(count: int, tmp_path: Path) -> None:
+    """So is one whose end was in progress; ending it in the other way stays refused."""
     third = count // 3
     async with AsyncExitStack() as stack:
         network = stack.enter_context(Network(2, is_isolated=False))
@@ -88,15 +88,15 @@ async def test_a_transaction_is_ended_once_over_promotions_and_restarts(count: i
         supervisor = await stack.enter_async_context(Supervisor(group, journal, acks_needed=1))
         await supervisor.begin()
         await group.create_topic(supervisor.master)
-        await supervisor.wait_whole()
+        await supervisor.wait_until_caught_up()
         settings = ProducerSettings(send_timeout_ms=PATIENCE_MS)
         address = group.name_server_address
-        producer = TransactionProducer(address, "writers", is_asked=False, settings=settings)
+        producer = TransactionProducer(address, "writers", answers_checks=False, settings=settings)
         await stack.enter_async_context(producer)
 
         async def promises() -> bool:
             with suppress(ClientError):
-                return all((await producer.ends_once(TOPIC)).values())
+                return all((await producer.idempotent_commits(TOPIC)).values())
             return False
 
         await wait_until(promises, timeout_s=60, what="a master that ends transactions once")
@@ -114,7 +114,7 @@ async def test_a_transaction_is_ended_once_over_promotions_and_restarts(count: i
         old = supervisor.master
         await old.kill()
         await promote(supervisor, group)
-        await come_back(supervisor, old)  # without a slave nothing is promised, and so no end answered
+        await restart_and_follow(supervisor, old)  # without a slave nothing is promised, and so no end answered
         await asyncio.gather(*under_way)
 
         assert set(await ended([producer.commit], [*first, *third_part])) == {None}
@@ -124,7 +124,7 @@ async def test_a_transaction_is_ended_once_over_promotions_and_restarts(count: i
         newer = supervisor.master
         await newer.kill()
         await promote(supervisor, group)
-        await come_back(supervisor, newer)
+        await restart_and_follow(supervisor, newer)
         assert set(await ended([producer.commit], [*first, *third_part])) == {None}
         await supervisor.master.kill()
         await supervisor.master.process.start()

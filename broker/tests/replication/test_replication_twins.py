@@ -1,4 +1,4 @@
-"""Guards of replication: each is met by its hardship, and taken away in a twin that the checker must catch."""
+"""Guards of replication: each passes its scenario, and without it the checker must find a violation."""
 
 from __future__ import annotations
 
@@ -8,78 +8,79 @@ from pathlib import Path
 import pytest
 from gantry_histories.findings import Kind
 from replication import supervisor
-from replication.hardships import HARDSHIPS
+from replication.guard_scenarios import GUARD_SCENARIOS
 from replication.plans import Fault, Plan
-from replication.rounds import scene
-from replication.without import GUARDS
+from replication.run_without_guards import GUARDS
+from replication.seeded_run import scene
 
-from gantry_spec.ballot import Ballot, Count, count
+from gantry_spec.ballot import Ballot, ElectionResult, count_ballots
 from gantry_spec.lease import LeaseRecord
 
 pytestmark = pytest.mark.needs_root
 PATIENCE_S = 5.0
-"""A member that cannot follow any more need not be waited for longer."""
+"""Seconds to wait for a member, shorter because one that cannot follow never will."""
 
 PLAYS = 3
 QUICK = ("grants", "promises", "stream-epoch")
 GUARDED = [pytest.param(guard, marks=() if guard in QUICK else pytest.mark.slow) for guard in sorted(GUARDS)]
 
 
-def count_the_shortest(record: LeaseRecord, ballots: Sequence[Ballot]) -> Count:
-    """The member that has the least wins, of those that have promised."""
-    result = count(record, ballots)
+def count_the_shortest(record: LeaseRecord, ballots: Sequence[Ballot]) -> ElectionResult:
+    """Elect the member with the shortest log of those that have promised."""
+    result = count_ballots(record, ballots)
     if result.winner is None:
         return result
-    shortest = min(ballots, key=lambda one: one.place)
+    shortest = min(ballots, key=lambda one: one.log_position)
     print(f"{shortest.number} of {ballots}")
     return result._replace(winner=shortest)
 
 
-async def test_an_election_of_the_wrong_one_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R3's twin: the slave that lags is promoted, and what only the other one had is lost."""
-    monkeypatch.setattr(supervisor, "count", count_the_shortest)
+async def test_election_of_a_lagging_slave_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R3's counter-test: the lagging slave is promoted, and messages that only the other one had are lost."""
+    monkeypatch.setattr(supervisor, "count_ballots", count_the_shortest)
     plan = Plan(1, True, {"brokerRole": "SYNC_MASTER"}, ())
     async with scene(plan, tmp_path, is_root=True) as made:
-        await made.drama.play(Fault.LAG_AND_KILL)
+        await made.faults.inject(Fault.LAG_AND_KILL)
 
         found = {finding.kind for finding in await made.judge(PATIENCE_S)}
 
     assert Kind.LOST in found
 
 
-def test_every_guard_has_its_hardship() -> None:
-    """No guard can be taken away that nobody misses."""
-    assert set(GUARDS) == set(HARDSHIPS)
+def test_every_guard_has_a_scenario() -> None:
+    """Each guard has a scenario that fails without it."""
+    assert set(GUARDS) == set(GUARD_SCENARIOS)
 
 
 @pytest.mark.verify
 @pytest.mark.parametrize("guard", GUARDED)
-async def test_a_hardship_breaks_no_promise(guard: str, tmp_path: Path) -> None:
-    """What the guard is there for happens, and nothing is found."""
-    hardship = HARDSHIPS[guard]
-    async with scene(hardship.plan, tmp_path, is_root=True, has_disks=hardship.has_disks) as made:
-        await hardship.play(made)
+async def test_scenario_breaks_no_promise_with_its_guard(guard: str, tmp_path: Path) -> None:
+    """The situation of the guard occurs, and no violation is found."""
+    scenario = GUARD_SCENARIOS[guard]
+    async with scene(scenario.plan, tmp_path, is_root=True, has_disks=scenario.has_disks) as made:
+        await scenario.play(made)
 
         assert await made.judge() == []
 
 
 @pytest.mark.verify
 @pytest.mark.parametrize("guard", GUARDED)
-async def test_a_missing_guard_is_caught(guard: str, tmp_path: Path) -> None:
-    """R2, R3, R5 and R9's twin: the same without the guard: the checker says what was broken, in one of three plays.
+async def test_missing_guard_is_detected(guard: str, tmp_path: Path) -> None:
+    """Counter-test of R2, R3, R5 and R9: without the guard, the checker reports the violation.
 
-    Some of what breaks is a matter of moments: a kill has to come before what rises is overwritten.
+    Some violations depend on timing: a kill has to come before the returning bytes are overwritten. So there are three
+    attempts.
     """
-    hardship = HARDSHIPS[guard]
+    scenario = GUARD_SCENARIOS[guard]
     found: set[Kind] = set()
     for attempt in range(PLAYS):
         path = tmp_path / str(attempt)
         path.mkdir()
-        async with scene(hardship.plan, path, is_root=True, has_disks=hardship.has_disks, without=[guard]) as made:
-            await hardship.play(made)
+        async with scene(scenario.plan, path, is_root=True, has_disks=scenario.has_disks, without=[guard]) as made:
+            await scenario.play(made)
 
             found |= {finding.kind for finding in await made.judge(PATIENCE_S)}
-        if found & hardship.kinds:
+        if found & scenario.kinds:
             return
 
-    assert found & hardship.kinds, found
+    assert found & scenario.kinds, found

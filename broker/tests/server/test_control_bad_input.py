@@ -1,4 +1,4 @@
-"""Whatever comes in over the control socket: the broker lives, does nothing it was not ordered, and leaks nothing."""
+"""Arbitrary input over the control socket: the broker survives, executes only valid orders, and leaks nothing."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from gantry_broker.control.server import ControlServer
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import (
     LINE_BYTES_MAX,
-    AskPromise,
-    AskStatus,
     BadLine,
     Drain,
     Failed,
@@ -30,9 +28,11 @@ from gantry_status.orders import (
     Lease,
     OrderUnanswered,
     Promised,
+    PromiseRequest,
     Promote,
     Refused,
     SlaveState,
+    StatusRequest,
     decode_answer,
     decode_order,
     encode,
@@ -45,8 +45,8 @@ NUMBERS = st.integers(0, (1 << 31) - 1)
 MILLISECONDS = st.integers(0, 24 * 3_600_000)
 NAMES = st.text(max_size=300)
 ORDERS = st.one_of(
-    st.builds(AskStatus),
-    st.builds(AskPromise, epoch=EPOCHS, to=NAMES),
+    st.builds(StatusRequest),
+    st.builds(PromiseRequest, epoch=EPOCHS, to=NAMES),
     st.builds(Promote, epoch=EPOCHS, electable=st.lists(NUMBERS, max_size=64), force=st.booleans()),
     st.builds(Follow, epoch=EPOCHS, master=st.text(min_size=1, max_size=300)),
     st.builds(Fence, epoch=EPOCHS),
@@ -84,7 +84,7 @@ def line_of(value: object) -> bytes:
 
 
 def cut(line: bytes, position: int, byte: int) -> bytes:
-    """One byte of a line changed, so that it mostly still looks like an order."""
+    """Return a line with one byte changed, so that it mostly still resembles an order."""
     place = position % len(line)
     return line[:place] + bytes([byte]) + line[place + 1 :]
 
@@ -99,8 +99,8 @@ LINES = st.one_of(
 
 
 @given(ORDERS)
-def test_orders_come_back_from_their_bytes(order: AskPromise) -> None:
-    """What is written is what is read, on one line."""
+def test_order_encoding_round_trip(order: PromiseRequest) -> None:
+    """An encoded order decodes to the same order, on one line."""
     line = encode(order)
 
     assert decode_order(line) == order
@@ -108,8 +108,8 @@ def test_orders_come_back_from_their_bytes(order: AskPromise) -> None:
 
 
 @given(ANSWERS)
-def test_answers_come_back_from_their_bytes(answer: HaStatus) -> None:
-    """What is written is what is read, on one line."""
+def test_answer_encoding_round_trip(answer: HaStatus) -> None:
+    """An encoded answer decodes to the same answer, on one line."""
     line = encode(answer)
 
     assert decode_answer(line) == answer
@@ -118,12 +118,12 @@ def test_answers_come_back_from_their_bytes(answer: HaStatus) -> None:
 
 @settings(max_examples=500)
 @given(LINES)
-def test_any_line_is_an_order_or_named_bad(line: bytes) -> None:
-    """Nothing else comes out of it, and what is an order is one within its bounds."""
+def test_any_line_is_an_order_or_a_bad_line(line: bytes) -> None:
+    """No other result is possible, and a decoded order is within its limits."""
     try:
         order = decode_order(line)
     except BadLine as error:
-        assert str(error).startswith("no order: ")
+        assert str(error).startswith("invalid order: ")
     else:
         assert decode_order(encode(order)) == order
 
@@ -149,18 +149,18 @@ def test_any_line_is_an_order_or_named_bad(line: bytes) -> None:
         (b'{"order":"fence","epoch":7,"hard":true}', "unknown field `hard`"),
         (b'{"order":"status"} {"order":"status"}', "malformed"),
         (b'{"order":"status\xff"}', "utf-8"),
-        (b"[" * 100_000, "no order"),
+        (b"[" * 100_000, "invalid order"),
     ],
     ids=range(19),
 )
-def test_what_is_wrong_with_a_line_is_said(line: bytes, reason: str) -> None:
-    """Whoever wrote the tool that sent it has to find it."""
+def test_error_describes_what_is_wrong_with_a_line(line: bytes, reason: str) -> None:
+    """The author of the tool that sent it has to find the mistake."""
     with pytest.raises(BadLine, match=reason):
         decode_order(line)
 
 
-def test_an_answer_of_a_newer_broker_is_understood() -> None:
-    """It only tells more; a tool of yesterday goes on working."""
+def test_answer_of_newer_broker_is_understood() -> None:
+    """It only has additional fields, so an older tool still works."""
     line = encode(HaStatus(role=HaRole.SLAVE, wrote=7))
     newer = line.replace(b'"wrote":7', b'"wrote":7,"moon":"full"')
 
@@ -169,7 +169,7 @@ def test_an_answer_of_a_newer_broker_is_understood() -> None:
 
 
 def with_server(talk: Callable[[ControlServer, FakeMember], object]) -> None:
-    """Run a conversation with a server of its own, and see that nothing of it is left."""
+    """Run a conversation with a separate server, and check that nothing of it is left."""
 
     async def run() -> None:
         with tempfile.TemporaryDirectory() as directory:
@@ -181,7 +181,7 @@ def with_server(talk: Callable[[ControlServer, FakeMember], object]) -> None:
                 assert asyncio.iscoroutine(coroutine)
                 await coroutine
                 async with OrderClient(server.path, answer_timeout_s=60) as client:
-                    assert (await client.call(AskStatus())).broker_id == 2, "it still serves"
+                    assert (await client.call(StatusRequest())).broker_id == 2, "it still serves"
                 deadline = asyncio.get_running_loop().time() + 60
                 while server.connections:
                     assert asyncio.get_running_loop().time() < deadline, "a connection is left"
@@ -194,7 +194,7 @@ def with_server(talk: Callable[[ControlServer, FakeMember], object]) -> None:
 
 
 async def say(server: ControlServer, data: bytes) -> bytes:
-    """Send it all, hang up, and read what comes back."""
+    """Send all data, close the sending side, and return what is received."""
     reader, writer = await asyncio.open_unix_connection(server.path, limit=4 * LINE_BYTES_MAX)
     try:
         writer.write(data)
@@ -209,7 +209,7 @@ async def say(server: ControlServer, data: bytes) -> bytes:
 @settings(max_examples=150)
 @given(st.lists(LINES, max_size=8))
 def test_no_conversation_ends_the_server(lines: list[bytes]) -> None:
-    """Each line is answered in its turn, up to the first that is no order: that one is answered, and is the last."""
+    """Valid lines are answered in turn; the first invalid line is answered, and is the last."""
 
     async def talk(server: ControlServer, member: FakeMember) -> None:
         sent = b"".join(lines).split(b"\n")
@@ -226,15 +226,15 @@ def test_no_conversation_ends_the_server(lines: list[bytes]) -> None:
         decoded = [decode_answer(answer) for answer in answers]
         if good == len(whole):
             assert len(decoded) == good
-        elif decoded:  # unless it could no more be told, having sent too much
+        elif decoded:  # unless it was disconnected for sending too much
             assert len(decoded) == good + 1
             assert isinstance(decoded[-1], Failed)
 
     with_server(talk)
 
 
-def test_a_line_that_is_too_long_is_refused_before_it_is_kept() -> None:
-    """One MiB, and not a byte more is waited for."""
+def test_too_long_line_is_refused_before_buffering() -> None:
+    """The limit is one MiB, and not a byte more is buffered."""
 
     async def talk(server: ControlServer, member: FakeMember) -> None:
         reader, writer = await asyncio.open_unix_connection(server.path)
@@ -247,8 +247,8 @@ def test_a_line_that_is_too_long_is_refused_before_it_is_kept() -> None:
     with_server(talk)
 
 
-def test_a_long_line_within_the_limit_is_read() -> None:
-    """White space is JSON, too."""
+def test_long_line_within_the_limit_is_read() -> None:
+    """White space is valid JSON, too."""
 
     async def talk(server: ControlServer, member: FakeMember) -> None:
         line = b'{"order":"fence","epoch":7}'
@@ -264,16 +264,16 @@ def test_a_long_line_within_the_limit_is_read() -> None:
     ("answer", "text"),
     [
         (b"", "closed the connection without an answer"),
-        (b"nonsense\n", "no answer: "),
+        (b"nonsense\n", "invalid answer: "),
         (b'{"answer":"promised","epoch":3}\n', "belongs to another order"),
-        (b'{"answer":"status","role":"KING"}\n', "no answer: "),
+        (b'{"answer":"status","role":"KING"}\n', "invalid answer: "),
         (b"x" * (LINE_BYTES_MAX + 1), "longer than"),
         (b'{"answer":"sta', "closed the connection without an answer"),
     ],
     ids=["nothing", "no-json", "wrong-kind", "unknown-role", "too-long", "half"],
 )
-async def test_a_client_is_not_deceived_by_whatever_listens(tmp_path: Path, answer: bytes, text: str) -> None:
-    """What is no answer to its order is none, says so with the path, and is not taken for the next one's."""
+async def test_client_rejects_invalid_answers(tmp_path: Path, answer: bytes, text: str) -> None:
+    """The error contains the path, and an invalid answer is not taken for that of the next order."""
     path = str(tmp_path / "control.sock")
 
     async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -284,7 +284,7 @@ async def test_a_client_is_not_deceived_by_whatever_listens(tmp_path: Path, answ
     server = await asyncio.start_unix_server(answers, path)
     client = OrderClient(path, answer_timeout_s=60)
     with pytest.raises(OrderUnanswered, match=text) as caught:
-        await client.call(AskStatus())
+        await client.call(StatusRequest())
     server.close()
 
     assert path in str(caught.value)

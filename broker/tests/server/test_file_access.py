@@ -1,4 +1,4 @@
-"""Who may read what processes write: the owner alone by default, and the group where that was asked for."""
+"""Permissions of written files: the owner alone by default, and the group where that is configured."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GROUP_AND_OTHERS = 0o077
 
 
 def open_beyond(root: Path, mask: int) -> dict[str, str]:
-    """Everything below ``root``, itself included, that has a bit of ``mask``, with its mode."""
+    """Return everything below ``root``, itself included, that has a bit of ``mask``, with its mode."""
     paths = [root, *(Path(folder, name) for folder, folders, files in os.walk(root) for name in folders + files)]
     modes = {str(path.relative_to(root)): stat.S_IMODE(path.lstat().st_mode) for path in paths if not path.is_symlink()}
     return {name: f"{mode:04o}" for name, mode in modes.items() if mode & mask}
@@ -32,14 +32,14 @@ def open_beyond(root: Path, mask: int) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def generous_umask() -> Iterator[None]:
-    """The usual umask of a machine, which lets everybody read."""
+    """Set the usual umask of a machine, with which all users can read."""
     before = os.umask(0o022)
     yield
     os.umask(before)
 
 
 @pytest.mark.verify
-def test_a_running_group_leaves_nothing_that_others_can_read(tmp_path: Path) -> None:
+def test_running_group_leaves_no_file_readable_by_others(tmp_path: Path) -> None:
     """Stores, tables, logs, status pages, tokens, sockets: 0600 and 0700, while it runs and after it has ended."""
     group = Group(tmp_path / "state")
     group.up(*FREE_PORTS)
@@ -53,12 +53,12 @@ def test_a_running_group_leaves_nothing_that_others_can_read(tmp_path: Path) -> 
 
     assert running == {}
     assert open_beyond(group.folder, GROUP_AND_OTHERS) == {}
-    assert {"store.json", "status", "control.sock", "up.log", "topics.json"} <= names, "the walk has seen them"
+    assert {"store.json", "status", "control.sock", "up.log", "topics.json"} <= names, "the walk has found them"
 
 
 @contextmanager
 def broker_process(store: Path, **conf: str) -> Iterator[str]:
-    """A broker that was started as from a service manager; gives what it has logged until it listened."""
+    """Start a broker as a service manager does, and return its log until it listened."""
     words = [
         word for key, value in local_conf(store, haListenPort="-1", **conf).items() for word in ("-o", f"{key}={value}")
     ]
@@ -78,8 +78,8 @@ def broker_process(store: Path, **conf: str) -> Iterator[str]:
             process.communicate(timeout=120)
 
 
-def test_a_store_may_be_opened_to_the_brokers_group(tmp_path: Path) -> None:
-    """`fileAccess=GROUP`: the group reads files and enters directories, writes nothing, and others see nothing."""
+def test_store_can_be_readable_by_the_brokers_group(tmp_path: Path) -> None:
+    """`fileAccess=GROUP`: the group reads files and enters directories, writes nothing, and others have no access."""
     store = tmp_path / "store"
     with broker_process(store, fileAccess="GROUP"):
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in store.rglob("*")}
@@ -88,21 +88,21 @@ def test_a_store_may_be_opened_to_the_brokers_group(tmp_path: Path) -> None:
     assert (modes["config"], modes["topics.json"], modes["store.json"]) == (0o750, 0o640, 0o640)
 
 
-def test_a_store_that_was_open_to_everybody_is_closed_at_the_start(tmp_path: Path) -> None:
-    """An earlier version's files lose what `fileAccess` does not allow, and the log says how many there were."""
+def test_readable_store_is_restricted_at_the_start(tmp_path: Path) -> None:
+    """An earlier version's files lose what `fileAccess` does not allow, and the log has their number."""
     store = tmp_path / "store"
     with broker_process(store):
         pass
     for path in [store, *store.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
 
-    with broker_process(store) as said:
+    with broker_process(store) as output:
         assert open_beyond(store, GROUP_AND_OTHERS) == {}
-    assert "files of the store were open to others and are not any more" in said
+    assert "restricted access to files of the store that were open to other users" in output
 
 
-def test_nothing_is_ever_opened_up(tmp_path: Path) -> None:
-    """Limiting to the group leaves what only the owner reads as it is; a link is not followed."""
+def test_permissions_are_never_extended(tmp_path: Path) -> None:
+    """Limiting to the group leaves files that only the owner reads as they are; a link is not followed."""
     outside = tmp_path / "outside"
     outside.write_text("")
     outside.chmod(0o644)
@@ -119,8 +119,8 @@ def test_nothing_is_ever_opened_up(tmp_path: Path) -> None:
     assert limit_existing_files(tmp_path / "missing", FileAccess.OWNER) == (0, 0)
 
 
-def test_a_pipelines_files_follow_the_users_own_umask(tmp_path: Path) -> None:
-    """What a job writes is for its readers: the command hands on the umask that it was started with."""
+def test_files_of_a_pipeline_follow_the_users_umask(tmp_path: Path) -> None:
+    """A job's output is for its readers: the command passes on the umask with which it was started."""
     script = (
         "import os, sys\n"
         "from gantry_cli.pipeline import _run\n"
@@ -136,16 +136,16 @@ def test_a_pipelines_files_follow_the_users_own_umask(tmp_path: Path) -> None:
 SERVERS = ("gantry_broker/__main__.py", "gantry_nameserver/main.py", "gantry_cli/main.py", "gantry_admin/__main__.py")
 
 
-def test_every_process_decides_about_its_files_at_its_start() -> None:
-    """Each entry point limits new files; a new one that forgets it fails here by not being named."""
+def test_every_entry_point_limits_its_files() -> None:
+    """A new entry point that forgets to limit new files fails here, because it is not listed."""
     sources = [*ROOT.glob("broker/src/*/*.py"), *ROOT.glob("operator/src/*/*.py")]
     deciding = {"/".join(path.parts[-2:]) for path in sources if calls_of(path) & {"limit_new_files"}}
 
     assert deciding == set(SERVERS)
 
 
-def test_no_file_is_made_for_everybody_by_its_own_mode() -> None:
-    """Where a mode is written down it gives others nothing, so that a library user's umask opens no file either."""
+def test_no_explicit_mode_gives_access_to_others() -> None:
+    """An explicit mode gives others nothing, so that a library user's umask opens no file either."""
     sources = [*ROOT.glob("broker/src/**/*.py"), *ROOT.glob("operator/src/**/*.py")]
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"

@@ -1,4 +1,4 @@
-"""Addresses of both families: how they are read and written, and sockets that listen everywhere."""
+"""Addresses of both families: parsing and formatting, and sockets that listen on all addresses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gantry_remoting import (
     Connection,
     Listener,
     ListenerSettings,
-    is_same,
+    is_same_address,
     join_address,
     peer_address,
     split_address,
@@ -37,28 +37,28 @@ from gantry_wire import Command
         ("broker-0.example:10911", ("broker-0.example", 10911)),
     ],
 )
-def test_an_address_is_read_with_and_without_brackets(text: str, found: tuple[str, int]) -> None:
+def test_address_is_parsed_with_and_without_brackets(text: str, found: tuple[str, int]) -> None:
     """RocketMQ's brokers register IPv6 addresses in either form."""
     assert split_address(text) == found
     assert split_address(join_address(*found)) == found
 
 
 @pytest.mark.parametrize("text", ["::1", "fd00::2", "[::1]", "[::1]:", "[::1:9876", "::1]:9876", "[a]b]:1", "[]b:1"])
-def test_an_address_without_its_port_is_refused(text: str) -> None:
+def test_address_without_port_is_refused(text: str) -> None:
     """The last group of an IPv6 address is not taken for a port; the remedy shows both forms."""
     with pytest.raises(ValueError, match=r"write host:port.*\[::1\]:9876"):
         split_address(text)
 
 
-def test_a_port_may_be_nobodys_choice_where_one_listens() -> None:
-    """Port 0 is an address to listen on, and none to call."""
+def test_port_zero_is_valid_only_to_listen() -> None:
+    """Port 0 can be listened on, but not connected to."""
     assert split_address("[::]:0", port_min=0) == ("::", 0)
     with pytest.raises(ValueError, match="write host:port"):
         split_address("[::]:0")
 
 
-def test_an_ipv4_peer_in_ipv6_clothes_is_seen_as_what_it_is() -> None:
-    """Limits, permissions and born hosts do not depend on the socket that a peer came to."""
+def test_ipv4_mapped_peer_is_treated_as_ipv4() -> None:
+    """Limits, permissions and born hosts do not depend on the socket that a peer connected to."""
     assert peer_address(("::ffff:10.0.0.7", 5, 0, 0)) == ("10.0.0.7", 5)
     assert peer_address(("::1", 5, 0, 0)) == ("::1", 5)
     assert peer_address(("10.0.0.7", 5)) == ("10.0.0.7", 5)
@@ -66,11 +66,11 @@ def test_an_ipv4_peer_in_ipv6_clothes_is_seen_as_what_it_is() -> None:
     assert peer_address(None) == ("", 0)
 
 
-def test_one_place_has_many_spellings() -> None:
-    """What stands in a route is compared as a place, not as a text."""
-    assert is_same("[::1]:10911", "0:0:0:0:0:0:0:1:10911")
-    assert is_same("junk", "junk") and not is_same("junk", "[::1]:10911")
-    assert not is_same("[::1]:10911", "[::1]:10912")
+def test_equal_addresses_with_different_spellings() -> None:
+    """Addresses in routes are compared by value, not as text."""
+    assert is_same_address("[::1]:10911", "0:0:0:0:0:0:0:1:10911")
+    assert is_same_address("junk", "junk") and not is_same_address("junk", "[::1]:10911")
+    assert not is_same_address("[::1]:10911", "[::1]:10912")
 
 
 @pytest.mark.parametrize(
@@ -81,16 +81,16 @@ def test_one_place_has_many_spellings() -> None:
         ({"brokerIP1": "10.0.0.7"}, "10.0.0.7:10911", "10.0.0.7"),
     ],
 )
-def test_a_broker_may_be_given_either_form_and_tells_one(given: dict[str, str], address: str, host: str) -> None:
-    """What is registered has brackets; what is in records has none; the replication's address follows."""
+def test_broker_registers_one_form_of_its_address(given: dict[str, str], address: str, host: str) -> None:
+    """The registered address has brackets; the one in records has none; the replication address is alike."""
     settings = broker_settings({"listenPort": "10911", "storePathRootDir": "/x", "bindAddress": "[::]", **given})
 
     assert (settings.address, settings.broker_ip, settings.listen_host) == (address, host, "::")
     assert settings.ha_address == join_address(host, 10912)
 
 
-def test_a_host_that_is_no_address_is_refused() -> None:
-    """It goes into message ids."""
+def test_host_name_as_address_is_refused() -> None:
+    """It goes into message ids, which need an IP address."""
     for text in ("[::1", "::1:10911", "broker.example", "[]"):
         with pytest.raises(SettingsError, match=r"brokerIP1.*write an IP address"):
             broker_settings({"brokerIP1": text, "storePathRootDir": "/x"})
@@ -106,7 +106,7 @@ async def seen_from(address: str, peers: list[Connection]) -> tuple[str, int]:
 
 
 @on_both_loops
-async def test_everywhere_is_both_families() -> None:
+async def test_listener_on_all_addresses_serves_both_families() -> None:
     """A listener on `::` answers at 127.0.0.1 and ::1, as Java's does, and sees each peer under its own address."""
     peers: list[Connection] = []
     service = CommandService(lambda command, _: command.reply(body=command.body), connected=peers.append)
@@ -125,8 +125,8 @@ async def test_everywhere_is_both_families() -> None:
 
 
 @on_both_loops
-async def test_one_family_is_one_family() -> None:
-    """A listener on `::1` is not there for 127.0.0.1, and the other way round."""
+async def test_listener_on_one_family_serves_only_that() -> None:
+    """A listener on `::1` is not reachable at 127.0.0.1, and vice versa."""
     service = CommandService(lambda command, _: command.reply())
     for host, other in (("::1", "127.0.0.1"), ("127.0.0.1", "::1")):
         listener = Listener(service, ListenerSettings(host=host, port=free_port()))
@@ -139,8 +139,8 @@ async def test_one_family_is_one_family() -> None:
 
 
 @on_both_loops
-async def test_everywhere_is_taken_by_whoever_has_either() -> None:
-    """A port that somebody has is an error at the start, not half a server."""
+async def test_port_in_use_by_one_family_is_an_error() -> None:
+    """A port that is in use is an error at the start, not half a server."""
     service = CommandService(lambda command, _: command.reply())
     first = Listener(service, ListenerSettings(host="::", port=free_port()))
     await first.start()

@@ -90,8 +90,8 @@ async def test_clients_find_send_and_read_over_ipv6(tmp_path: Path) -> None:
             assert [one.body for one in await admin.messages.by_id(TOPIC, receipt.message_id)] == [b"hello"]
 
 
-async def test_a_group_consumes_and_is_listed_over_ipv6(tmp_path: Path) -> None:
-    """Members are told of each other, messages come, and administrators see addresses that can be read."""
+async def test_group_consumes_and_is_listed_over_ipv6(tmp_path: Path) -> None:
+    """Members are notified of each other, messages arrive, and administrators see readable addresses."""
     taken: list[bytes] = []
 
     async def handle(message: ReceivedMessage) -> None:
@@ -108,14 +108,14 @@ async def test_a_group_consumes_and_is_listed_over_ipv6(tmp_path: Path) -> None:
             await producer.send(Message(TOPIC, b"x"))
             await wait_for(lambda: taken == [b"x"], timeout_s=120)
             async with Admin(address) as admin:
-                seen = await admin.groups.members(GROUP)
-        assert seen is not None
-        (member,) = seen.connection_set
+                listing = await admin.groups.members(GROUP)
+        assert listing is not None
+        (member,) = listing.connection_set
         assert member.client_addr.startswith("[::1]:") and member.client_id.startswith("::1@")
 
 
-async def test_a_listener_everywhere_writes_each_host_as_it_is(tmp_path: Path) -> None:
-    """Records of IPv4 and IPv6 senders stand side by side, in one queue and in batches, and all are read back."""
+async def test_listener_on_all_addresses_stores_each_host_in_its_family(tmp_path: Path) -> None:
+    """Records of IPv4 and IPv6 senders are in one queue and in batches together, and all are read back."""
     async with running_broker(tmp_path, bindAddress="::", brokerIP1="127.0.0.1") as broker:
         for number, host in enumerate(("127.0.0.1", "[::1]", "127.0.0.1", "[::1]")):
             one = await Dialogue.open(f"{host}:{broker.port}")
@@ -130,7 +130,7 @@ async def test_a_listener_everywhere_writes_each_host_as_it_is(tmp_path: Path) -
     assert {decode_host(message.store_host)[0] for message in found} == {"127.0.0.1"}
 
 
-async def test_records_of_both_kinds_come_back_from_every_restart(tmp_path: Path) -> None:
+async def test_records_with_both_address_families_survive_restarts(tmp_path: Path) -> None:
     """A broker that gets another address keeps its log; a lost index and lost queues are rebuilt over all records."""
     main = free_port()
     expected: list[tuple[bytes, int]] = []
@@ -161,8 +161,8 @@ async def test_records_of_both_kinds_come_back_from_every_restart(tmp_path: Path
 
 
 @pytest.mark.verify
-async def test_copies_keep_the_sender_and_name_their_own_broker(tmp_path: Path) -> None:
-    """What is delayed, failed or half is appended again: born where it was, stored here, both flags right."""
+async def test_replicas_keep_the_born_host_and_use_their_own_store_host(tmp_path: Path) -> None:
+    """Delayed, failed and half messages are appended again: with the old born host and this store host."""
     short = {"messageDelayLevel": "1s 1s 1s", "transactionTimeOut": "100"}
     async with running_broker(tmp_path, disk=None, clock=None, **V6, **short) as broker:
         one = await talk(broker)

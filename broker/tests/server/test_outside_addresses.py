@@ -1,4 +1,4 @@
-"""Clients outside of the network: a listener of their own, outer addresses, and nothing that they could change."""
+"""Clients outside of the network: a separate listener, external addresses, and only requests that change nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gantry_broker.registration import OutsideAddresses, parse_addresses
+from gantry_broker.registration import ExternalAddresses, parse_external_addresses
 from gantry_client import Message, Producer
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
@@ -25,7 +25,7 @@ TOPIC = "BenchmarkTest"
 
 @asynccontextmanager
 async def name_server(path: Path) -> AsyncIterator[tuple[str, str]]:
-    """The real one; its address for each side."""
+    """Run a name server, and return its address for each side."""
     inside, outside = free_ports(2)
     settings = NameServerSettings(bind_address="127.0.0.1", listen_port=inside, external_listen_port=outside)
     server = NameServer(settings, path / "names")
@@ -37,7 +37,7 @@ async def name_server(path: Path) -> AsyncIterator[tuple[str, str]]:
 
 
 async def ask(address: str, code: int, ext: dict[str, str] | None = None) -> tuple[int, Any]:
-    """Code and document of an answer."""
+    """Return the code and the document of an answer."""
     channel = await Channel.connect(address)
     reply = await channel.request(Command(code=code, ext=ext or {}), 60_000)
     await channel.close()
@@ -45,21 +45,21 @@ async def ask(address: str, code: int, ext: dict[str, str] | None = None) -> tup
 
 
 async def addresses(server: str) -> dict[str, str]:
-    """Of the broker in the route of a topic, as one side is told."""
+    """Return the broker's addresses in the route of a topic, as one side gets them."""
     code, route = await ask(server, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
     found: dict[str, str] = route["brokerDatas"][0]["brokerAddrs"] if code == 0 else {}
     return found
 
 
-async def told(server: str, wanted: dict[str, str]) -> None:
-    """Until that side is told so."""
+async def wait_for_addresses(server: str, wanted: dict[str, str]) -> None:
+    """Wait until that side gets these addresses."""
     async with asyncio.timeout(120):
         while await addresses(server) != wanted:  # noqa: ASYNC110 - the answer comes over a socket
             await asyncio.sleep(0.01)
 
 
-async def test_each_side_is_told_addresses_that_it_can_reach(tmp_path: Path) -> None:
-    """Routes and the cluster's list have inner addresses inside and outer ones outside."""
+async def test_each_side_gets_reachable_addresses(tmp_path: Path) -> None:
+    """Routes and the cluster's list have internal addresses inside and external ones outside."""
     (tmp_path / "outside").write_text("master=203.0.113.7:31000\n2=203.0.113.8:31001\n")
     async with name_server(tmp_path) as (inside, outside):
         making = running_broker(tmp_path / "store", namesrvAddr=inside, externalAddressPath=f"{tmp_path}/outside")
@@ -74,8 +74,8 @@ async def test_each_side_is_told_addresses_that_it_can_reach(tmp_path: Path) -> 
     assert cluster["clusterAddrTable"] == {"TestCluster": ["test-broker"]}
 
 
-async def test_a_broker_without_an_outer_address_is_not_told_of_outside(tmp_path: Path) -> None:
-    """A client there could only wait for its inner one."""
+async def test_broker_without_external_address_is_hidden_outside(tmp_path: Path) -> None:
+    """An external client could not reach its internal address."""
     async with (
         name_server(tmp_path) as (inside, outside),
         running_broker(tmp_path / "store", namesrvAddr=inside) as broker,
@@ -89,8 +89,8 @@ async def test_a_broker_without_an_outer_address_is_not_told_of_outside(tmp_path
     assert cluster == {"brokerAddrTable": {}, "clusterAddrTable": {"TestCluster": []}}
 
 
-async def test_an_outer_address_may_come_later_and_is_no_goodbye(tmp_path: Path) -> None:
-    """A load balancer takes its time; inside nobody notices, not for a moment: there is no goodbye of the broker."""
+async def test_external_address_can_be_added_without_unregistering(tmp_path: Path) -> None:
+    """A load balancer takes its time; the broker stays in the routes inside all the time."""
     path = tmp_path / "outside"
     async with name_server(tmp_path) as (inside, outside):
         making = running_broker(tmp_path / "store", namesrvAddr=inside, externalAddressPath=str(path))
@@ -99,10 +99,10 @@ async def test_an_outer_address_may_come_later_and_is_no_goodbye(tmp_path: Path)
             assert await addresses(outside) == {}
 
             path.write_text("master=lb.example:10911\n")
-            await broker.outside.look()
-            farewells = broker.registration._farewells[inside]
-            await told(outside, {"0": "lb.example:10911"})
-            assert farewells == []
+            await broker.external_addresses.reload()
+            pending = broker.registration._pending_unregistrations[inside]
+            await wait_for_addresses(outside, {"0": "lb.example:10911"})
+            assert pending == []
 
             assert await addresses(inside) == {"0": broker.settings.address}
 
@@ -121,21 +121,21 @@ async def test_an_outer_address_may_come_later_and_is_no_goodbye(tmp_path: Path)
         9999,
     ],
 )
-async def test_nothing_is_changed_from_outside(tmp_path: Path, code: int) -> None:
-    """Whatever is not a question of clients is refused with the code that they understand, before it is looked at."""
+async def test_external_clients_cannot_change_anything(tmp_path: Path, code: int) -> None:
+    """A request that is not a client's query is refused with a code that clients understand, before it is parsed."""
     async with name_server(tmp_path) as (_, outside):
         assert (await ask(outside, code))[0] == 16
 
 
-async def test_a_client_outside_sends_to_what_it_is_told(tmp_path: Path) -> None:
-    """Where outer addresses lead to the broker, a client that knows only that side gets its message through."""
+async def test_external_client_can_send(tmp_path: Path) -> None:
+    """A client that knows only the external side gets its message through."""
     path = tmp_path / "outside"
     async with name_server(tmp_path) as (inside, outside):
         making = running_broker(tmp_path / "store", namesrvAddr=inside, externalAddressPath=str(path))
         async with making as broker:
             path.write_text(f"master=localhost:{broker.settings.listen_port}\n")
-            await broker.outside.look()
-            await told(outside, {"0": path.read_text().strip().removeprefix("master=")})
+            await broker.external_addresses.reload()
+            await wait_for_addresses(outside, {"0": path.read_text().strip().removeprefix("master=")})
 
             async with Producer(outside) as producer:
                 receipt = await producer.send(Message("FromOutside", b"hello"))
@@ -143,28 +143,28 @@ async def test_a_client_outside_sends_to_what_it_is_told(tmp_path: Path) -> None
     assert receipt.queue.broker_name == "test-broker"
 
 
-def test_lines_that_are_no_addresses_are_left_out() -> None:
-    """A file that somebody is still writing gives no half of an address to anybody."""
+def test_invalid_address_lines_are_ignored() -> None:
+    """A file that is being written never gives a part of an address."""
     text = "master=203.0.113.7:10911\n2=[2001:db8::1]:10911\n3=host\n4=:1\nx=a:1\n\n0=a:1\n5=lb.example:31000\n"
 
-    assert parse_addresses(text) == {
+    assert parse_external_addresses(text) == {
         "master": "203.0.113.7:10911",
         "2": "[2001:db8::1]:10911",
         "5": "lb.example:31000",
     }
 
 
-async def test_a_file_that_is_gone_changes_nothing(tmp_path: Path) -> None:
-    """Outer addresses stay until there are others; each change is told once."""
-    told: list[int] = []
+async def test_missing_address_file_changes_nothing(tmp_path: Path) -> None:
+    """External addresses stay until there are others; each change is published once."""
+    changes: list[int] = []
     path = tmp_path / "outside"
-    known = OutsideAddresses(str(path), lambda: told.append(1))
+    known = ExternalAddresses(str(path), lambda: changes.append(1))
     path.write_text("master=a.example:1\n3=b.example:2\n")
 
-    await known.look()
-    await known.look()
+    await known.reload()
+    await known.reload()
     path.unlink()
-    await known.look()
+    await known.reload()
 
     assert (known.of(0), known.of(3), known.of(2)) == ("a.example:1", "b.example:2", "")
-    assert len(told) == 1
+    assert len(changes) == 1

@@ -1,4 +1,4 @@
-"""Registration: name servers know this broker and its topics from its start to its stop, whatever happens to them."""
+"""Registration: name servers know this broker and its topics from its start to its stop, over all their failures."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ CREATE = {
 
 @asynccontextmanager
 async def name_server(path: Path, port: int) -> AsyncIterator[NameServer]:
-    """The real one, in this process."""
+    """Run a real name server in this process."""
     server = NameServer(NameServerSettings(bind_address="127.0.0.1", listen_port=port), path)
     await server.start()
     try:
@@ -39,7 +39,7 @@ async def name_server(path: Path, port: int) -> AsyncIterator[NameServer]:
 
 
 async def route(port: int, topic: str) -> dict[str, Any] | None:
-    """What a client learns of a topic; None when nobody has it."""
+    """Return a client's route of a topic; None if no broker has it."""
     channel = await Channel.connect(f"127.0.0.1:{port}")
     reply = await channel.request(Command(code=105, ext={"topic": topic, "acceptStandardJsonOnly": "true"}), 60_000)
     await channel.close()
@@ -48,8 +48,8 @@ async def route(port: int, topic: str) -> dict[str, Any] | None:
     return found
 
 
-async def test_a_started_broker_is_in_the_routes(tmp_path: Path) -> None:
-    """Clients find a broker's topics with its address; after a clean stop they find it no more, at once."""
+async def test_started_broker_is_in_the_routes(tmp_path: Path) -> None:
+    """Clients find a broker's topics with its address; after a clean stop the routes are removed at once."""
     [port] = free_ports(1)
     async with name_server(tmp_path / "names", port):
         async with running_broker(tmp_path / "store", namesrvAddr=f"127.0.0.1:{port}") as broker:
@@ -71,8 +71,8 @@ async def test_a_started_broker_is_in_the_routes(tmp_path: Path) -> None:
         assert await route(port, "BenchmarkTest") is None
 
 
-async def test_a_made_topic_is_in_the_routes_when_it_is_answered(tmp_path: Path) -> None:
-    """An administrator's topic, or its new number of queues, can be found as soon as it is answered."""
+async def test_created_topic_is_in_the_routes_when_it_is_answered(tmp_path: Path) -> None:
+    """A created topic, or its new number of queues, can be found as soon as the request is answered."""
     [port] = free_ports(1)
     async with (
         name_server(tmp_path / "names", port),
@@ -90,8 +90,8 @@ async def test_a_made_topic_is_in_the_routes_when_it_is_answered(tmp_path: Path)
         assert found is not None and found["queueDatas"][0]["writeQueueNums"] == 5
 
 
-async def test_an_auto_created_topic_is_told_at_once(tmp_path: Path) -> None:
-    """The topic that a first message made is in the routes long before the next regular registration."""
+async def test_auto_created_topic_is_registered_at_once(tmp_path: Path) -> None:
+    """The topic of a first message is in the routes long before the next regular registration."""
     [port] = free_ports(1)
     async with (
         name_server(tmp_path / "names", port),
@@ -100,14 +100,14 @@ async def test_an_auto_created_topic_is_told_at_once(tmp_path: Path) -> None:
     ):
         await wait_until(lambda: len(broker.registration.registered) == 1)
         await client.send_ok()
-        await broker.registration.published()
+        await broker.registration.wait_until_published()
 
         assert await route(port, TOPIC) is not None
 
 
 @pytest.mark.verify
-async def test_a_name_server_that_came_back_is_told_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A name server that restarts with nothing has everything again by itself; its absence costs one log line."""
+async def test_restarted_name_server_gets_all_registrations(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A name server that restarts without data gets everything again; its absence costs one log line."""
     [port] = free_ports(1)
     async with AsyncExitStack() as first_life, AsyncExitStack() as stack:
         await first_life.enter_async_context(name_server(tmp_path / "names", port))
@@ -125,8 +125,8 @@ async def test_a_name_server_that_came_back_is_told_again(tmp_path: Path, caplog
     assert caplog.text.count("name server is not reachable") == 2
 
 
-async def test_one_absent_name_server_hides_no_other(tmp_path: Path) -> None:
-    """Each name server is kept by itself; one that nobody hears of delays neither registration nor stop."""
+async def test_absent_name_server_does_not_affect_others(tmp_path: Path) -> None:
+    """Each name server has its own task; an unreachable one delays neither registration nor stop."""
     here, nowhere = free_ports(2)
     addresses = f"127.0.0.1:{nowhere};127.0.0.1:{here}"
     async with name_server(tmp_path / "names", here):
@@ -140,18 +140,18 @@ async def test_one_absent_name_server_hides_no_other(tmp_path: Path) -> None:
 
 
 class Script:
-    """A name server that remembers what it was told and answers as it is told."""
+    """A name server that records requests and answers as the test defines."""
 
     def __init__(self, answer: Callable[[Command], Command | None]) -> None:
-        self.heard: list[Command] = []
+        self.received: list[Command] = []
         self._answer = answer
 
     def dispatch(self, command: Command, connection: Connection) -> Command | None:
-        self.heard.append(command)
+        self.received.append(command)
         return self._answer(command)
 
     def count(self, code: int) -> int:
-        return sum(1 for command in self.heard if command.code == code)
+        return sum(1 for command in self.received if command.code == code)
 
 
 @asynccontextmanager
@@ -165,12 +165,12 @@ async def scripted(answer: Callable[[Command], Command | None]) -> AsyncIterator
         await listener.close()
 
 
-async def test_a_registration_says_who_and_what(tmp_path: Path) -> None:
+async def test_registration_has_all_fields_that_java_checks(tmp_path: Path) -> None:
     """The fields and the body that Java's name server checks: checksum, two topics or more, version, addresses."""
     async with scripted(lambda command: command.reply()) as (script, address):
         async with running_broker(tmp_path, namesrvAddr=address) as broker:
             await wait_until(lambda: len(broker.registration.registered) == 1)
-        first, *_, last = script.heard
+        first, *_, last = script.received
 
     settings = broker.settings
     assert first.code == 103
@@ -194,25 +194,25 @@ async def test_a_registration_says_who_and_what(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-async def test_a_master_is_registered_where_its_role_is_found(tmp_path: Path) -> None:
+async def test_master_is_registered_under_its_moving_address(tmp_path: Path) -> None:
     """With brokerMasterIP the master's address, in routes and in message ids, is one that follows the role."""
     async with scripted(lambda command: command.reply()) as (script, address):
         making = running_broker(tmp_path, namesrvAddr=address, brokerMasterIP="127.0.0.9")
         async with making as broker, dialogue(broker) as client:
             await wait_until(lambda: len(broker.registration.registered) == 1)
             broker.register(3)
-            await wait_until(lambda: any(one.ext.get("brokerId") == "3" for one in script.heard if one.code == 103))
+            await wait_until(lambda: any(one.ext.get("brokerId") == "3" for one in script.received if one.code == 103))
             sent = await client.send_ok()
 
     port = broker.settings.listen_port
-    registered = {one.ext["brokerId"]: one.ext["brokerAddr"] for one in script.heard if one.code == 103}
+    registered = {one.ext["brokerId"]: one.ext["brokerAddr"] for one in script.received if one.code == 103}
     assert registered == {"0": f"127.0.0.9:{port}", "3": f"127.0.0.1:{port}"}
     assert parse_offset_message_id(sent["msgId"])[:2] == ("127.0.0.9", port)
     assert broker.settings.ha_address.startswith("127.0.0.1:")
 
 
-async def test_a_promoted_slave_stays_in_the_routes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The only member that is left takes the master's number in one step: no topic is without a route in between."""
+async def test_promoted_slave_stays_in_the_routes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only remaining member takes the master's broker id in one step: every topic always has a route."""
     [port] = free_ports(1)
     reply_topic = "TestCluster_REPLY_TOPIC"
     lost: list[str] = []
@@ -232,14 +232,14 @@ async def test_a_promoted_slave_stays_in_the_routes(tmp_path: Path, monkeypatch:
             await wait_until(lambda: len(registration.registered) == 1)
             as_master = registration._identity
             assert as_master is not None
-            registration.become(replace(as_master, broker_id=3))
+            registration.set_identity(replace(as_master, broker_id=3))
             await wait_until(lambda: 3 in routes.members("TestCluster", "test-broker").broker_addrs)
             lost.clear()
             routes.register_topic(
                 reply_topic, [QueueData(broker_name="test-broker", read_queue_nums=1, write_queue_nums=1, perm=6)]
             )
 
-            registration.become(as_master)
+            registration.set_identity(as_master)
             await wait_until(lambda: 0 in routes.members("TestCluster", "test-broker").broker_addrs)
 
             assert lost == []
@@ -248,7 +248,7 @@ async def test_a_promoted_slave_stays_in_the_routes(tmp_path: Path, monkeypatch:
 
 
 async def test_every_change_has_a_new_version(tmp_path: Path) -> None:
-    """Name servers take topics over only when the version grew, so every change makes it grow."""
+    """Name servers adopt topics only if the version has increased, so every change increases it."""
     async with (
         scripted(lambda command: command.reply()) as (script, address),
         running_broker(tmp_path, namesrvAddr=address) as broker,
@@ -258,15 +258,15 @@ async def test_every_change_has_a_new_version(tmp_path: Path) -> None:
         for number in range(3):
             assert (await client.ask(17, CREATE | {"topic": f"Made{number}"})).code == 0
 
-        documents = [loads(command.body)["topicConfigSerializeWrapper"] for command in script.heard]
+        documents = [loads(command.body)["topicConfigSerializeWrapper"] for command in script.received]
         counters = [document["dataVersion"]["counter"] for document in documents]
         assert len(counters) >= 4
         assert counters == sorted(set(counters))
         assert "Made2" in documents[-1]["topicConfigTable"]
 
 
-async def test_changes_that_come_together_go_together(tmp_path: Path) -> None:
-    """Hundreds of topics made in one breath are a few registrations, not hundreds."""
+async def test_simultaneous_changes_are_registered_together(tmp_path: Path) -> None:
+    """Hundreds of topics created at once cause a few registrations, not hundreds."""
     async with (
         scripted(lambda command: command.reply()) as (script, address),
         running_broker(tmp_path, namesrvAddr=address) as broker,
@@ -274,14 +274,14 @@ async def test_changes_that_come_together_go_together(tmp_path: Path) -> None:
     ):
         await wait_until(lambda: len(broker.registration.registered) == 1)
         await asyncio.gather(*(client.send_ok(topic=f"T{number}") for number in range(300)))
-        await broker.registration.published()
+        await broker.registration.wait_until_published()
 
-        assert "T299" in loads(script.heard[-1].body)["topicConfigSerializeWrapper"]["topicConfigTable"]
+        assert "T299" in loads(script.received[-1].body)["topicConfigSerializeWrapper"]["topicConfigTable"]
         assert script.count(103) < 50
 
 
-async def test_a_refusal_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A name server that refuses is asked again every second, and complained about once; acceptance ends it."""
+async def test_refused_registration_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A name server that refuses gets a request every second, and one log line; acceptance ends it."""
     answers = iter([1, 1, 0])
 
     def answer(command: Command) -> Command:
@@ -300,8 +300,8 @@ async def test_a_refusal_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureF
     assert "register broker failed" in [record.__dict__.get("reason") for record in caplog.records]
 
 
-async def test_a_name_server_that_says_nothing_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a name server that does not answer, topics are made and the broker stops, after the time it is given."""
+async def test_silent_name_server_does_not_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a name server that does not answer, topics are created and the broker stops, after a timeout."""
     monkeypatch.setattr("gantry_broker.registration.REQUEST_TIMEOUT_MS", 200)
     async with (
         scripted(lambda command: None) as (script, address),

@@ -1,4 +1,4 @@
-"""Codes 3001 to 3010: accounts are told as they are, without their secrets, and changed in their file only."""
+"""Codes 3001 to 3010: accounts are answered without their secrets, and changed only in their file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ accounts:
 
 
 async def test_users_are_listed_without_their_secrets(tmp_path: Path) -> None:
-    """Who there is, and who may everything; by a part of the name where one is asked for."""
+    """Accounts are listed with their type, optionally by a part of the name."""
     async with guarded_broker(tmp_path) as broker, signed_dialogue(broker, ADMIN) as client:
         users = await client.ask_json(3005)
         assert {user["username"]: user["userType"] for user in users} == {
@@ -40,12 +40,12 @@ async def test_users_are_listed_without_their_secrets(tmp_path: Path) -> None:
         assert [user["username"] for user in await client.ask_json(3005, {"filter": "ord"})] == ["orders-key"]
 
         assert (await client.ask_json(3004, {"username": "billing-key"}))["userStatus"] == "enable"
-        nobody = await client.ask(3004, {"username": "nobody-key"})
-        assert (nobody.code, nobody.body) == (0, b"")
+        missing = await client.ask(3004, {"username": "unknown-key"})
+        assert (missing.code, missing.body) == (0, b"")
         assert (await client.ask(3004, {"username": " "})).code == 29
 
 
-async def test_permissions_are_told_as_policies(tmp_path: Path) -> None:
+async def test_permissions_are_answered_as_policies(tmp_path: Path) -> None:
     """Those by name are Custom, defaults that allow something Default; an administrator needs none."""
     async with guarded_broker(tmp_path) as broker, signed_dialogue(broker, ADMIN) as client:
         found = await client.ask_json(3009, {"subject": "User:orders-key"})
@@ -61,8 +61,8 @@ async def test_permissions_are_told_as_policies(tmp_path: Path) -> None:
                 },
             ],
         }
-        boss, nobody = [await client.ask(3009, {"subject": f"User:{name}-key"}) for name in ("admin", "nobody")]
-        assert [(one.code, one.body) for one in (boss, nobody)] == [(0, b""), (16, b"")]
+        admin, missing = [await client.ask(3009, {"subject": f"User:{name}-key"}) for name in ("admin", "unknown")]
+        assert [(one.code, one.body) for one in (admin, missing)] == [(0, b""), (16, b"")]
         assert len(await client.ask_json(3010)) == 2
         listed = await client.ask_json(3010, {"resourceFilter": "Billing"})
         assert [one["subject"] for one in listed] == ["User:billing-key"]
@@ -70,7 +70,7 @@ async def test_permissions_are_told_as_policies(tmp_path: Path) -> None:
         assert resources == ["Topic:Billing", "Group:BillingGroup"]
 
 
-async def test_what_the_file_says_now_is_told(tmp_path: Path) -> None:
+async def test_present_content_of_the_account_file_is_answered(tmp_path: Path) -> None:
     """The accounts are those that are asked for their signatures, also after the file has changed."""
     async with guarded_broker(tmp_path) as broker, signed_dialogue(broker, ADMIN) as client:
         (tmp_path / "plain_acl.yml").write_text(MORE)
@@ -86,7 +86,7 @@ async def test_what_the_file_says_now_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", ACCOUNT_CHANGES, ids=lambda code: code.name)
-async def test_changes_are_for_the_file(tmp_path: Path, code: RequestCode) -> None:
+async def test_changes_of_accounts_are_refused(tmp_path: Path, code: RequestCode) -> None:
     """16, with the name of the file; it is as it was."""
     async with guarded_broker(tmp_path) as broker, signed_dialogue(broker, ADMIN) as client:
         before = (tmp_path / "plain_acl.yml").read_bytes()
@@ -96,8 +96,8 @@ async def test_changes_are_for_the_file(tmp_path: Path, code: RequestCode) -> No
         assert (tmp_path / "plain_acl.yml").read_bytes() == before
 
 
-async def test_nobody_else_is_told(tmp_path: Path) -> None:
-    """Accounts are for administrators; without access control there are none, and it says how to have some."""
+async def test_only_an_admin_may_list_accounts(tmp_path: Path) -> None:
+    """Only administrators may list accounts; without access control the answer names the settings."""
     async with guarded_broker(tmp_path) as broker, signed_dialogue(broker, ORDERS) as client:
         for code in range(3001, 3011):
             reply = await client.ask(code, {"username": "orders-key", "subject": "User:orders-key"})

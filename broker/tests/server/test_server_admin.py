@@ -57,7 +57,7 @@ async def commit(client: Dialogue, offset: int, queue: int = 0) -> None:
 # ------- topics
 
 
-async def test_a_topic_is_made_changed_and_deleted(broker: Broker, client: Dialogue) -> None:
+async def test_topic_is_created_changed_and_deleted(broker: Broker, client: Dialogue) -> None:
     """17 makes or changes a topic as asked, 351 shows it, 215 takes it away with its queues and offsets."""
     assert (await client.ask(17, topic_fields("Made", attributes="+message.type=NORMAL"))).code == 0
     shown = await client.ask_json(351, {"topic": "Made"})
@@ -80,7 +80,7 @@ async def test_a_topic_is_made_changed_and_deleted(broker: Broker, client: Dialo
     assert broker.core.store.queues.get("Made", 4) is None
 
 
-async def test_a_deleted_topic_may_come_back_empty(client: Dialogue) -> None:
+async def test_deleted_topic_can_be_created_again_empty(client: Dialogue) -> None:
     """A topic made again under a deleted name starts at offset 0 with nothing of the old one in it."""
     await client.send_ok(b"old")
     await client.ask(215, {"topic": TOPIC})
@@ -91,7 +91,7 @@ async def test_a_deleted_topic_may_come_back_empty(client: Dialogue) -> None:
     assert [message.body for message in await client.read()] == [b"new"]
 
 
-async def test_a_deleted_topic_stays_deleted(tmp_path: Path) -> None:
+async def test_deleted_topic_stays_deleted(tmp_path: Path) -> None:
     """A restart does not bring a deleted topic back, though its messages are still in the log."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok(topic="Gone")
@@ -104,7 +104,7 @@ async def test_a_deleted_topic_stays_deleted(tmp_path: Path) -> None:
         assert broker.core.topics.find(TOPIC) is not None
 
 
-async def test_several_topics_are_made_at_once(broker: Broker, client: Dialogue) -> None:
+async def test_several_topics_are_created_at_once(broker: Broker, client: Dialogue) -> None:
     """Code 18 makes every topic of a list."""
     configs = [
         {"topicName": f"T{number}", "readQueueNums": number, "writeQueueNums": number, "perm": 6} for number in (1, 2)
@@ -127,7 +127,7 @@ BAD_TOPICS = [
 
 
 @pytest.mark.parametrize("fields", BAD_TOPICS, ids=[str(one) for one in BAD_TOPICS])
-async def test_a_topic_that_cannot_be_is_refused(broker: Broker, client: Dialogue, fields: dict[str, str]) -> None:
+async def test_invalid_topic_is_refused(broker: Broker, client: Dialogue, fields: dict[str, str]) -> None:
     """Numbers, rights out of their range are 29, attributes that are none are 1, as in RocketMQ; nothing is made."""
     reply = await client.ask(17, topic_fields("Made", **fields))
 
@@ -135,7 +135,7 @@ async def test_a_topic_that_cannot_be_is_refused(broker: Broker, client: Dialogu
     assert "Made" not in broker.core.topics
 
 
-async def test_system_topics_are_left_alone(broker: Broker, client: Dialogue) -> None:
+async def test_system_topics_cannot_be_changed(broker: Broker, client: Dialogue) -> None:
     """The broker's own topics can be neither made nor deleted by an administrator: 29."""
     before = dict(broker.core.topics.all)
     for topic in ("TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "TestCluster", "test-broker"):
@@ -178,7 +178,7 @@ async def test_topic_statistics_count_queues(clock: FakeClock, client: Dialogue)
     }
 
 
-async def test_unknown_topics_are_said(client: Dialogue) -> None:
+async def test_unknown_topic_is_answered_with_its_code(client: Dialogue) -> None:
     """Asking about a topic that is not there is 17 with its name."""
     for code in (202, 351):
         reply = await client.ask(code, {"topic": "Missing"})
@@ -188,7 +188,7 @@ async def test_unknown_topics_are_said(client: Dialogue) -> None:
 # ------- groups
 
 
-async def test_a_group_is_made_changed_and_deleted(broker: Broker, client: Dialogue) -> None:
+async def test_group_is_created_changed_and_deleted(broker: Broker, client: Dialogue) -> None:
     """200 and 225 make or change groups, 352 shows one, 201 all, 207 deletes one, with its offsets if asked."""
     await client.send_ok()
     await commit(client, 1)
@@ -210,7 +210,7 @@ async def test_a_group_is_made_changed_and_deleted(broker: Broker, client: Dialo
     assert broker.core.offsets.find(GROUP, TOPIC, 0) is None
 
 
-async def test_a_group_has_bounded_retry_queues(broker: Broker, client: Dialogue) -> None:
+async def test_retry_queues_of_a_group_are_limited(broker: Broker, client: Dialogue) -> None:
     """A group that asks for billions of retry queues is refused with 29: every list of them would end the broker."""
     reply = await client.ask(200, body=dumps({"groupName": "Greedy", "retryQueueNums": 2_000_000_000}))
 
@@ -218,7 +218,7 @@ async def test_a_group_has_bounded_retry_queues(broker: Broker, client: Dialogue
     assert "Greedy" not in broker.core.groups.all
 
 
-async def test_who_consumes_what_is_known(client: Dialogue) -> None:
+async def test_groups_and_topics_of_consumption_are_listed(client: Dialogue) -> None:
     """300 names the groups of a topic, 343 the topics of a group, whether connected or only with offsets."""
     await client.send_ok()
     await commit(client, 1)
@@ -231,7 +231,7 @@ async def test_who_consumes_what_is_known(client: Dialogue) -> None:
     assert topics["topicList"] == [TOPIC]
 
 
-async def test_a_groups_backlog_is_known(clock: FakeClock, client: Dialogue) -> None:
+async def test_backlog_of_a_group_is_answered(clock: FakeClock, client: Dialogue) -> None:
     """208 gives for every queue how far it goes, how far the group is, and when it last consumed."""
     await client.ask(17, topic_fields(TOPIC, readQueueNums="2"))
     stored_at: list[int] = []
@@ -255,7 +255,7 @@ async def test_a_groups_backlog_is_known(clock: FakeClock, client: Dialogue) -> 
 
 
 async def test_messages_are_found_by_key(client: Dialogue) -> None:
-    """12 finds messages by each of their keys and by their unique id, and says 22 when there is none."""
+    """Code 12 finds messages by each of their keys and by their unique id, and answers 22 if there is none."""
     ids = [f"{UNIQUE_ID[:-2]}{number:02d}" for number in range(4)]
     for number, unique in enumerate(ids):
         text = properties_text(UNIQ_KEY=unique, KEYS=f"all key{number}")
@@ -280,7 +280,7 @@ async def test_messages_are_found_by_key(client: Dialogue) -> None:
     assert set((await query("all")).ext) == {"indexLastUpdateTimestamp", "indexLastUpdatePhyoffset"}
 
 
-async def test_an_answer_to_a_query_fits_a_frame(client: Dialogue) -> None:
+async def test_query_answer_fits_into_a_frame(client: Dialogue) -> None:
     """Many large messages of one key come in an answer that a client takes, not in one that it must refuse."""
     text = properties_text(UNIQ_KEY=UNIQUE_ID, KEYS="big")
     for _ in range(5):
@@ -293,7 +293,7 @@ async def test_an_answer_to_a_query_fits_a_frame(client: Dialogue) -> None:
     assert len(decode_records(reply.body)) == 2
 
 
-async def test_a_message_is_found_by_its_place(client: Dialogue) -> None:
+async def test_message_is_found_by_its_offset(client: Dialogue) -> None:
     """33 gives the whole record at a physical offset."""
     sent = await client.send_ok(b"here")
 
@@ -305,7 +305,7 @@ async def test_a_message_is_found_by_its_place(client: Dialogue) -> None:
 # ------- the broker
 
 
-async def test_the_broker_says_how_it_is(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
+async def test_runtime_info_has_rocketmqs_fields(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
     """28 gives the numbers that tools show, all as texts, among them those of the log."""
     await client.send_ok()
     await client.pull(0)
@@ -329,7 +329,7 @@ async def test_the_broker_says_how_it_is(broker: Broker, clock: FakeClock, clien
     await waiting
 
 
-async def test_the_broker_says_how_it_is_set(broker: Broker, client: Dialogue) -> None:
+async def test_settings_are_answered(broker: Broker, client: Dialogue) -> None:
     """26 gives the effective settings as a broker.conf; a broker started from it is set the same."""
     reply = await client.ask(26)
 
@@ -345,7 +345,7 @@ async def test_the_broker_says_how_it_is_set(broker: Broker, client: Dialogue) -
     assert loads(reply.ext["version"])["counter"] >= 0
 
 
-async def test_small_tables_are_there(client: Dialogue) -> None:
+async def test_small_tables_are_answered(client: Dialogue) -> None:
     """Slaves and tools also ask for delay offsets (45), consumer offsets (43) and request modes (402)."""
     assert (await client.ask_json(45))["offsetTable"] == {}
     assert (await client.ask_json(43))["offsetTable"] == {}

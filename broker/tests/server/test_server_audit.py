@@ -1,4 +1,4 @@
-"""The audit log: one line for each administrator's write to a broker, whatever became of it."""
+"""The audit log has one line for each administrative change of a broker, whether it succeeded or failed."""
 
 import json
 import logging
@@ -12,10 +12,10 @@ from gantry_broker.control.server import ControlServer
 from gantry_broker.server import service
 from gantry_broker.server.core.gate import CHANGES
 from gantry_broker.server.service import AUDITED, CLIENT_CHANGES
-from gantry_remoting.audit import FIELDS, LOGGER, subject
+from gantry_remoting.audit import FIELDS, LOGGER, describe_target
 from gantry_remoting.logs import set_up_logs
 from gantry_status.order_client import OrderClient
-from gantry_status.orders import AskStatus, Fence, Lease
+from gantry_status.orders import Fence, Lease, StatusRequest
 from gantry_testing.fake_group import FakeGroup
 from gantry_testing.local import dialogue, running_broker, wait_until
 from gantry_wire import Command, RequestCode, ResponseCode
@@ -33,18 +33,18 @@ def audit_level(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger=LOGGER)
 
 
-def test_every_change_is_an_administrators_or_a_clients() -> None:
-    """Whoever adds a code to what only a master does gets a line for it, unless clients send it all day."""
+def test_every_change_is_classified_as_administrative_or_not() -> None:
+    """Every code that only a master accepts is audited, unless clients send it in normal operation."""
     assert CHANGES <= AUDITED | CLIENT_CHANGES
     assert not AUDITED & CLIENT_CHANGES
     assert RequestCode.UPDATE_BROKER_CONFIG in AUDITED
 
 
 @pytest.mark.parametrize("is_master", [True, False], ids=["master", "no role"])
-async def test_each_write_leaves_exactly_one_line(
+async def test_each_administrative_change_leaves_one_audit_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, is_master: bool
 ) -> None:
-    """Done, wrong, unknown or refused: who asked for what, and the code that was answered."""
+    """Successful, invalid, unknown or refused: the line has the client, the request and the code of the answer."""
     conf = {} if is_master else {"roleAtStart": "UNASSIGNED", "brokerId": "1"}
     async with running_broker(tmp_path, disk=None, clock=None, **conf) as broker, dialogue(broker) as client:
         for code in sorted(AUDITED):
@@ -60,7 +60,7 @@ async def test_each_write_leaves_exactly_one_line(
             assert "do-not-tell" not in json.dumps(line)
 
 
-async def test_what_clients_do_leaves_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_client_requests_leave_no_audit_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Sends, pulls, heartbeats, commits and their like are no administrator's writes."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
@@ -74,7 +74,7 @@ async def test_what_clients_do_leaves_none(tmp_path: Path, caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("is_watched", [True, False], ids=["watched", "twin"])
-async def test_the_one_place_is_what_writes(
+async def test_audit_lines_come_from_a_single_place(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_watched: bool
 ) -> None:
     """Without it no handler would leave a line by itself."""
@@ -86,18 +86,18 @@ async def test_the_one_place_is_what_writes(
     assert len(lines(caplog)) == (1 if is_watched else 0)
 
 
-async def test_a_oneway_write_leaves_its_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody is answered, and it is known all the same."""
+async def test_oneway_change_leaves_an_audit_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A one-way change is not answered, but audited."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
-        client.tell(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+        client.send_oneway(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
         await client.ask(RequestCode.GET_BROKER_CONFIG)
         await wait_until(lambda: bool(lines(caplog)))
 
     assert [line["what"] for line in lines(caplog)] == ["DELETE_TOPIC_IN_BROKER"]
 
 
-async def test_keys_of_settings_are_told_and_values_are_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A value may be a secret that somebody sent here by mistake."""
+async def test_audit_line_has_keys_of_settings_but_no_values(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A value may be a secret that was sent by mistake."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         reply = await client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxBatchMessages=5\npassword=hunter2\n")
 
@@ -120,19 +120,19 @@ BODIES = {
 
 
 @pytest.mark.parametrize(("body", "about"), BODIES.values(), ids=BODIES.keys())
-def test_names_come_from_bodies_whatever_they_are(body: bytes, about: dict[str, Any]) -> None:
-    """What is written about is found where it is; what cannot be read is said to be so."""
+def test_audit_line_names_the_target_from_any_body(body: bytes, about: dict[str, Any]) -> None:
+    """The target is read from the body; an unreadable body is reported as such."""
     command = Command(code=RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body=body)
 
-    assert subject(command) == about
+    assert describe_target(command) == about
 
 
-def test_no_name_makes_a_second_line() -> None:
+def test_name_with_a_line_break_leaves_one_audit_line() -> None:
     """A header's line breaks stay inside of the JSON, and its length is bounded."""
     topic = "a\n2025 INFO gantry.audit {}" + "x" * 999
     command = Command(code=RequestCode.DELETE_TOPIC_IN_BROKER, ext={"topic": topic})
 
-    text = json.dumps(subject(command))
+    text = json.dumps(describe_target(command))
     assert "\n" not in text
     assert len(text) < 300
     assert "value" not in FIELDS
@@ -148,8 +148,8 @@ def root_logger() -> Iterator[logging.Logger]:
     logging.getLogger(LOGGER).setLevel(audit)
 
 
-def test_no_log_level_switches_it_off(root_logger: logging.Logger) -> None:
-    """A broker that logs errors only still says who changed what."""
+def test_audit_log_ignores_the_log_level(root_logger: logging.Logger) -> None:
+    """A broker that logs only errors still writes audit lines."""
     logging.getLogger(LOGGER).setLevel(logging.NOTSET)
 
     set_up_logs("error")
@@ -158,15 +158,15 @@ def test_no_log_level_switches_it_off(root_logger: logging.Logger) -> None:
     assert not logging.getLogger("gantry_broker.app").isEnabledFor(logging.INFO)
 
 
-async def test_orders_over_the_control_socket_leave_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """With the process and the user that gave it; looking, and a Lease that is renewed, leave none."""
+async def test_control_socket_orders_leave_an_audit_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The line has the process and the user of the order; queries and lease renewals leave none."""
     members = FakeGroup([1, 2], acks_needed=1)
     members.begin(1)
     server = ControlServer(str(tmp_path / "control.sock"), members.members[2])
     await server.start()
     try:
         async with OrderClient(server.path, answer_timeout_s=60) as client:
-            await client.call(AskStatus())
+            await client.call(StatusRequest())
             await client.call(Lease(renewed_ms=1, duration_ms=2))
             await client.call(Fence(epoch=9))
     finally:

@@ -1,4 +1,4 @@
-"""Frames that are none cost their sender its connection, and nobody else anything."""
+"""A bad frame closes the connection of its sender, and affects no other connection."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -44,7 +44,7 @@ BAD_FRAMES = {
 
 
 @pytest.mark.parametrize("data", BAD_FRAMES.values(), ids=BAD_FRAMES.keys())
-async def test_a_bad_frame_costs_its_connection_and_one_line(
+async def test_bad_frame_closes_its_connection_and_logs_one_line(
     place: Place, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """S1: a peer that breaks the protocol is closed with one log line; all others are served on, nothing is changed."""
@@ -69,7 +69,7 @@ async def test_a_bad_frame_costs_its_connection_and_one_line(
     await peer.close()
 
 
-async def test_what_came_before_a_bad_frame_is_answered(place: Place) -> None:
+async def test_requests_before_a_bad_frame_are_answered(place: Place) -> None:
     """Good requests before the bad frame are carried out and answered before the connection ends."""
     peer = await RawPeer.open(place.broker.port)
     send = Command(code=310, ext=send_ext(310), body=b"before the bad one")
@@ -84,7 +84,7 @@ async def test_what_came_before_a_bad_frame_is_answered(place: Place) -> None:
     await peer.close()
 
 
-async def test_a_truncated_frame_leaves_nothing_behind(place: Place) -> None:
+async def test_truncated_frame_leaves_nothing_behind(place: Place) -> None:
     """S1: a frame that ends with its connection is forgotten with it."""
     before = place.state()
     whole = Command(code=310, ext=send_ext(310), body=b"x" * 1000).encode()
@@ -98,7 +98,7 @@ async def test_a_truncated_frame_leaves_nothing_behind(place: Place) -> None:
     assert place.state() == before
 
 
-async def test_a_frame_may_come_in_any_pieces(place: Place) -> None:
+async def test_frame_may_arrive_in_any_pieces(place: Place) -> None:
     """Bytes that dribble in make the same frames as bytes that come at once."""
     peer = await RawPeer.open(place.broker.port)
     whole = Command(code=310, ext=send_ext(310), body=b"piecewise").encode() + GOOD

@@ -34,7 +34,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 @pytest.mark.parametrize("code", [10, 310, 320])
-async def test_a_body_over_the_limit_is_refused(place: Place, code: int) -> None:
+async def test_body_over_the_limit_is_refused(place: Place, code: int) -> None:
     """4 MiB is the most; one byte more is code 13 with the sizes in the text."""
     limit = 4 * 1024 * 1024
 
@@ -44,7 +44,7 @@ async def test_a_body_over_the_limit_is_refused(place: Place, code: int) -> None
     assert str(limit) in (reply.remark or "")
 
 
-async def test_a_body_of_exactly_the_limit_is_taken(place: Place) -> None:
+async def test_body_of_exactly_the_limit_is_accepted(place: Place) -> None:
     """The limit itself is allowed, and comes back whole."""
     body = bytes(range(256)) * (4 * 1024 * 1024 // 256)
 
@@ -55,7 +55,7 @@ async def test_a_body_of_exactly_the_limit_is_taken(place: Place) -> None:
 
 
 @pytest.mark.parametrize("code", [10, 310, 320])
-async def test_an_empty_body_is_refused(place: Place, code: int) -> None:
+async def test_empty_body_is_refused(place: Place, code: int) -> None:
     """A message without a body is code 13."""
     assert (await refused(place, code, send_ext(code), b"")).code == 13
 
@@ -69,7 +69,7 @@ async def test_properties_over_the_limit_are_refused(place: Place) -> None:
         assert "32767" in (reply.remark or "")
 
 
-async def test_long_properties_that_fit_are_taken(place: Place) -> None:
+async def test_properties_at_the_limit_are_accepted(place: Place) -> None:
     """Properties near the limit come back whole, though their reply header passes two kilobytes."""
     text = properties_text(UNIQ_KEY="U" * 20_000, long="y" * 12_000)
 
@@ -99,13 +99,13 @@ BAD_BATCHES = {
 
 
 @pytest.mark.parametrize("body", BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
-async def test_a_bad_batch_is_refused_whole(place: Place, body: bytes) -> None:
+async def test_bad_batch_is_refused_as_a_whole(place: Place, body: bytes) -> None:
     """S5: a batch with one bad message stores none: code 13."""
     assert (await refused(place, 320, send_ext(320), body)).code == 13
 
 
-async def test_a_batch_of_too_many_messages_is_refused(tmp_path: Path) -> None:
-    """S5: everybody waits while a batch is appended, so its length has a limit: code 13."""
+async def test_batch_of_too_many_messages_is_refused(tmp_path: Path) -> None:
+    """S5: all requests wait while a batch is appended, so its length is limited: code 13."""
     async with running_broker(tmp_path, maxBatchMessages="3") as broker:
         client = await Dialogue.open(f"127.0.0.1:{broker.port}")
         four = encode_batch([BatchEntry(0, b"x", b"")] * 4)
@@ -121,7 +121,7 @@ async def test_a_batch_of_too_many_messages_is_refused(tmp_path: Path) -> None:
 # ------- topics, queues, offsets
 
 
-async def test_an_unknown_topic_is_refused(place: Place) -> None:
+async def test_unknown_topic_is_refused(place: Place) -> None:
     """With auto-creation off an unknown topic is code 17, for sends and for pulls."""
     sent = await refused(place, 310, send_ext(310, topic="Unknown"), b"x")
     pulled = await refused(place, 11, pull_ext(0, topic="Unknown"))
@@ -130,12 +130,12 @@ async def test_an_unknown_topic_is_refused(place: Place) -> None:
     assert "topic[Unknown] not exist" in (sent.remark or "")
 
 
-async def test_a_refused_message_makes_no_topic(tmp_path: Path) -> None:
+async def test_refused_message_creates_no_topic(tmp_path: Path) -> None:
     """With auto-creation on, a message that is refused for another reason does not leave its topic behind."""
     async with running_broker(tmp_path, rejectTransactionMessage="true") as broker:
         client = await Dialogue.open(f"127.0.0.1:{broker.port}")
         here = Place(broker, client, tmp_path)
-        await broker.core.persistence.round()
+        await broker.core.persistence.write_stale()
 
         for fields in (
             {"queueId": "99"},
@@ -148,7 +148,7 @@ async def test_a_refused_message_makes_no_topic(tmp_path: Path) -> None:
         await client.close()
 
 
-async def test_queue_numbers_have_bounds(place: Place) -> None:
+async def test_queue_numbers_are_limited(place: Place) -> None:
     """A queue beyond the topic's is code 29 for sends and pulls, a negative one for pulls and commits."""
     commit = {"consumerGroup": GROUP, "topic": TOPIC, "commitOffset": "1"}
 
@@ -159,7 +159,7 @@ async def test_queue_numbers_have_bounds(place: Place) -> None:
     assert (await refused(place, 15, commit | {"queueId": "-1"})).code == 29
 
 
-async def test_a_negative_queue_means_any(place: Place) -> None:
+async def test_negative_queue_means_any_queue(place: Place) -> None:
     """As in RocketMQ, a producer that names no queue has one chosen."""
     reply = await place.client.send_ok(queueId="-1")
 
@@ -178,7 +178,7 @@ async def test_negative_offsets_are_refused(place: Place) -> None:
 
 
 @pytest.mark.parametrize("offset", ["7", "1000000000", "9223372036854775807"])
-async def test_no_place_between_messages_is_believed(place: Place, offset: str) -> None:
+async def test_offset_between_messages_is_refused(place: Place, offset: str) -> None:
     """A physical offset that is not the start of a message finds nothing."""
     assert (await refused(place, 33, {"offset": offset})).code == 1
     assert (await refused(place, 36, {"offset": offset, "group": GROUP, "delayLevel": "0"})).code == 1
@@ -202,7 +202,7 @@ BAD_FIELDS = [
 @pytest.mark.parametrize(
     ("code", "ext"), BAD_FIELDS, ids=[f"{code}-{number}" for number, (code, _) in enumerate(BAD_FIELDS)]
 )
-async def test_a_missing_or_wrong_field_is_named(place: Place, code: int, ext: dict[str, str]) -> None:
+async def test_missing_or_invalid_field_is_named(place: Place, code: int, ext: dict[str, str]) -> None:
     """A header that cannot be read is code 1 with the field in the text."""
     reply = await refused(place, code, ext, b"x")
 
@@ -222,13 +222,13 @@ BAD_BODIES = {
 
 
 @pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES.keys())
-async def test_a_body_that_is_no_document_is_refused(place: Place, body: bytes) -> None:
+async def test_body_that_is_not_a_document_is_refused(place: Place, body: bytes) -> None:
     """A body that is not what its request needs is code 1, however it is broken."""
     for code in (34, 41, 42, 46, 18, 200, 225):
         assert (await refused(place, code, {}, body)).code == 1
 
 
-async def test_a_oneway_request_is_never_answered(place: Place) -> None:
+async def test_oneway_request_is_never_answered(place: Place) -> None:
     """Not even a refusal answers a oneway request: the next reply is the next request's."""
     peer = await RawPeer.open(place.broker.port)
     bad = [
@@ -248,7 +248,7 @@ async def test_a_oneway_request_is_never_answered(place: Place) -> None:
 
 
 @pytest.mark.parametrize("code", [10, 310])
-async def test_a_send_with_more_fields_than_the_limit_ends_its_connection(place: Place, code: int) -> None:
+async def test_send_with_too_many_fields_closes_its_connection(place: Place, code: int) -> None:
     """The limit of fields holds for plain sends, too, also of a topic that is known."""
     peer = await RawPeer.open(place.broker.port)
     plain = Command(code=code, ext=send_ext(code), body=b"x")
@@ -263,14 +263,14 @@ async def test_a_send_with_more_fields_than_the_limit_ends_its_connection(place:
     await peer.close()
 
 
-async def test_an_unknown_code_is_answered_three(place: Place) -> None:
-    """A request that this broker does not know is code 3, and the connection goes on."""
+async def test_unknown_code_is_answered_with_code_3(place: Place) -> None:
+    """An unknown request is answered with code 3, and the connection stays open."""
     for code in (1, 9, 400, 200050, 2_000_000_000, -1):
         assert (await refused(place, code, {})).code == 3
     assert (await place.client.send()).code == 0
 
 
-async def test_one_bad_send_harms_no_neighbour(place: Place) -> None:
+async def test_bad_send_does_not_affect_other_sends(place: Place) -> None:
     """Bad and good sends of one read: each gets its own answer, and the good ones keep their order."""
     peer = await RawPeer.open(place.broker.port)
     commands = []
@@ -289,7 +289,7 @@ async def test_one_bad_send_harms_no_neighbour(place: Place) -> None:
     await peer.close()
 
 
-async def test_a_broken_handler_costs_its_request_only(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_handler_affects_only_its_request(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unforeseen error in one send is its own code 1; the sends around it are stored."""
 
     def explode(text: str) -> dict[str, str]:

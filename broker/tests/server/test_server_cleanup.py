@@ -1,4 +1,4 @@
-"""What an administrator has cleaned up or taken up again: codes 316 and 323, and who produces: 328."""
+"""Cleaning unused queues (316), resuming transactions (323), and listing producers (328)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ async def client(broker: Broker) -> AsyncIterator[Dialogue]:
         yield one
 
 
-# ------- queues of nobody
+# ------- queues without a topic
 
 
-async def test_queues_without_a_topic_go_and_all_others_stay(broker: Broker, client: Dialogue) -> None:
+async def test_only_queues_without_a_topic_are_deleted(broker: Broker, client: Dialogue) -> None:
     """On the disk, too; the broker's own topics have their queues whether they are in the table or not."""
     await client.send_ok(b"x")
     await client.send_ok(b"x", topic="Left")
@@ -45,7 +45,7 @@ async def test_queues_without_a_topic_go_and_all_others_stay(broker: Broker, cli
     assert (await client.send_ok(b"new", topic="Left"))["queueOffset"] == "0"
 
 
-async def test_a_slave_deletes_no_queue_whose_topic_it_has_not_heard_of(tmp_path: Path) -> None:
+async def test_slave_deletes_no_queue_without_a_topic(tmp_path: Path) -> None:
     """A topic's name may come after its first message: there is nothing to clean on a slave."""
     async with group(tmp_path) as members:
         master = await members.start("master")
@@ -66,12 +66,12 @@ async def test_a_slave_deletes_no_queue_whose_topic_it_has_not_heard_of(tmp_path
 async def given_up(broker: Broker, peer: Dialogue) -> str:
     """The offset id of a message whose transaction was given up."""
     await prepare(peer, b"who knows")
-    await wait_until(lambda: broker.transactions.questions.given_up == 1)
+    await wait_until(lambda: broker.transactions.checker.given_up == 1)
     [message] = await peer.read(0, topic=names.CHECK_MAX_TIME_TOPIC)
     return message.offset_message_id
 
 
-async def test_a_transaction_that_was_given_up_is_asked_about_again(tmp_path: Path) -> None:
+async def test_resumed_transaction_is_checked_again(tmp_path: Path) -> None:
     """From the beginning, and can be committed then; once, however often that is asked for."""
     async with asking_broker(tmp_path, transactionCheckMax="1") as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
@@ -95,7 +95,7 @@ async def test_a_transaction_that_was_given_up_is_asked_about_again(tmp_path: Pa
         assert await bodies(peer) == [b"who knows"]
 
 
-async def test_a_transaction_is_resumed_again_when_its_half_message_was_cut_off(tmp_path: Path) -> None:
+async def test_transaction_can_be_resumed_again_after_its_half_message_was_cut(tmp_path: Path) -> None:
     """The new master lacks the half message, and so there is none any more."""
     async with asking_broker(tmp_path, transactionCheckMax="1") as broker:
         async with dialogue(broker) as peer:
@@ -109,7 +109,7 @@ async def test_a_transaction_is_resumed_again_when_its_half_message_was_cut_off(
             assert (await peer.ask(323, {"msgId": message_id})).code == 0
 
 
-async def test_only_what_was_given_up_is_resumed(tmp_path: Path) -> None:
+async def test_only_given_up_transactions_can_be_resumed(tmp_path: Path) -> None:
     """No open half message, no message of a topic, nothing made up: 1, and nothing is stored."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"open")
@@ -124,7 +124,7 @@ async def test_only_what_was_given_up_is_resumed(tmp_path: Path) -> None:
         assert (await end(peer, half, COMMIT)).code == 0
 
 
-async def test_a_slave_resumes_nothing(tmp_path: Path) -> None:
+async def test_slave_resumes_no_transaction(tmp_path: Path) -> None:
     """14: it is its master's to store."""
     async with group(tmp_path) as members:
         master = await members.start("master")
@@ -133,11 +133,11 @@ async def test_a_slave_resumes_nothing(tmp_path: Path) -> None:
             assert (await client.ask(323, {"msgId": "x"})).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
-# ------- who produces
+# ------- producers
 
 
-async def test_all_producers_are_told(broker: Broker, client: Dialogue) -> None:
-    """Each group with its clients, as Java's ProducerInfo beans; nobody before a heartbeat, nor after a goodbye."""
+async def test_all_producers_are_listed(broker: Broker, client: Dialogue) -> None:
+    """Each group is listed with its clients in Java's ProducerInfo format, from the heartbeat to the unregistration."""
     assert await client.ask_json(328) == {"data": {}}
     await client.heartbeat("c1")
     [producer] = (await client.ask_json(328))["data"]["producers"]

@@ -1,4 +1,4 @@
-"""Clients: heartbeats, who is in a group, who is told when that changes, and locks of queues."""
+"""Clients: heartbeats, members of groups, notifications of changes, and queue locks."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -48,17 +48,17 @@ async def members(client: Dialogue, group: str = GROUP) -> list[str]:
     return ids
 
 
-async def told(client: Dialogue, count: int) -> None:
-    """Wait until the broker has said so often that a group changed, and that it says no more."""
-    await wait_until(lambda: client.was_told(CHANGED) >= count)
+async def wait_for_notices(client: Dialogue, count: int) -> None:
+    """Wait until the broker has sent exactly this many notifications of group changes."""
+    await wait_until(lambda: client.count_pushed(CHANGED) >= count)
     await client.ask(30, {"topic": TOPIC, "queueId": "0"})
-    assert client.was_told(CHANGED) == count
+    assert client.count_pushed(CHANGED) == count
 
 
 # ------- heartbeats
 
 
-async def test_a_heartbeat_makes_a_client_known(broker: Broker, client: Dialogue) -> None:
+async def test_heartbeat_registers_a_client(broker: Broker, client: Dialogue) -> None:
     """The group exists, its retry topic exists, and its members can be asked for."""
     reply = await client.heartbeat("c1", "NewGroup")
 
@@ -69,44 +69,44 @@ async def test_a_heartbeat_makes_a_client_known(broker: Broker, client: Dialogue
     assert config is not None and (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
 
 
-async def test_a_group_nobody_is_in_is_said(client: Dialogue) -> None:
+async def test_group_without_members_is_answered_with_an_error(client: Dialogue) -> None:
     """Asking for the members of a group without any is code 1 with the group's name."""
-    reply = await client.ask(38, {"consumerGroup": "Nobody"})
+    reply = await client.ask(38, {"consumerGroup": "UnknownGroup"})
 
-    assert (reply.code, "Nobody" in (reply.remark or "")) == (1, True)
+    assert (reply.code, "UnknownGroup" in (reply.remark or "")) == (1, True)
 
 
-async def test_members_hear_that_one_came(client: Dialogue, other: Dialogue) -> None:
-    """Whoever joins has every member told at once; a heartbeat that changes nothing tells nobody."""
+async def test_members_are_notified_of_a_new_member(client: Dialogue, other: Dialogue) -> None:
+    """A new member notifies all members at once; a heartbeat that changes nothing notifies none."""
     await client.heartbeat("c1")
-    await told(client, 1)
+    await wait_for_notices(client, 1)
     await other.heartbeat("c2")
-    await told(client, 2)
-    await told(other, 1)
+    await wait_for_notices(client, 2)
+    await wait_for_notices(other, 1)
 
     await other.heartbeat("c2")
     await client.heartbeat("c1")
 
-    await told(client, 2)
-    await told(other, 1)
-    assert {command.ext["consumerGroup"] for command in client.told} == {GROUP}
-    assert all(command.is_oneway for command in client.told)
+    await wait_for_notices(client, 2)
+    await wait_for_notices(other, 1)
+    assert {command.ext["consumerGroup"] for command in client.pushed} == {GROUP}
+    assert all(command.is_oneway for command in client.pushed)
     assert await members(client) == ["c1", "c2"]
 
 
-async def test_members_hear_of_a_new_subscription(client: Dialogue, other: Dialogue) -> None:
-    """A subscription that changed, with a newer version, has every member told; an older version is not believed."""
+async def test_members_are_notified_of_a_new_subscription(client: Dialogue, other: Dialogue) -> None:
+    """A changed subscription with a newer version notifies all members; an older version is ignored."""
     await client.heartbeat("c1", expression="A", version=5)
     await other.heartbeat("c2", expression="A", version=5)
-    await told(client, 2)
+    await wait_for_notices(client, 2)
 
     await other.heartbeat("c2", expression="B", version=4)
-    await told(client, 2)
+    await wait_for_notices(client, 2)
     await other.heartbeat("c2", expression="B", version=6)
-    await told(client, 3)
+    await wait_for_notices(client, 3)
 
 
-async def test_a_heartbeat_without_subscriptions_leaves_them_as_they_are(broker: Broker, client: Dialogue) -> None:
+async def test_heartbeat_without_subscriptions_keeps_them(broker: Broker, client: Dialogue) -> None:
     """Java's client with useHeartbeatV2 sends them once, and then again only where the broker asks for them."""
     consumer = {"groupName": GROUP, "consumeType": "CONSUME_PASSIVELY", "subscriptionDataSet": []}
     short = {"clientID": "c1", "consumerDataSet": [consumer], "heartbeatFingerprint": 7, "withoutSub": True}
@@ -121,41 +121,41 @@ async def test_a_heartbeat_without_subscriptions_leaves_them_as_they_are(broker:
     assert subscription is not None and subscription.data.sub_string == "A"
 
 
-async def test_members_hear_that_one_went(client: Dialogue, other: Dialogue) -> None:
-    """A goodbye and a closed connection both have the others told at once, and the group forgets the client."""
+async def test_members_are_notified_of_a_leaving_member(client: Dialogue, other: Dialogue) -> None:
+    """After an unregistration or a closed connection the others are notified at once, and the client is removed."""
     await client.heartbeat("c1")
     await other.heartbeat("c2")
-    await told(client, 2)
+    await wait_for_notices(client, 2)
 
     assert (await other.ask(35, {"clientID": "c2", "consumerGroup": GROUP})).code == 0
-    await told(client, 3)
+    await wait_for_notices(client, 3)
     assert await members(client) == ["c1"]
 
     await other.heartbeat("c2")
-    await told(client, 4)
+    await wait_for_notices(client, 4)
     await other.close()
-    await told(client, 5)
+    await wait_for_notices(client, 5)
     assert await members(client) == ["c1"]
 
 
-async def test_broadcasting_members_share_nothing(client: Dialogue, other: Dialogue) -> None:
-    """Members that each get everything are not told of one another."""
+async def test_broadcasting_members_are_not_notified(client: Dialogue, other: Dialogue) -> None:
+    """Broadcasting members each get all messages, and are not notified of one another."""
     await client.heartbeat("c1", model="BROADCASTING")
     await other.heartbeat("c2", model="BROADCASTING")
 
-    await told(client, 0)
+    await wait_for_notices(client, 0)
     assert await members(client) == ["c1", "c2"]
 
 
-async def test_a_client_that_came_back_is_listed_once(client: Dialogue, other: Dialogue) -> None:
-    """Two connections of one client are one member, or the group would share its queues with a ghost."""
+async def test_reconnected_client_is_listed_once(client: Dialogue, other: Dialogue) -> None:
+    """Two connections of one client are one member, otherwise queues would be assigned to a dead connection."""
     await client.heartbeat("c1")
     await other.heartbeat("c1")
 
     assert await members(client) == ["c1"]
 
 
-async def test_a_group_that_may_not_be_made_is_not_joined(tmp_path: Path) -> None:
+async def test_group_that_cannot_be_created_is_not_joined(tmp_path: Path) -> None:
     """With auto-creation off a heartbeat joins the groups that exist and passes over the others."""
     async with running_broker(tmp_path, autoCreateSubscriptionGroup="false") as broker, dialogue(broker) as client:
         broker.core.groups.put(SubscriptionGroupConfig(group_name="Made", retry_queue_nums=3))
@@ -169,11 +169,13 @@ async def test_a_group_that_may_not_be_made_is_not_joined(tmp_path: Path) -> Non
         assert config is not None and config.write_queue_nums == 3
 
 
-async def test_silent_clients_are_let_go(broker: Broker, clock: FakeClock, client: Dialogue, other: Dialogue) -> None:
-    """Who has sent no heartbeat for two minutes is forgotten and disconnected; the others are told."""
+async def test_silent_clients_are_disconnected(
+    broker: Broker, clock: FakeClock, client: Dialogue, other: Dialogue
+) -> None:
+    """A client without a heartbeat for two minutes is removed and disconnected; the others are notified."""
     await client.heartbeat("c1")
     await other.heartbeat("c2")
-    await told(client, 2)
+    await wait_for_notices(client, 2)
 
     clock.advance(CLIENT_TIMEOUT_MS)
     broker.periodic_tasks.expire()
@@ -182,13 +184,15 @@ async def test_silent_clients_are_let_go(broker: Broker, clock: FakeClock, clien
     clock.advance(1)
     broker.periodic_tasks.expire()
 
-    await told(client, 3)
+    await wait_for_notices(client, 3)
     assert await members(client) == ["c1"]
     await wait_until(lambda: not other.channel.is_open)
     assert client.channel.is_open
 
 
-async def test_a_group_left_in_silence_costs_no_connection(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
+async def test_expired_membership_keeps_the_connection_of_another_group(
+    broker: Broker, clock: FakeClock, client: Dialogue
+) -> None:
     """A client that no longer names one of its groups leaves that group and keeps its connection."""
     await client.heartbeat("c1", "First")
     await client.heartbeat("c1", "Second")
@@ -202,8 +206,8 @@ async def test_a_group_left_in_silence_costs_no_connection(broker: Broker, clock
     assert await members(client, "Second") == ["c1"]
 
 
-async def test_the_wall_clock_may_jump(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
-    """Silence is measured by a clock that nobody sets: no client is lost when the wall clock moves."""
+async def test_wall_clock_change_expires_no_client(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
+    """Silence is measured with the monotonic clock: no client is lost when the wall clock is set."""
     await client.heartbeat("c1")
 
     clock.jump_wall(10 * CLIENT_TIMEOUT_MS)
@@ -212,7 +216,7 @@ async def test_the_wall_clock_may_jump(broker: Broker, clock: FakeClock, client:
     assert await members(client) == ["c1"]
 
 
-async def test_a_check_of_a_subscription_says_what_is_wrong(client: Dialogue) -> None:
+async def test_subscription_check_names_the_error(client: Dialogue) -> None:
     """A client that asks before subscribing learns what will not work: SQL92 is 1, an empty expression 23."""
 
     async def check(**data: str) -> int:
@@ -224,14 +228,14 @@ async def test_a_check_of_a_subscription_says_what_is_wrong(client: Dialogue) ->
     assert await check(subString="a > 1", expressionType="SQL92") == 1
 
 
-async def test_a_bad_expression_in_a_heartbeat_costs_only_itself(client: Dialogue) -> None:
+async def test_bad_expression_in_a_heartbeat_affects_only_its_subscription(client: Dialogue) -> None:
     """A subscription that cannot be parsed matches nothing; the rest of the heartbeat counts."""
     assert (await client.heartbeat("c1", expression="||")).code == 0
 
     assert await members(client) == ["c1"]
 
 
-# ------- who is connected
+# ------- connections
 
 
 async def test_connections_are_listed(client: Dialogue, other: Dialogue) -> None:
@@ -250,14 +254,14 @@ async def test_connections_are_listed(client: Dialogue, other: Dialogue) -> None
     assert len(producers["connectionSet"]) == 2
 
 
-async def test_nobody_connected_is_said(client: Dialogue) -> None:
+async def test_group_without_connections_is_answered_with_an_error(client: Dialogue) -> None:
     """A group without consumers is 206, one without producers 1."""
-    assert (await client.ask(203, {"consumerGroup": "Nobody"})).code == 206
-    assert (await client.ask(204, {"producerGroup": "Nobody"})).code == 1
+    assert (await client.ask(203, {"consumerGroup": "UnknownGroup"})).code == 206
+    assert (await client.ask(204, {"producerGroup": "UnknownGroup"})).code == 1
 
 
-async def test_a_producer_that_leaves_is_forgotten(broker: Broker, client: Dialogue) -> None:
-    """A goodbye from a producer's group takes it off the list."""
+async def test_leaving_producer_is_removed(broker: Broker, client: Dialogue) -> None:
+    """Unregistering from a producer group removes the client from the list."""
     await client.heartbeat("c1")
 
     await client.ask(35, {"clientID": "c1", "producerGroup": "producers"})
@@ -279,7 +283,7 @@ async def lock(client: Dialogue, client_id: str, *numbers: int, group: str = GRO
     return [] if reply is None else sorted(one["queueId"] for one in reply["lockOKMQSet"])
 
 
-async def test_a_queue_is_locked_by_one_client(clock: FakeClock, client: Dialogue) -> None:
+async def test_queue_is_locked_by_one_client(clock: FakeClock, client: Dialogue) -> None:
     """A lock is one client's until it unlocks or its lease of a minute runs out; renewing it is allowed."""
     assert await lock(client, "c1", 0, 1) == [0, 1]
     assert await lock(client, "c2", 0, 1, 2) == [2]
@@ -292,7 +296,7 @@ async def test_a_queue_is_locked_by_one_client(clock: FakeClock, client: Dialogu
     assert await lock(client, "c2", 0, 1) == [1]
 
 
-async def test_unlocking_frees_what_is_ones_own(client: Dialogue) -> None:
+async def test_unlocking_frees_only_own_locks(client: Dialogue) -> None:
     """A client unlocks its own queues; others' locks stay."""
     await lock(client, "c1", 0)
     await lock(client, "c2", 1)
@@ -302,8 +306,8 @@ async def test_unlocking_frees_what_is_ones_own(client: Dialogue) -> None:
     assert await lock(client, "c3", 0, 1) == [1]
 
 
-async def test_locks_do_not_follow_the_wall_clock(clock: FakeClock, client: Dialogue) -> None:
-    """A lease is measured by a clock that nobody sets."""
+async def test_locks_ignore_the_wall_clock(clock: FakeClock, client: Dialogue) -> None:
+    """A lease is measured with the monotonic clock."""
     await lock(client, "c1", 0)
 
     clock.jump_wall(10 * LOCK_LEASE_MS)
@@ -311,8 +315,8 @@ async def test_locks_do_not_follow_the_wall_clock(clock: FakeClock, client: Dial
     assert await lock(client, "c2", 0) == []
 
 
-def test_expired_locks_are_forgotten() -> None:
-    """What nobody renewed is no longer held, and costs no memory; neither does a request for nothing."""
+def test_expired_locks_are_removed() -> None:
+    """Locks that were not renewed are removed from memory; an empty request adds nothing."""
     clock = FakeClock()
     locks = QueueLocks(clock)
     one = MessageQueue(topic=TOPIC, broker_name="b", queue_id=0)
@@ -330,7 +334,7 @@ def test_expired_locks_are_forgotten() -> None:
     assert repr(locks) == "<QueueLocks groups=0>"
 
 
-async def test_a_group_that_wants_no_notices_gets_none(broker: Broker, client: Dialogue, other: Dialogue) -> None:
+async def test_group_without_notifications_gets_none(broker: Broker, client: Dialogue, other: Dialogue) -> None:
     """`notifyConsumerIdsChangedEnable=false` of a group keeps a new member from waking the others."""
     broker.core.groups.put(SubscriptionGroupConfig(group_name="quiet", notify_consumer_ids_changed_enable=False))
 
@@ -338,5 +342,5 @@ async def test_a_group_that_wants_no_notices_gets_none(broker: Broker, client: D
     await other.heartbeat("c2", "quiet")
     await other.heartbeat("c2", "loud")
 
-    await told(other, 1)
-    await told(client, 0)
+    await wait_for_notices(other, 1)
+    await wait_for_notices(client, 0)

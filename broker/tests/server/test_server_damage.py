@@ -1,4 +1,4 @@
-"""Damage to stored messages in whole brokers: never delivered, waited for where a replica has them, and shown."""
+"""Damaged messages in whole brokers: never delivered, healed from a replica if there is one, and reported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_cli.rates import read_facts
+from gantry_cli.rates import parse_runtime_info
 from gantry_status import LogRange
 from gantry_testing.local import GROUP, TOPIC, dialogue, running_broker, wait_until
 from gantry_wire import RequestCode, ResponseCode
@@ -21,7 +21,7 @@ DAMAGED = 7
 
 
 def damage(broker: Broker, number: int = DAMAGED, *, at: int = 95) -> int:
-    """Flip a bit of a stored message, as another process would; where its record lies."""
+    """Flip a bit of a stored message, as another process would; return the offset of its record."""
     queue = broker.store.queues.get(TOPIC, 0)
     unit = None if queue is None else queue.unit(number)
     assert unit is not None
@@ -44,7 +44,7 @@ async def send_all(broker: Broker) -> list[bytes]:
 
 
 async def pull_all(broker: Broker, *, wait_ms: int = 15_000) -> list[bytes]:
-    """As a consumer does: from where the last answer said, waiting where there is nothing new."""
+    """Pull like a consumer: from the offset of the last answer, held if there is no new message."""
     offset, bodies = 0, list[bytes]()
     async with dialogue(broker) as client:
         while offset < MESSAGES:
@@ -68,7 +68,7 @@ async def pair(folder: Path) -> AsyncIterator[tuple[Broker, Broker]]:
 
 
 @pytest.mark.parametrize("side", ["master", "slave"])
-async def test_a_consumer_of_a_group_gets_a_damaged_message_when_it_is_healed(tmp_path: Path, side: str) -> None:
+async def test_consumer_receives_a_damaged_message_when_it_is_healed(tmp_path: Path, side: str) -> None:
     """It waits for the message instead of skipping it, on whichever broker it reads, and misses none."""
     async with pair(tmp_path) as (master, slave):
         bodies = await send_all(master)
@@ -83,8 +83,8 @@ async def test_a_consumer_of_a_group_gets_a_damaged_message_when_it_is_healed(tm
         )
 
 
-async def test_a_broker_alone_steps_over_a_damaged_message_and_shows_it(tmp_path: Path) -> None:
-    """Nothing is waited for that nobody can give; the page says how many messages are damaged."""
+async def test_single_broker_skips_a_damaged_message_and_reports_it(tmp_path: Path) -> None:
+    """A single broker does not wait for a replica; the status page has the number of damaged messages."""
     async with running_broker(tmp_path, disk=None, clock=None) as broker:
         bodies = await send_all(broker)
         damage(broker)
@@ -94,11 +94,11 @@ async def test_a_broker_alone_steps_over_a_damaged_message_and_shows_it(tmp_path
         assert (shown.damaged_records, shown.damaged_records_found, shown.healed_records) == (1, 1, 0)
         async with dialogue(broker) as peer:
             table = loads((await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)["table"]
-        facts, [one] = read_facts(table, 0.0), broker.store.guard.damage.damaged
+        facts, [one] = parse_runtime_info(table, 0.0), broker.store.guard.damage.damaged
         assert (facts.damaged_records, facts.damaged) == (1, (LogRange(one.start, one.end),))
 
 
-async def test_a_broker_alone_is_incomplete_while_a_message_is_damaged(tmp_path: Path) -> None:
+async def test_single_broker_is_incomplete_while_a_message_is_damaged(tmp_path: Path) -> None:
     """Without a replica nothing heals the damage: the status reports missing data until the record is good again."""
     async with running_broker(tmp_path, disk=None, clock=None) as broker:
         await send_all(broker)
@@ -111,12 +111,12 @@ async def test_a_broker_alone_is_incomplete_while_a_message_is_damaged(tmp_path:
 
         end = broker.store.guard.damage.damaged[0].end
         damage(broker)
-        broker.store.guard.damage.found_good(place, end)
+        broker.store.guard.damage.mark_good(place, end)
         assert broker.roles.report().is_whole is True
         assert broker.roles.report().damaged_bytes == 0
 
 
-async def test_a_damaged_message_is_not_found_by_its_place_nor_sent_back(tmp_path: Path) -> None:
+async def test_damaged_message_is_not_found_by_offset_nor_sent_back(tmp_path: Path) -> None:
     """Requests that name the message by its offset are refused with a reason, and store nothing altered."""
     async with running_broker(tmp_path, disk=None, clock=None) as broker:
         await send_all(broker)

@@ -1,4 +1,4 @@
-"""Delayed messages and failed ones: never before their time, never lost, and given up when they were tried enough."""
+"""Delayed and failed messages are never early and never lost, and go to the dead letters after their retries."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -56,7 +56,7 @@ def end(broker: Broker, topic: str, queue_id: int = 0) -> int:
 
 
 async def delivered(broker: Broker) -> None:
-    """Wait until the delay service has looked at every level with the clock as it is."""
+    """Wait until the delay service has checked every level with the present time."""
     rounds = broker.delay.rounds
     await wait_until(lambda: broker.delay.rounds >= rounds + 2)
 
@@ -65,10 +65,10 @@ async def delivered(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("level", [1, 2, 5])
-async def test_a_delayed_message_waits_for_its_level(
+async def test_delayed_message_waits_for_its_level(
     broker: Broker, clock: FakeClock, client: Dialogue, level: int
 ) -> None:
-    """One millisecond before its level's time it is not there; then it is, where it was sent to."""
+    """It is delivered to its topic exactly when its level's time has passed, and not a millisecond earlier."""
     reply = await send(client, b"later", level, TAGS="A", KEYS="k")
 
     assert reply["queueId"] == "3"
@@ -89,8 +89,8 @@ async def test_a_delayed_message_waits_for_its_level(
     assert message.store_timestamp_ms == waiting.store_timestamp_ms + LEVELS_MS[level - 1]
 
 
-async def test_levels_beyond_the_last_are_the_last(broker: Broker, client: Dialogue) -> None:
-    """A level over 18 is 18; zero, a negative one, or what is no number is no delay."""
+async def test_level_beyond_the_last_counts_as_the_last(broker: Broker, client: Dialogue) -> None:
+    """A level over 18 counts as 18; zero, a negative level or a non-number is no delay."""
     for text in ("19", "99999999999999999999"):
         await send(client, b"late", text)
     assert end(broker, SCHEDULE, 17) == 2
@@ -101,7 +101,7 @@ async def test_levels_beyond_the_last_are_the_last(broker: Broker, client: Dialo
 
 
 async def test_delivery_keeps_the_order_of_a_level(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
-    """What was sent first with a level is delivered first, in slices of any size, each once."""
+    """Messages of a level are delivered in the order of their sends, each once, with slices of any size."""
     for number in range(200):
         await send(client, b"%d" % number, 1)
         clock.advance(1)
@@ -119,7 +119,7 @@ async def test_delivery_keeps_the_order_of_a_level(broker: Broker, clock: FakeCl
     assert [int(message.body) for message in stored] == list(range(200))
 
 
-async def test_a_level_does_not_hold_up_another(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
+async def test_level_does_not_delay_another(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
     """A message of a short level passes one of a long level."""
     await send(client, b"long", 5)
     await send(client, b"short", 1)
@@ -130,7 +130,7 @@ async def test_a_level_does_not_hold_up_another(broker: Broker, clock: FakeClock
     assert [message.body for message in await client.read(0, queueId="3")] == [b"short"]
 
 
-async def test_a_held_pull_wakes_for_a_delayed_message(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
+async def test_held_pull_wakes_for_a_delayed_message(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
     """A consumer that waits gets a delayed message as soon as it is due."""
     broker.core.topics.put(TopicConfig(topic_name=TOPIC, read_queue_nums=4, write_queue_nums=4))
     await send(client, b"later", 1)
@@ -142,8 +142,8 @@ async def test_a_held_pull_wakes_for_a_delayed_message(broker: Broker, clock: Fa
     assert (await waiting).code == 0
 
 
-async def test_delivery_goes_on_where_it_stopped(tmp_path: Path, clock: FakeClock) -> None:
-    """After a clean restart what was delivered is not delivered again, and what waited still comes."""
+async def test_delivery_continues_after_a_restart(tmp_path: Path, clock: FakeClock) -> None:
+    """After a clean restart delivered messages are not delivered again, and waiting ones still arrive."""
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
         await send(client, b"1", 1)
         clock.advance(1_000)
@@ -162,7 +162,7 @@ async def test_delivery_goes_on_where_it_stopped(tmp_path: Path, clock: FakeCloc
         assert progress["offsetTable"] == {"1": 2}
 
 
-async def test_delivery_waits_for_a_store_that_is_full(
+async def test_delivery_waits_for_a_full_store(
     broker: Broker, clock: FakeClock, client: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A delayed message that finds the disk full is tried again, not skipped."""
@@ -201,8 +201,10 @@ async def newest(client: Dialogue, topic: str, offset: int) -> StoredMessage:
     return message
 
 
-async def test_a_failed_message_comes_back_later_and_later(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
-    """Each failure puts a message off one level more, from the third; it keeps its origin and counts its tries."""
+async def test_failed_message_is_retried_with_growing_delays(
+    broker: Broker, clock: FakeClock, client: Dialogue
+) -> None:
+    """Each failure raises the delay level by one, from level 3; the message keeps its origin and its retry count."""
     first = await client.send_ok(b"hard", properties=properties_text(UNIQ_KEY=UNIQUE_ID, TAGS="A", colour="blue"))
     [message] = await client.read()
 
@@ -223,7 +225,7 @@ async def test_a_failed_message_comes_back_later_and_later(broker: Broker, clock
         assert message.properties["UNIQ_KEY"] == UNIQUE_ID
 
 
-async def test_a_consumer_may_choose_the_delay(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
+async def test_consumer_may_choose_the_delay(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
     """A level that the consumer names is taken as it is."""
     await client.send_ok()
     [message] = await client.read()
@@ -235,7 +237,7 @@ async def test_a_consumer_may_choose_the_delay(broker: Broker, clock: FakeClock,
 
 
 @pytest.mark.parametrize("by", ["request", "group"])
-async def test_a_message_is_given_up_after_its_tries(
+async def test_message_goes_to_the_dead_letters_after_its_retries(
     broker: Broker, clock: FakeClock, client: Dialogue, by: str
 ) -> None:
     """After as many retries as the request or the group allows a message goes to the dead letters, at once."""
@@ -259,7 +261,7 @@ async def test_a_message_is_given_up_after_its_tries(
     assert config is not None and (config.write_queue_nums, config.perm) == (1, 6)
 
 
-async def test_a_consumer_may_give_up_at_once(broker: Broker, client: Dialogue) -> None:
+async def test_consumer_may_give_up_a_message_at_once(broker: Broker, client: Dialogue) -> None:
     """A negative level sends a message to the dead letters on its first failure."""
     await client.send_ok()
     [message] = await client.read()
@@ -269,7 +271,7 @@ async def test_a_consumer_may_give_up_at_once(broker: Broker, client: Dialogue) 
     assert end(broker, DEAD) == 1
 
 
-async def test_a_group_without_retries_has_none(broker: Broker, client: Dialogue) -> None:
+async def test_group_without_retry_queues_retries_nothing(broker: Broker, client: Dialogue) -> None:
     """A group with no retry queues has its failed messages dropped, as RocketMQ does: code 0, nothing stored."""
     await client.send_ok()
     [message] = await client.read()
@@ -281,7 +283,7 @@ async def test_a_group_without_retries_has_none(broker: Broker, client: Dialogue
     assert broker.core.store.log.wrote == wrote
 
 
-async def test_a_failed_message_of_nobody_is_refused(tmp_path: Path) -> None:
+async def test_send_back_of_an_unknown_group_is_refused(tmp_path: Path) -> None:
     """An unknown group is 26 without auto-creation; the message stays where it is."""
     async with running_broker(tmp_path, autoCreateSubscriptionGroup="false") as broker, dialogue(broker) as client:
         broker.core.groups.put(SubscriptionGroupConfig(group_name=GROUP))
@@ -296,14 +298,12 @@ async def test_a_failed_message_of_nobody_is_refused(tmp_path: Path) -> None:
 
 
 async def resend(client: Dialogue, times: int, **more: str) -> Command:
-    """What a consumer does when its send-back did not get through: an ordinary send to its retry topic."""
+    """Send a message to the retry topic, as a consumer does when its send-back has failed."""
     text = properties_text(UNIQ_KEY=UNIQUE_ID, DELAY="1", RETRY_TOPIC=TOPIC)
     return await client.send(b"again", code=310, topic=RETRY, properties=text, reconsumeTimes=str(times), **more)
 
 
-async def test_a_resent_message_is_a_retry_until_its_tries_are_used(
-    broker: Broker, clock: FakeClock, client: Dialogue
-) -> None:
+async def test_resent_message_is_a_retry_until_the_limit(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
     """The retry numbered as the maximum is still a retry; the next one goes to the dead letters without delay."""
     assert (await resend(client, 2, maxReconsumeTimes="2")).code == 0
     clock.advance(1_000)
@@ -316,7 +316,7 @@ async def test_a_resent_message_is_a_retry_until_its_tries_are_used(
     assert (await newest(client, DEAD, 0)).reconsume_times == 3
 
 
-async def test_an_ordered_group_gives_up_what_it_resends(broker: Broker, client: Dialogue) -> None:
+async def test_resent_message_of_an_ordered_group_goes_to_the_dead_letters(broker: Broker, client: Dialogue) -> None:
     """A group that holds a queue lock consumes in order: what it resends goes to the dead letters."""
     body = {"consumerGroup": GROUP, "clientId": "c1", "mqSet": [{"topic": TOPIC, "brokerName": "b", "queueId": 0}]}
     await client.ask_json(41, body=body)

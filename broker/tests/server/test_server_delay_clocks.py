@@ -1,4 +1,4 @@
-"""Delays while the clock is set, disks are full, topics vanish and files rot: nothing early, nothing lost."""
+"""Delays with clock changes, full disks, deleted topics and damaged files: nothing early, nothing lost."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,13 +26,13 @@ HOUR_MS = 3_600_000
 
 
 class Blind:
-    """Observations of nothing: the twin of each test of a clock."""
+    """Observed ends that are always empty, for the counter-tests with a clock."""
 
     def observe(self, level: int, end: int, *, now_ms: int, delay_ms: int) -> int:
         return 0
 
     def forget(self) -> None:
-        """There is nothing."""
+        """Do nothing, since nothing is observed."""
 
 
 @pytest.fixture
@@ -67,15 +67,15 @@ async def looked_at(broker: Broker) -> None:
 
 
 def spoil(root: Path, pattern: str, text: str) -> int:
-    """Overwrite files; how many."""
+    """Overwrite matching files, and return their number."""
     found = list(root.rglob(pattern))
     for path in found:
         path.write_text(text)
     return len(found)
 
 
-def test_nothing_has_waited_that_was_not_seen_one_delay_ago() -> None:
-    """What is seen at one moment has waited one delay later, to the millisecond; what came after it has not."""
+def test_message_has_waited_only_if_observed_one_delay_ago() -> None:
+    """A message that was observed has waited one delay later, to the millisecond; a later message has not."""
     observed = ObservedEnds()
     assert observed.observe(1, 5, now_ms=0, delay_ms=1_000) == 0
     assert observed.observe(1, 9, now_ms=500, delay_ms=1_000) == 0
@@ -86,8 +86,8 @@ def test_nothing_has_waited_that_was_not_seen_one_delay_ago() -> None:
     assert observed.observe(2, 7, now_ms=1_500, delay_ms=1_000) == 0, "another level"
 
 
-def test_observed_ends_are_few_and_no_message_is_forgotten() -> None:
-    """However often a level grows, it is remembered a few times; a message is late by that grain at most."""
+def test_observed_ends_are_limited_and_cover_every_message() -> None:
+    """A level that grows often has a limited number of observations; a message is late by their interval at most."""
     observed = ObservedEnds()
     delay_ms = 1_600
     for now_ms in range(5_000):
@@ -96,8 +96,8 @@ def test_observed_ends_are_few_and_no_message_is_forgotten() -> None:
     assert len(observed._observed[1]) <= OBSERVATIONS_MAX + 1
 
 
-def test_a_queue_that_was_cut_has_to_be_seen_again() -> None:
-    """What stands at an offset after a cut is another message, which has not waited."""
+def test_cut_queue_is_observed_again() -> None:
+    """The message at an offset after a cut is another one, which has not waited."""
     observed = ObservedEnds()
     observed.observe(1, 9, now_ms=0, delay_ms=1_000)
     assert observed.observe(1, 9, now_ms=1_000, delay_ms=1_000) == 9
@@ -116,10 +116,10 @@ async def put_after_the_clock_was_set_back(broker: Broker, clock: FakeClock, cli
     await looked_at(broker)
 
 
-async def test_a_clock_that_is_set_back_does_not_hold_up_what_is_delayed(
+async def test_clock_set_back_does_not_hold_up_delayed_messages(
     broker: Broker, clock: FakeClock, client: Dialogue
 ) -> None:
-    """Its delay is what a message waits for, not the hour that the clock lost; and nothing comes before that."""
+    """A message waits for exactly its delay, without the hour that the clock was set back."""
     await put_after_the_clock_was_set_back(broker, clock, client)
 
     clock.advance(9_999)
@@ -130,10 +130,10 @@ async def test_a_clock_that_is_set_back_does_not_hold_up_what_is_delayed(
     await wait_until(lambda: end(broker) == 1)
 
 
-async def test_without_observed_ends_it_would_wait_for_the_hour(
+async def test_without_observed_ends_delivery_waits_for_the_clock(
     broker: Broker, clock: FakeClock, client: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The twin: what the records say alone."""
+    """The counter-test: with the store timestamps alone the message would be late."""
     monkeypatch.setattr(broker.delay, "_observed_ends", Blind())
     await put_after_the_clock_was_set_back(broker, clock, client)
 
@@ -146,9 +146,7 @@ async def test_without_observed_ends_it_would_wait_for_the_hour(
 
 
 @pytest.mark.verify
-async def test_a_clock_that_goes_back_and_forth_delivers_once(
-    broker: Broker, clock: FakeClock, client: Dialogue
-) -> None:
+async def test_clock_going_back_and_forth_delivers_once(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
     """Every message once, in order, whichever proof comes first."""
     for number in range(40):
         await send(client, b"%d" % number, 2)
@@ -164,10 +162,8 @@ async def test_a_clock_that_goes_back_and_forth_delivers_once(
     assert bodies == [b"%d" % number for number in range(40)]
 
 
-async def test_a_topic_that_was_deleted_meanwhile_holds_up_nobody(
-    broker: Broker, clock: FakeClock, client: Dialogue
-) -> None:
-    """Its message is kept where it belonged, in a topic that is made again for it; others come in time."""
+async def test_deleted_topic_does_not_hold_up_delivery(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
+    """Its message is delivered to a topic that is created again; others arrive in time."""
     await send(client, b"gone", 1, topic="Gone")
     await send(client, b"here", 1)
     assert (await client.ask(215, {"topic": "Gone"})).code == 0
@@ -181,10 +177,10 @@ async def test_a_topic_that_was_deleted_meanwhile_holds_up_nobody(
     assert [message.body for message in await client.read(0, topic="Gone", queueId="3")] == [b"gone", b"again"]
 
 
-async def test_a_level_whose_store_refuses_does_not_stop_the_others(
+async def test_refused_append_of_a_level_does_not_stop_the_others(
     broker: Broker, clock: FakeClock, client: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What one level meets is asked again a second later, and the task goes on for the rest."""
+    """A refused level is retried a second later, and the task continues with the others."""
     await send(client, b"one", 1)
     await send(client, b"two", 2)
 
@@ -205,14 +201,14 @@ async def test_a_level_whose_store_refuses_does_not_stop_the_others(
 @pytest.mark.parametrize(
     "text", ["{", '{"offsetTable": {"1": "far"}}', "[]", ""], ids=["cut", "shape", "list", "empty"]
 )
-async def test_progress_that_rots_is_taken_from_its_copy(tmp_path: Path, clock: FakeClock, text: str) -> None:
-    """The file's .bak knows all that was delivered: nothing is delivered again, and nothing is skipped."""
+async def test_damaged_progress_file_is_read_from_its_backup(tmp_path: Path, clock: FakeClock, text: str) -> None:
+    """The .bak file holds the same progress: nothing is delivered again, and nothing is skipped."""
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
         for number in (b"1", b"2"):
             await send(client, number, 1)
             clock.advance(1_000)
             await wait_until(lambda number=number: end(broker) == int(number))  # type: ignore[misc]
-            await broker.core.persistence.round()
+            await broker.core.persistence.write_stale()
     assert spoil(tmp_path, "delayOffset.json", text) == 1
 
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
@@ -222,8 +218,8 @@ async def test_progress_that_rots_is_taken_from_its_copy(tmp_path: Path, clock: 
         await wait_until(lambda: end(broker) == 3)
 
 
-async def test_a_broker_that_cannot_know_its_progress_does_not_start(tmp_path: Path, clock: FakeClock) -> None:
-    """The file is damaged, and its copy too, or not there: said, instead of beginning anew or skipping."""
+async def test_broker_without_readable_progress_does_not_start(tmp_path: Path, clock: FakeClock) -> None:
+    """If the file and its backup are damaged or missing, the start fails instead of repeating or skipping messages."""
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
         await send(client, b"1", 1)
         clock.advance(1_000)

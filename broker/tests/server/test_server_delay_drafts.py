@@ -1,10 +1,10 @@
-"""Copies of delayed messages: what a delay level's record becomes, byte for byte, and what is never copied."""
+"""Drafts of delayed messages: a record of a delay level is copied byte for byte, unless it is damaged."""
 
 from dataclasses import replace
 
 import pytest
 
-from gantry_broker.server.delay.drafts import due_drafts, unsealed
+from gantry_broker.server.delay.drafts import due_drafts, remove_seal
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_wire.hashing import tags_code
 from gantry_wire.message import StoredMessage, decode_record, encode_record
@@ -17,7 +17,7 @@ PAIRS = {"UNIQ_KEY": "U" * 32, "KEYS": "k1 k2", "TAGS": "A", "DELAY": "2", "REAL
 
 
 class Queues:
-    """Stands for the store's queues: each is its own name."""
+    """A fake of the store's queues: each queue is its own name."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -36,7 +36,7 @@ def message(offset: int = 0, **more: str) -> StoredMessage:
 
 
 def due(data: bytes, at_ms: int = STORED_MS + DELAY_MS + 1000) -> tuple[list[bytes], int | None, int | None]:
-    """(bodies, end, when the next is due)."""
+    """Return (bodies, end, due time of the next)."""
     found = due_drafts(data, delay_ms=DELAY_MS, now_ms=at_ms, find_queue=Queues().find)
     return [bytes(draft.body) for draft in found.drafts], found.end, found.next_ms
 
@@ -44,7 +44,7 @@ def due(data: bytes, at_ms: int = STORED_MS + DELAY_MS + 1000) -> tuple[list[byt
 @pytest.mark.parametrize("is_sealed", [True, False], ids=["sealed", "plain"])
 @pytest.mark.parametrize("born", [b"\x0a\0\0\1\0\0\0\5", V6], ids=["born v4", "born v6"])
 @pytest.mark.parametrize("host", [b"\x0a\0\0\2\0\0\0\6", V6], ids=["store v4", "store v6"])
-def test_a_copy_has_what_the_original_has(is_sealed: bool, born: bytes, host: bytes) -> None:
+def test_copy_has_everything_of_the_original(is_sealed: bool, born: bytes, host: bytes) -> None:
     """Body, flags, hosts and properties are the sender's; the queue is the real one; there is no delay any more."""
     original = replace(message(5), born_host=born, store_host=host)
     record = encode_record(original, is_sealed=is_sealed)
@@ -62,8 +62,8 @@ def test_a_copy_has_what_the_original_has(is_sealed: bool, born: bytes, host: by
     assert draft.keys == ("U" * 32, "k1", "k2")
 
 
-def test_nothing_is_early() -> None:
-    """One millisecond before its time a message waits, and says how long; those before it go."""
+def test_no_message_is_delivered_early() -> None:
+    """One millisecond before its due time a message waits, and its due time is returned; earlier ones are due."""
     records = b"".join(encode_record(message(offset), is_sealed=True) for offset in range(5))
 
     at_ms = STORED_MS + DELAY_MS
@@ -72,8 +72,8 @@ def test_nothing_is_early() -> None:
     assert due(records, at_ms + 4) == ([b"body %d" % offset for offset in range(5)], 5, None)
 
 
-def test_a_damaged_message_is_never_copied() -> None:
-    """It ends a piece, and is passed over when it is the first; its copy would have a good seal."""
+def test_damaged_message_is_never_copied() -> None:
+    """It ends a slice, and is skipped if it is the first; its copy would have a valid seal."""
     good, rotten = (encode_record(message(offset), is_sealed=True) for offset in (7, 8))
     rotten = rotten.replace(b"body 8", b"BODY 8")
 
@@ -94,15 +94,15 @@ def test_a_damaged_message_is_never_copied() -> None:
     ],
     ids=lambda more: str(more)[:40],
 )
-def test_a_message_from_nowhere_is_passed_over(more: dict[str, str]) -> None:
-    """Without a real topic there is nowhere to put it; those behind it are delivered."""
+def test_message_without_a_destination_is_skipped(more: dict[str, str]) -> None:
+    """A message without a real topic is skipped; the following ones are delivered."""
     records = encode_record(message(0, **more)) + encode_record(message(1))
 
     assert due(records) == ([b"body 1"], 2, None)
 
 
-def test_each_place_is_looked_up_once() -> None:
-    """A thousand messages of one queue ask for it once."""
+def test_each_destination_is_looked_up_once() -> None:
+    """A thousand messages for one queue look it up once."""
     queues = Queues()
     records = b"".join(encode_record(message(offset)) for offset in range(50))
 
@@ -123,14 +123,14 @@ PROPERTIES = {
 
 
 @pytest.mark.parametrize(("raw", "wanted"), PROPERTIES.values(), ids=PROPERTIES.keys())
-def test_no_seal_is_carried_along(raw: bytes, wanted: bytes) -> None:
-    """The copy gets a seal of its own; the old one said something about the old record."""
+def test_seal_is_not_copied(raw: bytes, wanted: bytes) -> None:
+    """The copy gets a seal of its own, since the old one belongs to the old record."""
     data = b"x" * 100 + raw
 
-    assert unsealed(data, 100, len(data)) == wanted
+    assert remove_seal(data, 100, len(data)) == wanted
 
 
-def test_the_last_of_two_equal_names_counts() -> None:
+def test_last_of_two_equal_properties_counts() -> None:
     """As in Java's map, and a name that ends like another is not that one."""
     text = "NOT_REAL_TOPIC\x01No\x02REAL_TOPIC\x01First\x02REAL_QID\x011\x02REAL_TOPIC\x01Second\x02"
     record = encode_record(replace(message(), properties_bytes=text.encode()))

@@ -1,4 +1,4 @@
-"""How far delays are delivered: twice may be, skipped may not be, whoever is the master next."""
+"""Progress of delayed delivery: a message may be delivered twice but never skipped, also by the next master."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ LEVEL = 3
 
 @dataclass
 class Log:
-    """A store's positions, moved by hand."""
+    """Positions of a store that the test sets."""
 
     wrote: int = 0
     flushed: int = 0
@@ -56,16 +56,16 @@ def progress(log: Log) -> DelayProgress:
     return DelayProgress(cast("BrokerCore", core))
 
 
-def says(offset: int) -> DelayOffsetDocument:
-    """A master's table."""
+def document_at(offset: int) -> DelayOffsetDocument:
+    """Return a master's document with this offset."""
     return DelayOffsetDocument(offset_table={LEVEL: offset})
 
 
 # ------- a master's own
 
 
-def test_the_file_says_what_nothing_can_take_back(log: Log, progress: DelayProgress) -> None:
-    """A delivery counts when its copy is on the disk, and with as many slaves as are waited for."""
+def test_file_holds_only_settled_offsets(log: Log, progress: DelayProgress) -> None:
+    """A delivery is settled when its copy is flushed, and on as many slaves as sends wait for."""
     log.wrote = 100
     progress.advance(LEVEL, 7)
     assert progress.offset(LEVEL) == 7
@@ -79,8 +79,8 @@ def test_the_file_says_what_nothing_can_take_back(log: Log, progress: DelayProgr
     assert progress.document().offset_table == {LEVEL: 7}
 
 
-def test_what_is_not_settled_yet_is_written_again(log: Log, progress: DelayProgress) -> None:
-    """Nothing else may happen for hours, and the file must get there all the same."""
+def test_unsettled_offsets_are_written_later(log: Log, progress: DelayProgress) -> None:
+    """The file is updated even if nothing else happens for hours."""
     log.wrote = 100
     progress.advance(LEVEL, 7)
     log.marks.clear()
@@ -90,8 +90,8 @@ def test_what_is_not_settled_yet_is_written_again(log: Log, progress: DelayProgr
     assert log.marks == ["delayOffset"]
 
 
-def test_steps_that_nobody_confirms_are_bounded(log: Log, progress: DelayProgress) -> None:
-    """A master alone delivers for days; later than it could, but rightly, all of it is settled."""
+def test_unconfirmed_steps_are_limited(log: Log, progress: DelayProgress) -> None:
+    """After days without a slave all deliveries are settled in the end, if later than possible."""
     for number in range(1, 10 * STEPS_MAX):
         log.wrote = number * 10
         progress.advance(LEVEL, number)
@@ -106,82 +106,82 @@ def test_steps_that_nobody_confirms_are_bounded(log: Log, progress: DelayProgres
 # ------- a slave's
 
 
-def test_a_masters_word_counts_when_the_log_is_there(log: Log, progress: DelayProgress) -> None:
-    """Before, the copies that it speaks of are not here, and would be skipped."""
-    progress.receive(says(5), 100)
-    progress.receive(says(9), 200)
+def test_document_of_a_master_applies_when_the_log_has_its_end(log: Log, progress: DelayProgress) -> None:
+    """Applied earlier, it would skip messages whose copies are not here yet."""
+    progress.receive(document_at(5), 100)
+    progress.receive(document_at(9), 200)
 
-    progress.reach(99)
+    progress.apply_up_to(99)
     assert progress.offset(LEVEL) == 0
-    progress.reach(199)
+    progress.apply_up_to(199)
     assert progress.offset(LEVEL) == 5
-    progress.reach(200)
+    progress.apply_up_to(200)
     assert progress.offset(LEVEL) == 9
     assert progress.settled().get(LEVEL, 0) == 0, "and for the file, when it is on the disk"
     log.flushed = 200
     assert progress.settled()[LEVEL] == 9
 
 
-def test_words_that_wait_are_bounded(log: Log, progress: DelayProgress) -> None:
+def test_waiting_documents_are_limited(log: Log, progress: DelayProgress) -> None:
     """A slave that is hours behind keeps the oldest and the newest."""
     for number in range(1, 10 * WAITING_MAX):
-        progress.receive(says(number), number * 10)
+        progress.receive(document_at(number), number * 10)
 
-    progress.reach(10)
+    progress.apply_up_to(10)
     assert progress.offset(LEVEL) == 1
-    progress.reach(1 << 40)
+    progress.apply_up_to(1 << 40)
     assert progress.offset(LEVEL) == 10 * WAITING_MAX - 1
 
 
 def test_another_master_may_have_delivered_less(log: Log, progress: DelayProgress) -> None:
-    """Then this broker has, too: its log is that master's now."""
+    """Then its offsets apply, since this log equals that master's."""
     log.wrote = log.flushed = 100
-    progress.receive(says(9), 100)
-    progress.reach(100)
+    progress.receive(document_at(9), 100)
+    progress.apply_up_to(100)
     assert progress.settled()[LEVEL] == 9
 
     progress.begin_copying()
-    progress.receive(says(4), 100)
-    progress.reach(100)
+    progress.receive(document_at(4), 100)
+    progress.apply_up_to(100)
 
     assert progress.offset(LEVEL) == 4
     assert progress.settled()[LEVEL] == 4
 
 
-def test_who_follows_forgets_what_may_have_been_cut(log: Log, progress: DelayProgress) -> None:
-    """An old master's unconfirmed deliveries, and words about a log that ends earlier now."""
+def test_new_slave_forgets_offsets_that_may_be_cut(log: Log, progress: DelayProgress) -> None:
+    """Unconfirmed deliveries of an old master, and documents about a log that was cut, are dropped."""
     log.wrote = log.flushed = log.confirmed = 100
     progress.advance(LEVEL, 5)
     progress.settled()
     log.wrote = log.flushed = 200
     progress.advance(LEVEL, 9)
-    progress.receive(says(12), 150)
+    progress.receive(document_at(12), 150)
 
     log.wrote = 120
     progress.begin_copying()
-    progress.reach(1 << 40)
+    progress.apply_up_to(1 << 40)
 
     assert progress.offset(LEVEL) == 5
 
 
-def test_a_new_master_believes_what_its_log_has(log: Log, progress: DelayProgress) -> None:
-    """Confirmed or not: the log is the truth from now on, and words about more are forgotten."""
-    progress.receive(says(5), 100)
-    progress.receive(says(9), 200)
+def test_new_master_applies_documents_up_to_its_log_end(log: Log, progress: DelayProgress) -> None:
+    """Confirmed or not, documents within the log apply; those beyond it are dropped."""
+    progress.receive(document_at(5), 100)
+    progress.receive(document_at(9), 200)
     log.wrote = 150
 
-    progress.lead()
-    progress.reach(1 << 40)
+    progress.become_master()
+    progress.apply_up_to(1 << 40)
 
     assert progress.offset(LEVEL) == 5
 
 
-def test_no_level_is_delivered_beyond_its_queue(log: Log, progress: DelayProgress) -> None:
-    """New messages would take those places, and be skipped."""
-    progress.load(says(50))
+def test_level_is_never_delivered_beyond_its_queue(log: Log, progress: DelayProgress) -> None:
+    """Otherwise new messages at those offsets would be skipped."""
+    progress.load(document_at(50))
     log.queue_end = 40
 
-    progress.lead()
+    progress.become_master()
 
     assert progress.offset(LEVEL) == progress.settled()[LEVEL] == 40
 
@@ -201,13 +201,15 @@ async def messages(broker: Broker) -> list[StoredMessage]:
 
 @pytest.mark.verify
 @pytest.mark.parametrize("is_stamped", [True, False], ids=["stamped", "twin"])
-async def test_a_promoted_slave_never_skips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stamped: bool) -> None:
-    """A master delivers, says so, and dies before the copy is on the slave, which then delivers it itself.
+async def test_promoted_slave_never_skips_a_delayed_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stamped: bool
+) -> None:
+    """A master delivers, reports it, and dies before the copy is on the slave, which then delivers it itself.
 
-    The twin believes the master at once, and the message is never seen.
+    The twin applies the report at once, and the message is lost.
     """
     if not is_stamped:
-        monkeypatch.setattr(DelayProgress, "receive", lambda self, document, end: self._take(end, document))
+        monkeypatch.setattr(DelayProgress, "receive", lambda self, document, end: self._apply_document(end, document))
     conf = {**SYNC, **MOVED, "messageDelayLevel": "3s 1h"}
     async with group(tmp_path) as members:
         first = await members.start("one", **conf, brokerId="1")
@@ -242,8 +244,8 @@ async def test_a_promoted_slave_never_skips(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.verify
-async def test_delays_go_on_after_a_drained_switchover(tmp_path: Path) -> None:
-    """What was delivered before is not delivered again, what waited is delivered by the new master, each once."""
+async def test_delays_continue_after_a_drained_switchover(tmp_path: Path) -> None:
+    """Delivered messages are not delivered again, waiting ones are delivered by the new master, each once."""
     conf = {**SYNC, **MOVED, "messageDelayLevel": "1s 6s"}
     async with group(tmp_path) as members:
         first = await members.start("one", **conf, brokerId="1")
@@ -265,7 +267,7 @@ async def test_delays_go_on_after_a_drained_switchover(tmp_path: Path) -> None:
         assert [message.body for message in await messages(second)] == [b"soon", b"late"]
 
 
-async def test_a_level_far_behind_does_not_hold_up_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_level_far_behind_does_not_hold_up_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each level gets a slice in turn: one message of another level does not wait for hundreds."""
     monkeypatch.setattr(delay, "SLICE_MESSAGES_MAX", 8)
     clock = FakeClock()
@@ -282,8 +284,8 @@ async def test_a_level_far_behind_does_not_hold_up_another(tmp_path: Path, monke
         assert bodies.index(b"level 3") == 8
 
 
-async def test_messages_that_wait_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A million of them costs nothing: when the first is due is in its queue, and no record is looked at."""
+async def test_waiting_messages_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million waiting messages cost nothing: the due time of the first is in its queue, and no record is read."""
     clock = FakeClock()
     async with running_broker(tmp_path, clock=clock) as broker:
         for level in (1, 2, 3, 4):
@@ -306,8 +308,8 @@ async def test_messages_that_wait_are_not_read(tmp_path: Path, monkeypatch: pyte
         assert reads == 1
 
 
-async def test_a_slave_that_restarts_goes_on_where_it_was(tmp_path: Path) -> None:
-    """What it has taken over is in its own file, and counts when it is promoted without hearing of a master."""
+async def test_restarted_slave_continues_at_its_position(tmp_path: Path) -> None:
+    """Applied progress is in its own file, and counts if it is promoted without another master's report."""
     conf = {**SYNC, **MOVED, "messageDelayLevel": "1s 1h"}
     async with group(tmp_path) as members:
         first = await members.start("one", **conf, brokerId="1")

@@ -1,4 +1,4 @@
-"""A disk that fails: what was not promised is not acknowledged, readers go on, and a failed flush is the end."""
+"""Disk faults: only durable messages are acknowledged, reads continue, and a failed flush stops the broker."""
 
 import errno
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ async def broker_on(disk: FaultyDisk, clock: FakeClock, **conf: str) -> AsyncIte
 
 
 async def fill(client: Dialogue) -> int:
-    """Send until it is refused; how many were taken."""
+    """Send until a send is refused; return the number of accepted ones."""
     for number in range(100):
         reply = await client.send(b"x" * 1_000_000)
         if reply.code != 0:
@@ -37,8 +37,8 @@ async def fill(client: Dialogue) -> int:
     raise AssertionError("the disk is never full")
 
 
-async def test_a_full_disk_refuses_and_comes_back() -> None:
-    """Without room sends are 14, which clients take elsewhere; reads go on, and with room sends do, too."""
+async def test_full_disk_refuses_sends_until_it_has_space() -> None:
+    """Without space sends are refused with 14, which clients retry on another broker; reads continue."""
     disk, clock = FaultyDisk(), FakeClock()
     async with broker_on(disk, clock) as broker, dialogue(broker) as client:
         await client.send_ok(b"first")
@@ -54,7 +54,7 @@ async def test_a_full_disk_refuses_and_comes_back() -> None:
         assert (await client.send_ok(b"y" * 1_000_000))["queueOffset"] == str(1 + taken)
 
 
-async def test_a_store_without_a_role_starts_on_a_full_disk() -> None:
+async def test_broker_without_a_role_starts_on_a_full_disk() -> None:
     """One of RocketMQ's, or of before there were roles, is served: its role need not be written down for that."""
     disk, clock = FaultyDisk(), FakeClock()
     async with broker_on(disk, clock) as broker, dialogue(broker) as client:
@@ -68,8 +68,8 @@ async def test_a_store_without_a_role_starts_on_a_full_disk() -> None:
         disk.capacity = 10 * LOG_FILE_BYTES
 
 
-async def test_a_failed_flush_is_the_end() -> None:
-    """After a flush has failed nothing is acknowledged, and the broker says that it cannot go on."""
+async def test_failed_flush_stops_the_broker() -> None:
+    """After a failed flush nothing is acknowledged, and the broker reports that it cannot continue."""
     disk, clock = FaultyDisk(), FakeClock()
     quick = {"flushIntervalCommitLog": "10", "flushCommitLogLeastPages": "0"}
     async with broker_on(disk, clock, **quick) as broker, dialogue(broker) as client:
@@ -85,4 +85,4 @@ async def test_a_failed_flush_is_the_end() -> None:
         assert refused.code == 14
         assert "read-only" in (refused.remark or "")
         assert (await client.pull(0)).code == 0
-    assert disk.exists("/store/abort"), "the next start has to look at what there is"
+    assert disk.exists("/store/abort"), "the next start has to recover"

@@ -1,4 +1,4 @@
-"""Consumers that come with a position of the last master: they skip nothing of what the new one takes."""
+"""Consumers with an offset of the last master skip no message of the new one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def committed(broker: Broker) -> int | None:
     return broker.core.offsets.find(GROUP, TOPIC, 0)
 
 
-async def test_a_consumer_that_has_seen_more_than_the_new_master_has_is_sent_back(tmp_path: Path) -> None:
-    """The queue has grown past its position meanwhile; what it lacks is at other messages' places."""
+async def test_consumer_ahead_of_the_new_master_is_reset(tmp_path: Path) -> None:
+    """The queue has grown past its offset meanwhile, with other messages at the offsets that it had read."""
     async with running_broker(tmp_path, roleAtStart="UNASSIGNED", brokerId="1") as broker:
         await broker.orders.promote(2, [], False)
         async with dialogue(broker) as peer:
@@ -50,8 +50,11 @@ async def test_a_consumer_that_has_seen_more_than_the_new_master_has_is_sent_bac
 
 
 async def test_consumer_that_is_sent_back_gets_again_what_it_has_not_committed(tmp_path: Path) -> None:
-    """RocketMQ's client drops what it holds of the queue then: a message that failed, and waits for its retry there,
-    is lost unless the client is sent back to what it has committed, in its pull or before."""
+    """A consumer that is sent back continues at the offset that it committed, in its pull or before.
+
+    RocketMQ's client then drops its messages of the queue. A message that failed and waits for its retry in the client
+    would otherwise be lost.
+    """
     async with running_broker(tmp_path, roleAtStart="UNASSIGNED", brokerId="1") as broker:
         await broker.orders.promote(2, [], False)
         async with dialogue(broker) as peer:
@@ -68,8 +71,8 @@ async def test_consumer_that_is_sent_back_gets_again_what_it_has_not_committed(t
             assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "2")
 
 
-async def test_a_group_that_never_committed_begins_where_it_likes(tmp_path: Path) -> None:
-    """It had no master before this one, as far as anybody knows."""
+async def test_group_without_commits_starts_anywhere(tmp_path: Path) -> None:
+    """It has no offset of an earlier master."""
     async with running_broker(tmp_path, roleAtStart="UNASSIGNED", brokerId="1") as broker:
         await broker.orders.promote(2, [], False)
         await broker.orders.promote(3, [], False)
@@ -80,8 +83,8 @@ async def test_a_group_that_never_committed_begins_where_it_likes(tmp_path: Path
             assert [one.body for one in await peer.read(4)] == [b"4"]
 
 
-async def test_a_start_that_lost_nothing_believes_everybody(tmp_path: Path) -> None:
-    """It goes on in its epoch, and consumers where they were."""
+async def test_offsets_are_kept_after_a_start_without_loss(tmp_path: Path) -> None:
+    """The broker continues in its epoch, and consumers at their offsets."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         await peer.send_ok(b"0")
         await peer.read(0)

@@ -40,7 +40,7 @@ BUSY = Refusal(ResponseCode.SYSTEM_BUSY, "[TIMEOUT_CLEAN_QUEUE]broker busy", Ref
 
 
 class FakeCoreWait:
-    """How long the thread has waited for a core, as the test has it."""
+    """A core wait that the test sets."""
 
     def __init__(self) -> None:
         self.waited_s = 7.0
@@ -49,7 +49,7 @@ class FakeCoreWait:
         return self.waited_s
 
     def close(self) -> None:
-        """There is no file."""
+        """Do nothing, since no file is open."""
 
 
 class FakeLoop:
@@ -119,7 +119,7 @@ def append(loop: FakeLoop, flow: FlowControl, seconds: float, core_wait_s: float
 def serve(
     loop: FakeLoop, flow: FlowControl, sender: FakeSender, *, us_each: float, reads: int, slowdown: float = 1.0
 ) -> list[Refusal]:
-    """So many reads of `sender`, whose sends take this much CPU; on a starved core more time passes than that."""
+    """Serve this many reads of `sender` with this CPU time each; on a starved core more time passes."""
     refusals = []
     for _ in range(reads):
         refusal = flow.refusal(sender, READ)
@@ -131,7 +131,7 @@ def serve(
 
 
 @pytest.mark.parametrize("slowdown", [1, 20], ids=["quiet", "starved"])
-def test_a_burst_is_served_whole(loop: FakeLoop, flow: FlowControl, slowdown: float) -> None:
+def test_burst_is_served_completely(loop: FakeLoop, flow: FlowControl, slowdown: float) -> None:
     """5,000 sends of the slowest kind that come at once are taken, however little of its core the broker gets."""
     sender = FakeSender(0)
     for left in range(25, 0, -1):
@@ -139,8 +139,8 @@ def test_a_burst_is_served_whole(loop: FakeLoop, flow: FlowControl, slowdown: fl
         assert serve(loop, flow, sender, us_each=80, reads=1, slowdown=slowdown) == []
 
 
-def test_a_pause_of_the_broker_is_no_fault_of_senders(loop: FakeLoop, flow: FlowControl) -> None:
-    """What came in while the process was stopped, or its core was taken away, is taken."""
+def test_paused_broker_does_not_refuse_senders(loop: FakeLoop, flow: FlowControl) -> None:
+    """Sends that arrived while the process was stopped, or without a core, are accepted."""
     sender = FakeSender(6_000_000)
     assert serve(loop, flow, sender, us_each=10, reads=3) == []
 
@@ -149,7 +149,7 @@ def test_a_pause_of_the_broker_is_no_fault_of_senders(loop: FakeLoop, flow: Flow
     assert serve(loop, flow, sender, us_each=10, reads=30) == []
 
 
-def test_sustained_overload_is_refused_in_rocketmqs_words(loop: FakeLoop, flow: FlowControl) -> None:
+def test_sustained_overload_is_refused_with_rocketmqs_text(loop: FakeLoop, flow: FlowControl) -> None:
     """A backlog that stays, and cannot be served in the waiting time, is code 2 with time and number of what waits."""
     sender = FakeSender(5_000_000)
     served = int(BURST_WAITS * WAIT_S / (200 * 80e-6)) + 1
@@ -164,21 +164,21 @@ def test_sustained_overload_is_refused_in_rocketmqs_words(loop: FakeLoop, flow: 
     )
 
 
-def test_a_backlog_that_is_served_in_time_is_no_overload(loop: FakeLoop, flow: FlowControl) -> None:
+def test_backlog_served_in_time_is_no_overload(loop: FakeLoop, flow: FlowControl) -> None:
     """A sender that always has more to send than a turn takes is served for ever, while nothing waits too long."""
     sender = FakeSender(5_000_000)
 
     assert serve(loop, flow, sender, us_each=30, reads=2000) == []
 
 
-def test_a_sender_that_waits_for_its_answers_is_no_overload(loop: FakeLoop, flow: FlowControl) -> None:
+def test_sender_that_waits_for_answers_is_no_overload(loop: FakeLoop, flow: FlowControl) -> None:
     """Turns that end with an empty socket, however full they are, begin no backlog."""
     sender = FakeSender(0)
 
     assert serve(loop, flow, sender, us_each=80, reads=2000) == []
 
 
-def test_an_empty_socket_ends_a_backlog(loop: FakeLoop, flow: FlowControl) -> None:
+def test_empty_socket_ends_a_backlog(loop: FakeLoop, flow: FlowControl) -> None:
     """A sender whose socket was empty once has a whole burst again."""
     sender = FakeSender(5_000_000)
     assert serve(loop, flow, sender, us_each=80, reads=100) != []
@@ -191,7 +191,7 @@ def test_an_empty_socket_ends_a_backlog(loop: FakeLoop, flow: FlowControl) -> No
 
 
 def test_refused_reads_do_not_change_the_rate(loop: FakeLoop, flow: FlowControl) -> None:
-    """A refusal that costs more than a send does not make an overload last: what is queued shrinks, sends are taken."""
+    """A refusal that costs more than a send does not prolong an overload: the queue shrinks, sends are accepted."""
     sender = FakeSender(5_000_000)
     assert serve(loop, flow, sender, us_each=80, reads=100) != []
     assert len(serve(loop, flow, sender, us_each=800, reads=100)) == 100
@@ -201,7 +201,7 @@ def test_refused_reads_do_not_change_the_rate(loop: FakeLoop, flow: FlowControl)
     assert serve(loop, flow, sender, us_each=80, reads=1) == []
 
 
-def test_an_honest_client_is_not_refused_beside_an_overload(loop: FakeLoop, flow: FlowControl) -> None:
+def test_other_clients_are_not_refused_during_an_overload(loop: FakeLoop, flow: FlowControl) -> None:
     """Only the connection that sends too much is refused: others wait for one turn of the loop at most."""
     flooder, honest = FakeSender(5_000_000), FakeSender(0, is_backlogged=False)
     assert serve(loop, flow, flooder, us_each=80, reads=100) != []
@@ -210,7 +210,7 @@ def test_an_honest_client_is_not_refused_beside_an_overload(loop: FakeLoop, flow
     assert flow.refusal(flooder, READ) is not None
 
 
-def test_a_connection_that_is_gone_is_forgotten(loop: FakeLoop, flow: FlowControl) -> None:
+def test_closed_connection_is_removed(loop: FakeLoop, flow: FlowControl) -> None:
     """Nothing is kept for a sender that has gone in the middle of a backlog."""
     sender = FakeSender(5_000_000)
     serve(loop, flow, sender, us_each=80, reads=100)
@@ -220,7 +220,7 @@ def test_a_connection_that_is_gone_is_forgotten(loop: FakeLoop, flow: FlowContro
     assert "backlogs=0" in repr(flow)
 
 
-def test_a_changed_limit_holds_from_now_on(loop: FakeLoop, flow: FlowControl) -> None:
+def test_changed_limit_applies_at_once(loop: FakeLoop, flow: FlowControl) -> None:
     """A longer waiting time takes what the shorter one refused."""
     sender = FakeSender(5_000_000)
     assert serve(loop, flow, sender, us_each=80, reads=100) != []
@@ -230,8 +230,8 @@ def test_a_changed_limit_holds_from_now_on(loop: FakeLoop, flow: FlowControl) ->
     assert serve(loop, flow, sender, us_each=80, reads=100) == []
 
 
-def test_a_slow_append_is_named(loop: FakeLoop, flow: FlowControl) -> None:
-    """What came in while an append was stuck is refused as for a busy page cache until 10 ms after."""
+def test_slow_append_refuses_sends_with_its_time(loop: FakeLoop, flow: FlowControl) -> None:
+    """Sends that arrived during a slow append are refused as for a busy page cache, until 10 ms after it."""
     sender = FakeSender(3 * FRAME_BYTES, is_backlogged=False)
     append(loop, flow, 0.9)
     assert flow.refusal(sender, READ) is None
@@ -247,7 +247,7 @@ def test_a_slow_append_is_named(loop: FakeLoop, flow: FlowControl) -> None:
     assert flow.refusal(sender, READ) is None
 
 
-def test_an_append_that_lacked_a_core_is_not_taken_for_a_slow_disk(loop: FakeLoop, flow: FlowControl) -> None:
+def test_append_that_waited_for_a_core_is_no_slow_disk(loop: FakeLoop, flow: FlowControl) -> None:
     """The time for which the thread waited for a core is not the disk's: nothing is refused for it."""
     sender = FakeSender(3 * FRAME_BYTES, is_backlogged=False)
 
@@ -258,8 +258,8 @@ def test_an_append_that_lacked_a_core_is_not_taken_for_a_slow_disk(loop: FakeLoo
     assert "period in queue: 1100ms" in str(flow.refusal(sender, READ))
 
 
-def test_waits_for_a_core_before_an_append_do_not_shorten_it(loop: FakeLoop, flow: FlowControl) -> None:
-    """What the thread waited while it did other work does not hide a slow disk."""
+def test_core_waits_before_an_append_do_not_shorten_it(loop: FakeLoop, flow: FlowControl) -> None:
+    """Waits for a core before the append do not hide a slow disk."""
     sender = FakeSender(3 * FRAME_BYTES, is_backlogged=False)
     append(loop, flow, 0.01)
     loop.now += 60
@@ -270,7 +270,7 @@ def test_waits_for_a_core_before_an_append_do_not_shorten_it(loop: FakeLoop, flo
     assert flow.refusal(sender, READ) is not None
 
 
-def test_the_kernels_count_of_a_threads_wait_for_a_core_grows_beside_another() -> None:
+def test_kernels_core_wait_of_a_thread_grows_beside_another() -> None:
     """Two busy threads on one core: the wait that is read is real, and 0 once the file is closed."""
     busy = [sys.executable, "-c", "while True: pass"]
     cores = os.sched_getaffinity(0)
@@ -293,7 +293,7 @@ def test_the_kernels_count_of_a_threads_wait_for_a_core_grows_beside_another() -
     assert wait.seconds() == 0
 
 
-def test_a_stopped_control_leaves_no_timer(loop: FakeLoop, flow: FlowControl) -> None:
+def test_stopped_flow_control_leaves_no_timer(loop: FakeLoop, flow: FlowControl) -> None:
     """After the stop no timer is left."""
     append(loop, flow, 1.2)
     flow.stop()
@@ -309,7 +309,7 @@ def refuse_all(monkeypatch: pytest.MonkeyPatch, refusal: Refusal) -> None:
 
 
 @pytest.mark.parametrize("serialization", list(Serialization), ids=["usual", "unusual"])
-async def test_a_refused_send_stores_nothing(
+async def test_refused_send_stores_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serialization: Serialization
 ) -> None:
     """While sends are refused none is stored, and each is counted; other requests are served as ever."""
@@ -334,27 +334,27 @@ async def test_a_refused_send_stores_nothing(
 @pytest.mark.parametrize(
     "reason", [RefusalReason.QUEUE_TIMEOUT, RefusalReason.PAGE_CACHE_BUSY, RefusalReason.WAITING_FULL]
 )
-async def test_a_oneway_send_is_not_dropped_for_being_late(
+async def test_late_oneway_send_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, reason: RefusalReason
 ) -> None:
-    """A send that nobody answers is stored while those that can be answered are refused."""
+    """A one-way send is stored while sends with answers are refused."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
         with monkeypatch.context() as patch:
             refuse_all(patch, BUSY._replace(reason=reason))
             for _ in range(5):
-                client.tell(code, send_ext(code), b"one-way")
+                client.send_oneway(code, send_ext(code), b"one-way")
             assert (await client.send()).code == 2
 
         assert broker.core.store.queues.get_or_create(TOPIC, 0).end == 6
 
 
-async def test_a_oneway_send_is_dropped_for_a_reason_that_stands(tmp_path: Path) -> None:
+async def test_oneway_send_is_dropped_while_sends_are_refused(tmp_path: Path) -> None:
     """Without room on the disk a one-way send is not stored, and counted like any other refusal."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
         broker.flow.refuse_all(BUSY._replace(reason=RefusalReason.DISK_FULL))
-        client.tell(310, send_ext(310), b"one-way")
+        client.send_oneway(310, send_ext(310), b"one-way")
         await wait_until(lambda: broker.core.stats.refusals.counts[RefusalReason.DISK_FULL] == 1)
         broker.flow.refuse_all(None)
 
@@ -362,7 +362,7 @@ async def test_a_oneway_send_is_dropped_for_a_reason_that_stands(tmp_path: Path)
 
 
 def burst(port: int, sends: bytes, reply_count: int) -> list[int]:
-    """Write everything over one connection; the codes of the replies."""
+    """Write all sends over one connection; return the codes of the replies."""
     with socket.create_connection(("127.0.0.1", port)) as client:
         writing = threading.Thread(target=client.sendall, args=(sends,))
         writing.start()
@@ -376,8 +376,8 @@ def burst(port: int, sends: bytes, reply_count: int) -> list[int]:
 
 @pytest.mark.parametrize("is_oneway", [False, True], ids=["answered", "oneway"])
 @pytest.mark.parametrize("unique", [UNIQUE_ID, "0b5b0a3e-7f3a-4a51-9a63-6a1a2b3c4d5e"], ids=["java", "other"])
-def test_a_burst_of_5000_sends_is_stored_whole(tmp_path: Path, is_oneway: bool, unique: str) -> None:
-    """5,000 sends of 800 bytes that are written at once over one connection are all taken, whatever shape they have."""
+def test_burst_of_5000_sends_is_stored_completely(tmp_path: Path, is_oneway: bool, unique: str) -> None:
+    """5,000 sends of 800 bytes that are written at once over one connection are all accepted, in every format."""
     count = 5000
     flag = 2 if is_oneway else 0
     ext = send_ext(310, properties=properties_text(UNIQ_KEY=unique, WAIT="true"))
@@ -397,7 +397,7 @@ def test_a_burst_of_5000_sends_is_stored_whole(tmp_path: Path, is_oneway: bool, 
     uvloop.run(run())
 
 
-async def test_a_broker_that_was_stopped_takes_what_came_meanwhile(tmp_path: Path) -> None:
+async def test_resumed_process_accepts_sends_that_arrived_meanwhile(tmp_path: Path) -> None:
     """After a pause of the whole process, longer than the waiting time, sends that waited are stored: all of them."""
     async with running_broker(tmp_path, waitTimeMillsInSendQueue="20") as broker, dialogue(broker) as client:
         await client.send_ok()
@@ -405,14 +405,14 @@ async def test_a_broker_that_was_stopped_takes_what_came_meanwhile(tmp_path: Pat
         sends = [Command(code=310, opaque=n, ext=send_ext(310), body=b"x").encode() for n in range(100)]
         peer.writer.write(b"".join(sends))
 
-        threading.Event().wait(0.1)  # the loop stands still, and uses no CPU
+        threading.Event().wait(0.1)  # the loop is blocked, and uses no CPU
 
         assert {decode_command(await peer.frame()).code for _ in sends} == {0}
         assert broker.core.store.queues.get_or_create(TOPIC, 0).end == 101
         await peer.close()
 
 
-async def test_a_real_overload_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_real_overload_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A connection that floods a broker for too long is answered code 2, counted, and logged as an episode."""
     caplog.set_level(logging.INFO)
     async with (

@@ -1,4 +1,4 @@
-"""Code 353: a group is kept from a topic, and from no other."""
+"""Code 353 forbids a group to read a topic, and no other."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ async def client(broker: Broker) -> AsyncIterator[Dialogue]:
 
 
 async def readable(client: Dialogue, **fields: str) -> bool:
-    """What is said to a change, or to the question alone."""
+    """Change the permission, or only query it; return the answer."""
     ext = {"group": GROUP, "topic": TOPIC, **fields}
     found = await client.ask_json(353, ext)
     assert (found["group"], found["topic"]) == (ext["group"], ext["topic"])
     return bool(found["readable"])
 
 
-async def test_a_group_is_kept_from_one_topic(client: Dialogue) -> None:
-    """16 for it there, until it is let in again; other groups, and its other topics, go on."""
+async def test_group_is_forbidden_to_read_one_topic(client: Dialogue) -> None:
+    """Its pulls get 16 until reading is permitted again; other groups and other topics are not affected."""
     for topic in (TOPIC, "Other"):
         await client.send_ok(b"x", topic=topic)
     assert await readable(client)
@@ -50,8 +50,8 @@ async def test_a_group_is_kept_from_one_topic(client: Dialogue) -> None:
     assert (await client.pull(0)).code == 0
 
 
-async def test_a_pull_that_waits_is_told(client: Dialogue) -> None:
-    """It does not get what came after the group was forbidden to read."""
+async def test_held_pull_is_refused_when_reading_is_forbidden(client: Dialogue) -> None:
+    """It gets no message that arrives after reading was forbidden."""
     await client.send_ok(b"x")
     held = client.start_pull(1, wait_ms=60_000)
     assert not await readable(client, readable="false")
@@ -59,7 +59,7 @@ async def test_a_pull_that_waits_is_told(client: Dialogue) -> None:
     assert (await held).code == 16
 
 
-async def test_two_topics_are_forbidden_and_allowed_by_themselves(broker: Broker, client: Dialogue) -> None:
+async def test_two_topics_are_forbidden_and_permitted_independently(broker: Broker, client: Dialogue) -> None:
     """RocketMQ lets a group read all topics again as soon as one of them is allowed."""
     for topic in (TOPIC, "Other"):
         assert not await readable(client, topic=topic, readable="false")
@@ -72,8 +72,8 @@ async def test_two_topics_are_forbidden_and_allowed_by_themselves(broker: Broker
     assert broker.core.groups.document().forbidden_table == {}
 
 
-async def test_a_deleted_group_is_not_kept_from_anything(client: Dialogue) -> None:
-    """As in RocketMQ."""
+async def test_deleted_group_loses_its_forbidden_topics(client: Dialogue) -> None:
+    """As in RocketMQ, a new group of that name may read the topic."""
     await client.heartbeat("c1")
     assert not await readable(client, readable="false")
     assert (await client.ask(207, {"groupName": GROUP})).code == 0
@@ -90,10 +90,10 @@ async def test_a_deleted_group_is_not_kept_from_anything(client: Dialogue) -> No
         ({"group": GROUP, "topic": TOPIC, "readable": "perhaps"}, 1),
     ],
 )
-async def test_a_request_that_says_nothing_changes_nothing(
+async def test_request_without_a_value_changes_nothing(
     broker: Broker, client: Dialogue, ext: dict[str, str], code: int
 ) -> None:
-    """It is refused, with what is wrong."""
+    """An invalid request is refused with the reason."""
     reply = await client.ask(353, ext)
     assert (reply.code, bool(reply.remark)) == (code, True)
     assert broker.core.groups.document().forbidden_table == {}

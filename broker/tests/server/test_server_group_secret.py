@@ -1,4 +1,4 @@
-"""The secret of a replication group: it may change while everybody runs, and an empty one lets nobody in."""
+"""The secret of a replication group: it may change while all brokers run, and an empty one is never used."""
 
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -25,7 +25,7 @@ def broker_at(path: Path, **conf: str) -> AbstractAsyncContextManager[Broker]:
 
 
 class Mount:
-    """A Secret as Kubernetes mounts it: the name leads through `..data`, which is turned as a whole."""
+    """A Secret as Kubernetes mounts it: the path leads through `..data`, which is replaced atomically."""
 
     def __init__(self, folder: Path, secret: str) -> None:
         self.folder, self._count = folder, 0
@@ -45,7 +45,7 @@ class Mount:
 
 @asynccontextmanager
 async def pair(tmp_path: Path, of_master: Mount, of_slave: Mount) -> AsyncIterator[tuple[Broker, Broker]]:
-    """A master that waits for its slave, and the slave."""
+    """Return a master that waits for its slave, and the slave."""
     async with broker_at(
         tmp_path / "master", brokerRole="SYNC_MASTER", haSecretPath=str(of_master.path)
     ) as master:  # fmt: skip
@@ -66,8 +66,8 @@ def again(master: Broker) -> None:
     master.replication.master.server.disconnect("to see it come again")
 
 
-async def test_a_swapped_secret_is_noticed_by_both_sides(tmp_path: Path) -> None:
-    """The stream that exists goes on; a new one needs the new secret on both sides, and comes by itself."""
+async def test_replaced_secret_is_used_by_both_sides(tmp_path: Path) -> None:
+    """The existing stream continues; a new one needs the new secret on both sides, and connects by itself."""
     of_master, of_slave = Mount(tmp_path / "m", "one"), Mount(tmp_path / "s", "one")
     async with pair(tmp_path, of_master, of_slave) as (master, slave):
         assert await send(master) == 0
@@ -85,12 +85,12 @@ async def test_a_swapped_secret_is_noticed_by_both_sides(tmp_path: Path) -> None
         assert await send(master) == 0
 
 
-@pytest.mark.parametrize("is_told", [True, False], ids=["told", "twin"])
-async def test_the_old_secret_opens_nothing_any_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_told: bool
+@pytest.mark.parametrize("is_changed", [True, False], ids=["changed", "counter-test"])
+async def test_old_secret_is_refused_after_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_changed: bool
 ) -> None:
-    """Who has only the old one is turned away; a master that was not told of the change would let it in."""
-    if not is_told:
+    """A slave with only the old secret is refused; a master that ignored the change would accept it."""
+    if not is_changed:
         monkeypatch.setattr(
             MasterReplication, "facts", lambda self: self._facts and self._facts._replace(secret=b"one")
         )
@@ -102,7 +102,7 @@ async def test_the_old_secret_opens_nothing_any_more(
         again(master)
         await wait_until(lambda: len(master.replication.acks) == 0)
 
-        if is_told:
+        if is_changed:
             await wait_until(lambda: "secret" in str(getattr(slave.replication.slave.follower, "trouble", "")))
             assert len(master.replication.acks) == 0
         else:
@@ -129,10 +129,10 @@ UNUSABLE: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("spoil", UNUSABLE.values(), ids=UNUSABLE.keys())
-async def test_a_secret_that_is_none_is_never_used(
+async def test_invalid_secret_is_never_used(
     tmp_path: Path, spoil: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It stops a start, and changes nothing later; both name the setting, once, and never a secret."""
+    """It stops a start, and changes nothing later; both errors name the setting, once, and never a secret."""
     path = tmp_path / "secret"
     spoil(path)
     with pytest.raises(OSError, match=f"haSecretPath={path}"):
@@ -157,8 +157,8 @@ async def test_a_secret_that_is_none_is_never_used(
     assert "well-kept" not in str(line.__dict__) + repr(secret)
 
 
-async def test_a_secret_counts_when_it_was_seen_twice(tmp_path: Path) -> None:
-    """Half of a file that is being written is nobody's secret."""
+async def test_secret_is_used_after_two_equal_checks(tmp_path: Path) -> None:
+    """A part of a file that is being written must not be used."""
     path = tmp_path / "secret"
     path.write_text("one")
     secret = GroupSecret(str(path))

@@ -1,4 +1,4 @@
-"""What a consumer group is configured with is kept whole, and what is not known is refused."""
+"""The configuration of a consumer group is stored completely, and unknown attributes are refused."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ EXPONENTIAL = {
 CUSTOMIZED = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 5000]}}
 
 
-async def test_a_groups_retry_policy_is_kept_over_a_restart(tmp_path: Path) -> None:
-    """As it was said, for whoever schedules retries by it."""
+async def test_retry_policy_of_a_group_survives_a_restart(tmp_path: Path) -> None:
+    """It is stored unchanged, for clients that schedule retries by it."""
     policies = {"Patient": EXPONENTIAL, "Chosen": CUSTOMIZED}
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         for group, policy in policies.items():
@@ -30,7 +30,7 @@ async def test_a_groups_retry_policy_is_kept_over_a_restart(tmp_path: Path) -> N
             assert (await client.ask_json(CONFIG, {"group": group}))["groupRetryPolicy"] == policy
 
 
-async def test_an_attribute_of_a_group_is_refused(tmp_path: Path) -> None:
+async def test_attribute_of_a_group_is_refused(tmp_path: Path) -> None:
     """1, as in RocketMQ 5.3, which knows none; of a list none is made then."""
     odd = {"groupName": "Odd", "attributes": {"+lite.bind.topic": "orders"}}
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:

@@ -1,4 +1,4 @@
-"""Replication as mqadmin sees it: codes 906, 907 and 908."""
+"""Replication as mqadmin shows it: request codes 906, 907 and 908."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gantry_broker.server.roles.replication import StreamSpeeds
 from gantry_testing.local import dialogue, running_broker, wait_until
 
 
-async def test_a_master_tells_of_its_slaves_and_a_slave_of_its_master(tmp_path: Path) -> None:
-    """As Java's HARuntimeInfo: positions, distances, who is near; on a slave where its master is and when it spoke."""
+async def test_ha_status_of_master_and_slave(tmp_path: Path) -> None:
+    """As Java's HARuntimeInfo: positions, lags, in-sync slaves; on a slave the master and its last heartbeat."""
     async with group(tmp_path) as members:
         master = await members.start("master")
         slave = await members.slave(master)
@@ -37,8 +37,8 @@ async def test_a_master_tells_of_its_slaves_and_a_slave_of_its_master(tmp_path: 
         assert abs(own["lastReadTimestamp"] - slave.core.clock.wall_ms()) < 120_000
 
 
-async def test_a_slave_far_behind_is_not_in_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Further than haMaxGapNotInSync."""
+async def test_slave_far_behind_is_not_in_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slave is not in sync when it lags by more than haMaxGapNotInSync."""
     async with group(tmp_path) as members:
         master = await members.start("master", haMaxGapNotInSync="1000")
         await members.slave(master)
@@ -47,15 +47,15 @@ async def test_a_slave_far_behind_is_not_in_sync(tmp_path: Path, monkeypatch: py
             await client.send_ok(b"x" * 5000)
             await wait_until(lambda: progress.received == master.store.log.wrote)
             # The slave repeats its acknowledgement, which would undo the change below.
-            monkeypatch.setattr(MasterSession, "_acked", lambda *_: None)
+            monkeypatch.setattr(MasterSession, "_record_ack", lambda *_: None)
             progress.received -= 4000
             found = await client.ask_json(907)
         assert (found["inSyncSlaveNums"], found["haConnectionInfo"][0]["inSync"]) == (0, False)
         assert found["haConnectionInfo"][0]["diff"] == 4000
 
 
-async def test_a_broker_without_a_role_says_so_and_no_more(tmp_path: Path) -> None:
-    """It is asked about itself in every role."""
+async def test_ha_status_of_a_broker_without_a_role(tmp_path: Path) -> None:
+    """The request is answered in every role."""
     async with (
         running_broker(tmp_path, disk=None, clock=None, **MOVED, brokerId="1") as broker,
         dialogue(broker) as client,
@@ -67,7 +67,7 @@ async def test_a_broker_without_a_role_says_so_and_no_more(tmp_path: Path) -> No
         assert "masterAddr" not in found["haClientRuntimeInfo"]
 
 
-async def test_where_the_masters_stream_is_can_be_asked_and_not_told(tmp_path: Path) -> None:
+async def test_master_address_can_be_queried_but_not_set(tmp_path: Path) -> None:
     """906 without an address asks; with one it would say whom to follow, which is for orders, as is 908 on a slave."""
     async with group(tmp_path) as members:
         master = await members.start("master")
@@ -90,8 +90,8 @@ def speeds_of(broker: Broker) -> StreamSpeeds:
     return StreamSpeeds(broker.replication.master.server, broker.store)
 
 
-async def test_speeds_are_those_between_two_samples(tmp_path: Path) -> None:
-    """Nothing before the second one; then bytes a second, of each stream, and of a slave's own log."""
+async def test_speed_is_measured_between_two_samples(tmp_path: Path) -> None:
+    """It is 0 before the second sample; then bytes per second of each stream, and of a slave's own log."""
     async with group(tmp_path) as members:
         master = await members.start("master")
         slave = await members.slave(master)

@@ -59,7 +59,7 @@ def greet(owner: str, command: Command, connection: Connection) -> Command:
     return command.reply(remark=owner)
 
 
-def test_handlers_are_bound_to_what_they_work_with() -> None:
+def test_handlers_are_bound_to_their_owner() -> None:
     """A function gets the owner that its module is collected with, a method its object."""
     module = importlib.import_module(__name__)
     table = join_tables(handlers_in(module, "owner"), handlers_of(Answers()))
@@ -71,7 +71,7 @@ def test_handlers_are_bound_to_what_they_work_with() -> None:
         assert answer.remark == remark
 
 
-def test_a_second_handler_of_a_code_is_refused() -> None:
+def test_second_handler_of_a_code_is_refused() -> None:
     """The broker does not start with it, and the error names both."""
     with pytest.raises(ValueError, match=r"request code 30 has two handlers: .*Answers.* and .*Answers"):
         join_tables(handlers_of(Answers()), handlers_of(Answers()))

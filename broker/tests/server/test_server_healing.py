@@ -1,4 +1,4 @@
-"""Damage that a replica can heal, where none is connected at that moment: nothing of it is passed over for good."""
+"""Damage that a replica can heal while none is connected: no damaged message is skipped for good."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def damage_at(broker: Broker, place: int, *, at: int = 95) -> None:
 
 
 async def damaged_while_alone(folder: Path, master: Broker) -> list[bytes]:
-    """Messages that a slave has, which is gone now, and one of which is damaged here."""
+    """Send messages that a slave has, which is gone now, and damage one of them on the master."""
     async with running_slave(folder, master) as slave:
         await wait_until_followed(master)
         sent = await send_all(master)
@@ -64,7 +64,7 @@ async def damaged_while_alone(folder: Path, master: Broker) -> list[bytes]:
     return sent
 
 
-async def test_a_consumer_waits_for_a_slave_that_is_restarted(tmp_path: Path) -> None:
+async def test_consumer_waits_for_a_restarting_slave(tmp_path: Path) -> None:
     """No replica is connected when the damage is found: the message is delivered when one is back."""
     async with running_master(tmp_path) as master:
         sent = await damaged_while_alone(tmp_path, master)
@@ -79,15 +79,15 @@ async def test_a_consumer_waits_for_a_slave_that_is_restarted(tmp_path: Path) ->
 async def test_without_waiting_for_a_slave_a_consumer_misses_the_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The twin: a broker that expects no replica steps over the damage at once."""
+    """The counter-test: a broker that expects no replica skips the damage at once."""
     monkeypatch.setattr(Replication, "_count_replicas", lambda _: 0)
     async with running_master(tmp_path) as master:
         sent = await damaged_while_alone(tmp_path, master)
         assert await pull_all(master) == sent[:DAMAGED] + sent[DAMAGED + 1 :]
 
 
-async def test_a_consumer_waits_for_the_first_slave_after_a_clean_restart(tmp_path: Path) -> None:
-    """A master opens before its slaves are connected; what was damaged at rest is not passed over meanwhile."""
+async def test_consumer_waits_for_the_first_slave_after_a_restart(tmp_path: Path) -> None:
+    """A master opens before its slaves are connected; a message that was damaged before is not skipped meanwhile."""
     async with running_master(tmp_path) as master:
         sent = await damaged_while_alone(tmp_path, master)
     async with running_master(tmp_path) as master:
@@ -98,8 +98,8 @@ async def test_a_consumer_waits_for_the_first_slave_after_a_clean_restart(tmp_pa
             assert await pulling == sent
 
 
-async def test_a_consumer_waits_for_a_message_that_a_start_could_not_put_into_its_queue(tmp_path: Path) -> None:
-    """A start that builds the queues leaves a gap for a damaged message: that is not passed over either."""
+async def test_consumer_waits_for_a_message_missing_in_its_queue(tmp_path: Path) -> None:
+    """A start that builds the queues leaves a gap for a damaged message, which is not skipped either."""
     async with running_master(tmp_path) as master:
         sent = await damaged_while_alone(tmp_path, master)
     root = Path(master.store.root)
@@ -112,8 +112,8 @@ async def test_a_consumer_waits_for_a_message_that_a_start_could_not_put_into_it
             assert await pull_all(master) == sent
 
 
-async def test_a_consumer_waits_for_absent_replicas_no_longer_than_heal_wait(tmp_path: Path) -> None:
-    """A slave that does not come back delays a damaged message once, for ``healWait``; then its neighbours follow."""
+async def test_consumer_waits_at_most_heal_wait(tmp_path: Path) -> None:
+    """A slave that does not return delays a damaged message once, for ``healWait``; then its neighbours follow."""
     async with running_master(tmp_path, healWait="1500") as master:
         sent = await damaged_while_alone(tmp_path, master)
         loop = asyncio.get_running_loop()
@@ -130,8 +130,8 @@ async def test_a_consumer_waits_for_absent_replicas_no_longer_than_heal_wait(tmp
         assert await pull_all(master) == sent
 
 
-async def test_a_message_that_was_viewed_by_its_place_is_healed(tmp_path: Path) -> None:
-    """A look-up by place reports the damage as a pull does, and finds the message once it is healed."""
+async def test_message_viewed_by_offset_is_healed(tmp_path: Path) -> None:
+    """A query by offset reports the damage as a pull does, and finds the message once it is healed."""
     async with running_master(tmp_path) as master, running_slave(tmp_path, master) as slave:
         await wait_until_followed(master)
         await send_all(master)
@@ -145,8 +145,8 @@ async def test_a_message_that_was_viewed_by_its_place_is_healed(tmp_path: Path) 
             assert viewed.code == ResponseCode.SUCCESS
 
 
-async def test_a_place_inside_of_a_message_is_not_taken_for_damage(tmp_path: Path) -> None:
-    """A client may ask for any offset: where no record begins nothing is reported, wherever it points."""
+async def test_offset_inside_a_message_is_not_damage(tmp_path: Path) -> None:
+    """A client may request any offset: where no record begins nothing is reported as damaged."""
     async with running_broker(tmp_path, disk=None, clock=None) as broker:
         await send_all(broker)
         begin, end_of_log = broker.store.log.min_physical, broker.store.log.wrote
@@ -159,7 +159,7 @@ async def test_a_place_inside_of_a_message_is_not_taken_for_damage(tmp_path: Pat
 
 
 async def delayed(folder: Path, master: Broker, *, level: int = 1) -> int:
-    """The place of a delayed message that a slave has, which is gone now."""
+    """Return the offset of a delayed message that a slave has, which is gone now."""
     async with running_slave(folder, master) as slave:
         await wait_until_followed(master)
         async with dialogue(master) as client:
@@ -175,10 +175,10 @@ def delivered_up_to(broker: Broker, level: int) -> int:
 
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["running", "restarted meanwhile"])
-async def test_a_delayed_message_that_was_passed_over_is_delivered_when_it_is_healed(
+async def test_skipped_delayed_message_is_delivered_when_healed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
 ) -> None:
-    """It is damaged when it is due, and no replica comes in time: it is late, delivered once, and not lost."""
+    """It is damaged when it is due, and no replica connects in time: it is late, delivered once, and not lost."""
     conf = {"healWait": "200", "messageDelayLevel": "1s 5s"}
     async with running_master(tmp_path, **conf) as master:
         with monkeypatch.context() as patch:  # nothing is due before the damage is there, however slow the machine is
@@ -198,18 +198,18 @@ async def test_a_delayed_message_that_was_passed_over_is_delivered_when_it_is_he
         await wait_until(lambda: master.store.queues.get_or_create(TOPIC, 0).readable_end == 1)
 
 
-async def test_a_healed_delayed_message_that_was_delivered_is_not_delivered_again(
+async def test_delivered_delayed_message_is_not_delivered_again_when_healed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Damaged after its delivery, and healed: its copy is found by the unique key."""
+    """It was damaged after its delivery, and healed: its copy is found by the unique key."""
     looked_for = list[bool]()
-    was_passed_over = DelayService._was_passed_over
+    was_passed_over = DelayService._was_skipped
 
     def noted(service: DelayService, level: int, message: object) -> bool:
         looked_for.append(was_passed_over(service, level, message))  # type: ignore[arg-type]
         return looked_for[-1]
 
-    monkeypatch.setattr(DelayService, "_was_passed_over", noted)
+    monkeypatch.setattr(DelayService, "_was_skipped", noted)
     async with (
         running_master(tmp_path, messageDelayLevel="1s 5s") as master,
         running_slave(tmp_path, master) as slave,
@@ -234,7 +234,7 @@ def place_of(half: dict[str, str]) -> int:
     return int(half["msgId"][16:], 16)
 
 
-async def test_a_damaged_half_message_is_committed_when_it_is_healed(tmp_path: Path) -> None:
+async def test_damaged_half_message_is_committed_when_healed(tmp_path: Path) -> None:
     """A commit that finds its half message damaged is answered with 14, and succeeds once the message is healed."""
     async with running_master(tmp_path) as master, running_slave(tmp_path, master) as slave:
         await wait_until_followed(master)
@@ -251,8 +251,8 @@ async def test_a_damaged_half_message_is_committed_when_it_is_healed(tmp_path: P
             assert await bodies(peer) == [b"precious body " * 10]
 
 
-async def test_a_transaction_is_not_given_up_while_its_half_message_may_be_healed(tmp_path: Path) -> None:
-    """Its producer is asked when a slave has come back and given the message, however long that takes."""
+async def test_transaction_is_kept_while_its_half_message_may_be_healed(tmp_path: Path) -> None:
+    """Its producer is checked when a slave has returned and sent the message, however long that takes."""
     async with running_master(tmp_path, healWait="100", **SOON) as master, dialogue(master) as peer:
         async with running_slave(tmp_path, master) as slave:
             await wait_until_followed(master)
@@ -263,7 +263,7 @@ async def test_a_transaction_is_not_given_up_while_its_half_message_may_be_heale
         damage_at(master, place_of(half), at=150)
         await wait_until(lambda: master.store.guard.damage.counters.found == 1)
         await wait_until(lambda: not master.store.guard.damage.is_awaited)
-        assert (len(master.transactions.journal.halves), master.transactions.questions.given_up) == (1, 0)
+        assert (len(master.transactions.journal.halves), master.transactions.checker.given_up) == (1, 0)
 
         await peer.heartbeat("p")
         async with running_slave(tmp_path, master):
@@ -272,8 +272,8 @@ async def test_a_transaction_is_not_given_up_while_its_half_message_may_be_heale
             assert await bodies(peer) == [b"precious body " * 10]
 
 
-async def test_a_half_message_that_a_start_has_passed_over_is_open_again_when_it_is_healed(tmp_path: Path) -> None:
-    """Damaged before the start reads it, with no replica in time: its commit waits for the replica and then holds."""
+async def test_half_message_skipped_by_a_start_is_open_when_healed(tmp_path: Path) -> None:
+    """It is damaged before the start, and no replica connects in time: its commit waits for the replica."""
     async with running_master(tmp_path) as master, dialogue(master) as peer:
         async with running_slave(tmp_path, master) as slave:
             await wait_until_followed(master)
@@ -295,8 +295,8 @@ async def test_a_half_message_that_a_start_has_passed_over_is_open_again_when_it
             assert sorted(await bodies(peer)) == sorted([b"precious body " * 10, b"ended before " * 10])
 
 
-async def test_a_healed_message_that_was_cut_off_is_not_looked_for(tmp_path: Path) -> None:
-    """Where another message lies over its place nothing is damaged, and none is reported to be lost."""
+async def test_cut_message_is_not_healed(tmp_path: Path) -> None:
+    """If another message is at its offset, nothing is damaged, and none is reported as lost."""
     async with running_broker(tmp_path, disk=None, clock=None) as broker:
         async with dialogue(broker) as peer:
             start = place_of(await peer.send_ok(b"kept"))
@@ -306,27 +306,27 @@ async def test_a_healed_message_that_was_cut_off_is_not_looked_for(tmp_path: Pat
                 listener(topic, place)
         await cut_log(broker, start)
         broker.store.append([foreign(broker, TOPIC, bytes(1000), {})])
-        broker.transactions.journal.take_healed()
-        broker.delay.healed.take(lambda record: None)
+        broker.transactions.journal.process_healed()
+        broker.delay.healed.process(lambda record: None)
 
         assert broker.store.log.wrote > place
         assert broker.store.guard.damage.counters.found == 0
 
 
-async def test_delayed_message_at_the_place_of_a_cut_one_is_not_taken_for_passed_over(tmp_path: Path) -> None:
-    """What was passed over behind a cut is forgotten: a healed message there would be delivered twice."""
+async def test_delayed_message_at_the_offset_of_a_cut_one_is_delivered_once(tmp_path: Path) -> None:
+    """Skipped messages behind a cut are forgotten: a healed message there would be delivered twice."""
     async with running_broker(tmp_path, disk=None, clock=None) as broker:
         async with dialogue(broker) as peer:
             await peer.send_ok(b"kept", properties=properties_text(UNIQ_KEY=UNIQUE, DELAY="5"))
             cut = place_of(await peer.send_ok(b"cut", properties=properties_text(UNIQ_KEY=UNIQUE, DELAY="5")))
-        broker.delay._passed_over.update({(5, 0), (5, 1)})
+        broker.delay._skipped.update({(5, 0), (5, 1)})
         await cut_log(broker, cut)
 
-        assert broker.delay._passed_over == {(5, 0)}
+        assert broker.delay._skipped == {(5, 0)}
 
 
-async def test_transactions_behind_a_damaged_one_are_not_refused_while_it_is_awaited(tmp_path: Path) -> None:
-    """What lies behind is not read yet: an end of it waits, and is not answered as if there were no such message."""
+async def test_transactions_after_a_damaged_one_wait(tmp_path: Path) -> None:
+    """Messages after it are not read yet: ending one of them waits, and is not refused as unknown."""
     async with running_master(tmp_path) as master, dialogue(master) as peer:
         async with running_slave(tmp_path, master) as slave:
             await wait_until_followed(master)

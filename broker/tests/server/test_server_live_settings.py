@@ -1,4 +1,4 @@
-"""Settings changed while the broker runs: only those of a list, all of a request or none, and kept over a restart."""
+"""Settings changed at run time: only those of a list, all of a request or none, and kept over a restart."""
 
 import json
 from collections.abc import AsyncIterator
@@ -45,7 +45,7 @@ SAMPLES = {
     "transactionCheckMax": "26",
     "transactionCheckInterval": "2700",
 }
-"""Another value than the default, and than the tests' own, for each key that may change."""
+"""Values that differ from the default, and from the tests' own, for each key that may change."""
 
 
 @pytest.fixture
@@ -78,8 +78,8 @@ async def versions(client: Dialogue) -> int:
 # ------- what changes
 
 
-async def test_every_key_of_the_list_changes_and_is_shown(client: Dialogue) -> None:
-    """A changed key is what code 26 shows from then on; the version rises, and the change is named as one."""
+async def test_every_changeable_key_changes_and_is_shown(client: Dialogue) -> None:
+    """Code 26 shows a changed key from then on; the version increases, and the change is listed."""
     assert SAMPLES.keys() == CHANGEABLE
     before = await versions(client)
 
@@ -89,12 +89,12 @@ async def test_every_key_of_the_list_changes_and_is_shown(client: Dialogue) -> N
     now = await shown(client)
     assert {key: now[key] for key in SAMPLES} == SAMPLES
     assert await versions(client) == before + 1
-    told = await client.ask(RequestCode.GET_BROKER_CONFIG)
-    assert told.ext["changedAtRunTime"].split(";") == sorted(SAMPLES)
+    settings_reply = await client.ask(RequestCode.GET_BROKER_CONFIG)
+    assert settings_reply.ext["changedAtRunTime"].split(";") == sorted(SAMPLES)
 
 
-async def test_readers_that_copy_are_told(broker: Broker, client: Dialogue) -> None:
-    """Whoever has taken a value when the broker was built has the new one, at once."""
+async def test_copies_of_settings_are_updated(broker: Broker, client: Dialogue) -> None:
+    """Parts that have copied a value when the broker was built get the new one at once."""
     assert (await change(client, **SAMPLES)).code == 0
 
     assert broker.settings is broker.core.settings
@@ -106,8 +106,8 @@ async def test_readers_that_copy_are_told(broker: Broker, client: Dialogue) -> N
     assert broker.settings.store.mapped_file_size_commit_log == 8 * 1024 * 1024, "what the store has decided stays"
 
 
-async def test_topics_are_made_as_long_as_it_is_allowed(client: Dialogue) -> None:
-    """Switched off, the first message to an unknown topic is 17; switched on again it makes the topic."""
+async def test_topics_are_auto_created_while_that_is_enabled(client: Dialogue) -> None:
+    """Disabled, the first message to an unknown topic is answered 17; enabled again it creates the topic."""
     assert (await client.send(b"a", code=RequestCode.SEND_MESSAGE_V2, topic="First")).code == 0
 
     assert (await change(client, autoCreateTopicEnable="false")).code == 0
@@ -119,7 +119,7 @@ async def test_topics_are_made_as_long_as_it_is_allowed(client: Dialogue) -> Non
     assert (await client.send(b"a", code=RequestCode.SEND_MESSAGE_V2, topic="Second")).code == 0
 
 
-async def test_topics_can_be_allowed_where_they_never_were(tmp_path: Path) -> None:
+async def test_auto_creation_can_be_enabled_at_run_time(tmp_path: Path) -> None:
     """A broker that was started without auto-creation has no template, and gets one."""
     async with running_broker(tmp_path, autoCreateTopicEnable="false") as broker, dialogue(broker) as client:
         refused = await client.send(b"a", code=RequestCode.SEND_MESSAGE_V2)
@@ -129,8 +129,8 @@ async def test_topics_can_be_allowed_where_they_never_were(tmp_path: Path) -> No
         assert (await client.send(b"a", code=RequestCode.SEND_MESSAGE_V2)).code == 0
 
 
-async def test_a_smaller_message_is_too_large_at_once(client: Dialogue) -> None:
-    """The limit holds on both ways of a send: the fast one knows no word of it, and leaves it to the other."""
+async def test_smaller_message_limit_is_effective_at_once(client: Dialogue) -> None:
+    """The limit applies to both paths of a send: the fast one does not parse it, and leaves it to the other."""
     assert (await client.send(bytes(2000), code=RequestCode.SEND_MESSAGE_V2)).code == 0
 
     assert (await change(client, maxMessageSize="1000")).code == 0
@@ -149,20 +149,20 @@ async def test_a_smaller_message_is_too_large_at_once(client: Dialogue) -> None:
     [
         ("brokerRole", "gantry ha"),
         ("flushDiskType", "promised"),
-        ("listenPort", "at the start only"),
-        ("storePathRootDir", "at the start only"),
-        ("tlsServerKeyPath", "at the start only"),
-        ("haSecretPath", "at the start only"),
-        ("deleteUnconsumed", "has to be in broker.conf"),
-        ("configBlackList", "nobody adds"),
-        ("rocketmqHome", "no such setting"),
+        ("listenPort", "only at the start"),
+        ("storePathRootDir", "only at the start"),
+        ("tlsServerKeyPath", "only at the start"),
+        ("haSecretPath", "only at the start"),
+        ("deleteUnconsumed", "must be set in broker.conf"),
+        ("configBlackList", "a fixed list"),
+        ("rocketmqHome", "unknown setting"),
         ("", "no key"),
     ],
 )
-async def test_everything_else_is_refused_by_name(
+async def test_other_keys_are_refused_by_name(
     tmp_path: Path, broker: Broker, client: Dialogue, key: str, why: str
 ) -> None:
-    """S7: code 16 names the key and why; nothing of the request is done, and nothing is written."""
+    """S7: code 16 has the key and the reason; nothing of the request is done, and nothing is written."""
     reply = await change(client, maxMessageSize="1000", **{key: "/tmp/x"})
 
     if key:
@@ -178,8 +178,10 @@ async def test_everything_else_is_refused_by_name(
 
 
 @pytest.mark.parametrize("is_listed", [True, False], ids=["listed", "twin"])
-async def test_the_list_is_what_guards(client: Dialogue, monkeypatch: pytest.MonkeyPatch, is_listed: bool) -> None:
-    """S7: the twin has a longer list, and there the very same request goes through."""
+async def test_list_of_changeable_keys_is_the_guard(
+    client: Dialogue, monkeypatch: pytest.MonkeyPatch, is_listed: bool
+) -> None:
+    """S7: the counter-test has a longer list, and there the same request succeeds."""
     if not is_listed:
         monkeypatch.setattr(live_settings, "CHANGEABLE", CHANGEABLE | {"regionId"})
 
@@ -198,8 +200,8 @@ BAD_VALUES = {
 
 
 @pytest.mark.parametrize(("pairs", "text"), BAD_VALUES.values(), ids=BAD_VALUES.keys())
-async def test_a_bad_value_is_named_and_nothing_changes(client: Dialogue, pairs: dict[str, str], text: str) -> None:
-    """Key and value are in the answer; the good keys of the same request are not changed either."""
+async def test_bad_value_is_named_and_nothing_changes(client: Dialogue, pairs: dict[str, str], text: str) -> None:
+    """Key and value are in the answer; the valid keys of the same request are not changed either."""
     before = await shown(client)
 
     reply = await change(client, **pairs)
@@ -209,10 +211,10 @@ async def test_a_bad_value_is_named_and_nothing_changes(client: Dialogue, pairs:
     assert await shown(client) == before
 
 
-async def test_a_change_that_cannot_be_written_does_not_hold(
+async def test_change_that_cannot_be_saved_is_not_effective(
     broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What would be gone after the next start is not true before it either."""
+    """A value that a restart would lose must not be effective before it either."""
 
     def refuse(document: object) -> None:
         raise OSError("no room")
@@ -228,8 +230,8 @@ async def test_a_change_that_cannot_be_written_does_not_hold(
 # ------- what stays
 
 
-async def test_a_change_is_there_after_a_restart(tmp_path: Path) -> None:
-    """It wins over broker.conf, and an empty value gives way to broker.conf again."""
+async def test_change_survives_a_restart(tmp_path: Path) -> None:
+    """It overrides broker.conf, and an empty value restores that of broker.conf."""
     conf = {"maxBatchMessages": "5"}
     async with running_broker(tmp_path, disk=None, clock=None, **conf) as broker, dialogue(broker) as client:
         assert (await change(client, maxBatchMessages="6", maxPullBatchSize="7")).code == 0
@@ -247,13 +249,13 @@ async def test_a_change_is_there_after_a_restart(tmp_path: Path) -> None:
         assert broker.core.live.changed == {"maxPullBatchSize": "7"}
 
 
-async def test_the_command_line_wins_over_earlier_changes(tmp_path: Path) -> None:
-    """Whoever starts a broker with a key gets it; a change made after that start holds again."""
+async def test_command_line_overrides_earlier_changes(tmp_path: Path) -> None:
+    """A key of the command line is effective at the start; a later change overrides it again."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         assert (await change(client, maxBatchMessages="6", maxPullBatchSize="7")).code == 0
 
     conf = local_conf(tmp_path, maxBatchMessages="8")
-    broker = Broker(broker_settings(conf), disk=RealDisk(), clock=SystemClock(), insisted=["maxBatchMessages"])
+    broker = Broker(broker_settings(conf), disk=RealDisk(), clock=SystemClock(), command_line_keys=["maxBatchMessages"])
     await broker.start()
     try:
         assert (broker.settings.batch_messages_max, broker.settings.pull_messages_max) == (8, 7)
@@ -269,8 +271,8 @@ async def test_the_command_line_wins_over_earlier_changes(tmp_path: Path) -> Non
     ['{"settings":{"storePathRootDir":"/"}}', '{"settings":{"maxBatchMessages":"many"}}', '{"settings":[]}', "{"],
     ids=["foreign key", "bad value", "other shape", "no JSON"],
 )
-async def test_a_file_that_cannot_be_obeyed_stops_the_start(tmp_path: Path, text: str) -> None:
-    """What somebody has changed is not forgotten in silence; the file is named."""
+async def test_unusable_file_of_changes_stops_the_start(tmp_path: Path, text: str) -> None:
+    """Earlier changes are not dropped silently; the file is named."""
     (tmp_path / "config").mkdir()
     (tmp_path / "config/liveSettings.json").write_text(text)
 
@@ -279,8 +281,8 @@ async def test_a_file_that_cannot_be_obeyed_stops_the_start(tmp_path: Path, text
             pass
 
 
-async def test_an_unassigned_broker_takes_settings(tmp_path: Path) -> None:
-    """Settings are each broker's own: whoever has no role, or is a slave, is set like a master."""
+async def test_unassigned_broker_accepts_settings(tmp_path: Path) -> None:
+    """Settings belong to each broker: an unassigned one, or a slave, is configured like a master."""
     conf = {"roleAtStart": "UNASSIGNED", "brokerId": "1"}
     async with running_broker(tmp_path, disk=None, clock=None, **conf) as broker, dialogue(broker) as client:
         assert (await client.send(b"x", code=RequestCode.SEND_MESSAGE_V2)).code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -288,7 +290,7 @@ async def test_an_unassigned_broker_takes_settings(tmp_path: Path) -> None:
         assert broker.settings.batch_messages_max == 9
 
 
-def test_samples_are_no_defaults() -> None:
+def test_samples_differ_from_defaults() -> None:
     """A key that did not change would show the default, and a test above would not notice."""
     defaults = effective_settings(BrokerSettings())
     assert {key for key in CHANGEABLE if SAMPLES[key] == defaults[key]} == set()

@@ -1,4 +1,4 @@
-"""Queue locks where brokers change: two clients never have reason to believe that one queue is theirs."""
+"""Queue locks across restarts and failovers: two clients never hold one queue at the same time."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,15 +21,15 @@ RENEWAL_MS = 20_000
 
 @dataclass
 class Believer:
-    """A client that keeps what it was granted for a whole lease: the longest that anybody may."""
+    """A client that relies on a grant for a whole lease, the longest allowed time."""
 
     name: str
     clock: FakeClock
     granted_at_ms: int | None = None
 
     def ask(self, locks: QueueLocks) -> None:
-        if locks.rest_ms:
-            return  # an error says nothing about what it holds
+        if locks.grant_pause_ms:
+            return  # after an error a client keeps its locks
         asked_at_ms = self.clock.monotonic_ms()
         self.granted_at_ms = asked_at_ms if locks.lock(GROUP, self.name, [QUEUE]) else None
 
@@ -60,28 +60,28 @@ def contest(*, is_careful: bool) -> tuple[int, bool]:
     return both_ms, b.believes
 
 
-def test_two_clients_never_believe_in_one_queue_through_a_failover() -> None:
-    """A new master grants nothing until every belief that it does not know of has ended; then it grants again."""
+def test_no_two_clients_hold_one_queue_through_a_failover() -> None:
+    """A new master grants nothing until every unknown grant of the old master has expired; then it grants again."""
     assert contest(is_careful=True) == (0, True)
 
 
-def test_the_contest_finds_a_master_that_does_not_wait() -> None:
-    """Twin: without the rest the same contest has two owners of one queue."""
+def test_lock_contest_finds_a_master_that_does_not_wait() -> None:
+    """Counter-test: without the pause the same contest has two holders of one queue."""
     both_ms, _ = contest(is_careful=False)
     assert both_ms > 0
 
 
-def test_a_holder_that_asks_again_keeps_its_queue_after_the_rest() -> None:
-    """The rest is over at once for everybody, and the first to ask has the queue."""
+def test_holder_that_renews_keeps_its_queue_after_the_pause() -> None:
+    """The pause ends for all clients at once, and the first request gets the queue."""
     clock = FakeClock()
     locks = QueueLocks(clock)
     locks.forget_holders()
-    assert repr(locks) == f"<QueueLocks groups=0 rests_ms={LOCK_LEASE_MS + 1}>"
+    assert repr(locks) == f"<QueueLocks groups=0 grant_pause_ms={LOCK_LEASE_MS + 1}>"
 
     clock.advance(LOCK_LEASE_MS)
-    assert locks.rest_ms == 1
+    assert locks.grant_pause_ms == 1
     clock.advance(1)
-    assert (locks.rest_ms, locks.lock(GROUP, "A", [QUEUE]), locks.lock(GROUP, "B", [QUEUE])) == (0, [QUEUE], [])
+    assert (locks.grant_pause_ms, locks.lock(GROUP, "A", [QUEUE]), locks.lock(GROUP, "B", [QUEUE])) == (0, [QUEUE], [])
 
 
 # ------- over real sockets
@@ -98,8 +98,8 @@ def granted(reply: Command) -> int:
     return len(held)
 
 
-async def test_a_promoted_broker_rests_for_one_lease(tmp_path: Path) -> None:
-    """After a promotion locks are refused with 14 and the reason for a lease, then granted; sends go on meanwhile."""
+async def test_promoted_broker_grants_no_lock_for_one_lease(tmp_path: Path) -> None:
+    """After a promotion locks are refused with 14 and the reason for one lease, then granted; sends are accepted."""
     clock = FakeClock()
     async with running_broker(tmp_path, disk=None, clock=clock, **MEMBER) as broker:
         await broker.orders.promote(2, [], force=False)
@@ -118,8 +118,8 @@ async def test_a_promoted_broker_rests_for_one_lease(tmp_path: Path) -> None:
             assert (granted(await lock(client, "B")), granted(await lock(client, "A"))) == (1, 0)
 
 
-async def test_a_clean_restart_remembers_who_holds_what(tmp_path: Path) -> None:
-    """Holders go on at once, others wait until the lease has run out, counted from the start."""
+async def test_clean_restart_keeps_lock_holders(tmp_path: Path) -> None:
+    """Holders continue at once, others wait until the lease has expired, counted from the start."""
     clock = FakeClock()
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
         await client.send_ok()
@@ -134,8 +134,8 @@ async def test_a_clean_restart_remembers_who_holds_what(tmp_path: Path) -> None:
         assert granted(await lock(client, "B")) == 1
 
 
-async def test_an_unclean_start_rests(tmp_path: Path) -> None:
-    """What was written down at the last clean stop is not believed after a crash."""
+async def test_unclean_start_grants_no_lock_for_one_lease(tmp_path: Path) -> None:
+    """Locks that were saved at the last clean stop are not used after a crash."""
     clock = FakeClock()
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
         await client.send_ok()
@@ -146,20 +146,18 @@ async def test_an_unclean_start_rests(tmp_path: Path) -> None:
         assert [(await lock(client, name)).code for name in ("A", "B")] == [14, 14]
 
 
-async def test_a_master_that_is_not_sure_of_its_role_locks_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who could not acknowledge a message may have a successor, and renews no grant; a holder keeps what it has."""
+async def test_unsure_master_grants_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A master that cannot acknowledge may have a successor, and renews no grant; a holder keeps its locks."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         assert granted(await lock(client, "A")) == 1
         with monkeypatch.context() as patch:
             patch.setattr(AckPolicy, "may_acknowledge", lambda policy: False)
             refused = await lock(client, "A")
-            assert (refused.code, "may not be the master" in (refused.remark or "")) == (14, True)
+            assert (refused.code, "may no longer be the master" in (refused.remark or "")) == (14, True)
         assert (granted(await lock(client, "B")), granted(await lock(client, "A"))) == (0, 1)
 
 
-async def test_a_synchronous_master_without_its_slave_locks_nothing(tmp_path: Path) -> None:
-    """Its slave may be the master by now."""
+async def test_synchronous_master_without_its_slave_grants_no_lock(tmp_path: Path) -> None:
+    """Its slave may have been promoted meanwhile."""
     async with running_broker(tmp_path, brokerRole="SYNC_MASTER") as broker, dialogue(broker) as client:
         assert (await lock(client, "A")).code == 14

@@ -1,4 +1,4 @@
-"""A broker whose log has lost files takes no sends before somebody has decided it, and gets them back where it can."""
+"""A broker whose log has lost files refuses sends until an operator accepts it, and restores them where it can."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from gantry_broker.app import Broker
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.setting_keys import broker_settings
-from gantry_cli.rates import read_facts
+from gantry_cli.rates import parse_runtime_info
 from gantry_status import LogRange
 from gantry_status.orders import HaRole, OrderRefused
 from gantry_testing.local import Dialogue, dialogue, local_conf, wait_until
@@ -45,7 +45,7 @@ async def running(conf: dict[str, str]) -> AsyncIterator[Broker]:
 
 
 async def fill(broker: Broker, files: int = 3) -> int:
-    """Send until the log has so many files."""
+    """Send until the log has that many files."""
     async with dialogue(broker) as peer:
         while len(broker.store.log.files.files) < files or broker.store.log.wrote % broker.store.log.file_size < 9_000:
             await peer.send_ok(BODY)
@@ -53,13 +53,13 @@ async def fill(broker: Broker, files: int = 3) -> int:
 
 
 async def filled(conf: dict[str, str]) -> int:
-    """A store with three log files, cleanly stopped; where its log ends."""
+    """Return a store with three log files, cleanly stopped, and the end of its log."""
     async with running(conf) as broker:
         return await fill(broker)
 
 
 async def runtime(broker: Broker) -> dict[str, str]:
-    """What `gantry status` asks a broker for."""
+    """Return the answer that `gantry status` requests from a broker."""
     async with dialogue(broker) as peer:
         reply = await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
     table: dict[str, str] = json.loads(reply.body)["table"]
@@ -73,8 +73,8 @@ def whole(conf: dict[str, str]) -> bool | None:
 
 
 @pytest.mark.parametrize("case", ["newest", "first", "middle", "all"])
-async def test_alone_it_serves_reads_and_refuses_sends_until_the_loss_is_accepted(tmp_path: Path, case: str) -> None:
-    """The refusal names the range and the remedy; the decision is durable, and asked for once."""
+async def test_single_broker_refuses_sends_until_the_loss_is_accepted(tmp_path: Path, case: str) -> None:
+    """The refusal names the range and the remedy; the decision is durable, and needed once."""
     conf = small_conf(tmp_path)
     end = await filled(conf)
     files = segments(conf)
@@ -98,7 +98,7 @@ async def test_alone_it_serves_reads_and_refuses_sends_until_the_loss_is_accepte
             assert page.is_refusing_sends
             missing = tuple(LogRange(lost.start, lost.end) for lost in status.missing)
             assert page.log_missing_ranges == missing
-            facts = read_facts(await runtime(broker), 0.0)
+            facts = parse_runtime_info(await runtime(broker), 0.0)
             assert (facts.missing_bytes, facts.missing) == (page.log_missing_bytes, missing)
     assert whole(conf) is False
 
@@ -122,7 +122,7 @@ async def test_alone_it_serves_reads_and_refuses_sends_until_the_loss_is_accepte
             assert [message.body for message in await peer.read(before)] == [b"after"]
 
 
-async def test_queues_and_epochs_go_on_where_they_were(tmp_path: Path) -> None:
+async def test_queues_and_epochs_continue_after_an_accepted_loss(tmp_path: Path) -> None:
     """A consumer that has read everything reads the next message, and no other."""
     conf = small_conf(tmp_path)
     async with running(conf) as broker:
@@ -141,8 +141,8 @@ async def test_queues_and_epochs_go_on_where_they_were(tmp_path: Path) -> None:
             assert [message.body for message in await peer.read(last + 1)] == [b"next"]
 
 
-async def test_a_master_gets_its_lost_tail_from_its_slave(tmp_path: Path) -> None:
-    """It asks its slaves before anything is appended; nobody has to accept anything, and no message is gone."""
+async def test_master_restores_its_lost_tail_from_its_slave(tmp_path: Path) -> None:
+    """It asks its slaves before anything is appended; no decision is needed, and no message is lost."""
     conf = small_conf(tmp_path / "master", brokerRole="SYNC_MASTER")
     async with running(conf) as master:
         slave_conf = small_conf(
@@ -156,7 +156,7 @@ async def test_a_master_gets_its_lost_tail_from_its_slave(tmp_path: Path) -> Non
 
     async with running(conf) as master:
         assert master.roles.role is HaRole.COMPARING
-        with pytest.raises(OrderRefused, match="slaves are asked first"):
+        with pytest.raises(OrderRefused, match="slaves are compared first"):
             await master.orders.accept_loss("ann")
         async with running(slave_conf):
             await wait_until(lambda: master.roles.role is HaRole.MASTER)
@@ -168,8 +168,8 @@ async def test_a_master_gets_its_lost_tail_from_its_slave(tmp_path: Path) -> Non
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("case", ["newest", "first", "middle", "all"])
-async def test_a_slave_gets_what_it_lacks_from_its_master(tmp_path: Path, case: str) -> None:
-    """Whatever is missing: its tail comes as usual, a hole by a new copy of the whole log. Then it is whole again."""
+async def test_slave_restores_lost_files_from_its_master(tmp_path: Path, case: str) -> None:
+    """A tail is copied as usual, a hole by a new copy of the whole log. Then the data is complete again."""
     async with running(small_conf(tmp_path / "master")) as master:
         conf = small_conf(
             tmp_path / "slave", brokerRole="SLAVE", brokerId="1", haMasterAddress=master.settings.ha_address
@@ -196,8 +196,8 @@ async def test_a_slave_gets_what_it_lacks_from_its_master(tmp_path: Path, case: 
             assert not slave.store.losses.record.missing and slave.roles.completeness.is_whole is True
 
 
-async def test_a_role_is_given_to_it_only_by_force(tmp_path: Path) -> None:
-    """Neither a promotion nor a regaining trusts such a store; force is a decision, and recorded as one."""
+async def test_broker_with_lost_files_is_promoted_only_with_force(tmp_path: Path) -> None:
+    """Neither a promotion nor regaining trusts such a store; force is a decision, and recorded as one."""
     conf = small_conf(tmp_path, roleAtStart="UNASSIGNED", brokerId="1")
     async with running(conf) as broker:
         await broker.orders.promote(1_000, [], False)
@@ -206,7 +206,7 @@ async def test_a_role_is_given_to_it_only_by_force(tmp_path: Path) -> None:
 
     async with running(conf) as broker:
         assert not (await broker.orders.status()).may_regain
-        with pytest.raises(OrderRefused, match="lack"):
+        with pytest.raises(OrderRefused, match="may have lost"):
             await broker.orders.regain(1_000)
         with pytest.raises(OrderRefused, match="accept-loss"):
             await broker.orders.promote(2_000, [2], False)
@@ -242,7 +242,7 @@ def gantry(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def process_of(conf: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A broker process that is ready, and its port; stopped at the end."""
+    """Run a broker process that is ready, and return its port."""
     options = [part for key, value in conf.items() for part in ("-o", f"{key}={value}")]
     process = subprocess.Popen(
         [sys.executable, "-m", "gantry_broker", *options],
@@ -261,7 +261,7 @@ def process_of(conf: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str], in
 
 @pytest.mark.verify
 @pytest.mark.parametrize("way", ["ha", "store"])
-async def test_a_person_finds_the_loss_and_accepts_it(tmp_path: Path, way: str) -> None:
+async def test_operator_finds_and_accepts_the_loss(tmp_path: Path, way: str) -> None:
     """With processes and the command line: refused, shown, verified, accepted while it runs or while it is stopped."""
     conf = small_conf(tmp_path / "store") | {"controlSocketPath": str(tmp_path / "c.sock")}
     with process_of(conf) as (_, port):
@@ -274,7 +274,7 @@ async def test_a_person_finds_the_loss_and_accepts_it(tmp_path: Path, way: str) 
     store = conf["storePathRootDir"]
     found = gantry("store", "verify", store)
     assert found.returncode == 1 and "missing" in found.stdout and str(int(lost.name)) in found.stdout
-    assert "would take no sends" in gantry("store", "inspect", store).stdout
+    assert "would accept no messages" in gantry("store", "inspect", store).stdout
 
     with process_of(conf) as (_, port):
         peer = await Dialogue.open(f"127.0.0.1:{port}")

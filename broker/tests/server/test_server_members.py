@@ -1,4 +1,4 @@
-"""What is asked of members: running info, consuming one message, how far they are; of late, gone and lying ones."""
+"""Calls to members: running info, consuming one message, and status; with late, gone and faulty members."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ async def client(broker: Broker) -> AsyncIterator[Dialogue]:
 async def member(
     broker: Broker, client_id: str, answer: Callable[[Command], Command | None]
 ) -> AsyncIterator[Dialogue]:
-    """A member of the group that answers the broker's questions with ``answer``."""
-    told: list[Command] = []
+    """A member of the group that answers the broker's requests with ``answer``."""
+    received: list[Command] = []
 
-    def hear(command: Command, channel: Channel) -> Command | None:
-        told.append(command)
+    def record_request(command: Command, channel: Channel) -> Command | None:
+        received.append(command)
         return None if command.is_oneway else answer(command)
 
-    channel = await Channel.connect(f"127.0.0.1:{broker.port}", on_request=hear)
-    one = Dialogue(channel, told)
+    channel = await Channel.connect(f"127.0.0.1:{broker.port}", on_request=record_request)
+    one = Dialogue(channel, received)
     await one.heartbeat(client_id)
     try:
         yield one
@@ -55,8 +55,8 @@ async def member(
         await channel.close()
 
 
-def heard(one: Dialogue, code: int) -> Command:
-    (found,) = [command for command in one.told if command.code == code]
+def find_request(one: Dialogue, code: int) -> Command:
+    (found,) = [command for command in one.pushed if command.code == code]
     return found
 
 
@@ -67,23 +67,23 @@ def info(client_id: str, group: str = GROUP) -> dict[str, str]:
 # ------- passing on
 
 
-async def test_a_members_answer_is_passed_back_whole(broker: Broker, client: Dialogue) -> None:
-    """Code, text, fields and body, whatever they are; the question reaches it with all its fields."""
-    said = Command(code=7, remark="as you see", ext={"a": "b"}, body=b"{}")
+async def test_answer_of_a_member_is_forwarded_completely(broker: Broker, client: Dialogue) -> None:
+    """Code, text, fields and body are forwarded unchanged; the request reaches the member with all its fields."""
+    full_answer = Command(code=7, remark="as you see", ext={"a": "b"}, body=b"{}")
 
     def answer(command: Command) -> Command:
-        return command.reply(said.code, said.remark, ext=said.ext, body=said.body)
+        return command.reply(full_answer.code, full_answer.remark, ext=full_answer.ext, body=full_answer.body)
 
     async with member(broker, "c1", answer) as one, member(broker, "c2", lambda command: command.reply()) as two:
         reply = await client.ask(RUNNING, info("c1"))
 
         assert (reply.code, reply.remark, reply.ext, reply.body) == (7, "as you see", {"a": "b"}, b"{}")
-        assert heard(one, RUNNING).ext == info("c1")
-        assert not two.was_told(RUNNING)
+        assert find_request(one, RUNNING).ext == info("c1")
+        assert not two.count_pushed(RUNNING)
 
 
-async def test_a_member_consumes_the_message_it_is_handed(broker: Broker, client: Dialogue) -> None:
-    """It gets the record as it lies in the log, and by whom it is kept."""
+async def test_member_consumes_the_forwarded_message(broker: Broker, client: Dialogue) -> None:
+    """It gets the record as it is in the log, and the name of the broker."""
     sent = await client.send_ok(b"the one")
     ext = {"consumerGroup": GROUP, "clientId": "c1", "msgId": sent["msgId"], "topic": TOPIC}
 
@@ -91,13 +91,13 @@ async def test_a_member_consumes_the_message_it_is_handed(broker: Broker, client
         reply = await client.ask(CONSUME, ext)
 
         assert loads(reply.body) == {"consumeResult": "CR_LATER"}
-        asked = heard(one, CONSUME)
+        asked = find_request(one, CONSUME)
         assert decode_record(asked.body).body == b"the one"
         assert asked.ext == {**ext, "brokerName": "test-broker", "topicSysFlag": "0", "groupSysFlag": "0"}
 
 
 @pytest.mark.parametrize(
-    ("message_id", "said"),
+    ("message_id", "expected"),
     [
         ("7F00000100002A9F0000000000FFFFFF", "can not find message by the offset, 16777215"),
         ("7F00000100002A9FFFFFFFFFFFFFFFFF", "can not find message by the offset, -1"),
@@ -106,20 +106,20 @@ async def test_a_member_consumes_the_message_it_is_handed(broker: Broker, client
     ],
     ids=["not there", "below zero", "no id", "nothing"],
 )
-async def test_a_message_that_is_not_there_is_handed_to_nobody(
-    broker: Broker, client: Dialogue, message_id: str, said: str
+async def test_missing_message_is_not_forwarded(
+    broker: Broker, client: Dialogue, message_id: str, expected: str
 ) -> None:
     """The member is not asked at all."""
     async with member(broker, "c1", lambda command: command.reply()) as one:
         reply = await client.ask(CONSUME, {"consumerGroup": GROUP, "clientId": "c1", "msgId": message_id})
 
         assert reply.code == ResponseCode.SYSTEM_ERROR
-        assert said in (reply.remark or "")
-        assert not one.was_told(CONSUME)
+        assert expected in (reply.remark or "")
+        assert not one.count_pushed(CONSUME)
 
 
-async def test_a_member_that_is_not_here_is_named(broker: Broker, client: Dialogue) -> None:
-    """As RocketMQ says it: code 1 and who it is; the client id may be missing, too."""
+async def test_missing_member_is_named(broker: Broker, client: Dialogue) -> None:
+    """As in RocketMQ: code 1 and the name of the member; the client id may be missing, too."""
     async with member(broker, "c1", lambda command: command.reply()):
         for ext in (info("c2"), info("c1", "Strangers")):
             reply = await client.ask(RUNNING, ext)
@@ -129,25 +129,25 @@ async def test_a_member_that_is_not_here_is_named(broker: Broker, client: Dialog
         assert reply.remark == f"The Consumer <{GROUP}> <null> not online"
 
 
-async def test_a_member_too_old_to_answer_is_not_asked(broker: Broker, client: Dialogue) -> None:
-    """It would not know the code, and whoever asked would wait for nothing."""
+async def test_too_old_member_is_not_called(broker: Broker, client: Dialogue) -> None:
+    """It would not know the code, and the administrator would wait in vain."""
     async with member(broker, "c1", lambda command: command.reply()) as one:
         (state,) = broker.core.clients.consumers[GROUP].members.values()
         state.version = 61
 
         assert "too low to finish" in ((await client.ask(RUNNING, info("c1"))).remark or "")
-        assert not one.was_told(RUNNING)
+        assert not one.count_pushed(RUNNING)
 
 
 @pytest.mark.verify
-async def test_nobody_else_waits_for_a_member(
+async def test_other_requests_do_not_wait_for_a_member(
     broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it thinks, its own connection and the administrator's carry everything else; then 207 comes."""
+    """During the call both connections serve other requests; after the timeout the answer is 207."""
     monkeypatch.setattr(members, "CALL_TIMEOUT_MS", 1500)
     async with member(broker, "c1", lambda command: None) as one:
         asking = asyncio.ensure_future(client.ask(RUNNING, info("c1")))
-        await wait_until(lambda: one.was_told(RUNNING) == 1)
+        await wait_until(lambda: one.count_pushed(RUNNING) == 1)
 
         await client.send_ok()
         assert len(await one.read(0)) == 1
@@ -158,11 +158,11 @@ async def test_nobody_else_waits_for_a_member(
         assert (reply.remark or "").startswith(f"consumer <{GROUP}> <c1> Timeout: ")
 
 
-async def test_a_member_that_goes_is_not_waited_for(broker: Broker, client: Dialogue) -> None:
-    """Its connection ends in the middle, and whoever asked is told at once."""
+async def test_disconnected_member_ends_the_call(broker: Broker, client: Dialogue) -> None:
+    """Its connection closes during the call, and the administrator is answered at once."""
     async with member(broker, "c1", lambda command: None) as one:
         asking = asyncio.ensure_future(client.ask(RUNNING, info("c1")))
-        await wait_until(lambda: one.was_told(RUNNING) == 1)
+        await wait_until(lambda: one.count_pushed(RUNNING) == 1)
 
     async with asyncio.timeout(60):
         reply = await asking
@@ -170,26 +170,26 @@ async def test_a_member_that_goes_is_not_waited_for(broker: Broker, client: Dial
     assert (reply.remark or "").startswith(f"invoke consumer <{GROUP}> <c1> Exception: ")
 
 
-async def test_a_client_that_came_again_is_asked_on_its_new_connection(broker: Broker, client: Dialogue) -> None:
-    """The old one may be half dead for two minutes."""
+async def test_reconnected_client_is_called_on_its_new_connection(broker: Broker, client: Dialogue) -> None:
+    """The old connection may hang for two minutes."""
     async with (
         member(broker, "c1", lambda command: None) as old,
         member(broker, "c1", lambda command: command.reply(body=b"new")),
     ):
         assert (await client.ask(RUNNING, info("c1"))).body == b"new"
-        assert not old.was_told(RUNNING)
+        assert not old.count_pushed(RUNNING)
 
 
 @pytest.mark.verify
-async def test_too_many_questions_at_once_are_refused(
+async def test_too_many_concurrent_calls_are_refused(
     broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each costs memory for as long as the member likes; what is refused can be asked again."""
+    """Each call takes memory until the member answers; a refused call can be repeated."""
     monkeypatch.setattr(members, "CALLS_MAX", 1)
     monkeypatch.setattr(members, "CALL_TIMEOUT_MS", 1500)
     async with member(broker, "c1", lambda command: None) as one:
         asking = asyncio.ensure_future(client.ask(RUNNING, info("c1")))
-        await wait_until(lambda: one.was_told(RUNNING) == 1)
+        await wait_until(lambda: one.count_pushed(RUNNING) == 1)
 
         assert (await client.ask(RUNNING, info("c1"))).code == ResponseCode.SYSTEM_BUSY
         assert (await asking).code == ResponseCode.CONSUME_MSG_TIMEOUT
@@ -203,7 +203,7 @@ def place(queue_id: int) -> ObjectKey:
     return ObjectKey({"brokerName": "test-broker", "queueId": queue_id, "topic": TOPIC})
 
 
-def said(offset: int) -> Callable[[Command], Command | None]:
+def answer_offset(offset: int) -> Callable[[Command], Command | None]:
     return lambda command: command.reply(body=dumps({"messageQueueTable": {place(0): offset}}))
 
 
@@ -213,32 +213,32 @@ async def statuses(client: Dialogue, **fields: str) -> Any:
     return document["consumerTable"]
 
 
-async def test_every_member_says_how_far_it_is(
+async def test_status_of_every_member_is_answered(
     broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that say nothing, or what nobody can read, or that they cannot, are left out; all are asked at once."""
+    """Members without an answer, with an unreadable one or with an error are left out; all are called at once."""
     monkeypatch.setattr(members, "STATUS_TIMEOUT_MS", 1500)
     async with (
-        member(broker, "c1", said(3)) as one,
-        member(broker, "c2", said(5)),
+        member(broker, "c1", answer_offset(3)) as one,
+        member(broker, "c2", answer_offset(5)),
         member(broker, "silent", lambda command: None),
         member(broker, "refuses", lambda command: command.reply(1, "no")),
         member(broker, "lies", lambda command: command.reply(body=b"[")),
     ):
         assert await statuses(client) == {"c1": {place(0): 3}, "c2": {place(0): 5}}
-        assert heard(one, ASKED_STATUS).ext == {"topic": TOPIC, "group": GROUP}
+        assert find_request(one, ASKED_STATUS).ext == {"topic": TOPIC, "group": GROUP}
 
 
-async def test_one_member_can_be_asked_alone(broker: Broker, client: Dialogue) -> None:
-    """By its client id; a name that nobody has gets nothing."""
-    async with member(broker, "c1", said(3)) as one, member(broker, "c2", said(5)):
+async def test_status_of_a_single_member_can_be_requested(broker: Broker, client: Dialogue) -> None:
+    """The client id selects it; an unknown id selects none."""
+    async with member(broker, "c1", answer_offset(3)) as one, member(broker, "c2", answer_offset(5)):
         assert await statuses(client, clientAddr="c2") == {"c2": {place(0): 5}}
         assert await statuses(client, clientAddr="c3") == {}
-        assert not one.was_told(ASKED_STATUS)
+        assert not one.count_pushed(ASKED_STATUS)
 
 
-async def test_a_group_without_members_says_nothing(client: Dialogue) -> None:
-    """RocketMQ fails over a group it has not heard of; here it is told as one that nobody is in."""
+async def test_status_of_a_group_without_members_is_refused(client: Dialogue) -> None:
+    """RocketMQ fails for an unknown group; here it is answered like a group without members."""
     reply = await client.ask(STATUS, {"topic": TOPIC, "group": GROUP})
 
     assert (reply.code, reply.remark) == (1, f"No Any Consumer online in the consumer group: [{GROUP}]")

@@ -25,7 +25,7 @@ EXCEPTED = frozenset(
 
 
 def starts(text: str) -> list[str]:
-    """What in a module's text could start a program or run text as one."""
+    """Return the calls in a module that could start a program or execute text."""
     found: list[str] = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -39,7 +39,7 @@ def starts(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("package", SERVERS)
-def test_no_module_of_a_server_starts_a_program(package: str) -> None:
+def test_no_server_module_starts_a_program(package: str) -> None:
     """S7: RocketMQ's published hole was a setting that became part of a command line."""
     modules = [
         path
@@ -56,6 +56,6 @@ def test_no_module_of_a_server_starts_a_program(package: str) -> None:
     ["import subprocess", "from subprocess import run", "import os\nos.system(x)", "eval(x)",
      "import asyncio\nasyncio.create_subprocess_exec(x)", "os.execvp(x)", "import pickle"],
 )  # fmt: skip
-def test_what_starts_one_is_seen(text: str) -> None:
-    """S7's twin: the look above can find something."""
+def test_module_that_starts_a_program_is_found(text: str) -> None:
+    """S7's twin: the check above can find a violation."""
     assert starts(text)

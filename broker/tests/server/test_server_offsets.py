@@ -1,4 +1,4 @@
-"""Offsets: of consumers, of queues, in time; and what of them and of topics a restart finds again."""
+"""Offsets of consumers and of queues, by time, and their persistence with the other tables."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -75,7 +75,7 @@ async def number(client: Dialogue, code: int, **fields: str) -> int:
 # ------- of consumers
 
 
-async def test_a_commit_is_found_again(client: Dialogue) -> None:
+async def test_committed_offset_is_found(client: Dialogue) -> None:
     """Each group has its own offset in each queue; the newest commit counts, also a lower one."""
     await client.send_ok()
 
@@ -87,8 +87,8 @@ async def test_a_commit_is_found_again(client: Dialogue) -> None:
     assert await committed(client, group="Other") == 1
 
 
-async def test_a_commit_makes_no_group(broker: Broker, client: Dialogue) -> None:
-    """As in RocketMQ 5: a pull or a heartbeat does, where groups may be made at all; a tool's slip does not."""
+async def test_commit_creates_no_group(broker: Broker, client: Dialogue) -> None:
+    """As in RocketMQ 5, only a pull or a heartbeat creates a group, so a typing error in a tool creates none."""
     await client.send_ok()
 
     reply = await client.ask(15, {"consumerGroup": "Slip", "topic": TOPIC, "queueId": "0", "commitOffset": "1"})
@@ -97,18 +97,18 @@ async def test_a_commit_makes_no_group(broker: Broker, client: Dialogue) -> None
     assert "Slip" not in broker.core.groups.all
 
 
-async def test_a_oneway_commit_counts(client: Dialogue) -> None:
-    """Consumers commit without waiting."""
+async def test_oneway_commit_is_effective(client: Dialogue) -> None:
+    """Consumers commit by one-way requests, without waiting for an answer."""
     await client.send_ok()
     await client.make_group()
 
-    client.tell(15, {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"})
+    client.send_oneway(15, {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"})
 
     assert await committed(client) == 1
 
 
-async def test_a_group_that_never_committed_is_told_so(client: Dialogue) -> None:
-    """Of a queue that still has its first message a new group starts at 0, or at its own rule (22) if it asks so."""
+async def test_group_without_a_commit_is_answered_not_found(client: Dialogue) -> None:
+    """If a queue still has its first message, a new group starts at 0, or by its own rule (22) if requested."""
     await client.send_ok()
 
     assert await committed(client) == 0
@@ -116,7 +116,7 @@ async def test_a_group_that_never_committed_is_told_so(client: Dialogue) -> None
     assert await committed(client, zero=False) is None
 
 
-async def test_a_commit_needs_a_topic_and_a_group(tmp_path: Path) -> None:
+async def test_commit_needs_a_topic_and_a_group(tmp_path: Path) -> None:
     """A commit for an unknown topic is 17, for a group that may not be made 26; neither is kept."""
     async with running_broker(tmp_path, autoCreateSubscriptionGroup="false") as broker, dialogue(broker) as client:
         broker.core.groups.put(SubscriptionGroupConfig(group_name=GROUP))
@@ -127,7 +127,7 @@ async def test_a_commit_needs_a_topic_and_a_group(tmp_path: Path) -> None:
         assert broker.core.offsets.document().offset_table == {}
 
 
-async def test_all_offsets_can_be_asked_for(client: Dialogue) -> None:
+async def test_all_offsets_are_listed(client: Dialogue) -> None:
     """Slaves take over the whole table by code 43, in RocketMQ's form."""
     await client.send_ok()
     await commit(client, 1)
@@ -141,7 +141,7 @@ async def test_all_offsets_can_be_asked_for(client: Dialogue) -> None:
 # ------- of queues, in time
 
 
-async def test_a_queue_has_a_start_and_an_end(client: Dialogue) -> None:
+async def test_minimum_and_maximum_offset_are_answered(client: Dialogue) -> None:
     """The maximum is where the next message will be, the minimum where the first is; 0 and 0 where nothing is."""
     assert (await number(client, 30), await number(client, 31), await number(client, 32)) == (0, 0, -1)
 
@@ -172,7 +172,7 @@ async def test_offsets_are_found_by_time(clock: FakeClock, client: Dialogue) -> 
 # ------- over a restart
 
 
-async def test_a_restart_finds_everything_again(tmp_path: Path) -> None:
+async def test_tables_survive_a_restart(tmp_path: Path) -> None:
     """Messages, topics, groups, offsets and delays are after a clean stop what they were before it."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok(b"kept")
@@ -191,7 +191,7 @@ async def test_a_restart_finds_everything_again(tmp_path: Path) -> None:
         assert (await client.send_ok())["queueOffset"] == "1"
 
 
-async def test_offsets_reach_the_disk_by_themselves(tmp_path: Path) -> None:
+async def test_offsets_are_written_periodically(tmp_path: Path) -> None:
     """Every few seconds the offsets are written, so that a crash repeats little."""
     file = tmp_path / "config/consumerOffset.json"
     async with running_broker(tmp_path, flushConsumerOffsetInterval="100") as broker, dialogue(broker) as client:
@@ -203,7 +203,7 @@ async def test_offsets_reach_the_disk_by_themselves(tmp_path: Path) -> None:
         assert loads(file.read_bytes())["offsetTable"] == {f"{TOPIC}@{GROUP}": {"0": 1}}
 
 
-async def test_a_made_topic_is_on_disk_when_it_is_answered(tmp_path: Path) -> None:
+async def test_created_topic_is_on_disk_when_answered(tmp_path: Path) -> None:
     """An administrator's topic or group that was answered 0 outlives a crash right after."""
     disk = FaultyDisk()
     settings = broker_settings(local_conf("/store"))
@@ -238,8 +238,8 @@ async def test_topics_on_disk_are_adopted(tmp_path: Path, caplog: pytest.LogCapt
     assert "topics found on disk that topics.json did not have" in caplog.text
 
 
-async def test_offsets_beyond_a_queue_are_set_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An offset beyond what a crash left would skip new messages; it is set to the queue's end, and said."""
+async def test_offsets_beyond_a_queue_are_reset(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An offset beyond the recovered queue would skip new messages; it is reset to the queue's end, and logged."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
     table = {"offsetTable": {f"{TOPIC}@{GROUP}": {0: 100, 1: 7}, f"{TOPIC}@Fine": {0: 1}, "Gone@Old": {0: 5}}}
@@ -251,12 +251,12 @@ async def test_offsets_beyond_a_queue_are_set_back(tmp_path: Path, caplog: pytes
         assert (offsets.find("Fine", TOPIC, 0), offsets.find("Old", "Gone", 0)) == (1, 0)
         await client.send_ok(b"new")
         assert [message.body for message in await client.read(1)] == [b"new"]
-    assert caplog.text.count("set back") == 3
+    assert caplog.text.count("beyond the end of its queue") == 3
     written = loads((tmp_path / "config/consumerOffset.json").read_bytes())
     assert written["offsetTable"][f"{TOPIC}@{GROUP}"]["0"] == 1
 
 
-async def test_javas_tables_are_read(tmp_path: Path) -> None:
+async def test_tables_written_by_java_are_read(tmp_path: Path) -> None:
     """RocketMQ writes bare integer keys, tabs and fields of its own; they are read."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
@@ -269,7 +269,7 @@ async def test_javas_tables_are_read(tmp_path: Path) -> None:
         assert broker.core.offsets.find(GROUP, TOPIC, 0) == 2
 
 
-async def test_a_table_of_another_shape_refuses_to_start(tmp_path: Path) -> None:
+async def test_table_with_another_schema_prevents_the_start(tmp_path: Path) -> None:
     """Offsets that cannot be understood stop the start with the file's name; nothing is replaced by an empty table."""
     async with running_broker(tmp_path):
         pass
@@ -284,8 +284,8 @@ async def test_a_table_of_another_shape_refuses_to_start(tmp_path: Path) -> None
     assert file.read_text() == '{"offsetTable": [1, 2]}'
 
 
-async def test_a_taken_port_leaves_the_store_closed(tmp_path: Path) -> None:
-    """A broker that cannot listen has let go of its store cleanly when it says so."""
+async def test_port_in_use_leaves_the_store_closed(tmp_path: Path) -> None:
+    """A broker that cannot listen has closed its store cleanly before it fails."""
     async with running_broker(tmp_path / "other") as other:
         taken = str(other.settings.listen_port)
         with pytest.raises(OSError, match=taken):
@@ -297,7 +297,7 @@ async def test_a_taken_port_leaves_the_store_closed(tmp_path: Path) -> None:
         pass
 
 
-async def test_a_stop_that_cannot_write_tables_still_closes_the_store(tmp_path: Path) -> None:
+async def test_stop_closes_the_store_even_if_tables_cannot_be_written(tmp_path: Path) -> None:
     """Tables that cannot be written at the stop are logged; the log is closed all the same."""
     disk = RealDisk()
     settings = broker_settings(local_conf(tmp_path))
@@ -306,7 +306,7 @@ async def test_a_stop_that_cannot_write_tables_still_closes_the_store(tmp_path: 
     async with dialogue(broker) as client:
         await client.send_ok()
         await commit(client, 1)
-    await broker.core.persistence.finish()
+    await broker.core.persistence.wait_for_writes()
     shutil.rmtree(tmp_path / "config")
     (tmp_path / "config").write_text("not a directory")
 
@@ -317,7 +317,7 @@ async def test_a_stop_that_cannot_write_tables_still_closes_the_store(tmp_path: 
 
 
 @pytest.mark.parametrize("content", [b"", b'{"held":[{"group', None])
-async def test_a_start_without_queue_locks_grants_none_for_a_lease(
+async def test_start_without_queue_locks_grants_none_for_one_lease(
     tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A damaged or missing file stops no start; but holders before the stop may still believe their grants."""
@@ -331,9 +331,9 @@ async def test_a_start_without_queue_locks_grants_none_for_a_lease(
             path.write_bytes(content)
 
     async with running_broker(tmp_path) as broker:
-        assert broker.core.locks.rest_ms > 0
+        assert broker.core.locks.grant_pause_ms > 0
 
     assert str(file) in [getattr(record, "path", None) for record in caplog.records]
     caplog.clear()
     async with running_broker(tmp_path) as broker:
-        assert broker.core.locks.rest_ms == 0, "the file is whole again"
+        assert broker.core.locks.grant_pause_ms == 0, "the file is whole again"

@@ -1,4 +1,4 @@
-"""Fields that any request of a 5.x client may carry: they change no answer, whatever the request is.
+"""Fields that any request of a 5.x client may carry: they change the answer of no request.
 
 Each request that the wire knows is sent to two brokers, or two name servers, in the same state: to one as it is, to the
 other with the fields in front, behind, or in the binary header. Both must say the same. The requests are the seeds of
@@ -37,11 +37,12 @@ CODE_BINARY_MAX: Final = 32_767
 """The binary header has two bytes for a code."""
 COMMON: Final = {
     "topic": TOPICS[0], "group": GROUPS[0], "consumerGroup": GROUPS[0], "producerGroup": GROUPS[0], "queueId": "0",
-    "srcGroup": GROUPS[0], "destGroup": GROUPS[1], "offline": "true", "clientId": "nobody", "offset": "0", "index": "0",
+    "srcGroup": GROUPS[0], "destGroup": GROUPS[1], "offline": "true", "clientId": "unknown", "offset": "0",
+    "index": "0",
     "count": "1", "timestamp": "0", "isForce": "true", "isOrder": "false", "jstackEnable": "false", "user": "x",
-    "statsName": "TOPIC_PUT_NUMS", "statsKey": TOPICS[0], "msgId": Places().message_ids[0], "clientAddr": "nobody",
+    "statsName": "TOPIC_PUT_NUMS", "statsKey": TOPICS[0], "msgId": Places().message_ids[0], "clientAddr": "unknown",
 }  # fmt: skip
-"""Fields without which some requests of administrators are not understood; whoever has no use for them ignores them."""
+"""Fields that some requests of administrators need; other requests ignore them."""
 WAYS: Final[dict[str, tuple[Mapping[str, str], bool, Serialization]]] = {
     "usual, in front": (USUAL, True, Serialization.JSON),
     "usual, binary": (USUAL, False, Serialization.ROCKETMQ),
@@ -50,8 +51,8 @@ WAYS: Final[dict[str, tuple[Mapping[str, str], bool, Serialization]]] = {
 
 
 @dataclass(frozen=True)
-class Said:
-    """What two servers in the same state have in common: numbers in texts are times, places and ports."""
+class Answered:
+    """The part of an answer that two servers in the same state share: numbers in texts are masked."""
 
     code: int
     remark: str
@@ -78,17 +79,17 @@ async def peer_of(port: int) -> AsyncIterator[RawPeer]:
         await peer.close()
 
 
-async def answer_of(peer: RawPeer, command: Command, serialization: Serialization = Serialization.JSON) -> Said:
+async def answer_of(peer: RawPeer, command: Command, serialization: Serialization = Serialization.JSON) -> Answered:
     await peer.say(command.encode(serialization))
     reply = decode_command(await peer.frame())
     while not reply.is_reply:  # a broker may ask its clients, too
         reply = decode_command(await peer.frame())
     remark = re.sub(r"\d+", "0", reply.remark or "")
-    return Said(reply.code, remark, frozenset(reply.ext), bool(reply.body))
+    return Answered(reply.code, remark, frozenset(reply.ext), bool(reply.body))
 
 
 async def differences(plain: int, optional: int, way: str, codes: list[RequestCode]) -> list[str]:
-    """Every request to both ports; what was not said alike."""
+    """Send every request to both ports; return the answers that differ."""
     added, is_first, serialization = WAYS[way]
     found = []
     for code in codes:
@@ -99,9 +100,9 @@ async def differences(plain: int, optional: int, way: str, codes: list[RequestCo
                 given = {name: value for name, value in added.items() if name not in command.ext}
                 ext = given | command.ext if is_first else command.ext | given
                 expected = await answer_of(one, command)
-                said = await answer_of(other, replace(command, ext=ext), kind)
-                if said != expected:
-                    found.append(f"{code.name}: {said} instead of {expected}")
+                answered = await answer_of(other, replace(command, ext=ext), kind)
+                if answered != expected:
+                    found.append(f"{code.name}: {answered} instead of {expected}")
     return found
 
 
@@ -133,14 +134,14 @@ async def name_server(path: Path, stack: AsyncExitStack) -> int:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_no_broker_minds_what_newer_clients_add(tmp_path: Path, way: str) -> None:
+async def test_broker_ignores_fields_of_newer_clients(tmp_path: Path, way: str) -> None:
     """All requests, with every combination of optional fields and header, are answered as they are without."""
     async with AsyncExitStack() as stack, broker_ports(tmp_path, stack) as (plain, optional):
         assert await differences(plain, optional, way, list(RequestCode)) == []
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_no_name_server_minds_what_newer_clients_add(tmp_path: Path, way: str) -> None:
+async def test_name_server_ignores_fields_of_newer_clients(tmp_path: Path, way: str) -> None:
     """The same for a name server."""
     async with AsyncExitStack() as stack:
         plain, optional = await name_server(tmp_path / "a", stack), await name_server(tmp_path / "b", stack)
@@ -148,17 +149,17 @@ async def test_no_name_server_minds_what_newer_clients_add(tmp_path: Path, way: 
 
 
 @pytest.mark.verify
-async def test_most_of_these_requests_are_good(tmp_path: Path) -> None:
+async def test_most_of_these_requests_succeed(tmp_path: Path) -> None:
     """A request that is refused for its own fields shows nothing: what a broker handles mostly succeeds here."""
     async with AsyncExitStack() as stack, broker_ports(tmp_path, stack) as (plain, _), peer_of(plain) as peer:
-        said = {code: await answer_of(peer, request_of(code, 0)) for code in RequestCode}
-    unread = [code.name for code, one in said.items() if "custom field" in one.remark]
+        answered = {code: await answer_of(peer, request_of(code, 0)) for code in RequestCode}
+    unread = [code.name for code, one in answered.items() if "custom field" in one.remark]
 
-    assert sum(one.code == 0 for one in said.values()) > 30
+    assert sum(one.code == 0 for one in answered.values()) > 30
     assert len(unread) < 5, unread
 
 
-async def test_a_server_that_refuses_unknown_fields_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_that_refuses_unknown_fields_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: where reading fields forbids those that it does not know, nearly every request is reported."""
     real = wire_fields.Fields.read.__func__  # type: ignore[attr-defined]
 

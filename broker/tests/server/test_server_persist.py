@@ -1,4 +1,4 @@
-"""Writing tables: one writer at a time, nothing marked is forgotten, and what failed is tried again."""
+"""Writing tables: one writer at a time, no change is lost, and failed writes are retried."""
 
 import asyncio
 import threading
@@ -49,23 +49,23 @@ class Table:
         self.persistence.mark("table", now=now)
 
 
-async def test_a_change_is_written_at_once_or_with_the_round() -> None:
-    """What is marked for now is written now, what is not with the next round, and nothing twice for nothing."""
+async def test_change_is_written_at_once_or_periodically() -> None:
+    """An immediate change is written at once, others with the next periodic write, and an unchanged table never."""
     table = Table()
     table.change(now=False)
     assert table.written == []
-    await table.persistence.round()
+    await table.persistence.write_stale()
     assert table.written == [{"value": 1}]
 
     table.change()
     await wait_until(lambda: len(table.written) == 2)
-    await table.persistence.round()
+    await table.persistence.write_stale()
 
     assert table.written == [{"value": 1}, {"value": 2}]
 
 
 async def test_changes_during_a_write_are_written_after_it() -> None:
-    """A change that comes while the disk is slow is on disk in the end, without anybody asking again."""
+    """A change during a slow write is written afterwards without another request."""
     table = Table()
     table.gate.clear()
     table.change()
@@ -74,19 +74,19 @@ async def test_changes_during_a_write_are_written_after_it() -> None:
         table.change()
 
     table.gate.set()
-    await table.persistence.finish()
+    await table.persistence.wait_for_writes()
 
     assert table.written[-1] == {"value": 101}
     assert len(table.written) == 2
     assert table.writers_most == 1
 
 
-async def test_settled_means_on_disk() -> None:
-    """Who waits for the table waits for everything that was marked before."""
+async def test_wait_until_written_means_on_disk() -> None:
+    """Waiting for a table covers all changes that were marked before."""
     table = Table()
     table.gate.clear()
     table.change()
-    waiting = asyncio.ensure_future(table.persistence.settled("table"))
+    waiting = asyncio.ensure_future(table.persistence.wait_until_written("table"))
     await wait_until(lambda: table.writers == 1)
     assert not waiting.done()
 
@@ -96,29 +96,29 @@ async def test_settled_means_on_disk() -> None:
     assert table.written[-1] == {"value": 1}
 
 
-async def test_a_write_that_failed_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    """A full disk is logged, the state says so, and the next round writes; who waited hears of it."""
+async def test_failed_write_is_retried(caplog: pytest.LogCaptureFixture) -> None:
+    """A failure is logged and kept in the state, the next periodic write retries, and a waiter gets the error."""
     table = Table()
     table.failures = [OSError(28, "No space left on device"), OSError(28, "No space left on device")]
     table.change()
-    await table.persistence.finish()
+    await table.persistence.wait_for_writes()
     assert "No space" in str(table.persistence.failure)
     with pytest.raises(OSError, match="No space"):
-        await table.persistence.settled("table")
+        await table.persistence.wait_until_written("table")
 
-    await table.persistence.round()
+    await table.persistence.write_stale()
 
     assert table.written == [{"value": 1}]
     assert str(table.persistence.failure) == "None"
-    assert caplog.text.count("a table could not be written") == 1
+    assert caplog.text.count("failed to write table") == 1
 
 
-async def test_a_cancelled_writer_leaves_no_second_one() -> None:
-    """A thread cannot be stopped: whoever is cancelled during a write ends after it, and only then the next begins."""
+async def test_cancelled_writer_leaves_no_second_one() -> None:
+    """A thread cannot be stopped: a writer cancelled during a write ends after it, and only then the next starts."""
     table = Table()
     table.gate.clear()
     table.change(now=False)
-    rounds = asyncio.ensure_future(table.persistence.round())
+    rounds = asyncio.ensure_future(table.persistence.write_stale())
     await wait_until(lambda: table.writers == 1)
     rounds.cancel()
     table.change(now=False)
@@ -144,12 +144,12 @@ async def test_closing_writes_everything() -> None:
     assert table.written == [{"value": 7}]
 
 
-async def test_nothing_absent_is_written() -> None:
+async def test_null_values_are_not_written() -> None:
     """RocketMQ's files have no nulls, at no depth."""
-    seen: list[dict[str, Any]] = []
-    file = TableFile("topics", lambda: TopicConfigTable(), seen.append)
+    documents: list[dict[str, Any]] = []
+    file = TableFile("topics", lambda: TopicConfigTable(), documents.append)
     file.mark()
 
-    await file.settle()
+    await file.write_changes()
 
-    assert seen == [{"dataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0}, "topicConfigTable": {}}]
+    assert documents == [{"dataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0}, "topicConfigTable": {}}]

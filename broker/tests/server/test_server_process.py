@@ -1,4 +1,4 @@
-"""The broker as a process: its ready line, its exit codes, and one line with a remedy for what it cannot do."""
+"""The broker as a process: its ready line, its exit codes, and one line with a remedy for each failure."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A broker process that is ready, and its port."""
+    """Run a broker process that is ready, and return its port."""
     process = subprocess.Popen(
         command(*arguments),
         stdout=subprocess.PIPE,
@@ -66,8 +66,8 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    """After the ready line it takes connections; a signal ends it with code 0, without traceback or abort marker."""
+def test_signal_stops_the_broker_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    """After the ready line it accepts connections; a signal ends it with code 0, without traceback or abort marker."""
     with running(*options(tmp_path)) as (process, port):
         socket.create_connection(("127.0.0.1", port), timeout=60).close()
         assert (tmp_path / "abort").exists()
@@ -83,15 +83,15 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> No
 BAD_SETTINGS = [
     (["-o", "brokerRole=SLAVE"], "brokerRole=SLAVE"),
     (["-o", "listenport=1"], "listenport is not a setting"),
-    (["-o", "brokerId=0", "-o", "listenPort"], "-o listenPort: is not KEY=VALUE"),
+    (["-o", "brokerId=0", "-o", "listenPort"], "-o listenPort: expected KEY=VALUE"),
     (["-c", "/nowhere/broker.conf"], "/nowhere/broker.conf"),
     (["-n", "nonsense"], "namesrvAddr=nonsense"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "text"), BAD_SETTINGS, ids=[text for _, text in BAD_SETTINGS])
-def test_bad_settings_are_one_line_and_code_two(arguments: list[str], text: str) -> None:
-    """Settings that cannot be end the process with code 2 and one line that names them; nothing is made."""
+def test_invalid_settings_exit_with_two_and_one_line(arguments: list[str], text: str) -> None:
+    """The line names the settings, and nothing is created."""
     done = run(*arguments)
 
     assert done.returncode == 2
@@ -100,8 +100,8 @@ def test_bad_settings_are_one_line_and_code_two(arguments: list[str], text: str)
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
-    """A key on the command line replaces the one in the file; the last of several wins."""
+def test_command_line_overrides_the_file(tmp_path: Path) -> None:
+    """A key on the command line replaces the one in the file; the last of several counts."""
     file = tmp_path / "broker.conf"
     file.write_text("flushDiskType=SYNC_FLUSH\nmaxMessageSize=x\n")
 
@@ -111,8 +111,8 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     assert "maxMessageSize=0" in done.stderr
 
 
-def test_a_taken_port_is_named(tmp_path: Path) -> None:
-    """A port that somebody has ends the process with code 1 and a line with the port; the store is closed cleanly."""
+def test_taken_port_of_a_broker_is_named(tmp_path: Path) -> None:
+    """A port in use ends the process with code 1 and a line with the port; the store is closed cleanly."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -131,8 +131,8 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "fast/abort").exists()
 
 
-def test_a_store_in_use_is_named(tmp_path: Path) -> None:
-    """Two brokers never have one store open: the second ends with code 1 and the directory in its line."""
+def test_store_in_use_is_named(tmp_path: Path) -> None:
+    """Two brokers never open one store: the second ends with code 1 and the directory in its line."""
     with running(*options(tmp_path)):
         done = run(*options(tmp_path))
 
@@ -141,8 +141,8 @@ def test_a_store_in_use_is_named(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_place_without_rights_is_named(tmp_path: Path) -> None:
-    """A store path that cannot be made ends the process with code 1 and the path in its line."""
+def test_store_path_without_permission_is_named(tmp_path: Path) -> None:
+    """A store path that cannot be created ends the process with code 1 and the path in its line."""
     (tmp_path / "file").write_text("in the way")
 
     done = run(*options(tmp_path / "file" / "store"))
@@ -162,7 +162,7 @@ def test_settings_are_listed() -> None:
 
 
 def test_assertions_guard_the_store(tmp_path: Path) -> None:
-    """Python's -O would switch off the checks that a store relies on; it is refused with code 2."""
+    """Python's -O would disable the checks that a store relies on; it is refused with code 2."""
     environment = os.environ | {"PYTHONPATH": PYTHON_PATH, "PYTHONOPTIMIZE": "1"}
 
     done = subprocess.run(command(*options(tmp_path)), capture_output=True, text=True, timeout=180, env=environment)

@@ -1,4 +1,4 @@
-"""How far groups are, for one, for all, in time; what they subscribe to; and queues as they lie there."""
+"""Progress of groups (208, 317, 303), their subscriptions, and the units of consume queues."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ async def stats(client: Dialogue, **fields: str) -> dict[tuple[str, int], dict[s
 # ------- of one group
 
 
-async def test_what_is_in_readers_hands_is_told(clock: FakeClock, broker: Broker, client: Dialogue) -> None:
-    """Consumed up to here, given out up to there, stored up to the end; and when the last consumed was stored."""
+async def test_pull_offset_shows_messages_in_flight(clock: FakeClock, broker: Broker, client: Dialogue) -> None:
+    """Each queue has its committed, pulled and end offset, and the store time of the last consumed message."""
     await client.send_ok(b"0")
     stored_at = clock.wall_ms()
     clock.advance(1000)
@@ -70,8 +70,8 @@ async def test_what_is_in_readers_hands_is_told(clock: FakeClock, broker: Broker
     assert len(found) == 4
 
 
-async def test_a_topic_left_is_told_of_only_by_name_in_a_list(broker: Broker, client: Dialogue) -> None:
-    """A group that is online is asked for what it subscribes to, whatever it once read."""
+async def test_unsubscribed_topic_is_listed_only_by_name(broker: Broker, client: Dialogue) -> None:
+    """For an online group only subscribed topics are listed, not those that it has once read."""
     await client.send_ok()
     await client.send_ok(topic="Left")
     broker.core.offsets.commit(GROUP, TOPIC, 0, 1)
@@ -86,8 +86,8 @@ async def test_a_topic_left_is_told_of_only_by_name_in_a_list(broker: Broker, cl
     assert {topic for topic, _ in await stats(client, topicList="Left;Nothing")} == {"Left"}
 
 
-async def test_a_deleted_topic_takes_its_readers_along(broker: Broker, client: Dialogue) -> None:
-    """A topic of the same name begins with readers that have been given nothing."""
+async def test_deleted_topic_removes_its_progress(broker: Broker, client: Dialogue) -> None:
+    """A new topic of the same name starts without pulled offsets."""
     await client.send_ok()
     await client.pull(0)
     await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC})
@@ -99,8 +99,8 @@ async def test_a_deleted_topic_takes_its_readers_along(broker: Broker, client: D
 # ------- of all groups
 
 
-async def test_all_groups_are_told_of(broker: Broker, client: Dialogue) -> None:
-    """Each group with its topics, and the sum of what is left and of what is in hands."""
+async def test_progress_of_all_groups_is_listed(broker: Broker, client: Dialogue) -> None:
+    """Each group is listed with its topics, with the sums of unconsumed messages and of those in flight."""
     for _ in range(5):
         await client.send_ok()
     await client.pull(0, maxMsgNums="3")
@@ -120,7 +120,7 @@ async def test_all_groups_are_told_of(broker: Broker, client: Dialogue) -> None:
     assert document["brokerAddr"] == f"127.0.0.1:{broker.port}"
 
 
-async def test_ordered_topics_can_be_told_of_alone(broker: Broker, client: Dialogue) -> None:
+async def test_progress_of_ordered_topics_alone_is_listed(broker: Broker, client: Dialogue) -> None:
     """The tool asks so with ``-o true``."""
     await client.send_ok()
     broker.core.topics.put(TopicConfig(topic_name="Ordered", order=True))
@@ -155,8 +155,8 @@ async def test_listing_of_too_many_queues_is_refused(
 # ------- in time
 
 
-async def test_time_spans_say_how_late_a_group_is(clock: FakeClock, broker: Broker, client: Dialogue) -> None:
-    """Of each queue: first, last and last consumed message by store time, and how long the next one has waited."""
+async def test_time_spans_show_the_delay_of_a_group(clock: FakeClock, broker: Broker, client: Dialogue) -> None:
+    """Each queue is listed with the store times of its first, last and last consumed message, and the delay."""
     began_at = clock.wall_ms()
     for number in range(3):
         await client.send_ok(b"%d" % number)
@@ -164,7 +164,7 @@ async def test_time_spans_say_how_late_a_group_is(clock: FakeClock, broker: Brok
     broker.core.offsets.commit(GROUP, TOPIC, 0, 1)
 
     document = await client.ask_json(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": TOPIC, "group": GROUP})
-    nobody = await client.ask_json(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": TOPIC, "group": OTHER})
+    unused = await client.ask_json(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": TOPIC, "group": OTHER})
 
     spans = {span["messageQueue"]["queueId"]: span for span in document["consumeTimeSpanSet"]}
     assert spans[0] == {
@@ -175,7 +175,7 @@ async def test_time_spans_say_how_late_a_group_is(clock: FakeClock, broker: Brok
         "minTimeStamp": began_at,
     }
     assert (spans[1]["minTimeStamp"], spans[1]["maxTimeStamp"], spans[1]["delayTime"]) == (-1, -1, 0)
-    first = next(one for one in nobody["consumeTimeSpanSet"] if one["messageQueue"]["queueId"] == 0)
+    first = next(one for one in unused["consumeTimeSpanSet"] if one["messageQueue"]["queueId"] == 0)
     assert (first["consumeTimeStamp"], first["delayTime"]) == (began_at, 3000)
 
     missing = await client.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "Nothing", "group": GROUP})
@@ -185,8 +185,8 @@ async def test_time_spans_say_how_late_a_group_is(clock: FakeClock, broker: Brok
 # ------- subscriptions
 
 
-async def test_a_subscription_is_told(client: Dialogue) -> None:
-    """What members want of a topic; a group or topic that nobody has here is repeated, and that is all."""
+async def test_subscription_of_a_group_is_answered(client: Dialogue) -> None:
+    """The subscription of the members; for an unknown group or topic only the names are answered."""
     await client.heartbeat("c1", expression="a || b")
 
     async def asked(**fields: str) -> Any:
@@ -201,7 +201,7 @@ async def test_a_subscription_is_told(client: Dialogue) -> None:
     assert await asked(group=GROUP) == {"group": GROUP}
 
 
-async def test_topics_of_a_group_come_with_the_broker_that_says_so(broker: Broker, client: Dialogue) -> None:
+async def test_topics_of_a_group_have_the_broker_address(broker: Broker, client: Dialogue) -> None:
     """As RocketMQ: the tool shows where it has the list from."""
     broker.core.offsets.commit(GROUP, TOPIC, 0, 1)
 
@@ -218,8 +218,8 @@ async def queue(client: Dialogue, **fields: str) -> Any:
     return await client.ask_json(RequestCode.QUERY_CONSUME_QUEUE, ext)
 
 
-async def test_a_queue_is_shown_unit_by_unit(client: Dialogue) -> None:
-    """Where each message is, how large, and its tag's hash: from an index on, as many as are asked for."""
+async def test_consume_queue_is_listed_by_unit(client: Dialogue) -> None:
+    """Units are returned with offset, size and tag hash: from an index on, up to the requested number."""
     ends = []
     for tag in ("a", "b", "c"):
         sent = await client.send_ok(properties=properties_text(TAGS=tag))
@@ -238,7 +238,7 @@ async def test_a_queue_is_shown_unit_by_unit(client: Dialogue) -> None:
 
 
 @pytest.mark.parametrize("index", ["3", "-1"])
-async def test_an_index_outside_of_a_queue_is_said_in_words(client: Dialogue, index: str) -> None:
+async def test_index_outside_of_a_queue_is_answered_with_a_text(client: Dialogue, index: str) -> None:
     """Code 0 without a body, as RocketMQ; a queue that is not there is an error."""
     for _ in range(3):
         await client.send_ok()
@@ -251,7 +251,7 @@ async def test_an_index_outside_of_a_queue_is_said_in_words(client: Dialogue, in
     assert (reply.code, reply.remark) == (1, f"7@{TOPIC} is not exist!")
 
 
-async def test_a_queue_is_shown_with_a_groups_filter(client: Dialogue) -> None:
+async def test_consume_queue_is_listed_with_the_groups_filter(client: Dialogue) -> None:
     """Tags have no data of a filter; a condition over properties is shown; a group that is not here is named."""
     await client.send_ok()
 

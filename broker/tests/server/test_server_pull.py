@@ -55,8 +55,8 @@ async def held(broker: Broker, count: int) -> None:
 # ------- at once
 
 
-async def test_a_pull_gives_what_is_there(client: Dialogue) -> None:
-    """Code 0, the records as they lie in the log, and where to go on."""
+async def test_pull_returns_stored_messages(client: Dialogue) -> None:
+    """The answer has code 0, the records as they are in the log, and the next offset."""
     await send(client, b"0", b"1", b"2")
 
     reply = await client.pull(1)
@@ -75,7 +75,7 @@ async def test_lite_pull_is_a_pull(client: Dialogue) -> None:
     assert (await client.pull(0, code=361, sysFlag="22")).code == 0
 
 
-async def test_there_is_a_code_for_every_place(client: Dialogue) -> None:
+async def test_every_offset_has_its_response_code(client: Dialogue) -> None:
     """Below the queue, at its end, beyond it, and in a queue that has nothing: RocketMQ's code and next offset."""
     await send(client, b"0", b"1")
 
@@ -87,7 +87,7 @@ async def test_there_is_a_code_for_every_place(client: Dialogue) -> None:
             "beyond": await client.pull(3),
             "far beyond": await client.pull(1 << 62),
             "empty, from its start": await client.pull(0, queueId="1"),
-            "empty, from elsewhere": await client.pull(9, queueId="1"),
+            "empty, from other": await client.pull(9, queueId="1"),
         }.items()
     }
 
@@ -97,11 +97,11 @@ async def test_there_is_a_code_for_every_place(client: Dialogue) -> None:
         "beyond": (21, 2),
         "far beyond": (21, 2),
         "empty, from its start": (19, 0),
-        "empty, from elsewhere": (21, 0),
+        "empty, from other": (21, 0),
     }
 
 
-async def test_a_filter_lets_its_tags_through(client: Dialogue) -> None:
+async def test_tag_filter_returns_matching_messages(client: Dialogue) -> None:
     """A subscription gets messages whose tag's hash it names, and none without a tag; `*` gets all."""
     for number, tag in enumerate(["A", "B", "", "A", "C"]):
         await send(client, b"%d" % number, tag=tag)
@@ -121,8 +121,8 @@ async def test_a_filter_lets_its_tags_through(client: Dialogue) -> None:
     }
 
 
-async def test_unwanted_messages_are_passed_over(client: Dialogue) -> None:
-    """A pull that finds only unwanted messages is told to go on behind them at once (20)."""
+async def test_messages_that_do_not_match_are_skipped(client: Dialogue) -> None:
+    """A pull that finds no match is answered with 20 and the offset after the checked messages."""
     await send(client, b"0", b"1", tag="B")
 
     reply = await client.pull(0, subscription="A")
@@ -130,7 +130,7 @@ async def test_unwanted_messages_are_passed_over(client: Dialogue) -> None:
     assert (reply.code, reply.ext["nextBeginOffset"], reply.body) == (20, "2", b"")
 
 
-async def test_a_pull_has_limits(broker: Broker, client: Dialogue) -> None:
+async def test_pull_is_limited_in_messages_and_bytes(broker: Broker, client: Dialogue) -> None:
     """As many messages as asked for, as many bytes as allowed, and always at least one."""
     await send(client, b"0", b"1", b"2", b"x" * 1_000_000, b"y" * 1_000_000)
 
@@ -148,8 +148,8 @@ async def test_a_pull_has_limits(broker: Broker, client: Dialogue) -> None:
     assert await numbers(0, maxMsgNums=str((1 << 31) - 1)) == [0, 1, 2]
 
 
-async def test_a_pull_may_commit(broker: Broker, client: Dialogue) -> None:
-    """With its flag set a pull also says how far its group has come; without it, it does not."""
+async def test_pull_can_commit_an_offset(broker: Broker, client: Dialogue) -> None:
+    """With its flag set a pull also commits an offset; without the flag it does not."""
     await send(client, b"0", b"1")
 
     await client.pull(1, sysFlag="4", commitOffset="1")
@@ -162,8 +162,8 @@ async def test_a_pull_may_commit(broker: Broker, client: Dialogue) -> None:
 # ------- refusals
 
 
-async def test_a_group_that_may_not_consume_is_refused(broker: Broker, client: Dialogue) -> None:
-    """A group that an administrator switched off is told so: 16."""
+async def test_group_without_consume_permission_is_refused(broker: Broker, client: Dialogue) -> None:
+    """A group that an administrator has disabled is refused with 16."""
     await send(client, b"0")
     broker.core.groups.put(SubscriptionGroupConfig(group_name=GROUP, consume_enable=False))
 
@@ -172,7 +172,7 @@ async def test_a_group_that_may_not_consume_is_refused(broker: Broker, client: D
     assert (reply.code, "no permission" in (reply.remark or "")) == (16, True)
 
 
-async def test_an_unknown_group_is_refused_without_auto_creation(tmp_path: Path) -> None:
+async def test_unknown_group_is_refused_without_auto_creation(tmp_path: Path) -> None:
     """With autoCreateSubscriptionGroup off an unknown group is 26; one that was made is served."""
     async with running_broker(tmp_path, autoCreateSubscriptionGroup="false") as broker, dialogue(broker) as client:
         await send(client, b"0")
@@ -184,7 +184,7 @@ async def test_an_unknown_group_is_refused_without_auto_creation(tmp_path: Path)
         assert (await client.pull()).code == 0
 
 
-async def test_a_topic_that_may_not_be_read_is_refused(broker: Broker, client: Dialogue) -> None:
+async def test_unreadable_topic_is_refused(broker: Broker, client: Dialogue) -> None:
     """A topic without the right to read is 16, a queue beyond its read queues 29."""
     broker.core.topics.put(TopicConfig(topic_name="WriteOnly", perm=PERMISSION_WRITE))
     broker.core.topics.put(TopicConfig(topic_name="Narrow", read_queue_nums=2, write_queue_nums=4))
@@ -233,7 +233,9 @@ async def test_property_filters_are_refused(client: Dialogue) -> None:
     assert (await client.pull(0, expressionType="", subscription="*")).code == 0
 
 
-async def test_a_damaged_queue_is_said(broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_damaged_consume_queue_is_answered_as_busy(
+    broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A store that cannot read answers code 1, also to a pull that was held."""
     await send(client, b"0")
     waiting = client.start_pull(1, wait_ms=LONG_MS)
@@ -253,7 +255,7 @@ async def test_a_damaged_queue_is_said(broker: Broker, client: Dialogue, monkeyp
 # ------- held
 
 
-async def test_a_held_pull_wakes_with_its_message(broker: Broker, client: Dialogue) -> None:
+async def test_held_pull_wakes_with_its_message(broker: Broker, client: Dialogue) -> None:
     """A pull at the end of its queue is answered as soon as a message comes."""
     await send(client, b"0")
     waiting = client.start_pull(1, wait_ms=LONG_MS)
@@ -268,7 +270,7 @@ async def test_a_held_pull_wakes_with_its_message(broker: Broker, client: Dialog
     assert broker.pulls.hold.count == 0
 
 
-async def test_the_first_message_of_a_queue_wakes_too(broker: Broker, client: Dialogue) -> None:
+async def test_first_message_of_a_queue_wakes_held_pulls(broker: Broker, client: Dialogue) -> None:
     """A pull of a queue that does not exist yet is held, and woken by what makes it."""
     broker.core.topics.put(TopicConfig(topic_name=TOPIC))
     waiting = client.start_pull(0, wait_ms=LONG_MS)
@@ -279,8 +281,8 @@ async def test_the_first_message_of_a_queue_wakes_too(broker: Broker, client: Di
     assert (await waiting).code == 0
 
 
-async def test_a_held_pull_sleeps_through_unwanted_messages(broker: Broker, client: Dialogue) -> None:
-    """Only a message that the filter lets through wakes; then the reply starts behind the unwanted ones."""
+async def test_held_pull_stays_held_for_messages_that_do_not_match(broker: Broker, client: Dialogue) -> None:
+    """Only a match wakes it; the reply starts after the messages that do not match."""
     await send(client, b"0", tag="B")
     waiting = client.start_pull(1, wait_ms=LONG_MS, subscription="A")
     await held(broker, 1)
@@ -295,19 +297,19 @@ async def test_a_held_pull_sleeps_through_unwanted_messages(broker: Broker, clie
     assert [message.body for message in decode_records(reply.body)] == [b"3"]
 
 
-async def test_a_held_pull_is_answered_in_time(broker: Broker, client: Dialogue) -> None:
-    """When its time is up: 19 at the same place, or 20 behind the unwanted messages that came meanwhile."""
+async def test_held_pull_is_answered_at_its_deadline(broker: Broker, client: Dialogue) -> None:
+    """At its deadline it is answered with 19 at the same offset, or with 20 after messages that do not match."""
     await send(client, b"0")
     loop = asyncio.get_running_loop()
     began = loop.time()
 
-    nothing, elsewhere, _ = await asyncio.gather(
+    nothing, other, _ = await asyncio.gather(
         client.pull(1, wait_ms=300),
         client.pull(1, wait_ms=300, subscription="A"),
         send(client, b"1", tag="B", queueId="1"),
     )
     assert (nothing.code, nothing.ext["nextBeginOffset"], nothing.body) == (19, "1", b"")
-    assert (elsewhere.code, elsewhere.ext["nextBeginOffset"]) == (19, "1")
+    assert (other.code, other.ext["nextBeginOffset"]) == (19, "1")
     assert loop.time() - began >= 0.3
 
     unwanted, _ = await asyncio.gather(client.pull(1, wait_ms=300, subscription="A"), send(client, b"1", tag="B"))
@@ -325,7 +327,7 @@ async def test_pulls_of_one_queue_all_wake(broker: Broker, client: Dialogue) -> 
     assert {reply.code for reply in await asyncio.gather(*waiting)} == {0}
 
 
-async def test_only_a_pull_that_may_wait_waits(broker: Broker, client: Dialogue) -> None:
+async def test_only_a_pull_that_may_wait_is_held(broker: Broker, client: Dialogue) -> None:
     """Without the flag or without time a pull is answered at once."""
     await send(client, b"0")
 
@@ -337,7 +339,7 @@ async def test_only_a_pull_that_may_wait_waits(broker: Broker, client: Dialogue)
 
 
 async def test_held_pulls_are_counted(tmp_path: Path) -> None:
-    """More held pulls than the limit are told to come later (2); a place that is free again is given."""
+    """Held pulls beyond the limit are refused with 2; when one ends, the next is accepted."""
     async with running_broker(tmp_path, pullThreadPoolQueueCapacity="3") as broker, dialogue(broker) as client:
         await send(client, b"0")
         waiting = [client.start_pull(1, wait_ms=LONG_MS) for _ in range(3)]
@@ -355,7 +357,7 @@ async def test_held_pulls_are_counted(tmp_path: Path) -> None:
         assert (await again).code == 0
 
 
-async def test_one_connection_cannot_take_every_place(tmp_path: Path) -> None:
+async def test_held_pulls_of_one_connection_are_limited(tmp_path: Path) -> None:
     """Held pulls are limited for each connection, too; others still wait."""
     async with running_broker(tmp_path, maxHeldPullsPerConnection="2") as broker, dialogue(broker) as client:
         await send(client, b"0")
@@ -370,7 +372,7 @@ async def test_one_connection_cannot_take_every_place(tmp_path: Path) -> None:
             assert {reply.code for reply in await asyncio.gather(*waiting)} == {0}
 
 
-async def test_a_client_takes_its_held_pulls_with_it(broker: Broker, client: Dialogue) -> None:
+async def test_closed_connection_drops_its_held_pulls(broker: Broker, client: Dialogue) -> None:
     """A closed connection leaves no held pull; those of others stay."""
     await send(client, b"0")
     mine = client.start_pull(1, wait_ms=LONG_MS)
@@ -386,8 +388,8 @@ async def test_a_client_takes_its_held_pulls_with_it(broker: Broker, client: Dia
     assert (await mine).code == 0
 
 
-async def test_a_stopping_broker_answers_its_held_pulls(tmp_path: Path) -> None:
-    """Nobody waits for a broker that is gone: held pulls are answered 19 before the ports close."""
+async def test_stopping_broker_answers_its_held_pulls(tmp_path: Path) -> None:
+    """Held pulls are answered with 19 before the ports close, so that no client waits for a stopped broker."""
     async with running_broker(tmp_path) as broker:
         client = await Dialogue.open(f"127.0.0.1:{broker.port}")
         await send(client, b"0")
@@ -400,8 +402,8 @@ async def test_a_stopping_broker_answers_its_held_pulls(tmp_path: Path) -> None:
     await client.close()
 
 
-async def test_a_deleted_topic_ends_its_held_pulls(broker: Broker, client: Dialogue) -> None:
-    """A pull that is held at a deleted topic is told so when its time is up at the latest, as in RocketMQ."""
+async def test_deleted_topic_ends_its_held_pulls(broker: Broker, client: Dialogue) -> None:
+    """A pull that is held at a deleted topic is refused at its deadline at the latest, as in RocketMQ."""
     await send(client, b"0")
 
     waited, deleted = await asyncio.gather(client.pull(1, wait_ms=300), client.ask(215, {"topic": TOPIC}))

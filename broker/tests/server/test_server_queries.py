@@ -1,4 +1,4 @@
-"""Queries: exactly the messages that carry a key, from topics that exist, as far as consumers may see."""
+"""Queries return exactly the visible messages with a key, from existing topics."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -59,9 +59,9 @@ async def test_another_key_with_the_same_hash_is_not_found(client: Dialogue) -> 
     assert await found(client, "AaAa") == []
 
 
-async def test_the_test_of_hashes_is_one(client: Dialogue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hash_collision_of_the_test_is_real(client: Dialogue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twin: without the comparison the other key's messages come along."""
-    monkeypatch.setattr(queries, "is_meant", lambda message, query: True)
+    monkeypatch.setattr(queries, "matches_query", lambda message, query: True)
     await keep(client, b"1", "Aa")
     await keep(client, b"2", "BB")
 
@@ -69,7 +69,7 @@ async def test_the_test_of_hashes_is_one(client: Dialogue, monkeypatch: pytest.M
 
 
 async def test_answers_come_in_the_order_of_the_log(client: Dialogue) -> None:
-    """As Java's do; where not all fit, the newest are there."""
+    """As in Java's broker; if not all fit, the newest ones are returned."""
     for number in range(70):
         await keep(client, b"%02d" % number, "k")
 
@@ -96,7 +96,7 @@ async def test_times_are_compared_to_the_millisecond(clock: FakeClock, client: D
     assert await between(-(1 << 63), (1 << 63) - 1) == [b"0", b"1", b"2"]
 
 
-async def test_a_topic_that_is_not_there_is_said(client: Dialogue) -> None:
+async def test_query_of_a_missing_topic_is_not_found(client: Dialogue) -> None:
     """22 for an unknown topic and for a deleted one, whose records still lie in the log."""
     await keep(client, b"1", "k")
     assert await found(client, "k") == [b"1"]
@@ -108,7 +108,7 @@ async def test_a_topic_that_is_not_there_is_said(client: Dialogue) -> None:
         assert {"indexLastUpdateTimestamp", "indexLastUpdatePhyoffset"} == set(reply.ext)
 
 
-async def test_a_broker_without_an_index_says_so(tmp_path: Path) -> None:
+async def test_query_without_an_index_names_the_setting(tmp_path: Path) -> None:
     """With messageIndexEnable=false nothing can be found by key, and the answer names the setting."""
     async with running_broker(tmp_path, messageIndexEnable="false") as broker, dialogue(broker) as client:
         await keep(client, b"1", "k")
@@ -117,13 +117,13 @@ async def test_a_broker_without_an_index_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "twin"])
-async def test_a_message_that_a_fault_can_take_back_is_not_shown(
+async def test_unconfirmed_message_is_not_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
     """What no slave has is stored and not confirmed: no pull shows it, no query by key (it is not indexed yet), and no
     query by place."""
     if not is_guarded:
-        monkeypatch.setattr(queries, "shown_record", lambda store, at: store.guard.message_at(at))
+        monkeypatch.setattr(queries, "read_visible_record", lambda store, at: store.guard.message_at(at))
     async with running_broker(tmp_path, brokerRole="SYNC_MASTER") as broker, dialogue(broker) as client:
         sent = await client.send(b"1", properties=properties_text(UNIQ_KEY=UNIQUE_ID, KEYS="k"))
         assert sent.code == 11
@@ -135,14 +135,14 @@ async def test_a_message_that_a_fault_can_take_back_is_not_shown(
 
 
 @pytest.mark.parametrize("offset", ["-1", "5", "100000000", str(1 << 62)])
-async def test_a_place_without_a_message_is_said(client: Dialogue, offset: str) -> None:
+async def test_offset_without_a_message_is_refused(client: Dialogue, offset: str) -> None:
     """33 at no record, in the middle of one, behind the end: code 1 with the offset."""
     await client.send_ok()
     reply = await client.ask(33, {"offset": offset})
     assert (reply.code, offset in (reply.remark or "")) == (1, True)
 
 
-async def test_a_delayed_message_is_found_under_the_topic_where_it_lies(client: Dialogue) -> None:
+async def test_delayed_message_is_found_in_its_system_topic(client: Dialogue) -> None:
     """Until it is due it lies in the schedule topic; its offset id leads there, as in RocketMQ."""
     text = properties_text(UNIQ_KEY=UNIQUE_ID, KEYS="later", DELAY="18")
     sent = await client.send_ok(b"1", properties=text)

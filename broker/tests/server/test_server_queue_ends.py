@@ -1,4 +1,4 @@
-"""A queue whose messages have all expired goes on where it was, also on a slave that never saw any of them."""
+"""A queue whose messages have all expired continues at its offset, also on a slave that never had any of them."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ def ends(world: StoreWorld) -> QueueEnds:
     return QueueEnds(world.store)
 
 
-def says(end: int, topic: str = "idle", number: int = 0) -> QueueEndsDocument:
-    """A master's word."""
+def report_end(end: int, topic: str = "idle", number: int = 0) -> QueueEndsDocument:
+    """Return a table of queue ends, as the master sends it."""
     return QueueEndsDocument({topic: {number: end}})
 
 
 def next_number(world: StoreWorld, topic: str = "idle") -> int:
-    """What the next message gets."""
+    """Return the queue offset of the next message."""
     queue = world.store.queues.get(topic, 0)
     return 0 if queue is None else queue.end
 
 
 @pytest.mark.parametrize("end", [1, 7, 60, 61, 1_000])
-def test_an_empty_queue_goes_on_where_it_is_told_also_after_a_restart(
+def test_empty_queue_continues_at_the_reported_end_after_a_restart(
     world: StoreWorld, ends: QueueEnds, end: int
 ) -> None:
-    """At a file's border, within a file, and far behind; nothing is there to be read before the first message."""
-    ends.receive(says(end), world.store.log.wrote)
+    """At a file's border, within a file, and far behind; nothing can be read before the first message."""
+    ends.receive(report_end(end), world.store.log.wrote)
 
     ends.reach(world.store.dispatcher.dispatched)
 
@@ -71,27 +71,27 @@ def test_an_empty_queue_goes_on_where_it_is_told_also_after_a_restart(
     world.open()
 
 
-def test_nothing_is_made_before_all_that_the_master_had_is_shown(world: StoreWorld, ends: QueueEnds) -> None:
-    """Older messages of the queue may still be on their way."""
-    ends.receive(says(7), world.store.log.wrote + 1)
+def test_queue_ends_wait_until_the_masters_log_is_visible(world: StoreWorld, ends: QueueEnds) -> None:
+    """Older messages of the queue may not have arrived yet."""
+    ends.receive(report_end(7), world.store.log.wrote + 1)
 
     ends.reach(world.store.dispatcher.dispatched)
 
     assert next_number(world) == 0
 
 
-def test_a_queue_that_has_messages_knows_better(world: StoreWorld, ends: QueueEnds) -> None:
-    """Its numbers come from the log."""
+def test_queue_with_messages_ignores_reported_ends(world: StoreWorld, ends: QueueEnds) -> None:
+    """Its offsets come from the log."""
     world.send("idle", 2)
-    ends.receive(says(7), world.store.log.wrote)
+    ends.receive(report_end(7), world.store.log.wrote)
 
     ends.reach(world.store.dispatcher.dispatched)
 
     assert next_number(world) == 2
 
 
-def test_a_topic_that_is_deleted_begins_anew(world: StoreWorld, ends: QueueEnds) -> None:
-    """What was said of it is forgotten; of others it stays."""
+def test_deleted_topic_starts_at_zero(world: StoreWorld, ends: QueueEnds) -> None:
+    """Its reported ends are forgotten; those of other topics stay."""
     ends.receive(QueueEndsDocument({"idle": {0: 7}, "other": {0: 9}}), world.store.log.wrote)
     ends.forget_topic("idle")
 
@@ -100,8 +100,8 @@ def test_a_topic_that_is_deleted_begins_anew(world: StoreWorld, ends: QueueEnds)
     assert (next_number(world), next_number(world, "other")) == (0, 9)
 
 
-def test_a_new_master_makes_all_of_them_at_once(world: StoreWorld, ends: QueueEnds) -> None:
-    """It gives out the next numbers, wherever the old master's log ended."""
+def test_new_master_adopts_all_queue_ends_at_once(world: StoreWorld, ends: QueueEnds) -> None:
+    """It assigns the next offsets, wherever the old master's log ended."""
     ends.receive(QueueEndsDocument({f"idle-{number}": {0: 7} for number in range(20)}), world.store.log.wrote + 100)
 
     ends.adopt()
@@ -109,8 +109,8 @@ def test_a_new_master_makes_all_of_them_at_once(world: StoreWorld, ends: QueueEn
     assert {next_number(world, f"idle-{number}") for number in range(20)} == {7}
 
 
-def test_many_are_made_a_few_in_each_turn(world: StoreWorld, ends: QueueEnds) -> None:
-    """The loop is not held up by all of them."""
+def test_queue_ends_are_applied_in_small_steps(world: StoreWorld, ends: QueueEnds) -> None:
+    """The loop is not blocked by a long table."""
     ends.receive(QueueEndsDocument({f"idle-{number}": {0: 7} for number in range(20)}), world.store.log.wrote)
     turns = 0
     while any(next_number(world, f"idle-{number}") == 0 for number in range(20)):
@@ -121,26 +121,28 @@ def test_many_are_made_a_few_in_each_turn(world: StoreWorld, ends: QueueEnds) ->
 
 
 @pytest.mark.parametrize("place", [("a/b", 0, 7), ("idle", -1, 7), ("idle", 0, -1), ("idle", 0, QUEUE_OFFSET_MAX + 1)])
-def test_a_queue_that_cannot_be_is_left_out(
+def test_invalid_queue_end_is_logged_and_ignored(
     world: StoreWorld, ends: QueueEnds, place: tuple[str, int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The others are made, and it is said."""
+    """The ends of other queues are applied."""
     topic, number, end = place
     ends.receive(QueueEndsDocument({topic: {number: end}, "other": {0: 9}}), world.store.log.wrote)
 
     ends.reach(world.store.dispatcher.dispatched)
 
     assert next_number(world, "other") == 9
-    assert "the master reports an impossible queue" in caplog.text
+    assert "master reports an invalid queue end" in caplog.text
 
 
-def test_without_room_it_is_tried_again(world: StoreWorld, ends: QueueEnds, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is believed made that is not."""
+def test_queue_ends_are_retried_without_room(
+    world: StoreWorld, ends: QueueEnds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No end counts as applied that is not."""
 
     def full(*_: object) -> bool:
         raise StoreFull("no room")
 
-    ends.receive(says(7), world.store.log.wrote)
+    ends.receive(report_end(7), world.store.log.wrote)
     with monkeypatch.context() as patch:
         patch.setattr(type(world.store.queues), "set_start_offset", full)
         ends.reach(world.store.dispatcher.dispatched)
@@ -151,15 +153,15 @@ def test_without_room_it_is_tried_again(world: StoreWorld, ends: QueueEnds, monk
     assert next_number(world) == 7
 
 
-def test_without_room_for_a_file_the_number_holds_all_the_same(
+def test_queue_end_is_kept_in_memory_without_room_for_a_file(
     world: StoreWorld, ends: QueueEnds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as the process; the file comes with the first message."""
+    """It is kept as long as the process; the file is created with the first message."""
 
     def full(*_: object) -> None:
         raise StoreFull("no room")
 
-    ends.receive(says(7), world.store.log.wrote)
+    ends.receive(report_end(7), world.store.log.wrote)
     with monkeypatch.context() as patch:
         patch.setattr(ConsumeQueue, "extend", full)
         ends.adopt()
@@ -177,24 +179,25 @@ def test_without_room_for_a_file_the_number_holds_all_the_same(
 
 
 async def send(broker: Broker, number: int, count: int, body: bytes = b"x") -> list[int]:
-    """The numbers that the messages get."""
+    """Send messages, and return their queue offsets."""
     async with dialogue(broker) as client:
         return [int((await client.send_ok(body, queueId=str(number)))["queueOffset"]) for _ in range(count)]
 
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("when", ["soon", "late", "twin"])
-async def test_a_slave_that_comes_with_nothing_counts_on_as_the_next_master(
+async def test_empty_slave_continues_offsets_as_the_next_master(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """No number is given away twice, and a consumer that stands there is not moved. The twin's master says nothing.
+    """No offset is assigned twice, and a consumer at the end is not moved.
 
-    Late is with the promotion, before anybody looks whether consumers' offsets can be right.
+    The counter-test has a master that reports nothing. With a late report, the ends are applied by the promotion,
+    before consumers' offsets are clamped.
     """
-    is_told = when != "twin"
+    is_reported = when != "twin"
     if when == "late":
         monkeypatch.setattr(QueueEnds, "reach", lambda self, dispatched: None)
-    elif not is_told:
+    elif not is_reported:
         monkeypatch.setattr(QueueEnds, "document", lambda self: QueueEndsDocument())
     conf = {**SYNC, **MOVED, **SMALL}
     async with group(tmp_path) as members:
@@ -220,5 +223,5 @@ async def test_a_slave_that_comes_with_nothing_counts_on_as_the_next_master(
         await first.orders.follow(300, second.settings.ha_address)
         await follows(second, 1)
 
-        assert await send(second, IDLE, 2) == ([5, 6] if is_told else [0, 1])
-        assert (second.core.offsets.find(GROUP, TOPIC, IDLE) == 5) is is_told
+        assert await send(second, IDLE, 2) == ([5, 6] if is_reported else [0, 1])
+        assert (second.core.offsets.find(GROUP, TOPIC, IDLE) == 5) is is_reported

@@ -1,4 +1,4 @@
-"""Code 2004: whether the kernel reads ahead in the log, seen in what it says of this process's maps."""
+"""Code 2004 sets whether the kernel reads ahead in the log, verified in this process's memory maps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def maps(directory: Path) -> dict[str, bool]:
     return found
 
 
-async def test_the_log_is_read_as_it_was_said_in_files_to_come_as_well(tmp_path: Path) -> None:
+async def test_read_mode_applies_to_present_and_future_files(tmp_path: Path) -> None:
     """No reading ahead from the request on, in each file of the log; and again when that is asked for."""
     async with (
         running_broker(tmp_path, mappedFileSizeCommitLog=str(FILE_BYTES), maxMessageSize="300000") as broker,
@@ -50,8 +50,8 @@ async def test_the_log_is_read_as_it_was_said_in_files_to_come_as_well(tmp_path:
 
 
 @pytest.mark.parametrize("fields", [{}, {"READ_AHEAD_MODE": "2"}, {"READ_AHEAD_MODE": "random"}])
-async def test_another_mode_is_refused(tmp_path: Path, fields: dict[str, str]) -> None:
-    """29, and nothing changes."""
+async def test_unknown_read_mode_is_refused(tmp_path: Path, fields: dict[str, str]) -> None:
+    """It is answered with 29, and nothing changes."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok(b"x")
         reply = await client.ask(SET, fields)

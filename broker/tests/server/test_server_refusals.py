@@ -7,7 +7,7 @@ import pytest
 
 from gantry_broker.errors import DiskTooSlow, LogReadOnly, MessageTooLarge, PoolExhausted, StoreFull
 from gantry_broker.server.core.refusals import EPISODE_GAP_S, Refusal, Refusals, store_refusal
-from gantry_remoting.first_time import KEYS_MAX, LINES_PER_MINUTE_MAX, FirstTime
+from gantry_remoting.log_deduplicator import KEYS_MAX, LINES_PER_MINUTE_MAX, LogDeduplicator
 from gantry_status import RefusalReason
 from gantry_testing.local import TOPIC, dialogue, running_broker
 from gantry_wire import Command, RequestCode, ResponseCode
@@ -25,8 +25,8 @@ def events(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, int | None,
     ]
 
 
-def test_an_episode_has_one_line_at_its_begin_and_one_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
-    """However many requests are refused, the log says when it began, and how many they were and for how long."""
+def test_episode_logs_one_line_at_its_start_and_one_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    """The log has the start of an episode, and at its end the number of refused requests and the duration."""
     caplog.set_level(logging.INFO)
     refusals = Refusals()
     for second in range(10):
@@ -46,7 +46,7 @@ def test_an_episode_has_one_line_at_its_begin_and_one_at_its_end(caplog: pytest.
     assert refusals.counts[RefusalReason.QUEUE_TIMEOUT] == 10_001
 
 
-def test_a_role_that_takes_no_sends_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_refusals_by_role_are_no_warnings(caplog: pytest.LogCaptureFixture) -> None:
     """Clients that still send to a slave are part of every change of masters."""
     caplog.set_level(logging.INFO)
     refusals = Refusals()
@@ -56,8 +56,8 @@ def test_a_role_that_takes_no_sends_is_no_warning(caplog: pytest.LogCaptureFixtu
     assert [level for level, *_ in events(caplog)] == ["INFO", "INFO"]
 
 
-def test_a_request_that_is_wrong_in_itself_is_not_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """A message that is too large is its sender's fault, and says nothing of the broker."""
+def test_invalid_request_is_not_counted_as_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """A too large message is an error of its sender, not of the broker."""
     refusals = Refusals()
     reply = refusals.reply(Command(code=310), store_refusal(MessageTooLarge("5 MiB")))
 
@@ -75,16 +75,16 @@ def test_a_request_that_is_wrong_in_itself_is_not_counted(caplog: pytest.LogCapt
     ],
     ids=["slow-disk", "full-disk", "no-buffer", "read-only", "bug"],
 )
-def test_each_failure_of_the_store_has_its_reason(error: Exception, code: int, reason: RefusalReason) -> None:
-    """What the store raises has a code for clients and a reason for operators."""
+def test_each_store_error_has_its_refusal_reason(error: Exception, code: int, reason: RefusalReason) -> None:
+    """Each error of the store has a code for clients and a reason for operators."""
     refusal = store_refusal(error)
 
     assert (refusal.code, refusal.reason) == (code, reason)
 
 
 @pytest.mark.parametrize("code", [10, 310, 17], ids=["send", "send-v2", "create-topic"])
-async def test_what_the_gate_refuses_is_counted(tmp_path: Path, code: int) -> None:
-    """A broker that takes nothing counts each send and each change that it refuses with code 14."""
+async def test_refusals_of_the_gate_are_counted(tmp_path: Path, code: int) -> None:
+    """A broker with a closed gate counts each send and each change that it refuses with code 14."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         broker.core.gate.close_to_sends("the test closes it")
         for _ in range(3):
@@ -99,26 +99,26 @@ def lines(caplog: pytest.LogCaptureFixture, text: str) -> list[dict[str, object]
     return [record.__dict__ for record in caplog.records if record.getMessage().startswith(text)]
 
 
-async def test_a_request_code_that_is_not_served_is_counted_and_logged_once(
+async def test_unsupported_request_code_is_counted_and_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each request is counted; a line names code and client, for codes of nobody and for those of RocketMQ."""
+    """Each request is counted; a line names code and client, for unknown codes and for those of RocketMQ."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         for code in (4711, 4711, 4711, RequestCode.POP_MESSAGE, RequestCode.POP_MESSAGE):
             assert (await client.ask(code)).code == 3
 
         assert broker.core.stats.refusals.counts[RefusalReason.UNKNOWN_REQUEST] == 5
         assert broker.status.snapshot().refused_requests[RefusalReason.UNKNOWN_REQUEST] == 5
-    told = lines(caplog, "refused request code that is not supported")
-    assert [(line["code"], line["request"], line["client"]) for line in told] == [
+    logged = lines(caplog, "refused request code that is not supported")
+    assert [(line["code"], line["request"], line["client"]) for line in logged] == [
         (4711, "unknown", "127.0.0.1"), (RequestCode.POP_MESSAGE, "POP_MESSAGE", "127.0.0.1"),
     ]  # fmt: skip
 
 
-async def test_a_property_filter_that_is_switched_off_is_counted_and_logged_once(
+async def test_refused_property_filter_is_counted_and_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Go's client asks again and again and shows its application nothing: the broker says whose filter it refuses."""
+    """Go's client repeats the request and reports no error: the broker logs the group whose filter it refuses."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok(b"x")
         for _ in range(3):
@@ -130,17 +130,17 @@ async def test_a_property_filter_that_is_switched_off_is_counted_and_logged_once
     assert (line["topic"], line["expression_type"], line["levelname"]) == (TOPIC, "SQL92", "WARNING")
 
 
-def test_lines_about_first_times_are_bounded() -> None:
-    """Whoever invents request codes gets so many lines a minute, and no memory."""
+def test_lines_about_first_refusals_are_limited() -> None:
+    """A client that invents request codes causes a limited number of lines per minute, and takes no memory."""
     seconds = [0.0]
-    first = FirstTime(clock=lambda: seconds[0])
+    first = LogDeduplicator(clock=lambda: seconds[0])
     assert [first.is_new("a"), first.is_new("a")] == [True, False]
     assert sum(first.is_new(number) for number in range(100_000)) == LINES_PER_MINUTE_MAX - 1
     for minute in range(1, 3 * KEYS_MAX // LINES_PER_MINUTE_MAX):
         seconds[0] = 60.0 * minute
         for number in range(LINES_PER_MINUTE_MAX):
             first.is_new((minute, number))
-    assert repr(first) == f"<FirstTime keys={KEYS_MAX}>"
+    assert repr(first) == f"<LogDeduplicator keys={KEYS_MAX}>"
     assert first.is_new("a") is False, "this minute has no line left"
     seconds[0] += 60.0
     assert first.is_new("a") is True, "it was forgotten"

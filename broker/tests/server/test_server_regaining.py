@@ -1,4 +1,4 @@
-"""A master whose process has ended is it again in the same epoch, if nothing was promised, taken or lost since."""
+"""A master whose process has ended regains its role in the same epoch, if nothing was promised, revoked or lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gantry_broker.app import Broker
 from gantry_broker.ha.data_completeness import CompletenessRecord
 from gantry_broker.ha.role_files import RoleRecord
 from gantry_broker.ports import RealDisk, SystemClock
-from gantry_broker.server.roles.role_status import RoleStatus, why_not_regained
+from gantry_broker.server.roles.role_status import RoleStatus, explain_no_regain
 from gantry_broker.setting_keys import broker_settings
 from gantry_broker.store.sealed_file import write_sealed
 from gantry_status.orders import HaRole, OrderRefused
@@ -39,9 +39,9 @@ def remembered(**changes: Any) -> RoleStatus:
     return RIGHT._replace(record=RoleRecord(**(fields | record)), **changes)
 
 
-def test_a_master_that_was_killed_may_be_it_again() -> None:
-    """Nothing promised, nothing taken, nothing lost, the same acks: it is where it was."""
-    assert why_not_regained(RIGHT) == ""
+def test_killed_master_may_regain_its_role() -> None:
+    """Nothing was promised, revoked or lost, and the required acks are the same."""
+    assert explain_no_regain(RIGHT) == ""
 
 
 @pytest.mark.parametrize(
@@ -49,42 +49,42 @@ def test_a_master_that_was_killed_may_be_it_again() -> None:
     [
         ({"role": HaRole.SLAVE}, "SLAVE"),
         ({"epoch": 0}, "no role before"),
-        ({"is_over": True}, "taken"),
-        ({"promised_epoch": EPOCH + 1}, "promised since"),
+        ({"is_over": True}, "revoked"),
+        ({"promised_epoch": EPOCH + 1}, "promised after"),
         ({"log_epoch": EPOCH - 1}, "ends in epoch"),
-        ({"is_whole": False}, "lack"),
-        ({"is_whole": None}, "lack"),
+        ({"is_whole": False}, "may have lost"),
+        ({"is_whole": None}, "may have lost"),
         ({"acks_needed": 0}, "waited for 1 slaves"),
         ({"acks_needed": 2}, "waited for 1 slaves"),
     ],
     ids=["role", "new", "taken", "promised", "unfinished", "lost", "unknown", "fewer-acks", "more-acks"],
 )
-def test_whoever_is_not_where_it_was_may_not(changes: dict[str, Any], why: str) -> None:
-    """Each of these alone is enough, and is said."""
-    assert why in why_not_regained(remembered(**changes))
+def test_each_change_prevents_regaining(changes: dict[str, Any], why: str) -> None:
+    """Each of these changes alone is sufficient, and is the reason in the answer."""
+    assert why in explain_no_regain(remembered(**changes))
 
 
-def test_a_record_of_an_older_version_gives_nothing_back() -> None:
-    """It does not say how many acks were needed then: an election may count on more than would be waited for."""
+def test_record_of_older_version_cannot_be_regained() -> None:
+    """It lacks the number of required acks, and an election may count on more than the broker would wait for."""
     old = RoleRecord(EPOCH, is_master=True, electable=[2])
 
-    assert why_not_regained(RIGHT._replace(record=old, acks_needed=0)) != ""
+    assert explain_no_regain(RIGHT._replace(record=old, acks_needed=0)) != ""
 
 
-def test_a_slave_needs_no_whole_log_to_follow_again() -> None:
-    """What it lacks it gets; it acknowledges what it has."""
-    assert why_not_regained(remembered(is_master=False, is_whole=False, log_epoch=EPOCH - 1)) == ""
-    assert why_not_regained(remembered(is_master=False, is_over=True)) != ""
+def test_slave_follows_again_without_a_complete_log() -> None:
+    """It gets the missing data, and acknowledges only what it has."""
+    assert explain_no_regain(remembered(is_master=False, is_whole=False, log_epoch=EPOCH - 1)) == ""
+    assert explain_no_regain(remembered(is_master=False, is_over=True)) != ""
 
 
 @given(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3), st.sampled_from((True, False, None)), st.booleans())
-def test_nobody_comes_back_below_what_it_has_promised(
+def test_role_below_a_promise_is_never_regained(
     epoch: int, log_epoch: int, promised: int, is_whole: bool | None, is_over: bool
 ) -> None:
-    """Whatever else is the case."""
+    """The promise overrules all other facts."""
     known = remembered(epoch=epoch, log_epoch=log_epoch, promised_epoch=promised, is_whole=is_whole, is_over=is_over)
 
-    if not why_not_regained(known):
+    if not explain_no_regain(known):
         assert promised <= epoch == log_epoch and is_whole is True and not is_over
 
 
@@ -115,7 +115,7 @@ class Pair:
         return master
 
     async def killed(self, number: int, **conf: str) -> Broker:
-        """As after kill -9: its end leaves the mark of an unclean one. It is the same run of the machine."""
+        """Kill a broker as kill -9 does: the mark of an unclean stop stays. The machine is the same."""
         await self.brokers[number].close()
         (Path(self.confs[number]["storePathRootDir"]) / "abort").touch()
         return await self.start(number, **conf)
@@ -137,8 +137,8 @@ async def code_of_a_send(broker: Broker) -> int:
 
 
 @pytest.mark.parametrize("role", ["SYNC_MASTER", "ASYNC_MASTER"], ids=["sync", "async"])
-async def test_a_killed_master_goes_on_in_its_epoch_with_all_that_it_had(tmp_path: Path, role: str) -> None:
-    """No epoch begins, the slave follows without any order, and what was acknowledged before is there."""
+async def test_killed_master_continues_in_its_epoch(tmp_path: Path, role: str) -> None:
+    """No epoch begins, the slave follows without any order, and all acknowledged messages are there."""
     async with pair(tmp_path, role) as group:
         master = await group.begin()
         await wait_until(lambda: master.replication.policy.may_acknowledge())
@@ -157,8 +157,8 @@ async def test_a_killed_master_goes_on_in_its_epoch_with_all_that_it_had(tmp_pat
         assert (await again.orders.regain(EPOCH)).role is HaRole.MASTER, "an order may come twice"
 
 
-async def test_no_slave_no_acknowledgement_after_it_either(tmp_path: Path) -> None:
-    """A role that came back acknowledges by the same rules: a slave that has promised a newer epoch acks nothing."""
+async def test_regained_master_acknowledges_by_the_same_rules(tmp_path: Path) -> None:
+    """A slave that has promised a newer epoch acknowledges nothing."""
     async with pair(tmp_path) as group:
         await group.begin()
         await group.brokers[2].orders.promise(EPOCH + 1_000, "another")
@@ -170,8 +170,8 @@ async def test_no_slave_no_acknowledgement_after_it_either(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("taken", ["fence", "withdraw", "promise"])
-async def test_what_was_taken_stays_so_when_the_process_ends(tmp_path: Path, taken: str) -> None:
-    """Fenced in its own epoch, withdrawn, or promised away: a start gives nothing of that back."""
+async def test_revoked_role_is_not_regained_by_a_restart(tmp_path: Path, taken: str) -> None:
+    """Fenced in its own epoch, withdrawn, or promised to another master: a restart undoes none of them."""
     async with pair(tmp_path) as group:
         master = await group.begin()
         match taken:
@@ -191,10 +191,10 @@ async def test_what_was_taken_stays_so_when_the_process_ends(tmp_path: Path, tak
 
 
 @pytest.mark.parametrize("taken", ["fence", "withdraw", "empty"])
-async def test_what_cannot_be_written_down_is_not_taken(
+async def test_role_is_not_revoked_if_that_cannot_be_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str
 ) -> None:
-    """A refused order has changed nothing: on a full disk the master goes on, and so its next process may, too."""
+    """A refused order has changed nothing: on a full disk the master continues, and so may its next process."""
     async with pair(tmp_path) as group:
         master = await group.begin()
         full = OSError(errno.ENOSPC, "no room")
@@ -214,8 +214,8 @@ async def test_what_cannot_be_written_down_is_not_taken(
         assert await code_of_a_send(master) == 0
 
 
-async def test_a_withdrawal_that_has_ended_is_forgotten(tmp_path: Path) -> None:
-    """A promotion in the same epoch opens it again, and so for its next process, too."""
+async def test_ended_withdrawal_does_not_prevent_regaining(tmp_path: Path) -> None:
+    """A promotion in the same epoch ends it, also for the next process."""
     async with pair(tmp_path) as group:
         master = await group.begin()
         await master.orders.drain(10_000, withdraw=True)
@@ -227,8 +227,8 @@ async def test_a_withdrawal_that_has_ended_is_forgotten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_chosen", [True, False], ids=["chosen", "not-chosen"])
-async def test_whoever_is_chosen_has_all_that_counts(tmp_path: Path, is_chosen: bool) -> None:
-    """It may lack something, and somebody makes it the master: from then on it is whole, and its role may come back."""
+async def test_forced_promotion_makes_the_log_complete(tmp_path: Path, is_chosen: bool) -> None:
+    """The log may lack messages, but after a forced promotion it is what counts, and the role may be regained."""
     async with pair(tmp_path) as group:
         await group.begin()
         await group.brokers[1].close()
@@ -246,8 +246,8 @@ async def test_whoever_is_chosen_has_all_that_counts(tmp_path: Path, is_chosen: 
         assert (await again.orders.status()).may_regain is is_chosen
 
 
-async def test_other_rules_of_acknowledging_are_another_reign(tmp_path: Path) -> None:
-    """Started again as an asynchronous master it would acknowledge what an election does not look for."""
+async def test_other_acknowledgement_rules_need_a_new_term(tmp_path: Path) -> None:
+    """Restarted as an asynchronous master it would acknowledge messages that an election does not protect."""
     async with pair(tmp_path) as group:
         await group.begin()
 
@@ -257,8 +257,8 @@ async def test_other_rules_of_acknowledging_are_another_reign(tmp_path: Path) ->
             await again.orders.regain(EPOCH)
 
 
-async def test_a_slave_and_another_epoch_are_refused(tmp_path: Path) -> None:
-    """Only the master of the very epoch comes back to it."""
+async def test_regaining_as_a_slave_or_another_epoch_is_refused(tmp_path: Path) -> None:
+    """Only the master of this very epoch can regain it."""
     async with pair(tmp_path) as group:
         await group.begin()
         slave, master = await group.killed(2), await group.killed(1)

@@ -1,4 +1,4 @@
-"""What a fuzz run once found: each fault has a test of its own, so that it stays away."""
+"""Faults that fuzz runs have found, each with a regression test of its own."""
 
 from pathlib import Path
 from typing import cast
@@ -25,21 +25,21 @@ SEND = RequestCode.SEND_MESSAGE_V2
 
 
 class Ear:
-    """A connection as far as a service needs one: remembers what is sent to it."""
+    """A fake connection for a service, which records what is sent to it."""
 
     peer = ("127.0.0.1", 20000)
     is_backlogged = False
 
     def __init__(self) -> None:
-        self._heard = bytearray()
+        self._received = bytearray()
 
     def send(self, data: bytes) -> None:
-        self._heard += data
+        self._received += data
 
     @property
     def opaques(self) -> list[int]:
-        """Whom the replies are for."""
-        return [decode_command(frame).opaque for frame in FrameReader().feed(bytes(self._heard))]
+        """Return the opaque numbers of the replies."""
+        return [decode_command(frame).opaque for frame in FrameReader().feed(bytes(self._received))]
 
 
 def ear() -> tuple[Ear, Connection]:
@@ -51,7 +51,7 @@ def send_frame(opaque: int) -> bytes:
     return Command(code=SEND, opaque=opaque, ext=send_ext(SEND), body=b"x").encode()
 
 
-async def test_sends_after_a_question_are_answered_to_their_own_sender(tmp_path: Path) -> None:
+async def test_sends_after_a_query_are_answered_to_their_own_sender(tmp_path: Path) -> None:
     """A read that has sends on both sides of a pull leaves none of them to the connection that comes next."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
@@ -70,7 +70,7 @@ async def test_sends_after_a_question_are_answered_to_their_own_sender(tmp_path:
 
 
 @pytest.mark.parametrize("opaque", [1 << 31, -(1 << 31) - 1, 1 << 70], ids=["above", "below", "far above"])
-async def test_an_opaque_that_no_reply_can_carry_closes_the_connection(tmp_path: Path, opaque: int) -> None:
+async def test_opaque_out_of_range_closes_the_connection(tmp_path: Path, opaque: int) -> None:
     """A send's number is a 32-bit integer on the short way, too: Java could not read the reply."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
@@ -83,8 +83,8 @@ async def test_an_opaque_that_no_reply_can_carry_closes_the_connection(tmp_path:
         await peer.close()
 
 
-async def test_a_reply_that_looks_like_a_send_is_not_stored(tmp_path: Path) -> None:
-    """The flag decides, not the code: what is marked as a reply is nobody's request."""
+async def test_reply_frame_with_a_send_code_is_not_stored(tmp_path: Path) -> None:
+    """The flag decides, not the code: a frame that is marked as a reply is never a request."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
         listener, end = ear()
@@ -97,8 +97,8 @@ async def test_a_reply_that_looks_like_a_send_is_not_stored(tmp_path: Path) -> N
         assert [message.queue_offset for message in await client.read()] == [0]
 
 
-async def test_the_first_byte_says_how_a_header_is_written(tmp_path: Path) -> None:
-    """JSON in a frame that says it is binary is no send: the connection closes, nothing is stored."""
+async def test_first_byte_determines_the_header_serialization(tmp_path: Path) -> None:
+    """JSON in a frame that is marked as binary is not a send: the connection closes, nothing is stored."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
         peer = await RawPeer.open(broker.port)
@@ -113,7 +113,7 @@ async def test_the_first_byte_says_how_a_header_is_written(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("depth", [40, 5000], ids=["deep", "too deep"])
-async def test_a_send_with_a_deep_header_harms_nobody(
+async def test_send_with_a_deeply_nested_header_is_harmless(
     tmp_path: Path, depth: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nesting is either skipped or breaks the protocol; no exception of ours ends a read."""
@@ -135,7 +135,7 @@ async def test_a_send_with_a_deep_header_harms_nobody(
 
 
 @pytest.mark.parametrize("size", [4, 7, 8], ids=["length", "all but one byte", "whole head"])
-async def test_a_stored_send_is_answered_before_a_bad_length_closes(tmp_path: Path, size: int) -> None:
+async def test_stored_send_is_answered_before_a_bad_length_closes(tmp_path: Path, size: int) -> None:
     """However little of the bad frame's head has arrived with the send: stored is answered, then closed."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
@@ -148,7 +148,7 @@ async def test_a_stored_send_is_answered_before_a_bad_length_closes(tmp_path: Pa
         await peer.close()
 
 
-async def test_a_stored_send_is_answered_when_a_bad_length_comes_in_pieces(tmp_path: Path) -> None:
+async def test_stored_send_is_answered_if_a_bad_length_comes_in_pieces(tmp_path: Path) -> None:
     """A send and the first byte of a bad length, then the rest of it in the same turn of the loop."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok()
@@ -166,8 +166,8 @@ async def test_a_stored_send_is_answered_when_a_bad_length_comes_in_pieces(tmp_p
         await peer.close()
 
 
-async def test_answers_before_a_bad_frame_are_given() -> None:
-    """What was carried out is answered, although the next frame of the same read ends the connection."""
+async def test_answers_before_a_bad_frame_are_sent() -> None:
+    """Executed requests are answered, although the next frame of the same read closes the connection."""
     service = CommandService(lambda command, connection: command.reply())
     listener, end = ear()
     good = Command(code=RequestCode.GET_KV_CONFIG, opaque=7).encode()
@@ -179,7 +179,7 @@ async def test_answers_before_a_bad_frame_are_given() -> None:
 
 
 @pytest.mark.parametrize("delay_level", ["0", "-1"], ids=["retry", "dead letter"])
-async def test_a_group_whose_retry_topic_would_be_too_long_is_refused(tmp_path: Path, delay_level: str) -> None:
+async def test_group_with_a_too_long_retry_topic_is_refused(tmp_path: Path, delay_level: str) -> None:
     """A group name may be legal and still leave no room for the prefix of its retry topic: code 26, no topic made."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         sent = await client.send_ok()
@@ -192,7 +192,7 @@ async def test_a_group_whose_retry_topic_would_be_too_long_is_refused(tmp_path: 
         assert not [topic for topic in broker.core.topics.all if "g" * 100 in topic]
 
 
-async def test_a_message_sent_back_too_often_to_count_goes_to_the_dead_letters(tmp_path: Path) -> None:
+async def test_message_at_the_maximum_reconsume_count_goes_to_the_dead_letters(tmp_path: Path) -> None:
     """The count of attempts stops at what a record can hold."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         sent = await client.send_ok(reconsumeTimes=str((1 << 31) - 1))
@@ -206,8 +206,8 @@ async def test_a_message_sent_back_too_often_to_count_goes_to_the_dead_letters(t
         assert [message.reconsume_times for message in given_up] == [(1 << 31) - 1]
 
 
-async def test_a_send_right_behind_the_deletion_of_its_topic_begins_a_new_topic(tmp_path: Path) -> None:
-    """Nothing is stored through a queue that is gone: what is acknowledged is found, from offset 0 on."""
+async def test_send_right_after_the_deletion_of_its_topic_creates_it_again(tmp_path: Path) -> None:
+    """No message is stored through a deleted queue: acknowledged messages are found from offset 0 on."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok(b"before")
         peer = await RawPeer.open(broker.port)

@@ -1,4 +1,4 @@
-"""A broker that finds its derived files wrong rebuilds them while it serves: no message is skipped."""
+"""A broker rebuilds damaged queues and index while it serves, and skips no message."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def damage(broker: Broker, offset: int) -> None:
     queue.files.files[0].view[offset * UNIT_BYTES + 6] ^= 1
 
 
-async def test_a_wrong_unit_is_served_around_at_once(
+async def test_pull_skips_no_message_because_of_a_wrong_unit(
     broker: Broker, client: Dialogue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where the neighbours are near, the pull that finds it gets the message, and no traceback is logged."""
+    """If its neighbours are near, the pull that finds the wrong unit gets the message, without a traceback."""
     await send(client, 5)
     damage(broker, 2)
 
@@ -57,10 +57,10 @@ async def test_a_wrong_unit_is_served_around_at_once(
     assert not [record for record in caplog.records if record.exc_info]
 
 
-async def test_a_pull_is_held_while_its_queue_is_rebuilt(
+async def test_pull_is_held_while_its_queue_is_rebuilt(
     broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A longer search lets nobody wait but the pulls of this queue, which are answered when it is over."""
+    """A longer rebuild delays only the pulls of this queue, which are answered when it is complete."""
     await send(client, 5)
     monkeypatch.setattr(sliced_scan, "SLICE_BYTES", 1)
     damage(broker, 2)
@@ -73,7 +73,7 @@ async def test_a_pull_is_held_while_its_queue_is_rebuilt(
     assert (reply.code, [message.body for message in decode_records(reply.body)]) == (0, [b"2", b"3", b"4"])
 
 
-async def test_a_query_is_told_to_come_again_while_the_index_is_rebuilt(broker: Broker, client: Dialogue) -> None:
+async def test_query_is_answered_as_busy_while_the_index_is_rebuilt(broker: Broker, client: Dialogue) -> None:
     """Code 2, which clients repeat, and not "no message"; soon it is found."""
     await send(client, 5)
     index = broker.store._life.index
@@ -102,7 +102,7 @@ async def runtime(client: Dialogue) -> dict[str, str]:
 # ------- as a process
 
 
-async def test_a_process_rebuilds_what_is_altered_in_its_files(tmp_path: Path) -> None:
+async def test_process_rebuilds_altered_files(tmp_path: Path) -> None:
     """Bits of a queue and of the index are flipped on the disk of a broker that runs; it is killed, and starts whole.
 
     Every message is served once, before and after, and nothing that was rebuilt is wrong again.

@@ -1,4 +1,4 @@
-"""Request and reply: a broker hands replies to the client that asked, and tells the replier whether it could."""
+"""Request and reply: a broker pushes replies to the requester, and answers the replier with the result."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -35,13 +35,13 @@ def took(command: Command) -> Command:
 
 
 class Requester:
-    """A producer that hears what is pushed at it, and answers as it is told to."""
+    """A producer that records pushed requests, and answers them as configured."""
 
     def __init__(self, answer: Answer) -> None:
         self.pushed: list[Command] = []
         self._answer = answer
 
-    def hear(self, command: Command, channel: Channel) -> Command | None:
+    def record_push(self, command: Command, channel: Channel) -> Command | None:
         self.pushed.append(command)
         return self._answer(command)
 
@@ -50,7 +50,7 @@ class Requester:
 async def requester(broker: Broker, *, answer: Answer = took, group: str = "askers") -> AsyncIterator[Requester]:
     """A client known to the broker as REQUESTER."""
     one = Requester(answer)
-    channel = await Channel.connect(f"127.0.0.1:{broker.port}", on_request=one.hear)
+    channel = await Channel.connect(f"127.0.0.1:{broker.port}", on_request=one.record_push)
     beat = {"clientID": REQUESTER, "producerDataSet": [{"groupName": group}], "consumerDataSet": []}
     assert (await channel.request(Command(code=34, body=dumps(beat)), 30_000)).code == 0
     try:
@@ -89,12 +89,12 @@ async def client(broker: Broker) -> AsyncIterator[Dialogue]:
 
 
 @pytest.mark.parametrize("code", [REPLY, REPLY_V2], ids=["long names", "one-letter names"])
-async def test_a_reply_reaches_whoever_asked(broker: Broker, client: Dialogue, code: int) -> None:
+async def test_reply_reaches_its_requester(broker: Broker, client: Dialogue, code: int) -> None:
     """The requester gets body, properties and origin by its client id, and the replier gets code 0 after that."""
     async with requester(broker) as asker:
-        said = await reply(client, b"an answer", code=code, extra="mine")
+        replier_answer = await reply(client, b"an answer", code=code, extra="mine")
 
-        assert (said.code, said.remark) == (0, None)
+        assert (replier_answer.code, replier_answer.remark) == (0, None)
         (push,) = asker.pushed
         properties = parse_properties(push.ext["properties"])
         assert (push.code, push.is_oneway, push.body) == (PUSH, False, b"an answer")
@@ -105,58 +105,62 @@ async def test_a_reply_reaches_whoever_asked(broker: Broker, client: Dialogue, c
         assert wanted | {"bornTimestamp"} <= push.ext.keys()
 
 
-async def test_a_copy_of_a_reply_is_kept(broker: Broker, client: Dialogue) -> None:
-    """The reply topic holds what was pushed, and the answer says where; clients read msgId, queueId and queueOffset."""
+async def test_copy_of_a_reply_is_stored(broker: Broker, client: Dialogue) -> None:
+    """The reply topic has a copy, and the answer its position; clients read msgId, queueId and queueOffset."""
     async with requester(broker):
-        said = await reply(client)
+        replier_answer = await reply(client)
 
     (stored,) = await client.read(topic=REPLIES)
     assert (stored.body, stored.properties["CORRELATION_ID"]) == (b"an answer", "c-1")
-    assert said.ext["msgId"] == stored.offset_message_id
-    assert (said.ext["queueId"], said.ext["queueOffset"]) == ("0", "0")
-    assert said.ext["MSG_REGION"] == "DefaultRegion" and "PUSH_REPLY_TIME" not in stored.properties
+    assert replier_answer.ext["msgId"] == stored.offset_message_id
+    assert (replier_answer.ext["queueId"], replier_answer.ext["queueOffset"]) == ("0", "0")
+    assert replier_answer.ext["MSG_REGION"] == "DefaultRegion" and "PUSH_REPLY_TIME" not in stored.properties
 
 
-async def test_no_copy_is_kept_where_that_is_switched_off(tmp_path: Path) -> None:
-    """With storeReplyMessageEnable=false nothing is stored, and the fields that clients read are there all the same."""
+async def test_no_copy_of_a_reply_is_stored_if_switched_off(tmp_path: Path) -> None:
+    """With storeReplyMessageEnable=false nothing is stored, and the answer still has the fields that clients read."""
     async with running_broker(tmp_path, storeReplyMessageEnable="false") as broker, dialogue(broker) as client:
         async with requester(broker) as asker:
-            said = await reply(client)
+            replier_answer = await reply(client)
 
-        assert (said.code, len(asker.pushed)) == (0, 1)
-        assert (said.ext["msgId"], said.ext["queueId"], said.ext["queueOffset"]) == ("0", "0", "0")
+        assert (replier_answer.code, len(asker.pushed)) == (0, 1)
+        assert (replier_answer.ext["msgId"], replier_answer.ext["queueId"], replier_answer.ext["queueOffset"]) == (
+            "0",
+            "0",
+            "0",
+        )
         assert broker.store.log.wrote == 0
 
 
-async def test_a_requester_that_is_not_there_is_said(broker: Broker, client: Dialogue) -> None:
-    """Nobody of that client id: code 1, and the text names it. The copy is kept, as in RocketMQ."""
-    said = await reply(client)
+async def test_missing_requester_is_answered_with_an_error(broker: Broker, client: Dialogue) -> None:
+    """An unknown client id is answered with code 1 and named in the text. The copy is stored, as in RocketMQ."""
+    replier_answer = await reply(client)
 
-    assert said.code == 1
-    assert said.remark == f"push reply message fail, channel of <{REQUESTER}> not found."
+    assert replier_answer.code == 1
+    assert replier_answer.remark == f"push reply message fail, channel of <{REQUESTER}> not found."
     assert len(await client.read(topic=REPLIES)) == 1
 
 
-async def test_a_reply_to_nobody_is_said(client: Dialogue) -> None:
-    """A reply without REPLY_TO_CLIENT cannot be pushed: code 1 that says which property is missing."""
+async def test_reply_without_a_requester_is_answered_with_an_error(client: Dialogue) -> None:
+    """A reply without REPLY_TO_CLIENT cannot be pushed: code 1 names the missing property."""
     fields = {"topic": REPLIES, "properties": properties_text(UNIQ_KEY=UNIQUE_ID)}
-    said = await client.ask(REPLY_V2, send_ext(310, **fields), b"an answer")
+    replier_answer = await client.ask(REPLY_V2, send_ext(310, **fields), b"an answer")
 
-    assert (said.code, "REPLY_TO_CLIENT" in (said.remark or "")) == (1, True)
+    assert (replier_answer.code, "REPLY_TO_CLIENT" in (replier_answer.remark or "")) == (1, True)
 
 
-async def test_a_requester_that_refuses_is_said(broker: Broker, client: Dialogue) -> None:
-    """A requester that answers with an error has not got its reply: code 1 with what it said."""
+async def test_refusal_of_a_requester_is_answered(broker: Broker, client: Dialogue) -> None:
+    """A requester that answers with an error has not received its reply: code 1 with its text."""
     async with requester(broker, answer=lambda command: command.reply(1, "process reply message fail")):
-        said = await reply(client)
+        replier_answer = await reply(client)
 
-    assert (said.code, "process reply message fail" in (said.remark or "")) == (1, True)
+    assert (replier_answer.code, "process reply message fail" in (replier_answer.remark or "")) == (1, True)
 
 
-async def test_a_silent_requester_stops_nobody(
+async def test_silent_requester_delays_only_its_replier(
     broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a requester does not answer its replier waits, everybody else is served, and the wait has an end."""
+    """While a requester does not answer, only its replier waits, until the timeout."""
     monkeypatch.setattr(reply_module, "PUSH_TIMEOUT_MS", 500)
     async with requester(broker, answer=lambda command: None) as asker:
         waiting = asyncio.ensure_future(reply(client))
@@ -164,23 +168,21 @@ async def test_a_silent_requester_stops_nobody(
 
         assert (await client.send_ok(b"meanwhile"))["queueOffset"] == "0"
         assert not waiting.done()
-        said = await waiting
-        assert (said.code, "500 ms" in (said.remark or "")) == (1, True)
+        replier_answer = await waiting
+        assert (replier_answer.code, "500 ms" in (replier_answer.remark or "")) == (1, True)
 
 
-async def test_a_requester_that_leaves_is_said_at_once(broker: Broker, client: Dialogue) -> None:
+async def test_disconnected_requester_is_answered_at_once(broker: Broker, client: Dialogue) -> None:
     """A connection that closes while its answer is waited for ends the wait."""
     async with requester(broker, answer=lambda command: None) as asker:
         waiting = asyncio.ensure_future(reply(client))
         await wait_until(lambda: len(asker.pushed) == 1)
 
-    said = await waiting
-    assert (said.code, "is gone" in (said.remark or "")) == (1, True)
+    replier_answer = await waiting
+    assert (replier_answer.code, "was closed" in (replier_answer.remark or "")) == (1, True)
 
 
-async def test_replies_on_their_way_are_bounded(
-    broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pending_replies_are_limited(broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the limit a reply is refused as busy and nothing of it is stored; below it there is room again."""
     monkeypatch.setattr(reply_module, "PUSH_BYTES_MAX", reply_module.PUSH_OVERHEAD_BYTES * 2)
     answers: list[Command] = []
@@ -200,8 +202,8 @@ async def test_replies_on_their_way_are_bounded(
         assert (await reply(client)).code == 0
 
 
-async def test_a_requester_is_known_until_its_last_group_is_gone(broker: Broker, client: Dialogue) -> None:
-    """A client in two producer groups hears replies until it has left both, or until its connection closes."""
+async def test_requester_is_known_until_its_last_group_is_removed(broker: Broker, client: Dialogue) -> None:
+    """A client in two producer groups receives replies until it has left both, or until its connection closes."""
     async with requester(broker, group="one") as asker:
         registry = broker.core.clients
         (connection,) = registry.producers["one"]
@@ -214,7 +216,7 @@ async def test_a_requester_is_known_until_its_last_group_is_gone(broker: Broker,
     assert len(asker.pushed) == 1
 
 
-async def test_the_newest_connection_of_a_requester_gets_the_reply(broker: Broker, client: Dialogue) -> None:
+async def test_newest_connection_of_a_requester_gets_the_reply(broker: Broker, client: Dialogue) -> None:
     """A client that came back is pushed at where it is now; the end of its old connection does not make it unknown."""
     async with requester(broker) as new, requester(broker) as newest:
         assert (await reply(client)).code == 0
@@ -238,22 +240,22 @@ async def test_the_newest_connection_of_a_requester_gets_the_reply(broker: Broke
     ],
     ids=["retry topic", "system topic", "bad name", "bad queue", "batch", "transaction", "bad property"],
 )
-async def test_a_bad_reply_is_neither_pushed_nor_stored(
+async def test_bad_reply_is_neither_pushed_nor_stored(
     broker: Broker, client: Dialogue, changes: dict[str, str], code: int
 ) -> None:
-    """The checks of a send come first; what they refuse reaches nobody."""
+    """The checks of a send come first; a refused reply is not pushed."""
     fields = {"topic": REPLIES, "properties": properties_text(REPLY_TO_CLIENT=REQUESTER), **changes}
     async with requester(broker) as asker:
-        said = await client.ask(REPLY_V2, send_ext(310, **fields), b"an answer")
+        replier_answer = await client.ask(REPLY_V2, send_ext(310, **fields), b"an answer")
 
-    assert (said.code, asker.pushed, broker.store.log.wrote) == (code, [], 0)
+    assert (replier_answer.code, asker.pushed, broker.store.log.wrote) == (code, [], 0)
 
 
-async def test_a_oneway_reply_is_pushed_and_not_answered(broker: Broker, client: Dialogue) -> None:
-    """Whoever does not wait is not answered; the requester gets its reply."""
+async def test_oneway_reply_is_pushed_and_not_answered(broker: Broker, client: Dialogue) -> None:
+    """A one-way reply is not answered; the requester gets its reply."""
     pairs = properties_text(UNIQ_KEY=UNIQUE_ID, REPLY_TO_CLIENT=REQUESTER, CORRELATION_ID="c-1")
     async with requester(broker) as asker:
-        client.tell(REPLY_V2, send_ext(310, topic=REPLIES, properties=pairs), b"an answer")
+        client.send_oneway(REPLY_V2, send_ext(310, topic=REPLIES, properties=pairs), b"an answer")
         await wait_until(lambda: len(asker.pushed) == 1)
         assert (await client.send_ok(topic=TOPIC))["queueOffset"] == "0"
 
@@ -261,7 +263,7 @@ async def test_a_oneway_reply_is_pushed_and_not_answered(broker: Broker, client:
 # ------- traces
 
 
-async def test_a_broker_has_a_trace_topic_when_it_is_told_to(tmp_path: Path) -> None:
+async def test_trace_topic_exists_if_configured(tmp_path: Path) -> None:
     """traceTopicEnable makes the topic, with one queue, known to name servers; traces are found by their keys."""
     async with running_broker(tmp_path, traceTopicEnable="true") as broker, dialogue(broker) as client:
         config = broker.core.topics.find("RMQ_SYS_TRACE_TOPIC")
@@ -284,7 +286,7 @@ async def test_a_broker_has_a_trace_topic_when_it_is_told_to(tmp_path: Path) -> 
     [({}, None), ({"traceTopicEnable": "true", "msgTraceTopicName": "traces"}, "traces")],
     ids=["by default none", "another name"],
 )
-async def test_the_trace_topic_is_as_configured(tmp_path: Path, conf: dict[str, str], name: str | None) -> None:
+async def test_trace_topic_has_the_configured_name(tmp_path: Path, conf: dict[str, str], name: str | None) -> None:
     """Without the switch there is none, as in RocketMQ; with another name that one belongs to the system."""
     async with running_broker(tmp_path, disk=None, clock=None, **conf) as broker:
         topics = broker.core.topics

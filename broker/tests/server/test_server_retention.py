@@ -1,4 +1,4 @@
-"""A broker and its disk: what is deleted and when, whose messages are kept, and how sends stop and come back."""
+"""Retention in a broker: deletion by time and space, unconsumed messages, and refused sends on a full disk."""
 
 import errno
 import logging
@@ -47,7 +47,7 @@ CONF = {
 
 @dataclass
 class Place:
-    """A broker on a disk that is as large as we say, at a time that we say."""
+    """A broker with a disk size and a time that the test sets."""
 
     disk: FaultyDisk
     clock: FakeClock
@@ -59,7 +59,7 @@ class Place:
         return self.broker.store.log.min_physical
 
     async def fill(self, files: int, *, topic: str = TOPIC, queue_id: int = 0) -> None:
-        """Messages of 100 kB until so many more files of the log are full; all of them flushed."""
+        """Send messages of 100 kB until this many more log files are full and flushed."""
         target = self.broker.store.log.wrote + files * MIB
         while self.broker.store.log.wrote < target:
             await self.client.send_ok(BODY, topic=topic, queueId=str(queue_id))
@@ -67,16 +67,16 @@ class Place:
         await wait_until(lambda: self.broker.store.log.flushed == self.broker.store.log.wrote)
 
     def press(self, percent: int) -> None:
-        """Let the disk be so full, by making it smaller or larger."""
+        """Set the usage of the disk by changing its size."""
         self.disk.capacity = self.disk.space("/").used * 100 // percent
 
     def looks_like(self, *, is_refusing: bool) -> DiskStatus:
-        """What retention ought to say now; recovery points come and go meanwhile."""
+        """Return the status that retention should report; recovery points may change the usage meanwhile."""
         space = self.disk.space("/store")
         return DiskStatus(space.total, space.used, is_refusing)
 
     async def rounds(self, count: int = 1) -> None:
-        """Let retention plan so often, with everything that was so before the call."""
+        """Run this many rounds of retention with the present state."""
         for _ in range(count + 1):
             before = self.broker.retention.rounds
             self.clock.advance(1_000)
@@ -110,15 +110,15 @@ async def place(disk: FaultyDisk | None = None, clock: FakeClock | None = None, 
         await broker.close()
 
 
-def said(caplog: pytest.LogCaptureFixture, text: str) -> list[logging.LogRecord]:
+def find_logged(caplog: pytest.LogCaptureFixture, text: str) -> list[logging.LogRecord]:
     return [record for record in caplog.records if record.getMessage() == text]
 
 
 # ------- when sends are refused
 
 
-async def test_sends_are_refused_above_the_level_and_come_back(caplog: pytest.LogCaptureFixture) -> None:
-    """Code 14 before the disk is full, reads go on, and with room sends go on by themselves; each said once."""
+async def test_sends_are_refused_above_the_level_and_accepted_below(caplog: pytest.LogCaptureFixture) -> None:
+    """Sends get 14 before the disk is full, and are accepted again with space; each change is logged once."""
     async with place() as here:
         await here.client.send_ok(b"first")
         here.press(91)
@@ -131,15 +131,15 @@ async def test_sends_are_refused_above_the_level_and_come_back(caplog: pytest.Lo
         assert (refused[0].remark or "").startswith("service not available now, the disk is full: 91.")
         assert [message.body for message in await here.client.read(0)] == [b"first"]
         await wait_until(lambda: here.broker.retention.status == here.looks_like(is_refusing=True))
-        assert len(said(caplog, "sends are refused: the disk is full")) == 1
+        assert len(find_logged(caplog, "disk full; refusing sends")) == 1
         here.press(50)
         await wait_until(lambda: not here.broker.retention.status.is_refusing)
         assert (await here.client.send_ok(b"again"))["queueOffset"] == "1"
-        assert len(said(caplog, "sends are taken again: the disk has room")) == 1
+        assert len(find_logged(caplog, "disk has space again; accepting sends")) == 1
 
 
-async def test_a_broker_that_starts_on_a_full_disk_refuses_from_the_first_send() -> None:
-    """Nothing is taken before the disk was looked at."""
+async def test_broker_on_a_full_disk_refuses_the_first_send() -> None:
+    """No send is accepted before the disk was checked."""
     disk, clock = FaultyDisk(), FakeClock()
     async with place(disk, clock) as here:
         await here.client.send_ok(b"first")
@@ -150,7 +150,7 @@ async def test_a_broker_that_starts_on_a_full_disk_refuses_from_the_first_send()
         assert [message.body for message in await here.client.read(0)] == [b"first"]
 
 
-async def test_the_disk_is_never_filled_to_the_last_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_disk_is_never_filled_completely(monkeypatch: pytest.MonkeyPatch) -> None:
     """However fast messages come and however small the disk: refused before any file meets the end of the space."""
     met: list[str] = []
     charge = FaultyDisk.charge
@@ -173,14 +173,14 @@ async def test_the_disk_is_never_filled_to_the_last_byte(monkeypatch: pytest.Mon
         assert taken > 100
         assert met == []
         assert here.disk.space("/").free >= here.disk.capacity // 64
-        await wait_until(lambda: here.broker.retention.status.is_refusing)  # the look that says so has ended
+        await wait_until(lambda: here.broker.retention.status.is_refusing)  # the check has ended
         here.disk.capacity = 32 * MIB
         here.clock.advance(2_000)
         await wait_until(lambda: not here.broker.retention.status.is_refusing)
         await here.client.send_ok(BODY)
 
 
-async def test_the_last_half_file_is_for_the_broker_itself() -> None:
+async def test_last_half_file_is_reserved_for_the_broker() -> None:
     """When the next file is due and does not fit, clients are refused while delayed messages still find room."""
     async with place(FaultyDisk(capacity=64 * MIB), **ROOMY) as here:
         delayed = properties_text(UNIQ_KEY="7F00000100007A0B4C9D2E1F00000000", DELAY="1")
@@ -202,8 +202,8 @@ async def test_the_last_half_file_is_for_the_broker_itself() -> None:
 # ------- what goes
 
 
-async def test_expired_messages_go_at_the_delete_hour_and_readers_are_told() -> None:
-    """Consumed or not: the reserved time is what it says. Who asks for what is gone learns where to go on."""
+async def test_expired_messages_are_deleted_at_the_delete_hour() -> None:
+    """Messages expire after the reserved time, consumed or not; a pull for a deleted one gets the first offset."""
     clock = FakeClock()
     async with place(None, clock, deleteWhen=str((hour_of(clock) + 3) % 24), fileReservedTime="1") as here:
         await here.fill(5)
@@ -222,8 +222,8 @@ async def test_expired_messages_go_at_the_delete_hour_and_readers_are_told() -> 
         assert 0 < left[0].queue_offset < here.end()
 
 
-async def test_an_administrator_deletes_expired_files_at_any_hour() -> None:
-    """Code 329 is answered at once; what is expired goes in the next rounds, what is not stays."""
+async def test_administrator_deletes_expired_files_at_any_hour() -> None:
+    """Code 329 is answered at once; only expired files are deleted in the next rounds."""
     async with place(fileReservedTime="1") as here:
         await here.fill(3)
         await here.rounds()
@@ -241,7 +241,7 @@ async def test_an_administrator_deletes_expired_files_at_any_hour() -> None:
         assert (await here.client.send_ok(b"next"))["queueOffset"] == str(end)
 
 
-async def test_cleaning_queues_is_answered_and_loses_nothing() -> None:
+async def test_cleaning_queues_loses_nothing() -> None:
     """Code 306 finds nothing left to do, and unlike RocketMQ's it never lets a queue begin at zero again."""
     async with place(deleteUnconsumed="true") as here:
         await here.client.send_ok(b"only", topic="Quiet")
@@ -261,8 +261,8 @@ async def test_cleaning_queues_is_answered_and_loses_nothing() -> None:
 # ------- whose messages are kept
 
 
-async def test_what_a_group_has_not_consumed_is_not_deleted_to_make_room(caplog: pytest.LogCaptureFixture) -> None:
-    """Forced deletion stops at the slowest group, says which one it is once, and goes on when that one does."""
+async def test_unconsumed_messages_are_not_deleted_for_space(caplog: pytest.LogCaptureFixture) -> None:
+    """Forced deletion stops at the slowest group, logs it once, and continues when that group does."""
     caplog.set_level(logging.INFO)
     async with place() as here:
         await here.fill(6)
@@ -276,7 +276,7 @@ async def test_what_a_group_has_not_consumed_is_not_deleted_to_make_room(caplog:
         assert 0 < first < 3 * MIB
         left = await here.client.read(15, maxMsgNums="1")
         assert [message.queue_offset for message in left] == [15]
-        [line] = said(caplog, "the disk is filling up and nothing can be deleted")
+        [line] = find_logged(caplog, "disk is filling up, but no file can be deleted")
         assert (line.topic, line.group) == (TOPIC, "slow")  # type: ignore[attr-defined]
         assert "not consumed" in line.reason  # type: ignore[attr-defined]
 
@@ -284,19 +284,19 @@ async def test_what_a_group_has_not_consumed_is_not_deleted_to_make_room(caplog:
         await here.rounds(3)
 
         assert here.begin > first
-        deleted = said(caplog, "old messages are deleted")
+        deleted = find_logged(caplog, "deleted expired messages")
         assert deleted[0].start == 0  # type: ignore[attr-defined]
         assert deleted[-1].end == here.begin  # type: ignore[attr-defined]
         assert "consumed by every group" in deleted[-1].reason  # type: ignore[attr-defined]
 
 
-async def test_full_and_unconsumed_means_refused_until_somebody_consumes() -> None:
+async def test_full_disk_refuses_sends_until_messages_are_consumed() -> None:
     """The default keeps messages and refuses sends; consuming is enough for sends to come back by themselves."""
     async with place() as here:
         await here.fill(6)
         here.press(95)
         await here.rounds(2)
-        assert here.begin == 0, "nobody consumes the topic, so all of it is unconsumed"
+        assert here.begin == 0, "the topic has no consumers, so all of it is unconsumed"
         assert (await here.client.send(BODY)).code == 14
 
         here.consume(here.end())
@@ -307,8 +307,8 @@ async def test_full_and_unconsumed_means_refused_until_somebody_consumes() -> No
 
 
 @pytest.mark.verify
-async def test_unconsumed_messages_go_when_that_was_asked_for() -> None:
-    """``deleteUnconsumed`` lets the oldest go, as many as it takes and no more; never the current file."""
+async def test_unconsumed_messages_are_deleted_if_configured() -> None:
+    """With ``deleteUnconsumed`` the oldest files are deleted, no more than needed; never the current file."""
     async with place(deleteUnconsumed="true") as here:
         await here.fill(6)
         here.press(90)
@@ -324,7 +324,7 @@ async def test_unconsumed_messages_go_when_that_was_asked_for() -> None:
 
 
 async def test_delayed_messages_wait_for_their_delivery() -> None:
-    """What is not delivered yet counts as unconsumed, whoever has consumed what."""
+    """Undelivered messages count as unconsumed, independent of committed offsets."""
     async with place() as here:
         here.broker.core.topics.put(TopicConfig(topic_name="Later", read_queue_nums=1, write_queue_nums=1))
         delayed = properties_text(UNIQ_KEY="7F00000100007A0B4C9D2E1F00000000", DELAY="18")
@@ -347,12 +347,12 @@ async def test_delayed_messages_wait_for_their_delivery() -> None:
 
 
 async def test_failed_messages_wait_for_their_own_group() -> None:
-    """A retry topic holds its file until its group has consumed it, and nobody else counts there."""
+    """A retry topic keeps its file until its own group has consumed it; other groups do not count."""
     async with place() as here:
         await here.client.send_ok(b"again", topic=retry_topic(GROUP))
         await here.fill(6)
         here.consume(here.end())
-        here.consume(1, topic=retry_topic(GROUP), group="somebody-else")
+        here.consume(1, topic=retry_topic(GROUP), group="other-group")
         here.press(95)
         await here.rounds(2)
         assert here.begin == 0
@@ -368,7 +368,7 @@ async def test_failed_messages_wait_for_their_own_group() -> None:
     [("CLUSTERING", "newcomer", True), ("BROADCASTING", "radio", False), ("CLUSTERING", "CID_RMQ_SYS_x", False)],
     ids=["a-subscriber-without-an-offset", "broadcasting", "a-system-group"],
 )
-async def test_who_counts_as_a_consumer(model: str, group: str, is_held: bool) -> None:
+async def test_groups_that_count_as_consumers(model: str, group: str, is_held: bool) -> None:
     """A connected group that has consumed nothing holds everything; broadcasters and the system's own hold nothing."""
     async with place() as here:
         await here.fill(6)
@@ -381,8 +381,8 @@ async def test_who_counts_as_a_consumer(model: str, group: str, is_held: bool) -
         assert (here.begin == 0) is is_held
 
 
-async def test_system_topics_hold_nothing_back() -> None:
-    """What is in a topic of the system is consumed by nobody, and may go."""
+async def test_system_topics_prevent_no_deletion() -> None:
+    """System topics have no consumers, and may be deleted."""
     async with place() as here:
         await here.client.send_ok(b"measured", topic="BenchmarkTest")
         await here.fill(6)
@@ -399,7 +399,7 @@ async def test_system_topics_hold_nothing_back() -> None:
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("hours", [3, 100, 24 * 3650, -3, -100])
-async def test_a_clock_that_jumps_deletes_nothing(hours: int) -> None:
+async def test_clock_jump_deletes_nothing(hours: int) -> None:
     """K7: an operator's mistake with the clock, put right within the hour, costs no message."""
     every_hour = ";".join(str(hour) for hour in range(24))
     async with place(fileReservedTime="1", deleteWhen=every_hour) as here:
@@ -418,7 +418,7 @@ async def test_a_clock_that_jumps_deletes_nothing(hours: int) -> None:
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("hours", [24, -24, 24 * 30, -24 * 30])
-async def test_expired_messages_go_at_their_hour_after_the_clock_was_set(hours: int) -> None:
+async def test_expired_messages_are_deleted_after_the_clock_was_set(hours: int) -> None:
     """A clock that is set by days, and stays so, expires nothing early and keeps nothing late."""
     every_hour = ";".join(str(hour) for hour in range(24))
     async with place(fileReservedTime="10", deleteWhen=every_hour) as here:
@@ -435,8 +435,8 @@ async def test_expired_messages_go_at_their_hour_after_the_clock_was_set(hours: 
         assert (early, here.begin) == (0, 5 * MIB)
 
 
-async def test_the_stores_own_time_survives_a_restart() -> None:
-    """A clock that was set days ahead is not believed by the next process either; what has expired goes there."""
+async def test_own_time_of_the_store_survives_a_restart() -> None:
+    """After a clock was set days ahead the next process does not follow it either; expired files are deleted."""
     every_hour = ";".join(str(hour) for hour in range(24))
     disk, clock = FaultyDisk(), FakeClock()
     async with place(disk, clock, fileReservedTime="10", deleteWhen=every_hour) as here:
@@ -457,7 +457,7 @@ async def test_the_stores_own_time_survives_a_restart() -> None:
         assert (early, here.begin >= 5 * MIB) == (0, True)
 
 
-async def test_a_damaged_record_of_the_stores_own_time_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+async def test_damaged_retention_clock_record_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     """The broker starts, and messages expire by their store times, as without a record."""
     disk, clock = FaultyDisk(), FakeClock()
     async with place(disk, clock) as here:
@@ -468,12 +468,11 @@ async def test_a_damaged_record_of_the_stores_own_time_is_reported(caplog: pytes
         await here.rounds()
 
         assert (
-            len(said(caplog, "the record of the store's own time is not usable; messages expire by their store times"))
-            == 1
+            len(find_logged(caplog, "unusable retention clock record; messages expire by their store timestamps")) == 1
         )
 
 
-async def test_messages_behind_a_cut_are_as_old_as_they_are() -> None:
+async def test_messages_after_a_cut_have_their_real_age() -> None:
     """A member whose log is cut to a new master's soon has other messages there: those that were cut were older."""
     every_hour = ";".join(str(hour) for hour in range(24))
     async with place(fileReservedTime="10", deleteWhen=every_hour) as here:
@@ -493,7 +492,7 @@ async def test_messages_behind_a_cut_are_as_old_as_they_are() -> None:
         assert here.begin <= 2 * MIB
 
 
-async def test_messages_behind_a_cut_are_as_old_as_they_are_after_a_kill() -> None:
+async def test_messages_after_a_cut_have_their_real_age_after_a_kill() -> None:
     """The broker dies before it has written the record again: its notes are older than the cut, and not believed."""
     every_hour = ";".join(str(hour) for hour in range(24))
     disk, clock = FaultyDisk(), FakeClock()
@@ -518,7 +517,7 @@ async def test_messages_behind_a_cut_are_as_old_as_they_are_after_a_kill() -> No
         assert here.begin <= 2 * MIB
 
 
-async def test_a_delete_hour_that_passes_in_doubt_is_made_up_for() -> None:
+async def test_delete_hour_during_a_doubtful_clock_is_postponed() -> None:
     """After a standstill and a reboot the hour of doubt may be the delete hour: expired files go right after it."""
     disk, clock = FaultyDisk(), FakeClock()
     async with place(disk, clock, fileReservedTime="10") as here:
@@ -533,8 +532,8 @@ async def test_a_delete_hour_that_passes_in_doubt_is_made_up_for() -> None:
         assert here.begin >= 4 * MIB
 
 
-async def test_a_round_takes_ten_files_at_most() -> None:
-    """Much that expires at once is not deleted in one blow."""
+async def test_round_deletes_at_most_ten_files() -> None:
+    """Many files that expire at once are deleted over several rounds."""
     clock = FakeClock()
     async with place(None, clock, deleteWhen=str(hour_of(clock)), fileReservedTime="1") as here:
         await here.fill(14)
@@ -546,7 +545,7 @@ async def test_a_round_takes_ten_files_at_most() -> None:
         assert here.begin == 10 * MIB
 
 
-async def test_a_restart_goes_on_behind_what_was_deleted() -> None:
+async def test_restart_continues_after_deleted_files() -> None:
     """Consumers, offsets and queues are where they were, over a clean stop and over a kill."""
     disk, clock = FaultyDisk(), FakeClock()
     async with place(disk, clock) as here:
@@ -564,8 +563,8 @@ async def test_a_restart_goes_on_behind_what_was_deleted() -> None:
         assert (reply.code, reply.ext["minOffset"]) == (0, minimum)
 
 
-async def test_a_disk_that_refuses_to_delete_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
-    """A file that cannot be unlinked costs nobody anything but its space, is said once, and goes when it can."""
+async def test_failed_deletion_is_retried(caplog: pytest.LogCaptureFixture) -> None:
+    """A file that cannot be unlinked is logged once, and deleted later; nothing else is affected."""
     async with place(deleteUnconsumed="true") as here:
         await here.fill(6)
         here.disk.fail_next("remove", errno.EROFS, count=3)
@@ -574,15 +573,13 @@ async def test_a_disk_that_refuses_to_delete_is_asked_again(caplog: pytest.LogCa
 
         assert here.begin > 0
         assert here.disk.list("/store/commitlog")[0] == f"{here.begin:020d}"
-        assert len(said(caplog, "old files could not be deleted; it is tried again")) == 1
+        assert len(find_logged(caplog, "failed to delete expired files; will retry")) == 1
         reply = await here.client.pull(0)
         assert reply.code == 21
 
 
-async def test_a_disk_that_does_not_say_how_full_it_is(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What was known last stays, the broker goes on, and the trouble is said once."""
+async def test_unknown_disk_usage_is_retried(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The last known usage stays, the broker continues, and the error is logged once."""
     async with place() as here:
         await here.client.send_ok(b"first")
         real = here.disk.space
@@ -599,5 +596,5 @@ async def test_a_disk_that_does_not_say_how_full_it_is(
         await here.rounds()
 
         assert here.broker.retention.status == status
-        assert len(said(caplog, "the disk does not say how full it is; it is asked again")) == 1
+        assert len(find_logged(caplog, "failed to read disk usage; will retry")) == 1
         await here.client.send_ok(b"second")

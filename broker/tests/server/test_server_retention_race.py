@@ -1,4 +1,4 @@
-"""O4: deletion races reads. Whoever reads what is being deleted gets the message, or is told where to go on."""
+"""O4: deletion races reads. A reader of a message under deletion gets it, or the offset to continue at."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ CONF = {
 
 
 def body_of(number: int) -> bytes:
-    """A body that says which message of its queue it is, to the last byte."""
+    """Return a body that identifies its message in the queue, to the last byte."""
     return (b"%06d" % number) * (BODY_BYTES // 6)
 
 
@@ -49,7 +49,7 @@ def used_bytes(root: str) -> int:
 
 
 async def produce(broker: Broker) -> None:
-    """Numbered messages; when the disk is too full, patience."""
+    """Send numbered messages, and wait while the disk is too full."""
     async with dialogue(broker) as client:
         number = 0
         while number < MESSAGES:
@@ -63,7 +63,7 @@ async def produce(broker: Broker) -> None:
 
 
 async def read(broker: Broker, seed: int, end: asyncio.Event, counts: dict[str, int]) -> None:
-    """Pull from anywhere, most often from where deletion is."""
+    """Pull from random offsets, most often near the start of the log."""
     dice = random.Random(seed)
     async with dialogue(broker) as client:
         offset = 0
@@ -97,7 +97,7 @@ def check_messages(data: bytes) -> list[int]:
 
 
 async def ask(broker: Broker, end: asyncio.Event) -> None:
-    """The other ways to a message: by place, by time, by key; and what administrators ask."""
+    """Find messages by offset, by time and by key, and send requests of administrators."""
     async with dialogue(broker) as client:
         while not end.is_set():
             queue = {"topic": TOPIC, "queueId": "0"}
@@ -113,7 +113,7 @@ async def ask(broker: Broker, end: asyncio.Event) -> None:
 
 
 @pytest.mark.verify
-async def test_readers_and_deletion_do_not_hurt_each_other(
+async def test_deletion_and_readers_do_not_interfere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """O4: no reader gets a wrong, torn or missing message, none is left without an answer, and nothing dies."""
@@ -138,7 +138,7 @@ async def test_readers_and_deletion_do_not_hurt_each_other(
         minimum, wrote = broker.store.queues.get_or_create(TOPIC, 0).min_offset, broker.store.log.wrote
         files = len(os.listdir(tmp_path / "commitlog"))
 
-    refusals = {"sends are refused: the disk is full"}
+    refusals = {"disk full; refusing sends"}
     assert [record.getMessage() for record in caplog.records if record.getMessage() not in refusals] == []
     assert deleted >= 15
     assert files <= DISK_BYTES // FILE_BYTES

@@ -1,4 +1,4 @@
-"""For any history: no message goes that somebody has still to consume, unless it expired or that was asked for.
+"""For any history: no unconsumed message is deleted, unless it has expired or the settings allow it.
 
 The whole chain is under test (facts, unconsumed, plan, removal) against an oracle that knows nothing of files: what was
 sent when, and who has committed which offset.
@@ -156,7 +156,7 @@ STEPS = st.one_of(
 
 @settings(max_examples=150)
 @given(is_asked=st.booleans(), steps=st.lists(STEPS, max_size=40))
-def test_no_history_loses_what_somebody_still_needs(is_asked: bool, steps: list[tuple[Any, ...]]) -> None:
+def test_no_history_deletes_unconsumed_messages(is_asked: bool, steps: list[tuple[Any, ...]]) -> None:
     """Consumed by all, expired, or given up by name: nothing else is ever deleted, and the rest is served whole."""
     history = History(is_asked)
 
@@ -167,16 +167,16 @@ def test_no_history_loses_what_somebody_still_needs(is_asked: bool, steps: list[
     history.plan(99, 3)
 
 
-def test_the_oracle_and_the_rules_meet() -> None:
+def test_oracle_agrees_with_the_rules() -> None:
     """A history in which each rule deletes something, so that the property is not true of doing nothing."""
     history = History(is_asked=False)
     history.send(0, 150)
     history.flush()
     history.plan(99, 3)
-    assert history.world.store.log.min_physical == 0, "nobody consumes it"
+    assert history.world.store.log.min_physical == 0, "it has no consumers"
     history.consume(0, 0, 100)
     history.plan(99, 3)
-    assert history.world.store.log.min_physical == 4 * FILE_BYTES, "everybody has consumed it"
+    assert history.world.store.log.min_physical == 4 * FILE_BYTES, "all groups have consumed it"
 
     history.send(2, 150)
     history.flush()
@@ -185,4 +185,4 @@ def test_the_oracle_and_the_rules_meet() -> None:
     assert history.world.store.log.min_physical == 4 * FILE_BYTES, "expired, but neither the hour nor a need"
     history.plan(50, 4)
 
-    assert history.world.store.log.min_physical > 6 * FILE_BYTES, "expired, though nobody has consumed it"
+    assert history.world.store.log.min_physical > 6 * FILE_BYTES, "expired, although it is unconsumed"

@@ -1,4 +1,4 @@
-"""Retries in their full depth: every delay in its turn, as often as the group or the consumer says, then given up."""
+"""Retries: every delay in order, up to the limit of the group or the consumer, then the dead letters."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -64,14 +64,12 @@ async def send_one(client: Dialogue) -> StoredMessage:
 
 
 async def looked_at(broker: Broker) -> None:
-    """Wait until the delay service has looked at every level with the clock as it is."""
+    """Wait until the delay service has checked every level with the present time."""
     rounds = broker.delay.rounds
     await wait_until(lambda: broker.delay.rounds >= rounds + 2)
 
 
-async def test_sixteen_retries_each_later_than_the_one_before(
-    broker: Broker, clock: FakeClock, client: Dialogue
-) -> None:
+async def test_sixteen_retries_with_growing_delays(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
     """Levels 3 to 18, one for each failure, none before its time; the seventeenth failure is the end."""
     message = await send_one(client)
     assert len(LEVELS_MS) == 18 == len(broker.settings.store.delay_levels_ms)
@@ -120,8 +118,8 @@ async def test_limits_of_the_group_and_of_the_request(
     assert (end(broker, RETRY), end(broker, DEAD)) == (min(retries, 4), 1 if retries <= 4 else 0)
 
 
-async def test_a_limit_changed_on_the_way_counts_at_once(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
-    """A group whose limit is lowered gives up what has failed as often already."""
+async def test_changed_retry_limit_applies_at_once(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
+    """If the limit of a group is lowered, messages with as many failures go to the dead letters."""
     message = await send_one(client)
     for times in range(3):
         await fail(client, message, level=1)
@@ -136,7 +134,7 @@ async def test_a_limit_changed_on_the_way_counts_at_once(broker: Broker, clock: 
 
 
 @pytest.mark.parametrize("level", ["19", "100", str((1 << 31) - 1)])
-async def test_a_level_beyond_the_last_is_the_last(
+async def test_retry_level_beyond_the_last_is_the_last(
     broker: Broker, clock: FakeClock, client: Dialogue, level: str
 ) -> None:
     """Two hours, as for a delayed message."""
@@ -150,7 +148,7 @@ async def test_a_level_beyond_the_last_is_the_last(
     await wait_until(lambda: end(broker, RETRY) == 1)
 
 
-async def test_failures_are_counted_through_a_restart(tmp_path: Path, clock: FakeClock) -> None:
+async def test_failure_count_survives_a_restart(tmp_path: Path, clock: FakeClock) -> None:
     """The count is in the record: after a restart the third failure is the third, and waits as long."""
     async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
         message = await send_one(client)

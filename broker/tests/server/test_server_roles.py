@@ -1,4 +1,4 @@
-"""Masters and slaves in one process, over real sockets: what is answered, what is shown, and who may be what."""
+"""Masters and slaves in one process, over real sockets: answers, visibility, and changes of roles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gantry_broker.app import Broker
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server.pull import visibility
 from gantry_broker.server.roles import roles
-from gantry_broker.server.roles.role_status import compared_needed
+from gantry_broker.server.roles.role_status import count_slaves_to_compare
 from gantry_broker.setting_keys import broker_settings
 from gantry_status.orders import HaRole, OrderRefused
 from gantry_testing.local import TOPIC, Dialogue, dialogue, expire, local_conf, properties_text, wait_until
@@ -28,7 +28,7 @@ MOVED = {"roleAtStart": "UNASSIGNED"}
 
 @final
 class Group:
-    """Brokers of one name; each can be stopped, cleanly or not, and started again on its store."""
+    """Brokers of one shard; each can be stopped, cleanly or not, and started again on its store."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -64,12 +64,12 @@ async def group(tmp_path: Path) -> AsyncIterator[Group]:
 
 
 async def follows(master: Broker, number: int) -> None:
-    """Wait until that slave counts."""
+    """Wait until that slave's acks count."""
     await wait_until(lambda: any(one.broker_id == number and one.received >= 0 for one in master.replication.acks))
 
 
 async def copied(master: Broker, slave: Broker) -> None:
-    """Wait until a slave has, and shows, all that its master does."""
+    """Wait until a slave has, and shows, everything that its master does."""
     await wait_until(lambda: slave.store.dispatcher.dispatched == master.store.log.wrote == slave.store.log.wrote)
 
 
@@ -79,13 +79,13 @@ async def bodies(broker: Broker, offset: int = 0) -> list[bytes]:
 
 
 async def send(broker: Broker, *texts: str) -> list[int]:
-    """The answers' codes."""
+    """Send messages, and return the codes of the answers."""
     async with dialogue(broker) as peer:
         return [(await peer.send(text.encode())).code for text in texts]
 
 
-async def test_a_synchronous_master_answers_when_a_slave_has_the_message(tmp_path: Path) -> None:
-    """Code 0 with a slave; then the slave has the very same bytes, and its readers see them."""
+async def test_synchronous_master_waits_for_a_slave(tmp_path: Path) -> None:
+    """Code 0 with a slave; then the slave has the same bytes, and its readers see them."""
     async with group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         slave = await members.slave(master)
@@ -97,10 +97,10 @@ async def test_a_synchronous_master_answers_when_a_slave_has_the_message(tmp_pat
 
 
 @pytest.mark.parametrize("is_asked", [True, False], ids=["asked", "twin"])
-async def test_who_was_told_of_a_message_finds_it(
+async def test_acknowledged_message_is_visible_to_the_next_pull(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_asked: bool
 ) -> None:
-    """Consumers are looked at when there is time, and at the latest when somebody asks; else it would not be there."""
+    """Visibility is updated when the loop is idle, and at the latest by a request."""
     monkeypatch.setattr(visibility, "SHOW_DELAY_S", 3600.0)
     if not is_asked:
         monkeypatch.setattr(visibility.Visibility, "show", lambda one: None)
@@ -112,8 +112,8 @@ async def test_who_was_told_of_a_message_finds_it(
         assert await bodies(master) == ([b"a"] if is_asked else [])
 
 
-async def test_who_waits_for_a_message_gets_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A held pull does not wait until there is time."""
+async def test_held_pull_is_answered_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A held pull does not wait until the loop is idle."""
     monkeypatch.setattr(visibility, "SHOW_DELAY_S", 3600.0)
     async with group(tmp_path) as members:
         master = await members.start("master", **SYNC)
@@ -127,8 +127,8 @@ async def test_who_waits_for_a_message_gets_it_at_once(tmp_path: Path, monkeypat
             assert (await asyncio.wait_for(pull, 30)).code == 0
 
 
-async def test_without_a_slave_a_synchronous_master_says_so_at_once(tmp_path: Path) -> None:
-    """Code 11, and consumers see nothing of it before a slave has it; then it is theirs."""
+async def test_synchronous_master_without_slaves_answers_11_at_once(tmp_path: Path) -> None:
+    """Consumers do not see the message before a slave has it."""
     async with group(tmp_path) as members:
         master = await members.start("master", **SYNC)
 
@@ -140,8 +140,8 @@ async def test_without_a_slave_a_synchronous_master_says_so_at_once(tmp_path: Pa
         assert await send(master, "b") == [0]
 
 
-async def test_a_slave_that_is_silent_costs_code_12_and_no_more(tmp_path: Path) -> None:
-    """What too few slaves have in time is "stored, not promised"; when they have it, consumers see it."""
+async def test_silent_slave_causes_answer_12(tmp_path: Path) -> None:
+    """The message is stored, but not promised; when enough slaves have it, consumers see it."""
     async with group(tmp_path) as members:
         master = await members.start("master", **SYNC, slaveTimeout="200")
         slave = await members.slave(master)
@@ -155,8 +155,8 @@ async def test_a_slave_that_is_silent_costs_code_12_and_no_more(tmp_path: Path) 
         assert await bodies(master) == [b"a"]
 
 
-async def test_a_degrade_policy_goes_on_alone_and_shows_it(tmp_path: Path) -> None:
-    """With haDegrade=ASYNC no slave means code 0, and consumers see all; the next slave is waited for again."""
+async def test_degraded_master_continues_without_slaves(tmp_path: Path) -> None:
+    """With haDegrade=ASYNC no slave means code 0, and consumers see all; sends wait again for the next slave."""
     async with group(tmp_path) as members:
         master = await members.start("master", **SYNC, haDegrade="ASYNC")
 
@@ -170,7 +170,7 @@ async def test_a_degrade_policy_goes_on_alone_and_shows_it(tmp_path: Path) -> No
         assert master.replication.acks.acked() == master.store.log.wrote
 
 
-async def test_who_goes_on_alone_must_know_that_nobody_was_promoted(tmp_path: Path) -> None:
+async def test_degraded_master_needs_the_lease(tmp_path: Path) -> None:
     """Without acks nothing fences a master: where slaves are electable a degraded one needs the Lease."""
     async with group(tmp_path) as members:
         conf = {"haDegrade": "ASYNC", "slaveTimeout": "200"}
@@ -184,11 +184,11 @@ async def test_who_goes_on_alone_must_know_that_nobody_was_promoted(tmp_path: Pa
 
 @pytest.mark.verify
 @pytest.mark.parametrize("hangs_up", [True, False], ids=["hangs-up", "twin"])
-async def test_whoever_came_for_the_master_by_an_address_that_moved_on_is_not_kept(
+async def test_clients_of_a_moved_address_are_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs_up: bool
 ) -> None:
-    """A Service leads to an old master for a moment after its role has moved: who came then would stay with a slave."""
-    monkeypatch.setattr(roles, "MOVED_S", 5.0 if hangs_up else 3600.0)
+    """A Service leads to an old master for a moment after its role has moved: such clients would stay with a slave."""
+    monkeypatch.setattr(roles, "ADDRESS_MOVE_S", 5.0 if hangs_up else 3600.0)
     async with group(tmp_path) as members:
         first = await members.start("one", **SYNC, **MOVED, brokerId="1")
         second = await members.start("two", **SYNC, **MOVED, brokerId="2")
@@ -215,7 +215,7 @@ def is_degraded(broker: Broker) -> bool:
 @pytest.mark.parametrize("pool", ["", "anonymous", "tmpfs"])
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 async def test_every_combination_of_flush_and_buffer_replicates(tmp_path: Path, flush: str, pool: str) -> None:
-    """The three switches are independent: a slave is fed from the buffer, and nobody waits for a commit tick."""
+    """The three switches are independent: a slave is fed from the buffer, without waiting for a commit interval."""
     conf = {"flushDiskType": flush}
     if pool:
         conf |= {"transientStorePoolEnable": "true", "transientStorePoolSize": "2", "commitIntervalCommitLog": "60000"}
@@ -232,7 +232,7 @@ async def test_every_combination_of_flush_and_buffer_replicates(tmp_path: Path, 
 
 @contextmanager
 def memory_folders(is_wanted: bool) -> Iterator[tuple[str, str]]:
-    """Two on a tmpfs, or none."""
+    """Return two folders on a tmpfs, or none."""
     if not is_wanted:
         yield "", ""
         return
@@ -240,8 +240,8 @@ def memory_folders(is_wanted: bool) -> Iterator[tuple[str, str]]:
         yield first, second
 
 
-async def test_a_slave_refuses_what_is_a_masters(tmp_path: Path) -> None:
-    """Sends, topics, groups and locks are answered 14, which clients try elsewhere; reads are served."""
+async def test_slave_refuses_requests_for_a_master(tmp_path: Path) -> None:
+    """Sends, topics, groups and locks are answered 14, so that clients try another broker; reads are served."""
     async with group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         slave = await members.slave(master)
@@ -259,7 +259,7 @@ async def test_a_slave_refuses_what_is_a_masters(tmp_path: Path) -> None:
             assert (await peer.pull(0)).code == ResponseCode.SUCCESS
 
 
-async def test_tables_follow_the_master(tmp_path: Path) -> None:
+async def test_tables_are_copied_from_the_master(tmp_path: Path) -> None:
     """Topics, groups and consumer offsets are on the slave as on the master, deletions included."""
     async with group(tmp_path) as members:
         master = await members.start("master", **SYNC)
@@ -285,10 +285,8 @@ async def make_topic(peer: Dialogue, topic: str) -> None:
     assert (await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)).code == 0
 
 
-async def test_a_deletion_that_died_with_its_master_takes_no_topic_of_a_later_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was to hold when the log had come so far, and another master's log has come there, with the topic in use."""
+async def test_pending_deletion_of_a_dead_master_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was pending until the log reached its stamp; another master's log has reached it, with the topic in use."""
     async with group(tmp_path) as members:
         first = await members.start("one", **MOVED, brokerId="1")
         second = await members.start("two", **MOVED, brokerId="2")
@@ -301,7 +299,7 @@ async def test_a_deletion_that_died_with_its_master_takes_no_topic_of_a_later_on
             next(iter(first.replication.master.server.streams)).pause_writing()
             await peer.send_ok(b"not copied")
             await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Kept"})
-        await wait_until(lambda: "Kept" in second.replication.tables._doomed)
+        await wait_until(lambda: "Kept" in second.replication.tables._deleted_on_master)
 
         await second.orders.promote(300, [], False)
         async with dialogue(second) as peer:
@@ -326,8 +324,8 @@ def offset_ext(topic: str, offset: int) -> dict[str, str]:
     return {"consumerGroup": "GroupA", "topic": topic, "queueId": "0", "commitOffset": str(offset)}
 
 
-async def test_a_promoted_slave_goes_on_with_everything(tmp_path: Path) -> None:
-    """A drained switchover: nothing is lost, offsets stay, the old master follows, and its old epoch is over."""
+async def test_drained_switchover_loses_nothing(tmp_path: Path) -> None:
+    """Nothing is lost, offsets stay, the old master follows, and its old epoch is over."""
     async with group(tmp_path) as members:
         first = await members.start("one", **SYNC, **MOVED, brokerId="1")
         second = await members.start("two", **SYNC, **MOVED, brokerId="2")
@@ -357,8 +355,8 @@ async def test_a_promoted_slave_goes_on_with_everything(tmp_path: Path) -> None:
             await first.orders.promote(300, [2], False)
 
 
-async def test_a_promoted_slave_sends_readers_where_their_group_was_moved(tmp_path: Path) -> None:
-    """A reset that no reader has heard of yet goes along, and so does one that all have: nobody is moved twice."""
+async def test_promoted_slave_applies_pending_resets_once(tmp_path: Path) -> None:
+    """A reset that no reader has applied yet is copied, and so is a finished one: no reader is moved twice."""
     async with group(tmp_path) as members:
         first = await members.start("one", **SYNC, **MOVED, brokerId="1")
         second = await members.start("two", **SYNC, **MOVED, brokerId="2")
@@ -389,8 +387,8 @@ def reset_ext(group: str, offset: int) -> dict[str, str]:
     return {"topic": TOPIC, "group": group, "timestamp": "-1", "isForce": "true", **place}
 
 
-async def test_a_promoted_slave_goes_on_with_transactions(tmp_path: Path) -> None:
-    """What is open can be ended there, once; what has ended is not ended again."""
+async def test_promoted_slave_continues_transactions(tmp_path: Path) -> None:
+    """Open transactions can be ended there, once; ended ones are not ended again."""
     async with group(tmp_path) as members:
         first = await members.start("one", **SYNC, **MOVED, brokerId="1")
         second = await members.start("two", **SYNC, **MOVED, brokerId="2")
@@ -417,7 +415,7 @@ COMMIT, ROLL_BACK = "8", "12"
 
 
 async def prepare(peer: Dialogue, body: bytes) -> dict[str, str]:
-    """The answer to a half message."""
+    """Send a half message, and return the answer."""
     text = properties_text(UNIQ_KEY=body.hex().zfill(32), TRAN_MSG="true", PGROUP="producers")
     return await peer.send_ok(body, properties=text)
 
@@ -428,8 +426,8 @@ async def end(peer: Dialogue, half: dict[str, str], how: str) -> int:
     return (await peer.ask(RequestCode.END_TRANSACTION, ext)).code
 
 
-async def test_an_unassigned_broker_answers_14_and_promises_once(tmp_path: Path) -> None:
-    """Before an order nothing is served; a promise is kept over a restart, and no older order is taken."""
+async def test_unassigned_broker_answers_14_and_keeps_its_promise(tmp_path: Path) -> None:
+    """Before an order nothing is served; a promise survives a restart, and older orders are refused."""
     async with group(tmp_path) as members:
         broker = await members.start("one", **SYNC, **MOVED, brokerId="1")
         assert await send(broker, "a") == [ResponseCode.SERVICE_NOT_AVAILABLE]
@@ -438,7 +436,7 @@ async def test_an_unassigned_broker_answers_14_and_promises_once(tmp_path: Path)
         broker = await members.start("one")
 
         with pytest.raises(OrderRefused, match="7"):
-            await broker.orders.promise(6, "somebody else")
+            await broker.orders.promise(6, "another master")
         with pytest.raises(OrderRefused, match="7"):
             await broker.orders.promote(6, [], False)
         with pytest.raises(OrderRefused, match="7"):
@@ -446,8 +444,8 @@ async def test_an_unassigned_broker_answers_14_and_promises_once(tmp_path: Path)
         assert (await broker.orders.status()).promised_epoch == 7
 
 
-async def test_a_fenced_master_closes_its_clients_and_answers_nobody(tmp_path: Path) -> None:
-    """Who has promised a newer epoch is no master any more, from that moment."""
+async def test_fenced_master_disconnects_its_clients_and_answers_nothing(tmp_path: Path) -> None:
+    """A broker that has promised a newer epoch is not the master from that moment on."""
     async with group(tmp_path) as members:
         broker = await members.start("one", **MOVED, brokerId="1")
         await broker.orders.promote(5, [], False)
@@ -459,8 +457,8 @@ async def test_a_fenced_master_closes_its_clients_and_answers_nobody(tmp_path: P
         assert (await broker.orders.status()).role is HaRole.UNASSIGNED
 
 
-async def test_a_tail_that_was_never_confirmed_is_cut_when_its_master_follows(tmp_path: Path) -> None:
-    """The old master's extra messages are gone for good, and nobody had seen them."""
+async def test_unconfirmed_tail_is_cut_when_the_old_master_follows(tmp_path: Path) -> None:
+    """The old master's extra messages are deleted, and no consumer had seen them."""
     async with group(tmp_path) as members:
         old = await members.start("one", **SYNC, **MOVED, brokerId="1")
         new = await members.start("two", **SYNC, **MOVED, brokerId="2")
@@ -481,10 +479,8 @@ async def test_a_tail_that_was_never_confirmed_is_cut_when_its_master_follows(tm
 
 
 @pytest.mark.parametrize("role", [{}, SYNC], ids=["async", "sync"])
-async def test_a_master_whose_log_was_copied_anew_meanwhile_shows_what_it_takes(
-    tmp_path: Path, role: dict[str, str]
-) -> None:
-    """It was the master before, and knew its topics' queues: they are others since all of the log came anew."""
+async def test_new_messages_are_visible_after_the_log_was_copied_again(tmp_path: Path, role: dict[str, str]) -> None:
+    """It was the master before, and had cached the queues, which changed when the whole log was copied."""
     conf = {**MOVED, "mappedFileSizeCommitLog": str(128 << 10), "maxMessageSize": str(64 << 10)}
     async with group(tmp_path) as members:
         first = await members.start("one", **conf, **role, brokerId="1")
@@ -512,8 +508,8 @@ async def test_a_master_whose_log_was_copied_anew_meanwhile_shows_what_it_takes(
         assert await bodies(first, 146) == [b"c", b"d"]
 
 
-async def test_a_start_that_may_have_lost_bytes_asks_the_slaves_first(tmp_path: Path) -> None:
-    """Nothing is appended before slaves were compared with that could hold what is lost; their rest is fetched."""
+async def test_start_after_a_possible_loss_compares_with_slaves_first(tmp_path: Path) -> None:
+    """Nothing is appended before the comparison with slaves that may have the lost messages, which are fetched."""
     async with group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         slave = await members.slave(master)
@@ -539,7 +535,7 @@ async def test_a_start_that_may_have_lost_bytes_asks_the_slaves_first(tmp_path: 
 
 
 def lose_tail(store: Path, end: int) -> None:
-    """As a power cut does: the log ends before what was answered, and the stop was not clean."""
+    """Truncate the log before its acknowledged end, and mark the stop as unclean, as a power loss does."""
     log = store / "commitlog" / f"{0:020d}"
     with log.open("r+b") as file:
         size = file.seek(0, 2)
@@ -549,7 +545,7 @@ def lose_tail(store: Path, end: int) -> None:
     (store / "abort").touch()
 
 
-async def test_grants_end_an_asynchronous_master_that_hears_nothing(tmp_path: Path) -> None:
+async def test_asynchronous_master_without_grants_stops_acknowledging(tmp_path: Path) -> None:
     """While a slave may have been promoted nothing is acknowledged; with its grant, or a Lease, it is."""
     async with group(tmp_path) as members:
         master = await members.start("one", **MOVED, brokerId="1", slaveTimeout="200", haGrant="1000")
@@ -576,12 +572,12 @@ async def test_grants_end_an_asynchronous_master_that_hears_nothing(tmp_path: Pa
     ("electable", "acks", "needed"),
     [([], 1, 1), ([1, 2], 1, 2), ([1, 2], 2, 1), ([1], 0, 1), ([], 0, 0), ([1, 2, 3], 2, 2)],
 )
-def test_as_many_are_compared_with_as_hold_everything(electable: list[int], acks: int, needed: int) -> None:
-    """Any so many slaves include one that has what was acknowledged."""
-    assert compared_needed(electable, acks) == needed
+def test_enough_slaves_are_compared(electable: list[int], acks: int, needed: int) -> None:
+    """Any set of that many slaves includes one that has every acknowledged message."""
+    assert count_slaves_to_compare(electable, acks) == needed
 
 
-async def test_what_slaves_lack_is_hidden_again_after_a_restart(tmp_path: Path) -> None:
+async def test_unconfirmed_messages_are_hidden_after_a_restart(tmp_path: Path) -> None:
     """Recovery shows no more than was confirmed: a tail that only this disk has may be cut by the next master."""
     async with group(tmp_path) as members:
         master = await members.start("master", **SYNC)
@@ -602,7 +598,7 @@ async def test_what_slaves_lack_is_hidden_again_after_a_restart(tmp_path: Path) 
 
 
 async def test_orders_are_idempotent(tmp_path: Path) -> None:
-    """Whoever gets no answer sends the same order again, and nothing happens twice."""
+    """A repeated order has no further effect, and gets the same answer."""
     async with group(tmp_path) as members:
         master = await members.start("one", **SYNC, **MOVED, brokerId="1")
         slave = await members.start("two", **SYNC, **MOVED, brokerId="2")

@@ -1,4 +1,4 @@
-"""Who may follow: a shared secret, certificates, and what becomes of everybody else."""
+"""Which brokers may follow: a shared secret, certificates, and the refusal of all others."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def trouble_of(slave: Broker) -> str:
     return (follower.trouble or "") if follower is not None else ""
 
 
-async def test_both_know_the_secret_or_nobody_follows(tmp_path: Path) -> None:
-    """With the same secret a pair works; with another, or none, the slave is refused, with the reason on its side."""
+async def test_slave_follows_only_with_the_same_secret(tmp_path: Path) -> None:
+    """With another secret, or none, the slave is refused, and its status has the reason."""
     for name, text in (("right", "s3cret\n"), ("wrong", "other")):
         (tmp_path / name).write_text(text)
     right, wrong = {"haSecretPath": str(tmp_path / "right")}, {"haSecretPath": str(tmp_path / "wrong")}
@@ -50,8 +50,8 @@ async def test_both_know_the_secret_or_nobody_follows(tmp_path: Path) -> None:
             await master.close()
 
 
-async def test_a_master_without_the_secret_is_not_followed(tmp_path: Path) -> None:
-    """A slave that knows a secret gives its log to nobody who does not."""
+async def test_master_without_the_secret_is_not_followed(tmp_path: Path) -> None:
+    """A slave with a secret accepts no master without it."""
     (tmp_path / "secret").write_text("s3cret")
     master, slave = await pair(tmp_path, {}, {"haSecretPath": str(tmp_path / "secret")})
     try:
@@ -75,8 +75,8 @@ def certificate(folder: Path, authority: trustme.CA, trusted: trustme.CA | None)
 
 
 @pytest.mark.parametrize("is_ours", [True, False], ids=["ours", "a stranger's"])
-async def test_certificates_are_asked_for_on_both_sides(tmp_path: Path, is_ours: bool) -> None:
-    """A pair of one authority works; a slave with another's certificate never follows."""
+async def test_certificates_are_verified_on_both_sides(tmp_path: Path, is_ours: bool) -> None:
+    """A pair of one authority works; a slave with another authority's certificate never follows."""
     ours, theirs = trustme.CA(), trustme.CA()
     master_conf = certificate(tmp_path / "of-master", ours, ours)
     slave_conf = certificate(tmp_path / "of-slave", ours if is_ours else theirs, ours)
@@ -94,8 +94,8 @@ async def test_certificates_are_asked_for_on_both_sides(tmp_path: Path, is_ours:
         await master.close()
 
 
-async def test_a_secret_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
-    """A group that asks for a secret must not run without one."""
+async def test_unreadable_secret_stops_the_start(tmp_path: Path) -> None:
+    """A group that requires a secret must not run without one."""
     with pytest.raises(OSError, match="nowhere"):
         await started(tmp_path, haSecretPath="/nowhere/secret")
     assert not (tmp_path / "abort").exists(), "what was opened is closed again"

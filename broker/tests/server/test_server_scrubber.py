@@ -19,7 +19,7 @@ from gantry_testing.local import cut_log, dialogue, running_broker, wait_until
 MESSAGES = 60
 SMALL_FILES = {"mappedFileSizeCommitLog": "262144", "maxMessageSize": "65536"}
 BODY = bytes(range(256)) * 160
-"""40 KiB: some messages lie over the end of what is read at once."""
+"""40 KiB: some messages cross the end of a read."""
 
 
 @asynccontextmanager
@@ -37,12 +37,12 @@ async def flushed(broker: Broker) -> None:
 
 
 def scrubber_of(broker: Broker, disk: RealDisk | None = None) -> Scrubber:
-    """One that the test moves by hand."""
-    return Scrubber(broker.core, disk or RealDisk(), broker.retention.paused(), bytes_per_second=1 << 20)
+    """Return a scrubber whose steps the test calls."""
+    return Scrubber(broker.core, disk or RealDisk(), broker.retention.deletion_lock(), bytes_per_second=1 << 20)
 
 
 async def scrub_all(scrubber: Scrubber) -> int:
-    """A whole pass; how many bytes."""
+    """Run a whole pass; return its bytes."""
     total, passes = 0, scrubber.passes
     while scrubber.passes == passes:
         total += await scrubber.step()
@@ -71,18 +71,18 @@ def damage(broker: Broker, offset: int) -> None:
 @pytest.mark.parametrize(
     "conf", [{}, {"mappedFileSizeCommitLog": "262144", "maxMessageSize": "65536"}], ids=["one file", "many files"]
 )
-async def test_a_pass_reads_all_of_the_log_and_finds_nothing_wrong(tmp_path: Path, conf: dict[str, str]) -> None:
-    """Over the ends of files and records that do not fit into what is read at once."""
+async def test_pass_reads_the_whole_intact_log(tmp_path: Path, conf: dict[str, str]) -> None:
+    """The pass handles ends of files, and records that are larger than one read."""
     async with filled_broker(tmp_path, **conf) as broker:
         scrubber = scrubber_of(broker)
 
         assert await scrub_all(scrubber) == broker.store.log.flushed > READ_BYTES
         assert broker.store.guard.damage.integrity.damaged_records_found == 0
-        shown = scrubber.add_to(Integrity())
+        shown = scrubber.add_progress(Integrity())
         assert shown.scrubbed_bytes == broker.store.log.flushed and shown.scrub_pass_ended_wall_ms > 0
 
 
-async def test_damage_that_nobody_reads_is_found_once(tmp_path: Path) -> None:
+async def test_unread_damage_is_found_once(tmp_path: Path) -> None:
     """Every damaged record, each counted once however often the log is scrubbed."""
     async with filled_broker(tmp_path) as broker:
         scrubber = scrubber_of(broker)
@@ -100,7 +100,7 @@ async def test_damage_that_nobody_reads_is_found_once(tmp_path: Path) -> None:
         assert all(any(one.start <= place < one.end for one in found) for place in places)
 
 
-async def test_damage_that_is_gone_is_known_to_be_gone(tmp_path: Path) -> None:
+async def test_repaired_damage_is_not_reported_any_more(tmp_path: Path) -> None:
     """An operator may put a good file in the place of the damaged one."""
     async with filled_broker(tmp_path) as broker:
         scrubber, place = scrubber_of(broker), physical(broker, 20)
@@ -115,7 +115,7 @@ async def test_damage_that_is_gone_is_known_to_be_gone(tmp_path: Path) -> None:
         assert broker.store.guard.damage.integrity.damaged_records == 0
 
 
-async def test_a_record_that_only_the_media_has_wrong_is_written_again(tmp_path: Path) -> None:
+async def test_record_damaged_only_on_disk_is_rewritten(tmp_path: Path) -> None:
     """A good copy in the page cache would hide the damage until the page is dropped, and then it is too late."""
 
     class RottenMedia(RealDisk):  # type: ignore[misc]  # final, but for this
@@ -132,13 +132,13 @@ async def test_a_record_that_only_the_media_has_wrong_is_written_again(tmp_path:
         media = RottenMedia()
         media.place = physical(broker, 20) + 700
         scrubber = scrubber_of(broker, media)
-        rewriting = broker.store.guard.rewriting
+        prepare_rewrite = broker.store.guard.prepare_rewrite
 
         def counted(offset: int, data: bytes):  # type: ignore[no-untyped-def]
             writes.append(offset)
-            return rewriting(offset, data)
+            return prepare_rewrite(offset, data)
 
-        broker.store.guard.rewriting = counted  # type: ignore[method-assign]
+        broker.store.guard.prepare_rewrite = counted  # type: ignore[method-assign]
         await scrub_all(scrubber)
 
         assert writes == [physical(broker, 20)]
@@ -148,13 +148,13 @@ async def test_a_record_that_only_the_media_has_wrong_is_written_again(tmp_path:
         )
 
 
-async def test_a_restart_goes_on_in_the_file_where_the_pass_was(tmp_path: Path) -> None:
+async def test_restart_continues_in_the_file_of_the_pass(tmp_path: Path) -> None:
     """A log of terabytes would never be scrubbed to its end by a broker that is restarted every week."""
     async with filled_broker(tmp_path, **SMALL_FILES) as broker:
         scrubber = scrubber_of(broker)
         while scrubber.position < 600_000:
             await scrubber.step()
-        await scrubber._keep()
+        await scrubber._save_progress()
         kept = read_sealed(RealDisk(), f"{broker.store.root}/scrub.json", ScrubProgress)
         assert kept is not None and kept.position == scrubber.position
 
@@ -163,8 +163,8 @@ async def test_a_restart_goes_on_in_the_file_where_the_pass_was(tmp_path: Path) 
         assert later.position == 2 * 262144
 
 
-async def test_a_log_that_was_scrubbed_is_left_alone_for_a_while(tmp_path: Path) -> None:
-    """A small log must not be read from morning to night."""
+async def test_scrubbed_log_is_not_read_again_at_once(tmp_path: Path) -> None:
+    """A small log must not be read continuously."""
     async with filled_broker(tmp_path) as broker:
         scrubber = scrubber_of(broker)
         await scrub_all(scrubber)
@@ -172,30 +172,30 @@ async def test_a_log_that_was_scrubbed_is_left_alone_for_a_while(tmp_path: Path)
         assert [await scrubber.step() for _ in range(5)] == [0] * 5
 
 
-async def test_a_log_that_is_being_changed_is_not_scrubbed(tmp_path: Path) -> None:
-    """At a standstill nobody may look at the log: what was read of it says nothing."""
+async def test_log_under_change_is_not_scrubbed(tmp_path: Path) -> None:
+    """While the store is lent to another thread the log must not be read, and earlier reads do not count."""
     async with filled_broker(tmp_path) as broker:
         scrubber = scrubber_of(broker)
-        with broker.core.gate.store_lent():
+        with broker.core.gate.lend_store():
             assert await scrubber.step() == 0
         assert await scrubber.step() > 0
 
 
-async def test_a_change_of_the_log_that_is_given_up_lets_clients_in_again(tmp_path: Path) -> None:
+async def test_abandoned_change_of_the_log_reopens_the_gate(tmp_path: Path) -> None:
     """An order may be cancelled while it waits for a deletion to end: then nothing was changed."""
     async with filled_broker(tmp_path) as broker:
-        async with broker.retention.paused():
-            change = asyncio.ensure_future(broker.standstill(lambda: None))
-            await wait_until(lambda: broker.core.gate.everything is not None)
+        async with broker.retention.deletion_lock():
+            change = asyncio.ensure_future(broker.run_exclusively(lambda: None))
+            await wait_until(lambda: broker.core.gate.request_refusal is not None)
             change.cancel()
             await asyncio.wait([change])
 
-        assert broker.core.gate.everything is None and broker.core.gate.sends is None
+        assert broker.core.gate.request_refusal is None and broker.core.gate.write_refusal is None
         async with dialogue(broker) as client:
             await client.send_ok()
 
 
-async def test_a_pass_continues_where_the_log_was_cut(tmp_path: Path) -> None:
+async def test_pass_continues_where_the_log_was_cut(tmp_path: Path) -> None:
     """Other records lie behind the cut: all of them are verified, and none is taken for damage."""
     async with filled_broker(tmp_path, scrubBytesPerSecond="0") as broker:
         scrubber, end = broker.scrubber, physical(broker, 2)
@@ -211,15 +211,15 @@ async def test_a_pass_continues_where_the_log_was_cut(tmp_path: Path) -> None:
         assert broker.store.guard.damage.counters.found == 0
 
 
-async def test_a_rate_of_zero_switches_it_off(tmp_path: Path) -> None:
+async def test_rate_of_zero_disables_the_scrubber(tmp_path: Path) -> None:
     """The broker runs without the task."""
     async with filled_broker(tmp_path, scrubBytesPerSecond="0") as broker:
-        assert not broker.scrubber.is_on
+        assert not broker.scrubber.is_enabled
     async with filled_broker(tmp_path / "other") as broker:
-        assert broker.scrubber.is_on
+        assert broker.scrubber.is_enabled
 
 
-async def test_its_task_scrubs_at_a_bounded_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scrubber_task_keeps_its_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each piece it sleeps for as long as that piece may take."""
     monkeypatch.setattr("gantry_broker.server.admin.scrubber.START_DELAY_S", 0.0)
     async with filled_broker(tmp_path) as broker:
@@ -232,7 +232,7 @@ async def test_its_task_scrubs_at_a_bounded_rate(tmp_path: Path, monkeypatch: py
             await sleep(0)
 
         monkeypatch.setattr("gantry_broker.server.admin.scrubber.asyncio.sleep", note)
-        scrubber = Scrubber(broker.core, RealDisk(), broker.retention.paused(), bytes_per_second=1 << 10)
+        scrubber = Scrubber(broker.core, RealDisk(), broker.retention.deletion_lock(), bytes_per_second=1 << 10)
         task = asyncio.ensure_future(scrubber.run())
         try:
             await wait_until(lambda: scrubber.passes == 1)
@@ -243,8 +243,8 @@ async def test_its_task_scrubs_at_a_bounded_rate(tmp_path: Path, monkeypatch: py
         assert sum(slept[:-1]) > 0.9 * broker.store.log.flushed / 1024 - 60
 
 
-def test_bytes_are_read_as_they_are_wherever_they_lie(tmp_path: Path) -> None:
-    """Around the page cache only whole pages can be read; what is asked for need not be."""
+def test_uncached_read_works_at_any_offset(tmp_path: Path) -> None:
+    """Reads around the page cache need whole pages; the requested range need not be aligned."""
     path, data = tmp_path / "file", bytes(range(256)) * 64
     path.write_bytes(data)
     disk = RealDisk()

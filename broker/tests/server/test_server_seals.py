@@ -1,4 +1,4 @@
-"""Every stored message has one seal, its own: whatever came in under that name is gone, by every way into the log."""
+"""Every stored message has only its own seal: a property of that name is removed on every path into the log."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def client(broker: Broker) -> AsyncIterator[Dialogue]:
 
 
 def stale_text(**pairs: str) -> str:
-    """Properties of a message that somebody took from a broker and sends again."""
+    """Return properties of a message that was read from a broker and is sent again."""
     return properties_text(UNIQ_KEY=UNIQUE_ID, **{"__CRC32#": STALE}, **pairs)
 
 
@@ -62,7 +62,7 @@ def assert_sealed(broker: Broker, message: StoredMessage) -> None:
 
 
 async def newest(broker: Broker, client: Dialogue, topic: str, count: int = 1) -> StoredMessage:
-    """The last of ``count`` messages in the first queue of a topic, when it is there."""
+    """Wait for ``count`` messages in the first queue of a topic, and return the last."""
 
     def is_there() -> bool:
         queue = broker.core.store.queues.get(topic, 0)
@@ -96,9 +96,9 @@ async def send_back(client: Dialogue, message: StoredMessage, level: int) -> Non
         properties_text(UNIQ_KEY=UNIQUE_ID, TAGS="a"),
         "",
     ],
-    ids=["alone", "before tags", "not ended", "in front", "twice", "where the id goes on", "none", "no properties"],
+    ids=["alone", "before tags", "not ended", "in front", "twice", "where the id continues", "none", "no properties"],
 )
-async def test_a_send_is_stored_with_its_own_seal_only(broker: Broker, client: Dialogue, code: int, text: str) -> None:
+async def test_send_is_stored_with_only_its_own_seal(broker: Broker, client: Dialogue, code: int, text: str) -> None:
     """The fast path and the readable one; the second send of a shape takes the fast path if any does."""
     for _ in range(3):
         assert (await client.send(code=code, properties=text)).code == 0
@@ -110,7 +110,7 @@ async def test_a_send_is_stored_with_its_own_seal_only(broker: Broker, client: D
     assert {message.properties.get("TAGS") for message in messages} == {"a" if "TAGS" in text else None}
 
 
-async def test_every_message_of_a_batch_has_its_own_seal(broker: Broker, client: Dialogue) -> None:
+async def test_each_message_of_a_batch_has_its_own_seal(broker: Broker, client: Dialogue) -> None:
     """A stale one may be in the batch's own properties or in a message's."""
     entries = [
         BatchEntry(0, b"one", stale_text(TAGS="a").encode()),
@@ -126,9 +126,7 @@ async def test_every_message_of_a_batch_has_its_own_seal(broker: Broker, client:
         assert_sealed(broker, message)
 
 
-async def test_a_delayed_message_is_sealed_where_it_waits_and_where_it_arrives(
-    broker: Broker, clock: FakeClock, client: Dialogue
-) -> None:
+async def test_delayed_message_is_sealed_in_both_topics(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
     """Delivery stores the message again, with other offsets and times: the seal of the first record is not copied."""
     await client.send_ok(properties=stale_text(DELAY="1"))
     waiting = await newest(broker, client, "SCHEDULE_TOPIC_XXXX")
@@ -140,9 +138,7 @@ async def test_a_delayed_message_is_sealed_where_it_waits_and_where_it_arrives(
     assert waiting.properties["__CRC32#"] != arrived.properties["__CRC32#"]
 
 
-async def test_a_failed_message_is_sealed_on_every_stop_of_its_way(
-    broker: Broker, clock: FakeClock, client: Dialogue
-) -> None:
+async def test_failed_message_is_sealed_in_every_topic(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
     """Original, schedule, retry topic, dead letters: four records of one message, four seals."""
     await client.send_ok(properties=stale_text(TAGS="a"))
     original = await newest(broker, client, TOPIC)
@@ -159,7 +155,7 @@ async def test_a_failed_message_is_sealed_on_every_stop_of_its_way(
     assert len({message.properties["__CRC32#"] for message in stops}) == 4
 
 
-async def test_what_a_consumer_resends_itself_has_its_own_seal(broker: Broker, client: Dialogue) -> None:
+async def test_message_resent_by_a_consumer_has_its_own_seal(broker: Broker, client: Dialogue) -> None:
     """An ordinary send to the retry topic, with all properties that the consumer was given, the seal among them."""
     broker.core.topics.put(TopicConfig(topic_name=RETRY, read_queue_nums=1, write_queue_nums=1))
     text = stale_text(RETRY_TOPIC=TOPIC)

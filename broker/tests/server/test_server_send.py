@@ -1,4 +1,4 @@
-"""Sends: every way of sending stores the same message, in the order of the frames, and says where."""
+"""Sends: every way of sending stores the same message, in the order of the frames, and answers its offset."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -41,13 +41,13 @@ async def client(broker: Broker) -> AsyncIterator[Dialogue]:
 
 
 async def conversation(broker: Broker, requests: bytes, replies: int) -> list[Command]:
-    """Say bytes on a connection of their own and hear that many replies."""
+    """Send bytes on a new connection, and read this many replies."""
     peer = await RawPeer.open(broker.port)
     await peer.say(requests)
-    heard = [await peer.frame() for _ in range(replies)]
-    assert all(frame.serialization == Serialization.JSON for frame in heard)
+    answers = [await peer.frame() for _ in range(replies)]
+    assert all(frame.serialization == Serialization.JSON for frame in answers)
     await peer.close()
-    return [decode_command(frame) for frame in heard]
+    return [decode_command(frame) for frame in answers]
 
 
 # ------- ways of sending
@@ -82,7 +82,7 @@ async def test_every_way_of_sending_stores_the_same(
         }  # fmt: skip
 
 
-async def test_a_message_id_leads_to_its_message(broker: Broker, client: Dialogue) -> None:
+async def test_message_id_leads_to_its_message(broker: Broker, client: Dialogue) -> None:
     """The id in the reply names our address and the physical offset; asking for that gives the very message."""
     await client.send_ok(b"first")
     reply = await client.send_ok(b"second")
@@ -98,8 +98,8 @@ async def test_a_message_id_leads_to_its_message(broker: Broker, client: Dialogu
     assert message.offset_message_id == reply["msgId"]
 
 
-async def test_a_oneway_send_is_stored_and_not_answered(broker: Broker, client: Dialogue) -> None:
-    """A producer that wants no answer gets none, and its message is there."""
+async def test_oneway_send_is_stored_and_not_answered(broker: Broker, client: Dialogue) -> None:
+    """A one-way producer gets no answer, and its message is stored."""
     oneway = [Command(code=code, ext=send_ext(code), body=b"%d" % code, flag=2) for code in (10, 310, 310)]
     batch = Command(code=320, ext=send_ext(320), body=encode_batch([BatchEntry(0, b"b", b"")]), flag=2)
     asked = Command(code=30, opaque=5, ext={"topic": TOPIC, "queueId": "0"})
@@ -142,7 +142,7 @@ async def test_order_within_a_connection_is_the_order_of_its_frames(broker: Brok
     assert positions == sorted(positions)
 
 
-async def test_a_pull_sees_the_sends_before_it(broker: Broker) -> None:
+async def test_pull_sees_the_sends_before_it(broker: Broker) -> None:
     """A request behind sends on one connection is answered as of after them."""
     send = Command(code=310, ext=send_ext(310), body=b"x").encode()
     asked = Command(code=30, opaque=1, ext={"topic": TOPIC, "queueId": "0"}).encode()
@@ -152,7 +152,7 @@ async def test_a_pull_sees_the_sends_before_it(broker: Broker) -> None:
     assert [reply.ext["offset"] for reply in replies if reply.opaque == 1] == ["5"]
 
 
-async def test_fast_port_takes_sends_and_no_pulls(broker: Broker) -> None:
+async def test_fast_port_accepts_sends_but_no_pulls(broker: Broker) -> None:
     """The port two below the main one serves everything but pulls, as in RocketMQ."""
     assert broker.settings.fast_listen_port is not None
     async with dialogue(broker, port=broker.settings.fast_listen_port) as fast:
@@ -164,8 +164,8 @@ async def test_fast_port_takes_sends_and_no_pulls(broker: Broker) -> None:
 # ------- what the broker adds and removes
 
 
-async def test_a_message_without_an_id_gets_one(client: Dialogue) -> None:
-    """UNIQ_KEY is added when missing, unlike any other, and told to the producer."""
+async def test_message_without_a_unique_id_gets_one(client: Dialogue) -> None:
+    """A missing UNIQ_KEY is added, unique, and returned to the producer."""
     replies = [await client.send_ok(properties=properties_text(TAGS="t")) for _ in range(50)]
 
     ids = [reply["transactionId"] for reply in replies]
@@ -175,7 +175,7 @@ async def test_a_message_without_an_id_gets_one(client: Dialogue) -> None:
     assert [message.properties["UNIQ_KEY"] for message in stored] == ids
 
 
-async def test_only_the_broker_says_what_is_the_brokers(client: Dialogue) -> None:
+async def test_producer_cannot_set_broker_properties(client: Dialogue) -> None:
     """A checkpoint that a producer sends is removed; region, trace and cluster are the broker's own. See also seals."""
     text = properties_text(UNIQ_KEY=UNIQUE_ID, POP_CK="1 2 3", CLUSTER="other", MSG_REGION="other")
     for code in (10, 310):
@@ -190,7 +190,7 @@ async def test_only_the_broker_says_what_is_the_brokers(client: Dialogue) -> Non
         assert "POP_CK" not in message.properties
 
 
-async def test_odd_ids_come_back_as_they_were(client: Dialogue) -> None:
+async def test_unusual_unique_ids_are_returned_unchanged(client: Dialogue) -> None:
     """An id with quotes, percent signs or foreign letters is stored and answered unchanged."""
     for unique in ('"quoted\\"', "100%d %b %s", "ключ", "a" * 31, "\u2028", "Z" * 3000):
         reply = await client.send_ok(properties=properties_text(UNIQ_KEY=unique))
@@ -199,16 +199,16 @@ async def test_odd_ids_come_back_as_they_were(client: Dialogue) -> None:
         assert message.properties["UNIQ_KEY"] == unique
 
 
-async def test_waiting_is_the_producers_choice(client: Dialogue) -> None:
-    """WAIT=false is stored as it came; both are answered 0 where nobody has to be waited for."""
+async def test_producer_chooses_whether_to_wait(client: Dialogue) -> None:
+    """WAIT=false is stored as it came; both are answered 0 if nothing has to be awaited."""
     for wait in ("true", "false"):
         await client.send_ok(properties=properties_text(UNIQ_KEY=UNIQUE_ID, WAIT=wait))
 
     assert [message.properties["WAIT"] for message in await client.read()] == ["true", "false"]
 
 
-async def test_unknown_fields_are_tolerated(client: Dialogue) -> None:
-    """Newer clients send fields that we do not know, and access keys that nobody checks."""
+async def test_unknown_fields_are_ignored(client: Dialogue) -> None:
+    """Newer clients send unknown fields, and access keys that are not checked."""
     ext = send_ext(310) | {
         "n": "test-broker",
         "lo": "false",
@@ -224,7 +224,7 @@ async def test_unknown_fields_are_tolerated(client: Dialogue) -> None:
 # ------- topics
 
 
-async def test_the_first_message_makes_its_topic(broker: Broker, client: Dialogue) -> None:
+async def test_first_message_creates_its_topic(broker: Broker, client: Dialogue) -> None:
     """An unknown topic gets the producer's number of queues, at most the template's, and the template's rights."""
     for topic, asked, given in (("Four", "4", 4), ("Many", "500", 8), ("None", "0", 1), ("Less", "-3", 1)):
         await client.send_ok(topic=topic, defaultTopicQueueNums=asked)
@@ -232,7 +232,7 @@ async def test_the_first_message_makes_its_topic(broker: Broker, client: Dialogu
         assert config == TopicConfig(topic_name=topic, read_queue_nums=given, write_queue_nums=given, perm=6)
 
 
-async def test_no_template_no_topic(broker: Broker, client: Dialogue) -> None:
+async def test_unknown_template_creates_no_topic(broker: Broker, client: Dialogue) -> None:
     """A template that does not exist, or does not pass its rights on, makes no topic: 17."""
     await client.send_ok(topic="Plain")
 
@@ -242,7 +242,7 @@ async def test_no_template_no_topic(broker: Broker, client: Dialogue) -> None:
     assert "Wanted" not in broker.core.topics
 
 
-async def test_the_cluster_name_is_a_template_too(broker: Broker, client: Dialogue) -> None:
+async def test_cluster_name_is_a_topic_template(broker: Broker, client: Dialogue) -> None:
     """A topic that is made from the cluster's own topic gets the producer's number of queues."""
     await client.send_ok(topic="FromCluster", defaultTopic="TestCluster", defaultTopicQueueNums="3")
 
@@ -261,7 +261,7 @@ SYSTEM = [
 
 
 @pytest.mark.parametrize("topic", SYSTEM)
-async def test_nobody_writes_the_brokers_own_topics(broker: Broker, client: Dialogue, topic: str) -> None:
+async def test_send_to_a_system_topic_is_refused(broker: Broker, client: Dialogue, topic: str) -> None:
     """A send to a topic that only the broker writes is refused with 16."""
     for code in (10, 310, 320):
         reply = await client.send(encode_batch([BatchEntry(0, b"x", b"")]), code=code, topic=topic)
@@ -269,7 +269,7 @@ async def test_nobody_writes_the_brokers_own_topics(broker: Broker, client: Dial
     assert broker.core.store.log.wrote == 0
 
 
-async def test_benchmark_topic_has_its_thousand_queues(client: Dialogue) -> None:
+async def test_benchmark_topic_has_1024_queues(client: Dialogue) -> None:
     """Apache's benchmark sends to any of 1024 queues; topics with many queues work as those with few."""
     reply = await client.send_ok(topic="BenchmarkTest", queueId="1023")
 
@@ -280,8 +280,8 @@ async def test_benchmark_topic_has_its_thousand_queues(client: Dialogue) -> None
 # ------- batches
 
 
-async def test_a_batch_lies_together(broker: Broker, client: Dialogue) -> None:
-    """A batch has consecutive queue offsets and lies in one piece; its ids are told in order."""
+async def test_batch_is_stored_contiguously(broker: Broker, client: Dialogue) -> None:
+    """A batch has consecutive queue offsets and is contiguous; its ids are returned in order."""
     await client.send_ok(b"before")
     entries = [BatchEntry(number, b"body %d" % number, f"TAGS\x01t{number}\x02".encode()) for number in range(20)]
 
@@ -300,8 +300,8 @@ async def test_a_batch_lies_together(broker: Broker, client: Dialogue) -> None:
     assert len({message.properties["UNIQ_KEY"] for message in stored}) == 20
 
 
-async def test_a_batch_shares_its_outer_properties(client: Dialogue) -> None:
-    """What the batch says as a whole, each of its messages says, unless it says otherwise."""
+async def test_batch_messages_share_outer_properties(client: Dialogue) -> None:
+    """Properties of the batch apply to each message that does not override them."""
     entries = [BatchEntry(0, b"1", b""), BatchEntry(0, b"2", b"WAIT\x01true\x02")]
 
     reply = await client.send(encode_batch(entries), code=310, batch="true", properties="WAIT\x01false\x02")
@@ -318,7 +318,7 @@ SENDS_ANSWERED = sorted(
 
 
 def golden_frame(name: str) -> Command:
-    """A recorded frame, decoded."""
+    """Return a recorded frame as a decoded command."""
     data = (GOLDEN / name).read_bytes()
     _, type_and_header = FRAME_HEAD.unpack_from(data)
     end = FRAME_HEAD.size + (type_and_header & 0xFFFFFF)
@@ -326,7 +326,7 @@ def golden_frame(name: str) -> Command:
 
 
 @pytest.mark.parametrize("name", SENDS_ANSWERED)
-async def test_a_reply_to_a_send_has_the_fields_of_apaches(client: Dialogue, name: str) -> None:
+async def test_send_reply_has_apaches_fields(client: Dialogue, name: str) -> None:
     """Apache's broker answers such a request with the same fields; the transaction id is the request's own unique id.
 
     A batch is answered with `batchUniqId` only for topics of batch consume queues: Java 5 takes it for the batch's one
@@ -343,7 +343,7 @@ async def test_a_reply_to_a_send_has_the_fields_of_apaches(client: Dialogue, nam
     assert reply.ext.get("transactionId") == properties.get("UNIQ_KEY")
 
 
-async def test_a_batch_without_an_id_is_answered_without_one(client: Dialogue) -> None:
+async def test_batch_without_an_id_is_answered_without_one(client: Dialogue) -> None:
     """The transaction id of a batch is the id of the batch as a whole; Apache omits the field where there is none."""
     reply = await client.send(
         encode_batch([BatchEntry(0, b"1", b""), BatchEntry(0, b"2", b"")]), code=320, properties="WAIT\x01true\x02"
@@ -352,7 +352,7 @@ async def test_a_batch_without_an_id_is_answered_without_one(client: Dialogue) -
     assert reply.ext.keys() == {"msgId", "queueId", "queueOffset", "MSG_REGION", "TRACE_ON"}
 
 
-async def test_a_batch_is_never_split_over_files(tmp_path: Path) -> None:
+async def test_batch_is_never_split_over_files(tmp_path: Path) -> None:
     """A batch that does not fit the rest of a log file goes into the next one, whole."""
     size = 5 * 1024 * 1024
     async with running_broker(tmp_path, mappedFileSizeCommitLog=str(size)) as broker, dialogue(broker) as client:
@@ -366,10 +366,10 @@ async def test_a_batch_is_never_split_over_files(tmp_path: Path) -> None:
         assert reply.ext["queueOffset"] == "1"
 
 
-# ------- what is not taken
+# ------- refused sends
 
 
-async def test_transactional_messages_are_refused_where_they_are_not_wanted(tmp_path: Path) -> None:
+async def test_transactional_messages_are_refused_if_configured(tmp_path: Path) -> None:
     """With `rejectTransactionMessage=true`: 16 with the reason, and nothing is stored."""
     async with running_broker(tmp_path, rejectTransactionMessage="true") as broker, dialogue(broker) as client:
         reply = await client.send(properties=properties_text(UNIQ_KEY=UNIQUE_ID, TRAN_MSG="true"), sysFlag="4")
@@ -401,10 +401,10 @@ async def test_arbitrary_timers_are_refused(broker: Broker, client: Dialogue, na
     ],
     ids=["full", "read-only", "unforeseen"],
 )
-async def test_a_store_that_refuses_answers_everybody(
+async def test_store_refusal_is_answered_to_every_sender(
     broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, text: str
 ) -> None:
-    """Every send of a refused append is told so with a code that says where to go; nothing counts as stored."""
+    """Every send of a refused append gets a code that clients retry on another broker; nothing is stored."""
     await client.send_ok()
 
     def refuse(drafts: object) -> None:
@@ -420,7 +420,7 @@ async def test_a_store_that_refuses_answers_everybody(
     assert broker.core.stats.put_count == 1
 
 
-async def test_tags_are_hashed_as_java_does(broker: Broker, client: Dialogue) -> None:
+async def test_tags_are_hashed_like_java(broker: Broker, client: Dialogue) -> None:
     """The queue holds the hash of a message's tags, which pulls filter by."""
     for tag in ("TagA", "ТегБ", "x" * 100):
         await client.send_ok(properties=properties_text(UNIQ_KEY=UNIQUE_ID, TAGS=tag))
@@ -432,7 +432,7 @@ async def test_tags_are_hashed_as_java_does(broker: Broker, client: Dialogue) ->
         assert tags_code(tag) != 0
 
 
-async def test_ipv6_peers_are_stored_as_such(tmp_path: Path) -> None:
+async def test_ipv6_peers_are_stored_with_their_address(tmp_path: Path) -> None:
     """A producer's IPv6 address and a broker's own are 16 bytes in records and ids, on both paths."""
     async with running_broker(tmp_path, bindAddress="::1", brokerIP1="::1") as broker:
         client = await Dialogue.open(f"[::1]:{broker.settings.listen_port}")

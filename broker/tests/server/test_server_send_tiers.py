@@ -1,4 +1,4 @@
-"""The tiers of plain sends and the readable path store and answer the same, byte for byte, whatever a sender writes.
+"""The tiers of plain sends and the readable path store and answer the same, byte for byte, for any input.
 
 The readable path is the oracle: it reads every request in words. A case is one frame; its draft is everything that the
 store gets of a message, and its answer everything that the reply is made of.
@@ -102,7 +102,7 @@ def fields_of(dice: random.Random) -> dict[str, str]:
     for name, usual, unusual in (
         ("reconsumeTimes", "0", "2"), ("batch", "false", "true"), ("unitMode", "false", "true"),
         ("queueId", "0", "4"), ("queueId", "0", "-1"), ("queueId", "0", "no number"),
-        ("topic", TOPIC, "%RETRY%nobody"), ("flag", "0", "2147483648"),
+        ("topic", TOPIC, "%RETRY%unknown"), ("flag", "0", "2147483648"),
     ):  # fmt: skip
         odd = dice.random()
         if odd < 0.01:
@@ -158,13 +158,13 @@ def make_predictable(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
 def readable(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The codes of sends that came to the readable path."""
     codes: list[int] = []
-    take = SendHandlers.take
+    handle = SendHandlers.handle
 
     def count(self: SendHandlers, command: Command, connection: Any) -> bytes | None:
         codes.append(command.code)
-        return take(self, command, connection)
+        return handle(self, command, connection)
 
-    monkeypatch.setattr(SendHandlers, "take", count)
+    monkeypatch.setattr(SendHandlers, "handle", count)
     return codes
 
 
@@ -172,7 +172,7 @@ Outcome = tuple[list[Any], list[Any], set[int], bytes]
 
 
 def outcome(broker: Broker, data: bytes, handle: Callable[[bytes, Any], tuple[int, bytes]]) -> Outcome:
-    """What a frame put into the pass, and what was answered at once; the pass is empty again afterwards."""
+    """Return the drafts that a frame put into the pass, and its immediate answer; the pass is emptied."""
     path, peer = broker.path, Peer()
     consumed, replies = handle(data, peer)
     assert consumed == len(data)
@@ -209,7 +209,7 @@ def differences(broker: Broker, frames: Iterator[bytes], monkeypatch: pytest.Mon
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("seed", range(3))
-async def test_every_tier_gives_the_store_and_the_sender_what_the_readable_path_gives(
+async def test_every_tier_equals_the_readable_path(
     broker: Broker, seed: int, readable: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Draft, answer and immediate reply are equal for any properties and fields; most cases need no words."""
@@ -223,12 +223,14 @@ async def test_every_tier_gives_the_store_and_the_sender_what_the_readable_path_
     ("name", "value"),
     [("OWNED_PROPERTIES", frozenset()), ("SPECIAL_PROPERTIES", frozenset({""})), ("PROPERTIES_BYTES_MAX", 1 << 20)],
 )
-async def test_a_tier_that_forgets_a_rule_is_noticed(
+async def test_tier_without_a_rule_is_detected(
     broker: Broker, name: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The twin: without the rule the same cases end differently."""
     monkeypatch.setattr(send_routes, name, value)
-    monkeypatch.setattr(send_routes, "_NOTED", send_routes.SPECIAL_PROPERTIES | send_routes.OWNED_PROPERTIES)
+    monkeypatch.setattr(
+        send_routes, "_CHECKED_PROPERTIES", send_routes.SPECIAL_PROPERTIES | send_routes.OWNED_PROPERTIES
+    )
 
     assert differences(broker, cases(0), monkeypatch) != []
 
@@ -257,7 +259,7 @@ def plain_frame(code: int, serialization: int, text: str) -> bytes:
     ],
     ids=["id behind", "java with keys", "short id", "keys", "no id", "forwarded", "does not wait", "nothing"],
 )
-async def test_senders_not_shaped_like_javas_take_no_readable_path(
+async def test_senders_unlike_java_avoid_the_readable_path(
     broker: Broker, code: int, serialization: int, text: str, readable: list[int]
 ) -> None:
     """Go, C++, Rust, Node and raw senders, and Java's with keys: a message is put into the pass on primitives."""
@@ -267,7 +269,7 @@ async def test_senders_not_shaped_like_javas_take_no_readable_path(
     assert readable == []
 
 
-async def test_a_shape_is_learned_by_the_second_tier_and_used_by_the_first(
+async def test_shape_is_cached_by_the_second_tier_for_the_first(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Properties are parsed for the first message of a shape only."""
@@ -290,9 +292,9 @@ def counted(call: Callable[..., Any]) -> Any:
     return wrapper
 
 
-async def test_refused_sends_are_refused_whatever_their_tier(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refused_sends_are_refused_in_every_tier(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a broker takes no sends, a message by the second tier is answered as every other is."""
-    monkeypatch.setattr(broker.core.gate, "sends", Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "no", None))
+    monkeypatch.setattr(broker.core.gate, "write_refusal", Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "no", None))
 
     for code, serialization in ((10, 0), (10, 1), (310, 0), (310, 1)):
         drafts, answers, _, reply = by_tiers(broker, plain_frame(code, serialization, properties_text(TAGS="t")))
@@ -303,9 +305,7 @@ async def test_refused_sends_are_refused_whatever_their_tier(broker: Broker, mon
 # ------- the log itself
 
 
-async def test_the_log_has_the_same_bytes_by_tiers_and_by_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_tiers_and_readable_path_write_the_same_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two brokers at the same address and time, the same frames, several to a pass: one log, one stream of replies."""
     frames = list(cases(20, 1_500))
     port = str(free_ports(1)[0])
@@ -320,10 +320,10 @@ async def test_the_log_has_the_same_bytes_by_tiers_and_by_words(
                 monkeypatch.setattr(broker.path, "_prefix", b"\0")
             found.append(log_and_replies(broker, frames, start))
 
-    (tiers, replies), (words, said) = found
+    (tiers, replies), (words, expected) = found
     assert len(tiers) > 500_000
     assert tiers == words
-    assert replies == said
+    assert replies == expected
 
 
 def log_and_replies(broker: Broker, frames: list[bytes], start: int) -> tuple[bytes, list[bytes]]:
@@ -367,7 +367,7 @@ def signed_frame(data: bytes) -> bytes | None:
     return encode_frame(json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode(), body)
 
 
-async def test_signed_sends_are_stored_as_the_readable_path_stores_them(
+async def test_signed_sends_equal_the_readable_path(
     tmp_path: Path, readable: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With access control on the same holds, and a signed send with any properties needs no words."""

@@ -1,4 +1,4 @@
-"""Settings: RocketMQ's names work, and what cannot be kept is refused by name before anything is touched."""
+"""Settings: RocketMQ's names work, and unsupported or invalid ones are refused by name before anything changes."""
 
 import logging
 import re
@@ -8,11 +8,11 @@ import pytest
 from gantry_broker.setting_keys import broker_settings, describe_settings, effective_settings, parse_properties_file
 from gantry_broker.settings import BrokerSettings, SettingsError
 from gantry_remoting import TlsMode
-from gantry_remoting.logs import FactFormatter
+from gantry_remoting.logs import KeyValueFormatter
 from gantry_testing.tree import ROOT
 
 EXAMPLE = """
-# Licensed to somebody
+# Licensed to the ASF
 ! another comment
 brokerClusterName = DefaultCluster
 brokerName = broker-a
@@ -25,14 +25,14 @@ flushDiskType = ASYNC_FLUSH
 
 
 def test_rocketmqs_own_example_works() -> None:
-    """The broker.conf that comes with RocketMQ starts this broker."""
+    """The broker.conf that is shipped with RocketMQ starts this broker."""
     settings = broker_settings(parse_properties_file(EXAMPLE))
 
     assert (settings.cluster_name, settings.broker_name, settings.broker_id) == ("DefaultCluster", "broker-a", 0)
 
 
 def test_defaults_are_rocketmqs() -> None:
-    """Who sets nothing gets the ports, sizes and times that RocketMQ users know."""
+    """Without settings the broker has the ports, sizes and times that RocketMQ users know."""
     settings = broker_settings({})
 
     assert (settings.listen_port, settings.fast_listen_port) == (10911, 10909)
@@ -48,8 +48,8 @@ def test_defaults_are_rocketmqs() -> None:
     assert (settings.auto_create_topics, settings.auto_create_groups, settings.default_topic_queues) == (True, True, 8)
 
 
-def test_settings_reach_what_they_are_about() -> None:
-    """A key of broker.conf arrives in the part that it is for."""
+def test_settings_reach_their_parts() -> None:
+    """A key of broker.conf arrives in the part to which it belongs."""
     settings = broker_settings(
         {
             "listenPort": "20911", "fastListenPort": "-1", "namesrvAddr": "a:1;b:2, c:3", "maxMessageSize": "1000",
@@ -70,7 +70,7 @@ def test_settings_reach_what_they_are_about() -> None:
 
 
 def test_effective_settings_make_the_same_broker() -> None:
-    """What a broker says it is set to, set again, is the same broker."""
+    """The settings that a broker reports configure an identical broker."""
     first = broker_settings(
         {"brokerName": "a", "messageDelayLevel": "1s 2m", "tlsMode": "disabled", "maxMessageSize": "9"}
     )
@@ -89,8 +89,8 @@ UNSUPPORTED = [
 @pytest.mark.parametrize(
     ("key", "value", "stake"), UNSUPPORTED, ids=[f"{key}={value}" for key, value, _ in UNSUPPORTED]
 )
-def test_a_promise_that_cannot_be_kept_refuses_to_start(key: str, value: str, stake: str) -> None:
-    """A switch that this broker cannot turn is refused with its name, what is at stake, and what to do."""
+def test_unsupported_switch_stops_the_start(key: str, value: str, stake: str) -> None:
+    """The error has the name of the switch, the reason, and the remedy."""
     with pytest.raises(SettingsError, match=rf"{key}={value}.*{stake}.*remove it"):
         broker_settings({key: value})
 
@@ -100,10 +100,10 @@ ROLES = [
     ({"brokerRole": "SYNC_MASTER", "brokerId": "1"}, "brokerRole=SYNC_MASTER and brokerId=1"),
     ({"brokerRole": "SYNC_MASTER", "inSyncReplicas": "1"}, "inSyncReplicas=1 contradict"),
     ({"inSyncReplicas": "2"}, "brokerRole=ASYNC_MASTER and inSyncReplicas=2"),
-    ({"roleAtStart": "UNASSIGNED"}, "needs a number"),
+    ({"roleAtStart": "UNASSIGNED"}, "roleAtStart=UNASSIGNED and brokerId=0"),
     ({"roleAtStart": "UNASSIGNED", "brokerRole": "SLAVE", "brokerId": "1"}, "kind of master"),
     ({"brokerRole": "SYNC_MASTER", "inSyncReplicas": "3", "haElectable": "1"}, "haElectable names 1 slaves"),
-    ({"brokerRole": "SYNC_MASTER", "haListenPort": "-1"}, "nobody could follow"),
+    ({"brokerRole": "SYNC_MASTER", "haListenPort": "-1"}, "no slave could follow"),
     ({"haTlsKeyPath": "key.pem"}, "haTlsCertPath and haTlsKeyPath"),
     ({"haElectable": "0;1"}, "brokerIds of slaves"),
     ({"brokerRole": "MASTER"}, "ASYNC_MASTER, SYNC_MASTER, SLAVE"),
@@ -111,19 +111,19 @@ ROLES = [
 
 
 @pytest.mark.parametrize(("pairs", "text"), ROLES, ids=[text for _, text in ROLES])
-def test_roles_that_contradict_each_other_refuse_to_start(pairs: dict[str, str], text: str) -> None:
-    """Both keys are named: which of the two was meant only the writer knows."""
+def test_contradictory_role_settings_stop_the_start(pairs: dict[str, str], text: str) -> None:
+    """Both keys are named: only the author knows which of the two was meant."""
     with pytest.raises(SettingsError, match=text):
         broker_settings(pairs)
 
 
-def test_the_one_position_of_a_switch_is_fine() -> None:
-    """A file that says what is true anyway starts, in any spelling of the case."""
+def test_supported_position_of_a_switch_is_accepted() -> None:
+    """A file that sets the value in effect starts, in upper or lower case."""
     broker_settings({"flushDiskType": "async_flush", "brokerRole": "async_master", "timerWheelEnable": "FALSE"})
 
 
-def test_an_unknown_key_is_named() -> None:
-    """A key that nobody knows, perhaps misspelt, is refused by name."""
+def test_unknown_key_is_refused() -> None:
+    """An unknown key, perhaps misspelt, is refused by name."""
     with pytest.raises(SettingsError, match=r"listenport is not a setting.*--settings"):
         broker_settings({"listenport": "1"})
 
@@ -147,8 +147,8 @@ BAD_VALUES = [
 
 
 @pytest.mark.parametrize(("key", "value", "text"), BAD_VALUES, ids=[f"{key}={value}" for key, value, _ in BAD_VALUES])
-def test_a_value_that_cannot_be_is_said(key: str, value: str, text: str) -> None:
-    """A value out of its range is refused with key, value, and what is allowed."""
+def test_invalid_value_is_refused(key: str, value: str, text: str) -> None:
+    """The error has the key, the value, and the allowed values."""
     with pytest.raises(SettingsError, match=rf"{re.escape(f'{key}={value}')}: .*{re.escape(text)}"):
         broker_settings({key: value})
 
@@ -167,8 +167,8 @@ CONTRADICTIONS = [
 
 
 @pytest.mark.parametrize(("pairs", "one", "other"), CONTRADICTIONS, ids=[str(pairs) for pairs, _, _ in CONTRADICTIONS])
-def test_a_contradiction_names_both_keys(pairs: dict[str, str], one: str, other: str) -> None:
-    """Settings that cannot both be are refused with both names."""
+def test_contradictory_settings_are_refused_with_both_keys(pairs: dict[str, str], one: str, other: str) -> None:
+    """Settings that exclude each other are refused with both names."""
     with pytest.raises(SettingsError) as caught:
         broker_settings(pairs)
 
@@ -184,28 +184,28 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize(("text", "message"), BAD_FILES.values(), ids=BAD_FILES.keys())
-def test_a_line_that_is_no_pair_is_named(text: str, message: str) -> None:
-    """A broker.conf that cannot be read says in which line."""
+def test_invalid_line_is_refused_with_its_number(text: str, message: str) -> None:
+    """The error of an unreadable broker.conf has the line number."""
     with pytest.raises(SettingsError, match=message):
         parse_properties_file(text)
 
 
 def test_error_does_not_show_the_line() -> None:
-    """A line that is no property may be a secret: the error, which the audit log shows, names only its number."""
+    """An invalid line may be a secret: the error, which the audit log shows, has only its number."""
     with pytest.raises(SettingsError) as refused:
         parse_properties_file("a=b\nsecretKey hunter2\n")
     assert "line 2" in str(refused.value)
     assert "hunter2" not in str(refused.value)
 
 
-def test_a_value_may_hold_an_equals_sign() -> None:
-    """Only the first equals sign separates."""
+def test_value_may_contain_an_equals_sign() -> None:
+    """Only the first equals sign separates key and value."""
     assert parse_properties_file("storePathRootDir = /a=b/c ") == {"storePathRootDir": "/a=b/c"}
     assert parse_properties_file("brokerName: broker-a") == {"brokerName": "broker-a"}, "as Java reads it"
 
 
 def test_tls_settings_reach_the_listener() -> None:
-    """With a certificate a port speaks TLS in the mode that was set; permissive is the default, off is off."""
+    """With a certificate a port speaks TLS in the configured mode; permissive is the default, disabled means none."""
     pair = {"tlsServerCertPath": "cert.pem", "tlsServerKeyPath": "key.pem"}
 
     for mode, wanted in (("permissive", TlsMode.PERMISSIVE), ("ENFORCING", TlsMode.ENFORCING)):
@@ -217,7 +217,7 @@ def test_tls_settings_reach_the_listener() -> None:
 
 
 def test_every_key_is_explained() -> None:
-    """`--settings` lists each key once with its default and a reason in words; so does the page of settings."""
+    """`--settings` lists each key once with its default and an explanation; so does the page of settings."""
     described = describe_settings()
     page = (ROOT / "docs/settings.md").read_text()
 
@@ -227,9 +227,9 @@ def test_every_key_is_explained() -> None:
     assert {key: default for key, default, _ in described}["listenPort"] == "10911"
 
 
-def test_a_log_line_is_one_line() -> None:
-    """An event and its facts are one line, whatever the facts hold; the event comes first."""
-    formatter = FactFormatter("%(levelname)s %(name)s %(message)s")
+def test_log_record_is_one_line() -> None:
+    """An event and its fields are one line, with any content; the event comes first."""
+    formatter = KeyValueFormatter("%(levelname)s %(name)s %(message)s")
     record = logging.makeLogRecord(
         {"levelname": "INFO", "name": "gantry", "msg": "peer came", "peer": "a\nb", "count": 3, "text": 'say "x"'}
     )

@@ -1,4 +1,4 @@
-"""A file that changes settings under a running broker: as a whole or not at all, and stronger than anybody else."""
+"""A file that changes settings of a running broker: completely or not at all, and with the highest precedence."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gantry_wire import Command, RequestCode, ResponseCode
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """The file."""
+    """Return the path of the settings file."""
     return tmp_path / "live.conf"
 
 
 @pytest.fixture
 async def broker(tmp_path: Path, path: Path) -> AsyncIterator[Broker]:
-    """One that looks at the file, which says something at its start."""
+    """Return a broker that reads the file, which has some settings at its start."""
     write(path, "fileReservedTime=48\n")
     async with running_broker(
         tmp_path / "store", liveSettingsPath=str(path), fileReservedTime="24", maxPullBatchSize="32"
@@ -33,28 +33,28 @@ async def broker(tmp_path: Path, path: Path) -> AsyncIterator[Broker]:
 
 
 def write(path: Path, text: str) -> None:
-    """What somebody edits."""
+    """Replace the content of the file, as an editor does."""
     path.write_text(text)
 
 
 def remove(path: Path) -> None:
-    """What is there no more."""
+    """Remove the settings file from the disk."""
     path.unlink()
 
 
 def now(broker: Broker, key: str) -> str:
-    """What holds."""
+    """Return the value that is in effect."""
     return effective_settings(broker.core.live.now)[key]
 
 
 async def change(broker: Broker, text: str) -> Command:
-    """What an administrator asks for."""
+    """Change a setting as an administrator does."""
     async with dialogue(broker) as client:
         return await client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=text.encode())
 
 
-async def test_the_file_holds_from_the_start_and_follows_its_edits(broker: Broker, path: Path) -> None:
-    """It wins over broker.conf; a key that it no longer names is again what broker.conf says."""
+async def test_settings_file_is_effective_from_the_start_and_after_edits(broker: Broker, path: Path) -> None:
+    """It overrides broker.conf; a key that is removed from it has the value of broker.conf again."""
     assert (now(broker, "fileReservedTime"), now(broker, "maxPullBatchSize")) == ("48", "32")
 
     write(path, "# edited\nmaxPullBatchSize=64\n")
@@ -73,8 +73,8 @@ async def test_the_file_holds_from_the_start_and_follows_its_edits(broker: Broke
     ],
     ids=["not at run time", "no value", "no line"],
 )
-async def test_a_file_is_used_as_a_whole_or_not_at_all(broker: Broker, path: Path, text: str) -> None:
-    """What held before goes on, the reason is said, and a file that is mended is used."""
+async def test_settings_file_is_used_completely_or_not_at_all(broker: Broker, path: Path, text: str) -> None:
+    """With an invalid file the old values stay, the reason is logged, and a corrected file is used."""
     write(path, text)
     await broker.settings_file.reload()
 
@@ -85,8 +85,8 @@ async def test_a_file_is_used_as_a_whole_or_not_at_all(broker: Broker, path: Pat
     assert now(broker, "fileReservedTime") == "12" and broker.settings_file.trouble is None
 
 
-async def test_a_file_that_is_gone_changes_nothing(broker: Broker, path: Path) -> None:
-    """Whoever mounts it is replacing it."""
+async def test_missing_settings_file_changes_nothing(broker: Broker, path: Path) -> None:
+    """The file may just be being replaced."""
     remove(path)
 
     await broker.settings_file.reload()
@@ -94,8 +94,8 @@ async def test_a_file_that_is_gone_changes_nothing(broker: Broker, path: Path) -
     assert now(broker, "fileReservedTime") == "48"
 
 
-async def test_what_the_file_says_is_changed_there_only(broker: Broker, path: Path) -> None:
-    """An administrator is told so; other keys are his, until the file names them, and again when it does no more."""
+async def test_settings_of_the_file_cannot_be_changed_otherwise(broker: Broker, path: Path) -> None:
+    """An administrator's change is refused with a reason; other keys can be changed, unless the file has them."""
     refused = await change(broker, "fileReservedTime=1\n")
     taken = await change(broker, "maxPullBatchSize=16\n")
     write(path, "maxPullBatchSize=64\n")
@@ -109,10 +109,10 @@ async def test_what_the_file_says_is_changed_there_only(broker: Broker, path: Pa
     assert (taken.code, from_file, now(broker, "maxPullBatchSize")) == (0, "64", "16")
 
 
-async def test_an_edit_holds_though_an_administrator_changes_something_else_at_that_moment(
+async def test_edit_and_simultaneous_change_are_both_effective(
     broker: Broker, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is being written down for the one does not take the other back."""
+    """Saving one of the two does not revert the other."""
     began, may_end, live = threading.Event(), threading.Event(), broker.core.live
     save = live._file.save
 

@@ -1,4 +1,4 @@
-"""Consumers that filter by properties, as they see the broker: what they get, what is refused, how much at once."""
+"""Consumers that filter by properties: matching messages, refused filters, and the limits of one turn."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -50,8 +50,8 @@ def bodies(reply: Command) -> list[bytes]:
 # ------- which messages
 
 
-async def test_a_pull_gives_the_messages_that_the_filter_takes(client: Dialogue) -> None:
-    """And goes on behind all that it has looked at, the unwanted ones at the end included."""
+async def test_pull_returns_messages_that_match_the_filter(client: Dialogue) -> None:
+    """The next offset is after all checked messages, including those at the end that do not match."""
     for number in range(10):
         await send(client, b"%d" % number, price=str(number), region="eu" if number % 2 else "us")
 
@@ -61,7 +61,7 @@ async def test_a_pull_gives_the_messages_that_the_filter_takes(client: Dialogue)
     assert reply.ext["nextBeginOffset"] == "10"
 
 
-async def test_a_filter_may_ask_for_what_the_broker_knows(client: Dialogue) -> None:
+async def test_filter_may_use_system_properties(client: Dialogue) -> None:
     """Tag and keys are properties like others; what a message does not have is NULL."""
     await send(client, b"0", TAGS="red", KEYS="k1")
     await send(client, b"1")
@@ -70,8 +70,8 @@ async def test_a_filter_may_ask_for_what_the_broker_knows(client: Dialogue) -> N
     assert bodies(await client.pull(0, expressionType="SQL92", subscription="TAGS IS NULL")) == [b"1"]
 
 
-async def test_nothing_matched_is_no_end(client: Dialogue) -> None:
-    """Code 20 and the offset behind what was looked at, so that the client pulls on at once."""
+async def test_pull_without_a_match_continues_later(client: Dialogue) -> None:
+    """Code 20 and the offset after the checked messages, so that the client continues at once."""
     await send(client, b"0", price="1")
     await send(client, b"1", price="x")
 
@@ -80,8 +80,8 @@ async def test_nothing_matched_is_no_end(client: Dialogue) -> None:
     assert (reply.code, reply.ext["nextBeginOffset"], reply.body) == (20, "2", b"")
 
 
-async def test_a_member_s_pull_filters_by_its_heartbeat(client: Dialogue) -> None:
-    """A push consumer says its filter once; its pulls carry none."""
+async def test_pull_of_a_member_filters_by_its_heartbeat(client: Dialogue) -> None:
+    """A push consumer sends its filter in its heartbeat; its pulls carry none."""
     await send(client, b"0", price="1")
     await send(client, b"1", price="9")
     await client.heartbeat("c1", expression="price > 5", expression_type="SQL92")
@@ -89,7 +89,7 @@ async def test_a_member_s_pull_filters_by_its_heartbeat(client: Dialogue) -> Non
     assert bodies(await client.pull(0, sysFlag="0")) == [b"1"]
 
 
-async def test_a_newer_filter_replaces_the_one_before(client: Dialogue) -> None:
+async def test_newer_filter_replaces_the_older_one(client: Dialogue) -> None:
     """The same text as another type of expression is another subscription."""
     await send(client, b"0", price="1")
     await send(client, b"1", price="9")
@@ -103,8 +103,8 @@ async def test_a_newer_filter_replaces_the_one_before(client: Dialogue) -> None:
 # ------- pulls that wait
 
 
-async def test_a_held_pull_is_woken_by_what_it_wants_only(broker: Broker, client: Dialogue) -> None:
-    """What the filter refuses moves the pull on and leaves it where it is."""
+async def test_held_pull_is_woken_only_by_a_match(broker: Broker, client: Dialogue) -> None:
+    """Messages that do not match advance the offset of the pull, which stays held."""
     await send(client, b"0", price="9")
     waiting = client.start_pull(1, wait_ms=LONG_MS, expressionType="SQL92", subscription="price > 5")
     await wait_until(lambda: broker.pulls.hold.count == 1)
@@ -117,8 +117,8 @@ async def test_a_held_pull_is_woken_by_what_it_wants_only(broker: Broker, client
     assert bodies(await waiting) == [b"3"]
 
 
-async def test_a_held_pull_that_has_much_to_look_at_looks_on(broker: Broker, client: Dialogue) -> None:
-    """More messages came at once than one turn may look at: the pull gets to the last of them, without a new one."""
+async def test_held_pull_continues_over_many_messages(broker: Broker, client: Dialogue) -> None:
+    """More messages arrive at once than one turn may check: the pull reaches the last of them without a new one."""
     await send(client, b"first", price="9")
     waiting = client.start_pull(1, wait_ms=LONG_MS, expressionType="SQL92", subscription="price > 5")
     by_tag = client.start_pull(1, wait_ms=LONG_MS, subscription="wanted")
@@ -144,7 +144,7 @@ async def check(client: Dialogue, **data: str) -> Command:
     return await client.ask(RequestCode.CHECK_CLIENT_CONFIG, body=dumps(body))
 
 
-async def test_a_wrong_filter_is_refused_when_somebody_subscribes(client: Dialogue) -> None:
+async def test_invalid_filter_is_refused_at_subscription(client: Dialogue) -> None:
     """Code 46 answers 23 with the place of the fault, 0 for a good one."""
     wrong = await check(client, subString="price >", expressionType="SQL92")
     right = await check(client, subString="price > 5", expressionType="SQL92")
@@ -154,7 +154,7 @@ async def test_a_wrong_filter_is_refused_when_somebody_subscribes(client: Dialog
     assert "the text ends at character 8" in (wrong.remark or "")
 
 
-async def test_a_pull_with_a_wrong_filter_is_refused(client: Dialogue) -> None:
+async def test_pull_with_an_invalid_filter_is_refused(client: Dialogue) -> None:
     """Code 23 when it carries the filter; RocketMQ would give it every message. 27 when its heartbeat does."""
     await send(client, b"0")
     assert (await client.pull(0, expressionType="SQL92", subscription="price >")).code == 23
@@ -168,8 +168,8 @@ async def test_a_pull_with_a_wrong_filter_is_refused(client: Dialogue) -> None:
     assert "Your expression may be wrong" in (reply.remark or "")
 
 
-async def test_without_the_setting_every_filter_is_refused(tmp_path: Path) -> None:
-    """Code 1, in RocketMQ's words, to each of the three ways to say it; tags go on."""
+async def test_filters_are_refused_without_the_setting(tmp_path: Path) -> None:
+    """Each of the three ways is refused with code 1 and RocketMQ's text; tag filters still work."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await send(client, b"0", price="9")
         refused = [
@@ -186,7 +186,7 @@ async def test_without_the_setting_every_filter_is_refused(tmp_path: Path) -> No
         assert (await client.pull(0)).code == 0
 
 
-async def test_the_setting_changes_while_the_broker_runs(broker: Broker, client: Dialogue) -> None:
+async def test_filter_setting_changes_at_run_time(broker: Broker, client: Dialogue) -> None:
     """Pulls that wait learn it with the next message."""
     await send(client, b"0", price="9")
     waiting = client.start_pull(1, wait_ms=LONG_MS, expressionType="SQL92", subscription="price > 5")
@@ -201,7 +201,7 @@ async def test_the_setting_changes_while_the_broker_runs(broker: Broker, client:
 # ------- how much at once
 
 
-async def test_a_pull_looks_at_so_many_messages_only(client: Dialogue) -> None:
+async def test_pull_checks_a_limited_number_of_messages(client: Dialogue) -> None:
     """A filter that matches nothing gives the loop back after a part of the queue, and the client pulls on."""
     for number in range(UNITS_MAX + 50):
         await send(client, b"%d" % number, price="1")
@@ -212,8 +212,8 @@ async def test_a_pull_looks_at_so_many_messages_only(client: Dialogue) -> None:
     assert int(reply.ext["nextBeginOffset"]) >= UNITS_MIN
 
 
-async def test_pulls_of_one_turn_share_what_it_may_spend() -> None:
-    """The more was looked at, the less the next read gets, but some always; the next turn begins anew."""
+async def test_pulls_of_one_turn_share_its_filter_budget() -> None:
+    """Each read reduces the budget of the turn, but every read gets a minimum; the next turn has a full budget."""
     budget = FilterBudget(asyncio.get_running_loop())
     small, large = SqlFilter("a > 5"), SqlFilter(COSTLY)
     assert budget.units(small) == UNITS_MAX
@@ -229,10 +229,10 @@ async def test_pulls_of_one_turn_share_what_it_may_spend() -> None:
     assert budget.units(small) == UNITS_MAX
 
 
-async def test_held_pulls_beyond_a_turn_s_work_wait_for_the_next(
+async def test_held_pulls_beyond_the_budget_wait_for_the_next_turn(
     broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many pulls, one message: each looks, in as many turns as that takes, and other work goes between."""
+    """One message wakes many pulls: all are retried, over several turns, with other work in between."""
     await send(client, b"0", price="9")
     waiting = [client.start_pull(1, wait_ms=LONG_MS, expressionType="SQL92", subscription=COSTLY) for _ in range(200)]
     await wait_until(lambda: broker.pulls.hold.count == 200)

@@ -57,8 +57,8 @@ def counted() -> Counted:
     return Counted()
 
 
-def test_nobody_has_counted(counted: Counted) -> None:
-    """No counter is there before somebody counts, nor one by a name that RocketMQ has not."""
+def test_unused_counter_does_not_exist(counted: Counted) -> None:
+    """A counter does not exist before its first count, nor under a name that RocketMQ does not have."""
     counted.tick()
     assert counted.statistics.find("TOPIC_PUT_NUMS", "orders") is None
     counted.put("orders", 1, 100)
@@ -67,8 +67,8 @@ def test_nobody_has_counted(counted: Counted) -> None:
     assert counted.statistics.find("", "") is None
 
 
-def test_a_minute_is_its_last_six_readings(counted: Counted) -> None:
-    """A steady rate shows as that rate; what is older than a minute is in the hour and not in the minute."""
+def test_minute_window_covers_six_readings(counted: Counted) -> None:
+    """A steady rate is measured exactly; counts older than a minute are in the hour but not in the minute."""
     counted.tick()
     for _ in range(6):
         counted.put("orders", 20, 2_000)
@@ -84,7 +84,7 @@ def test_a_minute_is_its_last_six_readings(counted: Counted) -> None:
     assert counted.statistics.rate("TOPIC_PUT_NUMS", "orders") == 0.0
 
 
-def test_an_hour_and_a_day_have_readings_of_their_own(counted: Counted) -> None:
+def test_hour_and_day_windows_have_own_readings(counted: Counted) -> None:
     """Every ten minutes, and every hour; a day later nothing of it is left."""
     counted.tick()
     counted.put("orders", 60, 600)
@@ -95,11 +95,11 @@ def test_an_hour_and_a_day_have_readings_of_their_own(counted: Counted) -> None:
     assert [one.sum for one in counted.find("TOPIC_PUT_NUMS", "orders")] == [0, 0, 0]
 
 
-def test_what_was_not_touched_for_a_day_goes_and_the_brokers_totals_stay(counted: Counted) -> None:
+def test_unused_counters_are_removed_after_a_day_but_totals_stay(counted: Counted) -> None:
     """Names come from clients: they do not pile up. Totals are of this start, however long ago."""
     counted.tick()
     counted.put("orders", 1, 100)
-    counted.statistics.pulled("g", "orders", 0, count=1, size=100, took_ms=0)
+    counted.statistics.count_pull("g", "orders", 0, count=1, size=100, took_ms=0)
     counted.run(IDLE_MS_MAX + 2 * HOUR, step_ms=HOUR)
 
     assert counted.statistics.find("TOPIC_PUT_NUMS", "orders") is None
@@ -110,7 +110,7 @@ def test_what_was_not_touched_for_a_day_goes_and_the_brokers_totals_stay(counted
     assert counted.find("TOPIC_PUT_NUMS", "orders")[0].sum == 1
 
 
-def test_a_late_tick_reads_once(counted: Counted) -> None:
+def test_late_tick_takes_one_reading(counted: Counted) -> None:
     """A loop that was busy for a minute takes one reading, not six at once: their moments would be wrong."""
     counted.tick()
     counted.put("orders", 6, 600)
@@ -120,13 +120,13 @@ def test_a_late_tick_reads_once(counted: Counted) -> None:
     assert counted.find("TOPIC_PUT_NUMS", "orders")[0] == Snapshot(6, 0.6, 1.0)
 
 
-def test_a_deleted_topic_takes_its_counters_along(counted: Counted) -> None:
+def test_deleted_topic_removes_its_counters(counted: Counted) -> None:
     """Those of its readers, too; another topic whose name begins with the same letters keeps its own."""
     counted.tick()
     for topic in ("orders", "orders2"):
         counted.put(topic, 1, 1)
-        counted.statistics.pulled("g", topic, 3, count=1, size=1, took_ms=4)
-        counted.statistics.sent_back("g", topic)
+        counted.statistics.count_pull("g", topic, 3, count=1, size=1, took_ms=4)
+        counted.statistics.count_send_back("g", topic)
     counted.run(10 * SECOND)
     del counted.tallies["orders"]
     counted.statistics.collect()
@@ -141,8 +141,8 @@ def test_a_deleted_topic_takes_its_counters_along(counted: Counted) -> None:
     assert counted.find("TOPIC_PUT_SIZE", "orders2")[0].sum == 1
 
 
-def test_a_topic_that_was_made_again_is_counted_from_nothing(counted: Counted) -> None:
-    """Also where nobody looked in between."""
+def test_recreated_topic_counts_from_zero(counted: Counted) -> None:
+    """Its counters start again, even without a reading between deletion and creation."""
     counted.tick()
     counted.put("orders", 5, 5)
     counted.run(10 * SECOND)
@@ -153,22 +153,22 @@ def test_a_topic_that_was_made_again_is_counted_from_nothing(counted: Counted) -
     assert counted.statistics.totals().put == 7
 
 
-def test_a_batch_is_one_call(counted: Counted) -> None:
+def test_batch_counts_as_one_call(counted: Counted) -> None:
     """The average for each call is that of requests, as in RocketMQ."""
     counted.tick()
     counted.put("orders", 10, 1_000)
-    counted.statistics.batched("orders", 9)
+    counted.statistics.count_batch("orders", 9)
     counted.run(10 * SECOND)
     assert counted.find("TOPIC_PUT_NUMS", "orders")[0] == Snapshot(10, 1.0, 5.0)
 
 
-def test_system_topics_are_in_one_of_two_totals(counted: Counted) -> None:
-    """BROKER_PUT_NUMS counts everything, and its twin what is not the broker's own; both by the cluster's name."""
+def test_system_topics_count_in_one_of_two_totals(counted: Counted) -> None:
+    """BROKER_PUT_NUMS counts all topics, and its counterpart only user topics; both under the cluster's name."""
     counted.tick()
     counted.put("orders", 2, 2)
     counted.put("rmq_sys_x", 3, 3)
     for topic in ("orders", "rmq_sys_x"):
-        counted.statistics.pulled("g", topic, 0, count=1, size=1, took_ms=0)
+        counted.statistics.count_pull("g", topic, 0, count=1, size=1, took_ms=0)
     counted.run(10 * SECOND)
     sums = {name: counted.find(name, "cluster")[0].sum for name in ("BROKER_PUT_NUMS", "BROKER_GET_NUMS")}
     users = {name: counted.find(f"{name}_WITHOUT_SYSTEM_TOPIC", "cluster")[0].sum for name in sums}
@@ -201,12 +201,12 @@ async def viewed(client: Dialogue, name: str, key: str) -> Any:
 
 
 def read_counters(broker: Broker, clock: FakeClock) -> None:
-    """Ten seconds pass."""
+    """Advance ten seconds, and take a reading."""
     clock.advance(10 * SECOND)
     assert sum(1 for _ in broker.core.statistics.tick()) > 0
 
 
-async def test_315_answers_in_javas_shape(broker: Broker, client: Dialogue, clock: FakeClock) -> None:
+async def test_code_315_answers_in_javas_format(broker: Broker, client: Dialogue, clock: FakeClock) -> None:
     """Sum, rate and average of minute, hour and day; a counter that does not exist is code 1, with its name."""
     missing = await client.ask(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "Nowhere"})
     assert (missing.code, missing.remark) == (1, "The stats <TOPIC_PUT_NUMS> <Nowhere> not exist")
@@ -240,12 +240,10 @@ async def test_pulls_are_counted_by_group_and_topic(broker: Broker, client: Dial
     assert (await client.ask(315, {"statsName": "GROUP_GET_LATENCY", "statsKey": f"1@{key}"})).code == 1
 
 
-async def test_a_message_that_is_put_off_counts_for_the_topic_it_came_from(
-    broker: Broker, client: Dialogue, clock: FakeClock
-) -> None:
+async def test_message_sent_back_counts_for_its_topic(broker: Broker, client: Dialogue, clock: FakeClock) -> None:
     """SNDBCK_PUT_NUMS goes by that topic, also the second time, when the message lies in the retry topic.
 
-    Level 4 is 30 s: it is not due while it is looked at.
+    Level 4 is 30 s: the message is not due during the test.
     """
     reply = await client.send_ok(b"x")
     back = {"offset": str(parse_offset_message_id(reply["msgId"])[2]), "group": GROUP, "delayLevel": "4"}
@@ -258,7 +256,7 @@ async def test_a_message_that_is_put_off_counts_for_the_topic_it_came_from(
     assert (await client.ask(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": f"%RETRY%{GROUP}"})).code == 1
 
 
-async def test_batches_and_delays_are_counted_where_they_lie(
+async def test_batches_and_delays_count_for_the_topic_that_stores_them(
     broker: Broker, client: Dialogue, clock: FakeClock
 ) -> None:
     """A batch of three is three messages in one call; a delayed message counts again when it is delivered."""
@@ -274,9 +272,7 @@ async def test_batches_and_delays_are_counted_where_they_lie(
     await wait_until(lambda: broker.core.statistics.find("TOPIC_PUT_NUMS", "Late") is not None)
 
 
-async def test_a_deleted_topic_and_a_deleted_group_have_no_statistics(
-    broker: Broker, client: Dialogue, clock: FakeClock
-) -> None:
+async def test_deleted_topic_and_group_have_no_statistics(broker: Broker, client: Dialogue, clock: FakeClock) -> None:
     """As in RocketMQ, whose autoDeleteUnusedStats is on."""
     await client.send_ok(b"x")
     await client.pull(0)
@@ -287,7 +283,7 @@ async def test_a_deleted_topic_and_a_deleted_group_have_no_statistics(
     assert (await client.ask(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": TOPIC})).code == 1
 
 
-async def test_a_slave_counts_what_is_read_there_and_not_what_it_copies(tmp_path: Path) -> None:
+async def test_slave_counts_reads_but_not_replicated_messages(tmp_path: Path) -> None:
     """Its master was asked to store it."""
     async with running_broker(tmp_path / "master") as master, dialogue(master) as client:
         follow = {"brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": master.settings.ha_address}
@@ -302,11 +298,11 @@ async def test_a_slave_counts_what_is_read_there_and_not_what_it_copies(tmp_path
             assert master.core.statistics.find("GROUP_GET_NUMS", f"{TOPIC}@{GROUP}") is None
 
 
-# ------- what brokerStatus tells besides
+# ------- further values of brokerStatus
 
 
-async def test_bytes_that_a_slave_has_copied_or_lost_are_not_counted_as_put(broker: Broker, client: Dialogue) -> None:
-    """A cut and a copy move the end of the log, and only what is appended here counts."""
+async def test_replicated_or_cut_bytes_are_not_counted_as_put(broker: Broker, client: Dialogue) -> None:
+    """A cut and replication move the end of the log, but only messages that are appended here count."""
     await client.send_ok(b"kept")
     end = broker.store.log.wrote
     await client.send_ok(b"cut off")
@@ -318,54 +314,54 @@ async def test_bytes_that_a_slave_has_copied_or_lost_are_not_counted_as_put(brok
     assert broker.core.stats.put_bytes == put + broker.store.log.wrote - end
 
 
-def test_put_times_are_told_of_the_last_whole_minute() -> None:
+def test_put_times_cover_the_last_whole_minute() -> None:
     """In RocketMQ's thirteen classes, each where its time belongs."""
     times = PutTimes()
-    times.turn(100.0)
+    times.rotate(100.0)
     took_ms = (0.2, 1, 9, 10, 49, 50, 99, 150, 499, 500, 999, 1_000, 1_999, 2_500, 3_500, 4_500, 9_999, 10_000, 70_000)
     for elapsed_ms in took_ms:
-        times.took(elapsed_ms / 1000, 2)
-    times.turn(159.0)
+        times.record(elapsed_ms / 1000, 2)
+    times.rotate(159.0)
     assert {part.rpartition(":")[2] for part in times.distribution().split()} == {"0"}
-    times.turn(160.0)
+    times.rotate(160.0)
 
-    told = dict(part.rsplit(":", 1) for part in times.distribution().split(" ") if part)
-    assert told == {
+    found_counts = dict(part.rsplit(":", 1) for part in times.distribution().split(" ") if part)
+    assert found_counts == {
         "[<=0ms]": "2", "[0~10ms]": "4", "[10~50ms]": "4", "[50~100ms]": "4", "[100~200ms]": "2", "[200~500ms]": "2",
         "[500ms~1s]": "4", "[1~2s]": "4", "[2~3s]": "2", "[3~4s]": "2", "[4~5s]": "2", "[5~10s]": "2", "[10s~]": "4",
     }  # fmt: skip
     assert times.max_ms == 70_000
 
 
-def test_most_puts_are_within_a_time() -> None:
-    """Of 999 quick puts and one slow one 99% are within a millisecond, and 99.95% are not."""
+def test_put_latency_percentiles() -> None:
+    """With 999 quick puts and a slow one, 99% are within a millisecond, and 99.95% are not."""
     times = PutTimes()
-    times.turn(100.0)
-    times.took(0.0001, 999)
-    times.took(0.305, 1)
-    times.turn(200.0)
+    times.rotate(100.0)
+    times.record(0.0001, 999)
+    times.record(0.305, 1)
+    times.rotate(200.0)
     assert times.within_ms(0.99) <= 1.0
     assert 300 <= times.within_ms(1.0) <= 350
     assert PutTimes().within_ms(0.99) == 0.0
     assert list(BOUNDS_MS) == sorted(set(BOUNDS_MS))
 
 
-def test_a_day_begins_once_at_local_midnight() -> None:
+def test_day_starts_once_at_local_midnight() -> None:
     """Yesterday's beginning is kept; a clock that is set back begins no day, and neither does the start."""
     days, day = DailyTotals(), 24 * HOUR
     start = 1_700_000_000_000
-    assert not days.begins_day(start)
-    assert not days.begins_day(start - 3 * day)
-    assert days.begins_day(start + day)
-    days.note(Totals(5, 3))
-    assert not days.begins_day(start + day)
-    assert not days.begins_day(start)
-    assert days.begins_day(start + 2 * day)
-    days.note(Totals(9, 4))
+    assert not days.is_new_day(start)
+    assert not days.is_new_day(start - 3 * day)
+    assert days.is_new_day(start + day)
+    days.start_day(Totals(5, 3))
+    assert not days.is_new_day(start + day)
+    assert not days.is_new_day(start)
+    assert days.is_new_day(start + 2 * day)
+    days.start_day(Totals(9, 4))
     assert (days.yesterday_morning, days.today_morning) == (Totals(5, 3), Totals(9, 4))
 
 
-async def test_brokers_tell_everything_that_rocketmqs_tell(broker: Broker, client: Dialogue, clock: FakeClock) -> None:
+async def test_runtime_info_has_every_field_of_rocketmq(broker: Broker, client: Dialogue, clock: FakeClock) -> None:
     """Every key of code 28 that a broker of 5.3.3 has, but for those that carry a path or a level in their names."""
     await client.send_ok(b"x")
     await client.pull(0)

@@ -21,11 +21,11 @@ from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server.admin.status import StatusPublisher
 from gantry_broker.server.admin.status_thread import OpenPage, PageUnusable
 from gantry_broker.setting_keys import broker_settings
-from gantry_broker.store import record_taker, recovery
+from gantry_broker.store import recovery, scan_dispatcher
 from gantry_status import (
     Medium,
     Origin,
-    PageAbsent,
+    PageNotFound,
     PageReader,
     PageWriter,
     Phase,
@@ -60,7 +60,7 @@ def page(path: Path, name: str = "status") -> Reading:
         return reader.read()
 
 
-async def test_a_broker_says_what_it_has_and_does(tmp_path: Path) -> None:
+async def test_status_page_shows_the_state_of_the_broker(tmp_path: Path) -> None:
     """Positions, identity, pool, disk, counts: each is what the broker itself holds, a tenth of a second ago."""
     async with publishing(tmp_path, brokerName="broker-a") as broker, dialogue(broker) as client:
         await client.send_ok(b"x" * 100)
@@ -89,8 +89,8 @@ async def test_a_broker_says_what_it_has_and_does(tmp_path: Path) -> None:
         assert reading.is_writer_alive and not reading.is_stale()
 
 
-async def test_what_was_confirmed_stays_so_when_a_slave_leaves(tmp_path: Path) -> None:
-    """A slave's voice goes with it, and nothing more can be shown; but readers keep what consumers have seen."""
+async def test_confirmed_never_shrinks_when_a_slave_leaves(tmp_path: Path) -> None:
+    """Without the slave's acks nothing more becomes visible, but the confirmed position does not go back."""
     async with publishing(tmp_path) as broker, dialogue(broker) as client:
         await client.send_ok(b"shown")
         shown = broker.store.log.wrote
@@ -102,8 +102,8 @@ async def test_what_was_confirmed_stays_so_when_a_slave_leaves(tmp_path: Path) -
         broker.store.positions.stop_waiting_for_slaves()
 
 
-async def test_a_slave_without_its_master_reports_what_it_shows(tmp_path: Path) -> None:
-    """What consumers were shown stays confirmed on a slave that has reached no master since: page and role agree."""
+async def test_slave_without_its_master_reports_its_visible_end(tmp_path: Path) -> None:
+    """Visible messages stay confirmed on a slave without a master: page and role agree."""
     conf = local_conf(tmp_path)
     async with running_broker(tmp_path, disk=None, clock=None, **conf) as master, dialogue(master) as client:
         await client.send_ok(b"shown")
@@ -116,8 +116,8 @@ async def test_a_slave_without_its_master_reports_what_it_shows(tmp_path: Path) 
         assert page(tmp_path).status.confirmed == slave.roles.report().confirmed == shown
 
 
-async def test_the_last_word_is_stopped_and_everything_is_flushed(tmp_path: Path) -> None:
-    """After a clean end the page stays, says so, and names no byte that is not on the disk."""
+async def test_final_status_is_stopped_and_flushed(tmp_path: Path) -> None:
+    """After a clean stop the page remains with the phase STOPPED, and with all bytes flushed."""
     async with publishing(tmp_path) as broker, dialogue(broker) as client:
         for _ in range(20):
             await client.send_ok(b"x" * 100)
@@ -129,8 +129,8 @@ async def test_the_last_word_is_stopped_and_everything_is_flushed(tmp_path: Path
     assert not last.is_writer_alive and not last.is_stale()
 
 
-async def test_the_pool_is_on_the_page(tmp_path: Path) -> None:
-    """The write buffer's medium and its buffers can be seen, and that anonymous memory does not survive a crash."""
+async def test_write_pool_is_on_the_page(tmp_path: Path) -> None:
+    """The page shows the medium and the buffers of the pool, and that anonymous memory is not crash-safe."""
     async with (
         publishing(
             tmp_path,
@@ -150,9 +150,9 @@ async def test_the_pool_is_on_the_page(tmp_path: Path) -> None:
     assert 0 < status.pool_buffers_free < 3
 
 
-async def test_a_recovery_is_seen_to_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the log is read the page says how far, and its heart beats, however long one step takes."""
-    monkeypatch.setattr(record_taker, "PROGRESS_RECORDS", 10)
+async def test_recovery_progress_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """During recovery the page shows the progress, and its heartbeat continues, however long one step takes."""
+    monkeypatch.setattr(scan_dispatcher, "PROGRESS_RECORDS", 10)
     monkeypatch.setattr(recovery, "STRETCH_BYTES", 1000)
     async with running_broker(tmp_path) as filled, dialogue(filled) as client:
         for _ in range(40):
@@ -160,7 +160,7 @@ async def test_a_recovery_is_seen_to_move(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "abort").touch()
     (tmp_path / "recovery-point.json").unlink()
     go_on = threading.Semaphore(0)
-    seen: list[int] = []
+    done_bytes: list[int] = []
     one = make_broker(tmp_path)
 
     def wait_for_leave(_done: int, _total: int) -> None:
@@ -168,12 +168,12 @@ async def test_a_recovery_is_seen_to_move(tmp_path: Path, monkeypatch: pytest.Mo
 
     starting = asyncio.ensure_future(one.start(wait_for_leave))
 
-    while len(seen) < 3:
-        await wait_until(lambda: is_recovering_beyond(tmp_path, seen))
+    while len(done_bytes) < 3:
+        await wait_until(lambda: is_recovering_beyond(tmp_path, done_bytes))
         status = page(tmp_path).status
         assert status.recovery_done_bytes is not None and status.recovery_total_bytes is not None
-        seen.append(status.recovery_done_bytes)
-        assert seen[-1] < status.recovery_total_bytes
+        done_bytes.append(status.recovery_done_bytes)
+        assert done_bytes[-1] < status.recovery_total_bytes
         assert status.wrote is None and status.is_refusing_sends
         await wait_until(lambda beat=status: page(tmp_path).status.published_boottime_ns > beat.published_boottime_ns)  # type: ignore[misc]
         go_on.release()
@@ -181,41 +181,41 @@ async def test_a_recovery_is_seen_to_move(tmp_path: Path, monkeypatch: pytest.Mo
         go_on.release()
     await starting
 
-    assert seen == sorted(set(seen))
+    assert done_bytes == sorted(set(done_bytes))
     await wait_until(lambda: page(tmp_path).status.phase is Phase.SERVING)
     await one.close()
 
 
-def is_recovering_beyond(path: Path, seen: list[int]) -> bool:
+def is_recovering_beyond(path: Path, done_bytes: list[int]) -> bool:
     try:
         status = page(path).status
-    except PageAbsent:
+    except PageNotFound:
         return False
-    return status.phase is Phase.RECOVERING and status.recovery_done_bytes not in (None, *seen)
+    return status.phase is Phase.RECOVERING and status.recovery_done_bytes not in (None, *done_bytes)
 
 
-async def test_a_loop_that_stands_still_gets_an_old_page(tmp_path: Path) -> None:
+async def test_blocked_loop_lets_the_page_age(tmp_path: Path) -> None:
     """The heartbeat is the loop's, not the writing thread's: while the loop is held the page's age grows."""
     async with publishing(tmp_path):
         ages: list[int] = []
 
-        def look() -> None:
+        def check_page() -> None:
             reading = page(tmp_path)
             assert reading.age_ms is not None and reading.is_writer_alive
             ages.append(reading.age_ms)
 
-        time.sleep(0.3)  # noqa: ASYNC251 - the loop is held on purpose; what it said last is written by now
+        time.sleep(0.3)  # noqa: ASYNC251 - the loop is blocked on purpose; its last snapshot is written by now
         for _ in range(4):
-            look()
+            check_page()
             time.sleep(0.15)  # noqa: ASYNC251
-        look()
+        check_page()
 
         assert ages == sorted(ages) and ages[-1] > 500
         await wait_until(lambda: (page(tmp_path).age_ms or 0) < 300)
 
 
-async def test_a_second_broker_does_not_touch_the_page(tmp_path: Path) -> None:
-    """Who does not get the store does not get its page either."""
+async def test_second_broker_does_not_touch_the_page(tmp_path: Path) -> None:
+    """A broker that cannot lock the store does not write its page either."""
     async with publishing(tmp_path):
         before = page(tmp_path)
         second = make_broker(tmp_path)
@@ -227,8 +227,8 @@ async def test_a_second_broker_does_not_touch_the_page(tmp_path: Path) -> None:
         await wait_until(lambda: page(tmp_path).status.phase is Phase.SERVING)
 
 
-async def test_a_page_of_a_living_broker_is_not_taken(tmp_path: Path) -> None:
-    """Two brokers that are told to publish at one place: the second says which setting, and leaves its store alone."""
+async def test_page_of_a_running_broker_is_not_replaced(tmp_path: Path) -> None:
+    """If two brokers have one page path, the second fails with the name of the setting, and leaves its store alone."""
     path = str(tmp_path / "shared")
     async with publishing(tmp_path / "one", statusPagePath=path):
         before = page(tmp_path, "shared")
@@ -241,8 +241,8 @@ async def test_a_page_of_a_living_broker_is_not_taken(tmp_path: Path) -> None:
         assert page(tmp_path, "shared").origin != before.origin
 
 
-async def test_a_path_that_cannot_be_is_an_error_of_the_start(tmp_path: Path) -> None:
-    """Whoever sets a path hears at the start that it does not work; the store is let go."""
+async def test_unusable_page_path_prevents_the_start(tmp_path: Path) -> None:
+    """An unusable path fails at the start, with a clear text; the store is closed."""
     with pytest.raises(PageUnusable, match=r"statusPagePath: .*nowhere/status cannot be made: No such file"):
         await make_broker(tmp_path, statusPagePath=str(tmp_path / "nowhere/status")).start()
 
@@ -275,10 +275,10 @@ class TroubledPage:
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("is_at_start", [True, False], ids=["from-the-start", "later"])
-async def test_a_page_that_cannot_be_written_costs_the_broker_nothing(
+async def test_unwritable_page_does_not_affect_the_broker(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_at_start: bool
 ) -> None:
-    """A full disk is said once, sends go on, and the page comes back with the space."""
+    """A full disk is logged once, sends continue, and the page is written again with space."""
     monkeypatch.setattr("gantry_broker.server.admin.status_thread.RETRY_INTERVAL_S", 0.01)
     trouble = TroubledPage()
     refusal = trouble.refusal
@@ -294,13 +294,13 @@ async def test_a_page_that_cannot_be_written_costs_the_broker_nothing(
             published = len(trouble.published)
             await wait_until(lambda: len(trouble.published) > published + 2)
 
-    said = [record.message for record in caplog.records if "status page" in record.message]
-    assert said == ["the status page cannot be written", "the status page can be written again"]
+    messages = [record.message for record in caplog.records if "status page" in record.message]
+    assert messages == ["failed to write status page; will retry", "status page writable again"]
     assert trouble.published[-1].phase is Phase.STOPPED
 
 
-async def test_a_write_that_hangs_holds_nobody(tmp_path: Path) -> None:
-    """While the page's disk hangs the loop goes on and snapshots are dropped; a stop does not wait for it."""
+async def test_hanging_page_write_blocks_nothing(tmp_path: Path) -> None:
+    """While the page's disk hangs, the loop continues and snapshots are dropped; a stop does not wait for it."""
     hang = threading.Event()
     trouble = TroubledPage()
     trouble.refusal = None
@@ -327,8 +327,8 @@ async def test_a_write_that_hangs_holds_nobody(tmp_path: Path) -> None:
     assert trouble.published[-1].phase is Phase.STOPPED, "what was dropped is what was older"
 
 
-async def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
-    """Once the store is ours the page tells how it ended, also when the broker never served."""
+async def test_failed_start_is_on_the_page_with_its_reason(tmp_path: Path) -> None:
+    """Once the store is locked the page shows how the broker ended, even if it never served."""
     main, fast = free_ports(2)
     async with running_broker(tmp_path / "other", listenPort=str(main)):
         with pytest.raises(OSError, match="address already in use"):
@@ -340,8 +340,8 @@ async def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
     assert last.status.last_error_wall_ms is not None
 
 
-async def test_the_newest_error_of_the_log_is_on_the_page(tmp_path: Path) -> None:
-    """Whoever sees the page sees what the log said last, facts included, traceback not; warnings do not count."""
+async def test_newest_logged_error_is_on_the_page(tmp_path: Path) -> None:
+    """The page shows the last logged error with its extra fields but no traceback; warnings do not count."""
     log = logging.getLogger("gantry_broker.test")
     async with publishing(tmp_path):
         try:
@@ -351,14 +351,14 @@ async def test_the_newest_error_of_the_log_is_on_the_page(tmp_path: Path) -> Non
         log.warning("only a warning")
         await wait_until(lambda: page(tmp_path).status.last_error != "")
         status = page(tmp_path).status
-    log.error("nobody is there")
+    log.error("no peer answers")
 
     assert status.last_error == "something broke offset=73"
     assert status.last_error_wall_ms is not None
     assert page(tmp_path).status.last_error == "something broke offset=73"
 
 
-async def test_a_broker_that_gives_up_says_so(tmp_path: Path) -> None:
+async def test_failed_broker_is_on_the_page(tmp_path: Path) -> None:
     """After a failed flush the last word is `failed`, and the store is left as it is."""
     one = make_broker(tmp_path)
     await one.start()
@@ -368,14 +368,14 @@ async def test_a_broker_that_gives_up_says_so(tmp_path: Path) -> None:
     last = page(tmp_path).status
     assert (last.phase, last.last_error) == (Phase.FAILED, "a flush failed: EIO")
     await one.close()
-    assert page(tmp_path).status.phase is Phase.FAILED, "the last word is said once"
+    assert page(tmp_path).status.phase is Phase.FAILED, "the final phase is published once"
 
 
 async def test_without_a_page_nothing_is_published(tmp_path: Path) -> None:
     """A broker that is not given a way to make pages makes none and works."""
     publisher = StatusPublisher(str(tmp_path / "status"), "broker-a", open_page=None)
     publisher.start(lambda task: None)
-    publisher.opened()
+    publisher.create_page()
     publisher.enter(Phase.SERVING)
     await publisher.finish(Phase.STOPPED)
 
@@ -392,7 +392,7 @@ async def process(tmp_path: Path) -> AsyncIterator[ServerProcess]:
     await one.kill()
 
 
-async def test_a_wedged_broker_is_told_from_a_dead_one(tmp_path: Path, process: ServerProcess) -> None:
+async def test_hanging_broker_is_distinguished_from_a_dead_one(tmp_path: Path, process: ServerProcess) -> None:
     """SIGSTOP: alive and stale. SIGCONT: fresh. SIGKILL: dead at once. A restart: another boot id, another file."""
     path = tmp_path / "store"
     with PageReader(str(path / "status")) as reader:

@@ -1,4 +1,4 @@
-"""SYNC_FLUSH on the wire: code 0 only for what is on the disk, 10 at the deadline, and nobody waits in a handler."""
+"""SYNC_FLUSH on the wire: code 0 only for flushed messages, 10 at the deadline, and no handler waits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FakeStore:
 
     promised = flushed = wrote = confirmed = 0
     slaves_acked = 0
-    is_waited_for = has_slaves = True
+    is_waiting_for_slaves = has_slaves = True
 
     @property
     def acks(self) -> FakeStore:
@@ -68,16 +68,16 @@ def frame(opaque: int, code: int = 0) -> bytes:
     return Command(code=code, opaque=opaque, flag=1, ext={"msgId": "A"}, body=b"").encode()
 
 
-def test_a_late_answer_keeps_everything_but_its_code() -> None:
-    """Code 10 says "stored, not promised": the client still learns where."""
+def test_late_answer_changes_only_its_code() -> None:
+    """Code 10 means "stored, not promised": the client still gets the offset."""
     late = with_code(frame(1) + frame(2), ResponseCode.FLUSH_DISK_TIMEOUT)
 
     assert late.count(b'"code":10') == 2
     assert late.count(b'"msgId":"A"') == 2
 
 
-def test_answers_leave_in_the_order_of_the_log_when_the_promise_is_kept() -> None:
-    """Nothing leaves early; one step of the disk answers everybody before it, with one write per connection."""
+def test_answers_are_sent_in_log_order_once_promised() -> None:
+    """No answer is sent early; one flush answers all sends before it, with one write per connection."""
 
     async def scenario() -> None:
         store, first, second = FakeStore(), FakeConnection(), FakeConnection()
@@ -99,8 +99,8 @@ def test_answers_leave_in_the_order_of_the_log_when_the_promise_is_kept() -> Non
 
 
 @pytest.mark.parametrize("promised", [0, 100], ids=["late", "in-time"])
-def test_at_the_deadline_only_what_is_not_promised_is_answered_10(promised: int) -> None:
-    """The promise is looked at once more before anybody is told that it was not kept."""
+def test_only_unflushed_sends_are_answered_10_at_the_deadline(promised: int) -> None:
+    """The positions are checked again before a send is answered as late."""
 
     async def scenario() -> None:
         store, connection = FakeStore(), FakeConnection()
@@ -139,7 +139,7 @@ def test_disk_and_slaves_are_waited_for_in_parallel(
     asyncio.run(scenario())
 
 
-def test_who_has_one_in_time_and_the_other_before_its_deadline_is_answered_0() -> None:
+def test_send_with_both_conditions_before_their_deadlines_is_answered_0() -> None:
     """Passing the earlier deadline with the earlier promise kept is no failure."""
 
     async def scenario() -> None:
@@ -173,8 +173,8 @@ def test_the_table_and_the_text_have_every_state_of_a_send() -> None:
     asyncio.run(scenario())
 
 
-def test_where_there_is_nobody_to_wait_for_the_answer_is_given_at_once() -> None:
-    """Code 11: stored, and no slave is there to promise anything."""
+def test_answer_is_sent_at_once_if_nothing_is_awaited() -> None:
+    """Code 11: stored, but no slave is connected."""
 
     async def scenario() -> None:
         store, connection = FakeStore(), FakeConnection()
@@ -199,8 +199,8 @@ async def sync_broker(disk: FaultyDisk, **conf: str) -> AsyncIterator[Broker]:
         await broker.close()
 
 
-async def test_a_send_is_answered_when_it_is_on_the_disk() -> None:
-    """While the disk works nobody is answered and no consumer sees anything, and everybody else is served."""
+async def test_send_is_answered_when_it_is_flushed() -> None:
+    """During a flush its sends are not answered and not visible, and all other requests are served."""
     disk = FaultyDisk()
     async with sync_broker(disk) as broker, dialogue(broker) as client:
         await client.send_ok(b"first")
@@ -220,22 +220,22 @@ async def test_a_send_is_answered_when_it_is_on_the_disk() -> None:
         assert [message.body for message in await client.read(0)] == [b"first", b"0", b"1", b"2", b"b1", b"b2"]
 
 
-async def test_who_does_not_want_to_wait_is_answered_at_once() -> None:
-    """WAIT=false of a message is the sender's own downgrade, among neighbours who wait."""
+async def test_send_that_does_not_wait_is_answered_at_once() -> None:
+    """WAIT=false applies only to its own message, not to others in the pass that wait."""
     disk = FaultyDisk()
     async with sync_broker(disk) as broker, dialogue(broker) as client:
         await client.send_ok(b"first")
         disk.sync_gate.clear()
         waiting = asyncio.ensure_future(client.send(b"waits"))
-        hasty = await client.send(b"hasty", properties=properties_text(WAIT="false"))
+        unwaited = await client.send(b"unwaited", properties=properties_text(WAIT="false"))
 
-        assert hasty.code == 0
+        assert unwaited.code == 0
         assert not waiting.done()
         disk.sync_gate.set()
         assert (await waiting).code == 0
 
 
-async def test_a_sender_that_does_not_wait_exempts_no_later_message(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_send_that_does_not_wait_exempts_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message in its place of a later pass waits, also if nothing had to wait when the first one was sent.
 
     So it is where an asynchronous master holds a grant at first and has lost it then.
@@ -258,8 +258,8 @@ async def test_a_sender_that_does_not_wait_exempts_no_later_message(monkeypatch:
         assert (await waiting).code == 0
 
 
-async def test_a_sender_that_does_not_wait_is_missed_after_a_kill() -> None:
-    """What was answered at once must be found by the next start, though it was never flushed; see ``store.log_end``."""
+async def test_send_that_does_not_wait_may_be_lost_after_a_kill() -> None:
+    """After a kill the next start must notice that an answered message was never flushed; see ``store.log_end``."""
     disk = FaultyDisk()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as buffers:
         pool = {"transientStorePoolEnable": "true", "transientStorePoolPath": buffers, "transientStorePoolSize": "2"}
@@ -276,13 +276,13 @@ async def test_a_sender_that_does_not_wait_is_missed_after_a_kill() -> None:
             await wait_until(lambda: store.log.wrote > flushed)
             assert recorded_end() == flushed
 
-            assert (await client.send(b"hasty", properties=properties_text(WAIT="false"))).code == 0
+            assert (await client.send(b"unwaited", properties=properties_text(WAIT="false"))).code == 0
             assert recorded_end() == store.log.wrote > store.log.flushed
             disk.sync_gate.set()
             assert (await waiting).code == 0
 
 
-async def test_a_slow_disk_is_code_10_and_never_code_0() -> None:
+async def test_slow_disk_is_answered_10_and_never_0() -> None:
     """At syncFlushTimeout the client learns that the message is stored and not promised, and where it is."""
     disk = FaultyDisk()
     async with sync_broker(disk, syncFlushTimeout="500") as broker, dialogue(broker) as client:
@@ -300,7 +300,7 @@ async def test_a_slow_disk_is_code_10_and_never_code_0() -> None:
         assert len(await client.read(0)) == sent + 1
 
 
-async def test_one_sync_answers_everybody_who_was_there_before_it() -> None:
+async def test_one_fsync_answers_all_sends_before_it() -> None:
     """Group commit: a hundred senders cost one sync, not a hundred."""
     disk = FaultyDisk()
     async with sync_broker(disk) as broker, dialogue(broker) as client:
@@ -317,7 +317,7 @@ async def test_one_sync_answers_everybody_who_was_there_before_it() -> None:
         assert disk.operations["sync"] - syncs <= 5
 
 
-async def test_a_disk_that_hangs_fills_no_memory() -> None:
+async def test_hanging_disk_fills_no_memory() -> None:
     """Beyond sendThreadPoolQueueCapacity sends are refused unstored, and taken again when the disk moves."""
     disk = FaultyDisk()
     async with sync_broker(disk, sendThreadPoolQueueCapacity="10") as broker, dialogue(broker) as client:
@@ -334,8 +334,8 @@ async def test_a_disk_that_hangs_fills_no_memory() -> None:
         assert (await client.send(b"again")).code == 0
 
 
-async def test_a_stop_answers_those_who_wait() -> None:
-    """A clean stop flushes, and whoever waited for that is told."""
+async def test_stop_answers_waiting_sends() -> None:
+    """A clean stop flushes, and answers the sends that waited for it."""
     disk = FaultyDisk()
     async with sync_broker(disk) as broker, dialogue(broker) as client:
         await client.send_ok(b"first")

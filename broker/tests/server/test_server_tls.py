@@ -37,7 +37,7 @@ def broker_at(path: Path, **conf: str) -> AbstractAsyncContextManager[Broker]:
 async def test_both_ports_change_their_certificate_together(
     tmp_path: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Main and fast port show one certificate, before and after it was replaced; a connection from before goes on."""
+    """Main and fast port present one certificate, before and after its replacement; old connections stay open."""
     monkeypatch.setattr("gantry_remoting.file_watch.CHECK_INTERVAL_S", 0.01)
     party = Party(tmp_path / "party", authority)
     context = party.client().client_context()
@@ -57,7 +57,7 @@ async def test_both_ports_change_their_certificate_together(
         await old.close()
 
 
-async def test_only_known_clients_may_send(tmp_path: Path, authority: trustme.CA) -> None:
+async def test_only_clients_with_a_certificate_may_send(tmp_path: Path, authority: trustme.CA) -> None:
     """With tlsServerNeedClientAuth a send without a certificate, or with another authority's, is not stored."""
     party = Party(tmp_path / "party", authority)
     stranger = Party(tmp_path / "stranger", trustme.CA())
@@ -92,8 +92,8 @@ async def runtime(port: int, party: Party | None) -> dict[str, Any]:
         await channel.close()
 
 
-async def test_the_end_of_the_first_certificate_can_be_asked(tmp_path: Path, authority: trustme.CA) -> None:
-    """Of all that a broker has the earliest counts, on the status page, too; without any nothing is said."""
+async def test_expiry_of_the_first_certificate_is_answered(tmp_path: Path, authority: trustme.CA) -> None:
+    """The earliest expiry of all certificates counts, also on the status page; without any it is missing."""
     now = datetime.now(UTC).replace(microsecond=0)
     clients, brokers = Party(tmp_path / "c", authority), Party(tmp_path / "b", authority)
     clients.replace(authority, not_before=now - timedelta(days=1), not_after=now + timedelta(days=50))

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from gantry_broker.server.core.topic_attributes import (
+    InvalidAttributes,
     UnsupportedAttributes,
-    WrongAttributes,
     changed_attributes,
     parse_changes,
 )
@@ -31,10 +31,10 @@ def after(current: Mapping[str, str] | None, text: str) -> dict[str, str]:
         ({"kept.from": "before"}, "+message.type=DELAY", {"kept.from": "before", "message.type": "DELAY"}),
     ],
 )
-def test_changes_are_applied_to_what_is_there(
+def test_changes_are_applied_to_existing_attributes(
     current: Mapping[str, str] | None, text: str, expected: dict[str, str]
 ) -> None:
-    """Added, replaced, taken away; everything else stays, also what nobody may set any more."""
+    """Attributes are added, replaced and deleted; all others stay, even those that cannot be set any more."""
     assert after(current, text) == expected
 
 
@@ -61,17 +61,17 @@ def test_changes_are_applied_to_what_is_there(
         ({}, "x+message.type=FIFO", "kv string format wrong."),
     ],
 )
-def test_what_rocketmq_refuses_is_refused_in_its_words(
+def test_invalid_attributes_are_refused_with_rocketmqs_text(
     current: Mapping[str, str] | None, text: str, words: str
 ) -> None:
-    """A None is a topic that is being made."""
-    with pytest.raises(WrongAttributes) as caught:
+    """Each invalid change is refused; None stands for a new topic."""
+    with pytest.raises(InvalidAttributes) as caught:
         after(current, text)
     assert str(caught.value) == words
 
 
 @pytest.mark.parametrize("text", ["+message.type=MIXED", "+queue.type=BatchCQ", "+cleanup.policy=COMPACTION"])
-def test_what_is_not_done_here_is_not_promised(text: str) -> None:
-    """MIXED is refused by RocketMQ, too, as it is set up; the other two would say what is not so."""
+def test_unsupported_attributes_are_refused(text: str) -> None:
+    """MIXED is refused by RocketMQ's default configuration, too; the other two would promise unsupported behaviour."""
     with pytest.raises(UnsupportedAttributes, match="not supported"):
         after(None, text)

@@ -1,4 +1,4 @@
-"""What is set for a topic holds, here, on slaves and after a start: permissions, order, queues, attributes."""
+"""Topic settings apply on the master, on slaves and after a restart: permissions, order, queues, attributes."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ async def client(broker: Broker) -> AsyncIterator[Dialogue]:
 
 
 @pytest.mark.parametrize(("perm", "pulled"), [("6", 0), ("4", 0), ("2", 16), ("0", 16)])
-async def test_a_permission_is_for_routes_and_pulls_and_not_for_sends(client: Dialogue, perm: str, pulled: int) -> None:
-    """As in RocketMQ: a producer that knows a queue may fill it; who may not read is told 16."""
+async def test_topic_permission_applies_to_routes_and_pulls_but_not_sends(
+    client: Dialogue, perm: str, pulled: int
+) -> None:
+    """As in RocketMQ: a producer that knows a queue may still send to it; a pull without permission gets 16."""
     await client.send_ok(b"before")
     await put(client, perm=perm)
     assert (await client.ask_json(351, {"topic": TOPIC}))["perm"] == int(perm)
@@ -57,7 +59,7 @@ async def test_a_permission_is_for_routes_and_pulls_and_not_for_sends(client: Di
         assert reply.remark == f"the topic[{TOPIC}] pulling message is forbidden"
 
 
-async def test_a_pull_that_waits_is_told_when_reading_is_forbidden(client: Dialogue) -> None:
+async def test_held_pull_is_refused_when_the_topic_becomes_unreadable(client: Dialogue) -> None:
     """It does not get a message that came after the permission had gone."""
     await client.send_ok(b"before")
     held = client.start_pull(1, wait_ms=60_000)
@@ -68,8 +70,8 @@ async def test_a_pull_that_waits_is_told_when_reading_is_forbidden(client: Dialo
     assert (reply.code, reply.body) == (16, b"")
 
 
-async def test_queues_are_drained_before_they_are_taken_away(client: Dialogue) -> None:
-    """Fewer to write than to read: what is in the others is still read. Then they go, and come back as they were."""
+async def test_queues_are_drained_before_removal(client: Dialogue) -> None:
+    """With fewer write than read queues the others are still read. They are removed, and come back unchanged."""
     for queue in range(4):
         await client.send_ok(b"%d" % queue, queueId=str(queue))
     await put(client, writeQueueNums="2")
@@ -86,7 +88,7 @@ async def test_queues_are_drained_before_they_are_taken_away(client: Dialogue) -
     assert (await client.send_ok(b"y", queueId="7"))["queueOffset"] == "0"
 
 
-async def test_a_list_is_made_as_a_whole_or_not_at_all(broker: Broker, client: Dialogue) -> None:
+async def test_list_of_topics_is_created_completely_or_not_at_all(broker: Broker, client: Dialogue) -> None:
     """Attributes of a list have signs, as in RocketMQ; one that is wrong leaves all topics as they were."""
 
     def config(name: str, **more: Any) -> dict[str, Any]:
@@ -109,7 +111,7 @@ async def test_a_list_is_made_as_a_whole_or_not_at_all(broker: Broker, client: D
     assert (await client.ask_json(351, {"topic": "L1"}))["perm"] == 6
 
 
-async def test_settings_of_topics_outlive_a_start(tmp_path: Path) -> None:
+async def test_topic_settings_survive_a_restart(tmp_path: Path) -> None:
     """All of them; and the attributes are changed from where they were."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         await put(client, perm="4", order="true", readQueueNums="7", attributes="+message.type=DELAY,+reserve.time=5")
@@ -123,7 +125,7 @@ async def test_settings_of_topics_outlive_a_start(tmp_path: Path) -> None:
         assert after is not None and after.attributes == {"message.type": "DELAY"}
 
 
-async def test_settings_of_topics_are_a_slaves_too(tmp_path: Path) -> None:
+async def test_topic_settings_are_replicated(tmp_path: Path) -> None:
     """Topics and what groups may not read go to slaves, which change nothing themselves: 14."""
     async with group(tmp_path) as members:
         master = await members.start("master")
@@ -141,8 +143,8 @@ async def test_settings_of_topics_are_a_slaves_too(tmp_path: Path) -> None:
 
 
 async def test_order_topics_of_a_name_server_are_order_topics(tmp_path: Path) -> None:
-    """What is in its ORDER_TOPIC_CONFIG is ordered here with the next registration, in routes where that is wanted,
-    and the retry topics of those who consume it are ordered, too."""
+    """Topics in its ORDER_TOPIC_CONFIG are ordered here after the next registration, and in routes if requested,
+    and the retry topics of their consumers are ordered, too."""
     async with (
         name_server(tmp_path) as (server, _),
         running_broker(tmp_path / "store", disk=None, clock=None, namesrvAddr=server) as broker,
@@ -155,7 +157,7 @@ async def test_order_topics_of_a_name_server_are_order_topics(tmp_path: Path) ->
         assert not broker.core.topics.is_ordered(f"%RETRY%{GROUP}")
 
         await ask(server, RequestCode.PUT_KV_CONFIG, {**ORDERED, "value": "test-broker:4"})
-        broker.registration.changed()
+        broker.registration.schedule_update()
         await wait_until(lambda: broker.core.topics.is_ordered(TOPIC))
         assert "Nowhere" not in broker.core.topics
         await client.heartbeat("c1")
@@ -163,15 +165,15 @@ async def test_order_topics_of_a_name_server_are_order_topics(tmp_path: Path) ->
 
         await ask(server, RequestCode.DELETE_KV_CONFIG, ORDERED)
         await put(client, order="false")
-        await broker.registration.published()
+        await broker.registration.wait_until_published()
         assert not broker.core.topics.is_ordered(TOPIC)
         await client.heartbeat("c1")
         assert not broker.core.topics.is_ordered(f"%RETRY%{GROUP}")
 
 
 @pytest.mark.parametrize(("perm", "shown"), [("0", 0), ("2", 2), ("4", 4), ("6", 6)])
-async def test_a_permission_is_in_the_route_when_it_is_answered(tmp_path: Path, perm: str, shown: int) -> None:
-    """Whatever it is, so that clients leave out what they may not use."""
+async def test_permission_is_in_the_route_when_answered(tmp_path: Path, perm: str, shown: int) -> None:
+    """Any change of a permission is in the route, so that clients skip queues that they may not use."""
     async with (
         name_server(tmp_path) as (server, _),
         running_broker(tmp_path / "store", disk=None, clock=None, namesrvAddr=server) as broker,
@@ -184,9 +186,7 @@ async def test_a_permission_is_in_the_route_when_it_is_answered(tmp_path: Path, 
         assert (queues["perm"], queues["writeQueueNums"], queues["readQueueNums"]) == (shown, 2, 4)
 
 
-async def test_groups_keep_how_their_retries_are_spaced_and_have_no_attributes(
-    broker: Broker, client: Dialogue
-) -> None:
+async def test_groups_keep_their_retry_policy_and_have_no_attributes(broker: Broker, client: Dialogue) -> None:
     """As in RocketMQ 5.3.3, which has a place for attributes of groups and none to put there."""
     exponential = {"initial": 5000, "max": 7_200_000, "multiplier": 2}
     policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": exponential}

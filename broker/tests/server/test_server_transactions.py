@@ -1,4 +1,4 @@
-"""Transactions over real sockets: all or nothing, whoever is asked, and whatever was torn."""
+"""Transactions over real sockets are atomic, also after a change of producers and with a torn log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from gantry_broker.app import Broker
 from gantry_broker.errors import BrokerError
 from gantry_broker.ports.real_disk import RealDisk
-from gantry_broker.server.transactions.endings import Endings
+from gantry_broker.server.transactions.endings import TransactionEndings
 from gantry_broker.server.transactions.journal import TransactionWriter
 from gantry_broker.store.checkpoint import decode_checkpoint, encode_checkpoint
 from gantry_broker.store.draft import Draft
@@ -33,7 +33,7 @@ _unique_ids = UniqueIds(b"\x7f\x00\x00\x01", salt=1)
 
 @asynccontextmanager
 async def asking_broker(path: Path, **conf: str) -> AsyncIterator[Broker]:
-    """One that soon asks about what is open."""
+    """Start a broker that soon checks open transactions."""
     soon = {"transactionTimeOut": "100", "transactionCheckInterval": "200", **conf}
     async with running_broker(path, disk=None, clock=None, **soon) as broker:
         yield broker
@@ -69,7 +69,7 @@ async def bodies(peer: Dialogue, topic: str = TOPIC) -> list[bytes]:
 
 
 def questions(peer: Dialogue) -> list[Command]:
-    return [command for command in peer.told if command.code == RequestCode.CHECK_TRANSACTION_STATE]
+    return [command for command in peer.pushed if command.code == RequestCode.CHECK_TRANSACTION_STATE]
 
 
 def asked_about(question: Command) -> StoredMessage:
@@ -88,8 +88,8 @@ def answer_ext(question: Command, how: str) -> dict[str, str]:
     }
 
 
-async def test_a_half_message_is_seen_when_it_is_committed_and_not_before(tmp_path: Path) -> None:
-    """In its own topic and queue, whole, with the transaction's bits and the place of the half message."""
+async def test_half_message_is_visible_only_after_its_commit(tmp_path: Path) -> None:
+    """It is delivered to its own topic and queue, with the commit bits and the offset of the half message."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"all", TAGS="a", KEYS="k1")
         assert await bodies(peer) == []
@@ -105,8 +105,8 @@ async def test_a_half_message_is_seen_when_it_is_committed_and_not_before(tmp_pa
         await wait_until(lambda: len(broker.transactions.journal.halves) == 0)
 
 
-async def test_what_is_rolled_back_is_never_seen(tmp_path: Path) -> None:
-    """Nor asked about."""
+async def test_rolled_back_message_is_never_visible(tmp_path: Path) -> None:
+    """A rolled back transaction is not checked either."""
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"nothing")
         assert (await end(peer, half, ROLL_BACK)).code == 0
@@ -120,7 +120,7 @@ async def test_what_is_rolled_back_is_never_seen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", [COMMIT, ROLL_BACK], ids=["commit", "roll-back"])
 async def test_ending_twice_stores_once(tmp_path: Path, how: str) -> None:
-    """The second time in the same way is no failure, and after a restart it is none either; otherwise it is refused."""
+    """The same outcome again succeeds, also after a restart; the other one is refused."""
     other = ROLL_BACK if how == COMMIT else COMMIT
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"once")
@@ -132,7 +132,7 @@ async def test_ending_twice_stores_once(tmp_path: Path, how: str) -> None:
         assert await bodies(peer) == ([b"once"] if how == COMMIT else [])
 
 
-async def test_an_end_that_does_not_fit_ends_nothing(tmp_path: Path) -> None:
+async def test_mismatched_end_ends_nothing(tmp_path: Path) -> None:
     """Another group, another place, nothing there at all: code 1, as in RocketMQ. Unknown is not answered."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"x")
@@ -143,15 +143,15 @@ async def test_an_end_that_does_not_fit_ends_nothing(tmp_path: Path) -> None:
             {"tranStateTableOffset": "-1"},
         ):
             assert (await end(peer, half, COMMIT, **wrong)).code == ResponseCode.SYSTEM_ERROR, wrong
-        peer.tell(RequestCode.END_TRANSACTION, end_ext(half, UNKNOWN))
+        peer.send_oneway(RequestCode.END_TRANSACTION, end_ext(half, UNKNOWN))
         assert await bodies(peer) == []
         assert len(broker.transactions.journal.halves) == 1
         assert (await end(peer, half, COMMIT)).code == 0
         assert await bodies(peer) == [b"x"]
 
 
-async def test_a_producer_is_asked_and_its_answer_counts(tmp_path: Path) -> None:
-    """With the message as it would be in its own topic; any producer of the group is asked, also a later one."""
+async def test_producer_is_checked_and_its_answer_counts(tmp_path: Path) -> None:
+    """The check has the message as in its own topic, and goes to any producer of the group, also a later one."""
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"asked", TAGS="t")
         await peer.close()
@@ -164,13 +164,13 @@ async def test_a_producer_is_asked_and_its_answer_counts(tmp_path: Path) -> None
             assert about.properties[keys.PRODUCER_GROUP] == GROUP
             assert int(question.ext["commitLogOffset"]) == about.physical_offset
 
-            other.tell(RequestCode.END_TRANSACTION, answer_ext(question, COMMIT))
+            other.send_oneway(RequestCode.END_TRANSACTION, answer_ext(question, COMMIT))
             await wait_until(lambda: broker.transactions.endings.committed == 1)
             assert await bodies(other) == [b"asked"]
 
 
-async def test_a_late_end_finds_the_message_where_it_is_now(tmp_path: Path) -> None:
-    """Though it was stored again, the producer knows its first place only."""
+async def test_late_end_finds_the_newest_copy(tmp_path: Path) -> None:
+    """The half message was stored again, but the producer knows only its first offset."""
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
         half = await prepare(peer, b"late")
@@ -183,12 +183,12 @@ async def test_a_late_end_finds_the_message_where_it_is_now(tmp_path: Path) -> N
         assert (await bodies(peer), len(questions(peer))) == ([b"late"], asked)
 
 
-async def test_who_never_says_is_given_up(tmp_path: Path) -> None:
-    """After as many questions as were allowed: the message lies in a topic of its own, and was never delivered."""
+async def test_transaction_without_an_end_is_given_up(tmp_path: Path) -> None:
+    """After the maximum of checks the message is in TRANS_CHECK_MAX_TIME_TOPIC, and was never delivered."""
     async with asking_broker(tmp_path, transactionCheckMax="2") as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
         half = await prepare(peer, b"who knows")
-        await wait_until(lambda: broker.transactions.questions.given_up == 1)
+        await wait_until(lambda: broker.transactions.checker.given_up == 1)
 
         assert len(questions(peer)) == 2
         assert await bodies(peer) == []
@@ -197,19 +197,19 @@ async def test_who_never_says_is_given_up(tmp_path: Path) -> None:
         await wait_until(lambda: len(broker.transactions.journal.halves) == 0)
 
 
-async def test_questions_to_nobody_do_not_count(tmp_path: Path) -> None:
-    """A producer that is away for a while finds its transactions where it left them."""
+async def test_checks_without_a_producer_do_not_count(tmp_path: Path) -> None:
+    """A producer that was away for a while finds its transactions unchanged."""
     async with asking_broker(tmp_path, transactionCheckMax="1") as broker, dialogue(broker) as peer:
         await prepare(peer, b"x")
         rounds = broker.delay.rounds
         await wait_until(lambda: broker.delay.rounds > rounds + 5)
-        assert (broker.transactions.questions.asked, broker.transactions.questions.given_up) == (0, 0)
+        assert (broker.transactions.checker.check_count, broker.transactions.checker.given_up) == (0, 0)
         await peer.heartbeat("p")
         await wait_until(lambda: bool(questions(peer)))
 
 
-async def test_a_restart_forgets_no_transaction_and_repeats_none(tmp_path: Path) -> None:
-    """What is open is asked about, what has ended is not; a restart reads only what is of interest."""
+async def test_restart_loses_no_transaction_and_repeats_none(tmp_path: Path) -> None:
+    """Open transactions are checked, ended ones are not; a restart reads from the recovery point."""
     async with running_broker(tmp_path, flushCommitLogThoroughInterval="1") as broker, dialogue(broker) as peer:
         ended = [await prepare(peer, b"old") for _ in range(3)]
         for half, how in zip(ended, (COMMIT, ROLL_BACK, COMMIT), strict=True):
@@ -225,10 +225,10 @@ async def test_a_restart_forgets_no_transaction_and_repeats_none(tmp_path: Path)
 
 
 @pytest.mark.parametrize("is_looked_up", [True, False], ids=["looked-up", "twin"])
-async def test_a_commit_that_was_torn_off_its_op_message_is_not_repeated(
+async def test_commit_without_its_torn_off_op_message_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_looked_up: bool
 ) -> None:
-    """The log may end between the two; then the half message looks open, and its producer says "commit" once more."""
+    """The log may be torn between the two; then the half message seems open, and its producer commits again."""
 
     def torn(self: TransactionWriter, half: object, outcome: object, drafts: list[Draft]) -> None:
         self._core.store.append_contiguous(drafts)
@@ -240,22 +240,22 @@ async def test_a_commit_that_was_torn_off_its_op_message_is_not_repeated(
             half = await prepare(peer, b"once")
             assert (await end(peer, half, COMMIT)).code != 0
     if not is_looked_up:
-        monkeypatch.setattr(Endings, "_was_committed", lambda *_: False)
+        monkeypatch.setattr(TransactionEndings, "_was_committed", lambda *_: False)
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         assert (await end(peer, half, COMMIT)).code == 0
         assert await bodies(peer) == ([b"once"] if is_looked_up else [b"once", b"once"])
 
 
-async def test_a_producer_may_ask_for_time(tmp_path: Path) -> None:
-    """With CHECK_IMMUNITY_TIME_IN_SECONDS it is not asked before; and it must not end by itself after it: code 604."""
+async def test_producer_may_set_an_immunity_time(tmp_path: Path) -> None:
+    """With CHECK_IMMUNITY_TIME_IN_SECONDS it is not checked before; and it cannot end it afterwards: code 604."""
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
         patient = await prepare(peer, b"patient", CHECK_IMMUNITY_TIME_IN_SECONDS="3600")
-        hasty = await prepare(peer, b"hasty", CHECK_IMMUNITY_TIME_IN_SECONDS="0")
+        immediate = await prepare(peer, b"immediate", CHECK_IMMUNITY_TIME_IN_SECONDS="0")
         await wait_until(lambda: bool(questions(peer)))
 
-        assert {question.ext["msgId"] for question in questions(peer)} == {hasty["unique"]}
-        assert (await end(peer, hasty, COMMIT)).code == ResponseCode.ILLEGAL_OPERATION
+        assert {question.ext["msgId"] for question in questions(peer)} == {immediate["unique"]}
+        assert (await end(peer, immediate, COMMIT)).code == ResponseCode.ILLEGAL_OPERATION
         assert (await end(peer, patient, COMMIT)).code == 0
         assert await bodies(peer) == [b"patient"]
 
@@ -268,8 +268,8 @@ async def test_transactions_can_be_refused(tmp_path: Path) -> None:
         assert broker.store.log.wrote == 0
 
 
-async def test_what_is_committed_is_readable_also_where_a_crash_has_hidden_its_queue(tmp_path: Path) -> None:
-    """The topic may be lost, and made anew from the queues that have messages: the commit shows its queue again."""
+async def test_commit_makes_a_queue_readable_that_a_crash_removed(tmp_path: Path) -> None:
+    """The topic may be lost, and created again from the queues with messages: the commit adds its queue again."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         await peer.send_ok(b"plain", queueId="0")
         half = await prepare(peer, b"all", 3)
@@ -282,8 +282,8 @@ async def test_what_is_committed_is_readable_also_where_a_crash_has_hidden_its_q
         assert [message.body for message in await peer.read(0, queueId="3")] == [b"all"]
 
 
-async def test_nobody_is_shown_a_half_message(tmp_path: Path) -> None:
-    """Not by its key, its unique id, its place, an offset in its topic, or by sending it back to one's own group."""
+async def test_half_message_is_never_visible(tmp_path: Path) -> None:
+    """It is not found by key, unique id or offset, not pulled from its topic, and cannot be sent back to a group."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"secret", KEYS="k1")
         place = str(int(half["msgId"][16:], 16))
@@ -299,12 +299,12 @@ async def test_nobody_is_shown_a_half_message(tmp_path: Path) -> None:
 
         assert (await end(peer, half, COMMIT)).code == 0
         [message] = await peer.read(0)
-        seen = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(message.physical_offset)})
-        assert decode_record(seen.body).body == b"secret"
+        view = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(message.physical_offset)})
+        assert decode_record(view.body).body == b"secret"
 
 
-async def test_an_end_cannot_name_two_messages(tmp_path: Path) -> None:
-    """Who may end it is decided by the place in the log, so that place must be that of the half message."""
+async def test_end_cannot_name_two_messages(tmp_path: Path) -> None:
+    """Access control checks the log offset, so it must be that of the half message."""
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
         half = await prepare(peer, b"x")
@@ -318,8 +318,8 @@ async def test_an_end_cannot_name_two_messages(tmp_path: Path) -> None:
         assert await bodies(peer) == [b"x"]
 
 
-async def test_an_end_between_a_question_and_its_reading_ends_both_places(tmp_path: Path) -> None:
-    """It was stored again, and its producer says "commit" before anybody has read that: it is committed once."""
+async def test_end_between_a_check_and_its_reading_ends_both_copies(tmp_path: Path) -> None:
+    """The producer commits after the half message was stored again, before that is read: it is committed once."""
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"once")
         await wait_until(lambda: len(broker.transactions.journal.halves) == 1)
@@ -343,13 +343,13 @@ async def test_an_end_between_a_question_and_its_reading_ends_both_places(tmp_pa
         assert {question.ext["msgId"] for question in questions(peer)} == {last["unique"]}
 
 
-async def test_a_repeated_commit_is_known_by_where_its_producer_sent_it(tmp_path: Path) -> None:
-    """Though it was stored again, asked about, and ended under its last place; also after a restart."""
+async def test_repeated_commit_is_found_by_the_first_offset(tmp_path: Path) -> None:
+    """It was stored again, checked, and ended under its last offset; also after a restart."""
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
         half = await prepare(peer, b"once")
         await wait_until(lambda: len(questions(peer)) >= 2)
-        peer.tell(RequestCode.END_TRANSACTION, answer_ext(questions(peer)[-1], COMMIT))
+        peer.send_oneway(RequestCode.END_TRANSACTION, answer_ext(questions(peer)[-1], COMMIT))
         await wait_until(lambda: broker.transactions.endings.committed == 1)
         assert (await end(peer, half, COMMIT)).code == 0
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
@@ -369,8 +369,8 @@ def foreign(broker: Broker, topic: str, body: bytes, properties: dict[str, str])
     )  # fmt: skip
 
 
-async def test_what_rocketmq_has_ended_is_not_open(tmp_path: Path) -> None:
-    """Its op messages are about several half messages, 4.9's about one without a comma; neither says how they ended."""
+async def test_transaction_ended_by_rocketmq_is_not_open(tmp_path: Path) -> None:
+    """RocketMQ's op messages name several half messages, 4.9's one without a comma; neither has the outcome."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         halves = [await prepare(peer, f"{number}".encode()) for number in range(5)]
         drafts = [foreign(broker, names.OP_HALF_TOPIC, body, {keys.TAGS: "d"}) for body in (b"0,2,", b"3", b"junk,")]
@@ -383,8 +383,8 @@ async def test_what_rocketmq_has_ended_is_not_open(tmp_path: Path) -> None:
         assert await bodies(peer) == [b"1", b"4"]
 
 
-async def test_an_end_that_the_log_has_lost_is_asked_for_again(tmp_path: Path) -> None:
-    """A power cut tears off a rollback, and nobody was told of it as safe: it is open, and can be ended once more."""
+async def test_transaction_with_a_lost_end_is_checked_again(tmp_path: Path) -> None:
+    """A power loss tears off a rollback that was not acknowledged: the transaction is open, and can be ended again."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"nothing")
         before = broker.store.log.wrote
@@ -399,7 +399,7 @@ async def test_an_end_that_the_log_has_lost_is_asked_for_again(tmp_path: Path) -
 
 
 def cut(store: Path, log_end: int) -> None:
-    """The log ends here, nothing was closed in order, and no file vouches for more: a power cut before the flush."""
+    """Cut the log and remove the marks of a clean stop, as after a power loss before the flush."""
     with (store / "commitlog" / f"{0:020d}").open("r+b") as file:
         size = file.seek(0, 2)
         file.seek(log_end)
@@ -416,10 +416,8 @@ def cut(store: Path, log_end: int) -> None:
     (store / "abort").touch()
 
 
-async def test_a_half_message_whose_file_is_gone_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A full disk may take the oldest file with an open half message; that one is lost, and the others go on."""
+async def test_half_message_in_a_deleted_file_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk the file of an open half message may be deleted; it is lost, and the others continue."""
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         gone, there = await prepare(peer, b"gone"), await prepare(peer, b"there")
         await wait_until(lambda: len(broker.transactions.journal.halves) == 2)
@@ -437,7 +435,7 @@ async def test_a_half_message_whose_file_is_gone_is_passed_over(
 
 
 class Reads:
-    """How often the store is asked for messages."""
+    """Counts the reads of messages from the store."""
 
     def __init__(self, broker: Broker, patch: pytest.MonkeyPatch) -> None:
         self.records = 0
@@ -457,10 +455,10 @@ class Reads:
 
 
 @pytest.mark.parametrize("others", [0, 2000], ids=["alone", "beside-many"])
-async def test_what_is_open_is_not_read_again_for_an_end(
+async def test_ending_does_not_read_open_transactions_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
-    """100 transactions in flight read their own messages: two for each half, one for each op, whatever else is open."""
+    """100 open transactions read only their own messages: two for each half message, one for each op message."""
     never = "3600000"  # a question that is due reads, too, and thousands of sends take their time
     async with running_broker(tmp_path, transactionTimeOut=never) as broker, dialogue(broker) as peer:
         for number in range(others):
@@ -475,7 +473,7 @@ async def test_what_is_open_is_not_read_again_for_an_end(
             assert reads.records == 300
 
 
-async def test_a_start_with_many_open_transactions_answers_the_first_end(tmp_path: Path) -> None:
+async def test_start_with_many_open_transactions_answers_the_first_end(tmp_path: Path) -> None:
     """They are read once, in slices; an end that comes meanwhile waits for its answer and is not refused."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         halves = [await prepare(peer, b"%d" % number) for number in range(1000)]
@@ -486,11 +484,11 @@ async def test_a_start_with_many_open_transactions_answers_the_first_end(tmp_pat
 
 
 @pytest.mark.parametrize("days", [365, -365], ids=["ahead", "behind"])
-async def test_a_producer_whose_clock_is_wrong_is_asked_in_time(tmp_path: Path, days: int) -> None:
-    """Or it would be asked next year, or given up before it can say anything."""
+async def test_producer_with_a_wrong_clock_is_checked_in_time(tmp_path: Path, days: int) -> None:
+    """Otherwise the check would come a year late, or the transaction be given up before its end."""
     async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
         text = properties_text(UNIQ_KEY=_unique_ids.next(1), TRAN_MSG="true", PGROUP=GROUP)
         await peer.send_ok(b"x", properties=text, bornTimestamp=str(int(time.time() * 1000) + days * 86_400_000))
         await wait_until(lambda: len(questions(peer)) >= 2)
-        assert broker.transactions.questions.given_up == 0
+        assert broker.transactions.checker.given_up == 0

@@ -1,4 +1,4 @@
-"""What this broker does not do is said clearly, request by request, and leaves nothing behind."""
+"""Unsupported requests are each refused with a clear text, and leave nothing behind."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -28,8 +28,8 @@ async def client(broker: Broker) -> AsyncIterator[Dialogue]:
 
 
 @pytest.mark.parametrize("code", UNSUPPORTED, ids=lambda code: code.name)
-async def test_each_is_refused_with_its_own_text(broker: Broker, client: Dialogue, code: RequestCode) -> None:
-    """The answer is the table's code and text, whatever the request holds; nothing is stored, no topic is made."""
+async def test_each_unsupported_request_has_its_own_text(broker: Broker, client: Dialogue, code: RequestCode) -> None:
+    """The answer is the table's code and text for any content; nothing is stored, and no topic is created."""
     topics = set(broker.core.topics.all)
     expected, text = UNSUPPORTED[code]
 
@@ -40,25 +40,25 @@ async def test_each_is_refused_with_its_own_text(broker: Broker, client: Dialogu
     assert "NewGroup" not in broker.core.groups.all
 
 
-def test_everything_that_was_put_off_is_in_the_table() -> None:
-    """Pop, its acknowledgements, divisions by brokers and recalls are there by their numbers in RocketMQ."""
+def test_every_unsupported_request_is_in_the_table() -> None:
+    """Pop, its acknowledgements, queue assignment by brokers and recalls are in it under RocketMQ's numbers."""
     assert {int(code) for code in UNSUPPORTED} >= {*POP_CODES, 370, 400, 401}
     assert all(len(text) > 30 for _, text in UNSUPPORTED.values())
 
 
-async def test_records_of_pop_are_moved_since_there_are_none(client: Dialogue) -> None:
+async def test_pop_rollback_succeeds_without_records(client: Dialogue) -> None:
     """Code 200056 has nothing to do: no answer of this broker ever made such a record."""
     assert (await client.ask(RequestCode.POP_ROLLBACK)).code == 0
 
 
 def test_no_request_is_both_refused_and_handled(broker: Broker) -> None:
-    """Whoever builds one of them takes its line out of the table."""
+    """A request with a handler must not be in the table."""
     refusers = [handler for code, handler in broker.handlers.items() if code in UNSUPPORTED]
     assert len(refusers) == len(UNSUPPORTED)
     assert {handler.__module__ for handler in refusers} == {unsupported.__name__}
 
 
-async def test_a_code_that_nobody_knows_is_said(client: Dialogue) -> None:
+async def test_unknown_request_code_is_named(client: Dialogue) -> None:
     """Any other number is answered 3 with the number."""
     reply = await client.ask(4711)
     assert (reply.code, "4711" in (reply.remark or "")) == (3, True)
@@ -66,7 +66,7 @@ async def test_a_code_that_nobody_knows_is_said(client: Dialogue) -> None:
 
 @pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
 @pytest.mark.parametrize("is_batch", [False, True], ids=["single", "batch"])
-async def test_a_timer_on_a_send_is_refused(broker: Broker, client: Dialogue, name: str, is_batch: bool) -> None:
+async def test_timer_message_is_refused(broker: Broker, client: Dialogue, name: str, is_batch: bool) -> None:
     """Arbitrary delays are refused with the send: stored, such a message would be delivered at once."""
     pairs = properties_text(UNIQ_KEY=UNIQUE_ID, **{name: "5"})
     if is_batch:
@@ -82,7 +82,7 @@ async def test_a_timer_on_a_send_is_refused(broker: Broker, client: Dialogue, na
     assert (broker.store.log.wrote, TOPIC in broker.core.topics) == (0, False)
 
 
-async def test_a_consumer_that_asks_for_a_division_is_not_stopped(client: Dialogue) -> None:
+async def test_consumer_that_requests_an_assignment_continues(client: Dialogue) -> None:
     """400 as 5.x clients send it is refused so that they divide the queues themselves: code 3, not a timeout."""
     body = {"topic": TOPIC, "consumerGroup": "G", "clientId": "c", "strategyName": "AVG", "messageModel": "CLUSTERING"}
     reply = await client.ask(400, body=dumps(body))

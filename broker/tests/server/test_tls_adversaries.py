@@ -1,6 +1,6 @@
-"""TLS with everything wrong: files that are none, peers that dribble, and those who would renegotiate.
+"""TLS with invalid files, slow peers, and peers that renegotiate.
 
-Whatever is in the place of a certificate, a start is refused with the name of the setting, and a replacement leaves the
+With any invalid certificate a start is refused with the name of the setting, and a replacement leaves the
 whole of the old one in use.
 """
 
@@ -94,10 +94,10 @@ PLACES = [
 
 @pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED.keys())
 @pytest.mark.parametrize(("purpose", "key"), PLACES, ids=[key for _, key in PLACES])
-async def test_what_is_no_certificate_file_is_named_by_its_setting(
+async def test_invalid_certificate_file_is_named_by_its_setting(
     tmp_path: Path, party: Party, purpose: str, key: str, spoil: Callable[[Path], object]
 ) -> None:
-    """At a start it is refused; later the whole of what was there goes on; both say which setting to mend."""
+    """At a start it is refused; later the old certificate stays in use; both errors name the setting."""
     path = keys_of(party)[purpose][key]
     good = tls_of(tmp_path, party, purpose)
     [source] = good.sources
@@ -106,19 +106,19 @@ async def test_what_is_no_certificate_file_is_named_by_its_setting(
     path.unlink()
     spoil(path)
 
-    assert not source.look() and not source.look()
+    assert not source.reload_if_changed() and not source.reload_if_changed()
     assert source.current is first
-    assert f"{key}={path}" in str(source.trouble), source.trouble
+    assert f"{key}={path}" in str(source.reload_error), source.reload_error
     with pytest.raises(OSError) as refusal:
         await tls_of(tmp_path, party, purpose).start()
     assert f"{key}={path}" in str(refusal.value)
 
 
 @pytest.mark.parametrize("purpose", ["clients", "name servers", "brokers"])
-async def test_a_mounted_secret_is_followed_for_every_purpose(
+async def test_mounted_secret_is_reloaded_for_every_purpose(
     tmp_path: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch, purpose: str
 ) -> None:
-    """Kubernetes turns the link `..data` under a running broker; the next connection uses what is there then."""
+    """Kubernetes replaces the link `..data` under a running broker; the next connection uses the new files."""
     monkeypatch.setattr("gantry_remoting.file_watch.CHECK_INTERVAL_S", 0.01)
     mount = tmp_path / "mount"
     old, new = Party(mount / "..old", authority), Party(mount / "..new", authority)
@@ -142,30 +142,30 @@ async def test_a_mounted_secret_is_followed_for_every_purpose(
 
 
 @pytest.mark.parametrize("purpose", ["clients", "name servers", "brokers"])
-async def test_a_key_that_does_not_fit_names_both_settings(
+async def test_mismatched_key_names_both_settings(
     tmp_path: Path, party: Party, authority: trustme.CA, purpose: str
 ) -> None:
-    """Nobody can know which of the two is the wrong one."""
+    """Which of the two is wrong is unknown, so the error names both."""
     party.key.write_bytes(party.issued(authority).private_key_pem.bytes())
     names = [key for key, path in keys_of(party)[purpose].items() if path in (party.chain, party.key)]
 
-    with pytest.raises(OSError, match="not that of the certificate") as refusal:
+    with pytest.raises(OSError, match="does not belong to the certificate") as refusal:
         await tls_of(tmp_path, party, purpose).start()
 
     assert len(names) == 2 and all(f"{name}=" in str(refusal.value) for name in names)
 
 
-async def test_an_expired_replacement_names_its_setting(tmp_path: Path, party: Party, authority: trustme.CA) -> None:
-    """It is refused whole: key and chain of the old one go on together."""
+async def test_expired_replacement_names_its_setting(tmp_path: Path, party: Party, authority: trustme.CA) -> None:
+    """It is refused as a whole: key and chain of the old one stay in use together."""
     [source] = tls_of(tmp_path, party, "clients").sources
     source.load()
     first, now = source.current, datetime.now(UTC)
     party.replace(authority, not_before=now - timedelta(days=3), not_after=now - timedelta(days=1))
 
-    assert not source.look() and not source.look()
+    assert not source.reload_if_changed() and not source.reload_if_changed()
 
     assert source.current is first
-    assert f"tlsServerCertPath={party.chain}: it ended" in str(source.trouble)
+    assert f"tlsServerCertPath={party.chain}: it ended" in str(source.reload_error)
 
 
 def test_one_file_for_two_settings_names_both(party: Party) -> None:
@@ -175,12 +175,12 @@ def test_one_file_for_two_settings_names_both(party: Party) -> None:
         "x", [both], lambda: None, certificate=None, names={"one": both, "two": both, "three": key, "short": "e"}
     )
 
-    assert source._named(f"see {both}: with {key}.old and {key}") == (
+    assert source._with_setting_names(f"see {both}: with {key}.old and {key}") == (
         f"see one and two={both}: with {key}.old and three={key}"
     )
 
 
-async def test_a_broker_that_cannot_speak_tls_touches_nothing(tmp_path: Path, party: Party) -> None:
+async def test_broker_without_usable_tls_leaves_its_store_alone(tmp_path: Path, party: Party) -> None:
     """The error is one that names the setting, and there is no store yet."""
     party.chain.unlink()
     party.chain.mkdir()
@@ -193,7 +193,7 @@ async def test_a_broker_that_cannot_speak_tls_touches_nothing(tmp_path: Path, pa
     assert not (tmp_path / "store" / "commitlog").exists()
 
 
-async def test_a_name_server_that_cannot_speak_tls_does_not_start(tmp_path: Path, party: Party) -> None:
+async def test_name_server_without_usable_tls_does_not_start(tmp_path: Path, party: Party) -> None:
     """The same there: the setting is named, and no port is open in plain text instead."""
     party.key.unlink()
     _large(party.key)
@@ -231,7 +231,7 @@ def client_hello(party: Party) -> bytes:
 
 async def dribble(peer: RawPeer, data: bytes) -> int:
     """One byte after the other until the other side ends it: how many it took."""
-    said = 0
+    received = 0
     for byte in data:
         if peer.reader.at_eof() or peer.writer.is_closing():
             break
@@ -239,16 +239,14 @@ async def dribble(peer: RawPeer, data: bytes) -> int:
             await peer.say(bytes([byte]))
         except OSError:
             break
-        said += 1
+        received += 1
         await asyncio.sleep(0.02)
-    return said
+    return received
 
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("timeout_ms", [BOUND_MS, 600_000], ids=["bounded", "twin"])
-async def test_a_handshake_that_dribbles_is_cut_off(
-    party: Party, monkeypatch: pytest.MonkeyPatch, timeout_ms: int
-) -> None:
+async def test_slow_handshake_is_disconnected(party: Party, monkeypatch: pytest.MonkeyPatch, timeout_ms: int) -> None:
     """Each byte is in time, and the whole is not: what counts is when it began. Others are served meanwhile."""
     monkeypatch.setattr("gantry_remoting.server.SWEEP_INTERVAL_S", 0.02)
     hello = client_hello(party)[:100]
@@ -258,14 +256,16 @@ async def test_a_handshake_that_dribbles_is_cut_off(
         channel = await Channel.connect(f"127.0.0.1:{listener.port}", tls=party.client().client_context())
         assert (await channel.request(Command(code=1, body=b"x"), 20_000)).body == b"x"
 
-        said = await dribbling
+        received = await dribbling
 
-        assert (said < len(hello)) == (timeout_ms == BOUND_MS)
+        assert (received < len(hello)) == (timeout_ms == BOUND_MS)
         await channel.close()
         await peer.close()
 
 
-async def test_a_slave_that_dribbles_is_cut_off(tmp_path: Path, party: Party, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_slave_handshake_is_disconnected(
+    tmp_path: Path, party: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The replication port, too, asks when the handshake began."""
     monkeypatch.setattr(tls_port, "HANDSHAKE_S", 0.2)
     hello = client_hello(party)[:100]
@@ -280,8 +280,8 @@ async def test_a_slave_that_dribbles_is_cut_off(tmp_path: Path, party: Party, mo
 
 @pytest.mark.needs_openssl
 @pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "twin"])
-async def test_nobody_renegotiates(party: Party, is_refused: bool) -> None:
-    """A client that wants to shake hands again loses its connection; a context that was not told so goes on."""
+async def test_tls_renegotiation_is_refused(party: Party, is_refused: bool) -> None:
+    """A client that renegotiates is disconnected; a context without the option accepts it."""
     async with listening(party) as listener:
         context = listener.tls_context
         assert context is not None
@@ -297,17 +297,17 @@ async def test_nobody_renegotiates(party: Party, is_refused: bool) -> None:
             while b"Verify return code" not in await process.stdout.readline():
                 pass
             process.stdin.write(b"R\n")
-            said = await process.stdout.readuntil(b"RENEGOTIATING\n")
+            received = await process.stdout.readuntil(b"RENEGOTIATING\n")
             while line := await process.stdout.readline():
-                said += line
+                received += line
                 if b"verify return" in line:
                     break
             if process.returncode is None:
                 process.stdin.close()
             await process.wait()
 
-        assert (b"no renegotiation" in said) == is_refused
-        assert (b"verify return" in said) != is_refused
+        assert (b"no renegotiation" in received) == is_refused
+        assert (b"verify return" in received) != is_refused
         channel = await Channel.connect(f"127.0.0.1:{listener.port}", tls=party.client().client_context())
         assert (await channel.request(Command(code=1, body=b"x"), 20_000)).body == b"x"
         await channel.close()

@@ -1,4 +1,4 @@
-"""A slave begins to read open transactions where its own log allows, whatever its master said last."""
+"""A new master reads open transactions from a recovery point that its own log supports."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gantry_wire.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 OTHERS = {"T@readers": {0: 7}}
 
 
-def said(half: int, op: int) -> OffsetDocument:
+def offsets_document(half: int, op: int) -> OffsetDocument:
     own = {HALF_TOPIC: half, OP_HALF_TOPIC: op}
     return OffsetDocument({**OTHERS, **{f"{topic}@{TRANSACTION_GROUP}": {0: offset} for topic, offset in own.items()}})
 
 
 class Slave:
-    """What a slave does with its master's documents."""
+    """A slave that receives documents of its master."""
 
     def __init__(self, *, is_careful: bool = True) -> None:
         self.offsets = ConsumerOffsets(SystemClock())
@@ -38,51 +38,51 @@ class Slave:
 
 
 @pytest.mark.parametrize("is_careful", [True, False], ids=["careful", "twin"])
-def test_an_end_that_this_log_lacks_is_not_believed(is_careful: bool) -> None:
+def test_recovery_point_beyond_the_log_is_not_applied(is_careful: bool) -> None:
     """The master has ended half message 85 and dies before that was copied: here it is still open."""
     slave = Slave(is_careful=is_careful)
-    slave.take(said(85, 40), end=1000)
-    slave.progress.reach(1000)
-    slave.take(said(86, 41), end=1300)
-    slave.progress.lead(1200)
+    slave.take(offsets_document(85, 40), end=1000)
+    slave.progress.apply_up_to(1000)
+    slave.take(offsets_document(86, 41), end=1300)
+    slave.progress.become_master(1200)
 
     assert slave.begin == ((85, 40) if is_careful else (86, 41))
     assert slave.offsets.find("readers", "T", 0) == 7, "consumers' offsets are taken at once"
 
 
-def test_what_the_log_has_reached_is_believed() -> None:
+def test_recovery_point_within_the_log_is_applied() -> None:
     """In order, and the newest that it has reached counts."""
     slave = Slave()
     for step in range(1, 5):
-        slave.take(said(step, step), end=step * 100)
-    slave.progress.reach(250)
+        slave.take(offsets_document(step, step), end=step * 100)
+    slave.progress.apply_up_to(250)
     assert slave.begin == (2, 2)
-    slave.progress.reach(299)
+    slave.progress.apply_up_to(299)
     assert slave.begin == (2, 2)
-    slave.progress.lead(300)
+    slave.progress.become_master(300)
     assert slave.begin == (3, 3)
-    slave.progress.reach(1000)
-    assert slave.begin == (3, 3), "a master believes nobody"
+    slave.progress.apply_up_to(1000)
+    assert slave.begin == (3, 3), "a master applies no further documents"
 
 
-def test_who_follows_another_master_begins_anew() -> None:
+def test_following_another_master_resets_the_recovery_point() -> None:
     """Its log was cut: what it knew itself may be of the part that is gone."""
     slave = Slave()
-    slave.take(said(9, 9), end=100)
-    slave.progress.reach(100)
-    slave.take(said(10, 10), end=200)
+    slave.take(offsets_document(9, 9), end=100)
+    slave.progress.apply_up_to(100)
+    slave.take(offsets_document(10, 10), end=200)
     slave.progress.begin_copying()
-    slave.progress.reach(1000)
+    slave.progress.apply_up_to(1000)
 
     assert slave.begin == (0, 0)
 
 
-def test_a_slave_that_is_far_behind_keeps_a_bounded_number() -> None:
+def test_slave_far_behind_keeps_a_limited_number_of_documents() -> None:
     """The oldest, which it reaches first, and the newest."""
     slave = Slave()
     for step in range(WAITING_MAX + 10):
-        slave.take(said(step, step), end=step)
-    slave.progress.reach(WAITING_MAX + 8)
+        slave.take(offsets_document(step, step), end=step)
+    slave.progress.apply_up_to(WAITING_MAX + 8)
     assert slave.begin == (WAITING_MAX - 2, WAITING_MAX - 2)
-    slave.progress.reach(1 << 40)
+    slave.progress.apply_up_to(1 << 40)
     assert slave.begin == (WAITING_MAX + 9, WAITING_MAX + 9)

@@ -1,4 +1,4 @@
-"""What must be true of a store that has just been opened, or is at work: compared with the model, byte for byte."""
+"""Checks of a store that has just been opened, or is at work: it is compared with the model, byte for byte."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ BYTES_MAX = 1 << 20
 
 
 def log_files(disk: FaultyDisk) -> dict[int, bytes]:
-    """The files of the log that hold anything, by their offsets: one made ahead is no difference."""
+    """Return the log files that hold anything, by base offset; an empty preallocated file is ignored."""
     files = {int(name): disk.read_file(f"{LOG}/{name}") for name in disk.list(LOG) if name.isdigit()}
     return {base: data for base, data in files.items() if data.count(0) != len(data)}
 
 
 def check_log(disk: FaultyDisk, model: Model) -> None:
-    """The files hold the model's pieces, byte for byte, and nothing but zeros behind them."""
+    """Check that the files hold the model's pieces, byte for byte, and only zeros behind them."""
     for base, data in log_files(disk).items():
         expected = model.file(base)
         if data != expected:
@@ -30,7 +30,7 @@ def check_log(disk: FaultyDisk, model: Model) -> None:
 
 
 def expected_queues(model: Model) -> dict[Queue, list[Piece]]:
-    """The messages of every queue."""
+    """Return the messages of every queue of the model."""
     expected: dict[Queue, list[Piece]] = {queue: [] for queue in model.queue_ends}
     for piece in model.records():
         if piece.queue is not None:
@@ -39,7 +39,7 @@ def expected_queues(model: Model) -> dict[Queue, list[Piece]]:
 
 
 def check_queues(store: MessageStore, model: Model, shown: int) -> None:
-    """Every queue has exactly its messages, with dense offsets, and shows those that lie before ``shown``."""
+    """Check that every queue has exactly its messages, with dense offsets, and shows those before ``shown``."""
     expected = expected_queues(model)
     for (topic, queue_id), pieces in expected.items():
         check_queue(store, (topic, queue_id), pieces, model.queue_ends[topic, queue_id], shown)
@@ -50,10 +50,10 @@ def check_queues(store: MessageStore, model: Model, shown: int) -> None:
 
 
 def check_queue(store: MessageStore, name: Queue, pieces: list[Piece], end: int, shown: int) -> None:
-    """One queue: where it begins, what it shows, where it ends."""
+    """Check the begin, the visible messages and the end of one queue."""
     queue = store.queues.get(*name)
     if queue is None:
-        assert not pieces and end == 0, f"the queue {name} is not there"
+        assert not pieces and end == 0, f"the queue {name} does not exist"
         return
     readable = next((piece.queue_offset for piece in pieces if piece.start >= shown), end)
     assert (queue.readable_end, queue.end) == (readable, end), f"{queue!r} must end at {end} and show {readable}"
@@ -68,7 +68,7 @@ def check_queue(store: MessageStore, name: Queue, pieces: list[Piece], end: int,
 
 
 def check_keys(store: MessageStore, model: Model, shown: int) -> None:
-    """Every message before ``shown`` is found by its key."""
+    """Check that every message before ``shown`` is found by its key."""
     for piece in model.records():
         if piece.queue is not None and piece.start < shown:
             found = records_by_key(store, piece.queue[0], piece.key)
@@ -78,7 +78,7 @@ def check_keys(store: MessageStore, model: Model, shown: int) -> None:
 
 
 def records_by_key(store: MessageStore, topic: str, key: str) -> list[bytes] | None:
-    """What the index leads to, after what was found wrong is rebuilt; None if the rebuild has met a full disk."""
+    """Return the records that the index finds, after pending rebuilds; None if a rebuild has met a full disk."""
     while store.repair.step():
         pass
     try:
@@ -89,7 +89,7 @@ def records_by_key(store: MessageStore, topic: str, key: str) -> list[bytes] | N
 
 
 class Consumer:
-    """Reads one queue behind the senders, and remembers how far it was shown messages."""
+    """A consumer of one queue, which remembers how far messages were visible to it."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
@@ -98,13 +98,13 @@ class Consumer:
         """The physical end of the last message that was shown."""
 
     def read(self, store: MessageStore, model: Model, confirmed: int) -> None:
-        """Take everything that is shown, which must be the messages that the model has there, up to ``confirmed``."""
+        """Read everything visible, which must be the model's messages, none of them behind ``confirmed``."""
         queue = store.queues.get(*self.queue)
         if queue is None:
             return
         self.offset = max(self.offset, queue.min_offset)
         if queue.readable_end <= self.offset:
-            return  # what was read before a restart may be hidden since
+            return  # messages that were read before a restart may be hidden now
         result = store.read(*self.queue, self.offset, count_max=1000, bytes_max=BYTES_MAX)
         pieces = [piece for piece in model.of(self.queue) if self.offset <= piece.queue_offset < result.next_offset]
         assert result.body == b"".join(piece.data for piece in pieces), f"{queue!r} shows what was not sent"
@@ -113,6 +113,6 @@ class Consumer:
         self.offset, self.shown_end = result.next_offset, pieces[-1].end
 
     def go_back(self, model: Model) -> None:
-        """What was shown may be lost after a fault that the mode does not cover; the broker sets offsets back."""
+        """Set the offset back to the queue's end, after a fault that the mode does not cover, as the broker does."""
         self.offset = min(self.offset, model.queue_ends.get(self.queue, 0))
         self.shown_end = min(self.shown_end, model.end)

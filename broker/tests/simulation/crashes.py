@@ -1,4 +1,4 @@
-"""What ends a process, what happens to its remains before the next one begins, and what ought to come of them."""
+"""Faults that end a process, changes to the disk and memory that it leaves, and the expected result of recovery."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.faulty_volume import FaultyVolume
 
 COPY_BYTES: Final = 64
-"""What a processor copies at a time, in an order of its own."""
-STRANGER: Final = 900
-"""The number of the first buffer that is put back."""
+"""The size of the pieces that a processor may copy in any order."""
+FIRST_FOREIGN_NUMBER: Final = 900
+"""The number in the name of the first buffer that is put back."""
 UUID_POSITION: Final = FACTS_POSITION + 12
 
 DERIVED: Final = {
@@ -34,13 +34,13 @@ DERIVED: Final = {
     "point": "recovery-point.json",
     "twin": "store.json",
 }
-"""What can be deleted and costs no message. ``store.json`` has a twin."""
+"""Files that can be deleted without losing a message. ``store.json`` has a twin."""
 
 
 def apply_fault(
     disk: FaultyDisk, volumes: Mapping[str, FaultyVolume], model: Model, fault: Fault, at: Positions, seed: int
 ) -> None:
-    """Do to disk and memory what ``fault`` does to a store that was ``at`` there."""
+    """Apply the effects of ``fault`` to disk and memory of a store with the positions ``at``."""
     if fault is Fault.KILL_COPYING:
         tear_copies(volumes, model, at.wrote, seed)
     if fault is Fault.POWER:
@@ -61,7 +61,7 @@ def apply_fault(
 
 
 def tear_copies(volumes: Mapping[str, FaultyVolume], model: Model, wrote: int, seed: int) -> None:
-    """Take back a random part of what the pass under way has copied into buffers, behind what counts as written."""
+    """Undo a random part of the unfinished append's copies into buffers, behind the written end."""
     chance = random.Random(seed)
     start, end = max(model.end, wrote), model.pending[-1].end if model.pending else model.end
     for volume in volumes.values():
@@ -79,7 +79,7 @@ def tear_copies(volumes: Mapping[str, FaultyVolume], model: Model, wrote: int, s
 
 
 def tear_hole(disk: FaultyDisk, model: Model, flushed: int, seed: int) -> None:
-    """Power loss after which some bytes behind ``flushed`` are missing, and everything behind them is there."""
+    """Lose power so that some bytes behind ``flushed`` are missing, and everything behind them is present."""
     chance = random.Random(seed)
     end = model.pending[-1].end if model.pending else model.end
     start = chance.randrange(flushed, end) if flushed < end else flushed
@@ -92,7 +92,7 @@ def tear_hole(disk: FaultyDisk, model: Model, flushed: int, seed: int) -> None:
 
 
 def remove_derived(disk: FaultyDisk, what: str) -> bool:
-    """Delete something that can be made again. False if it is not there."""
+    """Delete a file or folder that can be rebuilt. Return False if it does not exist."""
     path = f"{ROOT}/{DERIVED[what]}"
     if not disk.exists(path) or (what == "twin" and not disk.exists(f"{path}.bak")):
         return False
@@ -106,10 +106,10 @@ def remove_derived(disk: FaultyDisk, what: str) -> bool:
 
 
 def put_back(volumes: Mapping[str, FaultyVolume], kept: Sequence[tuple[str, bytes]], *, is_foreign: bool) -> set[str]:
-    """Put copies of buffers beside those that are there; as another store's, if they are to be foreign. Says where."""
+    """Put copies of buffers beside the present ones, of another store if foreign. Return the volumes' paths."""
     for path, data in kept:
         piece, pieces = bytearray(data), volumes[path].pieces
-        name = next(name for number in count(STRANGER) if (name := f"buffer-{number}") not in pieces)
+        name = next(name for number in count(FIRST_FOREIGN_NUMBER) if (name := f"buffer-{number}") not in pieces)
         if is_foreign:
             piece[UUID_POSITION : UUID_POSITION + 16] = bytes(range(16))
             piece[CRC_POSITION : CRC_POSITION + 4] = crc32(piece[FACTS_POSITION:CRC_POSITION]).to_bytes(4, "big")
@@ -121,7 +121,7 @@ def put_back(volumes: Mapping[str, FaultyVolume], kept: Sequence[tuple[str, byte
 def undisturbed_log(
     disk: FaultyDisk, volumes: Mapping[str, FaultyVolume], clock: FakeClock, mode: Mode, traps: Traps
 ) -> dict[int, bytes] | None:
-    """What a recovery that nothing disturbs makes of the log, tried on a copy of everything. None if it fails."""
+    """Return the log after an undisturbed recovery of a copy of everything. None if it fails."""
     twin = disk.copy()
     twins = {path: volume.copy() for path, volume in volumes.items()}
     with traps.paused():

@@ -1,4 +1,4 @@
-"""Who opens the store of a history, and who sends to it: messages with serial numbers, of sizes that are chosen."""
+"""The store of a history, and its sender: messages with serial numbers and chosen sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gantry_testing.store_world import BORN_HOST, STORE_HOST
 from gantry_wire.properties import UNIQUE_KEY, format_properties
 
 REST_SHORT: Final = -3
-"""Instead of a size: a body that fills the current file but for one byte more than a blank needs."""
+"""Instead of a size: a body that leaves one byte more in the current file than a blank needs."""
 REST: Final = -2
 """A body that fills the current file exactly, with the blank behind it."""
 REST_OVER: Final = -1
@@ -27,7 +27,7 @@ REST_OVER: Final = -1
 
 
 def make_store(disk: FaultyDisk, volumes: Mapping[str, FaultyVolume], clock: FakeClock, mode: Mode) -> MessageStore:
-    """The store of a history, not open yet."""
+    """Create the store of a history, which is not open yet."""
     return MessageStore(
         ROOT, mode.settings(), disk=disk, clock=clock, store_host=STORE_HOST, on_fatal=lambda _: None,
         open_volume=lambda path: volumes[path],
@@ -36,7 +36,7 @@ def make_store(disk: FaultyDisk, volumes: Mapping[str, FaultyVolume], clock: Fak
 
 @final
 class Sender:
-    """Makes drafts whose keys all have the same length, so that equal bodies make equal records."""
+    """A sender whose keys all have the same length, so that equal bodies make records of equal size."""
 
     QUEUES: Final[tuple[Queue, ...]] = (("orders", 0), ("orders", 1), ("bills", 0))
 
@@ -47,11 +47,11 @@ class Sender:
 
     @property
     def now_ms(self) -> int:
-        """The store time of what is appended now."""
+        """The store time of messages that are appended now."""
         return self._clock.wall_ms()
 
     def drafts(self, store: MessageStore, sizes: Sequence[int], queue: int, flags: int) -> list[Draft]:
-        """A batch with bodies of these sizes, the first of them to ``QUEUES[queue]``, the others to the next ones."""
+        """Return a batch with bodies of these sizes, the first for ``QUEUES[queue]``, the others for the next ones."""
         drafts: list[Draft] = []
         room = self._model.room
         for number, size in enumerate(sizes):
@@ -67,7 +67,7 @@ class Sender:
         return drafts
 
     def like(self, store: MessageStore, pieces: Sequence[Piece]) -> list[Draft]:
-        """A batch of new messages whose records are as long as ``pieces``."""
+        """Return a batch of new messages whose records are as long as ``pieces``."""
         return [self._draft(store, piece.queue or self.QUEUES[0], piece.body_bytes, 0) for piece in pieces]
 
     def _draft(self, store: MessageStore, name: Queue, size: int, flags: int) -> Draft:
@@ -81,9 +81,9 @@ class Sender:
         )  # fmt: skip
 
     def believe_empty_queues(self, store: MessageStore, *, is_derived_lost: bool) -> None:
-        """A queue without messages may say where it was, or not if nothing is left that could know.
+        """Take over the ends of queues without messages, which the store may or may not have kept.
 
-        Whatever it says counts: an old number that is kept is as good as none, as long as none is used twice.
+        Either is right: a kept end is as good as 0, as long as no offset is used twice.
         """
         model = self._model
         there = {piece.queue for piece in model.records()}

@@ -1,8 +1,8 @@
-"""Many histories, until one fails; and a failing one made short.
+"""Runs many histories until one fails, and shortens a failing one.
 
-Hypothesis draws them, from a seed: in the same program the same seed gives the same histories. It does not shorten
-here, since it would have to draw again, and takes minutes. A history is a list of verbs which can be left out at will,
-so leaving out is all that ``shorten`` does, as long as what remains fails at the same place.
+Hypothesis draws them from a seed: in the same program the same seed gives the same histories. Its own shrinking is off,
+since it would have to draw again, and takes minutes. A history is a list of verbs, any of which can be left out, so
+``shorten`` only leaves out verbs, as long as the rest fails at the same place.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Final, NamedTuple
 
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
-from simulation.life import Life, alone
+from simulation.life import Life, quiet_and_inline
 from simulation.machine import FAILED, StoreHistory
-from simulation.telling import Call
+from simulation.recorder import Call
 
 STEPS: Final = 20
-"""How many rules a history has at most."""
+"""The most rules that one history has."""
 TRIES_MAX: Final = 2_000
 
 
 class Failure(NamedTuple):
-    """Where a history has failed, and how."""
+    """The place and the text of a history's failure."""
 
     place: str
     text: str
 
 
 def run_histories(start: int, count: int) -> list[Call] | None:
-    """The histories of a seed, ``count`` of them: what one that fails has said, or None."""
+    """Run ``count`` histories of a seed. Return the verbs of the first that fails, or None."""
     FAILED.clear()
     drawn = settings(
         max_examples=count, stateful_step_count=STEPS, deadline=None, database=None, phases=[Phase.generate],
@@ -41,29 +41,29 @@ def run_histories(start: int, count: int) -> list[Call] | None:
         run_state_machine_as_test(seed(start)(StoreHistory), settings=drawn)
     except Exception:
         if not FAILED:
-            raise  # the machine is wrong, not a history
+            raise  # the state machine has an error, not a history
         return list(FAILED)
     return None
 
 
-def relive(history: Sequence[Call]) -> Failure | None:
-    """Say all verbs to a new life. None if it holds."""
+def replay_history(history: Sequence[Call]) -> Failure | None:
+    """Replay all verbs on a new life. Return None if the history holds."""
 
-    def say_all(life: Life) -> None:
+    def replay_all(life: Life) -> None:
         for call in history:
-            life.say(call)
+            life.replay(call)
 
-    return live(say_all)
+    return live(replay_all)
 
 
 def live(history: Callable[[Life], None]) -> Failure | None:
-    """A whole life. None if it holds."""
+    """Run a history on a new life, with its final checks. Return None if it holds."""
     life = Life()
     try:
-        with alone():
+        with quiet_and_inline():
             history(life)
             life.end_of_history()
-    except Exception as exc:  # noqa: BLE001 -- whatever it is, it is what a history may end with
+    except Exception as exc:  # noqa: BLE001 -- any error is a failure of the history
         frame = traceback.extract_tb(exc.__traceback__)[-1]
         return Failure(f"{Path(frame.filename).name}:{frame.lineno}", f"{type(exc).__name__}: {exc}")
     finally:
@@ -72,9 +72,9 @@ def live(history: Callable[[Life], None]) -> Failure | None:
 
 
 def shorten(history: Sequence[Call]) -> list[Call]:
-    """Leave out what is not needed to fail at the same place: big parts first, then one verb after the other."""
+    """Leave out the verbs that are not needed to fail at the same place: big parts first, then single verbs."""
     short = list(history)
-    failure = relive(short)
+    failure = replay_history(short)
     if failure is None:
         return short
     tries, size = 0, max(1, len(short) // 2)
@@ -84,7 +84,7 @@ def shorten(history: Sequence[Call]) -> list[Call]:
         while start < len(short):
             candidate = short[:start] + short[start + size :]
             tries += 1
-            found = relive(candidate)
+            found = replay_history(candidate)
             if found is not None and found.place == failure.place:
                 short, is_shorter = candidate, True
             else:
@@ -95,8 +95,8 @@ def shorten(history: Sequence[Call]) -> list[Call]:
     return short
 
 
-def tell(history: Sequence[Call]) -> str:
-    """The history as lines for a test, and how it fails."""
-    failure = relive(history)
+def format_history(history: Sequence[Call]) -> str:
+    """Format the history as lines for a test, with its failure."""
+    failure = replay_history(history)
     lines = [f"    {call}" for call in history]
-    return "\n".join([*lines, f"fails at {failure.place}: {failure.text}" if failure else "holds when it is relived"])
+    return "\n".join([*lines, f"fails at {failure.place}: {failure.text}" if failure else "holds when replayed"])

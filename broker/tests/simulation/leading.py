@@ -1,10 +1,10 @@
-"""A master that waits for slaves: what it hides when it opens, and takes up again as the broker does.
+"""A master that waits for slaves: messages that it hides when it opens, and shows again as the broker does.
 
     [0 ...... shown ...... acked ...... wrote)      opened, hidden from `shown` on -> lead -> slaves' acks show it
                 |-    slaves may lack it   -|
 
-A consumer that has seen more than slaves have would go on behind it at another master, so over a restart nothing may
-be shown that was never confirmed, whatever recovery finds. Afterwards all of it must be shown when slaves have it.
+A consumer that has read more than slaves have would continue behind it at another master. So after a restart no message
+may be visible that was never confirmed, even if recovery finds it. All of it must become visible when slaves have it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gantry_broker.store.message_store import MessageStore
 
 
 def check_hidden(store: MessageStore, model: Model, shown: int, confirmed: int) -> None:
-    """No queue and no key leads to a message behind ``shown``, which was ``confirmed``, or nothing is shown."""
+    """Check that only confirmed messages are visible, and no queue or key leads to a message behind ``shown``."""
     assert shown <= max(confirmed, store.log.min_physical), f"{shown} is shown, and {confirmed} was confirmed"
     for (topic, queue_id), pieces in expected_queues(model).items():
         queue = store.queues.get(topic, queue_id)
@@ -31,9 +31,9 @@ def check_hidden(store: MessageStore, model: Model, shown: int, confirmed: int) 
 
 
 def lead(store: MessageStore, *, is_new: bool) -> None:
-    """Become the master of this log, of a new epoch if bytes may have been lost. See ``Roles`` in the broker."""
+    """Become the master of this log, with a new epoch if bytes may have been lost, as ``Roles`` does in the broker."""
     copier = store.start_copying() if store.dispatcher.dispatched < store.log.wrote else None
     if is_new:
         store.change_epochs([*store.identity.epochs, Epoch(store.identity.epoch + 1, store.log.wrote)])
     if copier is not None:
-        copier.hand_over()
+        copier.hold_undispatched()

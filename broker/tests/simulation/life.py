@@ -1,11 +1,11 @@
-"""One store through its lives: verbs that a history is made of, each followed by what must be true.
+"""One store over many processes: the verbs that a history is made of, each followed by its checks.
 
-The verbs are whole sentences (``append``, ``crash``, ``reopen``) and work in any state: whoever appends to a store that
-is down opens it first, whoever reopens one that is up kills it first. So a history can be shortened anywhere, and a
-failing one can be pasted into a test as it was printed. Every verb may be the last one of its process: a trap ends it
-in the middle (see ``traps``).
+The verbs (``append``, ``crash``, ``reopen``) work in any state: ``append`` on a store that is down opens it first,
+``reopen`` of a store that is up kills it first. So any verb of a history can be left out, and a failing history can be
+pasted into a test as it was printed. Every verb may be the last one of its process: a trap ends it in the middle (see
+``traps``).
 
-Here are the verbs of a process at work and of the machine under it; ``process`` has those that begin and end one.
+This module has the verbs of a running process and of its machine; ``process`` has those that start and end one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from simulation.checks import check_keys, check_queues
 from simulation.model import TooLarge
 from simulation.modes import Fault
 from simulation.process import Process
+from simulation.recorder import verb
 from simulation.tally import met
-from simulation.telling import verb
 from simulation.traps import Error, InlineExecutor, ProcessEnded
 
 from gantry_broker.errors import LogReadOnly, MessageTooLarge, PoolExhausted, StoreFailed, StoreFull
@@ -37,10 +37,10 @@ SPACE_RETRY_MS: Final = 1_000
 
 @final
 class Life(Process):
-    """See the module."""
+    """One store, its machine and its model, with all verbs of a history."""
 
     def end_of_history(self) -> None:
-        """The last look: without any more faults the store opens, twice, and holds what it must."""
+        """Run the final checks: without further faults the store opens, twice, and holds what it must."""
         self.depth += 1
         self.traps.disarm()
         self.free_disk()
@@ -54,21 +54,21 @@ class Life(Process):
         self.depth -= 1
 
     def detach(self) -> None:
-        """The traps watch nobody any more."""
+        """Detach the traps from the crash points."""
         self.traps.detach()
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
     @verb
     def append(self, sizes: Sequence[int], *, queue: int = 0, is_contiguous: bool = False, flags: int = 0) -> None:
-        """Append a batch of bodies; see ``Sender.drafts`` for the sizes."""
+        """Append a batch of bodies, with sizes as in ``Sender.drafts``."""
         store = self.open_store()
         if store is not None:
             self._append(store, self.sender.drafts(store, sizes, queue, flags), is_contiguous=is_contiguous)
 
     @verb
     def refill(self, count: int, *, is_at_once: bool) -> None:
-        """Append messages of the sizes of those that were cut last, in their place."""
+        """Append messages of the same sizes as those that were cut last, in their place."""
         store = self.open_store()
         cut = [piece for piece in self.model.cut if not piece.is_blank][:count]
         if store is None or not cut:
@@ -95,7 +95,7 @@ class Life(Process):
             assert is_too_large, "a message was refused that fits"
             model.refuse(store.log.wrote)
         except (StoreFull, LogReadOnly):
-            assert self.is_failure_excused(), "a send was refused, and nothing was in its way"
+            assert self.is_failure_excused(), "a send was refused without a cause"
             model.refuse(store.log.wrote)
             self.was_refused = True
         except PoolExhausted:
@@ -103,21 +103,21 @@ class Life(Process):
             self._drain(store, drafts, is_retry=is_retry)
             return
         else:
-            assert not is_too_large, "a message was taken that does not fit"
+            assert not is_too_large, "a message was accepted that does not fit"
             self._placed(physical, offsets)
             met("rolled", store.log.wrote // model.file_size - before // model.file_size)
-        self.look(store)
+        self.check_running(store)
 
     def _placed(self, physical: Sequence[int], offsets: Sequence[int]) -> None:
         placed = [piece for piece in self.model.pending if not piece.is_blank]
-        assert physical == [piece.start for piece in placed], "a message is not where the model has it"
+        assert physical == [piece.start for piece in placed], "a message is not at the model's offset"
         assert offsets == [piece.queue_offset for piece in placed], "a queue offset is not the next one"
         self.model.accept()
         met("a send was refused and space came back", self.was_refused)
         self.was_refused = False
 
     def _drain(self, store: MessageStore, drafts: list[Draft], *, is_retry: bool) -> None:
-        """An exhausted pool drains by itself: after a round of its thread one message can be sent again."""
+        """Run rounds of the commit thread until an exhausted pool has drained: then one message can be sent again."""
         assert not is_retry or self.is_failure_excused(), "an exhausted pool does not drain"
         for _ in range(2):
             self.clock.advance(200)
@@ -127,11 +127,11 @@ class Life(Process):
             self._append(store, drafts[:1], is_contiguous=False, is_retry=True)
             met("pool exhausted and drained")
 
-    # -- what the threads do -------------------------------------------------------------------------------------------
+    # -- work of the helper threads ------------------------------------------------------------------------------------
 
     @verb
     def rounds(self, ms: int, *, is_commit: bool = True, is_flush: bool = True) -> None:
-        """Let time pass, and the threads have a round each."""
+        """Let time pass, and run one round of each thread."""
         store = self.open_store()
         self.clock.advance(ms)
         if store is None or (is_commit and self._has_ended("commit or flush", store.commit_step)):
@@ -140,11 +140,11 @@ class Life(Process):
             return
         if is_commit or is_flush:
             self._check_shown(store)
-        self.look(store)
+        self.check_running(store)
 
     @verb
     def flush(self) -> None:
-        """Flush everything now."""
+        """Flush all that was written now."""
         store = self.open_store()
         if store is None:
             return
@@ -153,18 +153,19 @@ class Life(Process):
             try:
                 assert store.flush() == store.log.wrote == store.log.flushed
             except StoreFailed:
-                assert self.is_failure_excused(), "a flush failed, and nothing was in its way"
+                assert self.is_failure_excused(), "a flush failed without a cause"
                 met("a flush failed")
             store.advance()
 
         if not self._has_ended("commit or flush", flush):
-            self.look(store)
+            self.check_running(store)
 
     @verb
     def remove_head(self, files: int) -> None:
-        """Delete the oldest files, as far as they may go.
+        """Delete the oldest files, as far as that is allowed.
 
-        A death while the begin of the log is not recorded for want of room is reported as a loss: no history has both.
+        If the process dies while the begin of the log could not be recorded for lack of space, the deletion is reported
+        as a loss. So no history has both.
         """
         store = self.open_store()
         if store is None:
@@ -182,16 +183,16 @@ class Life(Process):
                 store.removal.retire(offset, trims)
                 store.removal.unlink()
             except OSError:
-                assert self.is_failure_excused(), "a file could not be deleted, and nothing was in its way"
+                assert self.is_failure_excused(), "a file could not be deleted without a cause"
             else:
                 self.min_physical_low = self.model.min_physical
                 met("the head was removed", len(removable))
 
         if not self._has_ended("the removal", remove):
-            self.look(store)
+            self.check_running(store)
 
     def _has_ended(self, what: str, work: Callable[[], object]) -> bool:
-        """Whether the process has ended doing ``work``."""
+        """Run ``work``, and return whether the process has ended in it."""
         try:
             work()
         except ProcessEnded:
@@ -200,10 +201,10 @@ class Life(Process):
         return False
 
     def _check_shown(self, store: MessageStore) -> None:
-        """After a round everything that is confirmed is shown."""
+        """Check that everything confirmed is visible after a round."""
         if self.is_failure_excused():
             return
-        self.look(store)
+        self.check_running(store)
         for consumer in self.consumers:
             confirmed = [piece for piece in self.model.of(consumer.queue) if piece.end <= store.positions.confirmed]
             assert not confirmed or consumer.shown_end >= confirmed[-1].end, f"{consumer.queue} was not read"
@@ -216,32 +217,32 @@ class Life(Process):
 
     @verb
     def acks(self, pieces: int) -> None:
-        """Slaves have so many pieces more of the log; with 0 they are gone, and all of it waits for them again."""
+        """Let slaves acknowledge so many more pieces of the log; with 0 they are gone, and all of it waits again."""
         store = self.open_store()
         if store is None or not self.mode.is_waiting:
             return
         more = [piece.end for piece in self.model.pieces if piece.end > self.acked][:pieces]
         self.acked = more[-1] if more else self.acked
-        self.told = self.acked if pieces else -1
-        store.positions.wait_for_slaves(self.told)
+        self.reported_acked = self.acked if pieces else -1
+        store.positions.wait_for_slaves(self.reported_acked)
         met("slaves' acks", len(more))
         self._show(store)
 
     @verb
-    def wait_for_nobody(self) -> None:
-        """Slaves are not waited for, until they are heard of again."""
+    def stop_waiting_for_slaves(self) -> None:
+        """Stop waiting for slaves, until they acknowledge again."""
         store = self.open_store()
         if store is None or not self.mode.is_waiting:
             return
-        met("slaves not waited for", self.told is not None)
-        self.told = None
+        met("slaves not waited for", self.reported_acked is not None)
+        self.reported_acked = None
         if not self._has_ended("the showing", store.positions.stop_waiting_for_slaves):
             self._show(store)
 
     def _show(self, store: MessageStore) -> None:
         if not self._has_ended("the showing", store.advance):
             self._check_shown(store)
-            self.look(store)
+            self.check_running(store)
 
     # -- the machine ---------------------------------------------------------------------------------------------------
 
@@ -252,30 +253,30 @@ class Life(Process):
 
     @verb
     def short_write(self, length: int) -> None:
-        """The next write takes only so many bytes."""
+        """Let the next write accept only so many bytes."""
         met("short write")
         self.disk.short_write(length)
 
     @verb
     def fill_disk(self, left: int) -> None:
-        """Only so many bytes are free from now on."""
+        """Leave only so many bytes free from now on."""
         met("disk full")
         self.disk.capacity = self.disk.space("/").used + left
 
     @verb
     def free_disk(self) -> None:
-        """There is room again."""
+        """Restore the disk's free space, and wait for the next attempt."""
         self.disk.capacity = DEFAULT_CAPACITY
         self.clock.advance(SPACE_RETRY_MS)
 
     @verb
     def write_back(self, seed: int) -> None:
-        """The kernel writes back what it likes."""
+        """Let the kernel write back a random part of the page cache."""
         self.disk.write_back(seed)
 
     @verb
     def keep_buffers(self) -> None:
-        """Somebody makes a copy of the buffers, to be found again later."""
+        """Copy the live buffers, so that they can be put back later."""
         for path, volume in self.volumes.items():
             if volume.is_crash_safe:
                 pieces = (bytes(data) for data in volume.pieces.values())
@@ -285,8 +286,8 @@ class Life(Process):
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Next files are made in the caller's thread, and the store complains to nobody."""
+def quiet_and_inline() -> Iterator[None]:
+    """Create next files in the caller's thread, and switch the store's log off."""
     logger = logging.getLogger("gantry_broker.store")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)

@@ -1,7 +1,7 @@
-"""The state machine: Hypothesis draws histories out of a life's verbs.
+"""The state machine: Hypothesis draws histories from the verbs of a ``Life``.
 
-Its rules are not what a failing history is told in: each of them says some verbs of a ``Life``, which remembers them,
-and those are left in ``FAILED``.
+A failing history is not printed as rules: each rule calls verbs of a ``Life``, which records them, and they are left in
+``FAILED``. The order of the rules' names determines the histories of a seed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from simulation.crashes import DERIVED
 from simulation.drafts import REST, REST_OVER, REST_SHORT
-from simulation.life import Life, alone
+from simulation.life import Life, quiet_and_inline
 from simulation.modes import Fault, Medium, Mode
+from simulation.recorder import Call
 from simulation.tally import met
-from simulation.telling import Call
 from simulation.traps import CODES, DEATH_OPERATIONS, ERROR_OPERATIONS
 
 from gantry_broker.store import crash_points
@@ -50,14 +50,14 @@ sizes = st.lists(
 queues = st.integers(0, 2)
 faults = st.sampled_from(Fault)
 seeds = st.integers(0, 1 << 16)
-spoiling = st.lists(st.sampled_from((*DERIVED, "power", "stale", "foreign")), max_size=3, unique=True)
+damages = st.lists(st.sampled_from((*DERIVED, "power", "stale", "foreign")), max_size=3, unique=True)
 power_faults = st.sampled_from([fault for fault in Fault if fault.is_power])
 kill_points = st.sampled_from(crash_points.ALL)
 recovery_places = st.sampled_from((*DEATH_OPERATIONS, *RECOVERY_POINTS))
 operations = st.sampled_from(DEATH_OPERATIONS)
 
 FAILED: Final[list[Call]] = []
-"""The verbs of the history that has failed last."""
+"""The verbs of the last history that has failed."""
 
 
 class StoreHistory(RuleBasedStateMachine):
@@ -66,7 +66,7 @@ class StoreHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._patches: Final = ExitStack()
-        self._patches.enter_context(alone())
+        self._patches.enter_context(quiet_and_inline())
         self.life: Final = Life()
 
     @initialize(mode=modes)
@@ -111,11 +111,11 @@ class StoreHistory(RuleBasedStateMachine):
         self.life.refill(count, is_at_once=is_at_once)
         self.life.crash(again, seed)
 
-    @rule(mode=modes, before=spoiling, is_twice=st.booleans())
+    @rule(mode=modes, before=damages, is_twice=st.booleans())
     def reopen(self, mode: Mode, before: list[str], is_twice: bool) -> None:
         self.life.reopen(mode, before=before, is_twice=is_twice)
 
-    @rule(mode=modes, before=spoiling, what=recovery_places, countdown=st.integers(1, 8), fault=faults, seed=seeds)
+    @rule(mode=modes, before=damages, what=recovery_places, countdown=st.integers(1, 8), fault=faults, seed=seeds)
     def die_reopening(self, mode: Mode, before: list[str], what: str, countdown: int, fault: Fault, seed: int) -> None:
         if self.life.store is not None:
             self.life.crash(Fault.KILL)
@@ -176,7 +176,7 @@ class StoreHistory(RuleBasedStateMachine):
         self.life.crash(fault, seed)
 
     @rule(mode=replayed, fault=power_faults, count=st.integers(0, 3), what=st.sampled_from(("stale", "foreign")))
-    def meet_a_stranger(self, mode: Mode, fault: Fault, count: int, what: str) -> None:
+    def meet_foreign_buffer(self, mode: Mode, fault: Fault, count: int, what: str) -> None:
         self.life.reopen(mode)
         self.life.append([EQUAL_BYTES] * 3)
         self.life.keep_buffers()
@@ -190,8 +190,8 @@ class StoreHistory(RuleBasedStateMachine):
         self.life.acks(pieces)
 
     @rule()
-    def wait_for_nobody(self) -> None:
-        self.life.wait_for_nobody()
+    def stop_waiting_for_slaves(self) -> None:
+        self.life.stop_waiting_for_slaves()
 
     @rule(mode=modes, pieces=st.integers(0, 8), fault=faults, seed=seeds, again=modes)
     def crash_waiting(self, mode: Mode, pieces: int, fault: Fault, seed: int, again: Mode) -> None:
@@ -229,7 +229,7 @@ class StoreHistory(RuleBasedStateMachine):
         self.life.write_back(seed)
 
     def teardown(self) -> None:
-        """The end of a history, unless it has failed already."""
+        """Run the final checks of a history, unless it has failed already."""
         try:
             if sys.exc_info()[0] is None:
                 self.life.end_of_history()

@@ -1,11 +1,11 @@
-"""What a store must hold, as far as a sender can know: a list of the log's pieces, and nothing else.
+"""The model of a store's content, as far as a sender can know it: a list of the log's pieces.
 
-    0 ..[record][record][blank][record].. floor .. end          pending: the pass under way, which may be there or not
+    0 ..[record][record][blank][record].. floor .. end          pending: the unfinished append, present or not
 
 The model places records itself (queue offsets, physical offsets, blanks at the ends of files) and encodes them with the
-wire's own encoder, so that it owes nothing to the append loop. After a crash the log must end at a border of its
-pieces, not before what was promised, and must hold exactly these bytes. What is then behind the end is cut: it is
-forgotten here, so that whatever returns of it later is a foreign byte.
+wire's own encoder, so that it is independent of the append loop. After a crash the log must end at a border of its
+pieces, not before what was promised, and must hold exactly these bytes. What lies behind the end is removed from the
+model, so that anything of it that returns later is a foreign byte.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ Queue = tuple[str, int]
 
 
 class Piece(NamedTuple):
-    """Bytes of the log that are there together or not at all: a record, or the blank that closes a file."""
+    """Bytes of the log that are present together or not at all: a record, or the blank that closes a file."""
 
     start: int
     data: bytes
     queue: Queue | None
-    """Of a blank or a prepared message: None."""
+    """None for a blank or a prepared message."""
 
     queue_offset: int
     key: str
     body_bytes: int
-    """-1 for a blank."""
+    """The size of the body; -1 for a blank."""
 
     @property
     def end(self) -> int:
@@ -46,12 +46,12 @@ class Piece(NamedTuple):
 
 
 class TooLarge(Exception):
-    """The draft does not fit into a file."""
+    """The draft does not fit into a log file."""
 
 
 @final
 class Model:
-    """See the module. ``pieces`` are in order and without gaps, from 0 to ``end``."""
+    """The expected content of one store. ``pieces`` are in order and without gaps, from 0 to ``end``."""
 
     def __init__(self, file_size: int) -> None:
         self.file_size: Final = file_size
@@ -59,16 +59,16 @@ class Model:
         self.pending: list[Piece] = []
         self.queue_ends: dict[Queue, int] = {}
         self.min_physical = 0
-        """Where the log begins since its head was deleted; the pieces before it stay known."""
+        """The begin of the log since its head was deleted; the pieces before it stay in the model."""
 
         self.cut: list[Piece] = []
-        """What the last recovery has cut off, to be refilled with others of the same sizes."""
+        """The pieces that the last recovery has cut off, to be refilled with others of the same sizes."""
 
         self.ends_before: dict[Queue, int] = {}
-        """Where queues ended before the last recovery."""
+        """The ends of the queues before the last recovery."""
 
         self._restarts: dict[Queue, tuple[int, int]] = {}
-        """(physical offset, queue offset): from where on a queue counts anew, and from what."""
+        """(physical offset, queue offset): from where on a queue counts again, and from which offset."""
 
     @property
     def end(self) -> int:
@@ -76,21 +76,21 @@ class Model:
 
     @property
     def room(self) -> int:
-        """How many bytes the current file still has, with those for a blank."""
+        """The free bytes of the current file, including those for a blank."""
         return self.file_size - self.end % self.file_size
 
     def records(self) -> Iterable[Piece]:
-        """All records that are still there, oldest first."""
+        """Return all records that are not deleted, oldest first."""
         return (piece for piece in self.pieces if not piece.is_blank and piece.start >= self.min_physical)
 
     def of(self, queue: Queue) -> list[Piece]:
-        """The records of one queue that are still there."""
+        """Return the records of one queue that are not deleted."""
         return [piece for piece in self.records() if piece.queue == queue]
 
     # -- appending -----------------------------------------------------------------------------------------------------
 
     def place(self, drafts: Sequence[Draft], now_ms: int, *, is_contiguous: bool) -> None:
-        """Make ``pending`` what an append of these drafts puts behind the end. Raises ``TooLarge``."""
+        """Set ``pending`` to the pieces that an append of these drafts writes. Raises ``TooLarge``."""
         self.pending = []
         pending: list[Piece] = []
         end, ends = self.end, dict(self.queue_ends)
@@ -130,12 +130,12 @@ class Model:
         return encode_record(message, is_sealed=True)
 
     def accept(self) -> None:
-        """The pass is in the log."""
+        """Move the pending append into the log."""
         self._extend(self.pending)
         self.pending = []
 
     def refuse(self, wrote: int) -> None:
-        """The pass is not in the log; at most a file was closed for it."""
+        """Drop the pending append, for which at most a file was closed."""
         if wrote != self.end:
             assert self.pending and self.pending[0].is_blank and self.pending[0].end == wrote, (
                 f"an append was refused and has moved the log from {self.end} to {wrote}"
@@ -152,9 +152,10 @@ class Model:
     # -- after a crash -------------------------------------------------------------------------------------------------
 
     def recover(self, end: int) -> bool:
-        """The log was found to end at ``end``: whatever lies behind it is gone for good.
+        """Cut the model at ``end``, where recovery found the end of the log: the rest must never return.
 
-        True if records that were cut earlier might have risen: others of the same sizes had taken the place of some.
+        Return True if records that were cut earlier might have reappeared, since others of the same sizes had replaced
+        some of them.
         """
         everything = self.pieces + self.pending
         borders = {0} | {piece.end for piece in everything}
@@ -170,13 +171,13 @@ class Model:
         return has_refill
 
     def number_from(self, queue: Queue, end: int) -> None:
-        """The next message of ``queue``, which has none, gets this offset."""
+        """Let the next message of ``queue``, which has none, get the offset ``end``."""
         if self.queue_ends[queue] != end:
             self._restarts[queue] = (self.end, end)
             self.queue_ends[queue] = end
 
     def file(self, base_offset: int) -> bytes:
-        """What the log's file that begins there holds: the pieces, and zeros behind them."""
+        """Return the expected content of the log file at ``base_offset``: the pieces, and zeros behind them."""
         end = base_offset + self.file_size
         data = b"".join(piece.data for piece in self.pieces if base_offset <= piece.start < end)
         return data.ljust(self.file_size, b"\0")

@@ -1,4 +1,4 @@
-"""The modes of a store, the faults that end its process, and which of them may take what from whom."""
+"""The modes of a store, the faults that end its process, and what each fault may destroy in each mode."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SMALL: Final = StoreSettings(
     index_reserve_bytes=200,
     is_preallocating=False,
 )
-"""Everything rolls after a handful of messages."""
+"""Settings with which every file rolls after a handful of messages."""
 
 
 class Medium(Enum):
-    """Where the write buffers are. The value is ``transientStorePoolPath``."""
+    """The place of the write buffers. The value is ``transientStorePoolPath``."""
 
     NONE = "none"
     CRASH_SAFE = "/buffers"
@@ -39,19 +39,19 @@ class Medium(Enum):
 
 
 class Mode(NamedTuple):
-    """How a store is opened."""
+    """The settings with which a store is opened."""
 
     medium: Medium = Medium.NONE
     is_sync: bool = False
     is_ahead: bool = False
-    """Whether the next log file and its buffer are made ahead of the roll."""
+    """Whether the next log file and its buffer are preallocated."""
 
     buffers: int = 3
     is_waiting: bool = False
-    """Whether it is a master that waits for slaves."""
+    """Whether the store is that of a master that waits for slaves."""
 
     def settings(self) -> StoreSettings:
-        """The store's settings."""
+        """Return the settings of the store in this mode."""
         pool = PoolSettings()
         if self.medium is not Medium.NONE:
             pool = PoolSettings(is_enabled=True, buffers_count=self.buffers, path=self.medium.value)
@@ -63,7 +63,7 @@ class Mode(NamedTuple):
 
 
 class Fault(Enum):
-    """How a process ends."""
+    """The ways in which a process ends."""
 
     KILL = "kill"
     KILL_COPYING = "kill while an append is being copied into its buffer"
@@ -82,7 +82,7 @@ class Fault(Enum):
 
 
 class Positions(NamedTuple):
-    """Where a log was when its process ended."""
+    """The positions of a log when its process ended."""
 
     wrote: int
     committed: int
@@ -90,7 +90,7 @@ class Positions(NamedTuple):
 
 
 def floor(mode: Mode, fault: Fault, at: Positions) -> int:
-    """Before which offset nothing may be missing after ``fault``: the table of promises."""
+    """Return the offset before which nothing may be missing after ``fault``: the table of promises."""
     if fault in (Fault.KILL, Fault.KILL_COPYING):
         return at.wrote if mode.medium.survives_kill else at.committed
     if fault is Fault.KILL_BUFFERS_GONE:
@@ -99,17 +99,17 @@ def floor(mode: Mode, fault: Fault, at: Positions) -> int:
 
 
 def covers_shown(mode: Mode, fault: Fault) -> bool:
-    """Whether nothing that a consumer has seen may vanish."""
+    """Return whether messages that a consumer has read must survive ``fault``."""
     return mode.is_sync or fault in (Fault.KILL, Fault.KILL_COPYING)
 
 
 def covers_acknowledged(mode: Mode, fault: Fault) -> bool:
-    """Whether no acknowledged message may be lost."""
+    """Return whether acknowledged messages must survive ``fault``."""
     return mode.is_sync or (covers_shown(mode, fault) and mode.medium.survives_kill)
 
 
 def new_volumes() -> dict[str, FaultyVolume]:
-    """The memory of one machine, by path."""
+    """Create the memory volumes of one machine, by path."""
     return {
         Medium.CRASH_SAFE.value: FaultyVolume(),
         Medium.MOVED.value: FaultyVolume(),

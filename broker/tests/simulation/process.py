@@ -1,10 +1,10 @@
-"""One store through its processes: how each begins, how it ends, and what must be true then.
+"""One store over its processes: the verbs that start and end a process, and the checks that belong to them.
 
     reopen ... work ... crash | die (a trap, in the middle of anything) | stop        reopen ...
 
-While the store is down, ``floor`` is where the log must at least reach when it is opened next, by the table of
-promises in ``modes``. Everything else that an opening must bring back is the model's: byte for byte, and nothing
-behind its end.
+While the store is down, ``floor`` is the offset that the log must reach at least when it is opened next, by the table
+of promises in ``modes``. Everything else that recovery must restore is in the model: byte for byte, and nothing behind
+its end.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from simulation.drafts import Sender, make_store
 from simulation.leading import check_hidden, lead
 from simulation.model import Model
 from simulation.modes import SMALL, Fault, Mode, Positions, covers_acknowledged, covers_shown, floor, new_volumes
+from simulation.recorder import HistoryRecorder, verb
 from simulation.tally import met
-from simulation.telling import Teller, verb
 from simulation.traps import Death, ProcessEnded, Traps
 
 from gantry_broker.errors import StoreFailed, StoreFull, StoreUnusable
@@ -29,11 +29,11 @@ from gantry_testing.fake_clock import FakeClock
 from gantry_testing.faulty_disk import DEFAULT_CAPACITY, FaultyDisk
 
 PROCESS_MS: Final = 1_000
-"""Between the lives of two processes. Names of index files are times, and do not meet."""
+"""The time between two processes. Names of index files are times, which must differ."""
 
 
-class Process(Teller):
-    """See the module."""
+class Process(HistoryRecorder):
+    """The store of a history, with the verbs that start and end its processes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,41 +51,41 @@ class Process(Teller):
         self.acknowledged = 0
         self.flushed = 0
         self.confirmed = 0
-        """The furthest that consumers were ever allowed to see of what is there."""
+        """The furthest offset of the present log that was ever visible to consumers."""
         self.acked = 0
-        """Up to where slaves have the log, where they are waited for."""
-        self.told: int | None = None
-        """What the store was told of that; None where it waits for nobody."""
+        """Up to where slaves have the log, in a mode that waits for them."""
+        self.reported_acked: int | None = None
+        """The acknowledgement that the store knows; None if it does not wait for slaves."""
         self.kept_buffers: Final[list[tuple[str, bytes]]] = []
-        """(path, bytes) of buffers that were live at some time."""
+        """(path, bytes) of buffers that were live when they were copied."""
         self.min_physical_low = 0
         self.was_refused = False
         self._undisturbed: dict[int, bytes] | None = None
-        """What the recovery that is being disturbed must end with."""
+        """The log that a disturbed recovery must end with."""
         self._is_excused = False
         self._errors_before = 0
-        """How many errors had been met when the store was opened last."""
+        """The number of injected errors when the store was opened last."""
         self._is_aside_excused = False
-        self._strangers: set[str] = set()
-        """Volumes with buffers that were put there by somebody else."""
+        self._foreign_volumes: set[str] = set()
+        """Volumes into which stale or foreign buffers were put."""
         self._is_derived_lost = False
         self.traps.attach(self.disk)
 
     # -- opening -------------------------------------------------------------------------------------------------------
 
     def open_store(self) -> MessageStore | None:
-        """The store, opened in the mode it had if it was down. None if something keeps it from opening."""
+        """Return the store, and open it in its last mode if it was down. None if it cannot be opened."""
         if self.store is None:
             self.reopen(self.mode)
         return self.store
 
     @verb
     def reopen(self, mode: Mode, *, before: Sequence[str] = (), is_twice: bool = False) -> None:
-        """Open the store in ``mode``, after ``before`` was done to what the last process has left."""
+        """Open the store in ``mode``, after the damages ``before`` to what the last process has left."""
         if self.store is not None:
             self.crash(Fault.KILL)
         for what in before:
-            self._spoil(what)
+            self._damage_remains(what)
         if self.traps.death is not None and self._undisturbed is None:
             self._undisturbed = undisturbed_log(self.disk, self.volumes, self.clock, mode, self.traps)
         if mode.medium is not self.mode.medium or mode.is_sync is not self.mode.is_sync:
@@ -103,10 +103,10 @@ class Process(Teller):
 
     def _open(self) -> RecoveryReport | None:
         store = make_store(self.disk, self.volumes, self.clock, self.mode)
-        # Without slaves a start shows whatever it finds, even if it dies before anybody looks.
-        self.told, self.confirmed = (-1, self.confirmed) if self.mode.is_waiting else (None, LOG_END_MAX)
-        if self.told is not None:
-            store.positions.wait_for_slaves(self.told)
+        # Without slaves a start makes everything visible that it finds, even if it dies before a consumer reads.
+        self.reported_acked, self.confirmed = (-1, self.confirmed) if self.mode.is_waiting else (None, LOG_END_MAX)
+        if self.reported_acked is not None:
+            store.positions.wait_for_slaves(self.reported_acked)
         try:
             report = store.open(is_flushing=False, is_tail_hidden=self.mode.is_waiting)
         except ProcessEnded:
@@ -123,13 +123,13 @@ class Process(Teller):
         return report
 
     def _open_failed(self) -> None:
-        assert self.is_failure_excused(), "the store cannot be opened, and nothing is in its way"
+        assert self.is_failure_excused(), "the store cannot be opened, without a cause"
         met("an open failed")
         self.end_process(Fault.KILL)
-        self.disk.capacity = DEFAULT_CAPACITY  # or the rest of the history would be about nothing else
+        self.disk.capacity = DEFAULT_CAPACITY  # or all further openings of the history would fail
 
     def _lead(self, store: MessageStore, report: RecoveryReport) -> bool:
-        """Be a master that waits for slaves. False if the process has ended on the way."""
+        """Become a master that waits for slaves. Return False if the process has ended meanwhile."""
         check_hidden(store, self.model, report.start, self.confirmed)
         try:
             lead(store, is_new=not report.is_clean)
@@ -143,7 +143,7 @@ class Process(Teller):
         return True
 
     def _open_again(self, first: RecoveryReport) -> None:
-        """A recovery that is done again, from what the first has left, changes nothing."""
+        """Repeat the recovery on what the first one has left, and check that it changes nothing."""
         before = log_files(self.disk)
         self.end_process(Fault.KILL)
         again = self._open()
@@ -152,23 +152,23 @@ class Process(Teller):
             assert log_files(self.disk) == before, "recovering twice gives other bytes"
             met("recovered twice")
 
-    def _spoil(self, what: str) -> None:
+    def _damage_remains(self, what: str) -> None:
         with self.traps.paused():
             if what == "power":
                 self.end_process(Fault.POWER)
             elif what in ("stale", "foreign"):
-                self._strangers |= put_back(self.volumes, self.kept_buffers[-3:], is_foreign=what == "foreign")
+                self._foreign_volumes |= put_back(self.volumes, self.kept_buffers[-3:], is_foreign=what == "foreign")
                 self._undisturbed = None
             elif remove_derived(self.disk, what):
                 self._is_derived_lost |= what in ("queues", "point")
 
     def _recovered(self, store: MessageStore, report: RecoveryReport) -> None:
-        """What must be true of the log, whoever may see what of it."""
+        """Check the log after a recovery, regardless of what is visible."""
         model = self.model
         self._count(report)
-        assert report.end >= self.floor, f"the log ends at {report.end}, and reached to {self.floor} in {self.mode}"
+        assert report.end >= self.floor, f"the log ends at {report.end}, and must reach {self.floor} in {self.mode}"
         assert (report.damaged, report.lost_flushed_bytes) == ([], 0)
-        is_excused = self._is_aside_excused or self._strangers
+        is_excused = self._is_aside_excused or self._foreign_volumes
         assert is_excused or not report.set_aside, f"buffers were set aside: {report.set_aside}"
         assert (store.log.wrote, store.log.committed, store.log.flushed) == (report.end,) * 3
         assert self.min_physical_low <= store.log.min_physical <= model.min_physical
@@ -188,17 +188,17 @@ class Process(Teller):
             consumer.go_back(model)
 
     def _opened(self, store: MessageStore, report: RecoveryReport) -> None:
-        """What must be true of everything derived, now that messages can be sent."""
+        """Check queues and index after an opening, when messages can be sent."""
         model, shown = self.model, report.start if self.mode.is_waiting else report.end
         self.sender.believe_empty_queues(store, is_derived_lost=self._is_derived_lost)
         for consumer in self.consumers:
-            consumer.go_back(model)  # again: a queue of which nothing is left has begun at 0
+            consumer.go_back(model)  # again, since a queue that has lost everything has begun at 0
         check_queues(store, model, shown)
         if not self.is_failure_excused():
             check_keys(store, model, shown)
         self._is_aside_excused = self._is_derived_lost = False
-        self._strangers.discard(self.mode.medium.value)
-        self.look(store)
+        self._foreign_volumes.discard(self.mode.medium.value)
+        self.check_running(store)
 
     def _count(self, report: RecoveryReport) -> None:
         met("replayed", report.replayed_records)
@@ -212,7 +212,7 @@ class Process(Teller):
 
     @verb
     def crash(self, fault: Fault, seed: int = 0) -> None:
-        """The process ends, or the machine."""
+        """End the process or the machine by ``fault``."""
         if self.open_store() is None:
             return
         met(f"fault: {fault.name.lower()}")
@@ -220,7 +220,7 @@ class Process(Teller):
 
     @verb
     def die(self, what: str, countdown: int, fault: Fault, seed: int = 0, torn_bytes: int = -1) -> None:
-        """Arm a trap: the process ends at the ``countdown``-th ``what`` from now on, whoever does it."""
+        """Arm a trap: the process ends at the ``countdown``-th ``what`` from now on, in any part of it."""
 
         def end(where: str) -> None:
             met(f"died at {where}")
@@ -231,7 +231,7 @@ class Process(Teller):
 
     @verb
     def stop(self) -> None:
-        """Stop cleanly, which fails cleanly, too."""
+        """Stop cleanly; a stop that fails must leave the abort marker."""
         store = self.open_store()
         if store is None:
             return
@@ -241,7 +241,7 @@ class Process(Teller):
             met("died in a clean stop")
             return
         is_clean = not self.disk.exists(f"{ROOT}/abort")
-        assert is_clean or self.is_failure_excused(), "a stop was not clean, and nothing was in its way"
+        assert is_clean or self.is_failure_excused(), "a stop was not clean, without a cause"
         self.end_process(Fault.KILL)
         if is_clean:
             met("clean stop")
@@ -250,7 +250,7 @@ class Process(Teller):
             self.crashed_at = Positions(store.log.wrote, store.log.wrote, store.log.wrote)
 
     def end_process(self, fault: Fault, seed: int = 0) -> None:
-        """What is left of it, and what of that must be found again."""
+        """End the process by ``fault``, and compute what the next start must find."""
         store = self.store
         if store is not None:
             at = Positions(store.log.wrote, store.log.committed, store.log.flushed)
@@ -267,35 +267,35 @@ class Process(Teller):
         if fault not in (Fault.KILL, Fault.KILL_COPYING):
             self._undisturbed = None
         if fault.is_power or fault is Fault.KILL_BUFFERS_GONE:
-            self._strangers.clear()
+            self._foreign_volumes.clear()
         self._is_aside_excused |= fault in (Fault.KILL_BUFFERS_GONE, Fault.KILL_COLD)
         self.store = None
         apply_fault(self.disk, self.volumes, self.model, fault, self.crashed_at, seed)
         if fault not in (Fault.KILL, Fault.KILL_COPYING):
-            self.clock.reboot(0)  # some memory is gone: no store may demand what was in it
+            self.clock.reboot(0)  # some memory is lost: no store may expect what was in it
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- checks of a running store -------------------------------------------------------------------------------------
 
-    def look(self, store: MessageStore) -> None:
-        """What is true after every verb while the store is up."""
+    def check_running(self, store: MessageStore) -> None:
+        """Check what must hold after every verb while the store is open."""
         assert store.log.wrote >= store.log.committed >= store.log.flushed >= self.flushed, repr(store)
         assert store.log.wrote == self.model.end, f"the log is at {store.log.wrote}, the model at {self.model.end}"
         self.flushed = store.log.flushed
         self._note_confirmed(store)
         self.acknowledged = max(self.acknowledged, store.positions.promised)
         if not store.is_writable:
-            assert self.is_failure_excused(), "the log is read-only, and nothing was in its way"
+            assert self.is_failure_excused(), "the log is read-only without a cause"
             met("the log failed")
         for consumer in self.consumers:
             consumer.read(store, self.model, self.confirmed)
 
     def _note_confirmed(self, store: MessageStore) -> None:
-        """Whatever the store says, nothing is confirmed or promised that slaves lack, where they are waited for."""
+        """Check that nothing is confirmed or promised that slaves lack, if it must wait for them."""
         furthest = max(store.positions.confirmed, store.positions.promised)
-        assert self.told is None or furthest <= max(self.told, 0), f"{furthest} is at no slave"
+        assert self.reported_acked is None or furthest <= max(self.reported_acked, 0), f"{furthest} is at no slave"
         self.confirmed = max(self.confirmed, store.positions.confirmed)
 
     def is_failure_excused(self) -> bool:
-        """Whether a send, a flush or an open may be refused: something was made to fail since the last open."""
+        """Return whether a send, a flush or an open may fail, since a fault was injected since the last open."""
         self._is_excused |= self.disk.capacity < DEFAULT_CAPACITY or self.traps.errors_met > self._errors_before
         return self._is_excused

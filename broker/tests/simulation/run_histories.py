@@ -1,6 +1,6 @@
-"""20,000 histories of a store on a faulty disk, each with a model that knows what must be there; two at a time.
+"""Runs 20,000 histories of a store on a faulty disk, each compared with a model, two at a time.
 
-Exit code 0 when all of them hold and between them have met everything that they are about; 1 with the seed, the
+Exit code 0 when all of them hold and together have met every situation that must be tested; 1 with the seed, the
 shortened history of the first that failed, as lines for a test, and the command that repeats it.
 """
 
@@ -19,36 +19,36 @@ import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from simulation.explore import run_histories, shorten, tell
+from simulation.explore import format_history, run_histories, shorten
 from simulation.tally import MET, NEEDED, never_met
 
 CHUNK: Final = 200
-"""Histories drawn from one seed: what a failure repeats."""
+"""The number of histories drawn from one seed, which a repetition runs."""
 HISTORIES_DEMANDED: Final = 2_000
-"""A run that is shorter need not have met everything."""
+"""A run with fewer histories need not have met every situation."""
 PROGRESS_SECONDS: Final = 10.0
 
 
 class Chunk(NamedTuple):
-    """What came of the histories of one seed."""
+    """The result of the histories of one seed."""
 
     seed: int
     histories: int
     met: Counter[str]
     failure: str | None
-    """The lines of the history that failed."""
+    """The lines of the history that failed, or None."""
 
 
 def explore(seed: int, count: int) -> Chunk:
-    """In a worker: the histories of one seed."""
+    """Run the histories of one seed in a worker process."""
     MET.clear()
     failed = run_histories(seed, count)
     met = Counter(MET)
-    return Chunk(seed, count, met, tell(shorten(failed)) if failed is not None else None)
+    return Chunk(seed, count, met, format_history(shorten(failed)) if failed is not None else None)
 
 
 def chunks(seed: int, histories: int, workers: int) -> Iterator[Chunk]:
-    """What the workers find, as it comes."""
+    """Yield the results of the workers as they come."""
     tasks = [(seed + start, min(CHUNK, histories - start)) for start in range(0, histories, CHUNK)]
     with ProcessPoolExecutor(workers) as pool:
         waiting: set[Future[Chunk]] = set()
@@ -61,7 +61,7 @@ def chunks(seed: int, histories: int, workers: int) -> Iterator[Chunk]:
 
 
 def show_met(met: Counter[str]) -> None:
-    """A line for everything that was met, in the order in which it is demanded; then the rest."""
+    """Print a line for every situation that was met, the needed ones first."""
     for what in (*NEEDED, *sorted(met.keys() - set(NEEDED))):
         if what != "history":
             click.echo(f"  {what:<42}{met[what]:>10,}")
@@ -74,14 +74,14 @@ def repeat(chunk: Chunk) -> str:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--histories", default=20_000, show_default=True, help="How many.")
+@click.option("--histories", default=20_000, show_default=True, help="The number of histories.")
 @click.option("--seed", type=int, help="Repeat an earlier run; by default a new seed is drawn.")
-@click.option("--workers", default=2, show_default=True, help="Processes at a time.")
+@click.option("--workers", default=2, show_default=True, help="The number of processes.")
 def main(histories: int, seed: int | None, workers: int) -> None:
-    """Random histories of a store on a faulty disk, against a model."""
+    """Run random histories of a store on a faulty disk, and compare each with a model."""
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     click.echo(f"seed {seed}: {histories:,} histories, {CHUNK} to a seed, {workers} at a time")
-    began = said = time.monotonic()
+    began = reported_at = time.monotonic()
     met: Counter[str] = Counter()
     for chunk in chunks(seed, histories, workers):
         met += chunk.met
@@ -89,8 +89,8 @@ def main(histories: int, seed: int | None, workers: int) -> None:
             click.echo(f"a history of seed {chunk.seed} failed; shortened:\n\n{chunk.failure}\n\n{repeat(chunk)}")
             sys.exit(1)
         now = time.monotonic()
-        if now - said >= PROGRESS_SECONDS:
-            said, done = now, met["history"]
+        if now - reported_at >= PROGRESS_SECONDS:
+            reported_at, done = now, met["history"]
             rate = done / (now - began)
             left = (histories - done) / rate if rate else 0.0
             click.echo(f"  {done:,} histories, {rate:.0f} a second, about {left:.0f} s to go")

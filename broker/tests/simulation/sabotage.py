@@ -1,6 +1,6 @@
-"""Stores with one guard taken off, to see the histories find it.
+"""Stores with one safeguard removed, to prove that the histories detect it.
 
-Each takes away exactly what one promise rests on, by putting something in the place of a function of the store.
+Each removes exactly what one promise depends on, by replacing a function of the store.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from gantry_broker.store import commit_log, positions, recover, recovery, replay
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.copying import LogCopier
 from gantry_broker.store.derived import DerivedFiles
-from gantry_broker.store.life import StoreLife
-from gantry_broker.store.opening import OpenPools
+from gantry_broker.store.lifecycle import StoreLifecycle
+from gantry_broker.store.opening import WritePools
 from gantry_broker.store.positions import Positions, confirmed_offset
 from gantry_broker.store.recovery_point import RecoveryPoint
 from gantry_broker.store.replay import FoundBuffer
@@ -30,7 +30,7 @@ from gantry_wire.plain_records import PlainRecord
 
 @contextmanager
 def cut_without_zeroing() -> Iterator[None]:
-    """Recovery takes away the first header of what it cuts, and leaves the rest where it is."""
+    """Let recovery remove only the first header of what it cuts, and leave the rest in place."""
 
     def zero_header(file: FaultyFile, start: int, end: int) -> None:
         file.pwrite(bytes(min(8, end - start)), start)
@@ -41,7 +41,7 @@ def cut_without_zeroing() -> Iterator[None]:
 
 @contextmanager
 def cut_without_zeroing_unseen() -> Iterator[None]:
-    """The same, and nobody looks behind the end of the log: what is found then is that something has returned."""
+    """The same, without the check of the bytes behind the end: then returned records must be found."""
 
     def check_up_to_the_end(disk: FaultyDisk, model: Model) -> None:
         for base, data in log_files(disk).items():
@@ -54,7 +54,7 @@ def cut_without_zeroing_unseen() -> Iterator[None]:
 
 @contextmanager
 def any_buffer_believed() -> Iterator[None]:
-    """A buffer is replayed whoever wrote it, and whether or not it goes on where the log ends."""
+    """Let recovery replay buffers of any store, even if they do not continue the log."""
 
     def say_yes(*_: object) -> bool:
         return True
@@ -62,24 +62,24 @@ def any_buffer_believed() -> Iterator[None]:
     def contradict_nothing(*_: object) -> None:
         return
 
-    with patch.object(replay, "_contradiction", contradict_nothing), patch.object(replay, "_is_same", say_yes):
+    with patch.object(replay, "_rejection_reason", contradict_nothing), patch.object(replay, "_is_same", say_yes):
         yield
 
 
 @contextmanager
 def no_replay() -> Iterator[None]:
-    """Recovery finds no buffers."""
+    """Let recovery find no write buffers."""
 
-    def find_nothing(_: OpenPools) -> Sequence[FoundBuffer]:
+    def find_nothing(_: WritePools) -> Sequence[FoundBuffer]:
         return []
 
-    with patch.object(OpenPools, "found", find_nothing):
+    with patch.object(WritePools, "found", find_nothing):
         yield
 
 
 @contextmanager
 def shown_when_written() -> Iterator[None]:
-    """Consumers see everything, in every mode."""
+    """Let consumers read everything that is written, in every mode."""
 
     def confirm_all(now: Positions, *, is_sync_flush: bool, is_crash_safe: bool) -> int:
         return now.wrote
@@ -90,29 +90,29 @@ def shown_when_written() -> Iterator[None]:
 
 @contextmanager
 def shown_after_a_start() -> Iterator[None]:
-    """A start shows everything that it finds, whether or not slaves have it."""
+    """Let a start make everything visible that it finds, whether or not slaves have it."""
 
-    def hide_nothing(life: StoreLife, _shown: int, _tail: int) -> None:
+    def hide_nothing(life: StoreLifecycle, _shown: int, _tail: int) -> None:
         life.dispatcher.hold()
 
-    with patch.object(StoreLife, "_hide", hide_nothing):
+    with patch.object(StoreLifecycle, "_hide_unconfirmed", hide_nothing):
         yield
 
 
 @contextmanager
 def hidden_for_ever() -> Iterator[None]:
-    """What a start has hidden is not taken up again."""
+    """Let messages that a start has hidden stay hidden."""
 
     def forget(copier: LogCopier) -> None:
         copier.pieces.clear()
 
-    with patch.object(LogCopier, "hand_over", forget):
+    with patch.object(LogCopier, "hold_undispatched", forget):
         yield
 
 
 @contextmanager
 def slaves_not_waited_for() -> Iterator[None]:
-    """Whatever slaves have said, consumers see what this store can keep by itself."""
+    """Let consumers read what this store can keep by itself, regardless of slaves' acknowledgements."""
 
     def confirm_alone(now: Positions, *, is_sync_flush: bool, is_crash_safe: bool) -> int:
         return confirmed_offset(now._replace(acked=None), is_sync_flush=is_sync_flush, is_crash_safe=is_crash_safe)
@@ -123,18 +123,18 @@ def slaves_not_waited_for() -> Iterator[None]:
 
 @contextmanager
 def doubt_kept_in_memory() -> Iterator[None]:
-    """A start knows which queues are wrong, and builds them again; the recovery point goes on vouching for them."""
+    """Let a start rebuild wrong queues while the recovery point still lists them as durable."""
 
     def forget(_derived: DerivedFiles, point: RecoveryPoint | None) -> RecoveryPoint | None:
         return point
 
-    with patch.object(DerivedFiles, "_doubt", forget):
+    with patch.object(DerivedFiles, "_stop_trusting", forget):
         yield
 
 
 @contextmanager
 def acknowledged_when_written() -> Iterator[None]:
-    """Senders are answered before the flush that they ask for."""
+    """Acknowledge messages before the flush that the mode requires."""
 
     def promise_all(now: Positions, *, is_sync_flush: bool) -> int:
         return now.wrote
@@ -145,7 +145,7 @@ def acknowledged_when_written() -> Iterator[None]:
 
 @contextmanager
 def checksums_ignored() -> Iterator[None]:
-    """Recovery believes every record that has a head."""
+    """Let recovery accept every record that has a valid head."""
 
     def check_head(view: memoryview, position: int, *, physical_offset: int, is_sealed: bool) -> RecordCheck:
         return check_record(view, position, physical_offset=physical_offset, verify_crc=False)
@@ -159,7 +159,7 @@ def checksums_ignored() -> Iterator[None]:
 
 @contextmanager
 def nothing_rewritten() -> Iterator[None]:
-    """After a failed flush recovery syncs what it reads, and trusts the page cache about it."""
+    """Let recovery sync what it reads after a failed flush, without rewriting it."""
 
     def leave(_file: DiskFile, _start: int, _end: int) -> None:
         return
@@ -170,7 +170,7 @@ def nothing_rewritten() -> Iterator[None]:
 
 @contextmanager
 def flushed_before_the_sync() -> Iterator[None]:
-    """``flushed`` moves, and then nothing is synced."""
+    """Advance ``flushed`` without any sync."""
 
     def sync_nothing(log: CommitLog) -> int:
         log.flushed = log.committed
@@ -182,7 +182,7 @@ def flushed_before_the_sync() -> Iterator[None]:
 
 @contextmanager
 def short_writes_not_continued() -> Iterator[None]:
-    """What a short write has not taken is forgotten."""
+    """Drop the rest of a short write."""
 
     def write_once(file: DiskFile, data: bytes | memoryview, position: int) -> None:
         file.pwrite(data, position)

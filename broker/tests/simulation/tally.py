@@ -1,4 +1,4 @@
-"""What the histories of a run have come across. A run that never met one of these has proved nothing about it."""
+"""Counts of the situations that the histories of a run have met. A run proves nothing about one that it never met."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Final
 
 MET: Final[Counter[str]] = Counter()
-"""Of this process."""
+"""The counts of this process."""
 
 NEEDED: Final = (
     "mode: async, none", "mode: async, crash-safe", "mode: async, moved", "mode: async, anonymous",
@@ -31,11 +31,11 @@ NEEDED: Final = (
 
 
 def met(what: str, count: int = 1) -> None:
-    """It happened."""
+    """Count a situation that has occurred."""
     if count:
         MET[what] += count
 
 
 def never_met(counts: Counter[str]) -> list[str]:
-    """What a run ought to have come across and has not."""
+    """Return the needed situations that a run has not met."""
     return [what for what in NEEDED if not counts[what]]

@@ -1,6 +1,6 @@
-"""A slice of what ``run_histories.py`` does, and always the same histories: whatever breaks one is new.
+"""A part of the histories of ``run_histories.py``, always the same ones, so that a failure is due to a change.
 
-It runs as a program of its own, since Hypothesis also draws numbers that it finds in the modules that are loaded: among
+They run in a separate process, since Hypothesis also draws numbers that it finds in the loaded modules: together with
 other tests the same seed would give other histories.
 """
 
@@ -24,10 +24,8 @@ FREQUENT = (
     ("seed", "histories"),
     [(1, 25), pytest.param(1, 100, marks=pytest.mark.verify), pytest.param(2, 100, marks=pytest.mark.slow)],
 )
-def test_whatever_happens_the_store_keeps_what_its_mode_promises_and_nothing_cut_returns(
-    seed: int, histories: int
-) -> None:
-    """What was promised is there byte for byte, what was cut never is, recovery converges; and it was in danger."""
+def test_random_histories_keep_promises_of_their_mode(seed: int, histories: int) -> None:
+    """Promised data survives byte for byte, cut data never returns, recovery converges; and all of it was at risk."""
     command = [sys.executable, str(PROGRAM), "--seed", str(seed), "--histories", str(histories), "--workers", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 

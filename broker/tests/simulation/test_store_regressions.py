@@ -1,4 +1,4 @@
-"""Histories that have failed once, as they were printed, each under the name of what it broke."""
+"""Histories that have failed once, as they were printed, each named for the fault that it found."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def full_disk_between_the_identity_and_its_twin(life: Life) -> None:
 
 
 def sync_failed_in_a_recovery_that_read_everything(life: Life) -> None:
-    """What a failed recovery could not sync is rewritten by the next one, and not believed from the page cache."""
+    """Data that a failed recovery could not sync is rewritten by the next one, which does not trust the page cache."""
     for _ in range(10):
         life.append(EQUAL, queue=2)
     life.fail("sync", 2, errno.ENOSPC)
@@ -34,7 +34,7 @@ def sync_failed_in_a_recovery_that_read_everything(life: Life) -> None:
 
 
 def numbers_of_removed_messages_outlive_a_power_loss(life: Life) -> None:
-    """A queue whose messages are deleted before a recovery point names them still goes on behind them."""
+    """A queue whose messages are deleted before a recovery point lists them still continues behind them."""
     life.append(EQUAL)
     life.append(EQUAL)
     life.crash(Fault.KILL)
@@ -45,7 +45,7 @@ def numbers_of_removed_messages_outlive_a_power_loss(life: Life) -> None:
 
 
 def queue_built_by_a_recovery_that_was_cut_off(life: Life) -> None:
-    """Units that a recovery has built and not synced are synced by the next one, which finds them in the page cache."""
+    """Units that a recovery has written and not synced are synced by the next one, which finds them in the cache."""
     for _ in range(9):
         life.append(EQUAL)
     life.flush()
@@ -61,7 +61,7 @@ def queue_built_by_a_recovery_that_was_cut_off(life: Life) -> None:
 
 
 def head_deleted_beyond_the_point_that_knew_a_number(life: Life) -> None:
-    """A recovery point that the log's head has left behind still says where empty queues go on."""
+    """A recovery point from before the log's begin still has the ends of empty queues."""
     for queue in (2, 2, 0, 0, 0, 0, 0, 0, 0):
         life.append(EQUAL, queue=queue)
     life.flush()
@@ -76,7 +76,7 @@ def head_deleted_beyond_the_point_that_knew_a_number(life: Life) -> None:
 
 
 def removal_cut_off_between_the_files_of_a_queue(life: Life) -> None:
-    """A queue that was emptied, and has an older file that was never synced, still knows its number."""
+    """A queue that was emptied, and has an older file that was never synced, keeps its next offset."""
     for queue in (1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0):
         life.append(EQUAL, queue=queue)
     life.flush()
@@ -85,7 +85,7 @@ def removal_cut_off_between_the_files_of_a_queue(life: Life) -> None:
 
 
 def emptied_queue_that_could_not_be_synced(life: Life) -> None:
-    """After a sync of a queue has failed its pages are not believed: the head stays until a start has looked."""
+    """After a failed sync of a queue its pages are not trusted: the head of the log stays until the next start."""
     for queue in (0, 0, 1, 1, 1, 1, 1, 1, 1):
         life.append(EQUAL, queue=queue)
     life.flush()
@@ -96,7 +96,7 @@ def emptied_queue_that_could_not_be_synced(life: Life) -> None:
 
 
 def names_of_the_head_come_back_after_a_start_has_cut_the_queues(life: Life) -> None:
-    """A start makes it durable that the log's head is gone before it lets queues begin behind it."""
+    """A start makes the deletion of the log's head durable before it lets queues begin behind it."""
     life.append(EQUAL)
     life.append(EQUAL)
     pooled = Mode(Medium.CRASH_SAFE, is_ahead=True, buffers=2)
@@ -116,7 +116,7 @@ def names_of_the_head_come_back_after_a_start_has_cut_the_queues(life: Life) -> 
 
 
 def queue_half_built_that_begins_with_nothing(life: Life) -> None:
-    """A queue as long as the recovery point says, whose head a power loss has taken while it was built again."""
+    """A queue has the length of the recovery point, but lost its head in a power loss while it was rebuilt."""
     for _ in range(29):
         life.append(EQUAL)
     life.die("mid-truncation", 2, Fault.POWER_TORN, 1922)
@@ -125,7 +125,7 @@ def queue_half_built_that_begins_with_nothing(life: Life) -> None:
 
 
 def queue_half_built_with_a_hole_in_its_middle(life: Life) -> None:
-    """The recovery point vouches for no queue that is being built: its ends may be right, and its middle missing."""
+    """The recovery point lists no queue that is being rebuilt: its ends may be right, and its middle missing."""
     for _ in range(39):
         life.append(EQUAL)
     life.flush()
@@ -135,7 +135,7 @@ def queue_half_built_with_a_hole_in_its_middle(life: Life) -> None:
 
 
 def head_deleted_on_a_disk_too_full_to_record_the_begin(life: Life) -> None:
-    """Deleting makes the room for it, and then the begin of the log is recorded."""
+    """Deleting frees the space that recording the begin of the log needs."""
     life.reopen(Mode(Medium.ANONYMOUS, is_ahead=True, buffers=2))
     life.fail("write", 5, errno.ENOSPC)
     life.append([-2, 100, -3, 100, 4096], queue=2)
@@ -147,7 +147,7 @@ def head_deleted_on_a_disk_too_full_to_record_the_begin(life: Life) -> None:
 
 
 def name_of_a_file_lost_behind_the_end_of_the_log(life: Life) -> None:
-    """A power loss takes one of several files that held nothing durable: the log ends before it, and lacks nothing."""
+    """A power loss removes one of several files without durable data: the log ends before it, and lacks nothing."""
     life.reopen(Mode(Medium.ANONYMOUS, is_ahead=True, buffers=3))
     for _ in range(13):
         life.append(EQUAL)
@@ -157,7 +157,7 @@ def name_of_a_file_lost_behind_the_end_of_the_log(life: Life) -> None:
 
 
 def number_of_a_queue_that_nothing_is_left_of(life: Life) -> None:
-    """Its messages, its files and the recovery point are gone: it begins at 0, and its consumer is set back to that."""
+    """A queue that lost its messages, its files and the recovery point begins at 0, and so does its consumer."""
     for queue in (0, 0, 0, 0, 2, 2, 2, 2, 2):
         life.append(EQUAL, queue=queue)
     life.crash(Fault.KILL_COPYING, 1809)
@@ -169,7 +169,7 @@ def number_of_a_queue_that_nothing_is_left_of(life: Life) -> None:
 
 
 def number_of_an_expired_queue_after_a_start_that_hid_a_tail_behind_a_half_message(life: Life) -> None:
-    """The recovery point of that start is proved by the next one, though no queue has the record before the tail."""
+    """The next start proves the recovery point of that start, although no queue has the record before the tail."""
     life.append([300, 300, 300])
     life.crash(Fault.KILL_COLD, 791)
     for _ in range(6):
@@ -205,6 +205,6 @@ def number_of_an_expired_queue_after_a_start_that_hid_a_tail_behind_a_half_messa
     ],
     ids=lambda history: history.__name__,
 )
-def test_a_history_that_failed_once_holds(history: History) -> None:
-    """Nothing that was found once comes back."""
+def test_regression_history_holds(history: History) -> None:
+    """A history that has failed once holds now."""
     assert live(history) is None

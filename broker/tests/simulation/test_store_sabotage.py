@@ -1,6 +1,6 @@
-"""Histories that cannot fail prove nothing: with a guard taken off, each of these must.
+"""Histories that cannot fail prove nothing: with a safeguard removed, each of these must fail.
 
-Every directed history holds with the guard on, which is tested, too.
+Every directed history holds with the safeguard, which is tested, too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 from simulation import sabotage
-from simulation.explore import live, relive, run_histories
+from simulation.explore import live, replay_history, run_histories
 from simulation.life import Life
 from simulation.modes import Fault, Medium, Mode
 
@@ -20,7 +20,7 @@ WAITING = Mode(is_waiting=True)
 
 
 def torn_and_refilled(life: Life) -> None:
-    """A tail is torn; others of the same sizes take the place of some of it; and the next crash comes."""
+    """A tail is torn, messages of the same sizes replace a part of it, and the process crashes again."""
     for seed in range(12):
         life.append([300])
         life.flush()
@@ -31,7 +31,7 @@ def torn_and_refilled(life: Life) -> None:
 
 
 def older_buffer_comes_back(life: Life) -> None:
-    """The log has gone on from where it was; a copy of an older buffer is found with it."""
+    """The log was continued, and a copy of an older buffer is found with it."""
     life.reopen(SAFE)
     life.append([300, 300, 300])
     life.keep_buffers()
@@ -118,17 +118,17 @@ CASES: list[tuple[Callable[[], AbstractContextManager[None]], Callable[[Life], N
     (sabotage.flushed_before_the_sync, power_lost_after_the_flush),
     (sabotage.short_writes_not_continued, write_taken_in_part),
 ]
-ids = [guard.__name__ for guard, _ in CASES]
+ids = [safeguard.__name__ for safeguard, _ in CASES]
 
 
-@pytest.mark.parametrize(("guard", "history"), CASES, ids=ids)
-def test_a_history_made_for_it_finds_a_store_without_its_guard(
-    guard: Callable[[], AbstractContextManager[None]], history: Callable[[Life], None]
+@pytest.mark.parametrize(("safeguard", "history"), CASES, ids=ids)
+def test_directed_history_detects_missing_safeguard(
+    safeguard: Callable[[], AbstractContextManager[None]], history: Callable[[Life], None]
 ) -> None:
-    """The history fails without the guard, by what the model says and not by an accident, and holds with it."""
+    """The history fails without the safeguard, by an assertion of the model, and holds with it."""
     assert live(history) is None
 
-    with guard():
+    with safeguard():
         failure = live(history)
 
     assert failure is not None
@@ -146,12 +146,12 @@ OFTEN_IN_DANGER = [
 
 
 @pytest.mark.verify(quick=1)
-@pytest.mark.parametrize("guard", OFTEN_IN_DANGER, ids=lambda guard: guard.__name__)
-def test_chance_finds_a_store_without_its_guard(guard: Callable[[], AbstractContextManager[None]]) -> None:
-    """Random histories find it, too, and what has failed fails again when it is relived."""
-    with guard():
+@pytest.mark.parametrize("safeguard", OFTEN_IN_DANGER, ids=lambda safeguard: safeguard.__name__)
+def test_random_histories_detect_missing_safeguard(safeguard: Callable[[], AbstractContextManager[None]]) -> None:
+    """Random histories detect it, too, and a failing history fails again when it is replayed."""
+    with safeguard():
         failed = run_histories(start=1, count=500)
         assert failed is not None
-        assert relive(failed) is not None
+        assert replay_history(failed) is not None
 
-    assert relive(failed) is None
+    assert replay_history(failed) is None

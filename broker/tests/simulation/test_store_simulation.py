@@ -1,8 +1,8 @@
-"""Random lives of a store: sends, flushes, crashes of every kind, and a checker that knows what was promised.
+"""Random runs of a store: sends, flushes, crashes of every kind, and a checker that knows what was promised.
 
 After every recovery the log must be a prefix of what was sent (nothing altered, invented or out of order), it must
-contain everything that had been flushed before the crash, queue offsets must be dense, and what was once lost may
-never come back. The seed is in the test's name: ``pytest broker/tests/simulation -k seed17-`` replays one.
+contain everything that had been flushed before the crash, queue offsets must be dense, and what was once lost must
+never return. The seed is in the test's name: ``pytest broker/tests/simulation -k seed17-`` replays one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOPICS = [("orders", 0), ("orders", 1), ("bills", 0), ("%RETRY%g", 0)]
 
 
 class Life:
-    """One store, one dice, and the promises."""
+    """One store with random actions, and the checks of its promises."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
@@ -40,7 +40,7 @@ class Life:
         self.crash()
         self.check()
 
-    # -- what happens ----------------------------------------------------------------------------------------------
+    # -- random actions --------------------------------------------------------------------------------------------
 
     def send(self) -> None:
         drafts = []
@@ -100,7 +100,7 @@ class Life:
             self.world.clock.advance(5_000)
         disk.capacity = 1 << 30
 
-    # -- what must be true -----------------------------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------------------------------
 
     def reopen(self, *, at_least: int) -> None:
         report = self.world.open()
@@ -128,13 +128,13 @@ class Life:
 
 @pytest.mark.verify(quick=15)
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed{seed}-")
-def test_what_was_flushed_survives_and_what_survives_is_a_prefix(seed: int) -> None:
-    """For any history and any crash: everything flushed is there, and what is there is a prefix of what was sent."""
+def test_flushed_messages_survive_any_crash_as_prefix(seed: int) -> None:
+    """For any history and any crash, everything flushed survives, and the log is a prefix of what was sent."""
     Life(seed).run(steps=60)
 
 
-def test_a_record_torn_in_its_properties_is_not_served() -> None:
-    """A record of which only the part behind the body is torn must end the log like any other torn record."""
+def test_record_torn_in_its_properties_ends_the_log() -> None:
+    """A record that is torn only behind its body ends the log like any other torn record."""
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
     world.send(count=3)
@@ -152,7 +152,7 @@ def test_a_record_torn_in_its_properties_is_not_served() -> None:
     tear=st.none() | st.integers(0, 1 << 30),
 )
 def test_one_crash_after_one_flush_keeps_a_prefix(sizes: list[int], flush_after: int, tear: int | None) -> None:
-    """The smallest history, shrunk by hypothesis when it fails: send, flush, send, crash, look."""
+    """After the smallest history (send, flush, send, crash) the log is a prefix with everything flushed."""
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
     flushed = 0

@@ -1,8 +1,8 @@
-"""Where a history's next fault happens: at the n-th system call of a kind, or at a named point of the store's work.
+"""Traps that inject a fault at the n-th system call of a kind, or at a crash point of the store.
 
-A trap that ends the process first takes everything away (page cache, memory, locks, as the fault says) and only then
-raises ``ProcessEnded``, so that nothing which the dying code does on its way out can reach the disk: every later
-operation of that process raises again. ``ProcessEnded`` is no ``Exception``, or the store might handle it.
+A trap that ends the process first removes everything that the fault destroys (page cache, memory, locks) and only then
+raises ``ProcessEnded``, so that nothing which the dying code does afterwards can reach the disk: every later operation
+of that process raises again. ``ProcessEnded`` is no ``Exception``, or the store might handle it.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class Death:
     what: str
     countdown: int
     end: Callable[[str], None]
-    """Does it, and is told where."""
+    """Called with the name of the operation or point to end the process."""
 
     torn_bytes: int = -1
-    """Before that, if what is met is a write, let so many of its bytes through."""
+    """If the operation is a write, how many of its bytes are written before the end; -1 for none of this."""
 
 
 @dataclass
 class Error:
-    """The ``countdown``-th operation called ``what`` fails."""
+    """An error of the ``countdown``-th operation called ``what``."""
 
     what: str
     countdown: int
@@ -58,7 +58,7 @@ class Error:
 
 @final
 class Traps:
-    """What is armed on one disk. At most one death and one error at a time."""
+    """The armed traps of one disk. At most one death and one error at a time."""
 
     def __init__(self) -> None:
         self.death: Death | None = None
@@ -74,16 +74,16 @@ class Traps:
         crash_points.hit = self._point
 
     def detach(self) -> None:
-        """Crash points do nothing again, as in a broker."""
+        """Let crash points do nothing again, as in a broker."""
         crash_points.hit = _nothing
 
     def revive(self) -> None:
-        """A new process begins."""
+        """Start a new process, whose operations succeed again."""
         self.is_dead = False
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Nothing happens meanwhile."""
+        """Suspend all traps for the body of a `with`."""
         death, error, is_dead = self.death, self.error, self.is_dead
         self.death = self.error = None
         self.is_dead = False
@@ -93,7 +93,7 @@ class Traps:
             self.death, self.error, self.is_dead = death, error, is_dead
 
     def disarm(self) -> None:
-        """Nothing is going to happen any more."""
+        """Remove all armed traps of this disk."""
         self.death = self.error = None
 
     def _operation(self, operation: str, path: str) -> None:
@@ -133,7 +133,7 @@ class Traps:
 
 
 def _nothing(_name: str) -> None:
-    """As in a broker that is not under test."""
+    """Do nothing, as in a broker that is not under test."""
 
 
 CODES: Final = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
@@ -141,7 +141,7 @@ CODES: Final = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
 
 @final
 class InlineExecutor(Executor):
-    """Makes the next log file at once, in the caller's thread, so that a history has one order only."""
+    """An executor that runs everything at once in the caller's thread, so that a history has only one order."""
 
     def __init__(self, _workers: int, _name: str) -> None:
         return

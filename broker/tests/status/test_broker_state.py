@@ -1,4 +1,4 @@
-"""The state of a broker has one form in memory, where unknown numbers are None, and one in JSON, where they are -1."""
+"""A broker's state has one form in memory, where unknown numbers are None, and one in JSON, where they are -1."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LINE = (
 
 
 def test_a_status_keeps_its_form_on_the_wire() -> None:
-    """The order of the fields, their names, and -1 for an unknown number are the same as before."""
+    """The order of the fields, their names, and -1 for an unknown number are stable."""
     assert encode(STATUS) == LINE
     assert decode_answer(LINE) == STATUS
     assert msgspec.json.encode(document_of(STATUS)) + b"\n" == LINE
@@ -46,7 +46,7 @@ def test_a_status_keeps_its_form_on_the_wire() -> None:
 
 @pytest.mark.parametrize("number", [-1, None])
 def test_an_unknown_number_is_none_however_the_state_is_made(number: int | None) -> None:
-    """A caller that compares offsets never meets -1: not from the wire, from plain values, or from its own hands."""
+    """A caller that compares offsets never gets -1: not from the wire, from plain values, or from its own code."""
     document = document_of(STATUS) | dict.fromkeys(optional_numbers(HaStatus), number)
     for state in (
         msgspec.convert(document, HaStatus),
@@ -54,12 +54,12 @@ def test_an_unknown_number_is_none_however_the_state_is_made(number: int | None)
         HaStatus(role=HaRole.SLAVE, **dict.fromkeys(optional_numbers(HaStatus), number)),
     ):
         assert {getattr(state, name) for name in optional_numbers(HaStatus)} == {None}
-        assert state.place == (state.last_epoch, -1)
+        assert state.log_position == (state.last_epoch, -1)
     assert msgspec.convert({"broker_id": 2, "received": -1}, SlaveState).received is None
 
 
 def test_a_view_holds_the_same_state() -> None:
-    """Nothing is lost between the answer of a broker and what is made of it."""
+    """Nothing is lost between a broker's answer and a view of it."""
 
     class Dated(BrokerState, frozen=True, kw_only=True):
         at_ms: int

@@ -1,4 +1,4 @@
-"""The bytes of a status page: the page in the docs and the structs are one, and no field is lost on the way."""
+"""The bytes of a status page: the document and the structs agree, and every field survives encoding."""
 
 import re
 import struct
@@ -50,7 +50,7 @@ FULL = Status(
     store_uuid=uuid.UUID(int=10), pool_medium=Medium.HUGETLBFS,
     pool_buffers_total=11, pool_buffers_free=12, is_crash_safe=True, disk_total_bytes=13, disk_used_bytes=14,
     is_refusing_sends=True, recovery_done_bytes=15, recovery_total_bytes=16, connections=17, queues=18, parked_sends=19,
-    last_error="the disk said no", last_error_wall_ms=20,
+    last_error="the disk failed", last_error_wall_ms=20,
     certificate_ends_wall_ms=1 << 41, refused_requests=tuple(range(1, 17)),
     damaged_records=21, damaged_bytes=22, damaged_records_found=23, healed_records=24,
     lost_records=25, scrub_position=26, scrubbed_bytes=27, scrub_pass_ended_wall_ms=28,
@@ -66,14 +66,14 @@ EMPTY = Status(published_boottime_ns=1, published_wall_ms=2, phase=Phase.STARTIN
 
 
 def documented(title: str) -> list[tuple[int, int, str]]:
-    """Offset, size and name of the fields in one table of the document."""
+    """Return offset, size and name of the fields in one table of the document."""
     section = DOCUMENT.read_text().split(f"### {title}\n")[1].split("\n#")[0]
     rows = [match for line in section.splitlines() if (match := ROW.match(line))]
     return [(int(row[1]), int(row[2]), row[3]) for row in rows]
 
 
 def laid_out(table: tuple[tuple[str, str], ...]) -> list[tuple[int, int, str]]:
-    """The same of a struct."""
+    """Return offset, size and name of the fields of a struct."""
     rows, offset = [], 0
     for name, code in table:
         size = struct.calcsize(f">{code}")
@@ -87,14 +87,14 @@ def laid_out(table: tuple[tuple[str, str], ...]) -> list[tuple[int, int, str]]:
     [("Header", HEADER_FIELDS), ("Copy", COPY_FIELDS), ("Slave slot", SLAVE_FIELDS)],
     ids=["header", "copy", "slave"],
 )
-def test_the_document_shows_every_byte_as_it_is(title: str, table: tuple[tuple[str, str], ...]) -> None:
+def test_document_describes_every_byte(title: str, table: tuple[tuple[str, str], ...]) -> None:
     """Offset, size and name of each field are the same in the document and in the struct, without a gap."""
     assert documented(title) == laid_out(table)
 
 
 @pytest.mark.parametrize("kind", [Phase, Role, Medium], ids=lambda kind: kind.__name__)
-def test_the_document_names_every_value(kind: type[Phase] | type[Role] | type[Medium]) -> None:
-    """Each phase, role and medium is in the document with its number."""
+def test_document_lists_every_value(kind: type[Phase] | type[Role] | type[Medium]) -> None:
+    """The document has each phase, role and medium with its number."""
     field = {Phase: "phase", Role: "role", Medium: "pool_medium"}[kind]
     [row] = [line for line in DOCUMENT.read_text().splitlines() if f"| {field} |" in line]
 
@@ -103,8 +103,8 @@ def test_the_document_names_every_value(kind: type[Phase] | type[Role] | type[Me
     assert named | {0: "UNKNOWN"} == {member.value: member.name for member in kind}
 
 
-def test_the_document_names_every_reason_to_refuse() -> None:
-    """Each reason is in the document with the place of its counter, and there are places for all."""
+def test_document_lists_every_refusal_reason() -> None:
+    """The document has each reason with the position of its counter, and there are positions for all."""
     [row] = [line for line in DOCUMENT.read_text().splitlines() if "| refused_requests |" in line]
 
     named = {int(number): label for number, label in re.findall(r"(\d+) `(\w+)`", row)}
@@ -113,15 +113,15 @@ def test_the_document_names_every_reason_to_refuse() -> None:
 
 
 @pytest.mark.parametrize("counts", [(), (5,), (0, 0, 7), tuple(range(1, 17))], ids=["none", "first", "third", "all"])
-def test_refused_requests_keep_their_places(counts: tuple[int, ...]) -> None:
-    """Each counter comes back at its place; trailing zeros are left out, as an older writer has only those."""
+def test_refused_requests_keep_their_positions(counts: tuple[int, ...]) -> None:
+    """Each counter is decoded at its position; trailing zeros are left out, as an older writer has only those."""
     status = decode_copy(encode_copy(2, replace(EMPTY, refused_requests=counts)))
 
     assert status is not None and status.refused_requests == counts
 
 
-def test_no_number_shares_bytes_with_another() -> None:
-    """Magic, versions and numbers lie where the document says, big-endian."""
+def test_numbers_are_at_their_documented_offsets() -> None:
+    """Magic, versions and numbers are at the documented offsets, big-endian."""
     header = encode_header(ORIGIN)
     copy = encode_copy(6, FULL)
 
@@ -136,14 +136,14 @@ def test_no_number_shares_bytes_with_another() -> None:
 
 
 @pytest.mark.parametrize("status", [FULL, EMPTY], ids=["everything", "nothing"])
-def test_what_is_said_is_what_is_read(status: Status) -> None:
-    """Every fact comes back as it was, also one that is not known."""
+def test_status_round_trip(status: Status) -> None:
+    """Every value is decoded as it was, including unknown ones."""
     assert decode_copy(encode_copy(2, status)) == status
     assert decode_header(encode_header(ORIGIN)) == (ORIGIN, COPY_BYTES)
 
 
 def test_the_full_example_is_full() -> None:
-    """No field can be forgotten by the test above: each differs from its default, and from every other number."""
+    """The round trip covers every field: each differs from its default, and from every other number."""
     values = [getattr(FULL, field.name) for field in fields(Status)]
     numbers = [value for value in values if type(value) is int]
 
@@ -152,7 +152,7 @@ def test_the_full_example_is_full() -> None:
 
 
 def test_texts_are_bounded_and_never_half_a_character() -> None:
-    """A long error costs its end, not the page; a long name costs its end, not the start."""
+    """A long text loses its end only, and no character is split."""
     status = decode_copy(encode_copy(2, replace(EMPTY, last_error="ä" * 300)))
     origin, _ = decode_header(encode_header(replace(ORIGIN, broker_name="n" * 200, version="v" * 200)))
 
@@ -162,15 +162,15 @@ def test_texts_are_bounded_and_never_half_a_character() -> None:
 
 
 def test_a_seventeenth_slave_is_left_out() -> None:
-    """There are 16 slots, and more slaves than that do not break the page."""
+    """There are 16 slots, and more slaves do not damage the page."""
     status = replace(FULL, slaves=FULL.slaves + FULL.slaves)
 
     assert decode_copy(encode_copy(2, status)) == FULL
 
 
 @pytest.mark.parametrize("position", [*range(24), 191, 192, 447, 448, 1471, 1472, 1791])
-def test_a_flipped_bit_in_a_copy_is_seen(position: int) -> None:
-    """A copy with any bit wrong is none, in its sequence, its CRC and its reserved bytes, too."""
+def test_flipped_bit_in_a_copy_is_detected(position: int) -> None:
+    """A copy with any wrong bit is invalid, including in its sequence, its CRC and its reserved bytes."""
     copy = bytearray(encode_copy(4, FULL))
     copy[position] ^= 0x10
 
@@ -178,8 +178,8 @@ def test_a_flipped_bit_in_a_copy_is_seen(position: int) -> None:
 
 
 @pytest.mark.parametrize("sequence", [0, 1, 3], ids=["never-written", "first", "later"])
-def test_a_copy_that_is_being_written_is_none(sequence: int) -> None:
-    """An odd sequence, and zero, say that there is nothing here, whatever the CRC says."""
+def test_copy_that_is_being_written_is_invalid(sequence: int) -> None:
+    """An odd sequence, or zero, marks an invalid copy, with any CRC."""
     copy = bytearray(encode_copy(2, FULL))
     copy[:8] = sequence.to_bytes(8, "big")
     copy[8:12] = zlib.crc32(copy[:8] + copy[12:]).to_bytes(4, "big")
@@ -188,7 +188,7 @@ def test_a_copy_that_is_being_written_is_none(sequence: int) -> None:
 
 
 def changed(position: int, data: bytes, *, is_sealed: bool = True) -> bytes:
-    """A header with other bytes in it; sealed, its CRC agrees with them."""
+    """Return a header with other bytes; if sealed, its CRC matches them."""
     header = bytearray(encode_header(ORIGIN))
     header[position : position + len(data)] = data
     if is_sealed:
@@ -212,14 +212,14 @@ def changed(position: int, data: bytes, *, is_sealed: bool = True) -> bytes:
     ],
     ids=["empty", "cut", "cut-in-magic", "text", "zeros", "major", "major-unsealed", "flip", "short-copy", "long-copy"],
 )
-def test_what_is_no_page_is_named(header: bytes, error: type[StatusPageError], text: str) -> None:
-    """A header that is not one of ours, or not whole, is refused with what was found."""
+def test_invalid_header_is_refused_with_a_reason(header: bytes, error: type[StatusPageError], text: str) -> None:
+    """A header of another program, or an incomplete one, is refused with what was found."""
     with pytest.raises(error, match=text):
         decode_header(header)
 
 
 def test_a_newer_minor_version_is_read() -> None:
-    """Longer copies, used reserved bytes and unheard-of phases of a newer minor version do not stop an older reader."""
+    """An older reader accepts longer copies, used reserved bytes and unknown phases of a newer minor version."""
     header = bytearray(changed(10, b"\x00\x07" + (2048).to_bytes(4, "big")))
     copy = bytearray(encode_copy(2, FULL) + b"new" + bytes(253))
     copy[14:17] = b"\xff\xfe\xfd"
@@ -233,8 +233,8 @@ def test_a_newer_minor_version_is_read() -> None:
     assert status == replace(FULL, phase=Phase.UNKNOWN, role=Role.UNKNOWN, pool_medium=Medium.UNKNOWN)
 
 
-def test_no_damage_is_told_from_damage_that_is_not_known() -> None:
-    """A count of zero is worth knowing; a writer of layout 1.1 left zeros there, and knew of nothing."""
+def test_zero_damage_differs_from_unknown_damage() -> None:
+    """A count of zero is a value; a writer of layout 1.1 left zeros there, which mean unknown."""
     none_damaged = replace(FULL, damaged_records=0, lost_records=0, scrub_position=0)
     copy = bytearray(encode_copy(2, none_damaged))
 
@@ -246,7 +246,7 @@ def test_no_damage_is_told_from_damage_that_is_not_known() -> None:
 
 
 def test_the_first_missing_ranges_are_published_and_more_are_only_counted() -> None:
-    """There is room for four ranges; a writer that does not know them left zeros, which are no range."""
+    """There are four positions for ranges; zeros of an older writer are no range."""
     ranges = tuple(LogRange(n * 100, n * 100 + 10) for n in range(6))
     few, many = (replace(FULL, log_missing_ranges=some) for some in (ranges[:1], ranges))
     copy = bytearray(encode_copy(2, few))
@@ -259,7 +259,7 @@ def test_the_first_missing_ranges_are_published_and_more_are_only_counted() -> N
 
 
 @pytest.mark.parametrize("left", [bytes(8), b"\xff" * 8], ids=["layout-1.0", "none"])
-def test_a_page_without_the_end_of_a_certificate_says_nothing_of_it(left: bytes) -> None:
+def test_page_of_layout_1_0_has_no_certificate_expiry(left: bytes) -> None:
     """A writer of layout 1.0 left zeros there, which are no date in 1970."""
     copy = bytearray(encode_copy(2, FULL))
     copy[1472:1480] = left

@@ -1,4 +1,4 @@
-"""A status page between processes: never a mixture, never a truncated file, and the last word of a dead writer."""
+"""A status page between processes: publications never mix, the file is never truncated, and the last one survives."""
 
 import errno
 import os
@@ -17,11 +17,11 @@ import pytest
 
 from gantry_status import (
     Moment,
-    PageAbsent,
     PageDamaged,
     PageForeign,
+    PageInUse,
+    PageNotFound,
     PageReader,
-    PageTaken,
     PageTooShort,
     PageTorn,
     PageUnreadable,
@@ -54,7 +54,7 @@ def status(number):
 
 path, first, chunk = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 if chunk:
-    # Write in small pieces, so that a kill, a stop or a look is likely to come between two of them.
+    # Write in small pieces, so that a kill, a stop or a read is likely to come between two of them.
     whole = PageWriter._write
     def piecemeal(self, data, position):
         for start in range(0, len(data), chunk):
@@ -74,13 +74,13 @@ def at(number: int, phase: Phase = Phase.SERVING) -> Status:
 
 
 def writer(path: Path, number: int = 1) -> PageWriter:
-    """A page of this process."""
+    """Return the writer of a page of this process."""
     return PageWriter(str(path), new_origin("broker-a", "0.1.0"), at(number))
 
 
 @contextmanager
 def writing(path: Path, first: int, *, chunk: int = CHUNK_BYTES) -> Iterator[subprocess.Popen[bytes]]:
-    """Another process that publishes without a pause, numbered from `first`."""
+    """Run another process that publishes continuously, numbered from `first`."""
     process = subprocess.Popen(
         [sys.executable, "-S", "-c", WRITER, str(path), str(first), str(chunk)],
         stdout=subprocess.PIPE,
@@ -96,7 +96,7 @@ def writing(path: Path, first: int, *, chunk: int = CHUNK_BYTES) -> Iterator[sub
 
 
 def check_is_one(status: Status) -> int:
-    """The number of a publication; fails when its fields are of two."""
+    """Return the number of a publication. Fails if its fields belong to two publications."""
     numbers = {getattr(status, name) for name in EQUAL} | {int(status.last_error)}
     assert len(numbers) == 1, f"a mixture of publications: {numbers}"
     [number] = numbers
@@ -105,19 +105,19 @@ def check_is_one(status: Status) -> int:
 
 
 def test_a_killed_writer_never_leaves_a_mixture(tmp_path: Path) -> None:
-    """Whenever a writer is killed, before, while and after it is read, each look gives one whole publication."""
+    """Whenever a writer is killed, before, during and after a read, each read gives one whole publication."""
     path = tmp_path / "status"
     first, boots, torn = 1_000_000, set(), 0
     with PageReader(str(path)) as reader:
         for _ in range(KILLS):
             with writing(path, first) as process:
-                newest, looks = 0, 0
-                while looks < 200 or newest < first + 20:
+                newest, reads = 0, 0
+                while reads < 200 or newest < first + 20:
                     reading = reader.read()
                     number = check_is_one(reading.status)
                     assert number >= max(newest, first), "time went backward"
                     assert reading.is_writer_alive
-                    newest, looks = number, looks + 1
+                    newest, reads = number, reads + 1
                 process.kill()
                 process.wait()
             data = path.read_bytes()
@@ -132,7 +132,7 @@ def test_a_killed_writer_never_leaves_a_mixture(tmp_path: Path) -> None:
 
 
 def test_a_stopped_writer_is_recognised_by_its_age(tmp_path: Path) -> None:
-    """SIGSTOP, in the middle of a publication too: the page can be read, its age grows, and SIGCONT makes it young."""
+    """After SIGSTOP, also during a publication, the page can be read and its age grows; SIGCONT renews it."""
     path = tmp_path / "status"
     with writing(path, 1) as process, PageReader(str(path)) as reader:
         process.send_signal(signal.SIGSTOP)
@@ -152,7 +152,7 @@ def test_a_stopped_writer_is_recognised_by_its_age(tmp_path: Path) -> None:
 
 
 def wait_until(predicate: "object", deadline_s: float = DEADLINE_S) -> None:
-    """Wait for another process; fails when it does not come."""
+    """Wait for another process; fail after a timeout."""
     assert callable(predicate)
     end = time.monotonic() + deadline_s
     while not predicate():
@@ -161,7 +161,7 @@ def wait_until(predicate: "object", deadline_s: float = DEADLINE_S) -> None:
 
 
 def test_a_restart_is_a_new_file_and_is_followed(tmp_path: Path) -> None:
-    """The old file keeps its size and its bytes, the reader goes over to the new one, and says who it is."""
+    """The old file keeps its size and its bytes, and the reader switches to the new one."""
     path = tmp_path / "status"
     first = writer(path, 1)
     reader = PageReader(str(path))
@@ -181,8 +181,8 @@ def test_a_restart_is_a_new_file_and_is_followed(tmp_path: Path) -> None:
     second.close()
 
 
-def test_a_page_written_over_another_is_noticed_by_its_header(tmp_path: Path) -> None:
-    """Also in the same inode, as `cp` leaves it, another boot id is another broker."""
+def test_page_written_over_another_is_detected_by_its_header(tmp_path: Path) -> None:
+    """Also in the same inode, as `cp` leaves it, another boot id means another start."""
     path, other = tmp_path / "status", tmp_path / "other"
     first, second = writer(path, 1), writer(other, 2)
     with PageReader(str(path)) as reader:
@@ -198,7 +198,7 @@ def test_a_page_written_over_another_is_noticed_by_its_header(tmp_path: Path) ->
     second.close()
 
 
-def test_publications_take_turns_and_the_newest_is_read(tmp_path: Path) -> None:
+def test_publications_alternate_and_the_newest_is_read(tmp_path: Path) -> None:
     """Each publication replaces the one before the last."""
     path = tmp_path / "status"
     page = writer(path, 1)
@@ -212,22 +212,22 @@ def test_publications_take_turns_and_the_newest_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("position", [8, HEADER_BYTES + 7, HEADER_BYTES + 40, HEADER_BYTES + COPY_BYTES + 40, 4090])
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 @pytest.mark.parametrize("first", [2, 3], ids=["newest-is-copy-0", "newest-is-copy-1"])
-def test_a_reader_that_is_overtaken_looks_again(
+def test_overtaken_reader_reads_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, position: int, count: int, first: int
 ) -> None:
-    """However often the writer publishes between two bytes of a look, what the reader gives is one publication."""
+    """However often the writer publishes during a read, the reader returns one whole publication."""
     path = tmp_path / "status"
     page = PageWriter(str(path), new_origin("b", "0"), numbered(1))
     for number in range(2, first + 1):
         page.publish(numbered(number))
-    looks, read = [0], os.pread
+    reads, read = [0], os.pread
 
     def overtaken(descriptor: int, length: int, start: int) -> bytes:
-        looks[0] += 1
-        if length < PAGE_BYTES or looks[0] > 10:
+        reads[0] += 1
+        if length < PAGE_BYTES or reads[0] > 10:
             return read(descriptor, length, start)
         head = read(descriptor, position, 0)
-        newest = looks[0] * 10
+        newest = reads[0] * 10
         for number in range(newest, newest + count):
             page.publish(numbered(number))
         return head + read(descriptor, length - position, position)
@@ -239,13 +239,13 @@ def test_a_reader_that_is_overtaken_looks_again(
 
 
 def numbered(number: int) -> Status:
-    """A publication that a mixture with another one can be told from."""
+    """Return a publication whose mixture with another one can be detected."""
     numbers: dict[str, Any] = dict.fromkeys(EQUAL, number)
     return Status(published_boottime_ns=0, phase=Phase.SERVING, last_error=str(number), **numbers)
 
 
-def test_damage_to_one_copy_costs_one_publication_and_to_both_is_said(tmp_path: Path) -> None:
-    """A flipped bit gives the publication before; with both copies damaged the reader gives up and says so."""
+def test_damage_to_both_copies_is_an_error(tmp_path: Path) -> None:
+    """A flipped bit gives the previous publication; with both copies damaged the reader raises an error."""
     path = tmp_path / "status"
     page = writer(path, 1)
     page.publish(at(2))
@@ -275,8 +275,8 @@ def flip(path: Path, position: int) -> None:
         file.write(bytes([byte ^ 1]))
 
 
-def test_what_is_no_page_is_told_apart(tmp_path: Path) -> None:
-    """No file, no right, a directory, something else, too short: each has its own error, and names the path."""
+def test_each_kind_of_unusable_file_has_its_error(tmp_path: Path) -> None:
+    """A missing, unreadable, foreign or short file each has its own error, which names the path."""
     page = writer(tmp_path / "whole")
     page.close()
     whole = (tmp_path / "whole").read_bytes()
@@ -286,12 +286,12 @@ def test_what_is_no_page_is_told_apart(tmp_path: Path) -> None:
     (tmp_path / "directory").mkdir()
     os.mkfifo(tmp_path / "pipe")
     cases: list[tuple[str, type[StatusPageError], str]] = [
-        ("absent", PageAbsent, "there is no status page"),
+        ("absent", PageNotFound, "there is no status page"),
         ("foreign", PageForeign, "GANTRYST"),
         ("empty", PageTooShort, "0 bytes"),
         ("short", PageTooShort, "4095 bytes of 4096"),
-        ("directory", PageUnreadable, "no file"),
-        ("pipe", PageUnreadable, "no file"),
+        ("directory", PageUnreadable, "not a regular file"),
+        ("pipe", PageUnreadable, "not a regular file"),
         ("foreign/below", PageUnreadable, "Not a directory"),
     ]
     for name, error, text in cases:
@@ -302,8 +302,8 @@ def test_what_is_no_page_is_told_apart(tmp_path: Path) -> None:
         assert repr(reader) == f"<PageReader {tmp_path / name} closed>"
 
 
-def test_a_page_that_is_cut_while_it_is_read_is_an_error(tmp_path: Path) -> None:
-    """Somebody truncates the file under the reader: that is a sentence, not a signal."""
+def test_page_truncated_during_a_read_is_an_error(tmp_path: Path) -> None:
+    """A file that is truncated under the reader raises an exception and no signal."""
     path = tmp_path / "status"
     page = writer(path)
     with PageReader(str(path)) as reader:
@@ -315,17 +315,17 @@ def test_a_page_that_is_cut_while_it_is_read_is_an_error(tmp_path: Path) -> None
     page.close()
 
 
-def test_a_reader_waits_for_nothing_and_comes_back(tmp_path: Path) -> None:
-    """A reader may be made before the page, and errors do not end it."""
+def test_reader_recovers_after_errors(tmp_path: Path) -> None:
+    """A reader may be created before the page, and errors do not end it."""
     path = tmp_path / "status"
     reader = PageReader(str(path))
-    with pytest.raises(PageAbsent):
+    with pytest.raises(PageNotFound):
         reader.read()
     page = writer(path)
 
     assert reader.read().status == at(1)
     path.unlink()
-    with pytest.raises(PageAbsent):
+    with pytest.raises(PageNotFound):
         reader.read()
     page.close()
     writer(path, 3).close()
@@ -333,13 +333,13 @@ def test_a_reader_waits_for_nothing_and_comes_back(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_a_living_writer_is_not_replaced(tmp_path: Path) -> None:
-    """A second process is refused and changes nothing; readers in between do not count; after its end it is free."""
+def test_running_writer_is_not_replaced(tmp_path: Path) -> None:
+    """A second process is refused and changes nothing until the writer ends; readers do not matter."""
     path = tmp_path / "status"
     with writing(path, 1) as process, PageReader(str(path)) as reader:
         before = reader.read().origin
 
-        with pytest.raises(PageTaken, match=str(path)):
+        with pytest.raises(PageInUse, match=str(path)):
             writer(path)
 
         assert reader.read().origin == before
@@ -352,7 +352,7 @@ def test_a_living_writer_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_page_that_cannot_be_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed start leaves the page of the run before in place, and no half of a new one."""
+    """A failed start keeps the previous page, and leaves no part of a new one."""
     path = tmp_path / "status"
     writer(path, 1).close()
 
@@ -372,7 +372,7 @@ def test_a_page_that_cannot_be_made_leaves_nothing(tmp_path: Path, monkeypatch: 
 
 
 def test_a_publication_that_fails_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often it fails, and wherever in it, the one before can be read, and the next one succeeds."""
+    """Wherever a publication fails, the previous one can be read, and the next one succeeds."""
     path = tmp_path / "status"
     page = writer(path, 1)
     page.publish(at(2))
@@ -408,7 +408,7 @@ def test_a_publication_that_fails_costs_only_itself(tmp_path: Path, monkeypatch:
         (Phase.FAILED, 10_000_000, False),
     ],
 )
-def test_a_heartbeat_gets_old_and_a_last_word_does_not(
+def test_publication_becomes_stale_unless_its_phase_is_final(
     tmp_path: Path, phase: Phase, age_ms: int, is_stale: bool
 ) -> None:
     """Two seconds without a publication are too long in every phase but the final ones."""
@@ -422,7 +422,7 @@ def test_a_heartbeat_gets_old_and_a_last_word_does_not(
 
 
 def test_a_page_from_before_a_reboot_has_no_age(tmp_path: Path) -> None:
-    """Boot-time clocks of two boots are not compared: such a page is stale, however young it looks."""
+    """Boot-time clocks of two boots are not compared: such a page is stale."""
     path = tmp_path / "status"
     origin = replace(new_origin("b", "0"), machine_boot_id=uuid.uuid4())
     page = PageWriter(str(path), origin, at(1))

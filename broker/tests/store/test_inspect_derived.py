@@ -1,4 +1,4 @@
-"""`verify` holds queues, index and small files against the log, both ways; what it finds there costs no message."""
+"""`verify` compares queues, index and small files with the log, in both directions; such damage costs no message."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
 # -- queues ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_unit_that_leads_elsewhere_is_wrong(world: StoreWorld) -> None:
-    """The log has the message: the queue is derived and can be built again."""
+def test_unit_with_wrong_offset_is_derived_damage(world: StoreWorld) -> None:
+    """The log has the message: the queue is derived data and can be rebuilt."""
     world.close()
     world.overwrite(QUEUE, 5 * 20, UNIT.pack(17, 100, 0))
 
@@ -37,8 +37,8 @@ def test_a_unit_that_leads_elsewhere_is_wrong(world: StoreWorld) -> None:
     assert facts == (Kind.UNIT_WRONG, Harm.DERIVED, "orders", 0, 5)
 
 
-def test_a_unit_with_other_tags_is_wrong(world: StoreWorld) -> None:
-    """Consumers that filter would never see the message."""
+def test_unit_with_wrong_tags_code_is_reported(world: StoreWorld) -> None:
+    """Consumers with a filter would never receive the message."""
     world.close()
     raw = world.files("consumequeue/orders/0")[QUEUE][100:120]
     physical, size, _ = UNIT.unpack(raw)
@@ -47,11 +47,11 @@ def test_a_unit_with_other_tags_is_wrong(world: StoreWorld) -> None:
     found = only(verify(world))
 
     assert (found.kind, found.queue_offset) == (Kind.UNIT_WRONG, 5)
-    assert "other tags" in found.text
+    assert "wrong tags code" in found.text
 
 
 def test_a_hole_in_a_queue_is_one_finding_with_a_count(world: StoreWorld) -> None:
-    """Neighbouring units of one kind are one line."""
+    """Consecutive missing units are one finding."""
     world.close()
     world.overwrite(QUEUE, 5 * 20, bytes(7 * 20))
 
@@ -60,7 +60,7 @@ def test_a_hole_in_a_queue_is_one_finding_with_a_count(world: StoreWorld) -> Non
     assert (found.kind, found.harm, found.queue_offset, found.count) == (Kind.UNIT_MISSING, Harm.DERIVED, 5, 7)
 
 
-def test_a_queue_that_is_gone_costs_no_message(world: StoreWorld) -> None:
+def test_missing_queue_costs_no_message(world: StoreWorld) -> None:
     """Every message is in the log; the finding counts them."""
     world.close()
     world.disk.remove_tree(world.path("consumequeue/orders/0"))
@@ -73,7 +73,7 @@ def test_a_queue_that_is_gone_costs_no_message(world: StoreWorld) -> None:
 
 
 def test_units_behind_the_end_of_a_clean_log_are_lost_messages(world: StoreWorld) -> None:
-    """They were made for records, and those are not there."""
+    """Their records were written and are missing."""
     end = world.store.log.wrote
     world.close()
     world.overwrite(QUEUE, 34 * 20, UNIT.pack(end, 100, 0))
@@ -84,7 +84,7 @@ def test_units_behind_the_end_of_a_clean_log_are_lost_messages(world: StoreWorld
 
 
 def test_units_without_a_record_are_stray(world: StoreWorld) -> None:
-    """A unit too many, which leads into the middle of the log."""
+    """An extra unit that leads into the middle of the log is reported as stray."""
     world.close()
     world.overwrite(QUEUE, 34 * 20, UNIT.pack(170, 100, 0))
 
@@ -94,7 +94,7 @@ def test_units_without_a_record_are_stray(world: StoreWorld) -> None:
 
 
 def test_a_queue_that_is_behind_after_a_crash_is_unsettled(world: StoreWorld) -> None:
-    """Units of records behind the recovery point are put again by the next start."""
+    """The next start writes the units of records behind the recovery point again."""
     flush(world)
     world.send("orders", 10)
     world.kill()
@@ -106,7 +106,7 @@ def test_a_queue_that_is_behind_after_a_crash_is_unsettled(world: StoreWorld) ->
     assert not report.findings.is_damaged
 
 
-def test_a_queue_that_is_short_of_its_recovery_point_is_damage(world: StoreWorld) -> None:
+def test_queue_shorter_than_its_recovery_point_is_damage(world: StoreWorld) -> None:
     """Those units were durable, so they are not merely behind."""
     flush(world)
     world.kill()
@@ -117,8 +117,8 @@ def test_a_queue_that_is_short_of_its_recovery_point_is_damage(world: StoreWorld
     assert kinds(report) == {(Kind.UNIT_MISSING, Harm.DERIVED), (Kind.QUEUE_END, Harm.DERIVED)}
 
 
-def test_a_queue_file_of_another_size_is_said(world: StoreWorld) -> None:
-    """No broker opens such a store; the remedy names the directory to delete."""
+def test_queue_file_of_wrong_size_is_reported(world: StoreWorld) -> None:
+    """The remedy names the directory to delete."""
     world.close()
     data = world.disk.read_file(world.path(QUEUE))
     world.disk.write_file(world.path(QUEUE), data[:-20])
@@ -139,8 +139,8 @@ def index_name(world: StoreWorld) -> str:
     return f"index/{world.disk.list(world.path('index'))[0]}"
 
 
-def test_an_entry_that_leads_nowhere_is_stray_and_its_message_is_missing(world: StoreWorld) -> None:
-    """Both ways: the entry has no record, the record has no entry."""
+def test_entry_with_wrong_offset_is_stray_and_its_message_is_missing(world: StoreWorld) -> None:
+    """In both directions: the entry has no record, and the record has no entry."""
     world.close()
     name = index_name(world)
     position = ENTRIES_START + 50 * 20
@@ -156,7 +156,7 @@ def test_an_entry_that_leads_nowhere_is_stray_and_its_message_is_missing(world: 
     assert report.index_entries == 199
 
 
-def test_an_entry_with_another_hash_is_found(world: StoreWorld) -> None:
+def test_entry_with_wrong_hash_is_reported(world: StoreWorld) -> None:
     """The message exists and does not have this key."""
     world.close()
     name = index_name(world)
@@ -169,8 +169,8 @@ def test_an_entry_with_another_hash_is_found(world: StoreWorld) -> None:
     assert (Kind.INDEX_CHAIN, Harm.DERIVED) in kinds(report)
 
 
-def test_a_broken_chain_is_found(world: StoreWorld) -> None:
-    """All entries are right, and a query would still not find some of them."""
+def test_broken_index_chain_is_reported(world: StoreWorld) -> None:
+    """All entries are right, but a query would not find some of them."""
     world.close()
     name = index_name(world)
     slot = next(
@@ -185,8 +185,8 @@ def test_a_broken_chain_is_found(world: StoreWorld) -> None:
     assert (found.kind, found.harm, found.count) == (Kind.INDEX_CHAIN, Harm.DERIVED, 1)
 
 
-def test_an_index_file_that_is_none_is_said(world: StoreWorld) -> None:
-    """Cut short or scrambled, it is named and costs no message."""
+def test_invalid_index_file_is_reported(world: StoreWorld) -> None:
+    """A truncated or scrambled file is named and costs no message."""
     world.close()
     name = index_name(world)
     world.disk.write_file(world.path(name), b"short")
@@ -197,8 +197,8 @@ def test_an_index_file_that_is_none_is_said(world: StoreWorld) -> None:
     assert report.findings.lost_messages == 0
 
 
-def test_no_index_is_no_finding(world: StoreWorld) -> None:
-    """It may be switched off; a start builds it when it is not."""
+def test_missing_index_is_no_finding(world: StoreWorld) -> None:
+    """The index may be switched off; otherwise a start builds it."""
     world.close()
     world.disk.remove_tree(world.path("index"))
 
@@ -211,7 +211,7 @@ def test_no_index_is_no_finding(world: StoreWorld) -> None:
 
 
 def test_a_checkpoint_ahead_of_the_log_is_a_contradiction(world: StoreWorld) -> None:
-    """It is written after what it describes, so it can never be newer."""
+    """The checkpoint is written after the messages it describes, so it can never be newer."""
     world.close()
     world.overwrite("checkpoint", 0, struct.pack(">q", world.clock.wall_ms() + 5_000))
 
@@ -234,7 +234,7 @@ def test_a_checkpoint_ahead_of_the_log_is_a_contradiction(world: StoreWorld) -> 
 def test_tables_are_judged_with_their_copies(
     world: StoreWorld, current: bytes, backup: bytes | None, expected: set[tuple[Kind, Harm]]
 ) -> None:
-    """One good copy is enough for a start; none stops it."""
+    """One good copy is enough for a start; a start fails without one."""
     world.close()
     world.disk.make_directory(world.path("config"))
     world.disk.write_file(world.path("config/consumerOffset.json"), current)
@@ -259,8 +259,8 @@ def test_a_table_that_was_rolled_back_is_judged_by_its_newer_copy(world: StoreWo
     assert "it is older than its copy" in found.text
 
 
-def test_a_consumer_offset_beyond_its_queue_is_said(world: StoreWorld) -> None:
-    """The next start sets it back; until then it explains why a group sees nothing."""
+def test_consumer_offset_beyond_its_queue_is_reported(world: StoreWorld) -> None:
+    """The next start sets it back; until then it explains why a group receives nothing."""
     world.close()
     world.disk.make_directory(world.path("config"))
     table = b'{"offsetTable":{"orders@billing":{"0":34,"1":40},"nothing@billing":{"0":5}}}'
@@ -272,7 +272,7 @@ def test_a_consumer_offset_beyond_its_queue_is_said(world: StoreWorld) -> None:
     assert facts == (Kind.CONSUMER_OFFSET, Harm.WRONG, "orders", 1, 40)
 
 
-def test_a_recovery_point_that_cannot_be_read_costs_time_only(world: StoreWorld) -> None:
+def test_unreadable_recovery_point_only_costs_time(world: StoreWorld) -> None:
     """The next start reads the whole log."""
     world.close()
     world.disk.write_file(world.path("recovery-point.json"), b"00000000\n{}")
@@ -287,8 +287,8 @@ def test_a_recovery_point_that_cannot_be_read_costs_time_only(world: StoreWorld)
     [(("store.json",), Harm.DERIVED), (("store.json", "store.json.bak"), Harm.LOST)],
     ids=["one", "both"],
 )
-def test_the_identity_is_judged_with_its_twin(world: StoreWorld, names: tuple[str, ...], harm: Harm) -> None:
-    """With one good copy all is well; with none no start can say which records need a seal."""
+def test_identity_is_judged_with_its_backup_copy(world: StoreWorld, names: tuple[str, ...], harm: Harm) -> None:
+    """One good copy is enough; without one no start can decide which records need a seal."""
     world.close()
     for name in names:
         world.disk.write_file(world.path(name), b"nonsense")

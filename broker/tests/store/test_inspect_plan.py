@@ -1,4 +1,4 @@
-"""`repair-plan` says what a start would do: held against what a start of the same bytes then does."""
+"""`repair-plan` describes the next start; the tests compare it with a real start of the same bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POOL = replace(TINY, pool=PoolSettings(is_enabled=True, buffers_count=4, path="/
 
 
 def filled(settings: StoreSettings = TINY) -> StoreWorld:
-    """A recovery point in the middle, unflushed messages behind it, three topics."""
+    """Return a store with a recovery point in the middle, unflushed messages behind it, and three topics."""
     world = StoreWorld(FaultyDisk(), "/data/store", settings)
     world.open()
     for i in range(100):
@@ -46,13 +46,13 @@ def filled(settings: StoreSettings = TINY) -> StoreWorld:
     return world
 
 
-def plan_of(world: StoreWorld) -> RepairPlan:
+def plan_next_start(world: StoreWorld) -> RepairPlan:
     disk = ReadingTwin(world.disk, {"/pool": world.volume})
     return RepairPlanner(disk, world.root, boot_id=world.clock.boot_id()).run()
 
 
 def agrees(plan: RepairPlan, report: RecoveryReport) -> None:
-    """Everything that both speak of."""
+    """Compare the fields that plan and recovery report have in common."""
     assert plan.refusal == ""
     assert (plan.is_clean, plan.read_from, plan.end) == (report.is_clean, report.start, report.end)
     assert plan.records == report.records
@@ -77,7 +77,7 @@ def log_byte(world: StoreWorld, offset: int, data: bytes) -> None:
 
 
 def forget_file_sizes(world: StoreWorld) -> None:
-    """Make the recovery point one of a version that did not write down the sizes of files."""
+    """Rewrite the recovery point as an older version did, without file sizes."""
     path = world.path("recovery-point.json")
     point = read_sealed(world.disk, path, RecoveryPoint)
     assert point is not None
@@ -120,8 +120,8 @@ DAMAGES: dict[str, Damage] = {
 @pytest.mark.parametrize("damage", DAMAGES, ids=str)
 @pytest.mark.parametrize("end", ["clean", "killed"])
 @pytest.mark.parametrize("settings", [TINY, POOL], ids=["plain", "pool"])
-def test_a_start_does_what_was_planned(settings: StoreSettings, damage: str, end: str) -> None:
-    """Where reading begins, where the log ends, what is cut, rotten, lost, replayed and built again."""
+def test_start_does_what_was_planned(settings: StoreSettings, damage: str, end: str) -> None:
+    """Plan and start agree on where reading begins, where the log ends, and what is cut, damaged, lost and rebuilt."""
     world = filled(settings)
     if end == "clean":
         world.close()
@@ -129,7 +129,7 @@ def test_a_start_does_what_was_planned(settings: StoreSettings, damage: str, end
         world.kill()
     DAMAGES[damage](world)
 
-    plan = plan_of(world)
+    plan = plan_next_start(world)
     report = world.open()
 
     agrees(plan, report)
@@ -147,13 +147,13 @@ REFUSALS: dict[str, Damage] = {
 
 
 @pytest.mark.parametrize("damage", REFUSALS, ids=str)
-def test_a_start_that_would_refuse_is_planned_as_a_refusal(damage: str) -> None:
-    """The reason is known before anybody tries."""
+def test_refused_start_is_planned_as_a_refusal(damage: str) -> None:
+    """The plan contains the reason of the refusal."""
     world = filled()
     world.kill()
     REFUSALS[damage](world)
 
-    plan = plan_of(world)
+    plan = plan_next_start(world)
 
     assert plan.refusal
     with pytest.raises(StoreError):
@@ -161,7 +161,7 @@ def test_a_start_that_would_refuse_is_planned_as_a_refusal(damage: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(80))
-def test_a_start_does_what_was_planned_whatever_is_broken(seed: int) -> None:
+def test_start_of_a_randomly_damaged_store_does_what_was_planned(seed: int) -> None:
     """Random damage to random files and buffers: the plan and the start agree, or both refuse."""
     chance = random.Random(seed)
     world = filled(chance.choice((TINY, POOL)))
@@ -183,7 +183,7 @@ def test_a_start_does_what_was_planned_whatever_is_broken(seed: int) -> None:
         if chance.random() < 0.3:
             data[chance.randrange(min(chance.choice((100, 1000)), len(data)))] ^= 1 << chance.randrange(8)
 
-    plan = plan_of(world)
+    plan = plan_next_start(world)
     try:
         report = world.open()
     except StoreError:
@@ -193,15 +193,15 @@ def test_a_start_does_what_was_planned_whatever_is_broken(seed: int) -> None:
     agrees(plan, report)
 
 
-def test_what_is_lost_is_counted_from_the_queues() -> None:
-    """A rotten record is one message, and so is each that goes with the tail."""
+def test_lost_messages_are_counted_from_the_queues() -> None:
+    """A damaged record is one message, and so is each message in the cut tail."""
     world = filled()
     world.close()
     log_byte(world, record(world, 279) + 90, b"\0\0")
     log_byte(world, record(world, 50) + 90, b"\0\0")
     world.disk.remove(world.path("recovery-point.json"))
 
-    plan = plan_of(world)
+    plan = plan_next_start(world)
 
     assert len(plan.rotten) == 1
     assert (plan.lost_messages, plan.cut_records) == (2, 0)
@@ -210,22 +210,22 @@ def test_what_is_lost_is_counted_from_the_queues() -> None:
 
 @pytest.mark.parametrize(("begin", "end"), [(10, 21), (0, 5), (30, 47)], ids=["middle", "first", "before last"])
 @pytest.mark.parametrize("is_last", [False, True], ids=["messages follow", "nothing follows"])
-def test_numbers_of_lost_messages_are_no_reason_to_build_a_queue_again(begin: int, end: int, is_last: bool) -> None:
-    """A start believes a queue whose first or last unit is a filler, and so does the plan."""
+def test_fillers_of_lost_messages_do_not_cause_a_queue_rebuild(begin: int, end: int, is_last: bool) -> None:
+    """A start trusts a queue whose first or last unit is a filler, and so does the plan."""
     world = filled()
     world.close()
     world.fill_units(begin, end)
     if is_last:
         world.fill_units(47, 48, place=record(world, 250))
 
-    plan = plan_of(world)
+    plan = plan_next_start(world)
 
     assert plan.queues_rebuilt == []
     agrees(plan, world.open())
 
 
-def test_numbers_of_messages_that_were_lost_before_are_not_lost_again() -> None:
-    """A filler has the place of the message behind it: only that message is in what is rotten."""
+def test_fillers_of_lost_messages_are_not_counted_as_lost_again() -> None:
+    """A filler has the offset of the message behind it: only that message is in the damaged range."""
     world = filled()
     world.close()
     world.fill_units(10, 21)
@@ -233,17 +233,17 @@ def test_numbers_of_messages_that_were_lost_before_are_not_lost_again() -> None:
     log_byte(world, UNIT.unpack_from(units, 21 * UNIT.size)[0] + 90, b"\0\0")
     world.disk.remove(world.path("recovery-point.json"))
 
-    plan = plan_of(world)
+    plan = plan_next_start(world)
 
     assert len(plan.rotten) == 1
     assert plan.lost_messages == 1
 
 
-def test_a_plan_for_a_store_in_use_says_what_a_crash_now_would_mean() -> None:
-    """The broker's own marks count; nothing is refused, since it would be dead by then."""
+def test_plan_for_a_store_in_use_assumes_a_crash_now() -> None:
+    """The broker's own marks count; nothing is refused, since the broker would have ended."""
     world = filled()
 
-    plan = plan_of(world)
+    plan = plan_next_start(world)
 
     assert (plan.is_clean, plan.refusal, plan.end) == (False, "", world.store.log.wrote)
     assert plan.records == 80
@@ -253,26 +253,26 @@ def test_a_plan_for_a_store_in_use_says_what_a_crash_now_would_mean() -> None:
 # -- write buffers -----------------------------------------------------------------------------------------------------
 
 
-def test_what_lost_buffers_held_is_planned_to_be_missing() -> None:
-    """The plan knows how far the log was written, as the start does, on the same run of the machine."""
+def test_messages_of_lost_buffers_are_planned_as_missing() -> None:
+    """Plan and start know the written end of the log, within the same boot of the machine."""
     world = filled(POOL)
     world.kill()
     world.volume.pieces.clear()
 
-    plan = plan_of(world)
+    plan = plan_next_start(world)
 
     assert [lost.cause for lost in plan.missing] == [LossCause.TAIL] and not plan.is_lossless
     assert RepairPlanner(ReadingTwin(world.disk, {"/pool": world.volume}), world.root, boot_id="2").run().missing == []
     agrees(plan, world.open())
 
 
-def test_what_a_buffer_holds_is_planned_to_be_replayed() -> None:
-    """Messages that only a buffer has are not lost, and the plan says from where they come."""
+def test_messages_in_a_buffer_are_planned_to_be_replayed() -> None:
+    """Messages that exist only in a buffer are not lost, and the plan names the buffer."""
     world = filled(POOL)
     wrote = world.store.log.wrote
     world.kill()
 
-    plan = plan_of(world)
+    plan = plan_next_start(world)
 
     assert plan.buffers_path == "/pool"
     [replay] = [one for one in plan.buffers if one.action == "replay"]
@@ -281,7 +281,7 @@ def test_what_a_buffer_holds_is_planned_to_be_replayed() -> None:
 
 
 def test_buffers_of_another_start_are_planned_to_be_set_aside() -> None:
-    """An outdated buffer that holds what the log does not is named with the reason."""
+    """An outdated buffer with data that the log lacks is named with the reason."""
     world = filled(POOL)
     world.kill()
     outdated = {name: bytearray(data) for name, data in world.volume.pieces.items()}
@@ -291,16 +291,16 @@ def test_buffers_of_another_start_are_planned_to_be_set_aside() -> None:
     world.kill()
     world.volume.pieces = outdated
 
-    plan = plan_of(world)
+    plan = plan_next_start(world)
     report = world.open()
 
     assert {one.action for one in plan.buffers} == {"set aside"}
-    assert "start 1 of the store" in plan.buffers[0].reason
+    assert "of generation 1 of the store" in plan.buffers[0].reason
     agrees(plan, report)
 
 
 def test_buffers_of_a_store_without_an_identity_are_planned_to_be_set_aside() -> None:
-    """Nothing says whose they are: a start puts none into the log, and the plan says so."""
+    """Their owner is unknown, so a start replays none of them, and the plan agrees."""
     world = filled(POOL)
     world.kill()
     for name in ("store.json", "store.json.bak"):
@@ -315,8 +315,8 @@ def test_buffers_of_a_store_without_an_identity_are_planned_to_be_set_aside() ->
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["oldest", "middle"])
-def test_a_log_with_files_that_were_brought_back_is_planned_to_be_read_again(number: int) -> None:
-    """A start without them may have dropped units and entries that lead there, so all of the log is read."""
+def test_log_with_restored_files_is_planned_to_be_read_completely(number: int) -> None:
+    """A start without those files may have dropped their units and entries, so the whole log is read."""
     world = filled()
     world.close()
     path = world.path(f"commitlog/{number * FILE:020d}")
@@ -327,17 +327,17 @@ def test_a_log_with_files_that_were_brought_back_is_planned_to_be_read_again(num
     world.disk.write_file(path, data)
 
     next_start = inspect_store(ReadingTwin(world.disk), world.root).next_start
-    plan = plan_of(world)
+    plan = plan_next_start(world)
     report = world.open()
 
     assert plan.is_full and plan.is_lossless
-    assert "files are back" in next_start
+    assert "missing files have reappeared" in next_start
     assert (plan.read_from, plan.end, plan.records) == (report.start, report.end, report.records)
     assert (plan.queues_rebuilt, plan.is_index_rebuilt) == (report.queues_rebuilt, report.is_index_rebuilt)
 
 
-def test_a_file_that_is_missing_without_its_filler_is_not_brought_back() -> None:
-    """A start makes the filler again, and believes what the one before has built."""
+def test_missing_filler_is_not_a_restored_file() -> None:
+    """A start creates the filler again, and trusts what the previous start has built."""
     world = filled()
     world.close()
     path = world.path(f"commitlog/{FILE:020d}")
@@ -347,15 +347,15 @@ def test_a_file_that_is_missing_without_its_filler_is_not_brought_back() -> None
         world.close()
     world.disk.remove(path)
 
-    plan = plan_of(world)
+    plan = plan_next_start(world)
     report = world.open()
 
     assert not plan.is_full
     agrees(plan, report)
 
 
-def test_buffers_that_are_not_where_the_store_says_are_missed() -> None:
-    """A directory that is gone is said: what was in it is lost with it."""
+def test_missing_buffer_directory_is_reported() -> None:
+    """Messages in the missing buffers are lost with the directory."""
     world = filled(POOL)
     world.kill()
 

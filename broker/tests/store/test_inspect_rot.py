@@ -1,4 +1,4 @@
-"""`verify` finds damage of the log, says where it is and what it costs, and tells it from what a crash leaves."""
+"""`verify` finds damage of the log, reports its place and cost, and tells it from the effects of a crash."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ FIELDS: dict[str, Callable[[int], tuple[int, bytes]]] = {
 
 @pytest.mark.parametrize("field", FIELDS, ids=str)
 @pytest.mark.parametrize("end", ["clean", "killed"])
-def test_a_rotten_record_is_found_with_its_place_and_its_name(world: StoreWorld, field: str, end: str) -> None:
-    """Whatever field is damaged, the record is named as lost, and everything around it is verified on."""
+def test_damaged_record_is_found_with_its_offset_and_name(world: StoreWorld, field: str, end: str) -> None:
+    """For damage in any field the record is named as lost, and all records around it are verified."""
     flush(world)
     start, size, name = place(world, 130)
     position, data = FIELDS[field](size)
@@ -68,8 +68,8 @@ def test_a_rotten_record_is_found_with_its_place_and_its_name(world: StoreWorld,
     assert report.findings.lost_messages == 1
 
 
-def test_rot_without_a_queue_is_named_by_its_head(world: StoreWorld) -> None:
-    """If no unit says what was there, the record's own head does, as far as only its checksum is wrong."""
+def test_damage_without_a_queue_is_named_by_the_record_head(world: StoreWorld) -> None:
+    """Without a queue unit the record's own head names the message, if only its checksum is wrong."""
     start, _, name = place(world, 130)
     world.close()
     log_byte(world, start + 90, b"\0\0")
@@ -82,8 +82,8 @@ def test_rot_without_a_queue_is_named_by_its_head(world: StoreWorld) -> None:
     assert report.findings.lost_messages == 1
 
 
-def test_a_message_that_is_nowhere_is_missed_by_its_number(world: StoreWorld) -> None:
-    """Queue offsets are dense: where one has neither record nor reason, a message is gone."""
+def test_missing_message_is_found_by_its_queue_offset(world: StoreWorld) -> None:
+    """Queue offsets are dense: an offset with neither a record nor a reason is a lost message."""
     end = world.store.queues.get("orders", 0)
     assert end is not None
     lost_number = end.end
@@ -100,7 +100,7 @@ def test_a_message_that_is_nowhere_is_missed_by_its_number(world: StoreWorld) ->
 
 
 def test_a_torn_tail_is_no_damage(world: StoreWorld) -> None:
-    """Behind what is known to be flushed, a crash leaves half records; the next start cuts them off."""
+    """Behind the flushed end a crash leaves partial records; the next start cuts them off."""
     flush(world)
     world.send("orders", 10)
     start, size, _ = place(world, 209)
@@ -119,8 +119,8 @@ def test_a_torn_tail_is_no_damage(world: StoreWorld) -> None:
     }
 
 
-def test_whole_records_behind_a_torn_one_are_counted_and_not_believed(world: StoreWorld) -> None:
-    """A start cuts them off, since nothing says that they were flushed; so does this account of it."""
+def test_whole_records_behind_a_torn_one_are_counted_and_cut(world: StoreWorld) -> None:
+    """They are not known to be flushed, so a start cuts them off, and verify agrees."""
     flush(world)
     world.send("orders", 10)
     start, _, _ = place(world, 205)
@@ -136,8 +136,8 @@ def test_whole_records_behind_a_torn_one_are_counted_and_not_believed(world: Sto
     assert not report.findings.is_damaged
 
 
-def test_after_a_kill_a_damaged_record_is_rot_and_what_follows_is_believed(world: StoreWorld) -> None:
-    """The machine goes on, so all that was written is there: a start steps over it, and so does this account."""
+def test_after_a_kill_records_behind_damage_are_kept(world: StoreWorld) -> None:
+    """The page cache survived, so all written records exist: a start skips the damage, and verify agrees."""
     flush(world)
     world.send("orders", 10)
     start, _, _ = place(world, 205)
@@ -151,8 +151,8 @@ def test_after_a_kill_a_damaged_record_is_rot_and_what_follows_is_believed(world
     assert [one.offset for one in report.findings.kept if one.kind is Kind.ROT] == [start]
 
 
-def test_flushed_bytes_that_are_gone_are_lost_and_no_torn_tail(world: StoreWorld) -> None:
-    """The same bytes before the durable mark are damage: the disk had them."""
+def test_missing_flushed_bytes_are_lost_and_no_torn_tail(world: StoreWorld) -> None:
+    """The same bytes before the durable mark are damage, because the disk had them."""
     flush(world)
     start, size, name = place(world, 199)
     world.kill()
@@ -166,7 +166,7 @@ def test_flushed_bytes_that_are_gone_are_lost_and_no_torn_tail(world: StoreWorld
 
 
 def test_garbage_behind_a_clean_end_is_lost(world: StoreWorld) -> None:
-    """After a clean stop nothing may stand behind the end of the log but zeros."""
+    """After a clean stop only zeros may follow the end of the log."""
     end = world.store.log.wrote
     world.close()
     log_byte(world, end, b"garbage")
@@ -176,8 +176,8 @@ def test_garbage_behind_a_clean_end_is_lost(world: StoreWorld) -> None:
     assert (found.kind, found.harm, found.offset, found.length) == (Kind.LOST_END, Harm.LOST, end, 7)
 
 
-def test_rot_that_a_start_would_take_for_the_end_is_said_to_be_cut(world: StoreWorld) -> None:
-    """Without a durable mark (RocketMQ seals none) a start cuts at the first bad record, even a flushed log."""
+def test_damage_that_a_start_takes_for_the_end_is_reported_as_cut(world: StoreWorld) -> None:
+    """Without a durable mark (RocketMQ seals none) a start cuts at the first bad record, even in a flushed log."""
     flush(world)
     start, size, name = place(world, 130)
     world.kill()
@@ -191,8 +191,8 @@ def test_rot_that_a_start_would_take_for_the_end_is_said_to_be_cut(world: StoreW
     assert "a start would cut off everything from here on" in found.text
 
 
-def test_a_page_that_the_disk_cannot_read_costs_its_records_only(world: StoreWorld) -> None:
-    """EIO in the middle is reported as such, and what lies behind it is verified."""
+def test_unreadable_page_costs_only_its_records(world: StoreWorld) -> None:
+    """EIO in the middle is reported as such, and the records behind it are verified."""
     world.close()
     twin = ReadingTwin(world.disk)
     twin.break_page(world.path(LOG), 8192)
@@ -206,7 +206,7 @@ def test_a_page_that_the_disk_cannot_read_costs_its_records_only(world: StoreWor
     assert report.records == 200 - len(touched)
 
 
-def test_a_missing_file_of_the_log_is_a_range_that_is_lost(world: StoreWorld) -> None:
+def test_missing_log_file_is_a_lost_range(world: StoreWorld) -> None:
     """The files before and behind it are verified all the same."""
     file_size = TINY.mapped_file_size_commit_log
     world.close()
@@ -220,8 +220,8 @@ def test_a_missing_file_of_the_log_is_a_range_that_is_lost(world: StoreWorld) ->
     assert report.records == 200 - len(lost)
 
 
-def test_store_times_that_fall_are_said(world: StoreWorld) -> None:
-    """In our own records they never do. The seal has to be made again, or it would be what is found."""
+def test_decreasing_store_times_are_reported(world: StoreWorld) -> None:
+    """Store times of Gantry's own records never decrease. The changed record gets a valid seal again."""
     start, size, _ = place(world, 130)
     world.close()
     message = decode_record(world.records[start])

@@ -1,4 +1,4 @@
-"""`verify` calls nothing damage that is none: whole stores, parts of them, and stores that are written meanwhile."""
+"""`verify` reports no false damage, for whole stores, parts of them, and stores that are written meanwhile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from gantry_broker.ports.reading import LockHolder
 from gantry_broker.store.consume_queue import UNIT
 from gantry_broker.store.inspect.findings import Harm, Kind
-from gantry_broker.store.inspect.verify import Verifier, VerifyOrder
+from gantry_broker.store.inspect.verify import Verifier, VerifyOptions
 from gantry_testing.head import remove_before
 from gantry_testing.reading_twin import ReadingTwin
 from gantry_testing.store_world import TINY, StoreWorld, make_world
@@ -27,8 +27,8 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
 
 
 @pytest.mark.parametrize("end", ["clean", "killed", "open"])
-def test_a_whole_store_has_no_findings(world: StoreWorld, end: str) -> None:
-    """Everything is compared and nothing is said, however the store was left."""
+def test_intact_store_has_no_findings(world: StoreWorld, end: str) -> None:
+    """Everything is compared without a finding, after every kind of stop."""
     if end == "clean":
         world.close()
     elif end == "killed":
@@ -45,7 +45,7 @@ def test_a_whole_store_has_no_findings(world: StoreWorld, end: str) -> None:
 
 
 def test_an_empty_directory_is_a_store_without_messages(tmp_path: Path) -> None:
-    """Nothing to read is nothing wrong."""
+    """A directory without files has no findings."""
     world = make_world("real", tmp_path)
     Path(world.root).mkdir()
 
@@ -54,8 +54,8 @@ def test_an_empty_directory_is_a_store_without_messages(tmp_path: Path) -> None:
     assert (report.records, report.end, report.findings.kept) == (0, 0, [])
 
 
-def test_a_topic_that_was_made_anew_has_an_earlier_life_and_no_damage(world: StoreWorld) -> None:
-    """Records of a deleted topic have no units any more, and their numbers may have begun again."""
+def test_recreated_topic_has_older_records_and_no_damage(world: StoreWorld) -> None:
+    """Records of a deleted topic have no units any more, and queue offsets may have restarted."""
     world.store.delete_topic("orders")
     world.send("orders", 20)
     world.close()
@@ -66,8 +66,8 @@ def test_a_topic_that_was_made_anew_has_an_earlier_life_and_no_damage(world: Sto
     assert (report.older_records, report.units) == (100, 120)
 
 
-def test_offsets_of_queues_that_cannot_be_are_passed_over(world: StoreWorld) -> None:
-    """The table of offsets comes from any broker: a queue id in other numerals, or with too many digits, is none."""
+def test_offsets_of_invalid_queue_ids_are_ignored(world: StoreWorld) -> None:
+    """Any broker may have written the table: a queue id in other numerals, or with too many digits, is ignored."""
     world.close()
     offsets = {"orders@billing": {"0": 1, "²": 5, "1" * 5000: 5}}
     world.disk.make_directory(world.path("config"))
@@ -76,8 +76,8 @@ def test_offsets_of_queues_that_cannot_be_are_passed_over(world: StoreWorld) -> 
     assert verify(world).findings.kept == []
 
 
-def test_an_earlier_life_is_known_without_the_recovery_point(world: StoreWorld) -> None:
-    """RocketMQ writes down no deletions: units that lead to younger records of the same numbers tell it."""
+def test_recreated_topic_is_recognized_without_a_recovery_point(world: StoreWorld) -> None:
+    """RocketMQ records no deletions: units of younger records with the same queue offsets prove one."""
     world.store.delete_topic("orders")
     for i in range(100):
         world.send("orders", queue_id=i % 3)
@@ -90,8 +90,8 @@ def test_an_earlier_life_is_known_without_the_recovery_point(world: StoreWorld) 
     assert (report.older_records, report.units) == (100, 200)
 
 
-def test_a_topic_that_does_not_exist_any_more_is_odd_and_no_damage(world: StoreWorld) -> None:
-    """With a table of topics that does not list it, nobody misses its queues."""
+def test_deleted_topic_is_odd_and_no_damage(world: StoreWorld) -> None:
+    """If the table of topics does not list the topic, its missing queues are no damage."""
     world.close()
     world.disk.make_directory(world.path("config"))
     world.disk.write_file(world.path("config/topics.json"), b'{"topicConfigTable":{"bills":{}}}')
@@ -105,7 +105,7 @@ def test_a_topic_that_does_not_exist_any_more_is_odd_and_no_damage(world: StoreW
 
 
 def test_expired_files_of_the_log_are_no_damage(world: StoreWorld) -> None:
-    """What lies before the log's first file has expired; units and entries that lead there are not missed."""
+    """Units and entries of messages before the log's first file are not checked."""
     world.store.flush()
     remove_before(world.store, TINY.mapped_file_size_commit_log)
     world.close()
@@ -120,54 +120,54 @@ def test_expired_files_of_the_log_are_no_damage(world: StoreWorld) -> None:
 # -- a part of it ------------------------------------------------------------------------------------------------------
 
 
-def test_a_part_is_verified_from_the_record_that_holds_its_start(world: StoreWorld) -> None:
-    """Nothing is said of what lies before or behind, and nothing that is there is called missing."""
+def test_part_is_verified_from_the_record_that_holds_its_start(world: StoreWorld) -> None:
+    """Nothing before or behind the part is reported, and nothing that exists is called missing."""
     first, _, _ = place(world, 50)
     last, _, _ = place(world, 150)
     world.close()
 
-    report = verify(world, VerifyOrder(start=first + 20, end=last))
+    report = verify(world, VerifyOptions(start=first + 20, end=last))
 
     assert report.findings.kept == []
     assert (report.start, report.end, report.records, report.units) == (first, last, 100, 100)
     assert not report.is_whole
 
 
-def test_a_part_finds_the_damage_in_it_and_no_other(world: StoreWorld) -> None:
-    """Also when it begins in the middle of what is damaged."""
+def test_verification_of_a_part_finds_only_its_damage(world: StoreWorld) -> None:
+    """It also holds for a part that begins in the middle of the damage."""
     inside, size, name = place(world, 130)
     before, _, _ = place(world, 20)
     world.close()
     log_byte(world, inside + 90, b"\0\0")
     log_byte(world, before + 90, b"\0\0")
 
-    found = only(verify(world, VerifyOrder(start=inside + 5)))
+    found = only(verify(world, VerifyOptions(start=inside + 5)))
 
     assert (found.offset, found.length, found.lost) == (inside, size, [name])
 
 
-def test_quick_reads_what_was_written_last_and_the_ends_of_the_rest(world: StoreWorld) -> None:
-    """Behind the recovery point everything; before it the heads of files and both ends of every queue."""
+def test_quick_verification_reads_the_newest_data_and_the_ends_of_the_rest(world: StoreWorld) -> None:
+    """It reads everything behind the recovery point; before it the heads of files and both ends of every queue."""
     flush(world)
     world.send("orders", 10)
     middle, _, _ = place(world, 130)
     world.kill()
     log_byte(world, middle + 90, b"\0\0")
 
-    quick = verify(world, VerifyOrder(is_quick=True))
+    quick = verify(world, VerifyOptions(is_quick=True))
     assert (quick.records, quick.findings.kept, quick.is_whole) == (10, [], False)
 
     world.overwrite("consumequeue/bills/1/00000000000000000000", 0, UNIT.pack(1, 100, 0))
     log_byte(world, TINY.mapped_file_size_commit_log, b"\0\0\0\0\0\0")
-    found = verify(world, VerifyOrder(is_quick=True))
+    found = verify(world, VerifyOptions(is_quick=True))
     assert kinds(found) == {(Kind.UNIT_STRAY, Harm.DERIVED), (Kind.ROT, Harm.LOST)}
 
 
 # -- a store in use ----------------------------------------------------------------------------------------------------
 
 
-def test_a_store_that_is_written_meanwhile_is_no_error(world: StoreWorld) -> None:
-    """The broker appends at every read; whatever end is seen, nothing is called damaged."""
+def test_concurrent_appends_are_no_error(world: StoreWorld) -> None:
+    """The broker appends at every read; at any observed end nothing is called damaged."""
     twin = ReadingTwin(world.disk)
     twin.holder = LockHolder(4711)
     budget = 40
@@ -189,8 +189,8 @@ def test_a_store_that_is_written_meanwhile_is_no_error(world: StoreWorld) -> Non
     assert 200 <= report.records <= 400
 
 
-def test_half_a_record_at_the_moving_end_is_no_error(world: StoreWorld) -> None:
-    """A write that is half visible is looked at again, and is the end if it is still half."""
+def test_partial_record_at_the_moving_end_is_no_error(world: StoreWorld) -> None:
+    """A partially visible write is read again, and is the end if it is still partial."""
     end = world.store.log.wrote
     world.kill()
     log_byte(world, end, struct.pack(">iii", 170, -626843481, 5))
@@ -202,8 +202,8 @@ def test_half_a_record_at_the_moving_end_is_no_error(world: StoreWorld) -> None:
     assert (report.end, report.findings.kept) == (end, [])
 
 
-def test_rot_is_found_in_a_store_that_is_in_use(world: StoreWorld) -> None:
-    """A moving end excuses the end only."""
+def test_damage_is_found_in_a_store_in_use(world: StoreWorld) -> None:
+    """Only the moving end is excused, not damage before it."""
     start, size, name = place(world, 130)
     log_byte(world, start + 90, b"\0\0")
     twin = ReadingTwin(world.disk)
@@ -214,7 +214,7 @@ def test_rot_is_found_in_a_store_that_is_in_use(world: StoreWorld) -> None:
     assert (found.kind, found.offset, found.length, found.lost) == (Kind.ROT, start, size, [name])
 
 
-def test_files_that_are_deleted_meanwhile_are_no_error(world: StoreWorld) -> None:
+def test_concurrently_deleted_files_are_no_error(world: StoreWorld) -> None:
     """A topic may be deleted while its queues are compared."""
     twin = ReadingTwin(world.disk)
     twin.holder = LockHolder(4711)
@@ -233,8 +233,8 @@ def test_files_that_are_deleted_meanwhile_are_no_error(world: StoreWorld) -> Non
 
 
 @pytest.mark.parametrize("moment", [0, 5, 20])
-def test_messages_that_expire_meanwhile_are_no_error(world: StoreWorld, moment: int) -> None:
-    """Retention deletes the oldest file of the log while it is read, before it is read, or behind the reading."""
+def test_concurrently_expired_messages_are_no_error(world: StoreWorld, moment: int) -> None:
+    """Retention may delete the oldest log file before, while or after it is read."""
     twin = ReadingTwin(world.disk)
     twin.holder = LockHolder(4711)
     reads = 0
@@ -254,8 +254,8 @@ def test_messages_that_expire_meanwhile_are_no_error(world: StoreWorld, moment: 
     assert report.records >= 100
 
 
-def test_ctrl_c_ends_it_with_what_was_found(world: StoreWorld) -> None:
-    """Whoever waited long enough still gets what is known so far."""
+def test_ctrl_c_returns_the_findings_so_far(world: StoreWorld) -> None:
+    """An interrupted verification still reports its findings."""
     start, _, _ = place(world, 20)
     world.close()
     log_byte(world, start + 90, b"\0\0")
@@ -276,8 +276,8 @@ def test_ctrl_c_ends_it_with_what_was_found(world: StoreWorld) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, -1], ids=["oldest", "middle", "newest"])
-def test_a_log_file_that_is_gone_is_found(world: StoreWorld, place: int) -> None:
-    """Sealed files vouch for it, so it has not expired; once its loss is accepted, it is no damage any more."""
+def test_missing_log_file_is_reported(world: StoreWorld, place: int) -> None:
+    """Sealed files prove that it has not expired; after its loss is accepted, it is no damage any more."""
     end = world.store.log.wrote
     world.close()
     names = sorted(world.disk.list(world.path("commitlog")))

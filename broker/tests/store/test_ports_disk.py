@@ -1,4 +1,4 @@
-"""The disk port: what both twins promise alike, and what the faulty one does on purpose."""
+"""The disk port: the guarantees of both implementations, and the faults of the simulated one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Disk, str]:
 
 
 def test_a_new_file_is_zeros_of_its_full_size(place: tuple[Disk, str]) -> None:
-    """Created at full size, blocks as far as asked for."""
+    """A new file has its full size, and blocks as far as requested."""
     disk, root = place
 
     file = disk.create(f"{root}/f", 10_000, reserve=4_096)
@@ -58,7 +58,7 @@ def test_the_view_and_the_calls_see_the_same_bytes(place: tuple[Disk, str]) -> N
 
 
 def test_zeroing_a_range_zeroes_that_range_only(place: tuple[Disk, str]) -> None:
-    """Half-open, odd borders included, through the view as well."""
+    """The range is half-open with any bounds, and the view shows it as well."""
     disk, root = place
     file = disk.create(f"{root}/f", 20_000, reserve=20_000)
     file.view[:] = b"x" * 20_000
@@ -72,7 +72,7 @@ def test_zeroing_a_range_zeroes_that_range_only(place: tuple[Disk, str]) -> None
 
 
 def test_closing_under_a_live_slice_leaves_the_slice_readable(place: tuple[Disk, str]) -> None:
-    """A reader that still holds a slice keeps its bytes; closing neither raises nor pulls the map away."""
+    """A reader that still holds a slice keeps its bytes; closing neither raises nor unmaps them."""
     disk, root = place
     file = disk.create(f"{root}/f", 4_096, reserve=4_096)
     file.view[:5] = b"hello"
@@ -85,7 +85,7 @@ def test_closing_under_a_live_slice_leaves_the_slice_readable(place: tuple[Disk,
 
 
 def test_creating_twice_is_an_error_and_leaves_the_first(place: tuple[Disk, str]) -> None:
-    """Nobody truncates a file by creating it."""
+    """Creating a file never truncates an existing one."""
     disk, root = place
     file = disk.create(f"{root}/f", 10, reserve=10)
     file.pwrite(b"x", 0)
@@ -98,7 +98,7 @@ def test_creating_twice_is_an_error_and_leaves_the_first(place: tuple[Disk, str]
 
 
 def test_directories_and_names(place: tuple[Disk, str]) -> None:
-    """Making, listing, renaming and removing."""
+    """Directories and names can be created, listed, renamed and removed."""
     disk, root = place
     disk.make_directory(f"{root}/a/b/c")
     disk.make_directory(f"{root}/a/b/c")
@@ -121,7 +121,7 @@ def test_directories_and_names(place: tuple[Disk, str]) -> None:
 
 
 def test_a_small_file_is_replaced_whole(place: tuple[Disk, str]) -> None:
-    """Old or new, never both, and no temporary left behind."""
+    """A reader finds the old or the new content, and no temporary file remains."""
     disk, root = place
     disk.write_file(f"{root}/f", b"a much longer text")
     disk.write_file(f"{root}/f", b"short")
@@ -131,7 +131,7 @@ def test_a_small_file_is_replaced_whole(place: tuple[Disk, str]) -> None:
 
 
 def test_a_lock_excludes_until_it_is_released(place: tuple[Disk, str]) -> None:
-    """Exclusive, not waited for, marked with the text that RocketMQ writes."""
+    """The lock is exclusive, does not block, and contains the text that RocketMQ writes."""
     disk, root = place
     lock = disk.lock(f"{root}/lock")
 
@@ -144,8 +144,8 @@ def test_a_lock_excludes_until_it_is_released(place: tuple[Disk, str]) -> None:
     disk.lock(f"{root}/lock").release()
 
 
-def test_space_is_told_in_bytes(place: tuple[Disk, str]) -> None:
-    """Total, free and used add up."""
+def test_space_is_reported_in_bytes(place: tuple[Disk, str]) -> None:
+    """Total, free and used space add up."""
     disk, root = place
 
     space = disk.space(root)
@@ -168,7 +168,7 @@ def test_blocks_kept_for_root_are_not_used(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_reserved_ranges_have_blocks(tmp_path: Path) -> None:
-    """What was reserved is allocated; what was not is sparse."""
+    """Reserved ranges are allocated; all others are sparse."""
     disk = RealDisk()
     file = disk.create(str(tmp_path / "f"), 64 << 20, reserve=1 << 20)
 
@@ -218,7 +218,7 @@ def faulty() -> FaultyDisk:
 
 
 def test_unsynced_bytes_are_lost_and_synced_ones_stay(faulty: FaultyDisk) -> None:
-    """Power loss keeps exactly what sync has returned for, mapped writes included."""
+    """A power loss keeps exactly the bytes before a completed sync, including mapped writes."""
     file = faulty.create("/d/f", 4_096, reserve=4_096)
     file.view[0:4] = b"kept"
     file.sync()
@@ -233,7 +233,7 @@ def test_unsynced_bytes_are_lost_and_synced_ones_stay(faulty: FaultyDisk) -> Non
         file.pread(1, 0)
 
 
-def test_a_synced_file_whose_name_was_not_synced_is_gone(faulty: FaultyDisk) -> None:
+def test_synced_file_with_unsynced_name_is_lost(faulty: FaultyDisk) -> None:
     """Bytes and names are durable separately; so are removal and renaming."""
     for name in ("a", "b"):
         faulty.create(f"/d/{name}", 10, reserve=10).sync()
@@ -250,7 +250,7 @@ def test_a_synced_file_whose_name_was_not_synced_is_gone(faulty: FaultyDisk) -> 
 
 
 def test_tearing_keeps_a_random_but_repeatable_subset_of_sectors(faulty: FaultyDisk) -> None:
-    """Every sector is old or new, some seeds give mixtures, and the same seed gives the same."""
+    """Every sector is old or new, some seeds give mixtures, and a seed always gives the same result."""
 
     def torn(seed: int) -> list[int]:
         disk = FaultyDisk()
@@ -273,7 +273,7 @@ def test_tearing_keeps_a_random_but_repeatable_subset_of_sectors(faulty: FaultyD
 
 
 def test_a_kill_keeps_the_page_cache_and_frees_the_locks(faulty: FaultyDisk) -> None:
-    """The end of a process loses no bytes."""
+    """The end of a process loses no written bytes."""
     file = faulty.create("/d/f", 10, reserve=10)
     file.view[0:1] = b"x"
     faulty.lock("/d/lock")
@@ -284,8 +284,8 @@ def test_a_kill_keeps_the_page_cache_and_frees_the_locks(faulty: FaultyDisk) -> 
     faulty.lock("/d/lock").release()
 
 
-def test_faults_come_when_asked_for_and_only_then(faulty: FaultyDisk) -> None:
-    """One errno per call, in order; then all is well again."""
+def test_faults_occur_only_when_requested(faulty: FaultyDisk) -> None:
+    """Each call fails with one requested errno, in order; later calls succeed."""
     file = faulty.create("/d/f", 100, reserve=100)
     faulty.fail_next("sync", errno.EIO)
     faulty.fail_next("write", errno.EROFS)
@@ -299,7 +299,7 @@ def test_faults_come_when_asked_for_and_only_then(faulty: FaultyDisk) -> None:
 
 
 def test_a_short_write_is_finished_by_write_fully(faulty: FaultyDisk) -> None:
-    """A write may take less than it was given; the helper goes on where it stopped."""
+    """A write may write less than it was given; the helper continues where it stopped."""
     file = faulty.create("/d/f", 100, reserve=100)
     faulty.short_write(3)
 
@@ -309,12 +309,12 @@ def test_a_short_write_is_finished_by_write_fully(faulty: FaultyDisk) -> None:
     write_fully(file, b"hello", 10)
     assert file.pread(5, 10) == b"hello"
     faulty.short_write(0)
-    with pytest.raises(OSError, match="wrote nothing"):
+    with pytest.raises(OSError, match="wrote no bytes"):
         write_fully(file, b"hello", 10)
 
 
-def test_a_full_disk_refuses_blocks_not_bytes_that_have_them(faulty: FaultyDisk) -> None:
-    """ENOSPC comes from reserving; writing where blocks are goes on."""
+def test_full_disk_refuses_new_blocks_only(faulty: FaultyDisk) -> None:
+    """Reserving raises ENOSPC; writing to existing blocks succeeds."""
     file = faulty.create("/d/f", 1_000, reserve=500)
     faulty.capacity = 600
 
@@ -327,8 +327,8 @@ def test_a_full_disk_refuses_blocks_not_bytes_that_have_them(faulty: FaultyDisk)
     file.reserve(600)
 
 
-def test_a_flip_changes_one_bit_for_good(faulty: FaultyDisk) -> None:
-    """Rot is on the disk, not in the cache only."""
+def test_flipped_bit_is_durable(faulty: FaultyDisk) -> None:
+    """The damage is on the disk, not in the cache only."""
     file = faulty.create("/d/f", 10, reserve=10)
     file.sync()
     faulty.sync_directory("/d")
@@ -339,8 +339,8 @@ def test_a_flip_changes_one_bit_for_good(faulty: FaultyDisk) -> None:
     assert faulty.read_file("/d/f") == b"\0\0\0\x80" + bytes(6)
 
 
-def test_writing_where_no_blocks_are_is_found_out(faulty: FaultyDisk) -> None:
-    """On a real disk this would be a SIGBUS waiting for a full disk; here it is an assertion."""
+def test_write_without_blocks_is_an_assertion(faulty: FaultyDisk) -> None:
+    """On a real disk this would be a SIGBUS on a full disk; here it is an assertion."""
     file = faulty.create("/d/f", 1_000, reserve=500)
     file.view[600:601] = b"x"
 

@@ -1,4 +1,4 @@
-"""What goes into the log comes out of it, whatever file it falls into."""
+"""Appended messages are read back unchanged, in every position of a file."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
     return made
 
 
-def test_an_appended_record_is_byte_for_byte_what_the_wire_encodes(world: StoreWorld) -> None:
-    """The append loop packs records itself; it must agree with the one encoder of the wire to the last byte."""
+def test_appended_record_equals_the_wire_encoding(world: StoreWorld) -> None:
+    """The append loop packs records itself; it must agree with the wire's encoder to the last byte."""
     draft = world.draft("orders", 3, body=b"hello", tag="a", keys="k1 k2")._replace(
         flag=7, reconsume_times=2, prepared_offset=99
     )
@@ -77,7 +77,7 @@ def test_an_appended_record_is_byte_for_byte_what_the_wire_encodes(world: StoreW
 )
 @pytest.mark.parametrize("contiguous", [False, True])
 def test_a_record_is_sealed_whenever_its_properties_leave_room(properties: bytes, contiguous: bool) -> None:
-    """The seal follows ended properties; from 32748 bytes on there is none. Wire, loop and gate agree on the border."""
+    """A record has a seal unless its properties have 32748 bytes or more. Wire, loop and check agree on the limit."""
     world = make_world("faulty", Path("/"), dataclasses.replace(TINY, mapped_file_size_commit_log=80_000))
     world.open()
     draft = world.draft(body=b"body")._replace(properties=properties)
@@ -94,8 +94,8 @@ def test_a_record_is_sealed_whenever_its_properties_leave_room(properties: bytes
     assert len(stored.properties_bytes) - len(ended) == (20 if len(ended) <= 32747 else 0)
 
 
-def test_hosts_of_both_families_are_stored_whole(tmp_path: Path) -> None:
-    """A record says by its flags how long its hosts are; all four combinations decode."""
+def test_hosts_of_both_families_are_stored(tmp_path: Path) -> None:
+    """The flags of a record determine the size of its hosts; all four combinations decode."""
     world = make_world("faulty", tmp_path)
     born_v6 = encode_host("2001:db8::1", 40_000)
     for store_host in (STORE_HOST, encode_host("2001:db8::2", 10_911)):
@@ -118,8 +118,8 @@ def test_hosts_of_both_families_are_stored_whole(tmp_path: Path) -> None:
         assert physical[1] == physical[0] + first.size
 
 
-def test_a_batch_comes_back_in_order_from_every_queue(world: StoreWorld) -> None:
-    """Messages of one batch keep their order and their queue offsets are dense, queue by queue."""
+def test_batch_is_read_in_order_from_every_queue(world: StoreWorld) -> None:
+    """Messages of one batch keep their order, and their queue offsets are dense in each queue."""
     drafts = [world.draft("orders", i % 3) for i in range(64)]
 
     _, offsets = world.append(drafts)
@@ -173,8 +173,8 @@ def test_a_batch_that_must_stay_together_is_never_split(world: StoreWorld) -> No
     assert world.bodies() == world.sent_bodies()
 
 
-def test_what_cannot_fit_into_any_file_is_refused_and_changes_nothing(world: StoreWorld) -> None:
-    """A record or batch larger than a file is the sender's fault; the store goes on as if it had not come."""
+def test_record_larger_than_a_file_is_refused_without_effect(world: StoreWorld) -> None:
+    """A record or batch larger than a file is the sender's error; the store is unchanged."""
     world.send(count=3)
     before = world.store.log.wrote
     huge = world.draft(body=bytes(world.settings.mapped_file_size_commit_log))
@@ -201,7 +201,7 @@ def test_prepared_and_rolled_back_messages_are_in_the_log_but_in_no_queue(world:
 
 
 def test_a_delayed_message_carries_its_delivery_time_in_the_queue(world: StoreWorld) -> None:
-    """The queue entry of a delayed message says when to deliver it: store time plus delay."""
+    """The queue unit of a delayed message holds its delivery time: store time plus delay."""
     world.append([world.draft("SCHEDULE_TOPIC_XXXX", 2, delay_ms=10_000)])
 
     queue = world.store.queues.get_or_create("SCHEDULE_TOPIC_XXXX", 2)
@@ -233,18 +233,20 @@ def test_store_times_never_go_backward(world: StoreWorld) -> None:
     assert times == sorted(times)
 
 
-def test_listeners_hear_of_the_queues_that_grew_once_per_batch(world: StoreWorld) -> None:
-    """The long-poll room is told once per batch, with exactly the queues that have something new to read."""
-    heard: list[set[tuple[str, int, int]]] = []
-    world.store.on_appended.append(lambda queues: heard.append({(q.topic, q.queue_id, q.readable_end) for q in queues}))
+def test_listeners_are_called_once_per_batch_with_the_extended_queues(world: StoreWorld) -> None:
+    """Parked pull requests are notified once per batch, with exactly the queues that have new messages."""
+    notified: list[set[tuple[str, int, int]]] = []
+    world.store.on_appended.append(
+        lambda queues: notified.append({(q.topic, q.queue_id, q.readable_end) for q in queues})
+    )
 
     world.append([world.draft("a", 0), world.draft("b", 1), world.draft("a", 0), world.draft("c", 0, sys_flag=0x4)])
 
-    assert heard == [{("a", 0, 2), ("b", 1, 1)}]
+    assert notified == [{("a", 0, 2), ("b", 1, 1)}]
 
 
-def test_a_full_disk_refuses_sends_and_goes_on_serving_reads(tmp_path: Path) -> None:
-    """StoreFull, not a crash; nothing of the refused batch is there; when space comes back, sends do."""
+def test_full_disk_refuses_sends_and_serves_reads(tmp_path: Path) -> None:
+    """The error is StoreFull and nothing of the batch is stored; with free space sends succeed again."""
     world = make_world("faulty", tmp_path)
     world.open()
     world.send(count=50)
@@ -273,7 +275,7 @@ def test_a_full_disk_refuses_sends_and_goes_on_serving_reads(tmp_path: Path) -> 
 
 
 def test_a_refused_batch_leaves_no_trace_in_any_queue(tmp_path: Path) -> None:
-    """All or nothing: when the last queue of a batch finds no room, the first one's new units are gone, too."""
+    """All or nothing: if the last queue of a batch has no room, the new units of the first one are removed, too."""
     world = make_world("faulty", tmp_path)
     world.open()
     world.send("old", 3)
@@ -289,8 +291,8 @@ def test_a_refused_batch_leaves_no_trace_in_any_queue(tmp_path: Path) -> None:
     assert raw[60:] == bytes(len(raw) - 60)
 
 
-def test_a_closed_store_takes_nothing(world: StoreWorld) -> None:
-    """After close every append is LogReadOnly."""
+def test_closed_store_refuses_appends(world: StoreWorld) -> None:
+    """After close every append raises LogReadOnly."""
     draft = world.draft()
     store = world.store
     world.close()
@@ -299,14 +301,14 @@ def test_a_closed_store_takes_nothing(world: StoreWorld) -> None:
         store.append([draft])
 
 
-def test_an_empty_batch_is_nothing(world: StoreWorld) -> None:
-    """No drafts, no offsets, no change."""
+def test_empty_batch_changes_nothing(world: StoreWorld) -> None:
+    """An empty batch has no offsets and changes nothing."""
     assert world.store.append([]) == ([], [])
     assert world.store.log.wrote == 0
 
 
-def test_the_next_file_is_made_ahead_by_a_helper(tmp_path: Path) -> None:
-    """When the current file is half full the next one is asked for, so that rolling finds it ready."""
+def test_next_file_is_created_ahead_by_a_helper(tmp_path: Path) -> None:
+    """When the current file is half full the next one is requested, so that it exists at the roll."""
     world = make_world("real", tmp_path)
     world.settings = dataclasses.replace(world.settings, is_preallocating=True)
     world.open()
@@ -324,8 +326,8 @@ def test_the_next_file_is_made_ahead_by_a_helper(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("operation", ["create", "reserve", "sync", "sync_directory"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.EIO], ids=errno.errorcode.get)
-def test_whatever_stops_a_new_log_file_is_a_refusal_that_passes(tmp_path: Path, operation: str, code: int) -> None:
-    """A file that cannot be made leaves nothing behind; sends are refused, and go on when the disk does."""
+def test_failed_log_file_creation_is_a_temporary_refusal(tmp_path: Path, operation: str, code: int) -> None:
+    """A failed creation leaves nothing behind; sends are refused until the disk recovers."""
     world = make_world("faulty", tmp_path)
     world.open()
     size = world.settings.mapped_file_size_commit_log

@@ -1,4 +1,4 @@
-"""The write buffer: what it holds survives its process, belongs to one store and one moment, and is not in the way."""
+"""The write buffer survives its process, belongs to one store and one start, and never blocks appends for long."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def pooled() -> StoreWorld:
 
 
 def send_slowly(world: StoreWorld, count: int) -> None:
-    """Send so that the commit thread's rounds come in between and no buffer is missed."""
+    """Send slowly, so that the commit thread runs in between and no append lacks a buffer."""
     for _ in range(count):
         world.send()
         world.store.commit_step()
 
 
 def test_an_append_is_read_from_the_buffer_before_it_is_in_the_file(pooled: StoreWorld) -> None:
-    """Consumers see a message at once; the file has nothing of it before the commit."""
+    """Consumers can read a message at once, before the commit writes it to the file."""
     pooled.send(count=5)
 
     assert pooled.bodies() == pooled.sent_bodies()
@@ -46,8 +46,8 @@ def test_an_append_is_read_from_the_buffer_before_it_is_in_the_file(pooled: Stor
     assert pooled.files("commitlog")["commitlog/00000000000000000000"].count(0) == 16 * 1024
 
 
-def test_a_commit_brings_exactly_the_written_bytes_into_the_file(pooled: StoreWorld) -> None:
-    """After the interval the file holds what the buffer holds, and ``committed`` says so."""
+def test_commit_copies_exactly_the_written_bytes(pooled: StoreWorld) -> None:
+    """After the interval the file holds the bytes of the buffer, and ``committed`` covers them."""
     pooled.send(count=5)
     pooled.clock.advance(200)
     pooled.store.commit_step()
@@ -57,8 +57,8 @@ def test_a_commit_brings_exactly_the_written_bytes_into_the_file(pooled: StoreWo
     assert data[: pooled.store.log.wrote] == b"".join(pooled.records.values())
 
 
-def test_little_is_not_committed_before_the_interval_and_four_pages_are(pooled: StoreWorld) -> None:
-    """commitCommitLogLeastPages and commitIntervalCommitLog mean what they mean in RocketMQ."""
+def test_commit_follows_the_page_minimum_and_the_interval(pooled: StoreWorld) -> None:
+    """commitCommitLogLeastPages and commitIntervalCommitLog have RocketMQ's meaning."""
     pooled.send()
     pooled.store.commit_step()
     assert pooled.store.log.committed == 0
@@ -69,7 +69,7 @@ def test_little_is_not_committed_before_the_interval_and_four_pages_are(pooled: 
     assert pooled.store.log.committed == pooled.store.log.wrote
 
 
-def test_what_only_the_buffer_held_is_there_after_a_kill(pooled: StoreWorld) -> None:
+def test_uncommitted_messages_survive_a_kill(pooled: StoreWorld) -> None:
     """The process dies before any commit: every message is replayed, with its offsets, and counted."""
     pooled.send(count=7)
     wrote = pooled.store.log.wrote
@@ -83,13 +83,13 @@ def test_what_only_the_buffer_held_is_there_after_a_kill(pooled: StoreWorld) -> 
     assert pooled.bodies() == pooled.sent_bodies()
 
 
-def test_without_the_replay_they_would_be_lost(pooled: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin of the test above: with the guard off, nothing of them is left."""
-    from gantry_broker.store.opening import OpenPools
+def test_uncommitted_messages_are_lost_without_the_replay(pooled: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counterpart of the test above: without the replay all of them are lost."""
+    from gantry_broker.store.opening import WritePools
 
     pooled.send(count=7)
     pooled.kill()
-    monkeypatch.setattr(OpenPools, "found", lambda self: [])
+    monkeypatch.setattr(WritePools, "found", lambda self: [])
 
     assert pooled.open().end == 0
 
@@ -105,8 +105,8 @@ def test_a_kill_after_rolls_replays_over_several_files(pooled: StoreWorld) -> No
     assert pooled.bodies() == pooled.sent_bodies()
 
 
-def test_a_half_done_commit_is_completed_from_the_buffer(pooled: StoreWorld) -> None:
-    """The file holds the front half of a record; the replay goes on behind the last whole one."""
+def test_interrupted_commit_is_completed_from_the_buffer(pooled: StoreWorld) -> None:
+    """The file holds the first half of a record; the replay continues behind the last whole one."""
     pooled.send(count=4)
     data = b"".join(pooled.records.values())
     pooled.kill()
@@ -133,8 +133,8 @@ def test_recovering_twice_gives_the_same_bytes(pooled: StoreWorld) -> None:
     assert pooled.files("commitlog") == first
 
 
-def test_anonymous_memory_loses_exactly_what_was_not_committed() -> None:
-    """It says that it is not crash safe, and a kill takes a suffix and nothing else."""
+def test_anonymous_memory_loses_exactly_the_uncommitted_messages() -> None:
+    """It is not crash safe, so a kill loses a suffix of the log and nothing else."""
     world = make_pooled(is_crash_safe=False)
     world.open()
     assert not world.store.pools.status.is_crash_safe
@@ -151,8 +151,8 @@ def test_anonymous_memory_loses_exactly_what_was_not_committed() -> None:
     assert world.bodies() == world.sent_bodies()
 
 
-def test_power_loss_takes_the_buffers_and_keeps_what_was_flushed(pooled: StoreWorld) -> None:
-    """Buffers do not outlive their machine; the log is what the disk has."""
+def test_power_loss_loses_the_buffers_and_keeps_flushed_messages(pooled: StoreWorld) -> None:
+    """Buffers do not survive the machine; the log has the flushed messages."""
     pooled.send(count=5)
     flushed = pooled.store.flush()
     pooled.send(count=5)
@@ -164,14 +164,14 @@ def test_power_loss_takes_the_buffers_and_keeps_what_was_flushed(pooled: StoreWo
 
 
 def test_a_flush_commits_first(pooled: StoreWorld) -> None:
-    """A flush never waits for the commit's tick: what was written before it is on the disk after it."""
+    """A flush never waits for the commit thread: everything written before it is on the disk after it."""
     pooled.send(count=5)
 
     assert pooled.store.flush() == pooled.store.log.wrote == pooled.store.log.committed
 
 
-def test_an_empty_pool_refuses_and_drains(pooled: StoreWorld) -> None:
-    """When the disk is slower than the senders they are told; after a commit everything goes on, nothing is lost."""
+def test_exhausted_pool_refuses_appends_until_a_commit(pooled: StoreWorld) -> None:
+    """A disk slower than the senders causes refusals; after a commit sends succeed again, and nothing is lost."""
     with pytest.raises(PoolExhausted):
         for _ in range(1000):
             pooled.send()
@@ -191,13 +191,13 @@ def test_an_empty_pool_refuses_and_drains(pooled: StoreWorld) -> None:
 
 
 def test_a_pool_of_one_buffer_is_refused() -> None:
-    """A roll needs the next buffer while the last one is still being committed: one would be busy for ever."""
+    """A roll needs the next buffer while the last one is still being committed, so one buffer is never enough."""
     with pytest.raises(ValueError, match=r"transientStorePoolSize.*2"):
         PoolSettings(is_enabled=True, buffers_count=1)
 
 
 def test_a_pool_of_two_buffers_works() -> None:
-    """It waits for its own commit at each roll, and never for ever."""
+    """Each roll waits for a commit, and the wait ends."""
     world = make_pooled(count=2)
     world.open()
     for _ in range(2000):
@@ -212,7 +212,7 @@ def test_a_pool_of_two_buffers_works() -> None:
 
 
 def test_buffers_are_used_in_turn_and_are_zero_when_free(pooled: StoreWorld) -> None:
-    """A buffer that comes back is void at once and zeroed before it is lent again."""
+    """A returned buffer is marked void at once and zeroed before it is borrowed again."""
     send_slowly(pooled, 600)
 
     assert pooled.store.log.min_physical == 0
@@ -223,7 +223,7 @@ def test_buffers_are_used_in_turn_and_are_zero_when_free(pooled: StoreWorld) -> 
 
 
 def test_the_pool_starts_in_the_middle_of_a_file(pooled: StoreWorld) -> None:
-    """After a restart the current file goes on in a buffer from its end; readers see both parts."""
+    """After a restart the current file continues in a buffer from its end; readers can read both parts."""
     pooled.send(count=5)
     pooled.close()
     pooled.open()
@@ -250,8 +250,8 @@ def test_a_clean_stop_leaves_no_live_buffer(pooled: StoreWorld) -> None:
     assert settings is not TINY
 
 
-def test_switching_the_buffer_off_loses_nothing_that_it_held(pooled: StoreWorld) -> None:
-    """The store remembers where its buffers were, replays them once more, and removes them."""
+def test_disabling_buffers_loses_no_message(pooled: StoreWorld) -> None:
+    """The store knows the directory of its former buffers, replays them, and removes them."""
     pooled.send(count=5)
     pooled.kill()
     pooled.settings = TINY
@@ -262,7 +262,7 @@ def test_switching_the_buffer_off_loses_nothing_that_it_held(pooled: StoreWorld)
 
 
 def test_a_failed_commit_is_final_and_loses_nothing(pooled: StoreWorld) -> None:
-    """The log stops; the bytes are still in the buffer, and the next start replays them."""
+    """The log becomes read-only; the bytes are still in the buffer, and the next start replays them."""
     pooled.send(count=5)
     pooled.clock.advance(200)
     pooled.faulty_disk.fail_next("write", errno.EIO)
@@ -295,7 +295,7 @@ def set_aside_reason(world: StoreWorld, path: str) -> bytes:
 
 
 def test_a_buffer_of_another_store_is_set_aside_and_named(pooled: StoreWorld) -> None:
-    """It is copied out of the way with the reason, its memory is used again, and the store opens."""
+    """It is copied to set-aside with the reason, its memory is reused, and the store opens."""
     other = StoreWorld(FaultyDisk(), "/other/store", POOL, pooled.volume)
     pooled.send(count=5)
     content = b"".join(pooled.records.values())
@@ -312,7 +312,7 @@ def test_a_buffer_of_another_store_is_set_aside_and_named(pooled: StoreWorld) ->
 
 
 def test_a_buffer_of_an_earlier_start_is_set_aside(pooled: StoreWorld) -> None:
-    """The store has gone on without it: its records must not be put behind newer ones."""
+    """The store has continued without it: its records must not follow newer ones."""
     pooled.send(count=5)
     outdated = {name: bytearray(data) for name, data in pooled.volume.pieces.items()}
     pooled.kill()
@@ -325,11 +325,11 @@ def test_a_buffer_of_an_earlier_start_is_set_aside(pooled: StoreWorld) -> None:
 
     assert (report.end, report.replayed_bytes) == (0, 0)
     [path] = report.set_aside
-    assert b"written by start 1" in set_aside_reason(pooled, path)
+    assert b"of generation 1" in set_aside_reason(pooled, path)
 
 
 def test_a_buffer_with_a_gap_before_it_is_set_aside(pooled: StoreWorld) -> None:
-    """Replay is contiguous from the log's end or not at all."""
+    """Only buffers that continue the end of the log without a gap are replayed."""
     send_slowly(pooled, 20)
     pooled.clock.advance(200)
     pooled.store.commit_step()
@@ -347,8 +347,8 @@ def test_a_buffer_with_a_gap_before_it_is_set_aside(pooled: StoreWorld) -> None:
     assert b"the log ends at" in set_aside_reason(pooled, path)
 
 
-def test_a_buffer_is_never_put_onto_other_bytes(pooled: StoreWorld) -> None:
-    """Where the file holds something that is neither zero nor the buffer's, the buffer is set aside."""
+def test_buffer_never_overwrites_other_bytes(pooled: StoreWorld) -> None:
+    """If the file holds bytes that are neither zero nor those of the buffer, the buffer is set aside."""
     pooled.send(count=5)
     pooled.kill()
     pooled.overwrite("commitlog/00000000000000000000", pooled.sent[2][0], b"\x77")
@@ -359,8 +359,8 @@ def test_a_buffer_is_never_put_onto_other_bytes(pooled: StoreWorld) -> None:
     assert len(report.set_aside) == 1
 
 
-def test_a_buffer_that_was_committed_to_the_last_byte_is_no_news(pooled: StoreWorld) -> None:
-    """Nothing is set aside when the log has everything, whatever the header says."""
+def test_fully_committed_buffer_is_ignored(pooled: StoreWorld) -> None:
+    """Nothing is set aside if the log has all records of the buffer, regardless of the header."""
     pooled.send(count=5)
     pooled.store.flush()
     outdated = {name: bytearray(data) for name, data in pooled.volume.pieces.items()}
@@ -370,8 +370,8 @@ def test_a_buffer_that_was_committed_to_the_last_byte_is_no_news(pooled: StoreWo
     assert pooled.open().set_aside == []
 
 
-def test_memory_that_is_not_there_refuses_to_start_and_says_how_much() -> None:
-    """Better a start that fails than a SIGBUS later."""
+def test_missing_memory_refuses_the_start_and_names_the_amount() -> None:
+    """A failed start is better than a later SIGBUS."""
     world = make_pooled()
     world.volume.capacity = 40 * 1024
 
@@ -380,7 +380,7 @@ def test_memory_that_is_not_there_refuses_to_start_and_says_how_much() -> None:
 
 
 def test_two_stores_do_not_share_buffers(pooled: StoreWorld) -> None:
-    """The second one is refused while the first lives."""
+    """The second store is refused while the first is open."""
     other = StoreWorld(FaultyDisk(), "/other/store", POOL, pooled.volume)
 
     with pytest.raises(StoreLocked):
@@ -395,7 +395,7 @@ def test_two_stores_do_not_share_buffers(pooled: StoreWorld) -> None:
     [(16_384, 200, 16_384), (16_384, 1, 163_840), (1 << 20, 10, 1 << 20), (64 << 20, 10, 1 << 20), (0, 0, 16_384)],
 )
 def test_a_busy_log_is_committed_in_rounds(committed_bytes: int, elapsed_ms: int, wanted: int) -> None:
-    """Four pages are enough for a log that is not busy; else what comes in ten milliseconds, up to a mebibyte."""
+    """Four pages start a commit on an idle log; on a busy one the bytes of ten milliseconds, at most a mebibyte."""
     assert round_bytes(PoolSettings(), committed_bytes, elapsed_ms) == wanted
 
 
@@ -403,7 +403,7 @@ def test_a_busy_log_is_committed_in_rounds(committed_bytes: int, elapsed_ms: int
 
 
 @pytest.mark.parametrize("with_pool", [False, True], ids=["no-buffer", "buffer"])
-def test_with_sync_flush_nothing_is_promised_or_shown_before_it_is_on_the_disk(with_pool: bool) -> None:
+def test_sync_flush_acknowledges_and_shows_only_flushed_messages(with_pool: bool) -> None:
     """``promised`` and ``confirmed`` follow ``flushed``; consumers see a message after the flush, not before."""
     world = make_pooled(is_sync=True)
     if not with_pool:

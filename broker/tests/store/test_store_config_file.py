@@ -1,4 +1,4 @@
-"""Offsets and topics survive crashes, corruption and Java's dialect."""
+"""Config files survive crashes, corruption and RocketMQ's JSON dialect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.ports.disk import Disk
 from gantry_broker.ports.real_disk import RealDisk
 from gantry_broker.store.config_file import ConfigFile
-from gantry_broker.store.identity import new_identity
+from gantry_broker.store.identity import create_identity
 from gantry_store_files import encode_sealed
 from gantry_testing.faulty_disk import FaultyDisk
 
@@ -26,8 +26,8 @@ def replace(disk: Disk, path: str, data: bytes) -> None:
     disk.write_file(path, data)
 
 
-def test_what_was_saved_is_loaded(place: tuple[Disk, str]) -> None:
-    """A fresh object on the same files sees the last document; before the first save there is none."""
+def test_saved_document_is_loaded(place: tuple[Disk, str]) -> None:
+    """A new object on the same files loads the last document; before the first save there is none."""
     assert ConfigFile(*place, "topics").load() is None
     ConfigFile(*place, "topics").save({"a": {"0": 1}})
 
@@ -38,18 +38,18 @@ def test_what_was_saved_is_loaded(place: tuple[Disk, str]) -> None:
 def test_a_corrupt_file_falls_back_to_its_copy(
     place: tuple[Disk, str], damage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Never zeroed silently, nor set back: the copy is used, and that is logged."""
+    """The copy is used, and that is logged; the file is never silently replaced by empty data."""
     file = ConfigFile(*place, "consumerOffset")
     file.save({"generation": 1})
     file.save({"generation": 2})
     replace(place[0], file.path, damage)
 
     assert ConfigFile(*place, "consumerOffset").load() == {"generation": 2}
-    assert "its copy is used" in caplog.text
+    assert "using its .bak copy" in caplog.text
 
 
-def test_with_both_copies_corrupt_nothing_starts(place: tuple[Disk, str]) -> None:
-    """Empty offsets would make every consumer start over; better to ask somebody."""
+def test_start_is_refused_with_both_copies_corrupt(place: tuple[Disk, str]) -> None:
+    """Empty offsets would make every consumer start over, so an operator must decide."""
     file = ConfigFile(*place, "consumerOffset")
     file.save({"generation": 1})
     file.save({"generation": 2})
@@ -61,7 +61,7 @@ def test_with_both_copies_corrupt_nothing_starts(place: tuple[Disk, str]) -> Non
 
 
 def test_saving_after_a_fallback_keeps_a_good_copy(place: tuple[Disk, str]) -> None:
-    """The corrupt file must not become the copy of the next one."""
+    """The corrupt file must not become the next copy."""
     file = ConfigFile(*place, "topics")
     file.save({"generation": 1})
     file.save({"generation": 2})
@@ -75,7 +75,7 @@ def test_saving_after_a_fallback_keeps_a_good_copy(place: tuple[Disk, str]) -> N
 
 
 def test_rocketmqs_bare_integer_keys_are_read(place: tuple[Disk, str]) -> None:
-    """Java writes queue ids as bare numbers; they come back as text, like the quoted ones."""
+    """Java writes queue ids as bare numbers; they are read as strings, like quoted ones."""
     file = ConfigFile(*place, "consumerOffset")
     file.save({})
     replace(place[0], file.path, b'{\n\t"offsetTable":{"orders@g":{0:12,1:9}}\n}')
@@ -84,7 +84,7 @@ def test_rocketmqs_bare_integer_keys_are_read(place: tuple[Disk, str]) -> None:
 
 
 def test_an_unchanged_document_is_not_written_again() -> None:
-    """Offsets are saved every five seconds; when nothing moved, the disk is left alone."""
+    """Offsets are saved every five seconds; without a change nothing is written."""
     disk = FaultyDisk()
     file = ConfigFile(disk, "/store", "topics")
     file.save({"a": 1})
@@ -98,7 +98,7 @@ def test_an_unchanged_document_is_not_written_again() -> None:
 @pytest.mark.parametrize("operation", ["write", "sync", "rename", "sync_directory"])
 @pytest.mark.parametrize("seed", range(8))
 def test_a_crash_at_any_step_of_a_save_leaves_the_old_or_the_new_document(operation: str, seed: int) -> None:
-    """Write, sync, rename, directory sync: wherever the power goes, a good document is there."""
+    """A power loss after write, sync, rename or directory sync leaves a good document."""
     for number in range(2):
         disk = FaultyDisk()
         file = ConfigFile(disk, "/store", "topics")
@@ -120,8 +120,8 @@ def test_a_crash_at_any_step_of_a_save_leaves_the_old_or_the_new_document(operat
 @pytest.mark.parametrize(
     "document", [{"offsetTable": {"orders@group": {0: 35, 1: 40}}}, {"a": 1.5, "b": [None, "ü"]}, {}]
 )
-def test_every_bit_that_flips_is_noticed(document: dict[str, object]) -> None:
-    """A flipped bit in a number leaves JSON that is JSON: the checksum says no, and the copy is used."""
+def test_every_flipped_bit_of_a_config_file_is_detected(document: dict[str, object]) -> None:
+    """A flipped bit in a number leaves valid JSON: the checksum detects it, and the copy is used."""
     disk = FaultyDisk()
     disk.make_directory("/data/store")
     file = ConfigFile(disk, "/data/store", "consumerOffset")
@@ -139,12 +139,12 @@ def test_every_bit_that_flips_is_noticed(document: dict[str, object]) -> None:
         found = ConfigFile(disk, "/data/store", "consumerOffset").load()
 
         assert found is not None
-        # A flip in the name of the checksum's own field leaves a field that means nothing; all else is right then.
+        # A flip in the name of the checksum field leaves an unknown field, and a document without a checksum.
         assert found == {"offsetTable": {}} or expected is None or {**found, **expected} == found, bit
 
 
-def test_a_file_that_was_written_by_others_or_by_hand_is_believed() -> None:
-    """RocketMQ leaves our checksum out, and so does whoever edits the file on purpose, as the error says."""
+def test_file_without_checksum_is_trusted() -> None:
+    """RocketMQ writes no checksum, nor does an operator who edits the file as the error suggests."""
     disk = FaultyDisk()
     disk.make_directory("/data/store/config")
     file = ConfigFile(disk, "/data/store", "topics")
@@ -162,14 +162,14 @@ def test_a_file_that_was_written_by_others_or_by_hand_is_believed() -> None:
 
 
 def store_at(disk: FaultyDisk, uuid: str) -> None:
-    """A store's identity beside the tables."""
+    """Write the identity of a store beside its tables."""
     disk.make_directory("/store")
-    identity = msgspec.structs.replace(new_identity(0), uuid=uuid)
+    identity = msgspec.structs.replace(create_identity(0), uuid=uuid)
     disk.write_file("/store/store.json", encode_sealed(identity))
 
 
 def saved(uuid: str, *generations: int) -> tuple[FaultyDisk, ConfigFile, list[bytes]]:
-    """A file that was written this often, and what it was each time."""
+    """Save a file this many times; return the bytes after each save."""
     disk = FaultyDisk()
     store_at(disk, uuid)
     file = ConfigFile(disk, "/store", "consumerOffset")
@@ -181,8 +181,8 @@ def saved(uuid: str, *generations: int) -> tuple[FaultyDisk, ConfigFile, list[by
 
 
 @pytest.mark.parametrize("older", [0, 1])
-def test_a_file_that_was_rolled_back_is_not_believed(older: int, caplog: pytest.LogCaptureFixture) -> None:
-    """An older file has a right checksum: consumers would get again what they had. The copy is newer, and is used."""
+def test_rolled_back_file_is_not_used(older: int, caplog: pytest.LogCaptureFixture) -> None:
+    """An older file has a valid checksum, but would redeliver messages. The newer copy is used."""
     disk, file, contents = saved("a" * 32, 1, 2, 3)
     disk.write_file(file.path, contents[older])
 
@@ -196,8 +196,8 @@ def test_a_file_that_was_rolled_back_is_not_believed(older: int, caplog: pytest.
     assert len(caplog.records) == 1, "what was mended is not reported again"
 
 
-def test_a_copy_that_was_rolled_back_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """As after a crash between the two writes: the file is the newer one."""
+def test_rolled_back_copy_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """As after a crash between the two writes, the file is the newer one."""
     disk, file, contents = saved("a" * 32, 1, 2, 3)
     disk.write_file(file.backup_path, contents[0])
 
@@ -205,8 +205,8 @@ def test_a_copy_that_was_rolled_back_changes_nothing(caplog: pytest.LogCaptureFi
     assert not caplog.records
 
 
-def test_a_file_of_another_store_is_not_believed(caplog: pytest.LogCaptureFixture) -> None:
-    """Neither as the file nor as its copy, however often the other store has written it."""
+def test_file_of_another_store_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither the file nor using its .bak copy, regardless of its edition number."""
     _, _, foreign = saved("b" * 32, *range(10, 20))
     for name in ("path", "backup_path"):
         disk, file, _ = saved("a" * 32, 1, 2)
@@ -214,12 +214,12 @@ def test_a_file_of_another_store_is_not_believed(caplog: pytest.LogCaptureFixtur
 
         assert ConfigFile(disk, "/store", "consumerOffset").load() == {"generation": 2}
 
-    assert [record.getMessage() for record in caplog.records] == ["a settings file is not usable, its copy is used"]
+    assert [record.getMessage() for record in caplog.records] == ["config file is unusable; using its .bak copy"]
     assert "it was written by another store" in str(vars(caplog.records[0]))
 
 
 def test_a_file_of_another_store_without_a_copy_is_used_and_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """Tables may have been moved on purpose; that they were is logged."""
+    """Tables may have been moved on purpose; that is logged."""
     _, _, foreign = saved("b" * 32, 10)
     disk, file, _ = saved("a" * 32, 1)
     disk.write_file(file.path, foreign[0])
@@ -229,8 +229,8 @@ def test_a_file_of_another_store_without_a_copy_is_used_and_reported(caplog: pyt
     assert "written by another store" in caplog.text
 
 
-def test_a_file_that_was_edited_wins_over_a_newer_copy() -> None:
-    """Without an edition, as RocketMQ and people write it, a file is believed."""
+def test_edited_file_wins_over_a_newer_copy() -> None:
+    """A file without an edition, as RocketMQ and operators write it, is trusted."""
     disk, file, _ = saved("a" * 32, 1, 2)
     disk.write_file(file.path, b'{"generation":7}')
 

@@ -1,4 +1,4 @@
-"""What each mode promises to senders and shows to consumers: the table itself."""
+"""The table of modes: what each promises to senders and shows to consumers."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ LOCAL = {"wrote": 900, "committed": 700, "flushed": 500}
         "sync-master-slow", "both-disk-behind", "both-slave-behind", "no-slave", "slave-beyond",
     ],
 )  # fmt: skip
-def test_each_mode_promises_and_shows_its_own(
+def test_each_mode_has_its_own_promised_and_confirmed_offsets(
     is_sync_flush: bool, is_crash_safe: bool, acked: int | None, promised: int, confirmed: int
 ) -> None:
-    """Code 0 and consumers wait for what the mode names, and for nothing else."""
+    """Code 0 and visibility wait exactly for the condition of the mode."""
     positions = Positions(**LOCAL, acked=acked)
 
     assert promised_offset(positions, is_sync_flush=is_sync_flush) == promised
@@ -49,10 +49,10 @@ def test_each_mode_promises_and_shows_its_own(
     st.booleans(),
     st.booleans(),
 )
-def test_nothing_is_shown_that_is_not_promised(
+def test_visible_messages_are_promised(
     offsets: list[int], acked: int | None, is_sync_flush: bool, is_crash_safe: bool
 ) -> None:
-    """What a consumer has seen, its sender may believe in; and nobody is promised or shown what is not written."""
+    """A visible message is promised to its sender, and only written messages are promised or visible."""
     flushed, committed, wrote = sorted(offsets)
     positions = Positions(wrote, committed, flushed, acked)
 
@@ -62,8 +62,8 @@ def test_nothing_is_shown_that_is_not_promised(
     assert 0 <= confirmed <= promised <= wrote
 
 
-def test_a_store_shows_what_slaves_have_and_all_of_it_when_nobody_is_waited_for() -> None:
-    """Held back from the moment on that slaves count, shown as they acknowledge, and let go without them."""
+def test_visibility_follows_slaves_only_while_they_are_required() -> None:
+    """Messages are held while slaves are required, become visible with acks, or all at once without."""
     world = StoreWorld(FaultyDisk(), "/store")
     world.open()
     world.send(count=3)

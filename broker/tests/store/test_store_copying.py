@@ -1,4 +1,4 @@
-"""A slave's store: byte for byte its master's, shown as far as is confirmed, and ready to become a master's."""
+"""A slave's store equals its master's byte for byte, shows confirmed messages only, and can become a master's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gantry_broker.errors import PoolExhausted, StoreCorrupt, StoreFull
 from gantry_broker.store import copying
 from gantry_broker.store.copying import CopyRefused, LogCopier
-from gantry_broker.store.point_writer import PointWriter
+from gantry_broker.store.point_writer import RecoveryPointWriter
 from gantry_broker.store.queue_repair import QueueRepair
 from gantry_broker.store.settings import FlushSettings, PoolSettings
 from gantry_testing.faulty_disk import FaultyDisk
@@ -27,7 +27,7 @@ TOPICS = ("orders", "bills", "%RETRY%group")
 
 
 def make_pair(*, is_pooled: bool) -> tuple[StoreWorld, StoreWorld, LogCopier]:
-    """A master and a slave, both empty, with small files."""
+    """Create a master and a slave, both empty, with small files."""
     held = dataclasses.replace(TINY, flush=FlushSettings(is_sync=True))
     master = StoreWorld(FaultyDisk(), "/master", held)
     slave = StoreWorld(FaultyDisk(), "/slave", dataclasses.replace(TINY, pool=POOL) if is_pooled else TINY)
@@ -37,7 +37,7 @@ def make_pair(*, is_pooled: bool) -> tuple[StoreWorld, StoreWorld, LogCopier]:
 
 
 def log_bytes(world: StoreWorld, start: int, end: int) -> bytes:
-    """What a sender reads."""
+    """Return the bytes of the log that a sender would read."""
     data, log = b"", world.store.log
     while start < end:
         extent = log.at(start)
@@ -49,13 +49,13 @@ def log_bytes(world: StoreWorld, start: int, end: int) -> bytes:
 
 
 def borders(world: StoreWorld) -> list[int]:
-    """Where records end, blanks included."""
+    """Return the ends of all records, including blank ones."""
     ends = {start + len(record) for start, record in world.records.items()}
     return sorted({0, *ends, *(end for end in range(0, world.store.log.wrote + 1, TINY.mapped_file_size_commit_log))})
 
 
 def ship(master: StoreWorld, slave: StoreWorld, copier: LogCopier, start: int, cuts: Iterator[int]) -> int:
-    """Copy all of the master's log, in pieces that end where records do."""
+    """Copy the whole log of the master, in pieces that end at ends of records."""
     ends = [end for end in borders(master) if end > start]
     while ends:
         count = min(next(cuts), len(ends))
@@ -77,7 +77,7 @@ def show_all(world: StoreWorld, copier: LogCopier) -> None:
 
 
 def assert_same(master: StoreWorld, slave: StoreWorld) -> None:
-    """Log, queues and index say the same."""
+    """Check that log, queues and index of both stores are equal."""
     end = master.store.log.wrote
     assert slave.store.log.wrote == end
     assert log_bytes(slave, 0, end) == log_bytes(master, 0, end)
@@ -95,8 +95,8 @@ def assert_same(master: StoreWorld, slave: StoreWorld) -> None:
 
 
 @given(st.data(), st.booleans(), st.sampled_from((0, 20, copying.KEPT_RECORDS_MAX)))
-def test_a_copy_is_its_master_byte_for_byte(data: st.DataObject, is_pooled: bool, kept_max: int) -> None:
-    """Whatever the pieces, whenever they are shown, however many wait: the same log, queues, answers by key."""
+def test_copy_equals_its_master_byte_for_byte(data: st.DataObject, is_pooled: bool, kept_max: int) -> None:
+    """Log, queues and key searches are equal for any sizes of pieces and any order of dispatch."""
     with mock.patch.object(copying, "KEPT_RECORDS_MAX", kept_max):
         copy_and_compare(data, is_pooled, kept_max)
 
@@ -127,8 +127,8 @@ def copy_and_compare(data: st.DataObject, is_pooled: bool, kept_max: int) -> Non
 
 
 @pytest.mark.parametrize("ending", ["kill", "close", "power"])
-def test_a_copy_is_recovered_as_any_store(ending: str) -> None:
-    """What was copied and flushed is there after any end, and copying goes on behind it."""
+def test_copied_store_is_recovered_like_any_other(ending: str) -> None:
+    """Copied and flushed records survive any kind of end, and copying continues behind them."""
     master, slave, copier = make_pair(is_pooled=True)
     master.send(count=120)
     end = ship(master, slave, copier, 0, iter(lambda: 7, None))
@@ -153,8 +153,8 @@ def test_a_copy_is_recovered_as_any_store(ending: str) -> None:
     assert_same(master, slave)
 
 
-def test_nothing_is_shown_before_it_is_confirmed() -> None:
-    """A piece is shown when all of it is confirmed, and a recovery point never lies beyond what is shown."""
+def test_copied_messages_are_visible_only_when_confirmed() -> None:
+    """A piece becomes visible when all of it is confirmed, and a recovery point never lies beyond the visible end."""
     master, slave, copier = make_pair(is_pooled=False)
     master.send(count=9)
     ends = borders(master)
@@ -173,17 +173,17 @@ def test_nothing_is_shown_before_it_is_confirmed() -> None:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda data: data[:-1], "no record"),
-        (lambda data: data + b"\0", "no record"),
-        (lambda data: data[:90] + b"\xff" + data[91:], "no record"),
-        (lambda data: data[:28] + (9).to_bytes(8, "big") + data[36:], "no record"),
-        (lambda data: b"\x7f\xff\xff\xff" + data[4:], "no record"),
-        (lambda data: bytes(8) + data, "no record"),
+        (lambda data: data[:-1], "no valid record"),
+        (lambda data: data + b"\0", "no valid record"),
+        (lambda data: data[:90] + b"\xff" + data[91:], "no valid record"),
+        (lambda data: data[:28] + (9).to_bytes(8, "big") + data[36:], "no valid record"),
+        (lambda data: b"\x7f\xff\xff\xff" + data[4:], "no valid record"),
+        (lambda data: bytes(8) + data, "no valid record"),
     ],
     ids=["cut", "longer", "flipped", "elsewhere", "huge", "zeros"],
 )
-def test_what_is_no_record_is_refused_and_nothing_of_it_kept(spoil: object, reason: str) -> None:
-    """Bytes are looked at before one of them is written, also the good ones before the bad."""
+def test_invalid_records_are_refused_completely(spoil: object, reason: str) -> None:
+    """Bytes are checked before any of them is written, including good ones before the bad."""
     master, slave, copier = make_pair(is_pooled=False)
     master.send(count=3)
     first, second = borders(master)[1:3]
@@ -202,8 +202,8 @@ def test_what_is_no_record_is_refused_and_nothing_of_it_kept(spoil: object, reas
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 1 << 62])
-def test_bytes_of_another_place_are_refused(offset: int) -> None:
-    """A gap, an overlap, nonsense: only what comes next is taken."""
+def test_bytes_of_another_offset_are_refused(offset: int) -> None:
+    """Gaps, overlaps and nonsense are refused; only bytes that continue the log are accepted."""
     master, slave, copier = make_pair(is_pooled=False)
     master.send()
 
@@ -213,8 +213,8 @@ def test_bytes_of_another_place_are_refused(offset: int) -> None:
     assert slave.store.log.wrote == 0
 
 
-def test_a_full_disk_refuses_a_piece_whole_and_takes_it_later() -> None:
-    """In the middle of a roll: nothing of the piece is kept, and with room again it goes in."""
+def test_full_disk_refuses_a_whole_piece_until_there_is_space() -> None:
+    """Even in the middle of a roll nothing of the piece is kept; with space it is accepted."""
     master, slave, copier = make_pair(is_pooled=False)
     master.send(count=150)
     ends = borders(master)
@@ -234,8 +234,8 @@ def test_a_full_disk_refuses_a_piece_whole_and_takes_it_later() -> None:
     assert_same(master, slave)
 
 
-def test_a_slave_becomes_a_master_and_goes_on_with_every_number() -> None:
-    """What is not confirmed yet keeps its numbers, unseen; new messages come behind it, and all is shown later."""
+def test_promoted_slave_continues_all_queue_offsets() -> None:
+    """Unconfirmed messages keep their queue offsets and stay invisible; new messages follow them."""
     master, slave, copier = make_pair(is_pooled=False)
     master.send("orders", 10)
     master.send("bills", 5)
@@ -244,7 +244,7 @@ def test_a_slave_becomes_a_master_and_goes_on_with_every_number() -> None:
         copier.append(log_bytes(master, start, end), start)
     copier.dispatch(ends[4])
 
-    copier.hand_over()
+    copier.hold_undispatched()
 
     assert len(slave.bodies("orders")) == 4
     assert slave.store.queues.get_or_create("orders", 0).end == 10
@@ -259,15 +259,15 @@ def test_a_slave_becomes_a_master_and_goes_on_with_every_number() -> None:
     assert slave.bodies("bills") == [*master.sent_bodies("bills"), b"newer"]
 
 
-def test_a_master_becomes_a_slave_and_shows_what_it_held_when_it_is_confirmed() -> None:
-    """Numbers that it had given are taken back until the records are read again."""
+def test_demoted_master_shows_held_messages_when_confirmed() -> None:
+    """Assigned queue offsets are released until the records are read again."""
     master, slave, copier = make_pair(is_pooled=False)
     master.send("orders", 10)
     ship(master, slave, copier, 0, iter(lambda: 4, None))
     now_slave = master.store.start_copying()
 
     assert master.store.queues.get_or_create("orders", 0).end == 0
-    copier.hand_over()
+    copier.hold_undispatched()
     slave.append([slave.draft("orders", 0, body=b"new")])
     now_slave.append(log_bytes(slave, master.store.log.wrote, slave.store.log.wrote), master.store.log.wrote)
     while not now_slave.dispatch(slave.store.log.wrote):
@@ -281,7 +281,7 @@ def test_a_master_becomes_a_slave_and_shows_what_it_held_when_it_is_confirmed() 
 
 
 def filled(pool: PoolSettings, files: int = 3) -> StoreWorld:
-    """A store with some files of log, part of it flushed, part of it held back from consumers."""
+    """Return a store with several log files, partly flushed and partly held back from consumers."""
     world = StoreWorld(FaultyDisk(), "/master", dataclasses.replace(TINY, pool=pool))
     world.open()
     while world.store.log.wrote < files * TINY.mapped_file_size_commit_log:
@@ -295,7 +295,7 @@ def filled(pool: PoolSettings, files: int = 3) -> StoreWorld:
 
 
 def assert_cut(world: StoreWorld, end: int) -> None:
-    """Nothing behind ``end`` is anywhere, everything before it is everywhere."""
+    """Check that nothing behind ``end`` exists anywhere, and everything before it exists everywhere."""
     assert world.store.log.wrote == end
     for topic in ("orders", "bills"):
         assert world.bodies(topic) == world.sent_bodies(topic, before=end)
@@ -311,8 +311,8 @@ def assert_cut(world: StoreWorld, end: int) -> None:
 
 @pytest.mark.parametrize("pool", [PoolSettings(), POOL], ids=["files", "buffers"])
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.64, 0.97, 1.0])
-def test_a_cut_log_ends_there_in_every_file(pool: PoolSettings, share: float) -> None:
-    """Log, queues and index, now and after every kind of end; and what comes next stands right behind the cut."""
+def test_cut_applies_to_log_queues_and_index(pool: PoolSettings, share: float) -> None:
+    """It holds at once and after every kind of end, and new records directly follow the cut."""
     world = filled(pool)
     ends = borders(world)
     end = ends[int(share * (len(ends) - 1))]
@@ -339,17 +339,17 @@ def test_a_cut_log_ends_there_in_every_file(pool: PoolSettings, share: float) ->
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("ending", ["kill", "power"])
 @pytest.mark.parametrize("pool", [PoolSettings(), POOL], ids=["files", "buffers"])
-def test_a_cut_that_is_cut_off_left_the_old_log_or_the_new(ending: str, pool: PoolSettings) -> None:
-    """The process ends before each of its system calls in turn: a start finds one of the two, whole, and no third."""
+def test_interrupted_cut_leaves_the_old_or_the_new_log(ending: str, pool: PoolSettings) -> None:
+    """The process ends before each of its system calls in turn; a start finds one of the two logs, complete."""
     outcomes = list(cut_and_die(ending, pool))
 
     assert len(outcomes) > 15
     assert set(outcomes) == {True, False}
 
 
-def test_a_cut_that_keeps_the_recovery_point_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queues with a hole would be believed."""
-    monkeypatch.setattr(PointWriter, "forget", lambda self: None)
+def test_cut_must_invalidate_the_recovery_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise queues with a hole would be trusted."""
+    monkeypatch.setattr(RecoveryPointWriter, "remove_point", lambda self: None)
 
     def start(*_: object, **__: object) -> None:
         raise StoreCorrupt(0, "a unit does not lead to its message")
@@ -361,7 +361,7 @@ def test_a_cut_that_keeps_the_recovery_point_is_found(monkeypatch: pytest.Monkey
 
 
 def cut_and_die(ending: str, pool: PoolSettings) -> Iterator[bool]:
-    """For each moment at which the process can end: whether the log is the cut one after the next start."""
+    """For each system call at which the process can end, return whether the next start finds the cut log."""
     step, is_done = 0, False
     while not is_done:
         step += 1
@@ -397,11 +397,11 @@ class Countdown:
 
 
 class ProcessEnded(BaseException):
-    """The process under test is dead."""
+    """Raised where the process under test would have ended."""
 
 
-def test_a_topic_whose_name_cannot_name_a_directory_keeps_nobody_from_becoming_a_master() -> None:
-    """RocketMQ may have stored one: it is copied, is in no queue, and its neighbours are held and shown."""
+def test_invalid_topic_name_does_not_prevent_a_promotion() -> None:
+    """RocketMQ may have stored one: it is copied, is in no queue, and other messages are not affected."""
     _, slave, copier = make_pair(is_pooled=False)
     data = b""
     for number, topic in enumerate(("orders", "../orders", "orders")):
@@ -411,7 +411,7 @@ def test_a_topic_whose_name_cannot_name_a_directory_keeps_nobody_from_becoming_a
         data += encode_record(message, is_sealed=True)
     copier.append(data, 0)
 
-    copier.hand_over()
+    copier.hold_undispatched()
 
     slave.store.dispatcher.release(len(data))
     assert slave.bodies("orders") == [b"0", b"2"]

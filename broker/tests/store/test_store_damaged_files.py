@@ -1,4 +1,4 @@
-"""Files of a wrong size: what is derived is rebuilt, and a file of the log is named with what can be done."""
+"""Files of a wrong size: derived files are rebuilt, and a log file is named with the remedies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from gantry_broker.errors import LogFileDamaged, StoreMismatch
 from gantry_broker.ports import RealDisk
-from gantry_broker.store.existing import settings_of_store
+from gantry_broker.store.existing_sizes import with_existing_file_sizes
 from gantry_broker.store.settings import StoreSettings
 from gantry_testing.store_world import TINY, StoreWorld, make_world
 
@@ -20,7 +20,7 @@ COUNT = 240
 
 @pytest.fixture(params=["real", "faulty"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    """Several files of everything."""
+    """Return a store with several files of each kind."""
     made = make_world(request.param, tmp_path)
     made.open()
     for number in range(COUNT):
@@ -41,7 +41,7 @@ def stop(world: StoreWorld, *, is_clean: bool) -> None:
 
 
 def resize(world: StoreWorld, path: str, size: int) -> None:
-    """The same file with fewer bytes, or with foreign ones behind its end."""
+    """Truncate a file, or append foreign bytes to it."""
     data = world.disk.read_file(path)[:size].ljust(size, b"\x5a")
     world.disk.remove(path)
     file = world.disk.create(path, size, reserve=size)
@@ -52,7 +52,7 @@ def resize(world: StoreWorld, path: str, size: int) -> None:
 
 
 def fill(world: StoreWorld, path: str, size: int) -> None:
-    """What ``truncate -s`` does: zeros behind what is there."""
+    """Extend a file with zeros, as ``truncate -s`` does."""
     data = world.disk.read_file(path)[:size] if world.disk.exists(path) else b""
     if world.disk.exists(path):
         world.disk.remove(path)
@@ -108,7 +108,7 @@ def assert_whole(world: StoreWorld) -> None:
 def test_a_derived_file_of_a_wrong_size_is_rebuilt(
     world: StoreWorld, part: str, harm: Callable[[StoreWorld, str], None], number: int, *, is_clean: bool
 ) -> None:
-    """Nothing stops the start; every message is at its offset and found by its key, and sending goes on."""
+    """The start succeeds, every message is at its offset and found by its key, and sends work."""
     stop(world, is_clean=is_clean)
     harm(world, files_of(world, part)[number])
 
@@ -125,10 +125,8 @@ def test_a_derived_file_of_a_wrong_size_is_rebuilt(
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("part", ["consumequeue/orders/0", "index"])
 @pytest.mark.parametrize("number", [0, 1, -1], ids=["first", "second", "last"])
-def test_a_derived_file_that_is_missing_is_rebuilt(
-    world: StoreWorld, part: str, number: int, *, is_clean: bool
-) -> None:
-    """An older index file is missed, too, by the recovery point, which lists all of them."""
+def test_missing_derived_file_is_rebuilt(world: StoreWorld, part: str, number: int, *, is_clean: bool) -> None:
+    """The recovery point lists all index files, so an older one is missed, too."""
     stop(world, is_clean=is_clean)
     world.disk.remove(files_of(world, part)[number])
 
@@ -138,8 +136,8 @@ def test_a_derived_file_that_is_missing_is_rebuilt(
 
 
 @pytest.mark.parametrize("place", ["consumequeue/orders", "consumequeue/orders/0", "consumequeue", "index"])
-def test_a_file_where_a_directory_belongs_is_put_out_of_the_way(world: StoreWorld, place: str) -> None:
-    """Foreign files in the folders of what is derived stop no start."""
+def test_file_in_place_of_a_directory_is_moved_away(world: StoreWorld, place: str) -> None:
+    """Foreign files in directories of derived data do not prevent a start."""
     stop(world, is_clean=True)
     world.disk.remove_tree(world.path(place))
     file = world.disk.create(world.path(place), 10, reserve=10)
@@ -161,7 +159,7 @@ def test_a_damaged_log_file_is_named_and_the_remedy_works(
     *,
     is_clean: bool,
 ) -> None:
-    """The error has the file, its size, the expected size and what to do; after that what is left is served."""
+    """The error names the file, its size, the expected size and the remedies; afterwards the rest is served."""
     stop(world, is_clean=is_clean)
     path = files_of(world, "commitlog")[number]
     harm(world, path)
@@ -185,11 +183,11 @@ def test_a_damaged_log_file_is_named_and_the_remedy_works(
 
 
 def is_loss(record: logging.LogRecord, topic: str) -> bool:
-    return record.getMessage() == "a stored message is damaged and was passed over" and vars(record)["topic"] == topic
+    return record.getMessage() == "stored message is damaged and was skipped" and vars(record)["topic"] == topic
 
 
 def test_a_missing_log_file_in_the_middle_is_named(world: StoreWorld) -> None:
-    """The range that it held is in the report, and what is left is served; see `test_store_loss`."""
+    """The report names its range, and the rest is served; see `test_store_loss`."""
     stop(world, is_clean=True)
     path = files_of(world, "commitlog")[1]
     world.disk.remove(path)
@@ -198,8 +196,8 @@ def test_a_missing_log_file_in_the_middle_is_named(world: StoreWorld) -> None:
     assert 0 < len(world.bodies()) < len(world.sent_bodies())
 
 
-def test_a_log_file_that_is_far_away_is_no_hole(world: StoreWorld) -> None:
-    """More missing files than a log ever loses: nothing is filled, the range is in the error, and nothing is made."""
+def test_far_away_log_file_is_no_hole(world: StoreWorld) -> None:
+    """A gap larger than any loss is an error with the range, and no filler is created."""
     stop(world, is_clean=True)
     names = files_of(world, "commitlog")
     far = f"{world.path('commitlog')}/{1 << 50:020d}"
@@ -214,7 +212,7 @@ def test_a_log_file_that_is_far_away_is_no_hole(world: StoreWorld) -> None:
 @pytest.mark.parametrize("has_point", [True, False])
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_truncated_file_does_not_decide_the_size_of_all(tmp_path: Path, number: int, *, has_point: bool) -> None:
-    """Without a setting the size comes from the recovery point, or from most files and their names."""
+    """Without a setting the size comes from the recovery point, or from the majority of the files."""
     world = make_world("real", tmp_path)
     world.open()
     world.send(count=COUNT)
@@ -224,30 +222,30 @@ def test_a_truncated_file_does_not_decide_the_size_of_all(tmp_path: Path, number
     truncate(world, files_of(world, "commitlog")[number])
     truncate(world, files_of(world, "consumequeue")[number])
 
-    settings = settings_of_store(world.root, StoreSettings(), (), RealDisk())
+    settings = with_existing_file_sizes(world.root, StoreSettings(), (), RealDisk())
 
     assert settings.mapped_file_size_commit_log == TINY.mapped_file_size_commit_log
     assert settings.mapped_file_size_consume_queue == TINY.mapped_file_size_consume_queue
 
 
 def test_a_single_truncated_file_does_not_decide_either(tmp_path: Path) -> None:
-    """The recovery point knows the size; without one a size that is no whole page is none."""
+    """The recovery point has the size; without one a size that is not a multiple of a page is ignored."""
     world = make_world("real", tmp_path)
     world.open()
     world.send(count=3)
     world.close()
     truncate(world, files_of(world, "commitlog")[0])
 
-    assert settings_of_store(world.root, StoreSettings(), (), RealDisk()).mapped_file_size_commit_log == 16384
+    assert with_existing_file_sizes(world.root, StoreSettings(), (), RealDisk()).mapped_file_size_commit_log == 16384
     world.disk.remove(world.path("recovery-point.json"))
-    assert settings_of_store(world.root, StoreSettings(), (), RealDisk()) == replace(
+    assert with_existing_file_sizes(world.root, StoreSettings(), (), RealDisk()) == replace(
         StoreSettings(), mapped_file_size_consume_queue=1000
     )
 
 
 @pytest.mark.parametrize("has_point", [True, False])
-def test_a_setting_that_contradicts_whole_files_is_still_named(world: StoreWorld, *, has_point: bool) -> None:
-    """Files that agree with each other are right: nothing is rebuilt or called damaged for a wrong setting."""
+def test_setting_that_contradicts_intact_files_is_named(world: StoreWorld, *, has_point: bool) -> None:
+    """Files of one size are right: nothing is rebuilt or called damaged because of a wrong setting."""
     stop(world, is_clean=True)
     if not has_point:
         world.disk.remove(world.path("recovery-point.json"))

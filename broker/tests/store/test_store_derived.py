@@ -1,4 +1,4 @@
-"""What is derived from the log and built again: it is believed again only when all of it is on the disk."""
+"""Rebuilt derived files are trusted only when all of their data is on the disk."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ UNIT = 20
 
 
 class Died(BaseException):
-    """The process has ended."""
+    """Raised where the process under test would have ended."""
 
 
 @pytest.fixture(params=["real", "faulty"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    """A store with two queues and a recovery point that knows all of it, cleanly stopped."""
+    """Return a cleanly stopped store with two queues and a recovery point that covers both."""
     made = make_world(request.param, tmp_path)
     made.open()
     made.send("orders", 40)
@@ -38,7 +38,7 @@ def point_of(world: StoreWorld) -> RecoveryPoint:
 
 
 def die_in_recovery(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start that is killed when the log is recovered, and nothing derived is on the disk."""
+    """Start and end when the log is recovered and no derived file is on the disk."""
 
     def die(name: str) -> None:
         if name == crash_points.MID_RECOVERY:
@@ -62,10 +62,8 @@ def assert_indexed(world: StoreWorld) -> None:
         assert len(records) == 1
 
 
-def test_a_queue_that_was_not_built_to_its_end_is_built_again(
-    world: StoreWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A queue with a hole, and with the ends that the recovery point knows, is not believed if its builder has died."""
+def test_incompletely_rebuilt_queue_is_rebuilt(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue with a hole and the ends of the recovery point is not trusted after its rebuild was interrupted."""
     world.disk.remove_tree(world.path("consumequeue/orders"))
     die_in_recovery(world, monkeypatch)
     world.overwrite(f"consumequeue/orders/0/{FIRST_FILE}", 15 * UNIT, bytes(10 * UNIT))
@@ -76,10 +74,8 @@ def test_a_queue_that_was_not_built_to_its_end_is_built_again(
     assert point_of(world).damaged == []
 
 
-def test_an_index_that_was_not_built_to_its_end_is_built_again(
-    world: StoreWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The recovery point does not vouch for an index any more while it is built."""
+def test_incompletely_rebuilt_index_is_rebuilt(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recovery point does not declare an index durable while it is rebuilt."""
     world.disk.remove_tree(world.path("index"))
     die_in_recovery(world, monkeypatch)
 
@@ -89,23 +85,23 @@ def test_an_index_that_was_not_built_to_its_end_is_built_again(
     assert point_of(world).is_indexed
 
 
-def test_a_queue_that_begins_with_nothing_is_not_believed(world: StoreWorld) -> None:
-    """A unit of zeros leads to the log's first message, and may be in that message's queue: its size says no."""
+def test_queue_that_begins_with_zeros_is_not_trusted(world: StoreWorld) -> None:
+    """A unit of zeros leads to the log's first message, perhaps one of that queue; its size exposes it."""
     world.overwrite(f"consumequeue/orders/0/{FIRST_FILE}", 0, bytes(10 * UNIT))
 
     assert world.open().queues_rebuilt == [("orders", 0)]
     assert_whole(world)
 
 
-def test_a_full_disk_has_room_for_the_doubt_when_what_is_doubted_is_gone() -> None:
-    """Where there is no room to write that a queue is wrong, its own files are the room."""
+def test_deleting_untrusted_files_makes_room_for_the_recovery_point() -> None:
+    """If the disk is too full to record that a queue is wrong, the queue's own files are deleted first."""
     world = StoreWorld(FaultyDisk(), "/data/store", replace(TINY, is_index_enabled=False))
     world.open()
     world.send("orders", 40)
     world.close()
     world.overwrite(f"consumequeue/orders/0/{FIRST_FILE}", 0, bytes(10 * UNIT))
     point_bytes = world.disk.file_size(world.path("recovery-point.json"))
-    # Too little for a new point beside the old one, and enough for what it says more than that.
+    # Too little for a new point beside the old one, and enough for the additional bytes of the new one.
     world.faulty_disk.capacity = world.faulty_disk.space("/").used + point_bytes
 
     assert world.open().queues_rebuilt == [("orders", 0)]

@@ -1,4 +1,4 @@
-"""Dispatch can be held back, and lets go exactly what is confirmed."""
+"""Held dispatch releases exactly the confirmed messages."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
     return made
 
 
-def test_held_messages_are_stored_but_not_shown(world: StoreWorld) -> None:
-    """While dispatch is held, offsets are handed out and bytes are written, but consumers see nothing."""
-    heard: list[object] = []
-    world.store.on_appended.append(heard.append)
+def test_held_messages_are_stored_and_invisible(world: StoreWorld) -> None:
+    """While dispatch is held, offsets are assigned and bytes are written, but consumers see nothing."""
+    notified: list[object] = []
+    world.store.on_appended.append(notified.append)
     world.store.dispatcher.hold()
 
     world.send(count=3)
@@ -28,13 +28,13 @@ def test_held_messages_are_stored_but_not_shown(world: StoreWorld) -> None:
     queue = world.store.queues.get_or_create("orders", 0)
     assert (queue.end, queue.readable_end) == (3, 0)
     assert world.bodies() == []
-    assert heard == []
+    assert notified == []
     assert world.store.dispatcher.dispatched == 0
     assert world.store.guard.message_at(0) is not None
 
 
-def test_a_release_shows_what_is_confirmed_and_no_more(world: StoreWorld) -> None:
-    """A message is shown when its last byte is confirmed, in order, queue by queue."""
+def test_release_shows_exactly_the_confirmed_messages(world: StoreWorld) -> None:
+    """A message is visible when its last byte is confirmed, in order in each queue."""
     world.store.dispatcher.hold()
     world.send("orders", 4)
     world.send("bills", 4)
@@ -52,7 +52,7 @@ def test_a_release_shows_what_is_confirmed_and_no_more(world: StoreWorld) -> Non
 
 
 def test_held_keys_are_found_after_their_release(world: StoreWorld) -> None:
-    """The index follows the queues."""
+    """The index is updated after the queues."""
     world.store.dispatcher.hold()
     world.append([world.draft(keys="k"), world.draft(keys="k")])
     assert world.store.keys.records("orders", "k", 9, 0, 1 << 60)[0] == []
@@ -62,8 +62,8 @@ def test_held_keys_are_found_after_their_release(world: StoreWorld) -> None:
     assert len(world.store.keys.records("orders", "k", 9, 0, 1 << 60)[0]) == 2
 
 
-def test_letting_go_shows_everything_and_later_messages_at_once(world: StoreWorld) -> None:
-    """Holding can end, and then the append loop shows messages itself again."""
+def test_end_of_holding_shows_everything_and_later_messages_at_once(world: StoreWorld) -> None:
+    """When holding ends, the append loop makes messages visible itself again."""
     world.store.dispatcher.hold()
     world.send(count=3)
 
@@ -93,8 +93,8 @@ def test_a_recovery_point_never_passes_what_is_dispatched(world: StoreWorld) -> 
         assert world.bodies("orders", queue_id) == world.sent_bodies("orders", queue_id)
 
 
-def test_a_clean_stop_shows_what_was_held_and_is_confirmed_by_then(world: StoreWorld) -> None:
-    """Everything is flushed by then, so the queues are complete, and the stop is clean."""
+def test_clean_stop_shows_held_messages_that_are_confirmed_by_then(world: StoreWorld) -> None:
+    """Everything is flushed then, so the queues are complete, and the stop is clean."""
     world.store.dispatcher.hold()
     world.send(count=3)
     world.close()
@@ -105,8 +105,8 @@ def test_a_clean_stop_shows_what_was_held_and_is_confirmed_by_then(world: StoreW
     assert world.bodies() == world.sent_bodies()
 
 
-def test_messages_that_there_is_no_room_to_show_wait_and_are_not_lost() -> None:
-    """A full disk stops the queues in the middle of a release; with room again they go on where they stopped."""
+def test_full_disk_delays_visibility_without_losing_messages() -> None:
+    """A full disk stops a release in the middle; with space it continues where it stopped."""
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
     world.store.dispatcher.hold()
@@ -125,8 +125,8 @@ def test_messages_that_there_is_no_room_to_show_wait_and_are_not_lost() -> None:
         assert world.bodies("orders", queue_id) == world.sent_bodies("orders", queue_id)
 
 
-def test_a_topic_that_is_deleted_while_its_messages_are_held_is_not_made_again(world: StoreWorld) -> None:
-    """What was to be shown in it is not, and its neighbours are not disturbed."""
+def test_topic_deleted_while_its_messages_are_held_is_not_recreated(world: StoreWorld) -> None:
+    """Its held messages are dropped, and other topics are not affected."""
     world.store.dispatcher.hold()
     world.send("orders", 3)
     world.send("bills", 3)

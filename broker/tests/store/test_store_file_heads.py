@@ -1,4 +1,4 @@
-"""A log file, a ``store.json`` or a recovery point of another store is noticed at a start; a healthy store never is."""
+"""Files of another store (log files, ``store.json``, recovery points) are detected at a start, without false alarms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from gantry_broker.errors import ConfigCorrupt, LogReadOnly, StoreFailed
-from gantry_broker.store import file_heads, life
+from gantry_broker.store import file_heads, lifecycle
 from gantry_broker.store.checkpoint import CHECKPOINT_BYTES
 from gantry_broker.store.file_heads import FileHead, LogHeads
 from gantry_broker.store.identity import Epoch, IdentityFile
@@ -27,7 +27,7 @@ from gantry_testing.store_world import StoreWorld, make_world
 from gantry_testing.verifying import verify
 
 SIZE = 16 * 1024
-"""Of a log file."""
+"""Size of a log file, in bytes."""
 
 
 def segments(world: StoreWorld) -> list[str]:
@@ -35,7 +35,7 @@ def segments(world: StoreWorld) -> list[str]:
 
 
 def fill(world: StoreWorld, word: str = "message", *, end: int = 3 * SIZE + SIZE // 2) -> None:
-    """Append until the log ends behind ``end``. Two words of one length make the same offsets."""
+    """Append until the log ends behind ``end``. Two words of equal length produce the same offsets."""
     while world.store.log.wrote < end:
         for topic in ("orders", "bills"):
             world.append([world.draft(topic, body=b"%s %05d" % (word.encode(), len(world.sent)))])
@@ -46,7 +46,7 @@ def fill(world: StoreWorld, word: str = "message", *, end: int = 3 * SIZE + SIZE
 
 
 def make(kind: str, tmp_path: Path, word: str = "message") -> StoreWorld:
-    """A store whose log has four files, the last one begun."""
+    """Return a store whose log has four files, the last one incomplete."""
     world = make_world(kind, tmp_path / word)
     world.open()
     fill(world, word)
@@ -81,7 +81,7 @@ def write_heads(world: StoreWorld, heads: LogHeads) -> None:
 
 
 def assert_healthy(world: StoreWorld) -> None:
-    """Start, and find nothing."""
+    """Start the store and check that nothing is reported."""
     report = world.open()
     assert (report.set_aside, report.missing, report.damaged) == ([], [], [])
     assert world.altered() is None
@@ -106,7 +106,7 @@ CASES: dict[str, tuple[list[int], LossCause]] = {
 def test_log_file_of_another_store_is_set_aside_and_missed(
     kind: str, tmp_path: Path, case: str, is_clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A foreign file is moved away, named and kept; what ours held there is a loss, and nothing of it is served."""
+    """A foreign file is moved to set-aside; its range is a loss, and no foreign message is served."""
     world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
     end = world.store.log.wrote
     stop(world, is_clean=is_clean)
@@ -138,8 +138,8 @@ def test_log_file_of_another_store_is_set_aside_and_missed(
 def test_without_the_comparison_a_log_file_of_another_store_is_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The twin of the test above: its assertions fail when the guard is off."""
-    monkeypatch.setattr(life, "compare_heads", lambda *_: file_heads.ComparedHeads())
+    """The counterpart of the test above: its assertions fail without the comparison."""
+    monkeypatch.setattr(lifecycle, "compare_heads", lambda *_: file_heads.ComparedHeads())
     monkeypatch.setattr(file_heads.HeadKeeper, "is_foreign", lambda *_: False)
     world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
     world.close()
@@ -151,8 +151,8 @@ def test_without_the_comparison_a_log_file_of_another_store_is_served(
 
 
 @pytest.mark.parametrize("cause", ["first", "middle", "newest"])
-def test_own_file_that_is_put_back_makes_the_log_whole(kind: str, tmp_path: Path, cause: str) -> None:
-    """The remedy in the report works: nothing is missing once the store's own file is in its place again."""
+def test_restored_own_file_completes_the_log(kind: str, tmp_path: Path, cause: str) -> None:
+    """The remedy in the report works: nothing is missing once the store's own file is in place again."""
     world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
     world.close()
     other.close()
@@ -166,7 +166,7 @@ def test_own_file_that_is_put_back_makes_the_log_whole(kind: str, tmp_path: Path
 
 
 def test_foreign_file_that_is_put_back_is_set_aside_again(tmp_path: Path) -> None:
-    """Files that were set aside are never replaced, and what stands for a lost file is compared like any other."""
+    """Files in set-aside are never replaced, and a filler is compared like any other file."""
     world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
     world.close()
     other.close()
@@ -181,14 +181,14 @@ def test_foreign_file_that_is_put_back_is_set_aside_again(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("number", range(4))
 def test_damaged_first_record_is_damage_and_no_foreign_file(kind: str, tmp_path: Path, number: int) -> None:
-    """A file is foreign only if its first record is whole: rot is reported as rot."""
+    """A file is foreign only if its first record is whole; otherwise the record is reported as damaged."""
     world = make(kind, tmp_path)
     world.close()
     for position in (0, 5, 25, 60, 100, 130):
         name = f"commitlog/{segments(world)[number]}"
         right = world.disk.read_file(world.path(name))
         world.overwrite(name, position, bytes([right[position] ^ 4]))
-        for _ in range(2):  # the rot, and the file as it was
+        for _ in range(2):  # The damage, and the original content.
             report = world.open()
             assert (report.set_aside, report.missing) == ([], [])
             world.close()
@@ -238,7 +238,7 @@ def start_again(world: StoreWorld, dice: random.Random) -> None:
 
 
 def forget_files(world: StoreWorld, dice: random.Random) -> None:
-    """Small files are missing: only less is known then."""
+    """Remove the small files, so that less is known."""
     stop(world, is_clean=dice.random() < 0.5)
     for name in dice.choice(
         (["recovery-point.json"], [HEADS], ["store.json"], ["store.json.bak"], ["store.json", "store.json.bak"])
@@ -255,8 +255,8 @@ LIVES: list[Callable[[StoreWorld, random.Random], None]] = [
 
 @pytest.mark.verify(quick=23)
 @pytest.mark.parametrize("seed", range(40))
-def test_healthy_store_is_never_taken_for_a_foreign_one(tmp_path: Path, seed: int) -> None:
-    """Cuts, new beginnings, retention, kills and small files that are gone, in any order: nothing is set aside."""
+def test_intact_store_is_never_taken_for_a_foreign_one(tmp_path: Path, seed: int) -> None:
+    """Cuts, restarts, retention, kills and missing small files, in any order, never set a file aside."""
     dice = random.Random(seed)
     world = make("faulty", tmp_path)
     old: LogHeads | None = None
@@ -267,15 +267,15 @@ def test_healthy_store_is_never_taken_for_a_foreign_one(tmp_path: Path, seed: in
             old = heads_of(world)
     world.close()
     uuid = IdentityFile(world.disk, world.root).read()
-    if old is not None and uuid is not None and uuid.is_of(old.store):
-        # What was cut since must not look foreign to an older file.
+    if old is not None and uuid is not None and uuid.accepts_uuid(old.store):
+        # Records that replaced a cut must not look foreign to older heads.
         write_heads(world, old)
     assert world.open().set_aside == []
     assert world.altered() is None
 
 
-def test_heads_from_before_a_cut_are_not_believed(tmp_path: Path) -> None:
-    """What was cut is written anew with other records; older heads must not call these foreign."""
+def test_heads_from_before_a_cut_are_not_trusted(tmp_path: Path) -> None:
+    """The log behind a cut is rewritten with other records, which older heads must not call foreign."""
     world = make("faulty", tmp_path)
     old, end = heads_of(world), world.sent[len(world.sent) // 4][0]
     world.store.cut(end)
@@ -293,13 +293,13 @@ def test_heads_from_before_a_cut_are_not_believed(tmp_path: Path) -> None:
     assert world.open().set_aside == []
     assert world.bodies("orders") == world.sent_bodies("orders")
     world.close()
-    # The twin: with the count of now the older heads would be believed.
+    # The counterpart: with the present number of cuts the older heads would be trusted.
     write_heads(world, msgspec.structs.replace(old, cuts=now.cuts))
     assert world.open().set_aside != []
 
 
-def test_file_that_is_written_anew_behind_a_lost_end_is_not_foreign(tmp_path: Path) -> None:
-    """A slave whose lost end is copied from a master with another history has other records there."""
+def test_file_rewritten_behind_a_lost_end_is_not_foreign(tmp_path: Path) -> None:
+    """A slave copies its lost end from a master with another history, so it has other records there."""
     world = make("faulty", tmp_path)
     old = heads_of(world)
     world.close()
@@ -318,7 +318,7 @@ def test_file_that_is_written_anew_behind_a_lost_end_is_not_foreign(tmp_path: Pa
 
 
 def test_store_that_rocketmq_has_used_since_is_not_compared(tmp_path: Path) -> None:
-    """RocketMQ may cut and write anew without a word to our files."""
+    """RocketMQ may cut and rewrite the log without changing Gantry's files."""
     world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
     world.close()
     other.close()
@@ -328,7 +328,7 @@ def test_store_that_rocketmq_has_used_since_is_not_compared(tmp_path: Path) -> N
 
 
 def test_store_of_an_earlier_version_gets_its_heads_at_the_first_start(kind: str, tmp_path: Path) -> None:
-    """No file with heads, or a damaged one, is no reason for anything but to read them."""
+    """A missing or damaged file of heads only causes the heads to be read again."""
     world = make(kind, tmp_path)
     world.close()
     whole = heads_of(world)
@@ -342,7 +342,7 @@ def test_store_of_an_earlier_version_gets_its_heads_at_the_first_start(kind: str
 
 
 def test_heads_follow_the_log(kind: str, tmp_path: Path) -> None:
-    """Each file that holds something durable has a head, and what retention has deleted has none."""
+    """Each file with durable records has a head, and deleted files have none."""
     world = make(kind, tmp_path)
     assert [head.base_offset for head in heads_of(world).heads] == [0, SIZE, 2 * SIZE, 3 * SIZE]
     remove_head(world.store, SIZE)
@@ -352,7 +352,7 @@ def test_heads_follow_the_log(kind: str, tmp_path: Path) -> None:
 
 
 def test_samples_of_deleted_files_are_dropped(kind: str, tmp_path: Path) -> None:
-    """A broker that reads its whole log for years keeps samples of the files that it has, and no others."""
+    """A broker that reads its log for years keeps samples of existing files only."""
     world = make(kind, tmp_path)
     world.bodies("orders")
     keeper = world.store._life.heads
@@ -366,7 +366,7 @@ def test_samples_of_deleted_files_are_dropped(kind: str, tmp_path: Path) -> None
 
 
 def overwrite_all(world: StoreWorld, other: StoreWorld, number: int) -> int:
-    """Write another store's file over one that is open, in place; where it begins."""
+    """Overwrite an open log file in place with another store's file, and return its base offset."""
     name = f"commitlog/{segments(world)[number]}"
     world.overwrite(name, 0, other.disk.read_file(other.path(name)))
     return int(segments(world)[number])
@@ -390,10 +390,10 @@ READERS: dict[str, Callable[[StoreWorld, int], object]] = {
 @pytest.mark.verify(quick=19)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("number", [0, 1, 3])
-def test_log_file_that_is_replaced_under_the_running_broker_ends_it(
+def test_log_file_replaced_under_a_running_broker_ends_it(
     kind: str, tmp_path: Path, reader: str, number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing of it is served, nothing is rebuilt from it, and the next start sets it aside."""
+    """Nothing of the file is served, nothing is rebuilt from it, and the next start sets it aside."""
     world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
     assert world.bodies("orders") == world.sent_bodies("orders")
     base = overwrite_all(world, other, number)
@@ -414,10 +414,8 @@ def test_log_file_that_is_replaced_under_the_running_broker_ends_it(
     assert world.altered() is None
 
 
-def test_without_that_check_messages_of_another_store_are_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The twin of the test above."""
+def test_without_the_running_check_foreign_messages_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counterpart of the test above: its assertions fail without the check."""
     monkeypatch.setattr(file_heads.HeadKeeper, "is_foreign", lambda *_: False)
     world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
     overwrite_all(world, other, 1)
@@ -426,15 +424,15 @@ def test_without_that_check_messages_of_another_store_are_served(
     assert world.fatal == []
 
 
-def test_first_record_that_rots_and_is_healed_does_not_look_foreign(tmp_path: Path) -> None:
-    """Damage of a first record is damage, before and after a replica has given it back."""
+def test_damaged_and_healed_first_record_does_not_look_foreign(tmp_path: Path) -> None:
+    """Damage of a first record is reported as damage, before and after a replica has healed it."""
     world = make("faulty", tmp_path)
     name, right = f"commitlog/{segments(world)[1]}", world.store.guard.message_at(SIZE)
     assert right is not None
     for position in (5, 60, 100, 130):
         world.overwrite(name, position, bytes([right[position] ^ 4]))
         assert world.store.guard.message_at(SIZE) is None
-        world.store.guard.rewriting(SIZE, right)()
+        world.store.guard.prepare_rewrite(SIZE, right)()
         assert world.store.guard.message_at(SIZE) == right
     assert world.fatal == []
 
@@ -443,14 +441,14 @@ def test_first_record_that_rots_and_is_healed_does_not_look_foreign(tmp_path: Pa
 
 
 def begin_two_files(world: StoreWorld) -> None:
-    """Two files more, of which no head is on the disk."""
+    """Begin two more files whose heads are not on the disk."""
     end = world.store.log.wrote + 2 * SIZE
     while world.store.log.wrote < end:
         world.append([world.draft("bills", body=b"%s %05d" % (b"message", len(world.sent)))])
 
 
 @pytest.mark.parametrize("number", [4, 5])
-def test_file_that_was_begun_just_before_a_kill_is_known_by_its_head(kind: str, tmp_path: Path, number: int) -> None:
+def test_file_begun_just_before_a_kill_has_a_head(kind: str, tmp_path: Path, number: int) -> None:
     """``log-heads.json`` is written with the next recovery point; until then the log end has the heads."""
     world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
     begin_two_files(world)
@@ -465,8 +463,8 @@ def test_file_that_was_begun_just_before_a_kill_is_known_by_its_head(kind: str, 
     assert world.altered() is None
 
 
-def test_without_heads_in_the_log_end_it_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin of the test above."""
+def test_without_heads_in_the_log_end_a_foreign_file_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counterpart of the test above: its assertions fail without those heads."""
     monkeypatch.setattr(LogEndFile, "note_head", lambda *_: None)
     world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
     begin_two_files(world)
@@ -478,7 +476,7 @@ def test_without_heads_in_the_log_end_it_is_served(tmp_path: Path, monkeypatch: 
 
 
 def test_heads_of_files_that_were_cut_are_not_in_the_log_end(tmp_path: Path) -> None:
-    """Other records are written there, and a kill may come before their own heads."""
+    """Other records are written there, and a kill may happen before their own heads are recorded."""
     world = make("faulty", tmp_path)
     begin_two_files(world)
     end = next(end for end, *_ in world.sent if end > 3 * SIZE)
@@ -495,7 +493,7 @@ def test_heads_of_files_that_were_cut_are_not_in_the_log_end(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("case", CASES)
 def test_verify_names_log_files_of_another_store(kind: str, tmp_path: Path, case: str) -> None:
-    """A person reads the file and the lost range before a start moves the file."""
+    """The operator sees the file and the lost range before a start moves the file."""
     world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
     world.close()
     other.close()
@@ -503,12 +501,12 @@ def test_verify_names_log_files_of_another_store(kind: str, tmp_path: Path, case
     for name in names:
         take(world, other, name)
     report = verify(world)
-    foreign = [found for found in report.findings.kept if "is not the file that was written here" in found.text]
+    foreign = [found for found in report.findings.kept if "belongs to another store or to another offset" in found.text]
     assert [(found.path, found.kind, found.harm) for found in foreign] == [
         (world.path(name), Kind.LOG_FILE, Harm.LOST) for name in names
     ]
     assert any(found.kind is Kind.MISSING for found in report.findings.kept)
-    assert "would take no sends" in str(inspect_store(ReadingTwin(world.disk), world.root).next_start)
+    assert "would accept no messages" in str(inspect_store(ReadingTwin(world.disk), world.root).next_start)
 
 
 @pytest.mark.parametrize(
@@ -520,7 +518,7 @@ def test_verify_names_log_files_of_another_store(kind: str, tmp_path: Path, case
     ],
 )
 def test_verify_names_small_files_of_another_store(tmp_path: Path, names: list[str], text: str) -> None:
-    """What a start would use instead, or why it would refuse, is read before it is tried."""
+    """The operator sees which copy a start would use, or why it would fail, before trying it."""
     world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
     world.close()
     other.close()
@@ -530,12 +528,12 @@ def test_verify_names_small_files_of_another_store(tmp_path: Path, names: list[s
     found = verify(world).findings.kept
     assert [one.path for one in found] == [names[0]]
     assert text in found[0].text
-    is_refused = "would refuse" in str(inspect_store(ReadingTwin(world.disk), world.root).next_start)
+    is_refused = "would fail" in str(inspect_store(ReadingTwin(world.disk), world.root).next_start)
     assert is_refused == (len(names) == 2)
 
 
 def test_heads_do_not_wait_for_a_recovery_point(tmp_path: Path) -> None:
-    """A broker that is killed soon after it has begun a file knows by which record the file begins."""
+    """A broker that is killed soon after it began a file has the head of that file."""
     world = make("faulty", tmp_path)
     fill_to = 4 * SIZE + SIZE // 2
     while world.store.log.wrote < fill_to:
@@ -545,8 +543,8 @@ def test_heads_do_not_wait_for_a_recovery_point(tmp_path: Path) -> None:
     assert [head.base_offset for head in heads_of(world).heads] == [0, SIZE, 2 * SIZE, 3 * SIZE, 4 * SIZE]
 
 
-def test_full_disk_keeps_heads_that_are_true(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Heads that cannot be written say less and nothing wrong; it is logged once, and made good when there is room."""
+def test_full_disk_keeps_valid_heads(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The older heads stay valid; the failure is logged once, and the heads are written when there is space."""
     world = make("faulty", tmp_path)
     before = heads_of(world)
 
@@ -573,7 +571,7 @@ def test_full_disk_keeps_heads_that_are_true(tmp_path: Path, caplog: pytest.LogC
 def test_store_json_of_another_store_is_replaced_by_its_copy(
     kind: str, tmp_path: Path, is_clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where the copy is the store's own, it is used, and the report names the file."""
+    """If the copy is the store's own, it is used, and the report names the file."""
     world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
     own = world.store.identity
     stop(world, is_clean=is_clean)
@@ -582,7 +580,7 @@ def test_store_json_of_another_store_is_replaced_by_its_copy(
     assert_healthy(world)
     assert (world.store.identity.uuid, world.store.identity.epochs) == (own.uuid, own.epochs)
     assert world.store.identity.generation == own.generation + 1
-    assert "store.json was written by another store, its copy is used" in caplog.messages
+    assert "store.json was written by another store; its copy is used" in caplog.messages
     world.close()
     assert_healthy(world)
 
@@ -591,7 +589,7 @@ def test_store_json_of_another_store_is_replaced_by_its_copy(
 def test_store_json_of_another_store_without_an_own_copy_refuses_the_start(
     kind: str, tmp_path: Path, is_copy_missing: bool
 ) -> None:
-    """Nothing says then which epochs were used. Each remedy in the refusal works."""
+    """Then the used epochs are unknown. Each remedy in the refusal works."""
     world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
     uuid = world.store.identity.uuid
     world.close()
@@ -624,7 +622,7 @@ def test_store_json_of_another_store_without_an_own_copy_refuses_the_start(
 
 
 def test_copies_of_different_stores_without_another_name_refuse_the_start(tmp_path: Path) -> None:
-    """Nothing says then which is the store's own; the wrong one would number epochs twice."""
+    """Then the store's own copy is unknown, and the wrong one would number epochs twice."""
     world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
     world.close()
     other.close()
@@ -641,7 +639,7 @@ def test_copies_of_different_stores_without_another_name_refuse_the_start(tmp_pa
 def test_small_file_of_another_store_is_not_used(
     kind: str, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where the others name one store, the one that names another is foreign, and no log file is."""
+    """If all other files name one store, the one that names another is foreign, and no log file is."""
     world, other = make(kind, tmp_path), make(kind, tmp_path, "another")
     uuid = world.store.identity.uuid
     world.close()
@@ -660,7 +658,7 @@ def test_small_file_of_another_store_is_not_used(
 
 @pytest.mark.parametrize("missing", [HEADS, "recovery-point.json"])
 def test_own_copy_is_found_by_one_other_name(tmp_path: Path, missing: str) -> None:
-    """Two of three names decide where the log cannot."""
+    """Two of three names decide if the log cannot."""
     world, other = make("faulty", tmp_path), make("faulty", tmp_path, "another")
     uuid = world.store.identity.uuid
     world.close()
@@ -673,10 +671,8 @@ def test_own_copy_is_found_by_one_other_name(tmp_path: Path, missing: str) -> No
 
 @pytest.mark.parametrize("has_heads", [True, False], ids=["heads", "no heads"])
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
-def test_files_of_one_store_that_changed_places_are_set_aside(
-    kind: str, tmp_path: Path, is_clean: bool, has_heads: bool
-) -> None:
-    """Such a file begins with a whole record, too, but not with the one it had. A note says where it belongs."""
+def test_swapped_files_of_one_store_are_set_aside(kind: str, tmp_path: Path, is_clean: bool, has_heads: bool) -> None:
+    """Such a file begins with a whole record other than its head. A note names the offset where it belongs."""
     world = make(kind, tmp_path)
     stop(world, is_clean=is_clean)
     if not has_heads:
@@ -695,10 +691,10 @@ def test_files_of_one_store_that_changed_places_are_set_aside(
     assert_healthy(world)
 
 
-def test_start_that_ends_between_identity_and_recovery_point_refuses_nothing(
+def test_interrupted_start_with_a_new_identity_causes_no_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new identity for a log whose store.json is gone knows the name in files that were not replaced yet."""
+    """A new identity for a log without store.json knows the name in files that were not replaced yet."""
     world = make("faulty", tmp_path)
     world.close()
     for name in ("store.json", "store.json.bak"):
@@ -717,8 +713,8 @@ def test_start_that_ends_between_identity_and_recovery_point_refuses_nothing(
     assert_healthy(world)
 
 
-def test_newest_file_that_nothing_vouches_for_is_missed_when_it_is_set_aside(tmp_path: Path) -> None:
-    """A file that was begun after the last checkpoint was ours all the same: its offsets are not used again."""
+def test_newest_file_without_a_checkpoint_is_missed_when_set_aside(tmp_path: Path) -> None:
+    """A file begun after the last checkpoint belonged to the store: its offsets are not used again."""
     world, end = make("faulty", tmp_path), 4 * SIZE
     while world.store.log.wrote < end + SIZE // 2:
         world.append([world.draft("bills", body=b"unflushed")])

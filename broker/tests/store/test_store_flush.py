@@ -1,4 +1,4 @@
-"""When bytes go to the disk, what is said about it, and that a failed flush is the end."""
+"""When the log is flushed, what is reported about it, and that a failed flush is final."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def world(tmp_path: Path) -> StoreWorld:
     ("dirty", "age", "expected"),
     [(0, 99_999, False), (1, 500, False), (4 * 4096 - 1, 9_999, False), (4 * 4096, 0, True), (1, 10_000, True)],
 )
-def test_the_log_is_flushed_when_enough_is_dirty_or_it_has_been_long(dirty: int, age: int, expected: bool) -> None:
-    """Four pages, or ten seconds."""
+def test_log_is_flushed_at_the_page_minimum_or_the_interval(dirty: int, age: int, expected: bool) -> None:
+    """The log is flushed at four dirty pages, or after ten seconds."""
     assert is_flush_due(SETTINGS, dirty, age) == expected
 
 
-def test_flushed_moves_only_when_the_disk_has_said_so(world: StoreWorld) -> None:
-    """A step that is not due leaves ``flushed`` alone; a flush brings it to what was written."""
+def test_flushed_moves_only_after_an_fsync(world: StoreWorld) -> None:
+    """A step that is not due leaves ``flushed`` alone; a flush moves it to the written end."""
     world.send(count=3)
     world.store.flush_step()
     assert world.store.log.flushed == 0
@@ -44,7 +44,7 @@ def test_flushed_moves_only_when_the_disk_has_said_so(world: StoreWorld) -> None
 
 
 def test_a_failed_sync_is_final(world: StoreWorld) -> None:
-    """After EIO nothing is flushed any more, nothing is taken any more, and the owner is told once."""
+    """After EIO nothing is flushed or accepted any more, and the owner is notified once."""
     world.send(count=3)
     world.faulty_disk.fail_next("sync", errno.EIO)
 
@@ -63,7 +63,7 @@ def test_a_failed_sync_is_final(world: StoreWorld) -> None:
 
 
 def test_a_store_that_failed_to_flush_is_recovered_at_the_next_start(world: StoreWorld) -> None:
-    """Closing after a failed flush leaves the abort marker; what the disk never got is rewritten, then synced."""
+    """Closing after a failed flush leaves the abort marker; the unflushed range is rewritten and synced."""
     world.send(count=3)
     world.faulty_disk.fail_next("sync", errno.EIO)
     with pytest.raises(StoreFailed):
@@ -79,8 +79,8 @@ def test_a_store_that_failed_to_flush_is_recovered_at_the_next_start(world: Stor
     assert world.bodies() == world.sent_bodies()
 
 
-def test_a_range_whose_flush_has_failed_is_written_again_before_it_is_believed(world: StoreWorld) -> None:
-    """D4: the page cache shows bytes that are on no disk, and calls them clean: only writing them brings them there."""
+def test_range_of_a_failed_flush_is_rewritten_before_it_is_trusted(world: StoreWorld) -> None:
+    """D4: the page cache shows bytes that are on no disk, and calls them clean: only rewriting them helps."""
     world.send(count=3)
     world.store.flush()
     world.send(count=3)
@@ -99,8 +99,8 @@ def test_a_range_whose_flush_has_failed_is_written_again_before_it_is_believed(w
     assert world.bodies() == world.sent_bodies()
 
 
-def test_without_rewriting_they_would_be_lost(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D4's twin: a recovery that only syncs says flushed of bytes that a power loss then takes."""
+def test_range_of_a_failed_flush_is_lost_without_rewriting(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D4's twin: a recovery that only syncs reports bytes as flushed that a power loss then loses."""
     world.send(count=30)
     world.faulty_disk.fail_next("sync", errno.EIO)
     with pytest.raises(StoreFailed):
@@ -117,15 +117,15 @@ def test_without_rewriting_they_would_be_lost(world: StoreWorld, monkeypatch: py
 
 
 def test_a_failure_in_the_background_reaches_the_owner(tmp_path: Path) -> None:
-    """The flush thread reports through on_fatal and ends; the loop sees a log that is read-only."""
+    """The flush thread reports through on_fatal and ends; the loop finds a read-only log."""
     flush = dataclasses.replace(SETTINGS, flush_interval_ms=1, recovery_point_interval_ms=0)
     world = make_world("faulty", tmp_path, dataclasses.replace(TINY, flush=flush))
-    told = threading.Event()
+    reported = threading.Event()
     failures: list[Exception] = []
 
     def tell(failure: Exception) -> None:
         failures.append(failure)
-        told.set()
+        reported.set()
 
     store = world.make_store(tell)
     store.open()
@@ -134,14 +134,14 @@ def test_a_failure_in_the_background_reaches_the_owner(tmp_path: Path) -> None:
 
     world.send()
 
-    assert told.wait(120)
+    assert reported.wait(120)
     assert [type(failure) for failure in failures] == [StoreFailed]
     assert not store.is_writable
     store.close()
 
 
-def test_the_background_flushes_and_stops(tmp_path: Path) -> None:
-    """What was written is flushed by the thread without anybody asking, and close ends the thread."""
+def test_flush_thread_flushes_and_stops(tmp_path: Path) -> None:
+    """Written bytes are flushed by the thread without a request, and close ends the thread."""
     flush = dataclasses.replace(SETTINGS, flush_interval_ms=1, recovery_point_interval_ms=0)
     world = make_world("real", tmp_path, dataclasses.replace(TINY, flush=flush))
     store = world.make_store()
@@ -161,24 +161,24 @@ def test_the_background_flushes_and_stops(tmp_path: Path) -> None:
 
 
 def test_the_checkpoint_is_written_after_what_it_describes(world: StoreWorld) -> None:
-    """At any crash the checkpoint says at most what is on the disk."""
-    said = CheckpointFacts()
+    """At any crash the checkpoint covers at most what is on the disk."""
+    checkpoint = CheckpointFacts()
     for _ in range(30):
         world.send(count=3)
         world.clock.advance(3_000)
         world.store.flush_step()
-        said = decode_checkpoint(world.disk.read_file(world.path("checkpoint")))
-        assert said.flushed <= world.store.log.flushed
-        assert said.log_timestamp_ms <= world.store.log.last_timestamp_ms
-    flushed = said.flushed
+        checkpoint = decode_checkpoint(world.disk.read_file(world.path("checkpoint")))
+        assert checkpoint.flushed <= world.store.log.flushed
+        assert checkpoint.log_timestamp_ms <= world.store.log.last_timestamp_ms
+    flushed = checkpoint.flushed
     world.lose_power()
 
     assert flushed > 0
     assert world.open().end >= flushed
 
 
-def test_a_checkpoint_has_rocketmqs_layout_and_our_seal() -> None:
-    """Five longs at 0, 8, 16, 24, 32 of a 4096 byte file; the seal is only believed if both parts belong together."""
+def test_checkpoint_has_rocketmqs_layout_and_gantrys_seal() -> None:
+    """Five longs at 0, 8, 16, 24, 32 of a 4096 byte file; the seal is valid only if both parts match."""
     facts = CheckpointFacts(1, 2, 3, 4, 5, 6)
     data = encode_checkpoint(facts)
 
@@ -209,7 +209,7 @@ def test_a_recovery_point_is_true_at_every_moment_of_a_concurrent_append(tmp_pat
         for i in range(150):
             world.append([world.draft("orders", (i + j) % 4) for j in range(7)])
         store._life.flusher.stop()
-        store._life.points.stop()
+        store._life.point_writer.stop()
         world.kill()
 
     report = world.open()
@@ -220,8 +220,8 @@ def test_a_recovery_point_is_true_at_every_moment_of_a_concurrent_append(tmp_pat
         assert world.bodies("orders", queue_id) == world.sent_bodies("orders", queue_id)
 
 
-def test_a_disk_too_full_for_a_recovery_point_ends_nothing(world: StoreWorld) -> None:
-    """Everything is flushed and served; the old point stays true, and a new one follows when space comes back."""
+def test_full_disk_delays_the_recovery_point_only(world: StoreWorld) -> None:
+    """Everything is flushed and served; the old point stays valid, and a new one follows when there is space."""
     world.send(count=3)
     world.store.flush_step()
     world.faulty_disk.capacity = world.faulty_disk.space("/").used

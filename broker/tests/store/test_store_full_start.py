@@ -1,4 +1,4 @@
-"""A start on a disk without one free block: it comes up for reads, and takes messages again once there is room."""
+"""A start on a full disk serves reads, and accepts messages once there is space."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def append_until_full(world: StoreWorld) -> None:
     [(True, None), (True, "checkpoint"), (True, "recovery-point.json"), (True, "index"), (False, None),
      (False, "checkpoint"), (False, "recovery-point.json")],
 )  # fmt: skip
-def test_a_full_disk_stops_no_start(*, is_clean: bool, missing: str | None) -> None:
-    """Everything is read; sends are refused for want of room, and taken without a restart when there is some."""
+def test_full_disk_does_not_prevent_a_start(*, is_clean: bool, missing: str | None) -> None:
+    """Everything is readable; sends are refused without space, and accepted without a restart when there is some."""
     world = stopped(is_clean=is_clean)
     if missing == "index":
         world.disk.remove_tree(world.path("index"))
@@ -77,7 +77,7 @@ def test_a_full_disk_stops_no_start(*, is_clean: bool, missing: str | None) -> N
 async def test_a_table_that_is_missing_after_a_clean_stop_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A clean stop writes every table: one that is gone would silently begin empty, consumers' offsets among them."""
+    """A clean stop writes every table; a missing one would silently start empty, including consumer offsets."""
     async with running_broker(tmp_path) as broker:
         queue = broker.store.queues.get_or_create("orders", 0)
         broker.store.append([Draft(queue, b"x", b"", 0, 0, 0, BORN_HOST, 0, 0, 0, 0, ())])
@@ -103,7 +103,7 @@ REMEDIES: Final = {errno.ENOSPC: "make room on its file system", errno.EROFS: "m
 @pytest.mark.parametrize("code", REMEDIES, ids=errno.errorcode.__getitem__)
 @pytest.mark.parametrize("is_clean", [True, False, None])
 def test_a_start_that_is_refused_names_the_file_and_the_remedy(code: int, is_clean: bool | None) -> None:
-    """Whatever write the disk refuses first, and all behind it: the text helps an operator, and its remedy works."""
+    """For each write that the disk refuses first, the error helps an operator, and its remedy works."""
     refused = 0
     for count in range(200):
         world = make_world("faulty", Path()) if is_clean is None else stopped(is_clean=is_clean)
@@ -137,7 +137,7 @@ def test_a_start_that_is_refused_names_the_file_and_the_remedy(code: int, is_cle
 
 @pytest.mark.parametrize("call", ["write", "fsync", "posix_fallocate", "ftruncate", "fdatasync", "pwrite"])
 def test_an_error_of_the_real_disk_names_the_file(tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls on a descriptor do not know its name: an operator would read "No space left on device" and no more."""
+    """Errors of calls on a descriptor have no path: an operator would only read "No space left on device"."""
     disk, path = RealDisk(), str(tmp_path / "file")
     file = disk.create(f"{path}-open", 4_096)
 

@@ -1,4 +1,4 @@
-"""How many who wait for the disk one sync answers: group commit with a pause for those who are on their way.
+"""Group commit with a pause: how many waiting senders one fsync answers.
 
 The rule is pure, so that a disk and its senders are a few numbers here. The real ones are in `make bench-store`.
 """
@@ -15,21 +15,21 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.ports.real_disk import RealFile
-from gantry_broker.store.flusher import PATIENCE_MS_MAX, Gathering
+from gantry_broker.store.flusher import DELAY_MS_MAX, CommitDelay
 from gantry_broker.store.worker import Worker
 from gantry_testing.store_world import TINY, make_world
 
 MESSAGE_BYTES = 1000
 SYNCS = 400
 Again = Callable[[float, int], float]
-"""When a sender sends again: (the moment of its answer, its number) -> moment."""
+"""A function that returns when a sender sends again: (time of its answer, its number) -> time."""
 
 
 class Disk:
-    """A disk whose syncs take their time, and senders with one message each; time is a number."""
+    """A disk whose syncs take time, and senders with one message each; time is a number."""
 
     def __init__(self, senders: int, *, sync_ms: int, again: Again) -> None:
-        self.rule = Gathering()
+        self.rule = CommitDelay()
         self.pauses = 0
         self.groups: list[int] = []
         self._due = [0.01 * number for number in range(senders)]
@@ -38,46 +38,46 @@ class Disk:
         self._now = 0.0
 
     def waiting(self) -> int:
-        """How many have sent and are not answered."""
+        """Return the number of messages that were sent and not answered."""
         return sum(due <= self._now for due in self._due)
 
     def gather(self) -> None:
-        """The pause, if the rule wants one."""
+        """Pause, if the rule requests it."""
         before = self.waiting()
-        wanted = self.rule.wanted(before * MESSAGE_BYTES)
+        wanted = self.rule.bytes_to_wait_for(before * MESSAGE_BYTES)
         if wanted:
             place = min(len(self._due), math.ceil(wanted / MESSAGE_BYTES)) - 1
-            self._now = min(self._now + self.rule.patience_ms, sorted(self._due)[place])
-            self.rule.waited(before * MESSAGE_BYTES, self.waiting() * MESSAGE_BYTES)
+            self._now = min(self._now + self.rule.pause_ms_max, sorted(self._due)[place])
+            self.rule.record_pause(before * MESSAGE_BYTES, self.waiting() * MESSAGE_BYTES)
             self.pauses += 1
 
     def sync(self, *, is_gathering: bool = True) -> None:
-        """One sync, with what comes before and after it."""
+        """Run one sync, with the events before and after it."""
         self._now = max(self._now, min(self._due))
         if is_gathering:
             self.gather()
         group = [number for number, due in enumerate(self._due) if due <= self._now]
         self._now += self._sync_ms
-        self.rule.synced(self.waiting() * MESSAGE_BYTES, self._sync_ms)
+        self.rule.record_sync(self.waiting() * MESSAGE_BYTES, self._sync_ms)
         for number in group:
             self._due[number] = self._again(self._now, number)
         self.groups.append(len(group))
 
     @property
     def settled(self) -> float:
-        """Messages a sync, once everything goes its way."""
+        """Return the number of messages per sync in the steady state."""
         later = self.groups[len(self.groups) // 2 :]
         return sum(later) / len(later)
 
 
 def at_once(now: float, number: int) -> float:
-    """The network and the client take a millisecond, and the broker takes one after the other."""
+    """Send again after a millisecond for network and client, one message after the other."""
     return now + 1.0 + 0.002 * number
 
 
 @pytest.mark.parametrize("senders", [1, 2, 16, 64, 256])
-def test_nearly_everybody_who_waits_is_answered_by_one_sync(senders: int) -> None:
-    """Senders that come again when they are answered: at least nine of ten are in every sync of a slow disk."""
+def test_nearly_all_waiting_senders_are_answered_by_one_sync(senders: int) -> None:
+    """Senders that send again when answered: at least nine of ten are in every sync of a slow disk."""
     disk = Disk(senders, sync_ms=5, again=at_once)
 
     for _ in range(SYNCS):
@@ -87,8 +87,8 @@ def test_nearly_everybody_who_waits_is_answered_by_one_sync(senders: int) -> Non
 
 
 @pytest.mark.parametrize("senders", [16, 64, 256])
-def test_without_the_pause_it_would_be_half_of_them(senders: int) -> None:
-    """The twin: syncs that begin as soon as anything is there."""
+def test_without_the_pause_half_of_the_senders_are_answered(senders: int) -> None:
+    """The counterpart of the test above: syncs that begin as soon as anything was appended."""
     disk = Disk(senders, sync_ms=5, again=at_once)
 
     for _ in range(SYNCS):
@@ -97,8 +97,8 @@ def test_without_the_pause_it_would_be_half_of_them(senders: int) -> None:
     assert disk.settled == pytest.approx(senders / 2, rel=0.05)
 
 
-def test_senders_at_their_own_pace_are_seldom_waited_for() -> None:
-    """Where a pause brings nobody who would not have come anyway, at most one sync in eight has one."""
+def test_senders_with_their_own_rate_cause_few_pauses() -> None:
+    """If a pause brings no additional messages, at most one sync in eight has one."""
     senders, period_ms = 200, 40.0
 
     def by_the_clock(now: float, number: int) -> float:
@@ -113,8 +113,8 @@ def test_senders_at_their_own_pace_are_seldom_waited_for() -> None:
     assert disk.pauses <= SYNCS / 8
 
 
-def test_a_single_sender_is_never_kept_waiting() -> None:
-    """Nobody else is expected, so its sync begins at once."""
+def test_single_sender_causes_no_pause() -> None:
+    """No other sender is expected, so its sync begins at once."""
     disk = Disk(1, sync_ms=20, again=at_once)
 
     for _ in range(SYNCS):
@@ -123,26 +123,26 @@ def test_a_single_sender_is_never_kept_waiting() -> None:
     assert disk.pauses == 0
 
 
-@pytest.mark.parametrize(("took_ms", "patience_ms"), [(0, 0), (1, 0.75), (6, 4.5), (500, PATIENCE_MS_MAX)], ids=str)
-def test_the_pause_is_shorter_than_a_sync_and_bounded(took_ms: int, patience_ms: float) -> None:
-    """A disk that answers in less than a millisecond is not waited for, one that hung for a while not for long."""
-    rule = Gathering()
-    rule.synced(10 * MESSAGE_BYTES, took_ms)
+@pytest.mark.parametrize(("took_ms", "pause_ms_max"), [(0, 0), (1, 0.75), (6, 4.5), (500, DELAY_MS_MAX)], ids=str)
+def test_the_pause_is_shorter_than_a_sync_and_bounded(took_ms: int, pause_ms_max: float) -> None:
+    """A disk that answers in less than a millisecond causes no pause, and one that hung only a bounded one."""
+    rule = CommitDelay()
+    rule.record_sync(10 * MESSAGE_BYTES, took_ms)
 
-    assert rule.patience_ms == patience_ms
-    assert rule.wanted(MESSAGE_BYTES) == (9 * MESSAGE_BYTES if patience_ms else 0)
-    assert rule.wanted(9 * MESSAGE_BYTES) == 0
-    assert rule.wanted(0) == 0
+    assert rule.pause_ms_max == pause_ms_max
+    assert rule.bytes_to_wait_for(MESSAGE_BYTES) == (9 * MESSAGE_BYTES if pause_ms_max else 0)
+    assert rule.bytes_to_wait_for(9 * MESSAGE_BYTES) == 0
+    assert rule.bytes_to_wait_for(0) == 0
 
 
-def test_a_thread_that_is_asked_to_stop_does_not_sleep_through_it() -> None:
-    """A pause forgets who has woken the thread before, and a stop ends it all the same."""
+def test_stop_ends_a_pause() -> None:
+    """A pause discards earlier wake-ups of the thread, but a stop ends it."""
     entered, rounds = threading.Event(), 0
 
     def step() -> bool:
         nonlocal rounds
         rounds += 1
-        worker.forget()
+        worker.clear_wake()
         entered.set()
         worker.pause(0.001)
         return True
@@ -156,8 +156,8 @@ def test_a_thread_that_is_asked_to_stop_does_not_sleep_through_it() -> None:
     assert rounds >= 1
 
 
-def test_whoever_appends_is_flushed_with_no_further_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a slow disk, where the rule has pauses, no append waits for the thread's interval: a minute, here."""
+def test_append_is_flushed_without_a_further_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow disk with pauses no append waits for the thread's interval, here a minute."""
     sync = RealFile.sync
 
     def slow_sync(file: RealFile) -> None:

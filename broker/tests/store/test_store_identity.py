@@ -1,4 +1,4 @@
-"""A store knows its name, how often it started, and which records it may ask for a seal."""
+"""The identity of a store: its uuid, its number of starts, and the ranges that must have seals."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gantry_broker.store.identity import (
     LOG_END_MAX,
     Epoch,
     IdentityFile,
+    OwnershipRange,
     StoreIdentity,
-    Stretch,
-    new_identity,
+    create_identity,
 )
 from gantry_store_files import decode_sealed, encode_sealed
 from gantry_testing.faulty_disk import FaultyDisk
@@ -41,69 +41,70 @@ def identity(*epochs: Epoch, generation: int = 7) -> StoreIdentity:
     return StoreIdentity(UUID, generation, list(epochs), pool_path="/mnt/buffers")
 
 
-def test_a_new_store_is_ours_from_its_first_byte() -> None:
-    """Nobody wrote before us, so every record must be sealed; each store has a name of its own."""
-    new = new_identity(0)
+def test_new_store_is_gantrys_from_its_first_byte() -> None:
+    """No other program wrote before, so every record must be sealed; each store has its own uuid."""
+    new = create_identity(0)
 
-    assert new.ours_from(0) == Stretch(True, LOG_END_MAX)
+    assert new.ownership_at(0) == OwnershipRange(True, LOG_END_MAX)
     assert (new.generation, new.epoch, new.pool_path) == (0, 1, "")
-    assert new.uuid != new_identity(0).uuid
+    assert new.uuid != create_identity(0).uuid
 
 
-def test_what_an_unknown_store_holds_is_somebody_elses() -> None:
-    """A store without identity may be RocketMQ's: before its end nothing is asked for a seal, behind it all is."""
-    found = new_identity(1000)
+def test_content_of_an_unknown_store_needs_no_seal() -> None:
+    """A store without identity may be RocketMQ's: only records behind its end must have a seal."""
+    found = create_identity(1000)
 
-    assert found.ours_from(0) == Stretch(False, 1000)
+    assert found.ownership_at(0) == OwnershipRange(False, 1000)
     assert not found.is_ours(999)
     assert found.is_ours(1000)
 
 
-def test_a_start_after_our_own_stop_changes_the_generation_only() -> None:
-    """Nobody else wrote: one epoch goes on."""
+def test_start_after_a_gantry_stop_changes_only_the_generation() -> None:
+    """No other program wrote meanwhile, so the epoch continues."""
     before = identity(Epoch(1, 0))
 
-    after = before.started(500, written_by_others_from=None)
+    after = before.with_new_start(500, written_by_others_from=None)
 
     assert after == msgspec.structs.replace(before, generation=8, log_end=500)
     assert (after.uuid, after.pool_path) == (UUID, "/mnt/buffers")
 
 
-def test_a_range_that_others_may_have_written_is_theirs_between_two_of_ours() -> None:
-    """From where they may have begun to the end of the log nothing is asked; epoch numbers go on rising."""
-    after = identity(Epoch(1, 0)).started(500, written_by_others_from=300)
+def test_range_of_another_writer_lies_between_two_of_gantry() -> None:
+    """From the possible start of the other writer to the end of the log no seal is required; epochs keep rising."""
+    after = identity(Epoch(1, 0)).with_new_start(500, written_by_others_from=300)
 
     assert after.epochs == [Epoch(1, 0), Epoch(2, 300, is_ours=False), Epoch(3, 500)]
-    assert [after.ours_from(offset) for offset in (0, 299, 300, 499, 500)] == [
-        Stretch(True, 300), Stretch(True, 300), Stretch(False, 500), Stretch(False, 500), Stretch(True, LOG_END_MAX),
+    assert [after.ownership_at(offset) for offset in (0, 299, 300, 499, 500)] == [
+        OwnershipRange(True, 300), OwnershipRange(True, 300), OwnershipRange(False, 500), OwnershipRange(False, 500),
+        OwnershipRange(True, LOG_END_MAX),
     ]  # fmt: skip
 
 
-def test_others_who_wrote_nothing_leave_no_trace() -> None:
+def test_other_writer_without_writes_leaves_no_epoch() -> None:
     """RocketMQ may have opened a store and closed it: the range is empty, so there is no epoch for it."""
     before = identity(Epoch(1, 0))
 
-    assert before.started(500, written_by_others_from=500).epochs == before.epochs
-    assert before.started(500, written_by_others_from=600).epochs == before.epochs
+    assert before.with_new_start(500, written_by_others_from=500).epochs == before.epochs
+    assert before.with_new_start(500, written_by_others_from=600).epochs == before.epochs
 
 
-def test_others_may_have_written_over_several_of_our_epochs() -> None:
-    """What began behind the place is forgotten, and its numbers are not used again."""
+def test_other_writer_may_replace_several_epochs() -> None:
+    """Epochs behind the position are removed, and their numbers are not used again."""
     before = identity(Epoch(1, 0, is_ours=False), Epoch(2, 100), Epoch(5, 400))
 
-    after = before.started(900, written_by_others_from=50)
+    after = before.with_new_start(900, written_by_others_from=50)
 
     assert after.epochs == [Epoch(1, 0, is_ours=False), Epoch(6, 900)]
 
 
-def test_a_log_that_was_cut_forgets_what_began_behind_the_cut() -> None:
-    """An epoch that begins exactly at the end stays: what comes next belongs to it."""
+def test_cut_log_loses_the_epochs_behind_the_cut() -> None:
+    """An epoch that begins exactly at the end stays, because the next record belongs to it."""
     before = identity(Epoch(1, 0), Epoch(2, 300, is_ours=False), Epoch(3, 500))
 
     assert before.truncated(499).epochs == before.epochs[:2]
     assert before.truncated(500).epochs == before.epochs
-    cut = before.truncated(400).started(400, written_by_others_from=None)
-    assert cut.ours_from(300) == Stretch(False, 400)
+    cut = before.truncated(400).with_new_start(400, written_by_others_from=None)
+    assert cut.ownership_at(300) == OwnershipRange(False, 400)
     assert cut.is_ours(400)
 
 
@@ -112,11 +113,11 @@ def test_a_log_that_was_cut_forgets_what_began_behind_the_cut() -> None:
         st.tuples(st.integers(0, 60), st.none() | st.integers(0, 1000), st.none() | st.integers(0, 1000)), max_size=12
     )
 )
-def test_over_any_life_only_what_we_wrote_is_asked_for_a_seal(
+def test_only_ranges_written_by_gantry_need_seals_over_any_history(
     steps: list[tuple[int, int | None, int | None]],
 ) -> None:
-    """Starts, cuts, and others who may have written: a byte is ours only if we wrote it and nobody could have since."""
-    now, end, ours = new_identity(0), 0, set[int]()
+    """Starts, cuts and other writers: a byte needs a seal only if Gantry wrote it and no other program could since."""
+    now, end, ours = create_identity(0), 0, set[int]()
     for wrote, others_from, cut_at in steps:
         before = now
         if cut_at is not None and cut_at < end:
@@ -125,7 +126,7 @@ def test_over_any_life_only_what_we_wrote_is_asked_for_a_seal(
         if others_from is not None:
             ours -= set(range(others_from, end + 1))
         ours -= set(range(end, 10_000))
-        now = now.started(end, written_by_others_from=others_from)
+        now = now.with_new_start(end, written_by_others_from=others_from)
 
         assert now.is_ours(end), "what is appended next is ours"
         assert [now.is_ours(offset) for offset in range(end)] == [offset in ours for offset in range(end)]
@@ -133,7 +134,7 @@ def test_over_any_life_only_what_we_wrote_is_asked_for_a_seal(
         assert decode_sealed(encode_sealed(now), StoreIdentity) == now, "the epochs rise, or it could not be read"
         offset = 0
         while offset < end:
-            stretch = now.ours_from(offset)
+            stretch = now.ownership_at(offset)
             assert stretch.end > offset
             assert all(now.is_ours(inside) == stretch.is_ours for inside in range(offset, min(stretch.end, end)))
             offset = stretch.end
@@ -142,10 +143,10 @@ def test_over_any_life_only_what_we_wrote_is_asked_for_a_seal(
         end += wrote
 
 
-def test_an_identity_that_was_rolled_back_alone_is_not_believed(
+def test_identity_that_was_rolled_back_alone_is_not_used(
     place: tuple[Disk, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its twin knows of more starts of the same store; the twin of another store, or an older one, says nothing."""
+    """Its copy counts more starts of the same store; a copy of another store, or an older one, is ignored."""
     disk, root = place
     file = IdentityFile(disk, root)
     older, newer = identity(Epoch(1, 0), generation=1), identity(Epoch(1, 0), Epoch(2, 300), generation=3)
@@ -163,12 +164,12 @@ def test_an_identity_that_was_rolled_back_alone_is_not_believed(
 
 
 def test_no_file_is_no_identity(place: tuple[Disk, str]) -> None:
-    """A store that was never opened by us has none, which is not an error."""
+    """A store that Gantry never opened has no identity, which is not an error."""
     assert IdentityFile(*place).read() is None
 
 
-def test_what_was_written_is_read(place: tuple[Disk, str]) -> None:
-    """A fresh object on the same files sees the last one."""
+def test_written_identity_is_read(place: tuple[Disk, str]) -> None:
+    """A new object on the same files reads the last identity."""
     last = identity(Epoch(1, 0, is_ours=False), Epoch(2, 1 << 40))
     IdentityFile(*place).write(identity(Epoch(1, 0)))
     IdentityFile(*place).write(last)
@@ -181,7 +182,7 @@ def test_what_was_written_is_read(place: tuple[Disk, str]) -> None:
 def test_one_damaged_copy_costs_nothing(
     place: tuple[Disk, str], name: str, damage: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Both copies say the same, the newest: no start is numbered twice and no writer is forgotten."""
+    """Both copies are equal and current: no start is numbered twice and no writer is lost."""
     disk, root = place
     IdentityFile(disk, root).write(identity(Epoch(1, 0), generation=1))
     IdentityFile(disk, root).write(identity(Epoch(1, 0), generation=2))
@@ -192,11 +193,11 @@ def test_one_damaged_copy_costs_nothing(
 
     assert IdentityFile(disk, root).read() == identity(Epoch(1, 0), generation=2)
 
-    assert ("its twin is used" in caplog.text) == (name == "store.json")
+    assert ("using store.json.bak" in caplog.text) == (name == "store.json")
 
 
-def test_with_both_copies_damaged_nothing_starts(place: tuple[Disk, str]) -> None:
-    """A guess would either refuse RocketMQ's records or believe torn ones; better to ask somebody."""
+def test_start_is_refused_with_both_copies_damaged(place: tuple[Disk, str]) -> None:
+    """A guess would either refuse RocketMQ's records or accept torn ones, so an operator must decide."""
     disk, root = place
     file = IdentityFile(disk, root)
     file.write(identity(Epoch(1, 0)))
@@ -208,7 +209,7 @@ def test_with_both_copies_damaged_nothing_starts(place: tuple[Disk, str]) -> Non
 
 
 def test_a_directory_in_its_place_is_no_proof_of_a_new_store(tmp_path: Path) -> None:
-    """What cannot be read stops the start; only where there is nothing by that name the store has no identity."""
+    """An unreadable path stops the start; only a path that does not exist means that there is no identity."""
     (tmp_path / "store.json").mkdir()
 
     with pytest.raises(OSError, match="directory"):
@@ -216,8 +217,8 @@ def test_a_directory_in_its_place_is_no_proof_of_a_new_store(tmp_path: Path) -> 
 
 
 @pytest.mark.needs_root
-def test_a_copy_that_may_only_be_read_is_used(tmp_path: Path) -> None:
-    """As one that was put back from a backup: its successor is renamed into its place, so nothing opens it to write."""
+def test_read_only_copy_is_used(tmp_path: Path) -> None:
+    """A copy restored from a backup may be read-only: a new file is renamed into its place."""
     place = tmp_path / "store"
     place.mkdir(mode=0o777)
     place.chmod(0o777)
@@ -228,7 +229,7 @@ def test_a_copy_that_may_only_be_read_is_used(tmp_path: Path) -> None:
 
     read, write = os.pipe()
     if (child := os.fork()) == 0:
-        os.chdir(place)  # the folders above are closed to others
+        os.chdir(place)  # The parent directories are closed to other users.
         os.setuid(65534)
         try:
             found = IdentityFile(RealDisk(), ".").read()
@@ -241,8 +242,8 @@ def test_a_copy_that_may_only_be_read_is_used(tmp_path: Path) -> None:
     assert os.read(read, 1000) == b"same"
 
 
-def test_no_flipped_bit_is_read_as_something_else() -> None:
-    """Every bit of the file, one at a time."""
+def test_every_flipped_bit_of_the_identity_is_detected() -> None:
+    """Each bit of the file is flipped, one at a time."""
     data = encode_sealed(identity(Epoch(1, 0), Epoch(2, 4096, is_ours=False)))
 
     for bit in range(len(data) * 8):
@@ -257,17 +258,17 @@ def test_no_flipped_bit_is_read_as_something_else() -> None:
     [
         ({"uuid": UUID[1:]}, "uuid"),
         ({"uuid": UUID.upper()}, "uuid"),
-        ({"generation": -1}, "below zero"),
+        ({"generation": -1}, "negative numbers"),
         ({"epochs": []}, "no epochs"),
-        ({"epochs": [Epoch(1, -1)]}, "below zero"),
-        ({"epochs": [Epoch(1, 5), Epoch(2, 4)]}, "do not rise"),
-        ({"epochs": [Epoch(2, 0), Epoch(2, 4)]}, "do not rise"),
+        ({"epochs": [Epoch(1, -1)]}, "negative numbers"),
+        ({"epochs": [Epoch(1, 5), Epoch(2, 4)]}, "not in ascending order"),
+        ({"epochs": [Epoch(2, 0), Epoch(2, 4)]}, "not in ascending order"),
         ({"format": 2}, "format is 2"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_an_identity_that_cannot_be_is_refused(fields: dict[str, object], reason: str) -> None:
-    """A whole file with a right CRC can still say nonsense, or be of a newer Gantry."""
+def test_invalid_identity_is_refused(fields: dict[str, object], reason: str) -> None:
+    """An intact file with a valid CRC can still be invalid, or of a newer version."""
     whole = msgspec.structs.asdict(identity(Epoch(1, 0))) | fields
 
     with pytest.raises(ValueError, match=reason):
@@ -278,7 +279,7 @@ def test_an_identity_that_cannot_be_is_refused(fields: dict[str, object], reason
 @pytest.mark.parametrize("copy", [0, 1], ids=["file", "twin"])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_crash_while_it_is_written_leaves_one_of_the_two_states(operation: str | None, copy: int, seed: int) -> None:
-    """Whichever call fails and whatever the power loss then takes, the old or the new identity is there, whole."""
+    """For any failing call and any power loss afterwards the old or the new identity is intact."""
     disk, root = FaultyDisk(), "/store"
     disk.make_directory(root)
     disk.sync_directory("/")
@@ -296,11 +297,11 @@ def test_a_crash_while_it_is_written_leaves_one_of_the_two_states(operation: str
     found = IdentityFile(disk, root).read()
 
     assert found in states
-    assert copy == 0 or found == states[1], "what a start was told is durable stays"
+    assert copy == 0 or found == states[1], "an identity that was reported as durable stays"
 
 
 def test_a_store_with_both_copies_damaged_is_not_opened_and_not_touched(tmp_path: Path) -> None:
-    """Refused before a byte is written: put a copy back, or remove both on purpose."""
+    """The start is refused before a byte is written: put a copy back, or remove both on purpose."""
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
     world.send(count=3)

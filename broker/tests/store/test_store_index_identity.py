@@ -1,4 +1,4 @@
-"""An index file that is another one's is noticed, by a start and by a lookup, and rebuilt from the log."""
+"""An index file that belongs elsewhere is detected, by a start and by a query, and rebuilt from the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNT = 250
 
 @pytest.fixture(params=["real", "faulty"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    """Two full index files and a third one."""
+    """Return a store with two full index files and a third one."""
     return fill(make_world(request.param, tmp_path))
 
 
@@ -67,10 +67,10 @@ def reports(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("pair", [(0, 1), (0, 2), (1, 2)])
-def test_a_start_notices_swapped_index_files(
+def test_start_detects_swapped_index_files(
     world: StoreWorld, pair: tuple[int, int], is_clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Their ends are not those that the recovery point knows."""
+    """Their ends differ from those in the recovery point."""
     names = [f"index/{file.name}" for file in files(world)]
     stop(world, is_clean)
     swap(world, names[pair[0]], names[pair[1]])
@@ -85,10 +85,10 @@ def test_a_start_notices_swapped_index_files(
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize("is_guarded", [True, False])
-def test_a_start_notices_the_index_file_of_another_store(
+def test_start_detects_the_index_file_of_another_store(
     tmp_path: Path, number: int, is_clean: bool, is_guarded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even with the header of the right one: its entries do not lead to messages with their keys. The twin believes."""
+    """Even with the right header its entries do not lead to messages with their keys. The counterpart accepts it."""
     if not is_guarded:
         monkeypatch.setattr(DerivedFiles, "_is_index_file_of_log", lambda *_: True)
     world, other = make_world("faulty", tmp_path), make_world("faulty", tmp_path / "other")
@@ -111,8 +111,8 @@ def test_a_start_notices_the_index_file_of_another_store(
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_a_good_index_is_believed(world: StoreWorld, is_clean: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """With expired messages, after several stops, and with a message that is damaged in the log."""
+def test_good_index_is_trusted(world: StoreWorld, is_clean: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Expired messages, several stops, and a damaged message in the log do not matter."""
     begin = remove_files(world.store, 2)
     write_point(world)
     first = min(place for place in world.records if place >= begin)
@@ -132,8 +132,8 @@ def test_a_good_index_is_believed(world: StoreWorld, is_clean: bool, caplog: pyt
 
 
 @pytest.mark.parametrize("pair", [(0, 1), (0, 2), (1, 2)])
-def test_a_lookup_notices_swapped_index_files(world: StoreWorld, pair: tuple[int, int]) -> None:
-    """Under the running broker: the header is not what was written, so an empty slot is no answer."""
+def test_query_detects_swapped_index_files(world: StoreWorld, pair: tuple[int, int]) -> None:
+    """Under a running broker the header has changed, so an empty slot is no answer."""
     names = [f"index/{file.name}" for file in files(world)]
     swap(world, names[pair[0]], names[pair[1]])
 

@@ -1,4 +1,4 @@
-"""A running store rebuilds what it finds wrong in its key index: no query calls a message missing that is there."""
+"""A running store rebuilds damage in its key index: no query calls an existing message missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COUNT = 150
 
 @pytest.fixture(params=["real", "faulty"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    """Two full index files and a third one."""
+    """Return a store with two full index files and a third one."""
     made = make_world(request.param, tmp_path)
     made.open()
     for number in range(COUNT):
@@ -43,7 +43,7 @@ def found(world: StoreWorld, number: int) -> list[bytes]:
 
 
 def file_of(world: StoreWorld, number: int) -> tuple[IndexFile, int]:
-    """The file, and the entry's number there, of ``key-<number>``."""
+    """Return the file and the entry's number of ``key-<number>``."""
     value = key_hash("orders", f"key-{number}")
     physical = world.messages()[number].physical_offset
     for file in files(world):
@@ -97,7 +97,7 @@ HARMS = [harm_slot, harm_slot_far, harm_hash, harm_place, harm_place_far]
 @pytest.mark.parametrize("number", [3, 70, COUNT - 1])
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
 def test_a_wrong_slot_or_entry_is_rebuilt(world: StoreWorld, harm: object, number: int) -> None:
-    """The query that finds it is told to come again; afterwards every message is found by its keys, once."""
+    """The query that finds it is answered with a retry; afterwards every message is found by its keys, once."""
     assert callable(harm)
     harm(world, number)
 
@@ -109,8 +109,10 @@ def test_a_wrong_slot_or_entry_is_rebuilt(world: StoreWorld, harm: object, numbe
     assert world.store.repair.index_rebuilds == 1
 
 
-def test_what_is_appended_during_a_rebuild_is_indexed_once(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New messages come behind what is read again, in order, and none twice."""
+def test_messages_appended_during_a_rebuild_are_indexed_once(
+    world: StoreWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New messages follow those that are read again, in order, and none is indexed twice."""
     monkeypatch.setattr(sliced_scan, "SLICE_BYTES", 1)
     harm_hash(world, 3)
     with pytest.raises(IndexRebuilding):
@@ -128,10 +130,10 @@ def test_what_is_appended_during_a_rebuild_is_indexed_once(world: StoreWorld, mo
     assert sent == 5
 
 
-def test_the_recovery_point_does_not_vouch_for_an_index_that_is_being_rebuilt(
+def test_recovery_point_excludes_an_index_during_its_rebuild(
     world: StoreWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A crash in the middle leaves an index that the next start builds again; the end of a rebuild is vouched for."""
+    """After a crash in the middle the next start rebuilds the index; a completed rebuild is durable."""
     monkeypatch.setattr(sliced_scan, "SLICE_BYTES", 1)
     harm_hash(world, 70)
     with pytest.raises(IndexRebuilding):
@@ -153,7 +155,7 @@ def test_the_recovery_point_does_not_vouch_for_an_index_that_is_being_rebuilt(
 
 
 def test_a_crash_during_a_rebuild_costs_another_rebuild(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing half-built is believed."""
+    """A start does not trust an incompletely rebuilt index."""
     monkeypatch.setattr(sliced_scan, "SLICE_BYTES", 1)
     harm_hash(world, 3)
     with pytest.raises(IndexRebuilding):
@@ -167,7 +169,7 @@ def test_a_crash_during_a_rebuild_costs_another_rebuild(world: StoreWorld, monke
 
 
 def test_an_index_that_had_no_room_catches_up_without_a_restart() -> None:
-    """A full disk stops indexing, and never a send; with room again the index takes what it has missed."""
+    """A full disk stops indexing, and never a send; with space the index catches up."""
     world = make_world("faulty", Path())
     world.open()
     for number in range(60):

@@ -1,4 +1,4 @@
-"""Messages are found by key, over files, restarts and collisions."""
+"""Messages are found by key, across files, restarts and hash collisions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from gantry_broker.errors import IndexRebuilding
 from gantry_broker.store import index_file
 from gantry_broker.store.index_file import ENTRY, HEADER, SLOT, IndexHeader
-from gantry_broker.store.key_hash import MASK, TIME_END, counters, key_hash, learn, moments, non_negative, seeded_hash
+from gantry_broker.store.key_hash import (
+    MASK,
+    TIME_END,
+    add_key_pieces,
+    key_hash,
+    non_negative,
+    prefix_hashes,
+    seeded_hash,
+    suffix_hashes,
+)
 from gantry_testing.store_world import StoreWorld, make_world
 from gantry_wire.hashing import java_string_hash
 from gantry_wire.message import decode_record
@@ -27,13 +36,13 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
 
 
 def found(world: StoreWorld, key: str, topic: str = "orders", *, count_max: int = 64) -> list[bytes]:
-    """Bodies of the messages that really carry a key."""
+    """Return the bodies of the messages that really have the key."""
     records, _, _ = world.store.keys.records(topic, key, count_max, 0, 1 << 60)
     messages = [decode_record(record) for record in records]
     return [m.body for m in messages if key in (m.properties["UNIQ_KEY"], *m.properties.get("KEYS", "").split())]
 
 
-def test_a_message_is_found_by_each_of_its_keys_and_by_nothing_else(world: StoreWorld) -> None:
+def test_message_is_found_by_each_of_its_keys_only(world: StoreWorld) -> None:
     """The unique key and every word of KEYS lead to the message; other topics do not."""
     world.append([world.draft(body=b"one", keys="red blue"), world.draft(body=b"two", keys="blue")])
     unique = world.messages()[0].properties["UNIQ_KEY"]
@@ -45,16 +54,16 @@ def test_a_message_is_found_by_each_of_its_keys_and_by_nothing_else(world: Store
     assert found(world, "red", "bills") == []
 
 
-def test_newest_come_first_and_the_count_is_limited(world: StoreWorld) -> None:
-    """A limited query gives the newest messages."""
+def test_query_returns_the_newest_messages_up_to_the_limit(world: StoreWorld) -> None:
+    """A limited query returns the newest messages, newest first."""
     for number in range(10):
         world.append([world.draft(body=b"%d" % number, keys="k")])
 
     assert found(world, "k", count_max=3) == [b"9", b"8", b"7"]
 
 
-def test_keys_are_found_over_many_files(world: StoreWorld) -> None:
-    """An index file holds so many keys; older files are searched when the newest does not have enough."""
+def test_keys_are_found_across_many_files(world: StoreWorld) -> None:
+    """An index file has a limited number of keys; older files are searched if the newest has too few matches."""
     for number in range(300):
         world.append([world.draft(body=b"%d" % number, keys=f"k{number % 10}")])
         world.clock.advance(10)
@@ -67,7 +76,7 @@ def test_keys_are_found_over_many_files(world: StoreWorld) -> None:
 
 
 def test_a_file_with_other_numerals_in_its_name_is_no_index_file(world: StoreWorld) -> None:
-    """Only names of ASCII digits are ours: another one is left alone, and makes the index neither newer nor damaged."""
+    """Only names of ASCII digits are index files: others are ignored, and make the index neither newer nor damaged."""
     world.append([world.draft(body=b"one", keys="k")])
     world.close()
     foreign = world.path("index/2099010112000000²")
@@ -81,8 +90,8 @@ def test_a_file_with_other_numerals_in_its_name_is_no_index_file(world: StoreWor
     assert world.disk.exists(foreign)
 
 
-def test_a_time_range_limits_what_is_found(world: StoreWorld) -> None:
-    """Entries know their time to the second."""
+def test_time_range_limits_the_matches(world: StoreWorld) -> None:
+    """Entries have their time to the second."""
     start = world.clock.wall_ms()
     for number in range(10):
         world.append([world.draft(body=b"%d" % number, keys="k")])
@@ -93,8 +102,8 @@ def test_a_time_range_limits_what_is_found(world: StoreWorld) -> None:
     assert [decode_record(record).body for record in records] == [b"6", b"5", b"4", b"3"]
 
 
-def test_the_answer_says_how_far_the_index_has_come(world: StoreWorld) -> None:
-    """Clients compare it with the log to know whether to ask again."""
+def test_result_contains_the_end_of_the_index(world: StoreWorld) -> None:
+    """Clients compare it with the log to decide whether to query again."""
     assert world.store.keys.records("orders", "k", 1, 0, 1 << 60) == ([], 0, 0)
     world.send(count=3)
 
@@ -105,7 +114,7 @@ def test_the_answer_says_how_far_the_index_has_come(world: StoreWorld) -> None:
 
 
 def test_rolled_back_messages_are_not_indexed_but_prepared_ones_are(world: StoreWorld) -> None:
-    """As in RocketMQ: a half message can be found, a rollback cannot."""
+    """As in RocketMQ, a half message can be found, and a rollback cannot."""
     world.append([world.draft(keys="prepared", sys_flag=0x4), world.draft(keys="gone", sys_flag=0xC)])
 
     assert len(found(world, "prepared")) == 1
@@ -113,7 +122,7 @@ def test_rolled_back_messages_are_not_indexed_but_prepared_ones_are(world: Store
 
 
 def test_an_index_file_has_rocketmqs_layout(world: StoreWorld) -> None:
-    """Header, slot and entry bytes of the first message, computed by hand from RocketMQ's rules."""
+    """Header, slot and entry bytes of the first message are computed by hand from RocketMQ's rules."""
     draft = world.draft()._replace(keys=("key",))
     world.append([draft])
     world.send("x", 1)
@@ -137,13 +146,13 @@ def test_an_index_file_has_rocketmqs_layout(world: StoreWorld) -> None:
 def test_a_header_that_is_written_behind_a_sync_is_synced_by_the_next(
     world: StoreWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread that syncs may run between any two steps of a batch: what it has not seen stays marked."""
+    """The syncing thread may run between any two steps of a batch: later writes keep the file marked as dirty."""
     world.append([world.draft(keys="k")])
     assert world.store._life.index is not None
     file = world.store._life.index.files[-1]
 
     class SyncFirst:
-        """The form of a header; the file is synced just before one is written."""
+        """A header format that syncs the file just before a header is written."""
 
         def pack_into(self, *fields: Any) -> None:
             file.sync()
@@ -156,8 +165,8 @@ def test_a_header_that_is_written_behind_a_sync_is_synced_by_the_next(
     assert file.is_dirty
 
 
-def test_an_endless_chain_in_a_damaged_index_ends(world: StoreWorld) -> None:
-    """Numbers must fall along a chain, so an entry that leads to itself or upward stops the search for a rebuild."""
+def test_search_ends_on_a_cyclic_chain(world: StoreWorld) -> None:
+    """Numbers must decrease along a chain, so an entry that leads to itself or upward ends the search."""
     world.append([world.draft(keys="k"), world.draft(keys="k")])
     assert world.store._life.index is not None
     file = world.store._life.index.files[0]
@@ -173,7 +182,7 @@ def test_an_endless_chain_in_a_damaged_index_ends(world: StoreWorld) -> None:
 
 
 def test_a_full_disk_stops_indexing_and_no_send(tmp_path: Path) -> None:
-    """The index is derived: without room for it messages are still stored, and the next start catches up."""
+    """The index is derived: without space messages are still stored, and the next start catches up."""
     world = make_world("faulty", tmp_path)
     world.settings = dataclasses.replace(world.settings, index_reserve_bytes=20)
     world.open()
@@ -212,7 +221,7 @@ def test_without_an_index_nothing_is_found_and_nothing_is_written(tmp_path: Path
 
 @given(st.text(), st.text())
 def test_pieces_of_a_hash_add_up_to_javas(topic: str, key: str) -> None:
-    """Whatever the characters, the seeded hash is Java's hash of ``topic#key``."""
+    """For any characters the seeded hash is Java's hash of ``topic#key``."""
     seed = java_string_hash(f"{topic}#") & MASK
 
     assert non_negative(seeded_hash(seed, key)) == key_hash(topic, key)
@@ -220,11 +229,11 @@ def test_pieces_of_a_hash_add_up_to_javas(topic: str, key: str) -> None:
 
 @given(st.text(alphabet=st.characters(min_codepoint=0, max_codepoint=127), min_size=32, max_size=32))
 def test_a_unique_key_costs_two_lookups_and_is_the_same_hash(key: str) -> None:
-    """The tables' contributions add up to the plain hash, learned or looked up."""
-    learned = learn(key)
+    """The contributions in the tables add up to the plain hash, for new and for known pieces."""
+    learned = add_key_pieces(key)
 
     assert learned & MASK == java_string_hash(key) & MASK
-    assert (moments[key[:TIME_END]] + counters[key[TIME_END:]]) & MASK == java_string_hash(key) & MASK
+    assert (prefix_hashes[key[:TIME_END]] + suffix_hashes[key[TIME_END:]]) & MASK == java_string_hash(key) & MASK
 
 
 def test_javas_abs_of_the_smallest_integer_is_zero_here() -> None:

@@ -1,4 +1,4 @@
-"""What a start believes after a kill on a machine that goes on: the page cache had all of it, so what lacks is lost."""
+"""A start after a kill on a running machine: the page cache had all bytes, so missing bytes are lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from gantry_broker.errors import StoreCorrupt
 from gantry_broker.store import recover
 from gantry_broker.store.inspect.repair import RepairPlanner
-from gantry_broker.store.inspect.verify import Verifier, VerifyOrder
+from gantry_broker.store.inspect.verify import Verifier, VerifyOptions
 from gantry_broker.store.log_end import LogEndFile
 from gantry_broker.store.loss import LossCause, LostRange
 from gantry_broker.store.message_store import MessageStore
@@ -46,7 +46,7 @@ def newest(world: StoreWorld) -> str:
 
 
 def roll_back(world: StoreWorld, count: int) -> int:
-    """Send ``count`` messages, kill, and put back the newest file as it was before; where the log ended then."""
+    """Send ``count`` messages, kill, restore an older copy of the newest file; return where the log had ended."""
     before, name = world.store.log.wrote, newest(world)
     old = world.disk.read_file(world.path(name))
     world.send(count=count)
@@ -58,8 +58,8 @@ def roll_back(world: StoreWorld, count: int) -> int:
 # -- holes -----------------------------------------------------------------------------------------------------------
 
 
-def test_damage_behind_the_last_flush_is_stepped_over_after_a_kill(world: StoreWorld) -> None:
-    """Nothing was torn, since only the process ended: what follows the damage was acknowledged, and is served."""
+def test_damage_behind_the_last_flush_is_skipped_after_a_kill(world: StoreWorld) -> None:
+    """Only the process ended, so no write was torn: records behind the damage were acknowledged, and are served."""
     world.send(count=250)
     end, (start, stop) = world.store.log.wrote, (world.sent[99][0], world.sent[100][0])
     world.kill()
@@ -76,7 +76,7 @@ def test_damage_behind_the_last_flush_is_stepped_over_after_a_kill(world: StoreW
 def test_without_the_rule_messages_behind_the_damage_are_cut(
     world: StoreWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its twin: where damage behind the mark always ends the log, good messages go with it."""
+    """The counterpart: if damage behind the mark always ended the log, good messages would be cut with it."""
     monkeypatch.setattr(LogEndFile, "read", lambda *_: None)
     world.send(count=20)
     start = world.sent[9][0]
@@ -89,8 +89,8 @@ def test_without_the_rule_messages_behind_the_damage_are_cut(
 
 
 @pytest.mark.parametrize("is_another_run", [True, False], ids=["machine", "pod"])
-def test_damage_ends_the_log_on_another_run_of_the_machine(world: StoreWorld, is_another_run: bool) -> None:
-    """A power cut tears holes; what lies behind them was never promised, and is cut, and nothing else is claimed."""
+def test_damage_ends_the_log_after_a_reboot(world: StoreWorld, is_another_run: bool) -> None:
+    """A power cut leaves holes; records behind them were never promised, so they are cut without a report of loss."""
     world.send(count=20)
     start = world.sent[9][0]
     world.kill()
@@ -105,8 +105,8 @@ def test_damage_ends_the_log_on_another_run_of_the_machine(world: StoreWorld, is
     assert (report.end, report.damaged, report.missing) == (start, [], [])
 
 
-def test_the_damaged_record_never_rises_again(world: StoreWorld) -> None:
-    """Stepped over once, it is stepped over by every later start, clean or not."""
+def test_damaged_record_never_reappears(world: StoreWorld) -> None:
+    """Every later start, clean or not, skips it again."""
     world.send(count=20)
     start, stop = world.sent[9][0], world.sent[10][0]
     world.kill()
@@ -120,8 +120,8 @@ def test_the_damaged_record_never_rises_again(world: StoreWorld) -> None:
     assert numbers(world) == [*range(10), *range(11, 21)]
 
 
-def test_the_number_of_a_lost_message_is_not_used_again(world: StoreWorld) -> None:
-    """The last message of a queue is damaged, and others follow in the log: its number stays its own."""
+def test_queue_offset_of_a_lost_message_is_not_reused(world: StoreWorld) -> None:
+    """The last message of a queue is damaged, and others follow in the log: its queue offset stays reserved."""
     world.send(count=5)
     world.send(count=3, queue_id=1)
     world.send(count=5)
@@ -139,7 +139,7 @@ def test_the_number_of_a_lost_message_is_not_used_again(world: StoreWorld) -> No
 
 
 def test_zeros_in_the_log_are_not_its_end_after_a_kill(world: StoreWorld) -> None:
-    """A write that was lost leaves zeros: after a kill the messages behind them are found all the same."""
+    """A lost write leaves zeros: after a kill the messages behind them are found all the same."""
     world.send(count=20)
     end, start, stop = world.store.log.wrote, world.sent[9][0], world.sent[10][0]
     world.kill()
@@ -150,8 +150,8 @@ def test_zeros_in_the_log_are_not_its_end_after_a_kill(world: StoreWorld) -> Non
     assert (report.end, report.damaged) == (end, [(start, stop)])
 
 
-def test_a_hole_in_what_a_buffer_has_is_filled_from_the_buffer() -> None:
-    """The log's file lost what a commit wrote, and the buffer has it: nothing is lost, and nothing is reported."""
+def test_hole_in_the_log_is_filled_from_the_buffer() -> None:
+    """The log's file lost a committed range that the buffer has: nothing is lost or reported."""
     world = StoreWorld(FaultyDisk(), "/data/store", POOL)
     world.open()
     world.send(count=20)
@@ -167,8 +167,8 @@ def test_a_hole_in_what_a_buffer_has_is_filled_from_the_buffer() -> None:
 
 
 @pytest.mark.parametrize("commits", [0, 5, 130], ids=["nothing", "a part", "the file before"])
-def test_a_file_that_is_gone_comes_back_from_the_buffer_that_has_it(commits: int) -> None:
-    """A file made ahead stands behind the one that is gone: the log does not end there, and the buffer is its place."""
+def test_missing_file_is_restored_from_its_buffer(commits: int) -> None:
+    """A preallocated file follows the missing one: the log does not end there, and the buffer restores it."""
     world = StoreWorld(FaultyDisk(), "/data/store", POOL)
     world.open()
     for number in range(150):
@@ -191,21 +191,21 @@ def test_a_file_that_is_gone_comes_back_from_the_buffer_that_has_it(commits: int
     assert world.bodies() == world.sent_bodies()
 
 
-def test_without_the_buffer_a_file_that_is_gone_is_a_hole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its twin: the log would go on in the file made ahead, and what the buffer holds would have no place in it."""
+def test_missing_file_without_a_buffer_is_a_hole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counterpart: the log would continue in the preallocated file, with no place for the buffer's records."""
     monkeypatch.setattr(recover, "plan_refills", lambda *_: [])
 
     with pytest.raises(AssertionError):
-        test_a_file_that_is_gone_comes_back_from_the_buffer_that_has_it(5)
+        test_missing_file_is_restored_from_its_buffer(5)
 
 
 @pytest.mark.parametrize("is_whole_known", [True, False], ids=["guarded", "unguarded, the twin"])
-def test_a_copy_goes_on_over_what_its_start_has_stepped_over(
+def test_slave_continues_past_damage_that_its_start_skipped(
     is_whole_known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slave shows what its master confirms from its own log, and damage in there has no length."""
+    """A slave shows its master's confirmed records from its own log, where damage has no length."""
     if not is_whole_known:
-        monkeypatch.setattr(MessageStore, "_damaged_since_start", lambda _: [])
+        monkeypatch.setattr(MessageStore, "_unhealed_ranges", lambda _: [])
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
     world.send(count=20)
@@ -231,7 +231,7 @@ def test_a_copy_goes_on_over_what_its_start_has_stepped_over(
 
 
 def test_an_older_copy_of_the_newest_file_is_a_loss_after_a_kill(world: StoreWorld) -> None:
-    """What was written after the last checkpoint is missed, too, and numbers are not used again."""
+    """Records written after the last checkpoint are missed, too, and queue offsets are not reused."""
     world.send(count=20)
     before = roll_back(world, 10)
     end = world.sent[-1][0]
@@ -246,8 +246,8 @@ def test_an_older_copy_of_the_newest_file_is_a_loss_after_a_kill(world: StoreWor
     assert numbers(world) == [*range(20), 30]
 
 
-def test_numbers_between_the_recovery_point_and_the_last_flush_are_not_used_again(world: StoreWorld) -> None:
-    """The point has the ends of queues of then and units those since, also where the log is lost to before both."""
+def test_queue_offsets_since_the_recovery_point_are_not_reused(world: StoreWorld) -> None:
+    """The point has older queue ends and the units newer ones, even if the log is lost to before both."""
     world.send(count=60)
     world.clock.advance(60_000)
     world.store.flush_step()
@@ -268,8 +268,8 @@ def test_numbers_between_the_recovery_point_and_the_last_flush_are_not_used_agai
     assert (numbers(world)[-1], numbers(world, queue_id=1)[-1]) == (70, 10)
 
 
-def test_without_the_log_end_an_older_copy_is_not_noticed(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its twin: sealed files alone do not know what was written last, and its numbers are used again."""
+def test_without_the_log_end_an_older_copy_is_not_detected(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counterpart: sealed files alone do not know the newest writes, so queue offsets are reused."""
     monkeypatch.setattr(LogEndFile, "read", lambda *_: None)
     world.send(count=20)
     roll_back(world, 10)
@@ -280,7 +280,7 @@ def test_without_the_log_end_an_older_copy_is_not_noticed(world: StoreWorld, mon
 
 
 def test_a_damaged_last_message_is_a_loss_after_a_kill(world: StoreWorld) -> None:
-    """No record follows it, so that it looks like the torn end of the log."""
+    """No record follows it, so that it resembles the torn end of the log."""
     world.send(count=20)
     start, end = world.sent[-2][0], world.sent[-1][0]
     world.kill()
@@ -289,8 +289,8 @@ def test_a_damaged_last_message_is_a_loss_after_a_kill(world: StoreWorld) -> Non
     assert world.open().missing == [LostRange(start, end, LossCause.TAIL)]
 
 
-def test_a_newest_file_that_is_gone_is_missed_to_its_end_after_a_kill(world: StoreWorld) -> None:
-    """Also without a recovery point that knows of it."""
+def test_missing_newest_file_is_missed_to_its_end_after_a_kill(world: StoreWorld) -> None:
+    """It holds even without a recovery point that covers it."""
     world.send(count=150)
     end = world.store.log.wrote
     name = newest(world)
@@ -304,7 +304,7 @@ def test_a_newest_file_that_is_gone_is_missed_to_its_end_after_a_kill(world: Sto
 
 
 def test_an_older_copy_is_no_loss_after_a_power_cut(world: StoreWorld) -> None:
-    """What a power cut leaves of small files may be newer than what it leaves of the log: that proves nothing."""
+    """After a power cut small files may be newer than the log, so they prove nothing."""
     world.send(count=20)
     before = roll_back(world, 10)
     world.clock.reboot(0)
@@ -314,8 +314,8 @@ def test_an_older_copy_is_no_loss_after_a_power_cut(world: StoreWorld) -> None:
     assert (report.end, report.missing) == (before, [])
 
 
-def test_what_only_buffers_hold_is_no_loss() -> None:
-    """The log goes on in them; and where they are gone, it is one."""
+def test_messages_only_in_buffers_are_no_loss() -> None:
+    """The log continues in the buffers; if they are missing, it is a loss."""
     world = StoreWorld(FaultyDisk(), "/data/store", POOL)
     world.open()
     world.send(count=150)
@@ -335,7 +335,7 @@ def test_what_only_buffers_hold_is_no_loss() -> None:
 
 
 def test_tools_judge_a_killed_store_as_its_start_does() -> None:
-    """What is rot and what is missing, before anybody starts it."""
+    """Damage and missing ranges are reported before a start."""
     world = StoreWorld(FaultyDisk(), "/data/store")
     world.open()
     world.send(count=20)
@@ -345,12 +345,12 @@ def test_tools_judge_a_killed_store_as_its_start_does() -> None:
     twin, boot_id = ReadingTwin(world.disk), world.clock.boot_id()
 
     plan = RepairPlanner(twin, world.root, boot_id=boot_id).run()
-    report = Verifier(twin, world.root, VerifyOrder(boot_id=boot_id)).run()
+    report = Verifier(twin, world.root, VerifyOptions(boot_id=boot_id)).run()
 
     assert plan.rotten == [(start, stop)]
     assert plan.missing == [LostRange(before, world.sent[-1][0], LossCause.TAIL)]
     texts = [finding.text for finding in report.findings.kept]
     assert any(f"of the log at {start}" in text for text in texts)
-    assert any("are gone" in text for text in texts)
+    assert any("are lost" in text for text in texts)
     opened = world.open()
     assert (plan.rotten, plan.missing) == (opened.damaged, opened.missing)

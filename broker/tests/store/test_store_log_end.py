@@ -1,4 +1,4 @@
-"""What a write buffer held when its process was killed is there at the next start, or reported as missing."""
+"""The content of a write buffer at a kill is present at the next start, or reported as missing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gantry_testing.store_world import TINY, StoreWorld, make_world
 
 POOL = PoolSettings(is_enabled=True, buffers_count=3, path="/pool")
 SIZE = 16 * 1024
-"""Of a log file."""
+"""The size of a log file in bytes."""
 OWNER = LogEndOwner("0" * 32, 7, "boot-1/")
 
 Pieces = dict[str, bytearray]
@@ -39,8 +39,8 @@ def pooled(kind: str, tmp_path: Path) -> StoreWorld:
     return make_world(kind, tmp_path, dataclasses.replace(TINY, pool=POOL))
 
 
-def current(world: StoreWorld) -> str:
-    """The buffer that is written now."""
+def current_buffer(world: StoreWorld) -> str:
+    """Return the name of the buffer that is written now."""
     [name] = [buffer.piece.name for buffer in world.store.pools.pool.found() if buffer.start < world.store.log.wrote]  # type: ignore[union-attr]
     return name
 
@@ -73,7 +73,7 @@ def swapped(world: StoreWorld, name: str, older: Pieces) -> None:
     other = StoreWorld(FaultyDisk(), "/other/store", world.settings, FaultyVolume())
     other.open()
     other.send(count=50)
-    world.volume.pieces[name][:] = other.volume.pieces[current(other)]
+    world.volume.pieces[name][:] = other.volume.pieces[current_buffer(other)]
 
 
 def flipped(world: StoreWorld, name: str, older: Pieces) -> None:
@@ -89,10 +89,10 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_what_a_damaged_write_buffer_held_is_reported_and_its_offsets_are_not_used_again(
+def test_content_of_damaged_write_buffer_is_reported_and_its_offsets_are_not_reused(
     kind: str, tmp_path: Path, harm: Callable[[StoreWorld, str, Pieces], None]
 ) -> None:
-    """After a kill the log must reach as far as it was written: what is short of it is missing until it is accepted."""
+    """After a kill the log must reach the recorded end: the rest is missing until the loss is accepted."""
     world = pooled(kind, tmp_path)
     world.open()
     world.send(count=20)
@@ -101,7 +101,7 @@ def test_what_a_damaged_write_buffer_held_is_reported_and_its_offsets_are_not_us
     older = copy_of(world.volume.pieces)
     held_then = world.store.log.wrote
     world.send(count=20)
-    committed, wrote, name = world.store.log.committed, world.store.log.wrote, current(world)
+    committed, wrote, name = world.store.log.committed, world.store.log.wrote, current_buffer(world)
     world.kill()
     harm(world, name, older)
 
@@ -121,8 +121,8 @@ def test_what_a_damaged_write_buffer_held_is_reported_and_its_offsets_are_not_us
     assert [message.queue_offset for message in world.messages()][-1] == offsets[0]
 
 
-def test_without_the_log_end_they_are_missed_by_nothing(tmp_path: Path) -> None:
-    """The twin of the test above: with the guard off the loss is silent."""
+def test_without_log_end_file_lost_buffers_are_not_detected(tmp_path: Path) -> None:
+    """Without the log-end file the loss of the test above is silent."""
     world = pooled("faulty", tmp_path)
     world.open()
     world.send(count=20)
@@ -133,7 +133,7 @@ def test_without_the_log_end_they_are_missed_by_nothing(tmp_path: Path) -> None:
     assert world.open().missing == []
 
 
-def test_a_kill_that_leaves_the_buffers_misses_nothing(kind: str, tmp_path: Path) -> None:
+def test_kill_with_intact_buffers_reports_no_loss(kind: str, tmp_path: Path) -> None:
     """The recorded end is never beyond what was written, over rolls, commits and starts."""
     world = pooled(kind, tmp_path)
     for number in range(12):
@@ -152,8 +152,8 @@ def test_a_kill_that_leaves_the_buffers_misses_nothing(kind: str, tmp_path: Path
         world.close() if number % 4 == 3 else world.kill()
 
 
-def test_a_clean_stop_needs_no_buffers(kind: str, tmp_path: Path) -> None:
-    """Everything is in the files: whoever removes the buffers then takes nothing."""
+def test_clean_stop_needs_no_buffers(kind: str, tmp_path: Path) -> None:
+    """Everything is in the files after a clean stop, so removed buffers are no loss."""
     world = pooled(kind, tmp_path)
     world.open()
     world.send(count=20)
@@ -164,8 +164,8 @@ def test_a_clean_stop_needs_no_buffers(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2, 3, 4, 5])
-def test_another_run_of_the_machine_claims_nothing(tmp_path: Path, seed: int | None) -> None:
-    """A power loss takes buffers and what was not flushed, as promised, whatever of the page has reached the disk."""
+def test_log_end_of_another_boot_is_ignored(tmp_path: Path, seed: int | None) -> None:
+    """A power loss destroys buffers and unflushed bytes, as promised, with any part of the page on the disk."""
     world = pooled("faulty", tmp_path)
     world.open()
     world.send(count=20)
@@ -178,8 +178,8 @@ def test_another_run_of_the_machine_claims_nothing(tmp_path: Path, seed: int | N
     assert report.missing == [] and report.lost_flushed_bytes == 0
 
 
-def test_another_pod_claims_nothing(tmp_path: Path) -> None:
-    """Buffers in the memory of a pod go with it, on the same run of the machine, too."""
+def test_log_end_of_another_pod_is_ignored(tmp_path: Path) -> None:
+    """Buffers in the memory of a pod end with it, on the same boot of the machine, too."""
     world = pooled("faulty", tmp_path)
     world.memory_scope = "one"
     world.open()
@@ -191,8 +191,8 @@ def test_another_pod_claims_nothing(tmp_path: Path) -> None:
     assert world.open().missing == []
 
 
-def test_with_sync_flush_lost_buffers_lose_nothing_that_was_flushed(tmp_path: Path) -> None:
-    """What was not on the disk was not acknowledged."""
+def test_with_sync_flush_lost_buffers_lose_nothing_flushed(tmp_path: Path) -> None:
+    """With SYNC_FLUSH only flushed bytes are expected, since others were not acknowledged."""
     world = make_world("faulty", tmp_path, dataclasses.replace(TINY, pool=POOL, flush=FlushSettings(is_sync=True)))
     world.open()
     world.send(count=20)
@@ -206,8 +206,8 @@ def test_with_sync_flush_lost_buffers_lose_nothing_that_was_flushed(tmp_path: Pa
     assert (report.end, report.missing) == (flushed, [])
 
 
-def test_with_sync_flush_what_was_answered_before_it_is_missed(tmp_path: Path) -> None:
-    """A sender that does not wait for the disk is promised that a kill takes nothing."""
+def test_with_sync_flush_messages_answered_before_the_flush_are_missed(tmp_path: Path) -> None:
+    """A message that was answered before the flush must survive a kill, so its loss is reported."""
     world = make_world("faulty", tmp_path, dataclasses.replace(TINY, pool=POOL, flush=FlushSettings(is_sync=True)))
     world.open()
     world.send(count=20)
@@ -223,7 +223,7 @@ def test_with_sync_flush_what_was_answered_before_it_is_missed(tmp_path: Path) -
 
 
 def test_anonymous_memory_has_no_log_end(tmp_path: Path) -> None:
-    """It goes with the process, as that mode says."""
+    """Anonymous memory ends with the process, as the mode promises, so there is no log-end file."""
     settings = dataclasses.replace(TINY, pool=dataclasses.replace(POOL, path=""))
     world = StoreWorld(FaultyDisk(), "/data/store", settings, FaultyVolume(is_crash_safe=False))
     world.open()
@@ -235,8 +235,8 @@ def test_anonymous_memory_has_no_log_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("point", [None, crash_points.MID_TRUNCATION])
-def test_a_cut_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str | None) -> None:
-    """A slave that cuts its log, and is killed on the way or right after it, misses nothing."""
+def test_cut_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str | None) -> None:
+    """A slave that cuts its log, and is killed during the cut or right after it, reports no loss."""
     world = pooled("faulty", tmp_path)
     world.open()
     world.send(count=20)
@@ -259,8 +259,8 @@ def test_a_cut_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point
     assert report.missing == [] and report.end in (end, world.sent[-1][0])
 
 
-def test_a_log_that_begins_anew_is_no_loss(tmp_path: Path) -> None:
-    """A slave that throws its log away may have less than before."""
+def test_restarted_log_is_no_loss(tmp_path: Path) -> None:
+    """A slave that restarts its log empty may have less than before."""
     world = pooled("faulty", tmp_path)
     world.open()
     for _ in range(400):
@@ -274,8 +274,8 @@ def test_a_log_that_begins_anew_is_no_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * PAGE_BYTES, b"x" * 100, encode_log_end(OWNER, 1 << 40)])
-def test_a_damaged_or_foreign_log_end_claims_nothing(kind: str, tmp_path: Path, data: bytes) -> None:
-    """A healthy store is never called incomplete, and its next start has a good one."""
+def test_damaged_or_foreign_log_end_is_ignored(kind: str, tmp_path: Path, data: bytes) -> None:
+    """An intact store is never reported as incomplete, and its next start has a valid log-end file."""
     world = pooled(kind, tmp_path)
     world.open()
     world.send(count=20)
@@ -289,8 +289,8 @@ def test_a_damaged_or_foreign_log_end_claims_nothing(kind: str, tmp_path: Path, 
     assert decode_log_end(world.disk.read_file(world.path("log-end")))[1] == wrote
 
 
-def test_a_log_end_of_an_earlier_start_claims_nothing(tmp_path: Path) -> None:
-    """The log may have been cut since."""
+def test_log_end_of_an_earlier_start_is_ignored(tmp_path: Path) -> None:
+    """A page of an earlier start is ignored, since the log may have been cut later."""
     world = pooled("faulty", tmp_path)
     world.open()
     world.send(count=20)
@@ -304,8 +304,8 @@ def test_a_log_end_of_an_earlier_start_claims_nothing(tmp_path: Path) -> None:
     assert world.open().missing == []
 
 
-def test_no_flipped_bit_makes_the_end_more_than_it_was() -> None:
-    """The lesser of the two counts; a bit of what is before them makes the file unreadable."""
+def test_flipped_bit_never_raises_the_end() -> None:
+    """The lesser of the two ends counts; a flipped bit before them makes the file unreadable."""
     data = encode_log_end(OWNER, 123_456)
     assert decode_log_end(data) == (OWNER, 123_456, {})
     for position in [*range(len(data.rstrip(b"\0")[:200])), *range(ENDS_POSITION, PAGE_BYTES)]:
@@ -319,8 +319,8 @@ def test_no_flipped_bit_makes_the_end_more_than_it_was() -> None:
             assert (owner, end <= 123_456) == (OWNER, True), (position, bit)
 
 
-def test_a_head_with_a_flipped_bit_is_ignored() -> None:
-    """A start would take the store's own file for one of another store, and set it aside."""
+def test_head_with_flipped_bit_is_ignored() -> None:
+    """Otherwise a start would take the store's own file for one of another store, and set it aside."""
     data = bytearray(encode_log_end(OWNER, 123_456))
     base, crc = 3 * SIZE, 0x12345678
     HEAD.pack_into(data, HEADS_POSITION, base, crc, base ^ crc ^ (1 << 64) - 1)
@@ -332,15 +332,15 @@ def test_a_head_with_a_flipped_bit_is_ignored() -> None:
             assert decode_log_end(bytes(damaged)).heads == {}, (position, bit)
 
 
-def test_a_kill_between_the_two_ends_leaves_the_earlier_one() -> None:
-    """What was written is there before the first of them moves."""
+def test_kill_between_both_ends_leaves_the_earlier_one() -> None:
+    """The page never records more than was written before the first of the two ends changed."""
     before, after = encode_log_end(OWNER, 0x00FF), encode_log_end(OWNER, 0x0100)
     for position in range(ENDS_POSITION, PAGE_BYTES + 1):
         assert decode_log_end(after[:position] + before[position:])[1] <= 0x0100
 
 
-def test_a_disk_that_is_too_full_for_it_does_not_stop_a_start(tmp_path: Path) -> None:
-    """Appending needs no such page; only a loss is not noticed then."""
+def test_start_succeeds_when_log_end_cannot_be_created(tmp_path: Path) -> None:
+    """Appending does not need the page; without it only a loss is not detected."""
     world = pooled("faulty", tmp_path)
     world.open()
     identity = world.store.identity

@@ -1,4 +1,4 @@
-"""Durable log files that are gone are reported, their offsets are not used again, and nobody mistakes retention."""
+"""Missing durable log files are reported, their offsets are not reused, and retention is never taken for a loss."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from gantry_broker.store.loss import (
     LossCause,
     LossRecord,
     LostRange,
-    Vouched,
+    RecordedRange,
     describe_missing,
     find_missing,
     missing_bytes,
-    vouched_range,
+    recorded_range,
 )
 from gantry_broker.store.settings import PoolSettings
 from gantry_testing.head import remove_before as remove_head
 from gantry_testing.store_world import StoreWorld, make_world
 
 SIZE = 16 * 1024
-"""Of a log file."""
+"""The size of a log file in bytes."""
 
 
 def segments(world: StoreWorld) -> list[str]:
@@ -50,8 +50,8 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def filled(kind: str, tmp_path: Path, *, pool: bool = False) -> StoreWorld:
-    """A store whose log has four files, the last one begun."""
+def filled_store(kind: str, tmp_path: Path, *, pool: bool = False) -> StoreWorld:
+    """Create a store whose log has four files, the last one partly filled."""
     world = make_world(kind, tmp_path)
     if pool:
         world.settings = dataclasses.replace(
@@ -86,23 +86,23 @@ CASES: dict[str, tuple[Callable[[list[str]], list[str]], LossCause]] = {
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("pool", [False, True], ids=["files", "pool"])
 @pytest.mark.parametrize("case", CASES)
-def test_lost_log_files_are_reported_and_their_offsets_never_used_again(
+def test_lost_log_files_are_reported_and_their_offsets_never_reused(
     kind: str, tmp_path: Path, case: str, pool: bool, is_clean: bool
 ) -> None:
-    """Missing ranges are named until they are accepted; then the log and its queues go on behind what was in use."""
-    world = filled(kind, tmp_path, pool=pool)
+    """Missing ranges are reported until they are accepted; then log and queues continue behind used offsets."""
+    world = filled_store(kind, tmp_path, pool=pool)
     end, epochs = world.store.log.wrote, world.store.identity.epochs
     ends = {
         (t, q): world.store.queues.get_or_create(t, q).end for t, qs in world.store.queues.topics().items() for q in qs
     }
     stop(world, is_clean=is_clean)
     if pool and not is_clean:
-        world.volume.pieces.clear()  # the memory is another one
+        world.volume.pieces.clear()  # the memory of the buffers is lost
     pick, cause = CASES[case]
     gone = pick(segments(world))
     delete(world, gone)
 
-    for _ in range(2):  # a second start must not take for granted what the first has found
+    for _ in range(2):  # a second start must report the same as the first
         report = world.open()
         assert [lost.cause for lost in report.missing] == [cause], report
         lost = report.missing[0]
@@ -134,11 +134,11 @@ def test_lost_log_files_are_reported_and_their_offsets_never_used_again(
 
 @pytest.mark.parametrize("point", [None, crash_points.MID_POINT, crash_points.MID_CHECKPOINT])
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
-def test_numbers_of_a_queue_that_ended_in_an_accepted_hole_are_never_used_again(
+def test_offsets_of_queue_that_ended_in_accepted_hole_are_never_reused(
     kind: str, tmp_path: Path, point: str | None, is_clean: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newest used file is gone and the one made in advance is there, so the loss is a hole in the middle."""
-    world = filled(kind, tmp_path)
+    """The newest used file is missing and the preallocated one exists, so the loss is a hole in the middle."""
+    world = filled_store(kind, tmp_path)
     ends = {
         queue: world.store.queues.get_or_create(*queue).end for queue in (("bills", 0), ("orders", 0), ("orders", 1))
     }
@@ -148,7 +148,7 @@ def test_numbers_of_a_queue_that_ended_in_an_accepted_hole_are_never_used_again(
     file = world.disk.create(world.path(f"commitlog/{4 * SIZE:020d}"), SIZE)
     file.close()
 
-    for _ in range(2):  # the second start finds less in the recovery point than the first
+    for _ in range(2):  # the second start has less in the recovery point than the first
         assert [lost.cause for lost in world.open().missing] == [LossCause.MIDDLE]
         stop(world, is_clean=is_clean)
     world.open()
@@ -175,8 +175,8 @@ def test_numbers_of_a_queue_that_ended_in_an_accepted_hole_are_never_used_again(
 
 
 @pytest.mark.parametrize("names", [slice(3, None), slice(2, 3), slice(2, None)], ids=["newest", "middle", "two"])
-def test_numbers_behind_the_last_recovery_point_are_never_used_again(kind: str, tmp_path: Path, names: slice) -> None:
-    """After a kill the files of the queues know more numbers than the point, and the log has lost the messages."""
+def test_offsets_behind_the_last_recovery_point_are_never_reused(kind: str, tmp_path: Path, names: slice) -> None:
+    """After a kill the queue files have more offsets than the recovery point, and the log lost the messages."""
     world = make_world(kind, tmp_path)
     world.open()
     world.send("bills", 3)
@@ -193,7 +193,7 @@ def test_numbers_behind_the_last_recovery_point_are_never_used_again(kind: str, 
         queue: world.store.queues.get_or_create(*queue).end
         for queue in (("bills", 0), ("orders", 0), ("orders", 1), ("rest", 0))
     }
-    # The recovery point stays where it was; that more was durable is known by the checkpoint.
+    # The recovery point is not renewed; the checkpoint records that more was durable.
     checkpoint = decode_checkpoint(world.disk.read_file(world.path("checkpoint")))
     facts = checkpoint._replace(flushed=world.store.log.wrote, confirmed=world.store.log.wrote)
     world.kill()
@@ -212,9 +212,9 @@ def test_numbers_behind_the_last_recovery_point_are_never_used_again(kind: str, 
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_queues_built_again_from_a_log_with_an_accepted_hole_are_the_same(tmp_path: Path, case: str) -> None:
-    """What stands for lost messages in a queue can be derived from the log, too."""
-    world = filled("faulty", tmp_path)
+def test_queues_rebuilt_from_log_with_accepted_hole_are_identical(tmp_path: Path, case: str) -> None:
+    """The fillers of lost messages in a queue can be derived from the log, too."""
+    world = filled_store("faulty", tmp_path)
     world.close()
     delete(world, CASES[case][0](segments(world)))
     world.open()
@@ -231,9 +231,9 @@ def test_queues_built_again_from_a_log_with_an_accepted_hole_are_the_same(tmp_pa
     assert ({queue: world.bodies("orders", queue) for queue in (0, 1)}, world.bodies("bills")) == expected
 
 
-def test_an_older_copy_of_the_newest_file_is_a_loss(tmp_path: Path) -> None:
-    """A volume that was rolled back ends in the middle of a file."""
-    world = filled("faulty", tmp_path)
+def test_older_copy_of_the_newest_file_is_a_loss(tmp_path: Path) -> None:
+    """A volume that was rolled back ends in the middle of a file, which is a loss."""
+    world = filled_store("faulty", tmp_path)
     name = segments(world)[-1]
     old = world.disk.read_file(world.path(f"commitlog/{name}"))
     earlier = world.store.log.wrote
@@ -248,9 +248,9 @@ def test_an_older_copy_of_the_newest_file_is_a_loss(tmp_path: Path) -> None:
     assert world.store.accept_loss("a test") == 4 * SIZE
 
 
-def test_an_emptied_newest_file_is_a_loss(tmp_path: Path) -> None:
-    """A file of no bytes looks like one that was being made; the sealed files know better."""
-    world = filled("faulty", tmp_path)
+def test_emptied_newest_file_is_a_loss(tmp_path: Path) -> None:
+    """A file without bytes looks like one that was being created; the sealed files prove the loss."""
+    world = filled_store("faulty", tmp_path)
     end = world.store.log.wrote
     world.close()
     name = segments(world)[-1]
@@ -261,9 +261,9 @@ def test_an_emptied_newest_file_is_a_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["recovery-point.json", "checkpoint"])
-def test_one_sealed_file_is_enough(tmp_path: Path, name: str) -> None:
-    """Whoever deletes a small file along with the log is found out by the others."""
-    world = filled("faulty", tmp_path)
+def test_one_sealed_file_proves_a_loss(tmp_path: Path, name: str) -> None:
+    """If one of the small files is deleted together with the log, the others still prove the loss."""
+    world = filled_store("faulty", tmp_path)
     end = world.store.log.wrote
     world.close()
     world.disk.remove(world.path(name))
@@ -272,10 +272,10 @@ def test_one_sealed_file_is_enough(tmp_path: Path, name: str) -> None:
     assert [lost.end for lost in world.open().missing] == [end]
 
 
-def test_a_file_that_is_brought_back_ends_the_loss(kind: str, tmp_path: Path) -> None:
-    """Nothing was written where it was, so it fits."""
+def test_restored_file_ends_the_loss(kind: str, tmp_path: Path) -> None:
+    """A restored file fits, since nothing was written in its place."""
     for case in ("newest", "middle", "first", "two first"):
-        world = filled(kind, tmp_path / case)
+        world = filled_store(kind, tmp_path / case)
         world.close()
         gone = CASES[case][0](segments(world))
         kept = {name: world.disk.read_file(world.path(f"commitlog/{name}")) for name in gone}
@@ -283,7 +283,7 @@ def test_a_file_that_is_brought_back_ends_the_loss(kind: str, tmp_path: Path) ->
         assert world.open().missing
         for topic, queues in world.store.queues.topics().items():
             for queue_id in queues:
-                world.messages(topic, queue_id)  # units that lead nowhere are found wrong
+                world.messages(topic, queue_id)  # reading detects units that lead to no message
         world.repair()
         world.close()
 
@@ -304,8 +304,8 @@ def test_a_file_that_is_brought_back_ends_the_loss(kind: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
 def test_loss_that_retention_passed_can_be_accepted(kind: str, tmp_path: Path, is_clean: bool) -> None:
-    """The filler of a lost file expires before the loss is accepted: it is not made again below the log's begin."""
-    world = filled(kind, tmp_path)
+    """The filler of a lost file expires before the acceptance: it is not created again before the log's begin."""
+    world = filled_store(kind, tmp_path)
     world.close()
     delete(world, segments(world)[1:2])
     assert [lost.cause for lost in world.open().missing] == [LossCause.MIDDLE]
@@ -323,13 +323,13 @@ def test_loss_that_retention_passed_can_be_accepted(kind: str, tmp_path: Path, i
 
 
 def unique_key(world: StoreWorld, number: int) -> str:
-    """Of the message of `bills` with this number."""
+    """Return the unique key of the message of `bills` with this number."""
     return world.messages("bills")[number].properties["UNIQ_KEY"]
 
 
-def test_a_new_loss_is_asked_about_again(tmp_path: Path) -> None:
-    """An acceptance is for exactly one range."""
-    world = filled("faulty", tmp_path)
+def test_new_loss_must_be_accepted_again(tmp_path: Path) -> None:
+    """An acceptance is valid for exactly one range."""
+    world = filled_store("faulty", tmp_path)
     world.close()
     delete(world, segments(world)[-1:])
     world.open()
@@ -349,7 +349,7 @@ def test_a_new_loss_is_asked_about_again(tmp_path: Path) -> None:
 
 
 class Died(Exception):
-    """At a crash point."""
+    """The process has ended at a crash point."""
 
 
 @pytest.mark.parametrize(
@@ -359,8 +359,8 @@ class Died(Exception):
 def test_retention_is_never_taken_for_a_loss(
     tmp_path: Path, point: str, power: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever the process dies while the oldest files are deleted."""
-    world = filled("faulty", tmp_path)
+    """A process that dies at any point while the oldest files are deleted reports no loss."""
+    world = filled_store("faulty", tmp_path)
 
     def reached(name: str) -> None:
         if name == point:
@@ -387,8 +387,8 @@ def test_retention_is_never_taken_for_a_loss(
 def test_without_the_record_before_the_deletion_retention_looks_like_a_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The twin: a crash right after the deletion is a false alarm then."""
-    world = filled("faulty", tmp_path)
+    """Without the record in the checkpoint a crash right after the deletion is a false alarm."""
+    world = filled_store("faulty", tmp_path)
     monkeypatch.setattr(type(world.store.removal), "_record_begin", lambda removal, begin: None)
     remove_head(world.store, 2 * SIZE)
     world.kill()
@@ -397,9 +397,9 @@ def test_without_the_record_before_the_deletion_retention_looks_like_a_loss(
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
-def test_a_restart_loses_nothing(kind: str, tmp_path: Path, is_clean: bool) -> None:
-    """Nor does the one after it."""
-    world = filled(kind, tmp_path)
+def test_restart_reports_no_loss(kind: str, tmp_path: Path, is_clean: bool) -> None:
+    """Neither the first start after a stop nor the next one reports a loss."""
+    world = filled_store(kind, tmp_path)
     for _ in range(3):
         stop(world, is_clean=is_clean)
         assert world.open().missing == []
@@ -410,9 +410,9 @@ def test_a_restart_loses_nothing(kind: str, tmp_path: Path, is_clean: bool) -> N
 @pytest.mark.parametrize(
     "point", [None, crash_points.MID_POINT, crash_points.MID_CHECKPOINT, crash_points.MID_TRUNCATION]
 )
-def test_a_cut_is_never_taken_for_a_loss(tmp_path: Path, point: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a slave cuts off was never confirmed; wherever the process dies."""
-    world = filled("faulty", tmp_path)
+def test_cut_is_never_taken_for_a_loss(tmp_path: Path, point: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a slave cuts off was never confirmed, so a death at any point of the cut is no loss."""
+    world = filled_store("faulty", tmp_path)
     cut = world.messages("bills")[20].physical_offset
 
     def reached(name: str) -> None:
@@ -431,7 +431,7 @@ def test_a_cut_is_never_taken_for_a_loss(tmp_path: Path, point: str | None, monk
 
 
 def restart_and_die(world: StoreWorld, last: int) -> bool:
-    """Let the log begin anew, in a process that dies at its operation number ``last``; whether it came to the end."""
+    """Restart the log in a process that dies at its operation number ``last``. Return whether it finished."""
     count = 0
 
     def dies(operation: str, path: str) -> None:
@@ -450,10 +450,10 @@ def restart_and_die(world: StoreWorld, last: int) -> bool:
     return True
 
 
-def test_a_log_that_begins_anew_is_never_taken_for_a_loss(tmp_path: Path) -> None:
-    """Wherever the process dies: every operation on the disk is its last one once."""
+def test_restarted_log_is_never_taken_for_a_loss(tmp_path: Path) -> None:
+    """A process that dies at any operation of the restart reports no loss."""
     for last in range(1, 400):
-        world = filled("faulty", tmp_path)
+        world = filled_store("faulty", tmp_path)
         is_over = restart_and_die(world, last)
         world.kill()
         assert world.open().missing == [], f"after {last} operations"
@@ -462,9 +462,9 @@ def test_a_log_that_begins_anew_is_never_taken_for_a_loss(tmp_path: Path) -> Non
     pytest.fail("it never came to its end")
 
 
-def test_a_store_of_a_version_before_raises_no_alarm(tmp_path: Path) -> None:
-    """Its small files say less, and nothing is missing."""
-    world = filled("faulty", tmp_path)
+def test_store_of_an_earlier_version_raises_no_alarm(tmp_path: Path) -> None:
+    """Its small files record less, and nothing is reported as missing."""
+    world = filled_store("faulty", tmp_path)
     remove_head(world.store, SIZE)
     world.close()
     path = world.path("checkpoint")
@@ -480,9 +480,9 @@ def test_a_store_of_a_version_before_raises_no_alarm(tmp_path: Path) -> None:
     assert world.bodies("bills") == world.sent_bodies("bills")[-len(world.bodies("bills")) :]
 
 
-def test_a_store_of_rocketmq_raises_no_alarm(tmp_path: Path) -> None:
-    """It has none of our sealed files, and its log may begin anywhere."""
-    world = filled("faulty", tmp_path)
+def test_store_of_rocketmq_raises_no_alarm(tmp_path: Path) -> None:
+    """A store of RocketMQ has none of our sealed files, and its log may begin anywhere."""
+    world = filled_store("faulty", tmp_path)
     world.close()
     for name in ("store.json", "store.json.bak", "recovery-point.json"):
         world.disk.remove(world.path(name))
@@ -497,46 +497,48 @@ def test_a_store_of_rocketmq_raises_no_alarm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("vouched", "begin", "end", "expected"),
+    ("recorded", "begin", "end", "expected"),
     [
-        (Vouched(0, 100), 0, 100, []),
-        (Vouched(0, 100), 0, 130, []),
-        (Vouched(40, 100), 0, 100, []),
-        (Vouched(None, 100), 60, 100, []),
-        (Vouched(0, 100), 40, 100, [LostRange(0, 40, LossCause.HEAD)]),
-        (Vouched(0, 100), 0, 80, [LostRange(80, 100, LossCause.TAIL)]),
-        (Vouched(0, 100), 40, 80, [LostRange(0, 40, LossCause.HEAD), LostRange(80, 100, LossCause.TAIL)]),
-        (Vouched(20, 100), 0, 0, [LostRange(20, 100, LossCause.ALL)]),
-        (Vouched(None, 100), 0, 0, [LostRange(0, 100, LossCause.ALL)]),
-        (Vouched(100, 100), 0, 0, []),
-        (Vouched(0, 0), 0, 0, []),
+        (RecordedRange(0, 100), 0, 100, []),
+        (RecordedRange(0, 100), 0, 130, []),
+        (RecordedRange(40, 100), 0, 100, []),
+        (RecordedRange(None, 100), 60, 100, []),
+        (RecordedRange(0, 100), 40, 100, [LostRange(0, 40, LossCause.HEAD)]),
+        (RecordedRange(0, 100), 0, 80, [LostRange(80, 100, LossCause.TAIL)]),
+        (RecordedRange(0, 100), 40, 80, [LostRange(0, 40, LossCause.HEAD), LostRange(80, 100, LossCause.TAIL)]),
+        (RecordedRange(20, 100), 0, 0, [LostRange(20, 100, LossCause.ALL)]),
+        (RecordedRange(None, 100), 0, 0, [LostRange(0, 100, LossCause.ALL)]),
+        (RecordedRange(100, 100), 0, 0, []),
+        (RecordedRange(0, 0), 0, 0, []),
     ],
 )
-def test_what_is_missing(vouched: Vouched, begin: int, end: int, expected: list[LostRange]) -> None:
-    """The log must have at least what is vouched for."""
-    assert find_missing(vouched, begin=begin, end=end) == expected
+def test_missing_ranges_follow_from_the_recorded_range(
+    recorded: RecordedRange, begin: int, end: int, expected: list[LostRange]
+) -> None:
+    """The log must have at least the range that sealed files have recorded."""
+    assert find_missing(recorded, begin=begin, end=end) == expected
     assert missing_bytes(expected) == sum(lost.end - lost.start for lost in expected)
 
 
-def test_a_hole_that_was_accepted_is_not_missing() -> None:
-    """And another one is."""
+def test_accepted_hole_is_not_missing() -> None:
+    """An accepted hole is not reported as missing, and another hole is."""
     record = LossRecord(accepted=[AcceptedLoss(0, 40, LossCause.HEAD, 1)])
 
-    assert find_missing(Vouched(0, 100), begin=40, end=100, record=record) == []
-    assert find_missing(Vouched(0, 100), begin=60, end=100, record=record) == [LostRange(0, 60, LossCause.HEAD)]
+    assert find_missing(RecordedRange(0, 100), begin=40, end=100, record=record) == []
+    assert find_missing(RecordedRange(0, 100), begin=60, end=100, record=record) == [LostRange(0, 60, LossCause.HEAD)]
 
 
-def test_a_known_loss_vouches_for_its_range() -> None:
-    """A start overwrites every other file that knew of it."""
+def test_recorded_loss_keeps_its_range_expected() -> None:
+    """loss.json keeps the range, since a start overwrites every other file that recorded it."""
     record = LossRecord(missing=[LostRange(0, 40, LossCause.HEAD), LostRange(80, 100, LossCause.TAIL)])
     checkpoint = CheckpointFacts(flushed=80, begin=40)
 
-    assert vouched_range(None, checkpoint, None, record) == Vouched(0, 100)
+    assert recorded_range(None, checkpoint, None, record) == RecordedRange(0, 100)
     assert "60 bytes" in describe_missing(record.missing)
 
 
-def test_the_begin_is_sealed_with_the_rest() -> None:
-    """Whoever changes RocketMQ's five numbers breaks both seals."""
+def test_begin_of_the_log_is_sealed_in_the_checkpoint() -> None:
+    """A change of RocketMQ's five numbers breaks both seals."""
     facts = CheckpointFacts(1, 2, 3, 4, 5, 600, True, 70)
     data = encode_checkpoint(facts)
 
@@ -552,9 +554,9 @@ def test_the_begin_is_sealed_with_the_rest() -> None:
 @pytest.mark.parametrize("case", ["newest", "two newest", "middle"])
 @pytest.mark.parametrize("bytes_max", [1, 5_000, 1 << 20], ids=["tiny", "parts", "whole"])
 @pytest.mark.parametrize("ending", ["runs", "reconnects", "killed", "promoted"])
-def test_an_accepted_hole_is_copied_to_slaves(tmp_path: Path, case: str, bytes_max: int, ending: str) -> None:
-    """It comes in parts, since it may be as large as a file, and the copy is the master's log byte for byte."""
-    master = filled("faulty", tmp_path)
+def test_accepted_hole_is_copied_to_slaves(tmp_path: Path, case: str, bytes_max: int, ending: str) -> None:
+    """It is sent in parts, since it may be as large as a file, and the copy equals the master's log byte for byte."""
+    master = filled_store("faulty", tmp_path)
     master.close()
     delete(master, CASES[case][0](segments(master)))
     master.open()
@@ -579,7 +581,7 @@ def test_an_accepted_hole_is_copied_to_slaves(tmp_path: Path, case: str, bytes_m
             assert slave.open().missing == []
             copier = slave.store.start_copying()
     if ending == "promoted":
-        copier.hand_over()
+        copier.hold_undispatched()
         slave.store.dispatcher.release(slave.store.log.wrote, keep_holding=False)
     while ending != "promoted" and not copier.dispatch(slave.store.log.wrote):
         pass
@@ -593,8 +595,8 @@ def test_an_accepted_hole_is_copied_to_slaves(tmp_path: Path, case: str, bytes_m
     assert slave.open().missing == []
 
 
-def test_what_does_not_belong_to_a_blank_record_is_refused(tmp_path: Path) -> None:
-    """Bytes behind the head of a large blank record are zeros, and no more of them than its file has."""
+def test_invalid_parts_of_a_blank_record_are_refused(tmp_path: Path) -> None:
+    """Bytes behind the head of a large blank record must be zeros, and no more of them than its file has."""
     slave = make_world("faulty", tmp_path)
     slave.open()
     slave.store.restart(0, [Epoch(7, 0)])

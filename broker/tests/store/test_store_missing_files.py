@@ -1,4 +1,4 @@
-"""Small files that are gone are reported where they must have been, and nowhere else."""
+"""Missing small files are reported if they must have existed, and only then."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OURS = (*IDENTITY, "recovery-point.json")
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """The process has ended here."""
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ def remove(world: StoreWorld, *names: str) -> None:
         world.disk.remove(world.path(name))
 
 
-def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    """Level and path of each report of a missing file."""
+def report_lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """Return level and path of each report of a missing file."""
     return [
         (record.levelname, str(record.__dict__["path"]).rpartition("/")[2])
         for record in caplog.records
@@ -44,10 +44,10 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_an_identity_that_is_gone_with_its_copy_is_an_error(
+def test_missing_identity_and_copy_is_an_error(
     world: StoreWorld, is_clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Recovery point and checkpoint prove that it was written. Everything is served all the same."""
+    """Recovery point and checkpoint prove that it was written. All messages are served nevertheless."""
     world.store.flush()
     world.clock.advance(1 << 20)
     world.store.flush_step()
@@ -59,30 +59,30 @@ def test_an_identity_that_is_gone_with_its_copy_is_an_error(
 
     world.open()
 
-    assert lines(caplog) == [("ERROR", "store.json")]
+    assert report_lines(caplog) == [("ERROR", "store.json")]
     assert world.bodies() == world.sent_bodies()
     caplog.clear()
     world.close()
     world.open()
-    assert not lines(caplog), "the new identity is as good as any"
+    assert not report_lines(caplog), "the new identity is valid"
 
 
 @pytest.mark.parametrize("name", ["recovery-point.json", "checkpoint"])
-def test_a_file_that_a_clean_stop_writes_is_missed(
+def test_missing_file_of_clean_stop_is_a_warning(
     world: StoreWorld, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A warning: the start reads more than it had to, and loses nothing."""
+    """The start warns, reads more than necessary, and loses nothing."""
     world.close()
     remove(world, name)
 
     world.open()
 
-    assert lines(caplog) == [("WARNING", name)]
+    assert report_lines(caplog) == [("WARNING", name)]
     assert world.bodies() == world.sent_bodies()
 
 
-def test_a_store_of_rocketmq_lacks_nothing(world: StoreWorld, caplog: pytest.LogCaptureFixture) -> None:
-    """It has a checkpoint without a seal, and no file of ours."""
+def test_store_of_rocketmq_has_no_missing_files(world: StoreWorld, caplog: pytest.LogCaptureFixture) -> None:
+    """It has a checkpoint without a seal, and none of our files."""
     world.close()
     remove(world, *OURS)
     facts = encode_checkpoint(CheckpointFacts(1, 2, 3, 4, 5))
@@ -90,10 +90,10 @@ def test_a_store_of_rocketmq_lacks_nothing(world: StoreWorld, caplog: pytest.Log
 
     world.open()
 
-    assert not lines(caplog)
+    assert not report_lines(caplog)
 
 
-def test_a_start_that_was_cut_off_anywhere_lacks_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_interrupted_start_has_no_missing_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The first start and its stop are killed before each operation on the disk, and the machine loses power."""
     for count in itertools.count():
         disk = FaultyDisk()
@@ -120,7 +120,7 @@ def test_a_start_that_was_cut_off_anywhere_lacks_nothing(tmp_path: Path, caplog:
             disk.lose_unsynced()
         caplog.clear()
         StoreWorld(disk, "/data/store").open()
-        assert not lines(caplog), count
+        assert not report_lines(caplog), count
         if is_done:
             assert count > 20
             return
@@ -130,10 +130,10 @@ def test_a_start_that_was_cut_off_anywhere_lacks_nothing(tmp_path: Path, caplog:
     ("files", "is_reported"),
     [(["store.json", "role.json"], True), (["retention-clock.json"], True), (["store.json"], False), ([], False)],
 )
-def test_a_missing_record_of_completeness_is_reported(
+def test_missing_record_of_completeness_is_reported(
     files: list[str], is_reported: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A broker has written it before it wrote the other two; a tool or RocketMQ has written neither."""
+    """A broker wrote it before the other two; a tool or RocketMQ has written neither."""
     world = make_world("faulty", Path("/"))
     report = world.open()
     world.send()
@@ -144,7 +144,7 @@ def test_a_missing_record_of_completeness_is_reported(
     known = DataCompleteness(world.disk, world.root, "machine")
     known.load()
 
-    known.started(report, world.store.pools.status)
+    known.record_start(report, world.store.pools.status)
 
     assert known.is_whole is None
     reported = [

@@ -1,4 +1,4 @@
-"""The short way of reading a log: it finds what the gate finds, says of it the same, and leaves the same files."""
+"""The fast path of reading a log finds the same records and facts as the general path, and leaves the same files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gantry_broker.store import recovery
 from gantry_broker.store.draft import Draft
-from gantry_broker.store.identity import LOG_END_MAX, Stretch
+from gantry_broker.store.identity import LOG_END_MAX, OwnershipRange
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.record_dispatch import RecordFacts, plain_facts, record_facts
 from gantry_broker.store.recovery import INFINITE, ScanResult, scan_log
@@ -37,7 +37,7 @@ property_strings = st.lists(pieces, max_size=12).map("".join)
 @settings(max_examples=500)
 @given(property_strings, st.binary(max_size=3))
 def test_keys_and_tags_are_those_of_the_parsed_properties(text: str, more: bytes) -> None:
-    """Names inside of other names and of values, missing ends, doubled names, broken UTF-8: all read the same."""
+    """Names inside other names and values, missing ends, duplicate names, broken UTF-8: all are read alike."""
     data = text.encode() + more
     properties = parse_properties(data.decode("utf-8", "replace"))
 
@@ -47,7 +47,7 @@ def test_keys_and_tags_are_those_of_the_parsed_properties(text: str, more: bytes
 
 @st.composite
 def record_logs(draw: st.DrawFn) -> tuple[bytes, bool]:
-    """A log of one file, and whether its records are sealed. Some bytes may be wrong."""
+    """Draw a log of one file, and whether its records are sealed. Some bytes may be wrong."""
     data = bytearray()
     is_sealed = draw(st.booleans())
     for number in range(draw(st.integers(1, 12))):
@@ -68,7 +68,7 @@ def record_logs(draw: st.DrawFn) -> tuple[bytes, bool]:
 
 
 class OneFile:
-    """A log of one file."""
+    """A log that consists of one file."""
 
     base_offset = 0
 
@@ -77,11 +77,11 @@ class OneFile:
         self.end_offset = len(data)
 
     def advise(self, start: int, end: int) -> None:
-        """It is all here."""
+        """Do nothing, since all bytes are in memory."""
 
 
 def read(data: bytes, is_sealed: bool, mark: int, *, is_short: bool) -> tuple[ScanResult, list[Any], int]:
-    """What a scan finds: its result, (offset, size, facts) of each record, how many came the short way."""
+    """Scan a log: the result, (offset, size, facts) of each record, and how many took the fast path."""
     found: list[tuple[int, int, RecordFacts]] = []
     short = 0
 
@@ -98,7 +98,7 @@ def read(data: bytes, is_sealed: bool, mark: int, *, is_short: bool) -> tuple[Sc
 
     result = scan_log(
         [OneFile(data)], 0, mark, one,
-        found_plain=run if is_short else None, seals=lambda _offset: Stretch(is_sealed, LOG_END_MAX),
+        on_plain_records=run if is_short else None, seals=lambda _offset: OwnershipRange(is_sealed, LOG_END_MAX),
     )  # fmt: skip
     return result, found, short
 
@@ -106,15 +106,15 @@ def read(data: bytes, is_sealed: bool, mark: int, *, is_short: bool) -> tuple[Sc
 @pytest.mark.verify
 @settings(max_examples=500)
 @given(record_logs(), st.sampled_from((0, 300, INFINITE)))
-def test_the_short_way_finds_what_the_gate_finds(log: tuple[bytes, bool], mark: int) -> None:
-    """Every kind of record, sealed or not, whole or not: the same records, the same damage, the same end."""
+def test_fast_path_finds_the_same_as_general_path(log: tuple[bytes, bool], mark: int) -> None:
+    """Records of every kind, sealed or not, damaged or not: the same records, damage and end."""
     plain, one_by_one = read(*log, mark, is_short=True), read(*log, mark, is_short=False)
 
     assert plain[:2] == one_by_one[:2]
 
 
-def test_messages_of_a_queue_go_the_short_way() -> None:
-    """Or the test above would compare the long way with itself."""
+def test_messages_of_a_queue_take_the_fast_path() -> None:
+    """Otherwise the test above would compare the general path with itself."""
     data = b""
     for number in range(10):
         message = StoredMessage(topic="t", queue_id=0, body=b"x" * 100, queue_offset=number, physical_offset=len(data))
@@ -124,8 +124,8 @@ def test_messages_of_a_queue_go_the_short_way() -> None:
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-def test_both_ways_leave_the_same_files(is_deleted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queues and index, byte for byte, over rolls, over a deleted topic, and with several messages a millisecond."""
+def test_both_paths_leave_the_same_files(is_deleted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues and index are equal byte for byte, over rolls, a deleted topic and several messages a millisecond."""
     disk, clock = FaultyDisk(), FakeClock()
     store = open_store(disk, clock)
     for number in range(60):
@@ -157,7 +157,7 @@ def open_store(disk: FaultyDisk, clock: FakeClock) -> MessageStore:
 
 
 def draft(store: MessageStore, topic: str, number: int) -> Draft:
-    """A message with a tag and a key of its user."""
+    """Build a message with a tag and a key of its user."""
     unique, key, tag = f"7F0000010A3C18B4AAC2{number // 7:08X}{number:04X}", f"key {number}", f"tag{number % 5}"
     properties = format_properties({"UNIQ_KEY": unique, "KEYS": key, "TAGS": tag}).encode()
     queue = store.queues.get_or_create(topic, number % 3)
@@ -165,7 +165,7 @@ def draft(store: MessageStore, topic: str, number: int) -> Draft:
 
 
 def files_of(disk: FaultyDisk) -> dict[str, bytes]:
-    """Everything below queues and index, without the time in an index file's name."""
+    """Return all files of queues and index, without the time in an index file's name."""
     root = "/store"
     found = {}
     for number, name in enumerate(disk.list(f"{root}/index")):

@@ -1,4 +1,4 @@
-"""The deciding half of recovery, without a disk: where to read from, and what damage means."""
+"""Planning of recovery without a disk: where reading starts, and what damage means."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FILE_BYTES = 2048
     ids=["point", "clean", "point-beyond-seal", "unproved", "none", "expired", "beyond-files", "nothing-known"],
 )
 def test_the_start_is_the_proved_recovery_point_or_the_beginning(facts: dict[str, Any], plan: StartPlan) -> None:
-    """Nothing unproved is believed, and the durable mark is the furthest that anything proved or sealed says."""
+    """Nothing unproved is used, and the durable mark is the furthest offset that is proved or sealed."""
     known: dict[str, Any] = {"is_clean": False, "min_physical": 100, "files_end": 2000, "sealed_flushed": 700} | facts
 
     assert plan_start(StartFacts(**known)) == plan
@@ -52,11 +52,11 @@ class MemoryFile:
         return self.base_offset + len(self.view)
 
     def advise(self, start: int, end: int) -> None:
-        """It is all here."""
+        """Do nothing, since all bytes are in memory."""
 
 
 def make_log(bodies: list[int]) -> tuple[tuple[MemoryFile, ...], list[tuple[int, int]]]:
-    """A log of records with bodies of these sizes, in files of 2 KiB: (files, [start, end) of every record)."""
+    """Build a log of records with bodies of these sizes, in files of 2 KiB: (files, [start, end) of every record)."""
     data = bytearray()
     places = []
     for number, size in enumerate(bodies):
@@ -85,8 +85,8 @@ BODIES = st.lists(st.integers(0, 1500), min_size=1, max_size=30)
 
 
 @given(BODIES)
-def test_a_whole_log_is_read_to_its_end(bodies: list[int]) -> None:
-    """Every record over every file border, and the end is behind the last."""
+def test_undamaged_log_is_read_to_its_end(bodies: list[int]) -> None:
+    """Every record is read across every file border, and the end is behind the last."""
     files, places = make_log(bodies)
 
     found, result = scan(files, 0)
@@ -97,8 +97,8 @@ def test_a_whole_log_is_read_to_its_end(bodies: list[int]) -> None:
 
 @settings(max_examples=200)
 @given(st.data())
-def test_damage_behind_the_mark_ends_the_log_and_before_it_is_stepped_over(data: st.DataObject) -> None:
-    """The durable mark alone decides between a torn tail and rot."""
+def test_damage_behind_the_mark_ends_the_log_and_before_it_is_skipped(data: st.DataObject) -> None:
+    """The durable mark alone distinguishes a torn tail from rot."""
     bodies = data.draw(st.lists(st.integers(1, 700), min_size=3, max_size=20))
     files, places = make_log(bodies)
     victim = data.draw(st.integers(0, len(places) - 2))
@@ -117,8 +117,8 @@ def test_damage_behind_the_mark_ends_the_log_and_before_it_is_stepped_over(data:
 
 @settings(max_examples=300)
 @given(st.data())
-def test_any_bytes_anywhere_end_in_bounded_time_and_invent_nothing(data: st.DataObject) -> None:
-    """Whatever is written over the log, what is found was there before, and reading ends."""
+def test_scan_of_arbitrary_bytes_ends_and_invents_nothing(data: st.DataObject) -> None:
+    """With any bytes written over the log, only original records are found, and reading ends."""
     files, places = make_log(data.draw(BODIES))
     for _ in range(data.draw(st.integers(1, 4))):
         file = data.draw(st.sampled_from(files))
@@ -147,8 +147,8 @@ def facts_of(properties: str, topic: str = "t", sys_flag: int = 0) -> object:
     return record_facts(memoryview(b"xx" + record), 2, len(record), StoreSettings().delay_levels_ms)
 
 
-def test_the_facts_of_a_record_are_read_from_its_bytes() -> None:
-    """Topic, queue, offsets, tag hash, keys and time, for both magics."""
+def test_facts_of_a_record_are_read_from_its_bytes() -> None:
+    """Topic, queue, offsets, tag hash, keys and time are read, for both magics."""
     for topic in ("orders", "%RETRY%" + "g" * 200):
         facts = facts_of("TAGS\x01a\x02KEYS\x01k1  k2\x02UNIQ_KEY\x01u\x02", topic)
 
@@ -158,34 +158,34 @@ def test_the_facts_of_a_record_are_read_from_its_bytes() -> None:
 @pytest.mark.parametrize(
     ("level", "delay_ms"), [("1", 1_000), ("18", 7_200_000), ("19", 7_200_000), ("0", None), ("-1", None), ("x", None)]
 )
-def test_a_delayed_record_has_its_delivery_time_in_the_queue(level: str, delay_ms: int | None) -> None:
-    """Levels above the last clamp; what is no level is an ordinary message."""
+def test_delayed_record_has_its_delivery_time_in_the_queue(level: str, delay_ms: int | None) -> None:
+    """Levels above the last are clamped; an invalid level makes an ordinary message."""
     facts = facts_of(f"DELAY\x01{level}\x02TAGS\x01a\x02", "SCHEDULE_TOPIC_XXXX")
 
     assert facts[4] == (1_000 + delay_ms if delay_ms is not None else tags_code("a"))  # type: ignore[index]
 
 
-def test_only_the_schedule_topic_takes_the_delay() -> None:
-    """The property stays on delivered messages, whose queue entry is the tag again."""
+def test_delay_applies_to_the_schedule_topic_only() -> None:
+    """The property stays on delivered messages, whose queue entry has the tag code again."""
     assert facts_of("DELAY\x013\x02")[4] == 0  # type: ignore[index]
 
 
 @pytest.mark.parametrize(("flag", "is_queued", "has_keys"), [(0, 1, 1), (4, 0, 1), (8, 1, 1), (12, 0, 0)])
-def test_transaction_bits_decide_queue_and_index(flag: int, is_queued: int, has_keys: int) -> None:
-    """Prepared: index only. Rolled back: neither. Committed: both."""
+def test_transaction_bits_determine_queue_and_index(flag: int, is_queued: int, has_keys: int) -> None:
+    """Prepared messages are indexed only, rolled back ones neither queued nor indexed, committed ones both."""
     facts = facts_of("UNIQ_KEY\x01u\x02", sys_flag=flag)
 
     assert (facts[3], bool(facts[5])) == (bool(is_queued), bool(has_keys))  # type: ignore[index]
 
 
-def test_keys_of_a_message_without_any() -> None:
-    """No unique key, no user keys: not indexed."""
+def test_message_without_keys_is_not_indexed() -> None:
+    """A message without a unique key and user keys has no index keys."""
     assert message_keys({}) == ()
     assert message_keys({"KEYS": " a  b "}) == ("a", "b")
 
 
-def test_delay_levels_are_parsed_and_nonsense_is_refused() -> None:
-    """RocketMQ's notation, in milliseconds."""
+def test_delay_levels_are_parsed_and_invalid_text_is_refused() -> None:
+    """RocketMQ's notation is parsed into milliseconds, and anything else is refused."""
     levels = parse_delay_levels(DEFAULT_DELAY_LEVELS)
     assert (len(levels), levels[0], levels[4], levels[17]) == (18, 1_000, 60_000, 7_200_000)
     for text in ("1x", "s", "1.5s", "-1s", "²s", "٣s"):
@@ -197,7 +197,7 @@ def test_delay_levels_are_parsed_and_nonsense_is_refused() -> None:
     ("field", "value"),
     [("mapped_file_size_consume_queue", 30), ("mapped_file_size_commit_log", 10), ("max_hash_slot_num", 0)],
 )
-def test_impossible_sizes_are_refused_by_name(field: str, value: Any) -> None:
-    """A size that cannot work does not wait for the first message to say so."""
+def test_invalid_sizes_are_refused_by_name(field: str, value: Any) -> None:
+    """A size that cannot work is refused at once, with the name of its setting."""
     with pytest.raises(ValueError, match=r"mappedFileSize|maxHashSlotNum"):
         dataclasses.replace(StoreSettings(), **{field: value})

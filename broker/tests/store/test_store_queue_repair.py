@@ -1,4 +1,4 @@
-"""A running store rebuilds what it finds wrong in its consume queues: no message is skipped, none is served twice."""
+"""A running store repairs its consume queues: no message is skipped, and none is served twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNIT_BYTES = 20
 
 @pytest.fixture(params=["real", "faulty"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    """A store with two queues whose messages lie between each other, over several files of everything."""
+    """A store with two queues whose messages alternate in the log, over several files of each kind."""
     made = make_world(request.param, tmp_path)
     made.open()
     for _ in range(COUNT):
@@ -34,7 +34,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
 
 
 def damage(world: StoreWorld, offset: int, position: int, mask: int = 0x01, *, topic: str = "orders") -> None:
-    """Flip bits of one unit, in the file of a store that runs."""
+    """Flip bits of one unit in the file of a running store."""
     queue = world.store.queues.get(topic, 0)
     assert queue is not None
     file = queue.files.at(offset * UNIT_BYTES)
@@ -58,8 +58,8 @@ def assert_whole(world: StoreWorld) -> None:
 @pytest.mark.verify(quick=56)
 @pytest.mark.parametrize("offset", [0, 17, 49, 50, COUNT - 1])
 @pytest.mark.parametrize("bit", range(0, 96, 5))
-def test_a_flipped_bit_of_a_unit_costs_no_message(world: StoreWorld, offset: int, bit: int) -> None:
-    """Each bit of a unit's physical offset and size: every message is served once, and the unit is right again."""
+def test_flipped_bit_of_a_unit_loses_no_message(world: StoreWorld, offset: int, bit: int) -> None:
+    """For each bit of a unit's offset and size, every message is served once and the unit is repaired."""
     expected = unit_of(world, offset)
     damage(world, offset, bit // 8, 1 << bit % 8)
 
@@ -69,8 +69,8 @@ def test_a_flipped_bit_of_a_unit_costs_no_message(world: StoreWorld, offset: int
     assert world.store.repair.queues.units_lost == 0
 
 
-def test_units_beside_each_other_are_rebuilt_together(world: StoreWorld) -> None:
-    """A page of zeros, which lead to the first message of the log: its neighbours say where to look."""
+def test_adjacent_wrong_units_are_rebuilt_together(world: StoreWorld) -> None:
+    """Units of zeros lead to the first message of the log; their neighbours limit the range to search."""
     queue = world.store.queues.get("orders", 0)
     assert queue is not None
     queue.files.files[1].view[:] = bytes(QUEUE_FILE_UNITS * UNIT_BYTES)
@@ -79,8 +79,8 @@ def test_units_beside_each_other_are_rebuilt_together(world: StoreWorld) -> None
     assert world.store.repair.queues.units_rebuilt == QUEUE_FILE_UNITS
 
 
-def test_a_queue_without_one_right_unit_is_rebuilt_from_the_whole_log(world: StoreWorld) -> None:
-    """Units that all lead into another queue prove nothing; the log is read from its beginning to its end."""
+def test_queue_without_any_right_unit_is_rebuilt_from_the_whole_log(world: StoreWorld) -> None:
+    """Units that all lead into another queue prove nothing, so the whole log is read."""
     orders, bills = world.store.queues.get("orders", 0), world.store.queues.get("bills", 0)
     assert orders is not None and bills is not None
     for theirs, ours in zip(bills.files.files, orders.files.files, strict=True):
@@ -95,8 +95,8 @@ def test_a_queue_without_one_right_unit_is_rebuilt_from_the_whole_log(world: Sto
 
 
 @pytest.mark.parametrize("start", [49, 50, 60, 99])
-def test_a_file_of_another_topics_queue_shows_no_foreign_message(world: StoreWorld, start: int) -> None:
-    """Queue number and offsets are right in a file that was swapped with that of another topic; the topic is not."""
+def test_queue_file_of_another_topic_serves_no_foreign_message(world: StoreWorld, start: int) -> None:
+    """In a file swapped with another topic's, queue id and offsets match; only the topic differs."""
     world.close()
     names = [f"consumequeue/{topic}/0/{1000:020d}" for topic in ("orders", "bills")]
     ours, theirs = (world.disk.read_file(world.path(name)) for name in names)
@@ -116,8 +116,8 @@ def test_a_file_of_another_topics_queue_shows_no_foreign_message(world: StoreWor
     assert_whole(world)
 
 
-def test_a_unit_that_leads_to_a_good_record_of_another_place_is_rebuilt(world: StoreWorld) -> None:
-    """The neighbour's unit in its place: the message is served at its own offset, and the neighbour only once."""
+def test_unit_that_leads_to_another_good_record_is_rebuilt(world: StoreWorld) -> None:
+    """With the neighbour's unit in its place, the message is served at its own offset, and the neighbour once."""
     queue = world.store.queues.get("orders", 0)
     assert queue is not None
     view = queue.files.files[0].view
@@ -126,10 +126,10 @@ def test_a_unit_that_leads_to_a_good_record_of_another_place_is_rebuilt(world: S
     assert_whole(world)
 
 
-def test_a_read_waits_while_the_search_takes_more_than_one_step(
+def test_read_is_refused_while_the_search_takes_several_steps(
     world: StoreWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is skipped meanwhile: the read is refused with what to do, and is right when it is repeated."""
+    """No message is skipped meanwhile: the read is refused, and succeeds when it is repeated."""
     monkeypatch.setattr(sliced_scan, "SLICE_BYTES", 1)
     damage(world, 17, 6)
     woken: list[str] = []
@@ -148,7 +148,7 @@ def test_a_read_waits_while_the_search_takes_more_than_one_step(
     assert_whole(world)
 
 
-def test_appending_goes_on_while_a_queue_is_rebuilt(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_appending_continues_while_a_queue_is_rebuilt(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """The queue under repair takes new messages, in order and without a gap."""
     monkeypatch.setattr(sliced_scan, "SLICE_BYTES", 1)
     queue = world.store.queues.get("orders", 0)
@@ -164,8 +164,8 @@ def test_appending_goes_on_while_a_queue_is_rebuilt(world: StoreWorld, monkeypat
     assert_whole(world)
 
 
-def test_a_damaged_record_is_no_reason_to_blame_its_unit(world: StoreWorld) -> None:
-    """Both are checked: a message that is damaged in the log is passed over and named, its neighbours are served."""
+def test_damaged_record_does_not_make_its_unit_wrong(world: StoreWorld) -> None:
+    """A message that is damaged in the log is skipped and reported, and its neighbours are served."""
     physical, size, _ = unit_of(world, 17)
     extent = world.store.log.at(physical)
     assert extent is not None
@@ -177,8 +177,8 @@ def test_a_damaged_record_is_no_reason_to_blame_its_unit(world: StoreWorld) -> N
     assert (world.store.repair.queues.units_rebuilt, world.store.repair.queues.units_lost) == (0, 1)
 
 
-def test_a_wrong_unit_of_a_damaged_record_leads_to_the_damage(world: StoreWorld) -> None:
-    """It is no filler, which would hide the message once a replica has given it back."""
+def test_wrong_unit_of_a_damaged_record_leads_to_the_damage(world: StoreWorld) -> None:
+    """A filler would hide the message after a replica has healed it."""
     physical, size, _ = unit_of(world, 17)
     extent = world.store.log.at(physical)
     assert extent is not None
@@ -195,8 +195,8 @@ def test_a_wrong_unit_of_a_damaged_record_leads_to_the_damage(world: StoreWorld)
     assert_whole(world)
 
 
-def test_a_repair_is_reported_once_for_each_queue(world: StoreWorld, caplog: pytest.LogCaptureFixture) -> None:
-    """One line says what was wrong and how many units were rebuilt; more of the same within a minute is another one."""
+def test_repair_is_logged_once_for_each_queue(world: StoreWorld, caplog: pytest.LogCaptureFixture) -> None:
+    """One line has the reason and the number of rebuilt units; later repairs within a minute share another one."""
     with caplog.at_level(logging.WARNING):
         for offset in (3, 40, 80):
             damage(world, offset, 6)
@@ -212,10 +212,10 @@ def test_a_repair_is_reported_once_for_each_queue(world: StoreWorld, caplog: pyt
     assert [vars(line)["units_rebuilt"] for line in lines] == [1, 2]
 
 
-def test_the_recovery_point_doubts_a_queue_until_it_is_repaired_and_synced(
+def test_recovery_point_lists_a_queue_until_it_is_repaired_and_synced(
     world: StoreWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A crash in the middle of a repair leaves a queue that the next start builds again."""
+    """After a crash during a repair the next start rebuilds the queue."""
     monkeypatch.setattr(sliced_scan, "SLICE_BYTES", 1)
     damage(world, 17, 6)
     with pytest.raises(QueueRebuilding):
@@ -234,8 +234,8 @@ def test_the_recovery_point_doubts_a_queue_until_it_is_repaired_and_synced(
     assert UNIT.unpack_from(file, 17 * UNIT_BYTES) == unit_of(world, 17)
 
 
-def test_a_repaired_unit_survives_a_power_loss(tmp_path: Path) -> None:
-    """What was written in place lies behind what was flushed, and is synced all the same."""
+def test_repaired_unit_survives_a_power_loss(tmp_path: Path) -> None:
+    """A unit that is rewritten before the flushed end is synced, too."""
     world = make_world("faulty", tmp_path)
     world.open()
     world.send("orders", COUNT)
@@ -259,8 +259,8 @@ def test_a_repaired_unit_survives_a_power_loss(tmp_path: Path) -> None:
     assert world.store.repair.queues.units_rebuilt == 0
 
 
-def test_a_topic_that_is_deleted_meanwhile_is_left_alone(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A repair ends with its queue."""
+def test_repair_ends_when_its_topic_is_deleted(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repair of a deleted topic ends and changes nothing."""
     monkeypatch.setattr(sliced_scan, "SLICE_BYTES", 1)
     damage(world, 17, 6)
     with pytest.raises(QueueRebuilding):
@@ -273,10 +273,8 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_alone(world: StoreWorld, monk
     assert world.bodies("bills") == world.sent_bodies("bills")
 
 
-def test_a_queue_whose_repair_ends_the_store_is_never_taken_for_whole(
-    world: StoreWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A step after the failure tries again, and fails again, until the process has ended."""
+def test_queue_whose_repair_fails_the_store_stays_corrupt(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps after the failure fail again until the process has ended."""
     queues, queue = world.store.repair.queues, world.store.queues.get("orders", 0)
     assert queue is not None
     damage(world, 17, 6)
@@ -291,8 +289,8 @@ def test_a_queue_whose_repair_ends_the_store_is_never_taken_for_whole(
         assert queue.is_corrupt and not queues.repair_now("orders", 0)
 
 
-def test_without_a_repair_a_wrong_unit_stalls_its_queue(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: with the repair off the message is never served."""
+def test_without_repair_a_wrong_unit_blocks_its_queue(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the repair the message is never served."""
     monkeypatch.setattr(QueueRepair, "step", lambda self: False)
     damage(world, 17, 6)
 

@@ -1,4 +1,4 @@
-"""What a pull gets: statuses, limits, filters, times."""
+"""Results of a pull: statuses, limits, filters, times."""
 
 from __future__ import annotations
 
@@ -35,10 +35,8 @@ def read(world: StoreWorld, offset: int, *, count_max: int = 32, bytes_max: int 
         (-(1 << 62), "OFFSET_TOO_SMALL", 0),
     ],
 )
-def test_every_offset_has_the_status_that_rocketmq_gives(
-    world: StoreWorld, offset: int, status: str, next_offset: int
-) -> None:
-    """Status and next offset follow from where the offset is relative to [min, max)."""
+def test_every_offset_has_the_status_of_rocketmq(world: StoreWorld, offset: int, status: str, next_offset: int) -> None:
+    """Status and next offset follow from the position of the offset relative to [min, max)."""
     world.send(count=5)
 
     result = read(world, offset)
@@ -47,15 +45,15 @@ def test_every_offset_has_the_status_that_rocketmq_gives(
     assert (result.min_offset, result.max_offset) == (0, 5)
 
 
-def test_queues_without_messages_say_so(world: StoreWorld) -> None:
-    """A queue that does not exist and one that is empty are different statuses, both lead to offset 0."""
+def test_missing_and_empty_queues_have_their_own_statuses(world: StoreWorld) -> None:
+    """A missing queue and an empty one have different statuses, and both lead to offset 0."""
     assert read(world, 7)[:2] == (ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0)
     world.store.queues.get_or_create("orders", 0)
     assert read(world, 7)[:2] == (ReadStatus.NO_MESSAGE_IN_QUEUE, 0)
 
 
-def test_count_and_bytes_limit_a_read_but_one_message_always_comes(world: StoreWorld) -> None:
-    """A message larger than the byte limit must not stop a consumer for ever."""
+def test_count_and_bytes_limit_a_read_to_at_least_one_message(world: StoreWorld) -> None:
+    """A message larger than the byte limit must not block a consumer forever."""
     world.send(count=10)
     size = world.messages()[0].size
 
@@ -65,8 +63,8 @@ def test_count_and_bytes_limit_a_read_but_one_message_always_comes(world: StoreW
     assert read(world, 5, bytes_max=1).count == 1
 
 
-def test_messages_that_lie_side_by_side_or_apart_or_over_files_come_as_one_body(world: StoreWorld) -> None:
-    """The body is the records in queue order, wherever they lie in the log."""
+def test_adjacent_and_scattered_messages_are_returned_as_one_body(world: StoreWorld) -> None:
+    """The body is the records in queue order, anywhere in the log."""
     for i in range(200):
         world.send("orders" if i % 5 < 3 else "bills")
 
@@ -83,8 +81,8 @@ def test_messages_that_lie_side_by_side_or_apart_or_over_files_come_as_one_body(
 
 
 @pytest.mark.parametrize("form", ["set", "function"])
-def test_a_filter_passes_only_its_tags_and_moves_on_over_the_rest(world: StoreWorld, form: str) -> None:
-    """Filtered messages are stepped over; if nothing matches, the next offset is behind what was looked at."""
+def test_filter_returns_only_its_tags_and_advances_over_the_rest(world: StoreWorld, form: str) -> None:
+    """Refused messages are skipped; without a match the next offset is behind the examined ones."""
     for i in range(20):
         world.append([world.draft(tag="ab"[i % 2])])
     wanted = frozenset({tags_code("b")})
@@ -98,7 +96,7 @@ def test_a_filter_passes_only_its_tags_and_moves_on_over_the_rest(world: StoreWo
     assert nothing[:2] == (ReadStatus.NO_MATCHED_MESSAGE, 20)
 
 
-def test_a_read_looks_at_a_bounded_number_of_entries(world: StoreWorld) -> None:
+def test_read_examines_a_bounded_number_of_entries(world: StoreWorld) -> None:
     """A filter that refuses everything costs 800 entries a pull, not the whole queue."""
     for _ in range(20):
         world.append([world.draft(body=b"", tag="a") for _ in range(50)])
@@ -108,8 +106,8 @@ def test_a_read_looks_at_a_bounded_number_of_entries(world: StoreWorld) -> None:
     assert result.next_offset == 800
 
 
-def test_a_queue_that_begins_late_is_filled_before_its_first_message(world: StoreWorld) -> None:
-    """When older messages are gone, the queue begins at its first known offset, behind RocketMQ's filler entries."""
+def test_queue_that_begins_late_has_fillers_before_its_first_message(world: StoreWorld) -> None:
+    """If older messages are gone, the queue begins at its first known offset, behind RocketMQ's fillers."""
     queue = world.store.queues.get_or_create("orders", 0)
     world.send("bills")
     queue.put(73, 0, 100, 5)
@@ -122,8 +120,8 @@ def test_a_queue_that_begins_late_is_filled_before_its_first_message(world: Stor
     assert data[23 * 20 : 24 * 20] == (0).to_bytes(8, "big") + (100).to_bytes(4, "big") + (5).to_bytes(8, "big")
 
 
-def test_only_whole_checked_records_are_given_out_by_offset(world: StoreWorld) -> None:
-    """Any physical offset may be asked for; only one where a record begins gives one."""
+def test_only_verified_records_are_returned_by_physical_offset(world: StoreWorld) -> None:
+    """Any physical offset may be requested; only one where a record begins returns a record."""
     world.send(count=3)
     first, second, _ = world.messages()
 
@@ -139,7 +137,7 @@ def test_only_whole_checked_records_are_given_out_by_offset(world: StoreWorld) -
 
 @pytest.fixture
 def timed(world: StoreWorld) -> tuple[StoreWorld, int]:
-    """Five messages at t+10, t+10, t+10, t+30, t+30, and t."""
+    """A queue with five messages at t+10, t+10, t+10, t+30, t+30, and t."""
     start = world.clock.wall_ms()
     for delay, count in ((10, 3), (20, 2)):
         world.clock.advance(delay)
@@ -152,7 +150,7 @@ def timed(world: StoreWorld) -> tuple[StoreWorld, int]:
     [(0, 0, 0), (9, 0, 0), (10, 0, 2), (11, 3, 2), (29, 3, 2), (30, 3, 4), (31, 5, 4), (1 << 40, 5, 4)],
 )
 def test_offsets_are_found_by_time(timed: tuple[StoreWorld, int], time: int, lower: int, upper: int) -> None:
-    """LOWER: the first message at or after the time. UPPER: the last at or before it."""
+    """LOWER is the first message at or after the time, UPPER the last at or before it."""
     world, start = timed
 
     assert world.store.times.offset_by_time("orders", 0, start + time) == lower
@@ -161,7 +159,7 @@ def test_offsets_are_found_by_time(timed: tuple[StoreWorld, int], time: int, low
 
 @pytest.mark.parametrize("place_shift", [0, -1], ids=["next message", "inside a record"])
 def test_offsets_are_found_by_time_across_fillers(world: StoreWorld, place_shift: int) -> None:
-    """Messages before lost ones are found: a filler has the time of what is at its place, or of what is behind it."""
+    """Messages before lost ones are found: a filler has the time at its physical offset, or of the next message."""
     start = world.clock.wall_ms()
     for _ in range(100):
         world.append([world.draft()])
@@ -179,8 +177,8 @@ def test_offsets_are_found_by_time_across_fillers(world: StoreWorld, place_shift
     assert world.store.times.store_time("orders", 0, 40) == -1
 
 
-def test_store_times_are_told_and_minus_one_means_none(timed: tuple[StoreWorld, int]) -> None:
-    """-1 is the answer where there is no message to ask."""
+def test_store_time_of_missing_message_is_minus_one(timed: tuple[StoreWorld, int]) -> None:
+    """The store time of a message is returned, and -1 if there is no message."""
     world, start = timed
 
     assert world.store.times.earliest_time("orders", 0) == start + 10
@@ -192,8 +190,8 @@ def test_store_times_are_told_and_minus_one_means_none(timed: tuple[StoreWorld, 
 
 
 @pytest.mark.parametrize("topic", ["../x", "a/b", "", " ", ".", "a" * 300, "a\0b", "..%2f", "tøpic"])
-def test_a_name_that_is_not_a_topic_makes_no_path(world: StoreWorld, topic: str) -> None:
-    """The table asks the one door for names before it makes a path; nothing is created outside or inside."""
+def test_invalid_topic_name_creates_no_path(world: StoreWorld, topic: str) -> None:
+    """The table validates names before it makes a path; nothing is created outside or inside."""
     with pytest.raises(ValueError, match="cannot name a file"):
         world.store.queues.get_or_create(topic, 0)
 
@@ -201,7 +199,7 @@ def test_a_name_that_is_not_a_topic_makes_no_path(world: StoreWorld, topic: str)
 
 
 @pytest.mark.parametrize("queue_id", [-1, 1 << 31])
-def test_an_impossible_queue_id_is_refused(world: StoreWorld, queue_id: int) -> None:
+def test_invalid_queue_id_is_refused(world: StoreWorld, queue_id: int) -> None:
     """Queue ids are non-negative 32-bit numbers."""
     with pytest.raises(ValueError, match="is not a queue id"):
         world.store.queues.get_or_create("orders", queue_id)

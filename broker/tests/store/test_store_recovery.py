@@ -1,4 +1,4 @@
-"""What a start does with what the last run left: cleanly stopped, killed, or without power."""
+"""Recovery after a clean stop, a kill and a power loss."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.errors import StoreLocked, StoreMismatch
-from gantry_broker.store import record_taker, recover, recovery
+from gantry_broker.store import recover, recovery, scan_dispatcher
 from gantry_broker.store.recovery import ScanResult
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.store_world import StoreWorld, make_world
@@ -24,14 +24,14 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
 
 @pytest.fixture
 def powered(tmp_path: Path) -> StoreWorld:
-    """A world that can lose its power."""
+    """A store on a disk that can lose power."""
     made = make_world("faulty", tmp_path)
     made.open()
     return made
 
 
-def assert_whole(world: StoreWorld) -> None:
-    """Everything that was sent is there, in order, under dense queue offsets."""
+def assert_all_messages_present(world: StoreWorld) -> None:
+    """Check that everything sent is present, in order, with dense queue offsets."""
     for topic, queue_ids in world.store.queues.topics().items():
         for queue_id in queue_ids:
             messages = world.messages(topic, queue_id)
@@ -48,8 +48,8 @@ def send_mixed(world: StoreWorld, count: int) -> None:
 # -- clean and killed ------------------------------------------------------------------------------------------------
 
 
-def test_a_clean_stop_leaves_nothing_to_recover(world: StoreWorld) -> None:
-    """After a clean stop no record is read again, and sending goes on where it ended."""
+def test_clean_stop_leaves_nothing_to_recover(world: StoreWorld) -> None:
+    """After a clean stop no record is read again, and appending continues at the end of the log."""
     send_mixed(world, 100)
     end = world.store.log.wrote
     world.close()
@@ -58,11 +58,11 @@ def test_a_clean_stop_leaves_nothing_to_recover(world: StoreWorld) -> None:
 
     assert (report.is_clean, report.records, report.start, report.end) == (True, 0, end, end)
     send_mixed(world, 10)
-    assert_whole(world)
+    assert_all_messages_present(world)
 
 
 def test_everything_written_survives_a_kill(world: StoreWorld) -> None:
-    """The page cache outlives the process, so a killed process loses nothing, flushed or not."""
+    """The page cache survives the process, so a kill loses nothing, flushed or not."""
     send_mixed(world, 100)
     end = world.store.log.wrote
     world.kill()
@@ -70,14 +70,14 @@ def test_everything_written_survives_a_kill(world: StoreWorld) -> None:
     report = world.open()
 
     assert (report.is_clean, report.end) == (False, end)
-    assert_whole(world)
+    assert_all_messages_present(world)
     send_mixed(world, 10)
     world.kill()
     world.open()
-    assert_whole(world)
+    assert_all_messages_present(world)
 
 
-def test_a_kill_after_a_recovery_point_reads_only_what_came_later(world: StoreWorld) -> None:
+def test_start_after_a_kill_reads_from_the_recovery_point(world: StoreWorld) -> None:
     """Recovery time is bounded by the age of the recovery point, not by the size of the log."""
     send_mixed(world, 100)
     world.clock.advance(60_000)
@@ -89,11 +89,11 @@ def test_a_kill_after_a_recovery_point_reads_only_what_came_later(world: StoreWo
     report = world.open()
 
     assert (report.start, report.records) == (through, 10)
-    assert_whole(world)
+    assert_all_messages_present(world)
 
 
 def test_recovering_twice_gives_the_same_bytes(world: StoreWorld) -> None:
-    """Recovery is idempotent: killed right after it, the next one finds and leaves the same files."""
+    """Recovery is idempotent: after a kill right behind it, the next one finds and leaves the same files."""
     send_mixed(world, 120)
     world.kill()
     world.open()
@@ -105,8 +105,8 @@ def test_recovering_twice_gives_the_same_bytes(world: StoreWorld) -> None:
     assert world.files("commitlog") | world.files("consumequeue") | world.files("index") == first
 
 
-def test_store_times_go_on_after_a_restart_even_if_the_clock_went_back(world: StoreWorld) -> None:
-    """The newest store time is remembered over clean and unclean stops."""
+def test_store_times_never_fall_after_a_restart_with_an_earlier_clock(world: StoreWorld) -> None:
+    """The newest store time is kept over clean and unclean stops."""
     world.send(count=3)
     world.close()
     world.clock.jump_wall(-3_600_000)
@@ -121,19 +121,19 @@ def test_store_times_go_on_after_a_restart_even_if_the_clock_went_back(world: St
     assert times == sorted(times)
 
 
-def test_a_second_process_on_the_same_directory_is_refused(world: StoreWorld) -> None:
-    """One store, one process: the second gets StoreLocked and touches nothing; the first is unharmed."""
+def test_second_process_on_the_same_directory_is_refused(world: StoreWorld) -> None:
+    """One store, one process: the second gets StoreLocked and changes nothing; the first is not affected."""
     world.send(count=3)
 
     with pytest.raises(StoreLocked):
         world.make_store().open(is_flushing=False)
 
     world.send(count=3)
-    assert_whole(world)
+    assert_all_messages_present(world)
 
 
-def test_a_segment_size_that_contradicts_the_files_is_refused_with_both_numbers(world: StoreWorld) -> None:
-    """The size of log files is a property of the store, not of the settings of the day."""
+def test_segment_size_that_contradicts_the_files_is_refused_with_both_sizes(world: StoreWorld) -> None:
+    """The size of log files is a property of the store, not of the present settings."""
     world.send()
     world.close()
     world.settings = dataclasses.replace(world.settings, mapped_file_size_commit_log=32 * 1024)
@@ -145,7 +145,7 @@ def test_a_segment_size_that_contradicts_the_files_is_refused_with_both_numbers(
 # -- the torn tail ---------------------------------------------------------------------------------------------------
 
 
-def test_power_loss_keeps_what_was_flushed_and_a_prefix_of_the_rest(powered: StoreWorld) -> None:
+def test_power_loss_keeps_flushed_messages_and_a_prefix_of_the_rest(powered: StoreWorld) -> None:
     """After a power loss the log is a prefix of what was sent that contains everything flushed."""
     send_mixed(powered, 60)
     flushed = powered.store.flush()
@@ -156,11 +156,11 @@ def test_power_loss_keeps_what_was_flushed_and_a_prefix_of_the_rest(powered: Sto
 
     assert report.end == flushed
     powered.forget_after(report.end)
-    assert_whole(powered)
+    assert_all_messages_present(powered)
 
 
 def tear_last_record(world: StoreWorld) -> int:
-    """End the world, as a power cut does, and damage the second last record of the log; where that begins."""
+    """Lose power, and damage the second last record of the log. Return where it begins."""
     end = world.sent[-3][0]
     world.kill()
     world.clock.reboot(0)
@@ -168,10 +168,8 @@ def tear_last_record(world: StoreWorld) -> int:
     return end
 
 
-def test_a_torn_record_ends_the_log_and_what_follows_is_cut(
-    world: StoreWorld, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Behind the durable mark the first bad record is the end, and a warning says how much went with it."""
+def test_torn_record_ends_the_log_and_the_rest_is_cut(world: StoreWorld, caplog: pytest.LogCaptureFixture) -> None:
+    """Behind the durable mark the first bad record is the end, and a warning has the number of bytes cut."""
     world.send(count=20)
     torn = tear_last_record(world)
 
@@ -182,13 +180,13 @@ def test_a_torn_record_ends_the_log_and_what_follows_is_cut(
     warnings = [record for record in caplog.records if "cut off" in record.getMessage()]
     assert [vars(record)["cut_bytes"] for record in warnings] == [report.cut_bytes]
     world.forget_after(torn)
-    assert_whole(world)
+    assert_all_messages_present(world)
     data = world.files("commitlog")["commitlog/00000000000000000000"]
     assert data[torn:] == bytes(len(data) - torn)
 
 
 def refill_after_a_cut(world: StoreWorld) -> None:
-    """Tear the tail, recover, refill the cut with a record of the same size, and kill once more."""
+    """Tear the tail, recover, refill the cut with a record of the same size, and kill again."""
     world.send(count=20)
     torn = tear_last_record(world)
     world.open()
@@ -199,16 +197,16 @@ def refill_after_a_cut(world: StoreWorld) -> None:
     world.open()
 
 
-def test_a_cut_tail_never_rises_again(world: StoreWorld) -> None:
-    """D2: the old last record begins exactly where the refilled one ends; it must not come back at the next crash."""
+def test_cut_tail_never_returns(world: StoreWorld) -> None:
+    """The old last record begins exactly where the refilled one ends; it must not return at the next crash."""
     refill_after_a_cut(world)
 
-    assert_whole(world)
+    assert_all_messages_present(world)
     assert world.bodies()[-1] == b"message 19"
 
 
-def test_without_the_zeroing_the_old_tail_would_rise(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D2's twin: with the zeroing off, the lost message is back behind the new one."""
+def test_without_zeroing_the_cut_tail_would_return(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the zeroing the lost message returns behind the new one."""
 
     def cut_only_the_first_header(self: recover.Recovery, result: ScanResult, *_: object, **__: object) -> None:
         file = self._log.files.at(result.end)
@@ -226,7 +224,7 @@ def test_without_the_zeroing_the_old_tail_would_rise(world: StoreWorld, monkeypa
 
 
 def test_files_behind_the_cut_are_unlinked(world: StoreWorld) -> None:
-    """When the log ends in an earlier file, later files are gone from the disk, names included."""
+    """If the log ends in an earlier file, later files are deleted from the disk, including their names."""
     world.send(count=250)
     torn = world.sent[10][0]
     world.kill()
@@ -238,11 +236,11 @@ def test_files_behind_the_cut_are_unlinked(world: StoreWorld) -> None:
     assert report.end == torn
     assert list(world.files("commitlog")) == ["commitlog/00000000000000000000"]
     world.forget_after(torn)
-    assert_whole(world)
+    assert_all_messages_present(world)
 
 
-def test_stale_records_of_another_place_are_not_believed(world: StoreWorld) -> None:
-    """A record says where it belongs; a valid one at another offset (a reused file, say) is not a record here."""
+def test_stale_records_of_another_offset_are_ignored(world: StoreWorld) -> None:
+    """A valid record at an offset that is not its own (as in a reused file) is no record."""
     world.send(count=10)
     first_end = world.sent[0][0]
     end = world.store.log.wrote
@@ -254,12 +252,12 @@ def test_stale_records_of_another_place_are_not_believed(world: StoreWorld) -> N
     report = world.open()
 
     assert report.end == end
-    assert_whole(world)
+    assert_all_messages_present(world)
 
 
 @pytest.mark.parametrize("length", [0, 1, 90, 91, 0x7FFFFFFF, -1, -(1 << 31), 16 * 1024], ids=str)
 def test_any_length_field_at_the_tail_ends_the_log(world: StoreWorld, length: int) -> None:
-    """Recovery terminates and invents nothing, whatever a torn header says about its length."""
+    """Recovery ends and invents nothing, with any value in a torn header's length."""
     world.send(count=10)
     end = world.store.log.wrote
     world.kill()
@@ -268,10 +266,10 @@ def test_any_length_field_at_the_tail_ends_the_log(world: StoreWorld, length: in
     world.overwrite("commitlog/00000000000000000000", end, tail)
 
     assert world.open().end == end
-    assert_whole(world)
+    assert_all_messages_present(world)
 
 
-def test_a_blank_that_does_not_reach_the_end_of_its_file_is_no_blank(world: StoreWorld) -> None:
+def test_blank_that_does_not_reach_the_file_end_is_no_blank(world: StoreWorld) -> None:
     """Only a blank record that closes its file leads to the next one."""
     world.send(count=10)
     end = world.store.log.wrote
@@ -284,8 +282,8 @@ def test_a_blank_that_does_not_reach_the_end_of_its_file_is_no_blank(world: Stor
 # -- rot -------------------------------------------------------------------------------------------------------------
 
 
-def test_rot_below_the_durable_mark_is_reported_and_stepped_over(world: StoreWorld) -> None:
-    """Damage to flushed bytes is not a torn tail: nothing behind it is cut, its neighbours are served."""
+def test_rot_before_the_durable_mark_is_reported_and_skipped(world: StoreWorld) -> None:
+    """Damage to flushed bytes is no torn tail: nothing behind it is cut, and its neighbours are served."""
     world.send(count=20)
     world.clock.advance(2_000)
     world.store.flush()
@@ -304,7 +302,7 @@ def test_rot_below_the_durable_mark_is_reported_and_stepped_over(world: StoreWor
 
 
 def test_rot_after_a_clean_stop_cuts_nothing(world: StoreWorld) -> None:
-    """A clean stop has flushed everything, so no damage can be a torn tail, even when the whole log is read."""
+    """A clean stop has flushed everything, so damage is never a torn tail, even when the whole log is read."""
     world.send(count=20)
     start, end = world.sent[9][0], world.sent[10][0]
     world.close()
@@ -317,8 +315,8 @@ def test_rot_after_a_clean_stop_cuts_nothing(world: StoreWorld) -> None:
     assert report.end == world.sent[-1][0]
 
 
-def test_rot_found_by_a_reader_is_passed_over(world: StoreWorld) -> None:
-    """A record whose head has rotted is lost; the consumer gets its neighbours and goes on."""
+def test_rot_found_by_a_reader_is_skipped(world: StoreWorld) -> None:
+    """A record with a damaged head is lost; the consumer gets its neighbours and continues."""
     world.send(count=10)
     view = world.store.log.files.files[0].view
     view[world.sent[3][0] + 28] ^= 0x40
@@ -327,8 +325,8 @@ def test_rot_found_by_a_reader_is_passed_over(world: StoreWorld) -> None:
     assert world.bodies() == bodies[:4] + bodies[5:]
 
 
-def test_flushed_bytes_that_are_gone_are_counted(powered: StoreWorld) -> None:
-    """If the disk lost what it had confirmed, recovery says how much, so that a master can refuse to go on."""
+def test_lost_flushed_bytes_are_counted(powered: StoreWorld) -> None:
+    """If the disk lost confirmed bytes, recovery reports how many, so that a master can refuse to continue."""
     powered.send(count=20)
     powered.clock.advance(2_000)
     powered.store.flush()
@@ -361,7 +359,7 @@ def test_flushed_bytes_that_are_gone_are_counted(powered: StoreWorld) -> None:
     ids=lambda lost: "+".join(lost),
 )
 def test_deleted_derived_files_are_rebuilt_identical(world: StoreWorld, lost: list[str], how: str) -> None:
-    """Queues, index, checkpoint and recovery point are derived: losing any of them costs a rebuild, never a message."""
+    """Queues, index, checkpoint and recovery point are derived: losing one costs a rebuild, never a message."""
     send_mixed(world, 120)
     if how == "clean":
         world.close()
@@ -376,7 +374,7 @@ def test_deleted_derived_files_are_rebuilt_identical(world: StoreWorld, lost: li
 
     world.open()
 
-    assert_whole(world)
+    assert_all_messages_present(world)
     key = world.messages("bills", 1)[0].properties["UNIQ_KEY"]
     records, _, _ = world.store.keys.records("bills", key, 32, 0, 1 << 60)
     assert len(records) == 1
@@ -385,8 +383,8 @@ def test_deleted_derived_files_are_rebuilt_identical(world: StoreWorld, lost: li
 
 
 @pytest.mark.parametrize("how", ["clean", "killed"])
-def test_a_wrong_queue_is_noticed_and_rebuilt(world: StoreWorld, how: str) -> None:
-    """A queue whose last entry leads to a message of another queue is not believed."""
+def test_wrong_queue_is_detected_and_rebuilt(world: StoreWorld, how: str) -> None:
+    """A queue whose last entry leads to a message of another queue is not used."""
     send_mixed(world, 60)
     world.clock.advance(60_000)
     world.store.flush_step()
@@ -402,28 +400,28 @@ def test_a_wrong_queue_is_noticed_and_rebuilt(world: StoreWorld, how: str) -> No
     report = world.open()
 
     assert report.queues_rebuilt == [("orders", 1)]
-    assert_whole(world)
+    assert_all_messages_present(world)
     assert world.files("consumequeue") == right
 
 
-def test_a_queue_that_is_wrong_in_its_middle_is_found_by_the_reader_and_rebuilt(world: StoreWorld) -> None:
-    """Reading never serves a foreign message: it stops before it, and goes on when the unit is right again."""
+def test_queue_that_is_wrong_in_its_middle_is_detected_by_reading_and_rebuilt(world: StoreWorld) -> None:
+    """Reading never serves a foreign message: it stops before it, and continues when the unit is repaired."""
     send_mixed(world, 40)
     queue = world.store.queues.get_or_create("orders", 1)
     other = world.store.queues.get_or_create("orders", 2)
     queue.view[5 * 20 : 6 * 20] = other.view[5 * 20 : 6 * 20]
 
     assert world.store.read("orders", 1, 0, count_max=32, bytes_max=1 << 20).next_offset == 5
-    assert_whole(world)
+    assert_all_messages_present(world)
     world.close()
     report = world.open()
 
     assert report.queues_rebuilt == []
-    assert_whole(world)
+    assert_all_messages_present(world)
 
 
 def test_torn_queues_and_index_are_repaired_from_the_log(powered: StoreWorld) -> None:
-    """Queue pages reach the disk in any order; after a crash every queue is what the log says, to the byte."""
+    """Queue pages reach the disk in any order; after a crash every queue equals the log, to the byte."""
     for seed in range(20):
         world = StoreWorld(FaultyDisk(), "/data/store")
         world.open()
@@ -437,15 +435,15 @@ def test_torn_queues_and_index_are_repaired_from_the_log(powered: StoreWorld) ->
         world.lose_power(seed)
 
         assert world.open().end == end, seed
-        assert_whole(world)
+        assert_all_messages_present(world)
         assert world.files("consumequeue") == expected, seed
         for message in world.messages("orders", 2):
             records, _, _ = world.store.keys.records("orders", message.properties["UNIQ_KEY"], 32, 0, 1 << 60)
             assert world.store.guard.message_at(message.physical_offset) in records, seed
 
 
-def test_a_deleted_topic_stays_deleted_and_its_numbers_begin_again(world: StoreWorld) -> None:
-    """Old messages of a deleted topic are still in the log; a rebuild must not mix them with its new ones."""
+def test_deleted_topic_stays_deleted_and_its_offsets_restart(world: StoreWorld) -> None:
+    """Old messages of a deleted topic are still in the log; a rebuild must not mix them with new ones."""
     world.send("orders", 30)
     world.store.delete_topic("orders")
     world.store.flush_step()
@@ -456,12 +454,12 @@ def test_a_deleted_topic_stays_deleted_and_its_numbers_begin_again(world: StoreW
 
     world.open()
 
-    assert_whole(world)
+    assert_all_messages_present(world)
     assert len(world.bodies()) == 5
 
 
-def test_a_deleted_topic_is_gone_at_once(world: StoreWorld) -> None:
-    """Deleting drops queues and directories; reading says there is no queue."""
+def test_deleted_topic_is_gone_at_once(world: StoreWorld) -> None:
+    """Deleting drops queues and directories; a read returns that there is no queue."""
     world.send("orders", 3)
 
     assert world.store.delete_topic("orders")
@@ -472,7 +470,7 @@ def test_a_deleted_topic_is_gone_at_once(world: StoreWorld) -> None:
     assert world.store.read("orders", 0, 0, count_max=1, bytes_max=1).status.name == "NO_MATCHED_LOGIC_QUEUE"
 
 
-def test_foreign_names_in_the_queue_directory_are_left_alone(world: StoreWorld) -> None:
+def test_foreign_names_in_the_queue_directory_are_ignored(world: StoreWorld) -> None:
     """A lost+found or an editor's file is neither opened nor removed, and stops nothing."""
     world.send(count=3)
     world.close()
@@ -481,14 +479,14 @@ def test_foreign_names_in_the_queue_directory_are_left_alone(world: StoreWorld) 
 
     world.open()
 
-    assert_whole(world)
+    assert_all_messages_present(world)
     assert world.store.queues.topics() == {"orders": [0]}
     assert world.disk.exists(world.path("consumequeue/lost+found"))
 
 
-def test_progress_is_told_while_a_long_log_is_read(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits for a start can see it move."""
-    monkeypatch.setattr(record_taker, "PROGRESS_RECORDS", 10)
+def test_progress_is_reported_while_a_long_log_is_read(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress is reported during a long start."""
+    monkeypatch.setattr(scan_dispatcher, "PROGRESS_RECORDS", 10)
     monkeypatch.setattr(recovery, "STRETCH_BYTES", 512)
     world.send(count=100)
     world.kill()

@@ -1,4 +1,4 @@
-"""Each text that refuses a start names a remedy, and doing what it says has the broker start with its messages."""
+"""Each text that refuses a start names a remedy, and with that remedy the broker starts with its messages."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ async def running(conf: Conf) -> AsyncIterator[Broker]:
 
 
 async def reason_of(conf: Conf) -> str:
-    """Why a start is refused."""
+    """Return why a start is refused."""
     with pytest.raises(BrokerError) as refused:
         await Broker(broker_settings(conf), disk=RealDisk(), clock=SystemClock()).start()
     return str(refused.value)
 
 
 async def bodies(conf: Conf) -> int:
-    """A start that is not refused serves so many messages, and takes one."""
+    """Start a broker that is not refused. It serves so many messages, and accepts one."""
     async with running(conf) as broker, dialogue(broker) as peer:
         found, offset = 0, 0
         while messages := await peer.read(offset):
@@ -117,7 +117,7 @@ def log_is_no_directory(conf: Conf) -> None:
 # -- remedies, from the text alone -------------------------------------------------------------------------------------
 
 
-def set_it(conf: Conf, text: str, backup: Path) -> None:
+def set_named_setting(conf: Conf, text: str, backup: Path) -> None:
     settings = re.findall(r"(?:set|or) (\w+)=(\w+)", text)
     assert settings, text
     conf.update(dict(settings))
@@ -135,8 +135,9 @@ def name_another(conf: Conf, text: str, directory: Path) -> None:
     conf["transientStorePoolPath"] = str(directory)
 
 
-def remove_it(conf: Conf, text: str, backup: Path) -> None:
-    found = [Path(one) for one in re.findall(r"(?:delete|[Rr]emove|move) (/[^\s:,;]+)", text)]
+def remove_named_files(conf: Conf, text: str, backup: Path) -> None:
+    pairs = re.findall(r"(?:delete|[Rr]emove|move) (/[^\s:,;]+)(?: and (/[^\s:,;]+))?", text)
+    found = [Path(one) for pair in pairs for one in pair if one]
     assert found, text
     for path in found:
         assert path.is_relative_to(store(conf)), text
@@ -150,37 +151,41 @@ def put_back(conf: Conf, text: str, backup: Path) -> None:
     (store(conf) / name).write_bytes((backup / name).read_bytes())
 
 
-def truncate_it(conf: Conf, text: str, backup: Path) -> None:
+def truncate_named_file(conf: Conf, text: str, backup: Path) -> None:
     match = re.search(r"'truncate -s (\d+) (\S+)'", text)
     assert match is not None, text
     path = Path(match[2])
     path.write_bytes(path.read_bytes().ljust(int(match[1]), b"\0"))
 
 
-def mend_it(conf: Conf, text: str, backup: Path) -> None:
-    assert "mend that and start again" in text and "checkpoint" in text, text
+def repair_it(conf: Conf, text: str, backup: Path) -> None:
+    assert "repair that and start again" in text and "checkpoint" in text, text
     (store(conf) / "checkpoint").rmdir()
 
 
 CASES: dict[str, tuple[Callable[[Conf], None], list[Callable[[Conf, str, Path], None]], int]] = {
-    "size of log files": (with_setting("mappedFileSizeCommitLog", str(2 * LOG_SIZE)), [set_it], COUNT),
-    "size of queue files": (with_setting("mappedFileSizeConsumeQueue", "40000"), [set_it, remove_it], COUNT),
-    "truncated log file": (cut_middle, [put_back, truncate_it], COUNT),
-    "log file at a strange place": (strange_file, [remove_it], COUNT),
-    "identity": (flip_both("store.json"), [put_back, remove_it], COUNT),
-    "promise of no group": (spoil_promise, [remove_it], COUNT),
-    "settings changed at run time": (unknown_setting, [remove_it], COUNT),
+    "size of log files": (with_setting("mappedFileSizeCommitLog", str(2 * LOG_SIZE)), [set_named_setting], COUNT),
+    "size of queue files": (
+        with_setting("mappedFileSizeConsumeQueue", "40000"),
+        [set_named_setting, remove_named_files],
+        COUNT,
+    ),
+    "truncated log file": (cut_middle, [put_back, truncate_named_file], COUNT),
+    "log file at a strange place": (strange_file, [remove_named_files], COUNT),
+    "identity": (flip_both("store.json"), [put_back, remove_named_files], COUNT),
+    "promise of no group": (spoil_promise, [remove_named_files], COUNT),
+    "settings changed at run time": (unknown_setting, [remove_named_files], COUNT),
     "table": (flip_both("config/topics.json"), [put_back], COUNT),
     "write buffers": (pool_nowhere, [leave_out, name_another], COUNT),
-    "the disk": (log_is_no_directory, [mend_it], COUNT),
+    "the disk": (log_is_no_directory, [repair_it], COUNT),
 }
 
 
 @pytest.mark.parametrize(
     ("case", "way"), [(name, number) for name, (_, remedies, _) in CASES.items() for number in range(len(remedies))]
 )
-async def test_the_remedy_that_a_refused_start_names_works(tmp_path: Path, case: str, way: int, memory: Path) -> None:
-    """Each remedy of each text, done as the text says, on a copy of the same damage."""
+async def test_remedy_named_by_a_refused_start_works(tmp_path: Path, case: str, way: int, memory: Path) -> None:
+    """Each remedy of each text is applied to a copy of the same damage, and works."""
     conf = local_conf(tmp_path / "store", mappedFileSizeCommitLog=str(LOG_SIZE), maxMessageSize="65536")
     async with running(conf) as broker, dialogue(broker) as peer:
         for _ in range(COUNT):
@@ -198,11 +203,11 @@ async def test_the_remedy_that_a_refused_start_names_works(tmp_path: Path, case:
     remedies[way](conf, text, memory if remedies[way] is name_another else backup)
 
     served = await bodies(conf)
-    assert served == expected if remedies[way] is not truncate_it else 0 < served < expected
+    assert served == expected if remedies[way] is not truncate_named_file else 0 < served < expected
 
 
-async def test_a_store_that_is_in_use_is_free_when_the_other_process_is_stopped(tmp_path: Path, memory: Path) -> None:
-    """The same for its write buffers."""
+async def test_store_in_use_is_free_after_the_other_process_stops(tmp_path: Path, memory: Path) -> None:
+    """A store and its write buffers can be used when the other process has stopped."""
     conf = local_conf(tmp_path / "store")
     async with AsyncExitStack() as first:
         await first.enter_async_context(running(conf))

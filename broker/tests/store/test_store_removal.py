@@ -1,4 +1,4 @@
-"""Deleting the head of the log: queues and index follow, readers are never hurt, and a crash anywhere converges."""
+"""Deletion of the head of the log: queues and index follow, readers keep working, and a crash anywhere converges."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def faulty(tmp_path: Path) -> StoreWorld:
 
 
 def fill(world: StoreWorld, files: int) -> None:
-    """Messages of three queues until so many files are full; everything is flushed."""
+    """Send messages to three queues until so many files are full, and flush everything."""
     number = 0
     while world.store.log.wrote < files * FILE_BYTES + FILE_BYTES // 4:
         world.send("orders", queue_id=number % 2)
@@ -46,7 +46,7 @@ def fill(world: StoreWorld, files: int) -> None:
 
 
 def survivors(world: StoreWorld, topic: str, queue_id: int) -> list[bytes]:
-    """What was sent to a queue and does not lie before the log's beginning."""
+    """Return what was sent to a queue and does not lie before the log's beginning."""
     return [
         body
         for end, sent_topic, sent_queue, _, body in world.sent
@@ -54,8 +54,8 @@ def survivors(world: StoreWorld, topic: str, queue_id: int) -> list[bytes]:
     ]
 
 
-def assert_rest_is_whole(world: StoreWorld) -> None:
-    """Every queue begins with the first message that the log still has, and misses none from there on."""
+def assert_rest_is_complete(world: StoreWorld) -> None:
+    """Check that every queue begins with the log's first message of it, and lacks none from there on."""
     for topic, queue_id in (("orders", 0), ("orders", 1), ("bills", 0)):
         messages = world.messages(topic, queue_id)
         expected = survivors(world, topic, queue_id)
@@ -67,7 +67,7 @@ def assert_rest_is_whole(world: StoreWorld) -> None:
 
 
 def assert_no_idle_files(world: StoreWorld) -> None:
-    """No queue keeps a file of nothing but expired units, but for its last."""
+    """Check that no queue keeps a file of only expired units, except its last."""
     for topic, queue_ids in world.store.queues.topics().items():
         for queue_id in queue_ids:
             queue = world.store.queues.get(topic, queue_id)
@@ -81,26 +81,26 @@ def log_names(world: StoreWorld) -> list[int]:
     return [int(name) for name in world.disk.list(world.path("commitlog"))]
 
 
-# -- what goes and what stays ----------------------------------------------------------------------------------------
+# -- deleted and kept files ------------------------------------------------------------------------------------------
 
 
-def test_the_head_goes_and_everything_follows(world: StoreWorld) -> None:
-    """Log files, the units of their messages and whole queue files go; the rest is served as before."""
+def test_deleted_head_takes_queue_files_with_it(world: StoreWorld) -> None:
+    """Log files, the units of their messages and whole queue files are deleted; the rest is served."""
     fill(world, 5)
 
     begin = remove_files(world.store, 3)
 
     assert begin == world.store.log.min_physical == 3 * FILE_BYTES
     assert log_names(world)[0] == begin
-    assert_rest_is_whole(world)
+    assert_rest_is_complete(world)
     assert_no_idle_files(world)
     queue = world.store.queues.get("bills", 0)
     assert queue is not None
     assert queue.files.base_offset > 0
 
 
-def test_readers_below_the_beginning_learn_where_to_go_on(world: StoreWorld) -> None:
-    """An offset that is gone is answered with the first one that is there."""
+def test_readers_below_the_beginning_get_the_first_offset(world: StoreWorld) -> None:
+    """A deleted offset is answered with the first one that exists."""
     fill(world, 4)
 
     remove_files(world.store, 2)
@@ -114,8 +114,8 @@ def test_readers_below_the_beginning_learn_where_to_go_on(world: StoreWorld) -> 
     assert world.store.times.earliest_time("bills", 0) > 0
 
 
-def test_neither_the_current_file_nor_an_unflushed_one_goes(world: StoreWorld) -> None:
-    """Facts call removable what lies behind the current file and is flushed, and retiring anything else is refused."""
+def test_current_and_unflushed_files_are_never_deleted(world: StoreWorld) -> None:
+    """Only flushed files before the current one are removable, and retiring any other is refused."""
     world.send(count=400)
     assert world.store.log.wrote > 2 * FILE_BYTES
     assert [file.is_removable for file in world.store.removal.facts()] == [False] * len(log_names(world))
@@ -128,8 +128,8 @@ def test_neither_the_current_file_nor_an_unflushed_one_goes(world: StoreWorld) -
         world.store.removal.retire(facts[-1].end_offset, {})
 
 
-def test_held_messages_keep_their_file(world: StoreWorld) -> None:
-    """A file whose messages no consumer may see yet is in use, however well flushed."""
+def test_file_with_hidden_messages_is_kept(world: StoreWorld) -> None:
+    """A file with messages that are not visible yet is in use, even if it is flushed."""
     world.send(count=20)
     world.store.dispatcher.hold()
     world.send(count=400)
@@ -140,8 +140,8 @@ def test_held_messages_keep_their_file(world: StoreWorld) -> None:
     assert world.store.removal.facts()[0].is_removable
 
 
-def test_a_file_made_ahead_stays(world: StoreWorld) -> None:
-    """The next file, though it is behind nothing, is none that may go."""
+def test_preallocated_file_is_kept(world: StoreWorld) -> None:
+    """The next, preallocated file is never removable."""
     fill(world, 2)
     world.store.log.file_after(world.store.log.base_offset)
 
@@ -150,8 +150,8 @@ def test_a_file_made_ahead_stays(world: StoreWorld) -> None:
     assert [file.is_removable for file in facts] == [True, True, False, False]
 
 
-def test_a_file_with_a_write_buffer_stays(tmp_path: Path) -> None:
-    """A buffer stands for its file until it is given back, even if all of it is committed and flushed by then."""
+def test_file_with_a_write_buffer_is_kept(tmp_path: Path) -> None:
+    """A file is in use until its buffer is given back, even if all of it is committed and flushed."""
     pooled = replace(TINY, pool=PoolSettings(is_enabled=True, buffers_count=4))
     world = make_world("faulty", tmp_path, pooled)
     world.open()
@@ -173,8 +173,8 @@ def test_a_file_with_a_write_buffer_stays(tmp_path: Path) -> None:
     assert world.bodies() == survivors(world, "orders", 0)
 
 
-def test_index_files_of_deleted_messages_go(world: StoreWorld) -> None:
-    """An index file all of whose messages are gone is unlinked; the others still find theirs."""
+def test_index_files_of_deleted_messages_are_deleted(world: StoreWorld) -> None:
+    """An index file whose messages are all deleted is unlinked; the others still find theirs."""
     keys: list[str] = []
     while world.store.log.wrote < 6 * FILE_BYTES:
         keys.append(f"key{len(keys)}")
@@ -191,8 +191,8 @@ def test_index_files_of_deleted_messages_go(world: StoreWorld) -> None:
     assert world.store.keys.records("orders", keys[0], 10, 0, 1 << 62)[0] == []
 
 
-def test_a_deleted_topic_in_the_middle_of_a_round_is_passed_over(world: StoreWorld) -> None:
-    """A topic that goes between measuring and retiring, or before the unlinking, leaves nothing and breaks nothing."""
+def test_topic_deleted_during_a_round_is_skipped(world: StoreWorld) -> None:
+    """A topic that is deleted between two steps of a round leaves nothing behind and breaks nothing."""
     fill(world, 4)
     removal = world.store.removal
     trims = removal.measure(3 * FILE_BYTES)
@@ -207,11 +207,11 @@ def test_a_deleted_topic_in_the_middle_of_a_round_is_passed_over(world: StoreWor
     assert removal.waiting_count == 0
 
 
-# -- how old a file is -----------------------------------------------------------------------------------------------
+# -- ages of files ---------------------------------------------------------------------------------------------------
 
 
-def test_the_age_of_a_file_is_that_of_its_newest_message(world: StoreWorld) -> None:
-    """Not of its first message, nor of the first one behind it: a day of silence before the roll does not count."""
+def test_age_of_a_file_is_that_of_its_newest_message(world: StoreWorld) -> None:
+    """The first message and the next file do not count: a day without messages before the roll has no effect."""
     last = {}
     while world.store.log.wrote < 3 * FILE_BYTES:
         position = world.store.log.wrote
@@ -228,7 +228,7 @@ def test_the_age_of_a_file_is_that_of_its_newest_message(world: StoreWorld) -> N
 
 
 @pytest.mark.parametrize("body_bytes", [1, 9_000], ids=["small", "nearly-a-file"])
-def test_the_newest_message_is_found_whatever_its_size(world: StoreWorld, body_bytes: int) -> None:
+def test_newest_message_of_any_size_is_found(world: StoreWorld, body_bytes: int) -> None:
     """A file of one large message is as old as that message."""
     for _ in range(3):
         world.append([world.draft(body=b"\xda\xa3\x20\xa7" * (body_bytes // 4 + 1))])
@@ -242,8 +242,8 @@ def test_the_newest_message_is_found_whatever_its_size(world: StoreWorld, body_b
     assert found == max(m.store_timestamp_ms for m in messages if m.physical_offset < FILE_BYTES)
 
 
-def test_a_rotten_end_makes_a_file_younger_never_older(world: StoreWorld) -> None:
-    """Where the last record cannot be read, the next file's first answers, and at last the newest of the log."""
+def test_damaged_end_makes_a_file_younger_never_older(world: StoreWorld) -> None:
+    """If the last record cannot be read, the next file's first message counts, or the newest of the log."""
     fill(world, 2)
     first_after = min(m.store_timestamp_ms for m in world.messages("bills") if m.physical_offset >= FILE_BYTES)
     files = world.store.log.files.files
@@ -263,8 +263,8 @@ def test_a_rotten_end_makes_a_file_younger_never_older(world: StoreWorld) -> Non
 
 
 @pytest.mark.parametrize("ending", ["clean", "killed", "killed-after-a-point", "no-point"])
-def test_a_log_without_its_head_is_opened_again(world: StoreWorld, ending: str) -> None:
-    """However the last run ended, queues begin where the log does, and sending goes on."""
+def test_log_without_its_head_is_opened(world: StoreWorld, ending: str) -> None:
+    """After any end of the last run queues begin where the log does, and appending continues."""
     fill(world, 5)
     if ending == "killed-after-a-point":
         write_point(world)
@@ -280,19 +280,17 @@ def test_a_log_without_its_head_is_opened_again(world: StoreWorld, ending: str) 
 
     assert report.damaged == []
     assert world.store.log.min_physical == 3 * FILE_BYTES
-    assert_rest_is_whole(world)
+    assert_rest_is_complete(world)
     assert_no_idle_files(world)
     fill(world, 6)
     remove_files(world.store, 3)
-    assert_rest_is_whole(world)
+    assert_rest_is_complete(world)
 
 
 @pytest.mark.parametrize("ending", ["clean", "killed", "no-point"])
 @pytest.mark.parametrize("count", [37, 50], ids=["in-a-file", "at-a-file's-end"])
-def test_a_queue_all_of_whose_messages_expired_keeps_its_next_offset(
-    world: StoreWorld, ending: str, count: int
-) -> None:
-    """Consumers that come later must not meet offsets that were used before."""
+def test_queue_without_remaining_messages_keeps_its_next_offset(world: StoreWorld, ending: str, count: int) -> None:
+    """Later consumers must not meet offsets that were used before."""
     world.send("quiet", count)
     fill(world, 4)
     remove_files(world.store, 3)
@@ -314,10 +312,10 @@ def test_a_queue_all_of_whose_messages_expired_keeps_its_next_offset(
     assert [message.queue_offset for message in world.messages("quiet")] == [count]
 
 
-def test_a_recovery_point_that_is_not_proved_still_knows_the_next_offset_of_a_queue_without_files(
+def test_unproved_recovery_point_still_has_next_offsets_of_queues_without_files(
     world: StoreWorld,
 ) -> None:
-    """The record before the recovery point is damaged, so all of the log is read; no offset is used again."""
+    """If the record before the recovery point is damaged, the whole log is read, and no offset is reused."""
     world.send("quiet", 37)
     fill(world, 4)
     remove_files(world.store, 3)
@@ -335,8 +333,8 @@ def test_a_recovery_point_that_is_not_proved_still_knows_the_next_offset_of_a_qu
     assert offsets == [37]
 
 
-def test_a_rebuilt_queue_begins_where_the_log_does(world: StoreWorld) -> None:
-    """A queue that is lost after its head expired comes back with the same numbers."""
+def test_rebuilt_queue_begins_where_the_log_does(world: StoreWorld) -> None:
+    """A queue that is lost after its head expired is rebuilt with the same offsets."""
     fill(world, 5)
     remove_files(world.store, 3)
     world.close()
@@ -345,12 +343,12 @@ def test_a_rebuilt_queue_begins_where_the_log_does(world: StoreWorld) -> None:
     report = world.open()
 
     assert report.queues_rebuilt == [("bills", 0)]
-    assert_rest_is_whole(world)
+    assert_rest_is_complete(world)
 
 
 @pytest.mark.parametrize("unlinked", [0, 1, 2, 3])
-def test_a_crash_between_log_files_and_queues_converges(world: StoreWorld, unlinked: int) -> None:
-    """Some log files are gone and no queue was trimmed: the next start brings both together."""
+def test_crash_between_log_files_and_queues_converges(world: StoreWorld, unlinked: int) -> None:
+    """If log files are deleted and no queue was trimmed, the next start trims the queues."""
     fill(world, 5)
     world.kill()
     for base in range(unlinked):
@@ -359,13 +357,13 @@ def test_a_crash_between_log_files_and_queues_converges(world: StoreWorld, unlin
     world.open()
 
     assert world.store.log.min_physical == unlinked * FILE_BYTES
-    assert_rest_is_whole(world)
+    assert_rest_is_complete(world)
     assert_no_idle_files(world)
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_power_loss_while_deleting_leaves_no_gap(faulty: StoreWorld, seed: int) -> None:
-    """Whichever names survive: the log begins at a file's beginning, goes on without a gap, and the queues agree."""
+def test_power_loss_while_deleting_leaves_no_gap(faulty: StoreWorld, seed: int) -> None:
+    """With any surviving files, the log begins at a file, has no gap, and the queues match."""
     fill(faulty, 6)
     if seed % 2:
         write_point(faulty)
@@ -392,31 +390,31 @@ def test_a_power_loss_while_deleting_leaves_no_gap(faulty: StoreWorld, seed: int
     names = log_names(faulty)
     assert names == list(range(names[0], names[-1] + 1, FILE_BYTES))
     assert seed % 2 == 0 or report.queues_rebuilt == []
-    assert_rest_is_whole(faulty)
+    assert_rest_is_complete(faulty)
 
 
-def test_a_name_that_cannot_be_taken_away_is_tried_again_in_order(faulty: StoreWorld) -> None:
-    """An error stops the unlinking at that file; a later call goes on with it, so that no gap comes to be."""
+def test_failed_unlink_is_retried_in_order(faulty: StoreWorld) -> None:
+    """An error stops the unlinking at that file; a later call continues with it, so that there is no gap."""
     fill(faulty, 4)
     faulty.faulty_disk.fail_next("remove", errno.EROFS)
 
     with pytest.raises(OSError, match="Read-only"):
         remove_files(faulty.store, 3)
 
-    assert faulty.store.log.min_physical == 3 * FILE_BYTES, "readers are told the truth at once"
+    assert faulty.store.log.min_physical == 3 * FILE_BYTES, "the new begin is visible to readers at once"
     assert log_names(faulty)[0] == 0
     assert faulty.store.removal.waiting_count > 0
     faulty.store.removal.unlink()
     assert log_names(faulty)[0] == 3 * FILE_BYTES
     assert faulty.store.removal.waiting_count == 0
-    assert_rest_is_whole(faulty)
+    assert_rest_is_complete(faulty)
 
 
-# -- who is at work at the same time -----------------------------------------------------------------------------------
+# -- concurrent work ---------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_keeps_what_it_holds(tmp_path: Path) -> None:
-    """Bytes of a deleted file are there as long as somebody reads them: no SIGBUS, no BufferError, no other bytes."""
+def test_reader_keeps_the_bytes_it_holds(tmp_path: Path) -> None:
+    """Bytes of a deleted file stay readable for their readers: no SIGBUS, no BufferError, no other bytes."""
     world = make_world("real", tmp_path)
     world.open()
     fill(world, 4)
@@ -447,7 +445,7 @@ def test_a_reader_keeps_what_it_holds(tmp_path: Path) -> None:
 
 
 def test_files_that_are_being_synced_are_closed_by_the_flush_thread(faulty: StoreWorld) -> None:
-    """A queue file that goes while its sync is under way stays open until that sync is over."""
+    """A queue file that is deleted during its sync stays open until that sync has ended."""
     fill(faulty, 5)
     queue = faulty.store.queues.get("bills", 0)
     assert queue is not None
@@ -465,7 +463,7 @@ def test_files_that_are_being_synced_are_closed_by_the_flush_thread(faulty: Stor
     def flush() -> None:
         try:
             write_point(faulty)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the test must see it
+        except BaseException as error:  # noqa: BLE001 - the test must report any error
             failures.append(error)
 
     faulty.faulty_disk.meet_fault = slow  # type: ignore[method-assign]
@@ -487,8 +485,8 @@ def test_files_that_are_being_synced_are_closed_by_the_flush_thread(faulty: Stor
     faulty.close()
 
 
-def test_a_recovery_point_is_written_while_queues_are_trimmed(faulty: StoreWorld) -> None:
-    """With dispatch held the flush thread looks into the queues itself, and may find their heads gone."""
+def test_recovery_point_is_written_while_queues_are_trimmed(faulty: StoreWorld) -> None:
+    """With dispatch held the flush thread reads the queues itself, and their heads may be gone."""
     fill(faulty, 5)
     faulty.store.dispatcher.hold()
     faulty.send("bills", 3)
@@ -498,7 +496,7 @@ def test_a_recovery_point_is_written_while_queues_are_trimmed(faulty: StoreWorld
     remove_files(faulty.store, 4)
     assert queue.min_offset > min_offset
 
-    # As if the flush thread had read the old beginning just before.
+    # This simulates a flush thread that has read the old beginning just before.
     trimmed, queue.min_offset = queue.min_offset, min_offset
     end = queue.end_before(faulty.store.log.flushed)
     queue.min_offset = trimmed
@@ -507,7 +505,7 @@ def test_a_recovery_point_is_written_while_queues_are_trimmed(faulty: StoreWorld
 
 
 def test_no_descriptor_of_a_deleted_file_is_kept(tmp_path: Path) -> None:
-    """An open file keeps its blocks: the space is back only when everything that was unlinked is closed, too."""
+    """The space is free only when everything that was unlinked is closed, too."""
 
     def deleted() -> list[str]:
         links = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if entry.is_symlink()]
@@ -524,7 +522,7 @@ def test_no_descriptor_of_a_deleted_file_is_kept(tmp_path: Path) -> None:
 
 
 def test_removing_nothing_changes_nothing(world: StoreWorld) -> None:
-    """A round that has nothing to do leaves every file as it is."""
+    """A round without anything to delete leaves every file as it is."""
     fill(world, 3)
     before = world.files("commitlog") | world.files("consumequeue") | world.files("index")
 
@@ -533,8 +531,8 @@ def test_removing_nothing_changes_nothing(world: StoreWorld) -> None:
     assert world.files("commitlog") | world.files("consumequeue") | world.files("index") == before
 
 
-def test_a_queue_that_was_deleted_while_it_is_measured_is_passed_over(tmp_path: Path) -> None:
-    """Its files are closed by whoever syncs queues; a worker that bisects it at that moment finds none."""
+def test_queue_deleted_while_it_is_measured_is_skipped(tmp_path: Path) -> None:
+    """Its files are closed by the thread that syncs queues, so a worker may find none while it searches."""
     world = make_world("real", tmp_path)
     world.open()
     world.send("orders", 30)

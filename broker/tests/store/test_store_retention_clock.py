@@ -1,4 +1,4 @@
-"""The store's own time: no wall clock makes a message older or keeps it longer, through restarts and suspends."""
+"""The store's own time: no wall clock makes a message older or keeps it longer, over restarts and suspends."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def honest(clock: FakeClock) -> ClockReading:
 
 
 def by_the_wall(clock: FakeClock) -> ClockReading:
-    """The guard off: ages come from the wall clock."""
+    """Compute ages from the wall clock, as without the safeguard."""
     return ClockReading(clock.wall_ms(), clock.wall_ms(), clock.boot_id())
 
 
 class History:
-    """A store that is sent to, and an oracle that knows the true time of everything."""
+    """A store with appends, and an oracle that knows the true time of everything."""
 
     def __init__(self, reading: Callable[[FakeClock], ClockReading] = honest) -> None:
         self.clocks = FakeClock(NOW_MS)
@@ -57,7 +57,7 @@ class History:
         self.own = RetentionClock(reading(self.clocks), newest_ms=0, log_end=0)
 
     def run(self, duration_ms: int, *, is_sending: bool = True) -> None:
-        """Let time pass; something is sent and the clock is looked at every ten seconds."""
+        """Let time pass; a message is sent and the clocks are read every ten seconds."""
         for _ in range(duration_ms // 10_000):
             self.clocks.advance(10_000)
             self.true_ms += 10_000
@@ -83,7 +83,7 @@ class History:
         self.observe()
 
     def restart(self, down_ms: int, *, is_reboot: bool = False) -> None:
-        """A crash: what was kept last is what the next process has."""
+        """Crash: the next process has the record that was saved last."""
         self.unnoted.append(self.true_ms)
         (self.clocks.reboot if is_reboot else self.clocks.advance)(down_ms)
         self.true_ms += down_ms
@@ -93,20 +93,20 @@ class History:
         self.observe()
 
     def cut(self, count: int) -> None:
-        """A slave cuts what its new master does not have."""
+        """Cut what the new master of this slave does not have."""
         self.unnoted.append(self.stored_at[len(self.ends) - count])
         del self.ends[len(self.ends) - count :], self.stored_at[len(self.stored_at) - count :]
         self.wrote = self.ends[-1] if self.ends else 0
         self.observe(is_sending=False)
 
     def ages(self) -> list[tuple[int, int]]:
-        """(the age that is counted, the true age) of many files."""
+        """Return (counted age, true age) of many files."""
         own_ms = self.own.observe(self.reading(self.clocks), log_begin=0, log_end=self.wrote)
         ends = self.ends[:: max(1, len(self.ends) // 50)]
         return [(own_ms - self.own.stored_by(end, self.newest_ms), self.true_ms - self._true(end)) for end in ends]
 
     def is_noted(self, true_age_ms: int) -> bool:
-        """Whether a message of that age was stored two minutes before a crash, or earlier."""
+        """Return whether a message of that age was stored at least two minutes before a crash."""
         stored_ms = self.true_ms - true_age_ms
         return not any(-10_000 <= lost_ms - stored_ms <= 2 * NOTE_INTERVAL_MS for lost_ms in self.unnoted)
 
@@ -114,8 +114,8 @@ class History:
         return self.stored_at[bisect_left(self.ends, end)]
 
 
-def play(history: History, dice: random.Random, *, is_rebooting: bool) -> int:
-    """A random history; how often the machine booted."""
+def play_history(history: History, dice: random.Random, *, is_rebooting: bool) -> int:
+    """Play a random history. Return how often the machine booted."""
     boots, lead_ms = 0, 0
     for _ in range(40):
         match dice.choice(("run", "run", "idle", "jump", "jump", "suspend", "restart", "cut", "reboot")):
@@ -145,9 +145,9 @@ def play(history: History, dice: random.Random, *, is_rebooting: bool) -> int:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_no_history_makes_a_message_older_or_keeps_it_longer(seed: int) -> None:
-    """Jumps, suspends, restarts and cuts on one boot: counted ages are true ages, but for the notes' minute."""
+    """With jumps, suspends, restarts and cuts on one boot, counted ages are true but for the notes' minute."""
     history = History()
-    play(history, random.Random(seed), is_rebooting=False)
+    play_history(history, random.Random(seed), is_rebooting=False)
 
     for counted_ms, true_ms in history.ages():
         assert counted_ms <= true_ms
@@ -157,28 +157,28 @@ def test_no_history_makes_a_message_older_or_keeps_it_longer(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_reboots_make_no_message_older(seed: int) -> None:
-    """With the same wall clock before and after: never older than they are, by more than the tolerance of each."""
+    """With the same wall clock before and after, no age exceeds the true one by more than each boot's tolerance."""
     history = History()
-    boots = play(history, random.Random(seed), is_rebooting=True)
+    boots = play_history(history, random.Random(seed), is_rebooting=True)
 
     for counted_ms, true_ms in history.ages():
         assert counted_ms <= true_ms + boots * TOLERANCE_MS
 
 
-def test_by_the_wall_clock_messages_would_grow_old_at_once() -> None:
-    """The twin: with the guard off the same histories expire what is young."""
+def test_with_the_wall_clock_messages_would_expire_too_early() -> None:
+    """Without the store's own time the same histories expire young messages."""
     too_old = 0
     for seed in range(10):
         history = History(by_the_wall)
-        play(history, random.Random(seed), is_rebooting=False)
+        play_history(history, random.Random(seed), is_rebooting=False)
         too_old += any(counted_ms > true_ms + HOUR_MS for counted_ms, true_ms in history.ages())
 
     assert too_old > 5
 
 
 @pytest.mark.parametrize("jump_ms", [DAY_MS, -DAY_MS, 100 * DAY_MS, -100 * DAY_MS])
-def test_a_jump_that_stands_for_days_changes_no_age(jump_ms: int) -> None:
-    """What is a day old when the clock is set is two days old a day later, whatever the clock says."""
+def test_clock_jump_that_lasts_for_days_changes_no_age(jump_ms: int) -> None:
+    """A message that is a day old when the clock is set is two days old a day later."""
     history = History()
     history.run(HOUR_MS)
     history.clocks.jump_wall(jump_ms)
@@ -199,8 +199,8 @@ def after(clocks: FakeClock, own: RetentionClock, duration_ms: int) -> int:
     return own.observe(honest(clocks), log_begin=0, log_end=5_000)
 
 
-def test_a_first_start_after_days_of_standstill_gives_an_hour() -> None:
-    """Without a record the newest message says what the clock said last; the days since then must stand for an hour."""
+def test_first_start_after_days_of_downtime_waits_an_hour() -> None:
+    """Without a record the newest message has the last wall clock; the downtime since then counts after an hour."""
     clocks, own = started(newest_ms=NOW_MS - 100 * HOUR_MS)
 
     assert after(clocks, own, HOUR_MS - 10_000) == NOW_MS - 99 * HOUR_MS - 10_000
@@ -209,8 +209,8 @@ def test_a_first_start_after_days_of_standstill_gives_an_hour() -> None:
     assert not own.is_doubtful
 
 
-def test_a_clock_that_is_put_right_after_a_boot_counts_for_nothing() -> None:
-    """A boot with a clock days ahead, corrected within the hour: only the true standstill counts."""
+def test_clock_that_is_corrected_after_a_boot_has_no_effect() -> None:
+    """A boot with a clock days ahead, corrected within the hour, counts only the true downtime."""
     history = History()
     history.run(HOUR_MS)
     history.keep()
@@ -226,8 +226,8 @@ def test_a_clock_that_is_put_right_after_a_boot_counts_for_nothing() -> None:
         assert counted_ms >= true_ms - 4 * TOLERANCE_MS or not history.is_noted(true_ms)
 
 
-def test_a_doubt_survives_a_restart() -> None:
-    """A process that ends within the hour leaves the standstill in doubt, and the next one gives it an hour again."""
+def test_doubt_survives_a_restart() -> None:
+    """A process that ends within the hour leaves the downtime in doubt, and the next one waits an hour again."""
     history = History()
     history.run(HOUR_MS)
     history.keep()
@@ -244,22 +244,22 @@ def test_a_doubt_survives_a_restart() -> None:
         assert counted_ms >= true_ms - 4 * TOLERANCE_MS or not history.is_noted(true_ms)
 
 
-def test_an_empty_log_has_nothing_to_compare_with() -> None:
-    """Without a message the wall clock is what there is."""
+def test_empty_log_uses_the_wall_clock() -> None:
+    """Without a message there is only the wall clock."""
     clocks, own = started(newest_ms=0)
 
     assert after(clocks, own, 10_000) == NOW_MS + 10_000
 
 
-def test_a_log_from_the_future_does_not_set_the_time_ahead() -> None:
-    """Messages stamped by a clock that ran ahead do not make others older."""
+def test_log_from_the_future_does_not_set_the_time_ahead() -> None:
+    """Messages with times of a clock that ran ahead do not make others older."""
     clocks, own = started(newest_ms=NOW_MS + 500 * HOUR_MS)
 
     assert after(clocks, own, 10_000) == NOW_MS + 10_000
 
 
 def test_files_from_before_the_first_note_count_by_their_store_times() -> None:
-    """A store of RocketMQ's, or of an earlier version, expires as before."""
+    """Files of RocketMQ, or of an earlier version, expire by their store times."""
     clocks, own = started(newest_ms=NOW_MS)
     own.observe(honest(clocks), log_begin=0, log_end=9_000)
 
@@ -268,7 +268,7 @@ def test_files_from_before_the_first_note_count_by_their_store_times() -> None:
 
 
 def test_notes_are_bounded() -> None:
-    """A log that grows for months keeps so many notes, and thinning them makes no file older."""
+    """A log that grows for months keeps a bounded number of notes, and thinning them makes no file older."""
     clocks, own = started(newest_ms=NOW_MS)
     for number in range(3 * NOTES_MAX):
         clocks.advance(NOTE_INTERVAL_MS)
@@ -280,8 +280,8 @@ def test_notes_are_bounded() -> None:
         assert own.stored_by(6_000 + number, 0) >= NOW_MS + (number + 1) * NOTE_INTERVAL_MS
 
 
-def test_a_record_with_one_wrong_bit_is_none() -> None:
-    """The CRC covers every byte."""
+def test_record_with_a_flipped_bit_is_refused() -> None:
+    """The CRC covers every byte of the record."""
     clocks, own = started(newest_ms=NOW_MS)
     data = encode_record(own.record(STORE, honest(clocks)))
 

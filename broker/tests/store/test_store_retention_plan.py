@@ -1,4 +1,4 @@
-"""Which files go, and when sends are refused: the policy as tables, and the clock that it believes."""
+"""Retention planning as tables: which files are deleted, and when sends are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DELETE_HOUR, OTHER_HOUR = 4, 15
 
 
 def files(*ages_hours: float, removable: int | None = None) -> tuple[FileFacts, ...]:
-    """Files of ``SIZE`` bytes from offset 1000 on, the newest message of each so many hours old."""
+    """Return files of ``SIZE`` bytes from offset 1000 on, with newest messages of these ages in hours."""
     count = len(ages_hours) if removable is None else removable
     return tuple(
         FileFacts(1000 + n * SIZE, 1000 + (n + 1) * SIZE, NOW_MS - int(age * HOUR_MS), n < count)
@@ -47,7 +47,7 @@ def facts(
     unconsumed_from: int = NOTHING_UNCONSUMED,
     is_manual: bool = False,
 ) -> RetentionFacts:
-    """On a disk of 10,000 bytes of which ``used`` percent are used; so one file is one percent."""
+    """Return the facts of a disk of 10,000 bytes, ``used`` percent of them used; so one file is one percent."""
     room = RoomFacts(space=DiskSpace(100 * SIZE, 100 * SIZE - used * SIZE), file_size=SIZE)
     return RetentionFacts(
         files=some, room=room, now_ms=NOW_MS, hour=hour, unconsumed_from=unconsumed_from, is_manual=is_manual
@@ -89,8 +89,8 @@ def facts(
         pytest.param(facts(files(10, 100, 100), hour=DELETE_HOUR), 0, Reason.NOTHING_DUE, id="a-fresh-one-in-front"),
     ],
 )
-def test_what_goes(given_facts: RetentionFacts, deleted: int, reason: Reason) -> None:
-    """Expired files at their hour or under pressure, forced ones only as far as needed and consumed; oldest first."""
+def test_planned_deletions(given_facts: RetentionFacts, deleted: int, reason: Reason) -> None:
+    """Expired files at their hour or under pressure, forced ones as far as needed and consumed; oldest first."""
     plan = plan_retention(given_facts, SETTINGS)
 
     begin = given_facts.files[0].base_offset if given_facts.files else 0
@@ -98,7 +98,7 @@ def test_what_goes(given_facts: RetentionFacts, deleted: int, reason: Reason) ->
 
 
 def test_several_delete_hours() -> None:
-    """``deleteWhen`` may list hours, and each of them counts."""
+    """``deleteWhen`` may list several hours, and each of them counts."""
     settings = replace(SETTINGS, delete_hours=(2, 14))
 
     deleted = [
@@ -108,31 +108,31 @@ def test_several_delete_hours() -> None:
     assert deleted == [2, 14]
 
 
-def test_unconsumed_messages_go_only_when_asked_for_by_name() -> None:
-    """``deleteUnconsumed`` and nothing else lets forced deletion pass an unconsumed message."""
+def test_unconsumed_messages_are_deleted_only_with_delete_unconsumed() -> None:
+    """Only ``deleteUnconsumed`` lets forced deletion pass an unconsumed message."""
     pressed = facts(files(*[10.0] * 5), used=95, unconsumed_from=1000)
 
     plan = plan_retention(pressed, SETTINGS)
     asked = plan_retention(pressed, replace(SETTINGS, is_unconsumed_deleted=True))
 
-    assert (plan.delete_before, plan.held_because) == (1000, Reason.HELD_UNCONSUMED)
+    assert (plan.delete_before, plan.blocked_reason) == (1000, Reason.HELD_UNCONSUMED)
     assert (asked.delete_before, asked.reason) == (1500, Reason.FORCED_UNCONSUMED)
     assert needs_unconsumed(pressed.room.space, SETTINGS)
     assert not needs_unconsumed(pressed.room.space, replace(SETTINGS, is_unconsumed_deleted=True))
     assert not needs_unconsumed(facts((), used=85).room.space, SETTINGS)
 
 
-def test_why_nothing_more_can_go() -> None:
-    """When the disk asks for more than may go, the plan says whether consumers or the files themselves hold it up."""
+def test_reason_of_blocked_deletion() -> None:
+    """If the disk needs more than may be deleted, the plan names consumers or the files in use as the reason."""
     held = plan_retention(facts(files(*[10.0] * 5), used=95, unconsumed_from=1150), SETTINGS)
     in_use = plan_retention(facts(files(*[10.0] * 5, removable=2), used=95), SETTINGS)
     enough = plan_retention(facts(files(*[10.0] * 20), used=95), SETTINGS)
     a_round = plan_retention(facts(files(*[10.0] * 10), used=99), SETTINGS)
 
-    assert held.held_because is Reason.HELD_UNCONSUMED
-    assert in_use.held_because is Reason.HELD_CURRENT
-    assert enough.held_because is None
-    assert a_round.held_because is None, "ten were asked for and ten go; the next round goes on"
+    assert held.blocked_reason is Reason.HELD_UNCONSUMED
+    assert in_use.blocked_reason is Reason.HELD_CURRENT
+    assert enough.blocked_reason is None
+    assert a_round.blocked_reason is None, "ten were needed and ten are deleted; the next round continues"
 
 
 @given(
@@ -147,7 +147,7 @@ def test_why_nothing_more_can_go() -> None:
 def test_no_plan_breaks_a_rule(
     ages: list[int], removable: int, used: int, hour: int, unconsumed: int, is_asked: bool, is_manual: bool
 ) -> None:
-    """Whatever the facts: whole files, none in use, ten at most, and what is fresh and unconsumed only when asked."""
+    """With any facts: whole files, none in use, at most ten, and unexpired or unconsumed ones only when allowed."""
     settings = replace(SETTINGS, is_unconsumed_deleted=is_asked)
     some = files(*ages, removable=removable)
 
@@ -193,13 +193,13 @@ def room(used: int, *, is_wanted: bool = False, was_refusing: bool = False, file
     ],
 )
 def test_when_sends_are_refused(given_room: RoomFacts, expected: bool) -> None:
-    """Above the warning level, or when the next file is due and does not fit; and back with a percent to spare."""
+    """Above the warning level, or when the next file is needed and does not fit; until one percent below it."""
     assert is_refusing(given_room, SETTINGS) is expected
     assert plan_retention(replace(facts(()), room=given_room), SETTINGS).is_refusing is expected
 
 
-def test_the_reserve_is_small_on_small_disks_and_bounded_on_large_ones() -> None:
-    """A sixty-fourth, at most 64 MiB, stays free beside a new log file."""
+def test_reserve_is_small_on_small_disks_and_bounded_on_large_ones() -> None:
+    """One part in 64, at most 64 MiB, stays free beside a new log file."""
     assert has_room_for(DiskSpace(64 << 20, 9 << 20), 8 << 20)
     assert not has_room_for(DiskSpace(64 << 20, (9 << 20) - 1), 8 << 20)
     assert has_room_for(DiskSpace(1 << 40, (1 << 30) + (64 << 20)), 1 << 30)

@@ -1,4 +1,4 @@
-"""A roll meets a disk that hangs: the loop does not hang with it."""
+"""A roll on a hanging disk: the event loop does not hang with it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.store_world import TINY, StoreWorld
 
 
-def test_a_file_that_is_not_ready_refuses_sends_and_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waited for once; whoever comes then is refused at once, unstored, and when the disk moves again all goes on."""
+def test_sends_are_refused_until_the_next_file_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop waits once; later sends are refused at once, unstored, until the disk works again."""
     monkeypatch.setattr(next_file, "NEXT_FILE_WAIT_S", 0.05)
     world = StoreWorld(FaultyDisk(), "/data/store", dataclasses.replace(TINY, is_preallocating=True))
     world.open()

@@ -1,4 +1,4 @@
-"""Where a Gantry master wrote, a record without its seal is no record; where somebody else did, it is one."""
+"""Where a Gantry master wrote, a record must have its seal; where another broker wrote, it need not."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def memory() -> StoreWorld:
 
 
 def flip(world: StoreWorld, offset: int, bit: int = 0) -> None:
-    """Change one bit of the log's first file behind everybody's back."""
+    """Change one bit of the log's first file behind the store."""
     world.overwrite(LOG, offset, bytes([world.disk.read_file(world.path(LOG))[offset] ^ 1 << bit]))
 
 
-def become_rocketmqs(world: StoreWorld, *properties: bytes) -> list[int]:
-    """After a clean stop: append a record for each, without a seal, and rewrite the checkpoint, as RocketMQ does."""
+def append_as_rocketmq(world: StoreWorld, *properties: bytes) -> list[int]:
+    """After a clean stop, append records without a seal and rewrite the checkpoint, as RocketMQ does."""
     end, offsets = world.sent[-1][0], []
     for number, data in enumerate(properties):
         message = StoredMessage(
@@ -58,8 +58,8 @@ def become_rocketmqs(world: StoreWorld, *properties: bytes) -> list[int]:
     return offsets
 
 
-def test_no_changed_byte_of_the_last_record_is_believed(memory: StoreWorld) -> None:
-    """D9: whichever byte of the unflushed tail is wrong, the log ends before its record."""
+def test_changed_byte_of_the_last_record_ends_the_log(memory: StoreWorld) -> None:
+    """With any wrong byte in the unflushed tail, the log ends before its record."""
     memory.send(count=3)
     start, end = memory.sent[1][0], memory.sent[2][0]
     memory.kill()
@@ -76,8 +76,8 @@ def test_no_changed_byte_of_the_last_record_is_believed(memory: StoreWorld) -> N
         memory.kill()
 
 
-def test_a_recovery_that_asks_for_no_seals_is_found(memory: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin of the test above: by the body's CRC alone a record with a changed property is whole."""
+def test_recovery_without_seals_accepts_a_changed_property(memory: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the body's CRC alone a record with a changed property is valid."""
 
     def credulous(*arguments: object, **options: object) -> RecordCheck:
         return check_record(*arguments, **(options | {"is_sealed": False}))  # type: ignore[arg-type]
@@ -92,7 +92,7 @@ def test_a_recovery_that_asks_for_no_seals_is_found(memory: StoreWorld, monkeypa
 
 
 def test_rot_behind_the_body_of_a_flushed_record_is_reported(world: StoreWorld) -> None:
-    """Flushed bytes that changed are damage, not the end of the log: the neighbours are served, the record is not."""
+    """Changed flushed bytes are damage, not the end of the log: the neighbours are served, the record is not."""
     world.send(count=5)
     world.store.flush()
     world.store.flush_step()
@@ -110,8 +110,8 @@ def test_rot_behind_the_body_of_a_flushed_record_is_reported(world: StoreWorld) 
 
 
 @pytest.mark.parametrize("field", [12, 20, 28], ids=["queue id", "queue offset", "physical offset"])
-def test_a_record_that_rots_while_it_is_served_does_not_stop_its_queue(world: StoreWorld, field: int) -> None:
-    """A record that says it is another one is rot if its seal is broken: passed over, and the queue is not blamed."""
+def test_record_damaged_while_served_does_not_block_its_queue(world: StoreWorld, field: int) -> None:
+    """A record with another identity and a broken seal is damaged: it is skipped, and the queue is right."""
     world.send(count=5)
     start = world.sent[1][0]
     file = world.store.log.at(start)
@@ -125,12 +125,12 @@ def test_a_record_that_rots_while_it_is_served_does_not_stop_its_queue(world: St
     assert world.store.guard.message_at(start) is None
 
 
-def test_what_another_writer_appended_is_read_by_the_bodys_crc(world: StoreWorld) -> None:
-    """RocketMQ's records have no seal, or a copy of another record's: they are served after any number of crashes."""
+def test_records_of_another_writer_are_verified_by_the_body_crc(world: StoreWorld) -> None:
+    """RocketMQ's records have no seal, or a copy of another one's: they are served after any number of crashes."""
     world.send(count=3)
     world.close()
     stale = seal(b"some other record")
-    offsets = become_rocketmqs(world, b"", b"a\x01b", b"a\x01b\x02" + stale, stale + b"a\x01b\x02")
+    offsets = append_as_rocketmq(world, b"", b"a\x01b", b"a\x01b\x02" + stale, stale + b"a\x01b\x02")
 
     for _ in range(3):
         report = world.open()
@@ -147,10 +147,10 @@ def test_what_another_writer_appended_is_read_by_the_bodys_crc(world: StoreWorld
 @pytest.mark.parametrize("damage", ["truncated", "emptied", "one bit", "zeros"])
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("has_point", [True, False], ids=["point", "no point"])
-def test_a_damaged_checkpoint_is_not_taken_for_another_writer(
+def test_damaged_checkpoint_is_not_taken_for_another_writer(
     world: StoreWorld, damage: str, is_clean: bool, has_point: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All records are sealed, so nobody else wrote them: an epoch more would part a member from its group."""
+    """If all records are sealed, none are foreign: a new epoch would separate a member from its group."""
     world.send(count=3)
     world.store.flush_step()
     world.send(count=3)
@@ -167,15 +167,15 @@ def test_a_damaged_checkpoint_is_not_taken_for_another_writer(
     report = world.open()
 
     assert world.store.identity.epochs == epochs
-    assert "the checkpoint is damaged" in caplog.text
+    assert "checkpoint is damaged" in caplog.text
     assert report.damaged == [] and world.bodies() == world.sent_bodies()
 
 
 def test_our_records_behind_another_writers_are_sealed_again(world: StoreWorld) -> None:
-    """After somebody else had the store, the tail is ours again and as strict as ever."""
+    """After another broker has used the store, new records must have seals again."""
     world.send(count=3)
     world.close()
-    [theirs] = become_rocketmqs(world, b"a\x01b\x02")
+    [theirs] = append_as_rocketmq(world, b"a\x01b\x02")
     world.open()
     world.send(count=2)
     start, end = world.sent[-2][0], world.sent[-1][0]
@@ -188,11 +188,11 @@ def test_our_records_behind_another_writers_are_sealed_again(world: StoreWorld) 
     assert world.store.guard.message_at(theirs) is not None
 
 
-def test_a_store_from_before_there_was_an_identity_is_opened(world: StoreWorld) -> None:
-    """Without the file everything in the log is somebody else's: nothing is refused, and what follows is sealed."""
+def test_store_without_an_identity_is_opened(world: StoreWorld) -> None:
+    """Without the file all records count as foreign: none is refused, and new ones are sealed."""
     world.send(count=3)
     world.close()
-    become_rocketmqs(world, b"a\x01b\x02")
+    append_as_rocketmq(world, b"a\x01b\x02")
     for name in ("store.json", "store.json.bak", "recovery-point.json", "checkpoint"):
         world.disk.remove(world.path(name))
 
@@ -208,7 +208,7 @@ def test_a_store_from_before_there_was_an_identity_is_opened(world: StoreWorld) 
 
 
 def test_each_start_is_another_generation_of_the_same_store(world: StoreWorld) -> None:
-    """The name stays, the count rises, cleanly stopped or not: buffers of an older start are told apart by it."""
+    """The uuid stays, the generation rises after any stop: it distinguishes buffers of older starts."""
     first = world.store.identity
     world.send()
     world.kill()

@@ -1,4 +1,4 @@
-"""Files of a running store that another process shortens: searches do not raise, and no map ends the process."""
+"""Files that another process shortens while the store runs: searches do not raise, and no mapping ends the process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gantry_testing.store_world import TINY, StoreWorld, make_world
 
 PAGE_BYTES = 4096
 LARGE = replace(TINY, mapped_file_size_consume_queue=1_024 * 20, max_hash_slot_num=5_000)
-"""Queue and index files of several pages, so that a map of a shortened one has pages that are a SIGBUS."""
+"""Queue and index files of several pages, so that a mapping of a shortened one has pages that raise SIGBUS."""
 
 COUNT = 1_000
 
@@ -46,14 +46,14 @@ def queue_of(world: StoreWorld, topic: str) -> ConsumeQueue:
 
 
 def shorten(world: StoreWorld, size: int) -> str:
-    """Cut the file of one queue as another process does; its path."""
+    """Cut the file of one queue as another process does. Return its path."""
     path = queue_of(world, "orders").files.files[0].path
     os.truncate(path, size)
     return path
 
 
 def exit_status(work: Callable[[], object]) -> int:
-    """How a forked process ends that does ``work``: 0, 1 after an exception, or minus a signal."""
+    """Return how a forked process that does ``work`` ends: 0, 1 after an exception, or minus a signal."""
     child = os.fork()
     if not child:
         faulthandler.disable()
@@ -71,10 +71,8 @@ def reports(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [0, 5, 20, PAGE_BYTES, 10_001, COUNT * 20 - 1, COUNT * 20 + 40])
-def test_a_shortened_queue_file_costs_no_message(
-    world: StoreWorld, size: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Every message is served once and in order, new ones as well, and the damage is reported once."""
+def test_shortened_queue_file_loses_no_message(world: StoreWorld, size: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Every message is served once and in order, including new ones, and the damage is reported once."""
     path = shorten(world, size)
 
     assert world.bodies("orders") == world.sent_bodies("orders")
@@ -93,8 +91,8 @@ def test_a_shortened_queue_file_costs_no_message(
 
 
 @pytest.mark.parametrize("touch", ["read", "filter", "extend"])
-def test_a_shortened_queue_file_does_not_end_the_process(world: StoreWorld, touch: str) -> None:
-    """Whatever touches the map first, the file has its size again before."""
+def test_shortened_queue_file_does_not_end_the_process(world: StoreWorld, touch: str) -> None:
+    """With any first access to the mapping, the file has its size again before."""
     shorten(world, 5)
 
     def work() -> None:
@@ -112,16 +110,16 @@ def test_a_shortened_queue_file_does_not_end_the_process(world: StoreWorld, touc
     assert exit_status(work) == 0
 
 
-def test_without_the_guard_the_process_ends(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: a read of a file that was not given its size again is a SIGBUS."""
+def test_without_restored_size_the_process_ends(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading a file whose size was not restored is a SIGBUS."""
     monkeypatch.setattr(RealFile, "regrow", lambda file: None)
     shorten(world, 5)
 
     assert exit_status(lambda: world.bodies("orders")) == -signal.SIGBUS
 
 
-def test_deleting_goes_on_while_a_queue_is_shortened(world: StoreWorld, caplog: pytest.LogCaptureFixture) -> None:
-    """A search in the short file does not raise: the other queues are trimmed now, and this one when it is rebuilt."""
+def test_retention_continues_while_a_queue_is_shortened(world: StoreWorld, caplog: pytest.LogCaptureFixture) -> None:
+    """A search in the short file does not raise: other queues are trimmed now, this one after its rebuild."""
     removal, offset = world.store.removal, 5 * LARGE.mapped_file_size_commit_log
     shorten(world, 5)
 
@@ -129,7 +127,7 @@ def test_deleting_goes_on_while_a_queue_is_shortened(world: StoreWorld, caplog: 
 
     assert world.store.log.min_physical == offset
     assert queue_of(world, "bills").min_offset > 0
-    assert queue_of(world, "orders").min_offset == 0, "a search among zeros finds nothing that is true"
+    assert queue_of(world, "orders").min_offset == 0, "a search among zeros must not move the begin"
     assert len(reports(caplog)) == 1
     assert removal.waiting_count == 0
 
@@ -143,8 +141,8 @@ def test_deleting_goes_on_while_a_queue_is_shortened(world: StoreWorld, caplog: 
     assert world.bodies("orders") == expected
 
 
-def test_the_age_of_shortened_log_files_is_that_of_what_follows(world: StoreWorld) -> None:
-    """Nothing in them says how old they are: they are taken for as young as the next file, and retention goes on."""
+def test_age_of_shortened_log_files_is_that_of_the_next_file(world: StoreWorld) -> None:
+    """Without a readable time they count as young as the next file, and retention continues."""
     store = world.store
     before = [file.newest_ms for file in store.removal.facts()]
     store.removal._newest_ms.clear()
@@ -158,7 +156,7 @@ def test_the_age_of_shortened_log_files_is_that_of_what_follows(world: StoreWorl
 
 
 def test_recovery_point_lists_a_shortened_queue(world: StoreWorld) -> None:
-    """A start after a crash before the rebuild builds the whole queue."""
+    """A start after a crash before the rebuild rebuilds the whole queue."""
     shorten(world, 5)
     world.store.removal.measure(LARGE.mapped_file_size_commit_log)
     assert queue_of(world, "orders").is_corrupt
@@ -173,8 +171,8 @@ def test_recovery_point_lists_a_shortened_queue(world: StoreWorld) -> None:
 
 @pytest.mark.parametrize("size", [0, 39, 10_000])
 @pytest.mark.parametrize("is_read_first", [True, False])
-def test_a_shortened_index_file_is_rebuilt(world: StoreWorld, size: int, is_read_first: bool) -> None:
-    """The next lookup or entry notices it; afterwards every key is found."""
+def test_shortened_index_file_is_rebuilt(world: StoreWorld, size: int, is_read_first: bool) -> None:
+    """The next lookup or entry detects it; afterwards every key is found."""
     index = world.store._life.index
     assert index is not None
     os.truncate(index.files[-1].file.path, size)

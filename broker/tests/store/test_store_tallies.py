@@ -1,4 +1,4 @@
-"""What was appended to which topic is counted once for each batch, and exactly."""
+"""Appended messages are counted by topic, once for each batch, and exactly."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def counted(store: MessageStore) -> dict[str, tuple[int, int]]:
 
 
 def lengths(store: MessageStore, physical_offsets: list[int]) -> int:
-    """Of these records, as they lie in the log."""
+    """Return the lengths of these records in the log."""
     records = [store.guard.message_at(offset) for offset in physical_offsets]
     assert None not in records
     return sum(len(record or b"") for record in records)
 
 
-def test_batches_of_one_topic_are_counted_whatever_their_queues(world: StoreWorld) -> None:
-    """Queues of a topic share one tally, over all batches."""
+def test_batches_of_one_topic_are_counted_over_all_queues(world: StoreWorld) -> None:
+    """All queues of a topic share one tally, over all batches."""
     places: list[int] = []
     for size in (1, 5, 2):
         places += world.append([world.draft("orders", number % 3, body=b"x" * (number + 1)) for number in range(size)])[
@@ -40,8 +40,8 @@ def test_batches_of_one_topic_are_counted_whatever_their_queues(world: StoreWorl
     assert counted(world.store) == {"orders": (8, lengths(world.store, places))}
 
 
-def test_a_batch_of_several_topics_is_counted_topic_by_topic(world: StoreWorld) -> None:
-    """With the bytes of each topic's own records, in whatever order they come."""
+def test_batch_of_several_topics_is_counted_by_topic(world: StoreWorld) -> None:
+    """Each topic counts the bytes of its own records, in any order."""
     topics = ["a", "b", "a", "c", "c", "b", "a"]
     places, _ = world.append(
         [world.draft(topic, 0, body=topic.encode() * 9 * (n + 1)) for n, topic in enumerate(topics)]
@@ -51,7 +51,7 @@ def test_a_batch_of_several_topics_is_counted_topic_by_topic(world: StoreWorld) 
     assert counted(world.store) == {topic: (len(found), lengths(world.store, found)) for topic, found in of.items()}
 
 
-def test_what_fills_a_file_up_is_nobodys(world: StoreWorld) -> None:
+def test_blank_records_are_not_counted(world: StoreWorld) -> None:
     """The blank record at a file's end counts for no topic, in a batch of one topic or of several."""
     file_bytes = world.settings.mapped_file_size_commit_log
     body = bytes(file_bytes // 5)
@@ -67,8 +67,8 @@ def test_what_fills_a_file_up_is_nobodys(world: StoreWorld) -> None:
             assert counted(world.store)[topic] == expected
 
 
-def test_what_was_not_stored_is_not_counted(world: StoreWorld) -> None:
-    """A batch with a message that is too large leaves every tally as it was, that of its other messages, too."""
+def test_refused_batch_is_not_counted(world: StoreWorld) -> None:
+    """A batch with a message that is too large changes no tally, not even those of its other messages."""
     world.append([world.draft("a", 0)])
     before = counted(world.store)
     with pytest.raises(MessageTooLarge):
@@ -77,8 +77,8 @@ def test_what_was_not_stored_is_not_counted(world: StoreWorld) -> None:
     assert {topic: found for topic, found in counted(world.store).items() if found[0]} == before
 
 
-def test_a_deleted_topic_begins_anew(world: StoreWorld) -> None:
-    """Its tally goes with its queues."""
+def test_tally_of_a_deleted_topic_restarts(world: StoreWorld) -> None:
+    """The tally is deleted with the queues of the topic."""
     world.append([world.draft("a", 0), world.draft("a", 1)])
     world.store.delete_topic("a")
     assert counted(world.store) == {}

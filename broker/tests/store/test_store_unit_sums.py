@@ -20,7 +20,7 @@ WANTED = frozenset({tags_code("t1")})
 
 @pytest.fixture(params=["real", "faulty"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
-    """A queue over three files of which every third message is wanted."""
+    """A queue over three files in which every third message is wanted."""
     made = make_world(request.param, tmp_path)
     made.open()
     for number in range(COUNT):
@@ -38,8 +38,8 @@ def damage(world: StoreWorld, offset: int, position: int = 19, mask: int = 0x01)
     file.view[offset * UNIT_BYTES - file.base_offset + position] ^= mask
 
 
-def filtered(world: StoreWorld) -> list[int]:
-    """The queue offsets that a consumer of one tag is given."""
+def filtered_offsets(world: StoreWorld) -> list[int]:
+    """Return the queue offsets that a consumer of one tag gets."""
     found: list[int] = []
     offset = 0
     while True:
@@ -59,8 +59,8 @@ RIGHT = list(range(1, COUNT, 3))
 
 @pytest.mark.parametrize("bit", range(0, 64, 7))
 @pytest.mark.parametrize("offset", [1, 49, 70, COUNT - 3])
-def test_a_bit_of_a_tags_code_that_flips_at_rest_hides_nothing(world: StoreWorld, offset: int, bit: int) -> None:
-    """A start knows no sums: pages are compared with the log before a filter passes over their units."""
+def test_tags_code_flipped_at_rest_hides_no_message(world: StoreWorld, offset: int, bit: int) -> None:
+    """After a start there are no sums: pages are compared with the log before a filter skips their units."""
     assert offset in RIGHT
     world.close()
     file, place = divmod(offset, 50)
@@ -70,61 +70,59 @@ def test_a_bit_of_a_tags_code_that_flips_at_rest_hides_nothing(world: StoreWorld
     world.overwrite(name, 0, bytes(data))
     world.open()
 
-    assert filtered(world) == RIGHT
+    assert filtered_offsets(world) == RIGHT
     assert world.store.repair.queues.units_rebuilt == 1
 
 
 @pytest.mark.parametrize("is_read_before", [True, False])
 @pytest.mark.parametrize("offset", [1, 49, 70])
-def test_a_tags_code_that_flips_while_the_broker_runs_hides_nothing(
+def test_tags_code_flipped_while_running_hides_no_message(
     world: StoreWorld, offset: int, *, is_read_before: bool
 ) -> None:
-    """Sums of what this process wrote, and of what was compared, are looked at by every pull with a filter."""
+    """Every pull with a filter compares the sums of written and compared pages."""
     if is_read_before:
-        assert filtered(world) == RIGHT
+        assert filtered_offsets(world) == RIGHT
     damage(world, offset)
 
-    assert filtered(world) == RIGHT
+    assert filtered_offsets(world) == RIGHT
     assert world.store.repair.queues.units_rebuilt == 1
 
 
 @pytest.mark.parametrize("is_restarted", [True, False])
-def test_the_page_that_is_being_filled_is_guarded_from_its_first_read_on(
-    world: StoreWorld, *, is_restarted: bool
-) -> None:
-    """Its sum covers what was read; what is appended then is added to it."""
+def test_partly_filled_page_is_verified_from_its_first_read_on(world: StoreWorld, *, is_restarted: bool) -> None:
+    """Its sum covers the units that were read; units that are appended later are added to it."""
     if is_restarted:
         world.close()
         world.open()
-    assert filtered(world) == RIGHT
+    assert filtered_offsets(world) == RIGHT
     damage(world, COUNT - 3)
     world.append([world.draft(tag="t1")])
 
-    assert filtered(world) == [*RIGHT, COUNT]
+    assert filtered_offsets(world) == [*RIGHT, COUNT]
     damage(world, COUNT)
-    assert filtered(world) == [*RIGHT, COUNT]
+    assert filtered_offsets(world) == [*RIGHT, COUNT]
 
 
-def test_a_page_that_is_filled_after_a_flip_is_not_taken_for_right(world: StoreWorld) -> None:
-    """The sum of a full page is not taken over bytes that the page's own sum contradicts."""
-    assert filtered(world) == RIGHT
+def test_page_filled_after_a_flip_is_not_known(world: StoreWorld) -> None:
+    """No sum of a full page is taken over bytes that contradict the sum of its first units."""
+    assert filtered_offsets(world) == RIGHT
     damage(world, COUNT - 3)
     for _ in range(60):
         world.append([world.draft(tag="t0")])
 
-    assert filtered(world) == RIGHT
+    assert filtered_offsets(world) == RIGHT
 
 
-def test_known_pages_cost_no_look_at_the_log(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What this process wrote, and what was compared once, is believed by its sum."""
-    assert filtered(world) == RIGHT
-    monkeypatch.setattr(QueueRepair, "_is_right", None)
+def test_known_pages_need_no_read_of_the_log(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages that this process wrote, or compared once, are verified by their sums alone."""
+    assert filtered_offsets(world) == RIGHT
+    monkeypatch.setattr(QueueRepair, "_matches_log", None)
 
-    assert filtered(world) == RIGHT
+    assert filtered_offsets(world) == RIGHT
 
 
-def test_a_pull_compares_a_bounded_number_of_units(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one pull leaves out the next one compares: none keeps the loop for long."""
+def test_pull_compares_a_bounded_number_of_units(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next pull compares the rest, so that none blocks the loop for long."""
     monkeypatch.setattr("gantry_broker.store.queue_repair.COMPARED_UNITS_MAX", 50)
     world.close()
     world.open()
@@ -135,9 +133,9 @@ def test_a_pull_compares_a_bounded_number_of_units(world: StoreWorld, monkeypatc
 
 
 def test_without_sums_a_flip_hides_a_message(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: where every page is believed the message is not given."""
+    """If every page is taken as known, the message is not returned."""
     monkeypatch.setattr(UnitSums, "known", lambda self, offset, end: b"")
     monkeypatch.setattr(UnitSums, "known_end", lambda self, offset: 1 << 40)
     damage(world, 1)
 
-    assert filtered(world) == RIGHT[1:]
+    assert filtered_offsets(world) == RIGHT[1:]

@@ -1,4 +1,4 @@
-"""What is served was verified: no consumer and no slave is given a record that is not what was stored."""
+"""Everything that is served was verified: consumers and slaves get only records that are exactly what was stored."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
 
 
 def flip(world: StoreWorld, offset: int) -> None:
-    """Change one bit of the log, as another process or the media may."""
+    """Change one bit of the log, as another process or the storage may."""
     extent_byte = StoreLog(world.store).read(offset, 1)[0]
     log_byte(world, offset, bytes((extent_byte ^ 1,)))
 
 
 def damage(world: StoreWorld, field: str, stop: str = "running") -> tuple[str, int, int, bytes]:
-    """Flip a bit of a record; the topic, queue and offset of its message, and what it held."""
+    """Flip a bit of a record. Return topic, queue and offset of its message, and its former bytes."""
     start, size, name = place(world, DAMAGED)
     body = world.sent[DAMAGED][4]
     flush(world)
@@ -56,8 +56,8 @@ def damage(world: StoreWorld, field: str, stop: str = "running") -> tuple[str, i
 
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("field", PLACES)
-def test_a_damaged_message_is_never_served_and_its_neighbours_are(world: StoreWorld, field: str, stop: str) -> None:
-    """Whichever bit is wrong, and whether the broker has started since or not; the damage is reported once."""
+def test_damaged_message_is_never_served_and_its_neighbours_are(world: StoreWorld, field: str, stop: str) -> None:
+    """With any wrong bit, before or after a start; the damage is reported once."""
     topic, queue_id, _, body = damage(world, field, stop)
 
     for _ in range(2):
@@ -65,14 +65,14 @@ def test_a_damaged_message_is_never_served_and_its_neighbours_are(world: StoreWo
 
         assert served == [one for one in world.sent_bodies(topic, queue_id) if one != body]
     assert world.altered() is None
-    if stop != "killed" or field != "the queue offset":  # what a recovery finds, it reports itself
+    if stop != "killed" or field != "the queue offset":  # damage that recovery finds is reported by it
         assert world.store.guard.damage.counters.found == 1
         assert [one.start for one in world.store.guard.damage.damaged] == [place(world, DAMAGED)[0]]
 
 
 @pytest.mark.parametrize("field", ["the body", "the properties"])
 def test_without_verification_the_altered_message_is_served(world: StoreWorld, field: str) -> None:
-    """The twin of the test above: it is the verification that keeps the message back."""
+    """Without the verification the altered message is served."""
     topic, queue_id, offset, _ = damage(world, field)
     world.store.guard.is_verifying = False
 
@@ -82,8 +82,8 @@ def test_without_verification_the_altered_message_is_served(world: StoreWorld, f
     assert result.body != world.records[place(world, DAMAGED)[0]]
 
 
-def test_damage_is_found_in_messages_that_were_read_before(world: StoreWorld) -> None:
-    """A read that was good says nothing of the next one: the file may change in between."""
+def test_damage_is_detected_in_messages_that_were_read_before(world: StoreWorld) -> None:
+    """A good read proves nothing about the next one, since the file may change between them."""
     topic, queue_id = place(world, DAMAGED)[2][:2]
     assert world.bodies(topic, queue_id) == world.sent_bodies(topic, queue_id)
     world.store.queues.forget_sums()
@@ -94,24 +94,22 @@ def test_damage_is_found_in_messages_that_were_read_before(world: StoreWorld) ->
     assert body not in world.bodies(topic, queue_id)
 
 
-def test_a_damaged_message_is_logged_once_however_often_it_is_pulled(
-    world: StoreWorld, caplog: pytest.LogCaptureFixture
-) -> None:
-    """With its offset and its message; a consumer that comes again and again must not fill the log."""
+def test_damaged_message_is_logged_once_for_repeated_pulls(world: StoreWorld, caplog: pytest.LogCaptureFixture) -> None:
+    """The log has its offset and its message once; a consumer that retries must not fill the log."""
     topic, queue_id, offset, _ = damage(world, "the body")
 
     for _ in range(5):
         world.messages(topic, queue_id)
 
-    [record] = [one for one in caplog.records if one.message == "a stored message is damaged"]
+    [record] = [one for one in caplog.records if one.message == "stored message is damaged"]
     start, size, _ = place(world, DAMAGED)
     facts = vars(record)
     assert (facts["offset"], facts["bytes"]) == (start, size)
     assert (facts["topic"], facts["queue_id"], facts["queue_offset"]) == (topic, queue_id, offset)
 
 
-def test_a_filter_never_judges_by_altered_properties(world: StoreWorld) -> None:
-    """A wanted message would be hidden, and nobody would know: damage is reported instead."""
+def test_filter_never_uses_altered_properties(world: StoreWorld) -> None:
+    """Altered properties could hide a wanted message silently, so the damage is reported instead."""
     topic, queue_id, offset, _ = damage(world, "the properties")
     judged: list[str] = []
 
@@ -126,8 +124,8 @@ def test_a_filter_never_judges_by_altered_properties(world: StoreWorld) -> None:
     assert world.store.guard.damage.counters.found == 1
 
 
-def test_many_damaged_messages_in_a_row_are_stepped_over(world: StoreWorld) -> None:
-    """A pull moves on past each of them, to the first good one."""
+def test_many_consecutive_damaged_messages_are_skipped(world: StoreWorld) -> None:
+    """A pull advances past each of them, to the first good one."""
     world.send("rows", 40)
     flush(world)
     numbers = range(len(world.sent) - 40, len(world.sent))
@@ -139,7 +137,7 @@ def test_many_damaged_messages_in_a_row_are_stepped_over(world: StoreWorld) -> N
 
 
 def test_time_is_never_read_from_a_damaged_message(world: StoreWorld) -> None:
-    """A search by time goes by the good messages around it."""
+    """A search by time uses the good messages around it."""
     topic, queue_id, offset, _ = damage(world, "the store time")
     store = world.store
     before, after = (store.times.store_time(topic, queue_id, offset + step) for step in (-1, 1))
@@ -153,7 +151,7 @@ def test_time_is_never_read_from_a_damaged_message(world: StoreWorld) -> None:
 
 
 def feed(world: StoreWorld, *, begin: int = 0, bytes_max: int = 4096) -> bytes:
-    """What a slave is fed from ``begin`` on until nothing comes."""
+    """Return what a slave gets from ``begin`` on until nothing more comes."""
     data, log = b"", StoreLog(world.store)
     while records := log.whole_records(begin + len(data), bytes_max):
         data += records
@@ -161,8 +159,8 @@ def feed(world: StoreWorld, *, begin: int = 0, bytes_max: int = 4096) -> bytes:
 
 
 @pytest.mark.parametrize("bytes_max", [1, 700, 4096, 1 << 20])
-def test_a_slave_is_fed_the_log_byte_for_byte(world: StoreWorld, bytes_max: int) -> None:
-    """Blanks at the ends of files and everything else, however little is asked for at a time."""
+def test_slave_gets_the_log_byte_for_byte(world: StoreWorld, bytes_max: int) -> None:
+    """It gets blanks at the ends of files and everything else, with requests of any size."""
     assert feed(world, bytes_max=bytes_max) == b"".join(
         StoreLog(world.store).read(start, 16 * 1024) for start in range(0, world.store.log.wrote, 16 * 1024)
     )
@@ -170,8 +168,8 @@ def test_a_slave_is_fed_the_log_byte_for_byte(world: StoreWorld, bytes_max: int)
 
 @pytest.mark.parametrize("bytes_max", [1, 4096, 1 << 20])
 @pytest.mark.parametrize("field", PLACES)
-def test_a_slave_is_never_fed_a_damaged_record(world: StoreWorld, field: str, bytes_max: int) -> None:
-    """The stream stops before it: the log's places are the same everywhere, so nothing can be left out."""
+def test_slave_never_gets_a_damaged_record(world: StoreWorld, field: str, bytes_max: int) -> None:
+    """The stream stops before it: offsets are the same on every member, so nothing can be left out."""
     damage(world, field)
     start = place(world, DAMAGED)[0]
 
@@ -181,16 +179,16 @@ def test_a_slave_is_never_fed_a_damaged_record(world: StoreWorld, field: str, by
     assert [one.start for one in world.store.guard.damage.damaged] == [start]
 
 
-def test_without_verification_a_slave_is_fed_the_damaged_record(world: StoreWorld) -> None:
-    """The twin of the test above."""
+def test_without_verification_a_slave_gets_the_damaged_record(world: StoreWorld) -> None:
+    """Without the verification the damaged record is sent."""
     damage(world, "the body")
     world.store.guard.is_verifying = False
 
     assert len(feed(world)) > place(world, DAMAGED)[0]
 
 
-def test_a_slave_is_fed_again_when_the_record_is_good_again(world: StoreWorld) -> None:
-    """A stream that waits before a damaged record goes on by itself."""
+def test_stream_continues_when_the_record_is_healed(world: StoreWorld) -> None:
+    """A stream that waits before a damaged record continues by itself."""
     damage(world, "the body")
     start = place(world, DAMAGED)[0]
     assert len(feed(world)) == start
@@ -203,8 +201,8 @@ def test_a_slave_is_fed_again_when_the_record_is_good_again(world: StoreWorld) -
 # -- sums --------------------------------------------------------------------------------------------------------------
 
 
-def test_sums_prove_any_piece_of_what_was_appended() -> None:
-    """One chain for all of a queue: wherever a pull begins and ends."""
+def test_sums_prove_any_range_of_appended_messages() -> None:
+    """One chain covers a queue, with any begin and end of a pull."""
     sums, records = QueueSums(SumsBudget()), [bytes((number,)) * (number + 1) for number in range(50)]
     sums.learn(7, [memoryview(record) for record in records])
 
@@ -218,7 +216,7 @@ def test_sums_prove_any_piece_of_what_was_appended() -> None:
 
 
 def test_sums_are_bounded_by_their_budget() -> None:
-    """A long queue keeps the newest, and two queues share."""
+    """A long queue keeps the newest sums, and two queues share the budget."""
     budget = SumsBudget(2 * CHUNK)
     one, two = QueueSums(budget), QueueSums(budget)
     record = memoryview(b"record")
@@ -233,8 +231,8 @@ def test_sums_are_bounded_by_their_budget() -> None:
     assert two.proves(1, 1, bytes(record))
 
 
-def test_a_changed_byte_behind_the_head_of_a_blank_record_is_no_other_history(tmp_path: Path) -> None:
-    """A slave is compared by what it answers here: one flipped bit where nothing is must not have it refused."""
+def test_changed_byte_behind_the_head_of_a_blank_record_is_no_other_history(tmp_path: Path) -> None:
+    """Slaves are compared by these bytes: a flipped bit in an unused range must not refuse one."""
     world = make_world("faulty", tmp_path)
     world.open()
     world.append([world.draft(body=bytes(7_000)) for _ in range(3)])

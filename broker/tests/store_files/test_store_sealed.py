@@ -1,4 +1,4 @@
-"""Sealed documents: whole or not read, and of two copies of an identity the newer one."""
+"""Sealed documents: they are read whole or not at all, and of two copies of an identity the newer one is used."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ WHOLE = encode_sealed(NEW)
 
 
 def lax(document: object, form: str) -> bytes:
-    """A sealed document whose CRC is written in another form."""
+    """Return a sealed document whose CRC is written in another form."""
     body = msgspec.json.encode(document)
     return (form % crc32(body)).encode() + b"\n" + body
 
 
 @pytest.mark.parametrize("form", ["0x%08x", " %08x", "%08X", "+%08x", "%09x", "%x_0"])
-def test_a_crc_in_another_form_is_none(form: str) -> None:
-    """Eight lower-case digits, as it is written: a reader that takes more would call a damaged line whole."""
+def test_crc_in_another_form_is_refused(form: str) -> None:
+    """The CRC has eight lower-case digits; a reader that accepts more would accept a damaged line."""
     document = next(one for one in map(str, range(1000)) if any(c in "abcdef" for c in f"{crc32(one.encode()):x}"))
 
     with pytest.raises(ValueError, match="its CRC is wrong"):
@@ -43,15 +43,15 @@ def test_a_crc_in_another_form_is_none(form: str) -> None:
     [b"", WHOLE[:-1], WHOLE.replace(b"4096", b"4097"), b"00000000\n", b"not a store", encode_sealed({"epochs": []})],
     ids=["empty", "cut", "changed", "no body", "foreign", "another document"],
 )
-def test_a_document_that_is_not_whole_says_nothing(data: bytes) -> None:
-    """Half a history would make a fork look like a continuation."""
+def test_incomplete_document_is_not_used(data: bytes) -> None:
+    """With half of the epochs a diverged log would look like a continuation."""
     with pytest.raises(ValueError, match=r"its CRC is wrong|truncated|missing required field"):
         decode_sealed(data, StoreIdentity)
     assert decode_sealed(WHOLE, StoreIdentity) == NEW
 
 
 @pytest.mark.parametrize("data", [b"", b"1000 xyz\n", b"1000", b"1000 0x%08x\n" % crc32(b"1000"), b"9" * 5000])
-def test_a_damaged_record_of_a_failed_flush_says_nothing(data: bytes) -> None:
+def test_damaged_record_of_a_failed_flush_counts_as_zero(data: bytes) -> None:
     """It counts as offset 0, from which everything is read again."""
     assert decode_flush_failure(data) == 0
     assert decode_flush_failure(b"1000 %08x\n" % crc32(b"1000")) == 1000
@@ -69,7 +69,7 @@ def test_a_damaged_record_of_a_failed_flush_says_nothing(data: bytes) -> None:
 def test_every_reader_uses_the_copy_that_a_start_would_use(
     tmp_path: Path, own: bytes | None, twin: bytes | None, expected: StoreIdentity
 ) -> None:
-    """The broker, its tools and those who read beside it believe the same history of the log."""
+    """The broker, its tools and other readers use the same epochs of the log."""
     for name, data in (("store.json", own), ("store.json.bak", twin)):
         if data is not None:
             (tmp_path / name).write_bytes(data)
@@ -81,7 +81,7 @@ def test_every_reader_uses_the_copy_that_a_start_would_use(
 
 
 def test_without_a_whole_copy_there_is_no_identity(tmp_path: Path) -> None:
-    """No file, a damaged one, or a directory in its place: nothing is known of the log's history."""
+    """Without a file, or with a damaged one or a directory, the epochs of the log are unknown."""
     assert read_identity(PlainDisk(), str(tmp_path)) is None
     (tmp_path / "store.json").mkdir()
     (tmp_path / "store.json.bak").write_bytes(encode_sealed(OLD)[:-1])

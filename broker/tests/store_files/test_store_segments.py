@@ -1,4 +1,4 @@
-"""Segments of a log or queue, and spans that are cut at their borders."""
+"""Segments of a log or queue, and spans that are split at their boundaries."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from gantry_broker.ports.disk import Disk
 from gantry_broker.ports.real_disk import RealDisk
 from gantry_broker.ports.real_reading import RealReadingDisk
-from gantry_store_files import PlainDisk, Segment, StoreDisk, pieces_of, read_span, segment_name, segments_of
+from gantry_store_files import PlainDisk, Segment, StoreDisk, read_span, segment_name, segments_of, split_span
 from gantry_testing.faulty_disk import FaultyDisk
 from gantry_testing.reading_twin import ReadingTwin
 
 
 @pytest.mark.parametrize("disk", [PlainDisk(), RealReadingDisk(), RealDisk()], ids=["plain", "reading", "broker"])
 def test_segments_are_files_with_names_of_twenty_digits(tmp_path: Path, disk: StoreDisk) -> None:
-    """Directories and foreign names are left out; what is listed is in the order of its offsets."""
+    """Directories and other names are left out; the others are in the order of their offsets."""
     for base in (200, 0):
         (tmp_path / segment_name(base)).write_bytes(bytes(100))
     (tmp_path / segment_name(100)).mkdir()
@@ -31,8 +31,8 @@ def test_segments_are_files_with_names_of_twenty_digits(tmp_path: Path, disk: St
     )  # fmt: skip
 
 
-def test_disks_of_the_test_kit_are_listed_alike() -> None:
-    """The faulty disk, and the reading port over it, leave out directories, too."""
+def test_test_disks_list_the_same_segments() -> None:
+    """The faulty disk, and the reading port over it, also leave out directories."""
     disk: Disk = FaultyDisk()
     disk.make_directory(f"/store/{segment_name(100)}")
     disk.write_file(f"/store/{segment_name(0)}", bytes(100))
@@ -41,10 +41,8 @@ def test_disks_of_the_test_kit_are_listed_alike() -> None:
     assert segments_of(disk, "/store") == segments_of(ReadingTwin(disk), "/store") == expected
 
 
-def test_a_segment_that_vanishes_while_it_is_listed_hides_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Retention may delete the oldest file between the listing and the question for its size: the log is not empty."""
+def test_segment_that_vanishes_during_the_listing_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention may delete the oldest file between the listing and the query of its size: the log is not empty."""
     paths = [tmp_path / segment_name(base) for base in (0, 100, 200)]
     for path in paths:
         path.write_bytes(bytes(100))
@@ -61,7 +59,7 @@ def test_a_segment_that_vanishes_while_it_is_listed_hides_no_other(
 
 
 @pytest.mark.parametrize("name", ["missing", "file"])
-def test_where_there_is_no_directory_there_are_no_segments(tmp_path: Path, name: str) -> None:
+def test_missing_directory_has_no_segments(tmp_path: Path, name: str) -> None:
     """A missing directory, or a file in its place, is a log without files."""
     (tmp_path / "file").touch()
 
@@ -78,17 +76,17 @@ LOG = (Segment(0, 100, "a"), Segment(100, 100, "b"), Segment(300, 100, "c"))
         (250, 260, [(250, 260, None)]), (390, 500, [(390, 400, "c"), (400, 500, None)]), (70, 70, []),
     ],
 )  # fmt: skip
-def test_a_span_is_cut_at_the_borders_of_its_files(
+def test_span_is_split_at_the_boundaries_of_its_files(
     start: int, end: int, expected: list[tuple[int, int, str | None]]
 ) -> None:
-    """The pieces are the span, in order and without gaps; what lies in no file is a piece without one."""
-    found = [(one.start, one.end, one.segment and one.segment.path) for one in pieces_of(LOG, start, end)]
+    """The pieces cover the span in order and without gaps; a range in no file is a piece without one."""
+    found = [(one.start, one.end, one.segment and one.segment.path) for one in split_span(LOG, start, end)]
 
     assert found == expected
 
 
-def test_what_no_file_has_is_a_hole_of_zeros(tmp_path: Path) -> None:
-    """Missing, vanished and shortened files leave holes; neighbours are one."""
+def test_bytes_in_no_file_are_a_hole_of_zeros(tmp_path: Path) -> None:
+    """Missing, vanished and shortened files leave holes; adjacent holes are merged."""
     for number, base in enumerate((0, 100, 300, 400), start=1):
         (tmp_path / segment_name(base)).write_bytes(bytes([number]) * 100)
     disk = PlainDisk()

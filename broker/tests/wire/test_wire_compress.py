@@ -1,4 +1,4 @@
-"""Compressed bodies: three codecs as Java's clients write and read them, and what damaged or hostile ones may do."""
+"""Compressed bodies: three codecs as Java's clients write and read them, and damaged or hostile input."""
 
 import importlib
 import tracemalloc
@@ -11,7 +11,7 @@ from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gantry_wire.compress import Codec, beginning, codec_of, deflate, inflate, inflate_body, is_there, pack
+from gantry_wire.compress import Codec, codec_of, deflate, inflate, inflate_body, inflate_prefix, is_available, pack
 from gantry_wire.errors import LocalProtocolError, RemoteProtocolError
 from gantry_wire.message import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD, FLAG_COMPRESSED
 
@@ -29,20 +29,20 @@ FROM_JAVA = {
 
 
 @CODECS
-def test_what_java_packed_is_unpacked(codec: Codec) -> None:
-    """A body packed by RocketMQ 5.3.3 is read whole."""
+def test_body_compressed_by_java_is_decompressed(codec: Codec) -> None:
+    """A body compressed by RocketMQ 5.3.3 is read whole."""
     assert inflate_body(bytes.fromhex(FROM_JAVA[codec]), codec.flags) == BODY
 
 
 @CODECS
 @given(body=st.binary(max_size=500) | st.integers(0, 300_000).map(bytes))
-def test_what_is_packed_is_unpacked(codec: Codec, body: bytes) -> None:
-    """Both ways are inverse, also where the result is exactly as large as is allowed."""
+def test_compression_round_trip(codec: Codec, body: bytes) -> None:
+    """Decompression is the inverse of compression, also for a body of exactly the maximum size."""
     assert inflate_body(pack(body, codec), codec.flags, len(body)) == body
 
 
-def test_each_codec_is_what_its_name_says() -> None:
-    """Other programs' readers take what we pack, and Java's reader of LZ4 only takes blocks that stand alone."""
+def test_other_readers_accept_each_codec() -> None:
+    """Other programs' readers accept each codec's output; Java's reader of LZ4 requires independent blocks."""
     assert zlib.decompress(pack(BODY, Codec.ZLIB)) == zlib.decompress(deflate(BODY)) == BODY
     assert zstd.decompress(pack(BODY, Codec.ZSTD)) == BODY
     packed = pack(BODY, Codec.LZ4)
@@ -51,8 +51,8 @@ def test_each_codec_is_what_its_name_says() -> None:
 
 
 @CODECS
-def test_levels_reach_the_codec_that_has_them(codec: Codec) -> None:
-    """zlib and Zstandard take a level; LZ4 has none, as in Java."""
+def test_compression_level_applies_to_zlib_and_zstandard(codec: Codec) -> None:
+    """zlib and Zstandard use the level; LZ4 has none, as in Java."""
     body = b" ".join(b"%d" % (number * number) for number in range(5000))
     assert (pack(body, codec, 1) == pack(body, codec, 9)) == (codec is Codec.LZ4)
 
@@ -61,23 +61,23 @@ def test_levels_reach_the_codec_that_has_them(codec: Codec) -> None:
     ("kind", "codec"),
     [(0, Codec.ZLIB), (COMPRESSION_ZLIB, Codec.ZLIB), (COMPRESSION_LZ4, Codec.LZ4), (COMPRESSION_ZSTD, Codec.ZSTD)],
 )
-def test_flags_name_the_codec(kind: int, codec: Codec) -> None:
-    """Type 0 is an old client's zlib; without the flag nothing is unpacked."""
+def test_flags_select_the_codec(kind: int, codec: Codec) -> None:
+    """Type 0 is an old client's zlib; without the flag nothing is decompressed."""
     assert codec_of(FLAG_COMPRESSED | kind) is codec
     assert inflate_body(pack(b"x", codec), FLAG_COMPRESSED | kind) == b"x"
-    assert inflate_body(b"as is", kind) == b"as is" == beginning(b"as is", kind, 100)
+    assert inflate_body(b"as is", kind) == b"as is" == inflate_prefix(b"as is", kind, 100)
 
 
 @pytest.mark.parametrize("kind", [0x400, 0x700])
-def test_other_compressions_are_refused_by_number(kind: int) -> None:
-    """What nobody has defined is an error, never raw bytes passed for a body."""
-    with pytest.raises(RemoteProtocolError, match=f"0x{kind:x} is none of zlib, lz4, zstd"):
+def test_undefined_compression_type_is_refused(kind: int) -> None:
+    """An undefined compression type is an error; the body is never passed on as it is."""
+    with pytest.raises(RemoteProtocolError, match=f"0x{kind:x} is not one of zlib, lz4, zstd"):
         inflate_body(b"x", FLAG_COMPRESSED | kind)
 
 
 @CODECS
-def test_a_bomb_is_refused_at_the_limit(codec: Codec) -> None:
-    """S5: a body that grows past the limit is refused; one exactly at it passes."""
+def test_body_above_the_size_limit_is_refused(codec: Codec) -> None:
+    """S5: a body that exceeds the limit is refused; one of exactly that size passes."""
     with pytest.raises(RemoteProtocolError, match="limit of 1000000"):
         inflate_body(pack(bytes(50_000_000), codec), codec.flags, 1_000_000)
     assert inflate_body(pack(bytes(1000), codec), codec.flags, 1000) == bytes(1000)
@@ -86,14 +86,14 @@ def test_a_bomb_is_refused_at_the_limit(codec: Codec) -> None:
 
 
 @CODECS
-def test_a_bomb_costs_no_more_memory_than_the_limit(codec: Codec) -> None:
-    """S5: unpacking stops at the limit instead of after it."""
+def test_decompression_stops_at_the_size_limit(codec: Codec) -> None:
+    """S5: decompression stops at the limit and allocates no more memory."""
     bomb = pack(bytes(64_000_000), codec)
     inflate_body(pack(b"warm", codec), codec.flags)
     tracemalloc.start()
     with pytest.raises(RemoteProtocolError):
         inflate_body(bomb, codec.flags, 100_000)
-    assert beginning(bomb, codec.flags, 10) == bytes(10)
+    assert inflate_prefix(bomb, codec.flags, 10) == bytes(10)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
@@ -101,8 +101,8 @@ def test_a_bomb_costs_no_more_memory_than_the_limit(codec: Codec) -> None:
 
 
 @CODECS
-def test_half_a_body_is_none(codec: Codec) -> None:
-    """S5: cut at any place, or followed by what is no frame, it is refused."""
+def test_incomplete_body_is_refused(codec: Codec) -> None:
+    """S5: a body that is cut anywhere, or followed by other bytes, is refused."""
     packed = pack(BODY, codec)
     for end in range(len(packed)):
         with pytest.raises(RemoteProtocolError, match=r"cut short|damaged"):
@@ -112,8 +112,8 @@ def test_half_a_body_is_none(codec: Codec) -> None:
 
 
 @CODECS
-def test_a_damaged_body_is_refused_or_read_but_never_crashes(codec: Codec) -> None:
-    """S5: any bit may be wrong; the error is ours."""
+def test_flipped_bits_raise_only_protocol_errors(codec: Codec) -> None:
+    """S5: any bit may be wrong; the only exception is RemoteProtocolError."""
     packed = pack(BODY, codec)
     for place in range(len(packed)):
         for bit in (1, 16, 128):
@@ -126,8 +126,8 @@ def test_a_damaged_body_is_refused_or_read_but_never_crashes(codec: Codec) -> No
 
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
-def test_frames_that_follow_each_other_are_one_body(codec: Codec) -> None:
-    """Java's readers go on behind a frame's end, and so do we."""
+def test_consecutive_frames_are_one_body(codec: Codec) -> None:
+    """Frames that follow each other are decompressed as one body, as Java's readers do."""
     both = pack(b"one, ", codec) + pack(b"two", codec)
     assert inflate_body(both, codec.flags) == b"one, two"
     assert inflate_body(both, codec.flags, 8) == b"one, two"
@@ -138,15 +138,15 @@ def test_frames_that_follow_each_other_are_one_body(codec: Codec) -> None:
 
 
 @CODECS
-def test_a_beginning_is_shown_without_the_rest(codec: Codec) -> None:
-    """People are shown the first bytes, also of a body whose end is missing."""
+def test_prefix_of_a_truncated_body_is_decompressed(codec: Codec) -> None:
+    """The first bytes can be shown, also of a body whose end is missing."""
     packed = pack(bytes(range(256)) * 4000, codec)
-    assert beginning(packed, codec.flags, 300) == bytes(range(256)) + bytes(range(44))
-    assert beginning(pack(b"short", codec), codec.flags, 300) == b"short"
+    assert inflate_prefix(packed, codec.flags, 300) == bytes(range(256)) + bytes(range(44))
+    assert inflate_prefix(pack(b"short", codec), codec.flags, 300) == b"short"
 
 
-def test_where_a_package_is_missing_the_text_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker has neither; zlib is always there."""
+def test_error_names_the_missing_codec_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker has neither optional package, and the error names the missing one; zlib is always available."""
     real = importlib.import_module
 
     def without(name: str, package: str | None = None) -> ModuleType:
@@ -157,17 +157,17 @@ def test_where_a_package_is_missing_the_text_says_which(monkeypatch: pytest.Monk
     packed = {codec: pack(b"x", codec) for codec in Codec}
     monkeypatch.setattr(importlib, "import_module", without)
 
-    assert [is_there(codec) for codec in Codec] == [True, False, False]
+    assert [is_available(codec) for codec in Codec] == [True, False, False]
     assert inflate_body(packed[Codec.ZLIB], Codec.ZLIB.flags) == b"x"
     for codec in (Codec.LZ4, Codec.ZSTD):
-        with pytest.raises(RemoteProtocolError, match=rf"{codec.value} here.*gantry-mq\[codecs\]"):
+        with pytest.raises(RemoteProtocolError, match=rf"{codec.value} is installed.*gantry-mq\[codecs\]"):
             inflate_body(packed[codec], codec.flags)
         with pytest.raises(LocalProtocolError, match=r"gantry-mq\[codecs\]"):
             pack(b"x", codec)
 
 
-def test_a_registration_is_a_zlib_stream() -> None:
-    """What name servers unpack has no flags."""
+def test_registration_is_a_zlib_stream() -> None:
+    """The bodies that name servers decompress have no flags and are zlib streams."""
     assert inflate(deflate(b"topics")) == b"topics"
     for data in (b"", b"\x78", b"garbage", zlib.compress(b"x" * 99)[:-1]):
         with pytest.raises(RemoteProtocolError):

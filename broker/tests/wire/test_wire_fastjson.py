@@ -28,7 +28,7 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_standard_json_is_standard_json(value: Any) -> None:
-    """What needs no dialect is read and written as everybody does."""
+    """Values without features of the dialect are read and written as standard JSON."""
     assert loads(json.dumps(value)) == value
     assert json.loads(dumps(value)) == value
 
@@ -48,14 +48,14 @@ def test_standard_json_is_standard_json(value: Any) -> None:
         ("'\\u00e9\\n\\t\\''", "é\n\t'"),
     ],
 )
-def test_the_dialect_is_understood(text: str, expected: Any) -> None:
-    """Bare keys, single quotes, trailing commas and Java's number suffixes."""
+def test_dialect_is_parsed(text: str, expected: Any) -> None:
+    """Bare keys, single quotes, trailing commas and Java's number suffixes are parsed."""
     assert loads(text) == expected
     assert loads(text.encode()) == expected
 
 
-def test_an_object_may_be_a_key() -> None:
-    """Java writes a map keyed by queues as bare objects; the keys compare by content, whatever their order."""
+def test_object_keys_compare_by_content() -> None:
+    """Java writes a map keyed by queues with bare objects; the keys compare by content, in any order of fields."""
     value = loads('{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{"maxOffset":5}}}')
 
     key = ObjectKey({"topic": "T", "queueId": 0, "brokerName": "b"})
@@ -65,7 +65,7 @@ def test_an_object_may_be_a_key() -> None:
 
 
 @given(st.dictionaries(st.tuples(st.text("abc\"\\'{}:", max_size=5), st.integers(0, 9)), st.integers(), max_size=5))
-def test_object_keys_are_read_back_as_written(table: dict[tuple[str, int], int]) -> None:
+def test_object_keys_round_trip(table: dict[tuple[str, int], int]) -> None:
     """Writing keeps object keys bare, and reading them gives the same table."""
     value = {"t": {ObjectKey({"n": name, "q": number}): count for (name, number), count in table.items()}}
 
@@ -76,7 +76,7 @@ def test_object_keys_are_read_back_as_written(table: dict[tuple[str, int], int])
 
 
 def test_numeric_keys_are_written_quoted() -> None:
-    """Java reads both; standard parsers read only these."""
+    """Numeric keys are written quoted: Java reads both forms, standard parsers only this one."""
     assert dumps({0: "a", ObjectKey({"q": 1}): {2: "b"}}) == b'{"0":"a",{"q":1}:{"2":"b"}}'
 
 
@@ -85,28 +85,28 @@ def test_numeric_keys_are_written_quoted() -> None:
     ["", " ", "{", "}", "[", "]", "{a}", "{a:}", "{:1}", "[1 2]", "{a:1 b:2}", "tru", "'", '"', "-", "1.2.3",
      "{a:1}}", "[1]]", "\x00", "{{}:1", "{{a:1}", "'bad \\q'", "9" * 500 + "L", "undefined", ",", "[,]"],
 )  # fmt: skip
-def test_what_neither_is_raises_value_error(text: str) -> None:
-    """Damage is a ValueError with a place, never a half-read value."""
+def test_invalid_text_raises_value_error(text: str) -> None:
+    """Invalid text raises ValueError with a position, and never gives a partial value."""
     with pytest.raises(ValueError):
         loads(text)
 
 
 @pytest.mark.parametrize("opening", ["[", "{a:", "{{"], ids=["arrays", "objects", "keys"])
 def test_depth_is_bounded(opening: str) -> None:
-    """A bomb of brackets is refused at the limit; it neither recurses nor hangs."""
+    """Brackets nested beyond the limit are refused without deep recursion."""
     with pytest.raises(ValueError, match=f"deeper than {DEPTH_MAX}"):
         loads("'x'" if not opening else opening * 100_000)
 
 
-def test_reasonable_depth_passes() -> None:
-    """What real documents need is far below the limit."""
+def test_realistic_depth_is_accepted() -> None:
+    """The depth of real documents is far below the limit."""
     depth = 50
     assert loads("{a:" * depth + "1" + "}" * depth)
 
 
 @given(st.text(alphabet="{}[]:,'\"\\abc019-.eELn \n", max_size=40))
 def test_any_text_is_a_value_or_a_value_error(text: str) -> None:
-    """No text raises anything else."""
+    """No text raises anything but ValueError."""
     try:
         loads(text)
     except ValueError:
@@ -115,15 +115,15 @@ def test_any_text_is_a_value_or_a_value_error(text: str) -> None:
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_value_or_a_value_error(data: bytes) -> None:
-    """The same for bytes that are no UTF-8."""
+    """No bytes raise anything but ValueError, including bytes that are not UTF-8."""
     try:
         loads(data)
     except ValueError:
         return
 
 
-def test_a_route_of_an_old_server_is_read() -> None:
-    """Unquoted broker ids, unknown keys and missing optional ones: a 4.9 name server's answer."""
+def test_route_of_old_name_server_is_read() -> None:
+    """Unquoted broker ids, unknown keys and missing optional ones, as in a reply of a 4.9 name server, are read."""
     body = (
         b'{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:10911",1:"10.0.0.2:10911"},"brokerName":"b","cluster":"c"}],'
         b'"filterServerTable":{},"queueDatas":[{"brokerName":"b","perm":6,"readQueueNums":4,"topicSynFlag":0,'
@@ -136,8 +136,8 @@ def test_a_route_of_an_old_server_is_read() -> None:
     assert route.queue_datas[0].write_queue_nums == 4
 
 
-def test_documents_are_written_in_java_names_without_nulls() -> None:
-    """Keys are Java's, numeric keys quoted, absent things left out."""
+def test_documents_are_written_with_java_names_and_without_nulls() -> None:
+    """Keys have Java's names, numeric keys are quoted, and absent values are left out."""
     data = write_document(BrokerData(cluster="c", broker_name="b", broker_addrs={0: "a:1"}))
 
     assert json.loads(data) == {
@@ -145,8 +145,8 @@ def test_documents_are_written_in_java_names_without_nulls() -> None:
     }  # fmt: skip
 
 
-def test_documents_of_clients_are_read_with_their_odd_names() -> None:
-    """clientID is spelled so; sets arrive as lists."""
+def test_client_documents_are_read_with_their_irregular_names() -> None:
+    """The irregular name clientID is read, and sets arrive as lists."""
     heartbeat = read_document(
         b'{"clientID":"c","producerDataSet":[{"groupName":"p"}],"consumerDataSet":[]}', HeartbeatData
     )
@@ -159,7 +159,7 @@ def test_documents_of_clients_are_read_with_their_odd_names() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"table":[]}', b'{"table":{"a":{}}}', b"\xff", b"[" * 100_000])
-def test_a_body_that_is_no_document_is_a_field_error(body: bytes) -> None:
-    """Handlers get one exception for every kind of damage."""
+def test_invalid_body_raises_field_error(body: bytes) -> None:
+    """Every kind of damage raises the same exception, FieldError."""
     with pytest.raises(FieldError):
         read_document(body, KeyValueTable)

@@ -1,4 +1,4 @@
-"""Typed headers: every one of them both ways, and what a wrong field is answered with."""
+"""Typed headers: the round trip of each, and the errors for invalid fields."""
 
 from typing import Any
 
@@ -45,8 +45,8 @@ def strategy_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
 
 @pytest.mark.parametrize("kind", ALL_KINDS, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-def test_every_header_is_read_back_as_written(kind: type[Fields], data: st.DataObject) -> None:
-    """A typed header written to a map of texts and read again is the same, for every request and reply we know."""
+def test_every_typed_header_round_trips(kind: type[Fields], data: st.DataObject) -> None:
+    """A typed header written to a map of texts and read again is unchanged, for every request and reply."""
     info = msgspec.inspect.type_info(kind)
     assert isinstance(info, msgspec.inspect.StructType)
     values = {field.name: data.draw(strategy_of(field.type), label=field.name) for field in info.fields}
@@ -60,8 +60,8 @@ def test_every_header_is_read_back_as_written(kind: type[Fields], data: st.DataO
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS, ids=lambda kind: kind.__name__)
-def test_every_required_field_is_missed(kind: type[Fields]) -> None:
-    """Leaving out a field that RocketMQ requires is refused with that field's name on the wire."""
+def test_missing_required_field_is_named(kind: type[Fields]) -> None:
+    """Without a field that RocketMQ requires the header is refused with that field's wire name."""
     required = [field for field in msgspec.structs.fields(kind) if field.required]
     full = {field.encode_name: "1" for field in required}
     for field in required:
@@ -71,14 +71,14 @@ def test_every_required_field_is_missed(kind: type[Fields]) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "x", "1.5", "2147483648", "-2147483649", "0x10", "9" * 100, "null", "true"])
-def test_a_wrong_number_is_refused(value: str) -> None:
-    """Numbers are 32-bit integers in decimal, or the request is refused with a text that names the field."""
+def test_invalid_number_is_refused(value: str) -> None:
+    """Numbers are 32-bit integers in decimal; any other is refused with a text that names the field."""
     ext = {"topic": "t", "queueId": value}
     with pytest.raises(FieldError, match="queueId"):
         offsets.QueueAddress.read(ext)
 
 
-def test_the_two_spellings_of_a_send_say_the_same() -> None:
+def test_long_and_short_send_headers_are_equivalent() -> None:
     """Code 10's long names and code 310's letters hold the same values."""
     values: dict[str, Any] = {
         "producer_group": "p", "topic": "t", "default_topic": "TBW102", "default_topic_queue_nums": 4, "queue_id": -1,
@@ -93,8 +93,8 @@ def test_the_two_spellings_of_a_send_say_the_same() -> None:
     }  # fmt: skip
 
 
-def test_a_pull_as_java_sends_it_is_read() -> None:
-    """A 4.9 client's pull, with fields that we do not know."""
+def test_pull_of_java_client_is_read() -> None:
+    """A pull of a 4.9 client is read, with fields that are unknown here."""
     ext = {
         "consumerGroup": "g", "topic": "t", "queueId": "2", "queueOffset": "17", "maxMsgNums": "32", "sysFlag": "2",
         "commitOffset": "0", "suspendTimeoutMillis": "15000", "subscription": "a || b", "subVersion": "1700000000000",

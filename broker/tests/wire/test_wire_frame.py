@@ -1,4 +1,4 @@
-"""The frame reader: every way of cutting the bytes, and every way of lying about lengths."""
+"""The frame reader: every way of splitting the bytes, and every kind of wrong length."""
 
 import struct
 from itertools import pairwise
@@ -25,8 +25,8 @@ def head(total: int, type_and_header: int) -> bytes:
 
 
 @pytest.mark.parametrize("split", range(len(STREAM) + 1))
-def test_frames_survive_a_cut_at_any_byte(split: int) -> None:
-    """Wherever the network cuts the stream in two, the same frames come out."""
+def test_frames_survive_a_split_at_any_byte(split: int) -> None:
+    """Wherever the network splits the stream in two, the same frames come out."""
     reader = FrameReader()
 
     frames = [*reader.feed(STREAM[:split]), *reader.feed(STREAM[split:])]
@@ -35,7 +35,7 @@ def test_frames_survive_a_cut_at_any_byte(split: int) -> None:
 
 
 def test_frames_survive_byte_by_byte_feeding() -> None:
-    """A peer that sends one byte at a time is understood."""
+    """The frames of a peer that sends one byte at a time are complete."""
     reader = FrameReader()
 
     frames = [frame for byte in STREAM for frame in reader.feed(bytes([byte]))]
@@ -44,8 +44,8 @@ def test_frames_survive_byte_by_byte_feeding() -> None:
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
-def test_frames_survive_any_cutting(cuts: list[int]) -> None:
-    """Any number of cuts anywhere changes nothing."""
+def test_frames_survive_any_splits(cuts: list[int]) -> None:
+    """Any number of splits at any position changes nothing."""
     reader = FrameReader()
     edges = [0, *sorted(cuts), len(STREAM)]
 
@@ -55,8 +55,8 @@ def test_frames_survive_any_cutting(cuts: list[int]) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 1]), st.binary(max_size=300), st.binary(max_size=300)), max_size=6))
-def test_what_is_encoded_is_read_back(parts: list[tuple[int, bytes, bytes]]) -> None:
-    """encode_frame and FrameReader are inverse, whatever header and body hold."""
+def test_frame_round_trip(parts: list[tuple[int, bytes, bytes]]) -> None:
+    """encode_frame and FrameReader are inverse, for any header and body."""
     stream = b"".join(encode_frame(header, body, serialization) for serialization, header, body in parts)
 
     assert list(FrameReader().feed(stream)) == [Frame(*part) for part in parts]
@@ -68,34 +68,34 @@ def test_a_frame_at_the_limit_passes_and_one_byte_more_does_not() -> None:
     body = b"x" * (100 - 8 - 2)
 
     assert len(list(FrameReader(limits).feed(encode_frame(b"{}", body)))) == 1
-    with pytest.raises(RemoteProtocolError, match="101 bytes passes the limit of 100"):
+    with pytest.raises(RemoteProtocolError, match="101 bytes exceeds the limit of 100"):
         list(FrameReader(limits).feed(encode_frame(b"{}", body + b"x")))
 
 
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (head(0xFFFFFFFF, 0)[:4], "passes the limit"),
+        (head(0xFFFFFFFF, 0)[:4], "exceeds the limit"),
         (head(0, 0)[:4], "cannot hold"),
         (head(3, 0)[:4], "cannot hold"),
         (head(20, 17), "cannot hold a header of 17"),
         (head(4, 1), "cannot hold a header of 1"),
-        (head(2 << 20, (1 << 20) + 1), "header of 1048577 bytes passes"),
+        (head(2 << 20, (1 << 20) + 1), "header of 1048577 bytes exceeds"),
         (head(20, 2 << 24), "unknown header serialization 2"),
         (head(20, 0xFF000000), "unknown header serialization 255"),
-        (b"GET / HTTP/1.1\r\n", "passes the limit"),
-        (b"\x16\x03\x01\x02\x00", "passes the limit"),
+        (b"GET / HTTP/1.1\r\n", "exceeds the limit"),
+        (b"\x16\x03\x01\x02\x00", "exceeds the limit"),
     ],
     ids=["huge", "zero", "three", "header", "header-of-empty", "header-limit", "type-2", "type-255", "http", "tls"],
 )
-def test_a_lying_length_is_refused_before_its_bytes_are_waited_for(data: bytes, reason: str) -> None:
-    """The first bytes that show the lie end the connection; nothing is kept for a frame that cannot be."""
+def test_invalid_length_is_refused_before_its_bytes_are_awaited(data: bytes, reason: str) -> None:
+    """The first bytes that show an invalid length end the connection; nothing is buffered for such a frame."""
     with pytest.raises(RemoteProtocolError, match=reason):
         list(FrameReader().feed(data))
 
 
 def test_good_frames_before_a_bad_one_are_delivered() -> None:
-    """What came whole before the lie is not lost with it."""
+    """Complete frames before the invalid one are still delivered."""
     frames = []
 
     with pytest.raises(RemoteProtocolError):
@@ -105,8 +105,8 @@ def test_good_frames_before_a_bad_one_are_delivered() -> None:
     assert frames == FRAMES
 
 
-def test_an_unfinished_frame_is_all_that_is_kept() -> None:
-    """After whole frames only the rest stays in memory."""
+def test_only_the_incomplete_frame_is_buffered() -> None:
+    """After complete frames only the rest stays in memory."""
     reader = FrameReader()
 
     assert list(reader.feed(STREAM + STREAM[:9])) == FRAMES
@@ -115,8 +115,8 @@ def test_an_unfinished_frame_is_all_that_is_kept() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_bytes_give_frames_or_the_one_error(data: bytes) -> None:
-    """No input raises anything but RemoteProtocolError, and none is kept beyond the limit."""
+def test_arbitrary_bytes_raise_only_protocol_errors(data: bytes) -> None:
+    """No input raises anything but RemoteProtocolError, and no more than the limit is buffered."""
     reader = FrameReader(WireLimits(frame_bytes_max=64))
     try:
         for frame in reader.feed(data):
@@ -126,13 +126,13 @@ def test_arbitrary_bytes_give_frames_or_the_one_error(data: bytes) -> None:
     assert reader.waiting_bytes < 64
 
 
-def test_a_header_that_does_not_fit_is_our_own_mistake() -> None:
-    """24 bits hold the header's length; more is a local error."""
+def test_oversized_header_is_a_local_error() -> None:
+    """The header's length has 24 bits; a longer header raises LocalProtocolError."""
     with pytest.raises(LocalProtocolError):
         encode_frame(b"x" * (1 << 24))
 
 
-def test_the_root_error_is_never_raised() -> None:
-    """Whoever raises must say who has to act."""
+def test_base_error_cannot_be_raised() -> None:
+    """Only the two leaf classes can be raised, so that each error names the side at fault."""
     with pytest.raises(TypeError):
         ProtocolError("who?")

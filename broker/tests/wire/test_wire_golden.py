@@ -1,7 +1,7 @@
-"""What Java clients and Apache's servers really write, read and written again by gantry_wire.
+"""Captured frames of Java clients and Apache's servers, decoded and encoded again by gantry_wire.
 
-The frames in `golden/` were taken off the wire by `make interop`'s recorder (`e2e/interop/run.py record`); how each was
-captured stands in `golden/frames.json`. They are the only judge of the wire package that shares no author with it.
+The frames in `golden/` were captured by `make interop`'s recorder (`e2e/interop/run.py record`); `golden/frames.json`
+describes how. They are the only check of the wire package that does not share an author with it.
 """
 
 import hashlib
@@ -69,7 +69,7 @@ INDEX = msgspec.json.decode((GOLDEN / "frames.json").read_bytes(), type=list[Gol
 
 
 def frames(*request_codes: int, reply: bool, codes: set[int] | None = None, with_body: bool = False) -> list[Any]:
-    """The frames of some request codes as pytest parameters; an empty choice is a mistake of this file."""
+    """Return the frames of some request codes as pytest parameters; an empty selection is an error of this file."""
     chosen = [
         golden
         for golden in INDEX
@@ -151,8 +151,8 @@ REPLY_DOCUMENTS: dict[int, type[msgspec.Struct]] = {
 RECORD_REPLIES = (11, 361, 12, 33)
 
 
-def test_the_index_names_every_file_and_its_content() -> None:
-    """A frame that was edited, forgotten or added by hand is noticed."""
+def test_index_lists_every_file_with_its_digest() -> None:
+    """An edited, missing or manually added frame is detected."""
     on_disk = {path.stem for path in GOLDEN.glob("*.bin")}
 
     assert on_disk == {golden.name for golden in INDEX}
@@ -163,8 +163,8 @@ def test_the_index_names_every_file_and_its_content() -> None:
 
 @pytest.mark.parametrize("client", ["client-4.9.8", "client-5.3.3"])
 @pytest.mark.parametrize("serialization", ["json", "binary"])
-def test_everything_a_client_needs_was_captured(client: str, serialization: str) -> None:
-    """A recording that lost a request code of the ordinary clients must not pass as a recording."""
+def test_recording_is_complete(client: str, serialization: str) -> None:
+    """A recording without a request code of the ordinary clients is not accepted."""
     captured = {
         golden.request_code
         for golden in INDEX
@@ -182,7 +182,7 @@ def test_everything_a_client_needs_was_captured(client: str, serialization: str)
 
 @EVERY
 def test_a_captured_frame_decodes(golden: Golden) -> None:
-    """Every frame is one command, with the code and the role that the recorder saw."""
+    """Every frame is one command, with the code and the role that the recorder noted."""
     frame = only_frame(golden.raw)
     command = decode_command(frame)
 
@@ -198,7 +198,7 @@ def test_a_captured_frame_decodes(golden: Golden) -> None:
 
 @EVERY
 def test_a_captured_frame_decodes_in_pieces(golden: Golden) -> None:
-    """How the bytes arrive does not change what they say."""
+    """The decoded command does not depend on how the bytes arrive."""
     raw = golden.raw
     reader = FrameReader()
     step = max(1, len(raw) // 97)
@@ -210,8 +210,8 @@ def test_a_captured_frame_decodes_in_pieces(golden: Golden) -> None:
 
 
 @EVERY
-def test_what_we_decode_we_can_write(golden: Golden) -> None:
-    """Written again in either form, a captured command says the same; only the binary form has no empty texts."""
+def test_captured_commands_round_trip(golden: Golden) -> None:
+    """A captured command encoded again in either form is equivalent; only the binary form has no empty texts."""
     command = golden.command()
 
     assert decode_command(only_frame(command.encode(Serialization.JSON))) == command
@@ -231,7 +231,7 @@ def without_empty_texts(command: Command) -> Command:
     "golden", [pytest.param(golden, id=golden.name) for golden in INDEX if golden.serialization == "binary"]
 )
 def test_a_binary_frame_is_written_as_java_writes_it(golden: Golden) -> None:
-    """The binary form leaves no choice: written again it is the same bytes, apart from an empty field."""
+    """The binary form is unique: encoded again it has the same bytes, apart from an empty field."""
     raw = golden.raw
     if EMPTY_ATTRIBUTES in raw:
         raw = without_empty_attributes(raw)
@@ -240,7 +240,7 @@ def test_a_binary_frame_is_written_as_java_writes_it(golden: Golden) -> None:
 
 
 def without_empty_attributes(raw: bytes) -> bytes:
-    """The same frame without the field; its three lengths (frame, header, map behind an empty remark) shrink."""
+    """Return the frame without the field; its three lengths (frame, header, map after an empty remark) shrink."""
     less = len(EMPTY_ATTRIBUTES)
     shorter = bytearray(raw.replace(EMPTY_ATTRIBUTES, b"", 1))
     for position in (0, 4, 25):
@@ -250,7 +250,7 @@ def without_empty_attributes(raw: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("golden", frames(*REQUEST_FIELDS, reply=False))
-def test_a_captured_request_has_the_fields_we_read(golden: Golden) -> None:
+def test_captured_request_fields_round_trip(golden: Golden) -> None:
     """A request's map becomes the typed request and back, without a changed value."""
     command = golden.command()
 
@@ -260,7 +260,7 @@ def test_a_captured_request_has_the_fields_we_read(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("golden", frames(*REPLY_FIELDS, reply=True, codes={SUCCESS}))
-def test_a_captured_reply_has_the_fields_we_read(golden: Golden) -> None:
+def test_captured_reply_fields_round_trip(golden: Golden) -> None:
     """A reply's map becomes the typed reply and back, without a changed value."""
     command = golden.command()
 
@@ -271,8 +271,8 @@ def test_a_captured_reply_has_the_fields_we_read(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("golden", frames(*REQUEST_DOCUMENTS, reply=False, with_body=True))
-def test_a_captured_request_body_is_the_document_we_read(golden: Golden) -> None:
-    """A request's JSON body becomes the typed document, and what we write of it reads the same."""
+def test_captured_request_body_round_trips(golden: Golden) -> None:
+    """A request's JSON body becomes the typed document, and its encoding reads the same."""
     kind = REQUEST_DOCUMENTS[golden.request_code]
 
     body = golden.command().body
@@ -285,8 +285,8 @@ def test_a_captured_request_body_is_the_document_we_read(golden: Golden) -> None
 
 
 @pytest.mark.parametrize("golden", frames(*REPLY_DOCUMENTS, reply=True, codes={SUCCESS}, with_body=True))
-def test_a_captured_reply_body_is_the_document_we_read(golden: Golden) -> None:
-    """A reply's JSON body becomes the typed document, and what we write of it reads the same."""
+def test_captured_reply_body_round_trips(golden: Golden) -> None:
+    """A reply's JSON body becomes the typed document, and its encoding reads the same."""
     kind = REPLY_DOCUMENTS[golden.request_code]
     body = golden.command().body
 
@@ -298,7 +298,7 @@ def test_a_captured_reply_body_is_the_document_we_read(golden: Golden) -> None:
 
 
 def disagreements(written: Any, captured: Any, place: str = "") -> list[str]:
-    """Where two JSON values differ; what only one side has is a default or unknown to it, as long as they share any."""
+    """Return where two JSON values differ. A value on one side only counts as a default, if they share any."""
     if isinstance(written, dict) and isinstance(captured, dict):
         ours = {str(key): value for key, value in written.items()}
         theirs = {str(key): value for key, value in captured.items()}
@@ -315,8 +315,8 @@ def disagreements(written: Any, captured: Any, place: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("golden", frames(*RECORD_REPLIES, reply=True, codes={SUCCESS}))
-def test_records_inside_a_reply_are_whole(golden: Golden) -> None:
-    """Messages that Apache's broker hands out decode, their CRC holds, and we write the same record."""
+def test_records_in_a_captured_reply_round_trip(golden: Golden) -> None:
+    """Messages in a reply of Apache's broker decode, their CRC is correct, and encoding gives the same record."""
     body = golden.command().body
 
     messages = decode_records(body)
@@ -331,8 +331,8 @@ def test_records_inside_a_reply_are_whole(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("golden", frames(320, reply=False))
-def test_a_captured_batch_is_its_messages(golden: Golden) -> None:
-    """The body of a batch is the messages of the tour, and we write the same batch."""
+def test_captured_batch_round_trips(golden: Golden) -> None:
+    """The body of a captured batch has the recorded messages, and encoding gives the same batch."""
     body = golden.command().body
 
     entries = decode_batch(body)
@@ -349,7 +349,7 @@ def test_a_captured_batch_is_its_messages(golden: Golden) -> None:
         if golden.request_code not in RECORD_REPLIES and golden.serialization == "json"
     ],
 )
-def test_a_body_that_looks_like_json_is_read(golden: Golden) -> None:
+def test_json_dialect_in_captured_bodies_is_read(golden: Golden) -> None:
     """Java's dialect of JSON (bare numbers and objects as keys) is read wherever Java writes it."""
     body = golden.command().body
     if body[:1] not in (b"{", b"["):

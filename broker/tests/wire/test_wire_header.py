@@ -1,4 +1,4 @@
-"""Headers: JSON as Java writes it and as fastjson takes it, and the binary form, both ways."""
+"""Headers: JSON as Java writes it and as fastjson accepts it, and the binary form, in both directions."""
 
 import json
 import struct
@@ -36,8 +36,8 @@ def headers(
 
 
 @given(headers())
-def test_json_headers_are_read_back(header: Header) -> None:
-    """What we write in JSON we read; it is standard JSON, and absent things are not in it."""
+def test_json_header_round_trip(header: Header) -> None:
+    """The JSON form is standard JSON without absent values, and decodes to the same header."""
     data = encode_json_header(header)
 
     assert decode_header(data, JSON) == header
@@ -47,21 +47,21 @@ def test_json_headers_are_read_back(header: Header) -> None:
 
 
 @given(headers(code=st.integers(-32768, 32767), ext=st.dictionaries(TEXT, TEXT.filter(bool), max_size=8)))
-def test_binary_headers_are_read_back(header: Header) -> None:
-    """What we write in binary we read."""
+def test_binary_header_round_trip(header: Header) -> None:
+    """The binary form decodes to the same header."""
     assert decode_header(encode_binary_header(header), BINARY) == header
 
 
 def test_an_empty_value_does_not_survive_the_binary_form() -> None:
-    """A length of 0 means null there, as in Java; names without a value vanish."""
+    """A length of 0 means null in the binary form, as in Java; names without a value vanish."""
     data = encode_binary_header(Header(code=1, version=1, ext={"a": "", "b": "x"}))
 
     assert decode_header(data, BINARY).ext == {"b": "x"}
 
 
 @pytest.mark.parametrize("code", [32768, 200050, -32769])
-def test_a_code_beyond_a_short_cannot_travel_in_binary(code: int) -> None:
-    """POP's codes exist in JSON only; writing one in binary is our own mistake."""
+def test_code_beyond_a_short_does_not_fit_the_binary_form(code: int) -> None:
+    """POP's codes exist in JSON only; encoding one in binary is a local error."""
     with pytest.raises(LocalProtocolError, match=str(code)):
         encode_binary_header(Header(code=code))
 
@@ -94,8 +94,8 @@ def test_a_code_beyond_a_short_cannot_travel_in_binary(code: int) -> None:
         "suffix",
     ],
 )
-def test_json_is_taken_as_fastjson_takes_it(text: str, expected: dict[str, str]) -> None:
-    """Numbers and booleans in the map, bare keys, nulls, unknown keys: Java reads them, and so do we."""
+def test_json_is_accepted_as_by_fastjson(text: str, expected: dict[str, str]) -> None:
+    """Numbers and booleans in the map, bare keys, nulls and unknown keys are read, as Java reads them."""
     header = decode_header(text.encode(), JSON)
 
     assert header.code == 10 and header.ext == expected
@@ -110,14 +110,14 @@ def test_json_is_taken_as_fastjson_takes_it(text: str, expected: dict[str, str])
         '{"code":1,"extFields":' + "[" * 5000, "{" * 5000, '{"a":"unfinished', '{"a":"bad \\q escape"}',
     ],
 )  # fmt: skip
-def test_what_is_no_header_is_a_protocol_error(text: str) -> None:
-    """Damaged JSON ends in RemoteProtocolError, never in another exception and never in a guess."""
+def test_invalid_header_is_a_protocol_error(text: str) -> None:
+    """Damaged JSON raises RemoteProtocolError, and no other exception."""
     with pytest.raises(RemoteProtocolError):
         decode_header(text.encode("latin-1"), JSON)
 
 
 def test_too_many_fields_are_refused_in_both_forms() -> None:
-    """A map beyond the limit is refused, however it is written."""
+    """A map beyond the limit is refused in either form."""
     limits = WireLimits(ext_fields_max=10)
     header = Header(code=1, ext={f"n{number}": "v" for number in range(11)})
 
@@ -152,19 +152,19 @@ def binary(*, remark_bytes: int = 0, ext: bytes = b"", ext_bytes: int | None = N
     ids=["empty", "cut", "no-map", "remark-negative", "remark-long", "map-negative", "map-long", "name-cut",
          "name-long", "name-huge", "value-long", "value-negative", "name-not-utf8", "value-not-utf8"],
 )  # fmt: skip
-def test_lying_lengths_in_a_binary_header_are_refused(data: bytes) -> None:
-    """Every length is checked against what is left."""
+def test_invalid_lengths_in_a_binary_header_are_refused(data: bytes) -> None:
+    """Every length is checked against the remaining bytes."""
     with pytest.raises(RemoteProtocolError):
         decode_header(data, BINARY)
 
 
 def test_an_unknown_language_is_other() -> None:
-    """A language that did not exist when we were written is no error."""
+    """A language unknown to this version is no error."""
     assert decode_header(binary(language=99), BINARY).language == "OTHER"
 
 
 @given(st.binary(max_size=120), st.sampled_from([JSON, BINARY]))
-def test_arbitrary_bytes_are_a_header_or_the_one_error(data: bytes, serialization: int) -> None:
+def test_arbitrary_bytes_raise_only_protocol_errors(data: bytes, serialization: int) -> None:
     """Decoding any bytes gives a header or RemoteProtocolError."""
     try:
         header = decode_header(data, serialization)
@@ -174,8 +174,8 @@ def test_arbitrary_bytes_are_a_header_or_the_one_error(data: bytes, serializatio
 
 
 @given(st.text(alphabet="{}[]\":,'\\0123456789.eE+-abntrufls \x00é", max_size=60))
-def test_nearly_json_is_a_header_or_the_one_error(text: str) -> None:
-    """The same for texts that look like JSON."""
+def test_malformed_json_raises_only_protocol_errors(text: str) -> None:
+    """Texts similar to JSON give a header or RemoteProtocolError."""
     try:
         decode_header(text.encode(), JSON)
     except RemoteProtocolError:
@@ -183,8 +183,8 @@ def test_nearly_json_is_a_header_or_the_one_error(text: str) -> None:
 
 
 @given(headers(code=st.integers(-32768, 32767)), st.binary(max_size=50), st.sampled_from(list(Serialization)))
-def test_a_command_travels_through_a_stream(header: Header, body: bytes, serialization: Serialization) -> None:
-    """Command, bytes, frame, command: what arrives is what was sent, in either serialization."""
+def test_command_round_trips_through_a_stream(header: Header, body: bytes, serialization: Serialization) -> None:
+    """A command that is encoded and read from a stream is unchanged, in either serialization."""
     header.ext = {name: value for name, value in header.ext.items() if value}
     command = Command(
         code=header.code,
@@ -202,8 +202,8 @@ def test_a_command_travels_through_a_stream(header: Header, body: bytes, seriali
     assert decode_command(frame) == command
 
 
-def test_a_reply_belongs_to_its_request() -> None:
-    """The number is the request's, the flag says reply, and it is no oneway."""
+def test_reply_has_the_id_of_its_request() -> None:
+    """A reply has its request's id and the reply flag, and is not one-way."""
     request = Command(code=10, ext={"a": "b"})
 
     reply = request.reply(1, "no")
@@ -225,15 +225,15 @@ def test_answer_that_fits_no_frame_becomes_an_error() -> None:
     assert error.remark is not None and "ask for less" in error.remark and error.body == b""
 
 
-def test_numbers_of_requests_differ() -> None:
-    """Each request has its own number, a positive 32-bit integer."""
+def test_request_ids_differ() -> None:
+    """Each request has its own id, a positive 32-bit integer."""
     numbers = [next_opaque() for _ in range(1000)]
 
     assert len(set(numbers)) == 1000 and all(0 <= number <= 0x7FFFFFFF for number in numbers)
 
 
 def test_a_header_in_a_frame_is_decoded_by_the_frames_type() -> None:
-    """JSON bytes in a frame that claims to be binary are refused, and the reverse."""
+    """JSON bytes in a frame marked as binary are refused, and vice versa."""
     for serialization, data in ((BINARY, b'{"code":10}'), (JSON, binary())):
         with pytest.raises(RemoteProtocolError):
             decode_command(Frame(serialization, data, b""))

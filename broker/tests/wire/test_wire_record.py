@@ -1,4 +1,4 @@
-"""The stored message record: both versions, both address families, and the gate that believes nothing."""
+"""The stored message record: both versions, both address families, and the check that trusts nothing."""
 
 import struct
 from zlib import crc32
@@ -55,12 +55,12 @@ def messages(draw: st.DrawFn) -> StoredMessage:
 
 
 def record(**fields: object) -> bytearray:
-    """A small good record."""
+    """Return a small good record."""
     return bytearray(encode_record(StoredMessage(topic="topic", queue_id=3, body=b"body", **fields)))  # type: ignore[arg-type]
 
 
 @given(messages())
-def test_a_record_is_read_back(message: StoredMessage) -> None:
+def test_record_round_trip(message: StoredMessage) -> None:
     """Every field survives, v1 or v2, IPv4 or IPv6; the address flags follow from the hosts."""
     data = encode_record(message)
     decoded = decode_record(data)
@@ -81,15 +81,15 @@ def test_a_record_is_read_back(message: StoredMessage) -> None:
 
 
 @given(st.lists(messages(), max_size=5))
-def test_records_in_a_row_are_read_in_a_row(batch: list[StoredMessage]) -> None:
-    """A pull's body is records one after another."""
+def test_consecutive_records_are_decoded(batch: list[StoredMessage]) -> None:
+    """A pull's body is a sequence of records."""
     decoded = decode_records(b"".join(map(encode_record, batch)))
 
     assert [message.body for message in decoded] == [message.body for message in batch]
 
 
 def test_the_layout_is_javas() -> None:
-    """The bytes of a small record, by hand: lengths, magic, offsets and their places."""
+    """The bytes of a small record are compared by hand: lengths, magic, offsets and their positions."""
     data = record(queue_offset=7, physical_offset=4096, store_timestamp_ms=99, properties_bytes=b"a\x01b\x02")
 
     assert len(data) == 91 + 4 + 5 + 4
@@ -110,8 +110,8 @@ def test_a_long_topic_makes_version_two(length: int, magic: int) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"properties_bytes": b"x" * 32768}, {"topic": ""}, {"topic": "t" * 32768}], ids=str)
-def test_what_does_not_fit_a_record_is_refused(fields: dict[str, object]) -> None:
-    """Lengths beyond their fields are our own mistake, found before a byte is written."""
+def test_oversized_values_are_a_local_error(fields: dict[str, object]) -> None:
+    """Lengths beyond their fields are a local error, raised before a byte is written."""
     with pytest.raises(LocalProtocolError):
         encode_record(StoredMessage(**({"topic": "t", "queue_id": 0, "body": b""} | fields)))  # type: ignore[arg-type]
 
@@ -151,8 +151,8 @@ def changed(position: int, layout: str, *values: int) -> bytearray:
         (bytearray(struct.pack(">ii", 9, BLANK_MAGIC)), RecordFault.LENGTH),
     ],
 )
-def test_the_gate_names_what_is_wrong(data: bytearray, fault: RecordFault) -> None:
-    """Each lie is found and named; nothing is read beyond the data."""
+def test_check_record_names_the_fault(data: bytearray, fault: RecordFault) -> None:
+    """Each inconsistency is found and named; nothing is read beyond the data."""
     check = check_record(data, 0, physical_offset=1000)
 
     assert check.fault is fault and not check.is_good
@@ -160,8 +160,8 @@ def test_the_gate_names_what_is_wrong(data: bytearray, fault: RecordFault) -> No
         decode_record(data if fault is not RecordFault.OFFSET else bytearray())
 
 
-def test_a_record_cut_anywhere_is_no_record() -> None:
-    """A torn tail of any length is never taken for a message."""
+def test_truncated_record_is_never_accepted() -> None:
+    """A torn tail of any length is never accepted as a message."""
     data = record(physical_offset=1000)
 
     assert check_record(data, 0, physical_offset=1000).is_good
@@ -172,8 +172,8 @@ def test_a_record_cut_anywhere_is_no_record() -> None:
 @example(bytes(300), 0, None)
 @example(struct.pack(">ii", 300, MESSAGE_MAGIC_V1) + bytes(292), 0, 0)
 @example(struct.pack(">ii", 91, MESSAGE_MAGIC_V2) + b"\xff" * 83, 0, None)
-def test_the_gate_never_raises(data: bytes, position: int, physical_offset: int | None) -> None:
-    """For any bytes and any place it answers; a good answer lies inside the data."""
+def test_check_record_never_raises(data: bytes, position: int, physical_offset: int | None) -> None:
+    """Any bytes at any position give a result; a good one is within the data."""
     check = check_record(data, position, physical_offset=physical_offset)
 
     if check.is_good:
@@ -183,7 +183,7 @@ def test_the_gate_never_raises(data: bytes, position: int, physical_offset: int 
 
 @given(st.integers(0, 99), st.integers(0, 255))
 def test_a_changed_byte_is_caught_or_harmless(position: int, value: int) -> None:
-    """Any single changed byte still gives an answer, and never a record of another length."""
+    """Any changed byte still gives a result, and never a record of another length."""
     data = record(physical_offset=1000)
     data[position] = value
 
@@ -195,8 +195,8 @@ def test_a_changed_byte_is_caught_or_harmless(position: int, value: int) -> None
 
 
 @given(st.lists(messages(), min_size=1, max_size=4), st.binary(max_size=100))
-def test_a_walk_through_a_log_ends(batch: list[StoredMessage], tail: bytes) -> None:
-    """Stepping from record to record over any bytes makes progress until it stops."""
+def test_scan_of_arbitrary_bytes_terminates(batch: list[StoredMessage], tail: bytes) -> None:
+    """A scan from record to record over any bytes makes progress until it stops."""
     data = b"".join(map(encode_record, batch)) + tail
     position, steps = 0, 0
     while (check := check_record(data, position)).is_good or check.fault is RecordFault.BLANK:
@@ -217,8 +217,8 @@ def test_any_kind_of_buffer_is_read(kind: type) -> None:
     assert decoded.properties == {"a": "b"}
 
 
-def test_properties_follow_a_copy() -> None:
-    """A copy with other properties does not remember those of the original."""
+def test_copy_parses_its_own_properties() -> None:
+    """A copy with other properties does not return those of the original."""
     from dataclasses import replace
 
     message = decode_record(record(properties_bytes=b"a\x01b\x02"))
@@ -228,8 +228,8 @@ def test_properties_follow_a_copy() -> None:
 
 
 @given(st.ip_addresses(), st.integers(0, 65535), INT64)
-def test_offset_message_ids_are_read_back(address: object, port: int, physical_offset: int) -> None:
-    """Host and offset of an id, IPv4 in 32 digits and IPv6 in 56."""
+def test_offset_message_id_round_trip(address: object, port: int, physical_offset: int) -> None:
+    """An id holds host and offset, in 32 digits for IPv4 and 56 for IPv6."""
     message_id = offset_message_id(encode_host(str(address), port), physical_offset)
 
     assert message_id == message_id.upper() and len(message_id) in (32, 56)
@@ -238,8 +238,8 @@ def test_offset_message_ids_are_read_back(address: object, port: int, physical_o
 
 
 @given(st.text(max_size=60) | st.text("0123456789ABCDEF", max_size=60))
-def test_any_text_is_an_id_or_the_one_error(text: str) -> None:
-    """Ids come from users: whatever they type is an id or RemoteProtocolError."""
+def test_arbitrary_ids_raise_only_protocol_errors(text: str) -> None:
+    """Ids come from users: any text is an id or raises RemoteProtocolError."""
     try:
         parse_offset_message_id(text)
     except RemoteProtocolError:
@@ -247,7 +247,7 @@ def test_any_text_is_an_id_or_the_one_error(text: str) -> None:
 
 
 def test_hosts_are_addresses_and_ports() -> None:
-    """The known example of the format."""
+    """The documented example of the format decodes to its address and port."""
     assert encode_host("127.0.0.1", 10911) == b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
     assert decode_host(b"\x7f\x00\x00\x01\x00\x00\x2a\x9f") == ("127.0.0.1", 10911)
     assert decode_host(encode_host("::1", 5)) == ("::1", 5)

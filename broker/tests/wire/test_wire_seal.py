@@ -1,4 +1,4 @@
-"""The seal over a whole record: RocketMQ's bytes, and no bit of a sealed record changes unseen."""
+"""The seal over a whole record: it has RocketMQ's bytes, and no bit of a sealed record changes undetected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gantry_wire.message import (
     encode_host,
     encode_record,
 )
-from gantry_wire.properties import RECORD_CRC, ended_properties
+from gantry_wire.properties import RECORD_CRC, terminate_properties
 from gantry_wire.seal import SEAL_BYTES, SEAL_MARK, SEALED_PROPERTIES_MAX, seal, sealable_properties
 
 JAVAS_RECORD = bytes.fromhex(
@@ -44,8 +44,8 @@ def flipped(record: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
-def test_rocketmqs_sealed_record_is_ours_to_the_last_byte() -> None:
-    """A record that Java sealed passes the gate, and sealing its fields again gives the same bytes."""
+def test_sealed_record_of_rocketmq_is_reproduced() -> None:
+    """A record that Java sealed passes the check, and sealing its fields again gives the same bytes."""
     message = decode_record(JAVAS_RECORD)
 
     assert check_record(JAVAS_RECORD, 0, physical_offset=0, is_sealed=True).is_good
@@ -56,7 +56,7 @@ def test_rocketmqs_sealed_record_is_ours_to_the_last_byte() -> None:
 
 @given(st.binary(max_size=400))
 def test_the_digits_are_the_crc_with_the_last_one_first(record: bytes) -> None:
-    """Ten digits, always: name, separator, digits from the least significant on, end."""
+    """A seal always has ten digits: name, separator, digits from the least significant on, end."""
     made = seal(record)
 
     digits = made[len(SEAL_MARK) : -1]
@@ -65,13 +65,13 @@ def test_the_digits_are_the_crc_with_the_last_one_first(record: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"a\x01b\x02"], ids=repr)
-def test_ended_properties_stay_as_they_are(data: bytes) -> None:
-    """No separator stands alone before a seal."""
+def test_terminated_properties_are_unchanged(data: bytes) -> None:
+    """No separator is added to properties that already end with one."""
     assert sealable_properties(data) == (data, SEAL_BYTES)
 
 
-def test_a_pair_that_is_not_ended_is_ended_before_the_seal() -> None:
-    """RocketMQ leaves the last separator out here and there; a seal right behind the value would be part of it."""
+def test_unterminated_pair_is_terminated_before_the_seal() -> None:
+    """RocketMQ may leave the last separator out; a seal right after the value would be part of the value."""
     record = encode_record(small(properties_bytes=b"a\x01b"), is_sealed=True)
 
     assert decode_record(record).properties.keys() == {"a", RECORD_CRC}
@@ -91,7 +91,7 @@ def test_a_pair_that_is_not_ended_is_ended_before_the_seal() -> None:
 )
 @pytest.mark.parametrize("kind", [bytes, memoryview])
 def test_any_flipped_bit_of_a_sealed_record_is_found(message: StoredMessage, kind: type) -> None:
-    """D9, every bit of every field, one at a time: the record is refused, wherever it is said to lie."""
+    """D9: with any single bit flipped the record is refused, at any physical offset."""
     record = encode_record(replace(message, physical_offset=4096), is_sealed=True)
     assert check_record(kind(record), 0, physical_offset=4096, is_sealed=True).is_good
 
@@ -105,10 +105,10 @@ def test_any_flipped_bit_of_a_sealed_record_is_found(message: StoredMessage, kin
     assert passed == []
 
 
-def test_without_a_seal_most_fields_can_change_unseen() -> None:
-    """D9, what the seal is for. The body's CRC lets every field pass that is not a length, a place or the body.
+def test_without_a_seal_most_fields_can_change_undetected() -> None:
+    """D9: the body's CRC detects only changes of lengths, offsets and the body, which is why the seal exists.
 
-    The unsealed record stands for RocketMQ's, where nothing better can be asked for.
+    The unsealed record stands for RocketMQ's, where nothing better can be required.
     """
     record = encode_record(small(physical_offset=4096))
     passing = {
@@ -131,8 +131,8 @@ def test_without_a_seal_most_fields_can_change_unseen() -> None:
 
 
 @pytest.mark.parametrize("length", range(1, 60))
-def test_a_sealed_record_torn_anywhere_behind_its_body_is_found(length: int) -> None:
-    """The last bytes of a record read as zeros: without the seal most of these pass, with it none."""
+def test_sealed_record_torn_after_its_body_is_refused(length: int) -> None:
+    """The last bytes of a record read as zeros: without the seal most of these pass, with it none does."""
     record = encode_record(small(properties_bytes=PROPERTIES * 3), is_sealed=True)
 
     torn = record[:-length] + bytes(length)
@@ -152,8 +152,11 @@ def test_a_sealed_record_torn_anywhere_behind_its_body_is_found(length: int) -> 
     ],
     ids=["none", "no seal", "stale", "stale and not last", "no digits", "short"],
 )
-def test_a_seal_that_is_missing_or_anothers_is_refused_where_it_is_demanded(properties: bytes) -> None:
-    """RocketMQ copies the property along; as a seal of this record it is worth nothing. Elsewhere it does no harm."""
+def test_missing_or_foreign_seal_is_refused_where_required(properties: bytes) -> None:
+    """RocketMQ copies the property, and as a seal of another record it is invalid.
+
+    Where no seal is required it is ignored.
+    """
     record = encode_record(small(properties_bytes=properties))
 
     check = check_record(record, 0, is_sealed=True)
@@ -163,8 +166,8 @@ def test_a_seal_that_is_missing_or_anothers_is_refused_where_it_is_demanded(prop
     assert check_record(record, 0, verify_crc=False, is_sealed=True).is_good, "places and lengths only"
 
 
-def test_a_stale_copy_before_the_seal_changes_nothing() -> None:
-    """The seal is known by its place: at the very end."""
+def test_stale_copy_before_the_seal_is_ignored() -> None:
+    """The seal is identified by its position at the very end."""
     record = encode_record(small(properties_bytes=seal(b"some other record") + PROPERTIES), is_sealed=True)
 
     assert check_record(record, 0, is_sealed=True).is_good
@@ -176,8 +179,8 @@ def long_properties(length: int) -> bytes:
 
 
 @pytest.mark.parametrize("length", [SEALED_PROPERTIES_MAX - 20, SEALED_PROPERTIES_MAX - 19, SEALED_PROPERTIES_MAX])
-def test_a_seal_that_just_fits_is_written_and_demanded(length: int) -> None:
-    """Up to 32747 bytes of properties there is room; the seal counts, although the lengths would excuse it."""
+def test_seal_that_just_fits_is_written_and_required(length: int) -> None:
+    """Up to 32747 bytes of properties leave space for the seal, which is then required."""
     record = encode_record(small(properties_bytes=long_properties(length)), is_sealed=True)
 
     assert decode_record(record).properties_bytes.endswith(seal(record[:-SEAL_BYTES]))
@@ -187,31 +190,31 @@ def test_a_seal_that_just_fits_is_written_and_demanded(length: int) -> None:
 
 
 @pytest.mark.parametrize("length", [SEALED_PROPERTIES_MAX + 1, PROPERTIES_BYTES_MAX])
-def test_properties_without_room_for_a_seal_go_without(length: int) -> None:
-    """RocketMQ allows 32767 bytes of properties, so nothing is refused; the body's CRC decides alone."""
+def test_record_with_maximum_properties_has_no_seal(length: int) -> None:
+    """RocketMQ allows 32767 bytes of properties, so nothing is refused; only the body's CRC is checked."""
     record = encode_record(small(properties_bytes=long_properties(length)), is_sealed=True)
 
     assert decode_record(record).properties_bytes == long_properties(length)
     assert check_record(record, 0, is_sealed=True).is_good
     assert check_record(flipped(record, 8 * 89), 0, is_sealed=True).fault is RecordFault.CRC
-    assert check_record(flipped(record, 8 * 300), 0, is_sealed=True).is_good, "this is what is given up"
+    assert check_record(flipped(record, 8 * 300), 0, is_sealed=True).is_good, "the known limit"
 
 
 @pytest.mark.parametrize("length", [SEALED_PROPERTIES_MAX, PROPERTIES_BYTES_MAX - 1, PROPERTIES_BYTES_MAX])
-def test_ending_a_pair_never_takes_a_byte_that_is_not_there(length: int) -> None:
-    """A missing separator is added if it fits; whatever comes of it, the gate passes what the encoder wrote."""
+def test_separator_is_added_only_if_it_fits(length: int) -> None:
+    """A missing separator is added if it fits; in any case the check accepts what the encoder wrote."""
     properties = long_properties(length)[:-1] + b"x"
 
     record = encode_record(small(properties_bytes=properties), is_sealed=True)
 
-    assert len(ended_properties(properties)) == min(length + 1, PROPERTIES_BYTES_MAX)
-    assert decode_record(record).properties_bytes == ended_properties(properties)
+    assert len(terminate_properties(properties)) == min(length + 1, PROPERTIES_BYTES_MAX)
+    assert decode_record(record).properties_bytes == terminate_properties(properties)
     assert check_record(record, 0, is_sealed=True).is_good
 
 
 @given(st.binary(max_size=300), st.integers(0, 300))
-def test_the_gate_never_raises_when_it_demands_a_seal(data: bytes, position: int) -> None:
-    """Any bytes at any place have an answer."""
+def test_check_record_with_seal_never_raises(data: bytes, position: int) -> None:
+    """Any bytes at any position give a result."""
     check = check_record(data, position, is_sealed=True)
 
     assert not check.is_good or check.size >= 91

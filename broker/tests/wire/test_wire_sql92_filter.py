@@ -1,4 +1,4 @@
-"""Filters as broker and client hold them, and Apache's own verdicts on some thousand pairs."""
+"""Filters as broker and client use them, and the results of Apache's evaluator on some thousand pairs."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import pytest
 
 from gantry_wire.filters import TagFilter, parse_filter
 from gantry_wire.message import StoredMessage, encode_record, stored_properties
-from gantry_wire.properties import format_properties, parse_properties, property_marks, some_properties
+from gantry_wire.properties import format_properties, parse_properties, property_marks, select_properties
 from gantry_wire.sql92 import (
     EvaluationFault,
     ExpressionFault,
@@ -36,7 +36,7 @@ def letter(sql: SqlFilter, message: dict[str, str]) -> str:
 
 
 def differences() -> list[str]:
-    """Expressions of which we say something else than Apache's evaluator did."""
+    """Return the expressions for which the result differs from that of Apache's evaluator."""
     found = []
     for line in GOLDEN.read_text().splitlines():
         case = json.loads(line)
@@ -50,8 +50,8 @@ def differences() -> list[str]:
     return found
 
 
-def test_apaches_evaluator_says_the_same() -> None:
-    """Drawn expressions, and every hard value in every relation, judged by the classes of RocketMQ 5.3.3."""
+def test_results_equal_those_of_apaches_evaluator() -> None:
+    """Random expressions, and every difficult value in every relation, give the results of RocketMQ 5.3.3's classes."""
     lines = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
 
     assert sum(len(line["messages"]) for line in lines) >= 5_000
@@ -60,14 +60,14 @@ def test_apaches_evaluator_says_the_same() -> None:
 
 
 def _loose_order(left: object, right: object) -> int:
-    """Java's order, but for a number beside a text that is none: that is merely unequal."""
+    """Return Java's order, except that a number and a text that is no number are merely unequal."""
     try:
         return values_order(left, right)  # type: ignore[arg-type]
     except EvaluationFault:
         return -1
 
 
-values_order = values.order
+values_order = values.compare_values
 
 
 def pythons_int(text: str) -> int:
@@ -80,20 +80,20 @@ def pythons_int(text: str) -> int:
 @pytest.mark.parametrize(
     ("module", "name", "other"),
     [
-        (values, "double_order", lambda left, right: (left > right) - (left < right)),
-        (evaluation, "order", _loose_order),
-        (evaluation, "whole_like", lambda text, number: pythons_int(text)),
-        (evaluation, "double_of", lambda text: abs(numbers.double_of(text))),
+        (values, "compare_doubles", lambda left, right: (left > right) - (left < right)),
+        (evaluation, "compare_values", _loose_order),
+        (evaluation, "parse_whole", lambda text, number: pythons_int(text)),
+        (evaluation, "parse_double", lambda text: abs(numbers.parse_double(text))),
         (terms, "DOUBLE_MIN", 0.0),
         (terms, "LONG_MAX", 2**70),
         (evaluation, "SEARCHES", {word: (lambda text, wanted: wanted in text) for word in evaluation.SEARCHES}),
     ],
     ids=["NaN", "casts", "wholes", "signs", "zero", "longs", "searches"],
 )
-def test_apaches_verdicts_find_a_wrong_rule(
+def test_comparison_with_apache_detects_a_wrong_rule(
     monkeypatch: pytest.MonkeyPatch, module: object, name: str, other: Callable[..., object]
 ) -> None:
-    """The twins: with one rule changed, the frozen verdicts are no longer ours. A judge that cannot fail is none."""
+    """Counter-test: with one rule changed the results differ from the recorded ones."""
     monkeypatch.setattr(module, name, other)
 
     assert differences() != []
@@ -102,30 +102,30 @@ def test_apaches_verdicts_find_a_wrong_rule(
 # ------- properties as records hold them
 
 
-def test_the_wanted_properties_are_found_without_the_others() -> None:
-    """The last of two equal names that has a value wins; names within names and within values are none."""
+def test_select_properties_finds_only_whole_names() -> None:
+    """The last of two equal names that has a value wins; names within names or values are ignored."""
     text = "a\x011\x02xa\x012\x02b\x01a\x013\x02a\x014\x02a\x01\x02c\x015"
-    found = some_properties(text, property_marks(["a", "b", "c", "d"]))
+    found = select_properties(text, property_marks(["a", "b", "c", "d"]))
 
     assert found == {"a": "4", "b": "a\x013", "c": "5"}
-    assert some_properties("", property_marks(["a"])) == {}
-    assert some_properties("a\x01", property_marks(["a"])) == {}
+    assert select_properties("", property_marks(["a"])) == {}
+    assert select_properties("a\x01", property_marks(["a"])) == {}
 
 
 @pytest.mark.parametrize(
     "text", ["a\x01x\x02b\x01y\x02", "b\x01\x02\x02\x01a\x02a\x01", "ab\x011\x02a\x022", "\x02\x02a\x01é"]
 )
 def test_all_ways_to_read_properties_agree(text: str) -> None:
-    """`some_properties` finds what `parse_properties` does, but for empty values."""
+    """`select_properties` finds the same properties as `parse_properties`, except for empty values."""
     whole = {name: value for name, value in parse_properties(text).items() if value}
 
-    assert some_properties(text, property_marks(["a", "b", "ab"])) == {
+    assert select_properties(text, property_marks(["a", "b", "ab"])) == {
         name: value for name, value in whole.items() if name in ("a", "b", "ab")
     }
 
 
-def test_a_record_s_properties_are_read_in_place() -> None:
-    """With either host length and topic length, sealed or not; where inner lengths lie there are none."""
+def test_properties_of_a_record_are_read_in_place() -> None:
+    """This works with either host length and topic length, sealed or not; inconsistent lengths give none."""
     pairs = {"price": "5", "name": "grün"}
     for topic in ("t", "t" * 200):
         for host in (b"\x7f\x00\x00\x01\x00\x00\x00\x00", bytes(20)):
@@ -143,8 +143,8 @@ def test_a_record_s_properties_are_read_in_place() -> None:
     assert stored_properties(bytes(spoilt), 0) is None
 
 
-def test_a_filter_judges_a_record_as_it_judges_a_map() -> None:
-    """An empty property is as good as none, as in Java's reader of properties."""
+def test_filter_result_is_the_same_for_record_and_map() -> None:
+    """An empty property counts as absent, as in Java's reader of properties."""
     sql = SqlFilter("price > 4 AND note IS NULL")
 
     assert sql.accepts_encoded("price\x015\x02note\x01\x02")
@@ -157,8 +157,8 @@ def test_a_filter_judges_a_record_as_it_judges_a_map() -> None:
 # ------- parsing once
 
 
-def test_a_text_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every pull may carry its filter; a fault is remembered as well."""
+def test_expression_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every pull may carry its filter; a fault is cached as well."""
     first = parse_sql_filter("remembered = 5")
     with pytest.raises(ExpressionFault):
         parse_sql_filter("forgotten =")
@@ -169,18 +169,18 @@ def test_a_text_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         parse_sql_filter("forgotten =")
 
 
-def test_what_is_remembered_is_bounded() -> None:
-    """Texts from outside cannot fill the memory: what was not used for long is parsed again."""
+def test_filter_cache_is_bounded() -> None:
+    """Expressions of clients cannot fill the memory: those that were not used recently are parsed again."""
     first = parse_sql_filter("a = 'first'")
-    for number in range(filter.KEPT_CHARACTERS_MAX // 1_000 + 1):
+    for number in range(filter.CACHED_CHARACTERS_MAX // 1_000 + 1):
         parse_sql_filter(f"a = '{number:01000d}'")
 
     assert parse_sql_filter("a = 'first'") is not first
-    assert filter._kept._characters <= filter.KEPT_CHARACTERS_MAX
+    assert filter._cache._characters <= filter.CACHED_CHARACTERS_MAX
 
 
-def test_the_type_of_an_expression_decides() -> None:
-    """No type means tags; one that nobody knows, or nothing to filter by, is a fault."""
+def test_expression_type_selects_the_filter() -> None:
+    """No type means tags; an unknown type, or an empty SQL expression, is a fault."""
     assert isinstance(parse_filter(None, "a = 5"), TagFilter)
     assert isinstance(parse_filter("TAG", "*"), TagFilter)
     assert isinstance(parse_filter("SQL92", "a = 5"), SqlFilter)

@@ -1,4 +1,4 @@
-"""The grammar of SQL92 filters: what is an expression, what binds how, and what is refused before any message comes."""
+"""The grammar of SQL92 filters: valid expressions, the precedence of operators, and expressions that are refused."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def verdict(expression: str, **properties: str) -> bool | None:
     ],
 )
 def test_operators_bind_as_in_rocketmq(expression: str, wanted: bool) -> None:
-    """OR is weakest, then AND, equality, comparisons, and signs with NOT: `NOT a = TRUE` asks whether (NOT a) is."""
+    """OR binds weakest, then AND, equality, comparisons, and signs with NOT: `NOT a = TRUE` compares (NOT a)."""
     assert verdict(expression) is wanted
 
 
@@ -49,8 +49,8 @@ def test_operators_bind_as_in_rocketmq(expression: str, wanted: bool) -> None:
         "a = 00.5e1", "$x is null", "_x IS NULL", "x$_1 IS NULL",
     ],
 )  # fmt: skip
-def test_words_may_be_written_so(expression: str) -> None:
-    """Keywords in any case, names as they are; blanks and comments anywhere between words."""
+def test_spelling_variants_are_accepted(expression: str) -> None:
+    """Keywords may have any case, names keep theirs; blanks and comments may be anywhere between tokens."""
     assert verdict(expression) is True
 
 
@@ -64,8 +64,8 @@ def test_words_may_be_written_so(expression: str) -> None:
         "a = 5 /* open", "a = 5 'open", "\u00e9 = 5", "a = 5 \u00a0", "\u212a = 5", "a = 5 AND #",
     ],
 )  # fmt: skip
-def test_what_is_no_expression_is_refused(expression: str) -> None:
-    """A fault is found when somebody subscribes, not when a message comes."""
+def test_invalid_expression_is_refused(expression: str) -> None:
+    """A fault is found at the subscription, not when a message arrives."""
     with pytest.raises(ExpressionFault):
         SqlFilter(expression)
 
@@ -102,8 +102,8 @@ def test_what_is_no_expression_is_refused(expression: str) -> None:
         ("a = 1e-400", "between"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(expression: str, why: str) -> None:
-    """RocketMQ checks operands while it reads, and its oddities are kept: 0.0 is too small for a number."""
+def test_incomparable_operands_are_refused(expression: str, why: str) -> None:
+    """RocketMQ checks operands while parsing, and its oddities are kept: 0.0 is too small for a number."""
     with pytest.raises(ExpressionFault, match=why):
         SqlFilter(expression)
 
@@ -121,26 +121,26 @@ def test_what_cannot_be_compared_is_refused(expression: str, why: str) -> None:
         ("a = 5 ", ""),
     ],
 )
-def test_what_follows_an_expression_is_ignored_and_told(expression: str, ignored: str) -> None:
-    """The grammar does not ask for an end, so brokers must take these; our client refuses them by `ignored`."""
+def test_text_after_an_expression_is_ignored_and_reported(expression: str, ignored: str) -> None:
+    """The grammar does not require an end, so brokers must accept such text; the client refuses it by `ignored`."""
     assert SqlFilter(expression).ignored == ignored
 
 
 def test_two_hyphens_without_an_end_of_line_are_signs() -> None:
-    """A line comment ends with its line; what does not is no comment."""
+    """A line comment ends with its line; without that it is no comment."""
     assert verdict("a = --5") is True
     assert verdict("a = --5\n6") is False
 
 
 def test_quotes_are_doubled() -> None:
-    """A quote within a text is written twice, and everything else in it is as it is."""
+    """A quote within a text is doubled, and every other character is literal."""
     assert verdict("b = 'it''s -- /* a text */'", b="it's -- /* a text */") is True
     assert verdict("b = ''''", b="'") is True
     assert verdict("b = ''", b="") is True
 
 
-def test_a_fault_says_where() -> None:
-    """Whoever wrote it finds the place."""
+def test_fault_gives_the_position() -> None:
+    """The message of a fault contains the position in the expression."""
     with pytest.raises(ExpressionFault, match=r"'AND' stands at character 7"):
         SqlFilter("a >=  AND b = 'x'")
     with pytest.raises(ExpressionFault, match=r"the text ends at character 12; \) was expected"):
@@ -150,8 +150,8 @@ def test_a_fault_says_where() -> None:
 # ------- limits
 
 
-def test_a_filter_may_be_as_large_as_the_limits() -> None:
-    """A list of a thousand texts is fine, and a deep or long filter is, up to what the limits say."""
+def test_filter_of_the_maximum_size_is_accepted() -> None:
+    """A list of a thousand texts is accepted, and so is a deep or long filter up to the limits."""
     texts = ",".join(f"'{number}'" for number in range(1_000))
     assert verdict(f"a IN ({texts})") is True
     assert verdict("(" * NESTING_MAX + "a = 5" + ")" * NESTING_MAX) is True
@@ -174,13 +174,13 @@ def test_a_filter_may_be_as_large_as_the_limits() -> None:
     ids=["brackets", "open brackets", "NOT", "signs", "rows", "long rows", "words", "characters"],
 )
 def test_a_filter_beyond_the_limits_is_refused(expression: str) -> None:
-    """Nothing that a client sends makes the broker recurse or scan without bound."""
+    """No expression of a client makes the broker recurse or scan without bound."""
     with pytest.raises(ExpressionFault):
         SqlFilter(expression)
 
 
 def test_the_deepest_filter_is_evaluated_within_few_frames() -> None:
-    """Brackets within rows within brackets: depth is counted over all of them, not for each."""
+    """With brackets within sequences within brackets the depth counts over all of them."""
     expression = "a = 5"
     for _ in range(NESTING_MAX - 1):
         expression = f"({expression}) IS NULL"

@@ -1,11 +1,11 @@
-"""What filters make of properties: unknown, true, false or impossible to judge, as RocketMQ 5.3.3 does."""
+"""Evaluation of filters on properties: unknown, true, false or a fault, as in RocketMQ 5.3.3."""
 
 import math
 
 import pytest
 
 from gantry_wire.sql92 import EvaluationFault, SqlFilter
-from gantry_wire.sql92.numbers import double_of, double_order, whole_like
+from gantry_wire.sql92.numbers import compare_doubles, parse_double, parse_whole
 
 T, F, U, X = True, False, None, "cannot be judged"
 
@@ -27,8 +27,8 @@ def verdict(expression: str, **properties: str) -> bool | str | None:
         ("(n = 5) = TRUE", U), ("TRUE = (n = 5)", F), ("-n = -m", T), ("NULL IS NULL", T),
     ],
 )  # fmt: skip
-def test_a_property_that_is_not_there_is_unknown(expression: str, wanted: bool | None) -> None:
-    """Unknown on the left of `=` is unknown, on the right false; two unknowns are equal; searches are false."""
+def test_missing_property_is_unknown(expression: str, wanted: bool | None) -> None:
+    """Unknown on the left of `=` gives unknown, on the right false; two unknowns are equal; searches give false."""
     assert verdict(expression, a="5") is wanted
 
 
@@ -41,7 +41,7 @@ def test_a_property_that_is_not_there_is_unknown(expression: str, wanted: bool |
     ],
 )  # fmt: skip
 def test_logic_has_three_values(left: str, right: str, conjunction: bool | None, disjunction: bool | None) -> None:
-    """Something false decides AND, something true decides OR, whatever is unknown."""
+    """A false operand decides AND and a true one decides OR, whether or not another is unknown."""
     assert verdict(f"{left} AND {right}") is conjunction
     assert verdict(f"{left} OR {right}") is disjunction
     assert verdict(f"TRUE AND {left} AND {right}") is conjunction
@@ -49,12 +49,12 @@ def test_logic_has_three_values(left: str, right: str, conjunction: bool | None,
 
 
 def test_not_of_unknown_is_unknown() -> None:
-    """NOT turns true and false round, and nothing else."""
+    """NOT inverts true and false, and keeps unknown."""
     assert [verdict(f"NOT {word}") for word in ("TRUE", "FALSE", "NULL")] == [F, T, U]
 
 
-def test_what_has_decided_hides_a_fault_on_its_right() -> None:
-    """Evaluation goes from left to right and stops when it knows; a fault before that spoils the message."""
+def test_decided_operator_does_not_evaluate_its_right() -> None:
+    """Evaluation is from left to right and stops when the result is known; an earlier fault decides."""
     assert verdict("a = 'x' OR a > 5", a="x") is T
     assert verdict("a = 'y' AND a > 5", a="x") is F
     assert verdict("a > 5 OR a = 'x'", a="x") is X
@@ -73,8 +73,8 @@ def test_what_has_decided_hides_a_fault_on_its_right() -> None:
         ("Infinity", (X, X, T)), ("0x1p4", (X, X, T)), ("1_0", (X, X, X)), ("1e1", (X, X, T)),
     ],
 )  # fmt: skip
-def test_a_text_must_be_a_number_of_the_same_kind(text: str, verdicts: tuple[object, ...]) -> None:
-    """Beside an Integer a text must be one, beside a Long, and beside a Double; what is none cannot be judged."""
+def test_text_must_be_a_number_of_the_same_type(text: str, verdicts: tuple[object, ...]) -> None:
+    """A text compared with an Integer, Long or Double must be one; otherwise the message cannot be evaluated."""
     assert verdict("4 < a", a=text) is verdicts[0]
     assert verdict("a > 4", a=text) is verdicts[0]
     assert verdict("a <> 2147483649", a=text) is (X if verdicts[1] is X else T)
@@ -95,7 +95,7 @@ def test_a_text_must_be_a_number_of_the_same_kind(text: str, verdicts: tuple[obj
     ],
 )  # fmt: skip
 def test_numbers_are_compared(expression: str, wanted: object) -> None:
-    """Two texts are equal by letter, and above or below each other as Doubles; -property is never a number."""
+    """Two texts are equal by their characters, and ordered as Doubles; -property is never a number."""
     assert verdict(expression, a="5", b="x", c="4.0", d="9007199254740992") is wanted
 
 
@@ -108,8 +108,8 @@ def test_numbers_are_compared(expression: str, wanted: object) -> None:
         ("1.5 = TRUE", F),
     ],
 )  # fmt: skip
-def test_true_and_false(expression: str, wanted: object) -> None:
-    """A property alone is false, whatever it says; as the left of `= TRUE` it is asked for the word."""
+def test_properties_as_conditions(expression: str, wanted: object) -> None:
+    """A property alone is false with any value; as the left of `= TRUE` its text is compared."""
     assert verdict(expression, a="TrUe", b="x") is wanted
 
 
@@ -127,12 +127,12 @@ def test_true_and_false(expression: str, wanted: object) -> None:
     ],
 )  # fmt: skip
 def test_texts_are_searched(expression: str, wanted: object) -> None:
-    """An empty search finds nothing, with NOT too, and does not even look; case counts."""
+    """An empty search text gives false without evaluating the operand, with NOT too; case matters."""
     assert verdict(expression, b="abc") is wanted
 
 
-def test_a_message_that_cannot_be_judged_is_not_wanted() -> None:
-    """Neither is one of which the verdict is unknown; only true is."""
+def test_only_a_true_result_matches() -> None:
+    """A message with a fault or an unknown result does not match."""
     sql = SqlFilter("a > 5")
 
     assert [sql.accepts(one) for one in ({"a": "6"}, {"a": "5"}, {"a": "x"}, {})] == [True, False, False, False]
@@ -152,7 +152,7 @@ def test_a_message_that_cannot_be_judged_is_not_wanted() -> None:
 )  # fmt: skip
 def test_java_s_doubles(text: str, number: float) -> None:
     """Signs, points, exponents, suffixes, hexadecimal, and characters up to the blank at both ends."""
-    assert double_of(text) == number
+    assert parse_double(text) == number
 
 
 @pytest.mark.parametrize(
@@ -160,19 +160,19 @@ def test_java_s_doubles(text: str, number: float) -> None:
     ["", " ", ".", "+", "e5", "5e", "5e+", "nan", "inf", "infinity", "NaNf", "5dd", "5L", "0x1", "0xp1", "0x.p1", "1_0",
      "1,0", "1 2", "\u0665", "\u00a05", "5\u3000", "--5", "+-5", "\u221e"],
 )  # fmt: skip
-def test_what_is_no_double(text: str) -> None:
-    """What Python takes and Java does not is no number here."""
+def test_text_that_is_no_java_double_is_refused(text: str) -> None:
+    """Texts that Python accepts and Java does not are no numbers here."""
     with pytest.raises(EvaluationFault):
-        double_of(text)
+        parse_double(text)
 
 
 def test_not_a_number_is_the_greatest() -> None:
-    """Java orders all Doubles: -0.0 is below 0.0, NaN above everything and equal to itself."""
+    """Java orders all Doubles: -0.0 is below 0.0, NaN is above everything and equal to itself."""
     ordered = [-math.inf, -1.0, -0.0, 0.0, 1.0, math.inf, math.nan]
 
     for low, left in enumerate(ordered):
         for high, right in enumerate(ordered):
-            order = double_order(left, right)
+            order = compare_doubles(left, right)
             assert (order > 0) - (order < 0) == (low > high) - (low < high)
     assert verdict("a < b", a="-0.0", b="0.0") is T
     assert verdict("a > 1e300", a="NaN") is T
@@ -181,6 +181,6 @@ def test_not_a_number_is_the_greatest() -> None:
 
 def test_whole_numbers_of_any_length() -> None:
     """Leading zeroes cost nothing, and a text of 30,000 digits is refused without being computed."""
-    assert whole_like("0" * 30_000 + "5", 1) == 5
+    assert parse_whole("0" * 30_000 + "5", 1) == 5
     with pytest.raises(EvaluationFault):
-        whole_like("9" * 30_000, 2**40)
+        parse_whole("9" * 30_000, 2**40)

@@ -1,4 +1,4 @@
-"""Struct classes that are worked out beforehand can be read by any number of threads at once."""
+"""Struct classes that were prepared can be decoded by any number of threads at once."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 import msgspec
 
 from gantry_wire.commands.pull import PullMessage
-from gantry_wire.structs import ready_structs
+from gantry_wire.structs import make_structs_ready
 
 MANY_THREADS = """
 import sys, threading, msgspec
-from gantry_wire.structs import ready_structs
+from gantry_wire.structs import make_structs_ready
 for number in range(300):
     exec(f'''
 class A{number}(msgspec.Struct):
@@ -24,7 +24,7 @@ class B{number}(msgspec.Struct):
 ''')
 kinds = [globals()[f"B{number}"] for number in range(300)]
 if sys.argv[1] == "ready":
-    ready_structs()
+    make_structs_ready()
 sys.setswitchinterval(1e-6)
 together = threading.Barrier(8)
 def work():
@@ -38,8 +38,8 @@ print("all read")
 """
 
 
-def test_eight_threads_read_three_hundred_new_classes_at_once() -> None:
-    """With all of them worked out first nothing happens; without, msgspec 0.22 dies of it in two runs of three."""
+def test_threads_decode_prepared_classes_concurrently() -> None:
+    """With all classes prepared nothing happens; without that, msgspec 0.22 crashes in two runs of three."""
     for _ in range(3):
         done = subprocess.run(
             [sys.executable, "-c", MANY_THREADS, "ready"], capture_output=True, text=True, timeout=120
@@ -48,16 +48,16 @@ def test_eight_threads_read_three_hundred_new_classes_at_once() -> None:
         assert (done.returncode, done.stdout) == (0, "all read\n"), done.stderr
 
 
-def test_every_class_that_is_defined_is_worked_out_once() -> None:
-    """Also those that are defined later, or below a class that is known."""
-    ready_structs()
-    assert ready_structs() == 0
+def test_every_class_is_prepared_once() -> None:
+    """This includes classes that are defined later, or below a prepared class."""
+    make_structs_ready()
+    assert make_structs_ready() == 0
 
     class Later(PullMessage):
         more: int = 0
 
     class Unknown(msgspec.Struct):
-        what: NobodyDefinedThis  # type: ignore[name-defined]  # noqa: F821
+        what: UndefinedCommand  # type: ignore[name-defined]  # noqa: F821
 
-    assert ready_structs(Later) == 1
-    assert ready_structs() == 1, "a class that nobody can read is passed over"
+    assert make_structs_ready(Later) == 1
+    assert make_structs_ready() == 1, "a class that cannot be decoded is skipped"

@@ -28,14 +28,14 @@ PLAIN = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=
 
 
 @given(st.dictionaries(PLAIN.filter(bool), PLAIN, max_size=10))
-def test_properties_are_read_back(pairs: dict[str, str]) -> None:
-    """Any names and values without the two separators survive."""
+def test_properties_round_trip(pairs: dict[str, str]) -> None:
+    """Any names and values without the two separators are unchanged."""
     assert parse_properties(format_properties(pairs)) == pairs
     assert encode_properties(pairs) == format_properties(pairs).encode()
 
 
 def test_keys_are_separated_by_spaces_only() -> None:
-    """A tab belongs to its key, as in the broker's index; a reader that split there would not find the message."""
+    """A tab belongs to its key, as in the broker's index. A reader that splits at tabs would not find the message."""
     assert split_keys(" a\tb  c ") == ("a\tb", "c")
     assert message_keys({"KEYS": "a\tb c", "UNIQ_KEY": "id"}) == ("id", "a\tb", "c")
     assert message_keys({}) == ()
@@ -55,20 +55,20 @@ def test_keys_are_separated_by_spaces_only() -> None:
         ("\x02\x02\x02", {}),
     ],
 )
-def test_properties_of_others_are_read_leniently(text: str, expected: dict[str, str]) -> None:
-    """A missing last separator, a pair without a value, an empty name, a name twice: as Java reads them."""
+def test_malformed_properties_are_read_leniently(text: str, expected: dict[str, str]) -> None:
+    """A missing last separator, a pair without a value, an empty name and a repeated name are read as in Java."""
     assert parse_properties(text) == expected
 
 
 @pytest.mark.parametrize("pairs", [{"": "v"}, {"a\x01": "v"}, {"a": "v\x02"}, {"a\x02": ""}, {"a": "\x01"}])
-def test_properties_that_cannot_be_carried_are_refused(pairs: dict[str, str]) -> None:
-    """Writing is strict: what would be read back differently is our own mistake."""
+def test_unencodable_properties_are_a_local_error(pairs: dict[str, str]) -> None:
+    """Encoding is strict: values that would be decoded differently are a local error."""
     with pytest.raises(LocalProtocolError):
         format_properties(pairs)
 
 
 def test_properties_have_a_limit_in_bytes() -> None:
-    """32767 bytes pass, one more does not; characters count as what they take."""
+    """32767 bytes pass, one more does not; characters count by their encoded size."""
     assert len(encode_properties({"a": "x" * 32764})) == 32767
     with pytest.raises(LocalProtocolError):
         encode_properties({"a": "x" * 32765})
@@ -86,14 +86,14 @@ ENTRIES = st.lists(
 
 
 @given(ENTRIES)
-def test_a_batch_is_read_back(entries: list[BatchEntry]) -> None:
+def test_batch_round_trip(entries: list[BatchEntry]) -> None:
     """Flag, body and properties of every message survive."""
     assert decode_batch(encode_batch(entries)) == entries
 
 
 @given(ENTRIES, st.data())
-def test_a_batch_cut_anywhere_is_refused(entries: list[BatchEntry], data: st.DataObject) -> None:
-    """A batch is taken whole or not at all; a cut between two messages gives the first ones, which are whole."""
+def test_truncated_batch_is_refused(entries: list[BatchEntry], data: st.DataObject) -> None:
+    """A batch is decoded whole or not at all; a cut between two messages gives the first ones, which are whole."""
     body = encode_batch(entries)
     length = data.draw(st.integers(0, len(body) - 1))
     try:
@@ -111,7 +111,7 @@ def test_a_batch_cut_anywhere_is_refused(entries: list[BatchEntry], data: st.Dat
     ],
     ids=str,
 )  # fmt: skip
-def test_lying_lengths_in_a_batch_are_refused(head: tuple[int, int]) -> None:
+def test_invalid_lengths_in_a_batch_are_refused(head: tuple[int, int]) -> None:
     """Total and body length are checked against the bytes and against each other."""
     total, body_bytes = head
     good = bytearray(encode_batch([BatchEntry(0, b"body", b"")]))
@@ -123,8 +123,8 @@ def test_lying_lengths_in_a_batch_are_refused(head: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("properties_bytes", [b"\x00\x01", b"\xff\xff", b"\x7f\xff"])
-def test_a_lying_properties_length_is_refused(properties_bytes: bytes) -> None:
-    """The same for the properties of one message."""
+def test_invalid_properties_length_in_a_batch_is_refused(properties_bytes: bytes) -> None:
+    """The properties' length of one message is checked like the other lengths."""
     data = encode_batch([BatchEntry(0, b"body", b"")])[:-2] + properties_bytes
 
     with pytest.raises(RemoteProtocolError):
@@ -133,7 +133,7 @@ def test_a_lying_properties_length_is_refused(properties_bytes: bytes) -> None:
 
 @pytest.mark.parametrize("properties_bytes", [0, 9])
 def test_a_properties_length_that_leaves_bytes_over_is_refused(properties_bytes: int) -> None:
-    """Bytes of a message that no length accounts for are not taken for properties."""
+    """Bytes of a message that no length covers are not taken for properties."""
     properties = b"K\x01value\x02++"
     data = encode_batch([BatchEntry(0, b"body", properties)])[: -len(properties) - 2]
 
@@ -141,16 +141,16 @@ def test_a_properties_length_that_leaves_bytes_over_is_refused(properties_bytes:
         decode_batch(data + properties_bytes.to_bytes(2, "big") + properties)
 
 
-def test_an_empty_batch_is_none() -> None:
-    """No message at all is not a batch."""
+def test_empty_batch_is_refused() -> None:
+    """A batch body without a message is an error."""
     with pytest.raises(RemoteProtocolError):
         decode_batch(b"")
     assert ENTRY_BYTES_MIN == 22
 
 
 @given(st.binary(max_size=150))
-def test_any_bytes_are_a_batch_or_the_one_error(data: bytes) -> None:
-    """No body makes decoding raise anything else."""
+def test_arbitrary_batches_raise_only_protocol_errors(data: bytes) -> None:
+    """No body makes decoding raise another exception."""
     try:
         entries = decode_batch(data)
     except RemoteProtocolError:
@@ -169,7 +169,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
-def test_no_hostile_name_passes_any_door(name: str) -> None:
+def test_hostile_names_are_refused_everywhere(name: str) -> None:
     """Path tricks, controls, lookalike dots and overlong names are neither topic nor group nor file name."""
     assert topic_fault(name) is not None
     assert group_fault(name) is not None
@@ -178,8 +178,8 @@ def test_no_hostile_name_passes_any_door(name: str) -> None:
 
 
 @given(st.text(max_size=300))
-def test_a_name_that_passes_is_one_harmless_component(name: str) -> None:
-    """Whatever path_component lets through is itself, ASCII, and can neither climb nor branch."""
+def test_accepted_name_is_one_safe_path_component(name: str) -> None:
+    """A name that path_component accepts is unchanged, ASCII, and exactly one component."""
     try:
         component = path_component(name)
     except ValueError:
@@ -189,13 +189,13 @@ def test_a_name_that_passes_is_one_harmless_component(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "TopicTest", "%RETRY%group", "a|b", "under_score-dash", "0", "x" * 127])
-def test_ordinary_names_pass(name: str) -> None:
-    """What RocketMQ takes, we take."""
+def test_ordinary_names_are_accepted(name: str) -> None:
+    """Every name that RocketMQ accepts is accepted."""
     assert topic_fault(name) is None and group_fault(name) is None and path_component(name) == name
 
 
-def test_lengths_differ_by_kind() -> None:
-    """Topics have 127 characters, retry and dead letter topics and groups 255; a fault says which rule it was."""
+def test_name_length_limits_differ_by_kind() -> None:
+    """Topics have 127 characters, retry and dead letter topics and groups 255; a fault names the rule."""
     assert topic_fault("x" * 128) is NameFault.LENGTH
     assert group_fault("x" * 255) is None and group_fault("x" * 256) is NameFault.LENGTH
     assert topic_fault(retry_topic("g" * 248)) is None
@@ -214,8 +214,8 @@ def test_derived_topics_are_recognised() -> None:
 
 
 @pytest.mark.parametrize("expression", [None, "", " ", "*", " * "])
-def test_a_filter_for_everything_takes_everything(expression: str | None) -> None:
-    """No expression and the star take every tag and none."""
+def test_star_filter_accepts_every_tag(expression: str | None) -> None:
+    """No expression and the star accept every tag and messages without one."""
     tags = parse_tag_filter(expression)
 
     assert tags.takes_all and tags.accepts_code(0) and tags.accepts_code(5)
@@ -223,7 +223,7 @@ def test_a_filter_for_everything_takes_everything(expression: str | None) -> Non
 
 
 def test_a_filter_takes_its_tags_by_hash_and_by_text() -> None:
-    """The hash may let a collision through, the text does not; messages without a tag match no tag."""
+    """The hash may accept a collision, the text does not; messages without a tag match no tag."""
     tags = parse_tag_filter(" Aa ||  c || ")
 
     assert tags.tags == {"Aa", "c"}
@@ -233,8 +233,8 @@ def test_a_filter_takes_its_tags_by_hash_and_by_text() -> None:
 
 
 @pytest.mark.parametrize("expression", ["||", " || ", "|| ||"])
-def test_a_filter_of_no_tag_is_refused(expression: str) -> None:
-    """Separators alone are a mistake, not a wish for everything."""
+def test_filter_without_a_tag_is_refused(expression: str) -> None:
+    """Separators alone are an error, not a filter for everything."""
     with pytest.raises(ValueError):
         parse_tag_filter(expression)
 
@@ -261,8 +261,8 @@ def test_hashes_are_javas(text: str, expected: int) -> None:
 
 
 @given(st.text(max_size=400))
-def test_the_fast_hash_is_the_plain_one(text: str) -> None:
-    """Powers or loop, ASCII or not, short or long: the recurrence h = 31*h + unit, wrapped to 32 bits."""
+def test_fast_hash_equals_the_recurrence(text: str) -> None:
+    """For any text the result is that of h = 31*h + unit, wrapped to 32 bits."""
     value = 0
     data = text.encode("utf-16-be", "surrogatepass")
     for index in range(0, len(data), 2):
@@ -272,8 +272,8 @@ def test_the_fast_hash_is_the_plain_one(text: str) -> None:
     assert java_string_hash(text) == expected
 
 
-def test_no_tag_has_code_zero() -> None:
-    """Messages without tags lie in a queue with 0."""
+def test_message_without_tag_has_code_zero() -> None:
+    """The unit of a message without a tag has the code 0."""
     assert tags_code(None) == tags_code("") == 0
 
 
@@ -282,7 +282,7 @@ def test_no_tag_has_code_zero() -> None:
 JANUARY_MS = int(datetime(2024, 1, 31, 23, 59, 59, 999000, tzinfo=UTC).timestamp() * 1000)
 
 
-def test_an_id_says_who_made_it_and_when() -> None:
+def test_unique_id_has_address_process_and_time() -> None:
     """Address, process, salt, milliseconds of the month, counter; 32 upper-case hex digits."""
     ids = UniqueIds(b"\x7f\x00\x00\x01", salt=0xDEADBEEF, process=0x11234)
 
@@ -291,8 +291,8 @@ def test_an_id_says_who_made_it_and_when() -> None:
     assert len(UniqueIds(bytes(16), salt=1).next(JANUARY_MS)) == 56
 
 
-def test_a_clock_that_jumps_back_makes_no_equal_ids() -> None:
-    """The counter goes on whatever the clock does, over the turn of a year, too."""
+def test_unique_ids_differ_when_the_clock_jumps_back() -> None:
+    """The counter increases independent of the clock, also across the turn of a year."""
     ids = UniqueIds(b"\x7f\x00\x00\x01", salt=1)
     december_ms = int(datetime(2023, 12, 31, 12, tzinfo=UTC).timestamp() * 1000)
     times = [december_ms, JANUARY_MS, december_ms, december_ms - 40 * 86_400_000, JANUARY_MS] * 1000

@@ -1,4 +1,4 @@
-{{/* The name of everything in this release. */}}
+{{/* The name of all objects in this release. */}}
 {{- define "gantry-operator.name" -}}
 {{- if contains "gantry-operator" .Release.Name -}}
 {{- .Release.Name | trunc 50 | trimSuffix "-" -}}
@@ -7,7 +7,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What the operator's pods are selected by; never changes in a release. */}}
+{{/* The labels that select the operator's pods; they never change in a release. */}}
 {{- define "gantry-operator.selector" -}}
 app.kubernetes.io/name: gantry-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -33,7 +33,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* An image: by digest where there is one. Takes the image's values and the chart's version. */}}
+{{/* The reference of an image, by digest if one is given. Takes the image's values and the chart's version. */}}
 {{- define "gantry-operator.image" -}}
 {{- if .image.digest -}}
 {{- printf "%s@%s" .image.repository .image.digest -}}
@@ -42,7 +42,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* What the operator may do with groups and with what it makes of them. */}}
+{{/* The operator's rights on groups and on their objects. */}}
 {{- define "gantry-operator.groupRules" -}}
 - apiGroups: [gantry.dev]
   resources: [brokergroups]
@@ -68,7 +68,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [""]
   resources: [services, configmaps, serviceaccounts]
   verbs: [get, list, watch, create, patch, delete]
-# Of Secrets it makes one for each group, and reads none, not even those.
+# The operator creates one Secret for each group, and cannot read any Secret, not even these.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]
@@ -78,7 +78,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
-# The record of each shard. `update` is also what its sidecars are given, and nobody gives what he has not.
+# The record of each shard. The operator also needs `update` because it grants this right to sidecars.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [get, list, watch, create, update, patch, delete]
@@ -92,7 +92,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [roles, rolebindings]
   verbs: [get, list, watch, create, patch, delete]
 {{- if .Values.rbac.executors }}
-# A driver's binding to this one role. So the operator makes no pods itself, and can hand out no other right.
+# The binding of a driver to this one role. So the operator needs no right on pods, and cannot grant other rights.
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [{{ ternary "roles" "clusterroles" (not (empty .Values.namespaces)) }}]
   resourceNames: [{{ include "gantry-operator.name" . }}-executors]
@@ -103,19 +103,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [get, list, watch, create, patch, delete]
 {{- end -}}
 
-{{/* The role by which Spark's drivers make executors, as KIND/NAME. */}}
+{{/* The role with which Spark drivers create executors, as KIND/NAME. */}}
 {{- define "gantry-operator.executorsRole" -}}
 {{- printf "%s/%s-executors" (ternary "Role" "ClusterRole" (not (empty .Values.namespaces))) (include "gantry-operator.name" .) -}}
 {{- end -}}
 
-{{/* What a driver may do: make its executors, watch them and take them away. Only that, and only pods. */}}
+{{/* The rights of a driver: create, watch and delete its executors' pods, and nothing else. */}}
 {{- define "gantry-operator.executorsRules" -}}
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, patch, delete, deletecollection]
 {{- end -}}
 
-{{/* Labels as `name=value,...`, in the order of their names. */}}
+{{/* Labels as `name=value,...`, sorted by name. */}}
 {{- define "gantry-operator.pairs" -}}
 {{- $pairs := list -}}
 {{- range $name, $value := . -}}

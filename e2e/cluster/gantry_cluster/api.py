@@ -1,6 +1,6 @@
-"""The API server in as few lines as a test needs: one request, one answer, no cache and no retries.
+"""A minimal client of the API server: one request, one answer, no cache and no retries.
 
-The project's own client of Kubernetes is not used here on purpose: what judges the operator must not share its code.
+It deliberately does not use the project's own Kubernetes client: what checks the operator must not share its code.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from typing import Any
 from gantry_cluster.errors import ApiRefused
 from gantry_cluster.kubeconfig import API_PORT
 from gantry_cluster.network import HUB_ADDRESS
-from gantry_cluster.places import Folder
+from gantry_cluster.paths import Folder
 
 REQUEST_SECONDS_MAX = 20.0
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 
 Object = dict[str, Any]
-"""Something of Kubernetes, as its JSON is."""
+"""A Kubernetes object as its JSON document."""
 
 
 @dataclass(frozen=True)
 class Api:
-    """An administrator's connection; every request opens one of its own, so a dead server is never waited for."""
+    """An administrator's client. Every request opens its own connection, so a dead server is never waited for."""
 
     context: ssl.SSLContext | None = None
-    """Who one is; None where somebody on the way says it."""
+    """The TLS context with the client certificate; None if a proxy authenticates the requests."""
 
     host: str = HUB_ADDRESS
     port: int = API_PORT
 
     @classmethod
     def of(cls, folder: Folder) -> Api:
-        """The administrator of the cluster in a folder."""
+        """Return a client for the administrator of the cluster in a folder."""
         context = ssl.create_default_context(cafile=str(folder.keys / "authority.crt"))
         context.load_cert_chain(folder.keys / "administrator.crt", folder.keys / "administrator.key")
         return cls(context)
 
     def connection(self) -> http.client.HTTPConnection:
-        """A new one."""
+        """Return a new connection to the API server."""
         return http.client.HTTPSConnection(self.host, self.port, timeout=REQUEST_SECONDS_MAX, context=self.context)
 
     def request(self, method: str, path: str, body: Object | None = None, media: str = "application/json") -> Object:
-        """One request; what the server answered, or why it refused."""
+        """Send one request and return the answer. Raises ``ApiRefused``."""
         connection = self.connection()
         try:
             headers = {"Accept": "application/json", **({"Content-Type": media} if body is not None else {})}
@@ -65,31 +65,31 @@ class Api:
         return content
 
     def get(self, path: str) -> Object:
-        """Read one thing or a list."""
+        """Read one object or a list."""
         return self.request("GET", path)
 
     def items(self, path: str) -> list[Object]:
-        """Read a list."""
+        """Read the items of a list."""
         return list(self.get(path)["items"])
 
     def create(self, path: str, body: Object) -> Object:
-        """Add to a collection."""
+        """Create an object in a collection."""
         return self.request("POST", path, body)
 
     def replace(self, path: str, body: Object) -> Object:
-        """Write the whole; refused with 409 when its resourceVersion is not the newest."""
+        """Replace an object; refused with 409 if its resourceVersion is not the newest."""
         return self.request("PUT", path, body)
 
     def merge(self, path: str, body: Object) -> Object:
-        """Change some fields."""
+        """Change some fields by a merge patch."""
         return self.request("PATCH", path, body, MERGE)
 
     def delete(self, path: str, **options: Any) -> Object:
-        """Take away; whether it is gone at once is Kubernetes' business."""
+        """Delete an object. Kubernetes decides when it disappears."""
         return self.request("DELETE", path, {"kind": "DeleteOptions", "apiVersion": "v1", **options})
 
     def is_ready(self) -> bool:
-        """Whether the server says it is."""
+        """Return whether the server reports that it is ready."""
         try:
             self.get("/readyz")
         except (OSError, http.client.HTTPException, ApiRefused):

@@ -1,7 +1,8 @@
-"""What a cluster lets a test do to it: a test of groups says what it needs, and is skipped where that is missing.
+"""What a cluster allows a test to do to it. A test of groups declares what it needs and is skipped where that is
+missing.
 
-A cluster that was made here can be hurt in every way. One of somebody else is spoken to and nothing more: whatever
-needs the machine under a node is left out there. `lacks` looks at what Kubernetes says of itself and touches nothing.
+A cluster that was made here allows every fault. A foreign cluster is only used through its API: every test that needs
+control of a node's machine is left out there. `find_missing` reads what Kubernetes reports and changes nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from gantry_cluster.cluster import condition
 
 NODES_MIN: Final = 3
 MINOR_MIN: Final = 30
-"""Of Kubernetes 1, as the chart demands it."""
+"""The minor version of Kubernetes 1 that the chart requires."""
 PAGES_BYTES_MIN: Final = 64 << 20
-"""Of huge pages on a node: a broker of these tests has three buffers of 8 MiB, and a test up to two on a node."""
+"""Bytes of huge pages on a node: a broker of these tests has three buffers of 8 MiB, and a test has up to two on a
+node."""
 HUGE_PAGES: Final = "hugepages-2Mi"
 DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 UNITS: Final = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
@@ -26,63 +28,65 @@ UNITS: Final = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 4
 
 @unique
 class Capability(StrEnum):
-    """One thing; its value is its name in the table of what did not run."""
+    """One capability. Its value is its name in the table of skipped tests."""
 
     RUN_GROUPS = "run_groups"
-    """Carry the operator, groups and their clients: what needs no more runs anywhere."""
+    """Run the operator, groups and their clients. A test that needs no more runs on every cluster."""
 
     GIVE_IMAGES = "give_images"
-    """Give nodes an image that they have under another name, as a new version of it."""
+    """Give an image on the nodes another name, as a new version."""
 
     LOAD_IMAGES = "load_images"
-    """Give nodes an image from a file that was built here."""
+    """Load an image from a file that was built here into the nodes."""
 
     HUGE_PAGES = "huge_pages"
     """Run brokers whose buffers are in huge pages."""
 
     REACH_NODES = "reach_nodes"
-    """Be a client outside of the cluster, at the address of a node."""
+    """Connect from outside of the cluster to the address of a node."""
 
     ENTER_CONTAINERS = "enter_containers"
-    """Kill, stop and enter a container through the runtime of its node, also while the API server is away."""
+    """Kill, pause and enter a container through its node's runtime, also while the API server is down."""
 
     CRASH_NODES = "crash_nodes"
-    """Pull the plug of a node, lose its disk, and switch it on again."""
+    """Cut the power of a node, lose its disk, and switch it on again."""
 
     CUT_NODES = "cut_nodes"
-    """Cut the cable of a node, or let it hear nobody."""
+    """Cut the network of a node in both directions or in one."""
 
     STOP_API_SERVER = "stop_api_server"
-    """Take the API server away and start it again."""
+    """Stop the API server and start it again."""
 
     RESIZE_VOLUMES = "resize_volumes"
-    """Play the storage that grows volumes."""
+    """Act as a storage driver that expands volumes."""
 
 
 OWN_NODES: Final = frozenset(Capability)
-"""Nodes in namespaces on this machine: everything."""
+"""Nodes in namespaces on this machine have every capability."""
 
-LOOKED_AT: Final = (Capability.RUN_GROUPS, Capability.HUGE_PAGES, Capability.REACH_NODES)
-"""What a look at a cluster of somebody else decides."""
+PROBED: Final = (Capability.RUN_GROUPS, Capability.HUGE_PAGES, Capability.REACH_NODES)
+"""The capabilities that are probed on a foreign cluster."""
 
-KIND_NODES: Final = frozenset({*LOOKED_AT, Capability.GIVE_IMAGES})
-"""At most what a cluster that `kind` made can do."""
+KIND_NODES: Final = frozenset({*PROBED, Capability.GIVE_IMAGES})
+"""The most that a cluster made by `kind` can do."""
 
-FOREIGN_NODES: Final = frozenset(LOOKED_AT)
-"""At most what a cluster is asked for of which there is only a kubeconfig."""
+FOREIGN_NODES: Final = frozenset(PROBED)
+"""The most that is asked of a cluster that is given by a kubeconfig."""
 
 ON_OWN_NODES: Final = "scripts/e2e without options, as root, on nodes that it makes"
 REMEDIES: Final[dict[Capability, str]] = {
     **dict.fromkeys(Capability, ON_OWN_NODES),
-    Capability.RUN_GROUPS: "scripts/e2e --help says what a cluster must have",
+    Capability.RUN_GROUPS: "scripts/e2e --help lists the requirements of a cluster",
     Capability.GIVE_IMAGES: f"scripts/e2e --kind; {ON_OWN_NODES}",
     Capability.HUGE_PAGES: "sysctl vm.nr_hugepages=128 on the nodes, before their kubelets start",
     Capability.REACH_NODES: "run it on a machine that reaches the nodes",
 }
 
 
-def lacks(nodes: Iterable[Object], classes: Iterable[Object], *, minor: str, is_reached: bool) -> dict[Capability, str]:
-    """Which of `LOOKED_AT` a cluster has not got, and why; from its nodes, classes of storage, and minor version."""
+def find_missing(
+    nodes: Iterable[Object], classes: Iterable[Object], *, minor: str, is_reached: bool
+) -> dict[Capability, str]:
+    """Return which of `PROBED` a cluster lacks, and why, from its nodes, storage classes and minor version."""
     usable = [node for node in nodes if _is_usable(node)]
     found: dict[Capability, str] = {}
     number = int("".join(re.findall(r"^\d+", minor)) or 0)
@@ -90,25 +94,25 @@ def lacks(nodes: Iterable[Object], classes: Iterable[Object], *, minor: str, is_
     if number < MINOR_MIN:
         found[Capability.RUN_GROUPS] = f"Kubernetes 1.{minor} is older than 1.{MINOR_MIN}"
     elif len(usable) < NODES_MIN:
-        found[Capability.RUN_GROUPS] = f"{len(usable)} nodes take pods, {NODES_MIN} are needed"
+        found[Capability.RUN_GROUPS] = f"{len(usable)} nodes accept pods, but {NODES_MIN} are needed"
     elif not defaults:
-        found[Capability.RUN_GROUPS] = "no class of storage is the default"
+        found[Capability.RUN_GROUPS] = "no storage class is the default"
     if sum(_pages_bytes(node) >= PAGES_BYTES_MIN for node in usable) < NODES_MIN:
         found[Capability.HUGE_PAGES] = f"fewer than {NODES_MIN} nodes have {PAGES_BYTES_MIN >> 20} MiB of {HUGE_PAGES}"
     if not is_reached:
-        found[Capability.REACH_NODES] = "the nodes' addresses do not answer here"
+        found[Capability.REACH_NODES] = "the nodes' addresses are not reachable from here"
     return found
 
 
 def _is_usable(node: Object) -> bool:
-    """Whether it is ready and any pod may come."""
+    """Return whether the node is ready and accepts any pod."""
     is_closed = node["spec"].get("unschedulable", False)
     shuts = [taint for taint in node["spec"].get("taints", ()) if taint["effect"] in ("NoSchedule", "NoExecute")]
     return condition(node, "Ready") == "True" and not is_closed and not shuts
 
 
 def usable_names(nodes: Iterable[Object]) -> list[str]:
-    """The names of the nodes that any pod may come to."""
+    """Return the names of the nodes that accept any pod."""
     return [str(node["metadata"]["name"]) for node in nodes if _is_usable(node)]
 
 

@@ -1,7 +1,7 @@
-"""Keys and certificates: one authority, and who is who.
+"""Keys and certificates of a cluster: one authority and its users.
 
-Kubernetes reads a certificate's common name as the user and its organisations as the groups. Everything is made anew
-for every cluster, lies in a folder that only its owner may read, and dies with it.
+Kubernetes reads a certificate's common name as the user and its organisations as the groups. All keys are made anew
+for every cluster, in a folder that only its owner may read, and are deleted with it.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def _other_name(host: str) -> x509.GeneralName:
 
 @dataclass(frozen=True)
 class Pair:
-    """A certificate and its key, as files."""
+    """The files of a certificate and its key."""
 
     certificate: Path
     key: Path
 
 
 class Authority:
-    """Signs for one cluster."""
+    """The certificate authority of one cluster."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, mode=0o700)
@@ -88,7 +88,7 @@ class Authority:
         )
 
     def issue(self, file: str, user: str, groups: Sequence[str] = (), hosts: Sequence[str] = ()) -> Pair:
-        """A certificate for a user, and for a server when it has hosts."""
+        """Issue a certificate for a user, and for a server if it has hosts."""
         key = ec.generate_private_key(ec.SECP256R1())
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
         builder = self._builder(_name(user, groups), key).add_extension(x509.ExtendedKeyUsage(uses), critical=False)
@@ -101,7 +101,7 @@ class Authority:
         return pair
 
     def signing_key(self, file: str) -> Pair:
-        """A key whose public half stands alone: service accounts' tokens are signed with it."""
+        """Create a key pair without a certificate, with which service accounts' tokens are signed."""
         key = rsa.generate_private_key(public_exponent=65537, key_size=RSA_BITS)
         pair = Pair(self._folder / f"{file}.pub", _private(self._folder / f"{file}.key", _pem(key)))
         pair.certificate.write_bytes(

@@ -1,7 +1,8 @@
-"""Which cluster the tests of groups run on: nodes made here, nodes that `kind` makes, or what a kubeconfig leads to.
+"""The cluster that the tests of groups run on: nodes made here, nodes made by `kind`, or a cluster given by a
+kubeconfig.
 
-`scripts/e2e` chooses once, in words that are refused together or not at all, and the tests read what was chosen from
-one variable of their environment. Without it they make nodes here.
+`scripts/e2e` reads the choice from its options, all of them validated together, and passes it to the tests in one
+environment variable. Without that variable the tests make nodes here.
 """
 
 from __future__ import annotations
@@ -22,77 +23,77 @@ VARIABLE: Final = "GANTRY_E2E_CLUSTER"
 
 @unique
 class Kind(StrEnum):
-    """Of clusters."""
+    """The kinds of cluster that tests can use."""
 
     NODES = "nodes"
     """Three machines in namespaces, made here."""
 
     IN_CONTAINERS = "kind"
-    """Made by `kind`, each node a container."""
+    """A cluster made by `kind`, each node a container."""
 
     FOREIGN = "kubeconfig"
-    """There already; somebody else's."""
+    """An existing cluster that belongs to others."""
 
 
-MOST: Final = {Kind.NODES: OWN_NODES, Kind.IN_CONTAINERS: KIND_NODES, Kind.FOREIGN: FOREIGN_NODES}
-"""What each can do at most."""
+CAPABILITIES_MAX: Final = {Kind.NODES: OWN_NODES, Kind.IN_CONTAINERS: KIND_NODES, Kind.FOREIGN: FOREIGN_NODES}
+"""The most that each kind can do."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen."""
+    """The cluster that was chosen."""
 
     kind: Kind = Kind.NODES
     kubeconfig: str = ""
     context: str = ""
-    """Of the kubeconfig; empty for its current one."""
+    """The context in the kubeconfig; empty for its current one."""
     images: Images | None = None
-    """None for those that are built here."""
+    """The images of Gantry; None if they are built here."""
 
     def can(self, capability: Capability) -> bool:
-        """Whether a cluster of this kind ever can."""
-        return capability in MOST[self.kind]
+        """Return whether a cluster of this kind can have the capability."""
+        return capability in CAPABILITIES_MAX[self.kind]
 
     def at(self, kubeconfig: Path, images: Images) -> Choice:
-        """The same, now that it is there."""
+        """Return the choice for a cluster that has been made."""
         return replace(self, kubeconfig=str(kubeconfig), images=images)
 
     def environment(self) -> dict[str, str]:
-        """How the tests are told."""
+        """Return the environment that passes the choice to the tests."""
         return {VARIABLE: json.dumps(asdict(self))}
 
 
 def choose(*, is_kind: bool, kubeconfig: Path | None, context: str, broker: str, operator: str) -> Choice:
-    """From the options of the command line. Raises ``BadChoice``."""
+    """Read the choice from the options of the command line. Raises ``BadChoice``."""
     if is_kind and kubeconfig is not None:
-        raise BadChoice("--kind makes a cluster and --kubeconfig leads to another; leave one of them out")
+        raise BadChoice("--kind and --kubeconfig exclude each other; leave one of them out")
     if context and kubeconfig is None:
-        raise BadChoice("--context says which of a kubeconfig; give --kubeconfig FILE too")
+        raise BadChoice("--context needs --kubeconfig FILE")
     if bool(broker) != bool(operator):
-        raise BadChoice("there are two images; name both: --image REPO:TAG --operator-image REPO:TAG")
+        raise BadChoice("two images are needed; give both: --image REPO:TAG --operator-image REPO:TAG")
     images = Images(broker, operator) if broker else None
     if is_kind:
         return Choice(Kind.IN_CONTAINERS, images=images)
     if kubeconfig is not None:
         if images is None:
             raise BadChoice(
-                "nobody can give images to a cluster that is there already; push them where its nodes fetch images,"
+                "images cannot be loaded into an existing cluster; push them to a registry that its nodes can reach,"
                 " and name them: --image REPO:TAG --operator-image REPO:TAG"
             )
         return Choice(Kind.FOREIGN, str(kubeconfig.resolve()), context, images)
     if images is not None:
-        raise BadChoice("nodes that are made here are given images that are built here; leave --image out")
+        raise BadChoice("nodes that are made here use images that are built here; leave --image out")
     return Choice()
 
 
-def chosen(environment: Mapping[str, str]) -> Choice:
-    """What the tests are told. Raises ``BadChoice``."""
+def read_choice(environment: Mapping[str, str]) -> Choice:
+    """Read the choice from the environment. Raises ``BadChoice``."""
     text = environment.get(VARIABLE)
     if not text:
         return Choice()
     try:
-        told: dict[str, Any] = json.loads(text)
-        images = told.pop("images")
-        return Choice(**told | {"kind": Kind(told["kind"]), "images": Images(**images) if images else None})
+        values: dict[str, Any] = json.loads(text)
+        images = values.pop("images")
+        return Choice(**values | {"kind": Kind(values["kind"]), "images": Images(**images) if images else None})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BadChoice(f"{VARIABLE} is not what scripts/e2e writes there ({error}); run scripts/e2e") from None
+        raise BadChoice(f"{VARIABLE} has an invalid value ({error}); run scripts/e2e, which sets it") from None

@@ -1,7 +1,8 @@
-"""A cluster as everybody finds it who did not make it.
+"""A running cluster, as programs that did not make it find it.
 
-The machine carries one at a time, because node names, addresses and control groups are the machine's. Who makes the
-link `CLAIM` has it; the link leads everybody else to the folder, and the folder's files tell what runs.
+The machine carries one cluster at a time, because node names, addresses and control groups belong to the machine. The
+program that makes the link `CLAIM` owns the machine; the link leads other programs to the folder, and the folder's
+files list what runs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gantry_cluster.image_names import BUILT, IMAGE, Images
 from gantry_cluster.journal import Journal
 from gantry_cluster.machine import Machine, Program
 from gantry_cluster.node import load_image, name_image
-from gantry_cluster.places import CLAIM, Folder
+from gantry_cluster.paths import CLAIM, Folder
 from gantry_cluster.processes import Process
 from gantry_cluster.programs import Programs
 
@@ -29,11 +30,11 @@ LINK = "folder"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked of `up`."""
+    """The parameters with which `up` makes a cluster."""
 
     nodes: int = 3
     huge_pages: int = 0
-    """Pages of 2 MiB for each node."""
+    """The number of 2 MiB pages for each node."""
 
 
 @dataclass
@@ -47,7 +48,7 @@ class Cluster:
 
     @property
     def hub(self) -> Machine:
-        """Where the control plane runs."""
+        """The machine in which the control plane runs."""
         return self.machines[HUB]
 
     @property
@@ -65,37 +66,37 @@ class Cluster:
         return run(self.programs["kubectl"], f"--kubeconfig={self.folder.kubeconfig}", *words, stdin=stdin)
 
     def helm(self, *words: str | Path) -> str:
-        """Run helm from outside, as administrator, with no memory of anybody's repositories."""
+        """Run helm from outside, as administrator, with empty caches and repository lists."""
         homes = {f"HELM_{kind}_HOME": str(self.folder.root / "helm") for kind in ("CACHE", "CONFIG", "DATA")}
-        way_in = f"--kubeconfig={self.folder.kubeconfig}"
-        return run(self.programs["helm"], way_in, *words, environment={**os.environ, **homes})
+        kubeconfig_option = f"--kubeconfig={self.folder.kubeconfig}"
+        return run(self.programs["helm"], kubeconfig_option, *words, environment={**os.environ, **homes})
 
     def load_image(self, archive: Path) -> list[str]:
-        """Give every node an image."""
+        """Load an image into every node."""
         names: list[str] = []
         for name in self.nodes:
             names = load_image(self.machines[name], archive)
         return names
 
     def name_image(self, known: str, name: str) -> None:
-        """Give an image that every node has another name: charts refuse `latest`, and a new name is a new version."""
+        """Give an image on all nodes another name: charts refuse `latest`, and a new name is a new version."""
         for node in self.nodes:
             name_image(self.machines[node], known, name)
 
-    def give_operator(self, archive: Path | None) -> Images:
-        """Have both images on every node, by names that are versions; the broker's is there already."""
-        assert archive is not None, "nodes that are made here are given what is built here"
+    def provide_images(self, archive: Path | None) -> Images:
+        """Load the operator's image and give both images names with versions. The broker's image is loaded already."""
+        assert archive is not None, "nodes that are made here use images that are built here"
         [known, *_] = self.load_image(archive)
         self.name_image(known, BUILT.operator)
         self.name_image(IMAGE, BUILT.broker)
         return BUILT
 
-    def pod_spec_here(self, spec: Object) -> Object:
-        """A pod's specification with our image by the name it has on these nodes."""
+    def localize_pod_spec(self, spec: Object) -> Object:
+        """Return a pod's specification with the name that our image has on these nodes."""
         return spec
 
     def save(self) -> None:
-        """Write down what runs."""
+        """Write the state file with everything that runs."""
         content = {
             "programs": str(self.programs.folder),
             "plan": asdict(self.plan),
@@ -116,18 +117,18 @@ class Cluster:
 
 
 def claimed() -> Folder | None:
-    """The folder of the cluster that has this machine."""
+    """Return the folder of the cluster that owns this machine, or None."""
     link = CLAIM / LINK
     return Folder(Path(os.readlink(link))) if link.is_symlink() else None
 
 
 def find() -> Cluster:
-    """The cluster of this machine."""
+    """Return the cluster of this machine. Raises ``NoCluster``."""
     folder = claimed()
     if folder is None:
-        raise NoCluster("this machine carries no cluster; make one with: e2e/cluster/run.py up")
+        raise NoCluster("no cluster on this machine; make one with: e2e/cluster/run.py up")
     if not folder.state.exists():
-        raise NoCluster(f"the cluster in {folder.root} never came up; clear it away with: e2e/cluster/run.py down")
+        raise NoCluster(f"the cluster in {folder.root} did not start; remove it with: e2e/cluster/run.py down")
     content = json.loads(folder.state.read_text())
     machines = {
         name: Machine(
@@ -145,11 +146,11 @@ def find() -> Cluster:
 
 
 def condition(thing: Object, kind: str) -> str:
-    """What a condition of an object says: True, False, Unknown, or nothing."""
+    """Return the status of an object's condition: True, False, Unknown, or an empty string."""
     conditions = thing.get("status", {}).get("conditions", [])
     return next((str(entry["status"]) for entry in conditions if entry["type"] == kind), "")
 
 
 def ready_nodes(api: Api) -> set[str]:
-    """The names of the nodes that are ready."""
+    """Return the names of the nodes that are ready."""
     return {node["metadata"]["name"] for node in api.items("/api/v1/nodes") if condition(node, "Ready") == "True"}

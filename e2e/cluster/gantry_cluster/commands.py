@@ -1,4 +1,4 @@
-"""Running other programs to their end, and waiting for what they bring about."""
+"""Running other programs, and waiting for their effects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run(
     seconds_max: float = COMMAND_SECONDS_MAX,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Run a program to its end; what it printed, when it succeeded."""
+    """Run a program to its end and return its output. Raises ``CommandFailed`` and ``DeadlineExceeded``."""
     command = [str(word) for word in words]
     try:
         result = subprocess.run(
@@ -38,16 +38,16 @@ def run(
 
 
 def tail(log: Path, lines: int = TAIL_LINES) -> str:
-    """The end of a log, for error messages."""
+    """Return the end of a log, for error messages."""
     text = log.read_text(errors="replace") if log.exists() else ""
     return "\n".join(text.splitlines()[-lines:])
 
 
 def wait_until(what: str, holds: Callable[[], bool], seconds_max: float, log: Path | None = None) -> None:
-    """Wait for a condition; give up at the deadline, with the end of the log that says why."""
+    """Wait for a condition. At the deadline, raise ``DeadlineExceeded`` with the end of the log."""
     deadline = time.monotonic() + seconds_max
     while not holds():
         if time.monotonic() > deadline:
             hint = f"; see {log}:\n{tail(log)}" if log is not None else ""
-            raise DeadlineExceeded(f"{what} did not happen within {seconds_max:.0f} s{hint}")
+            raise DeadlineExceeded(f"{what}: not reached within {seconds_max:.0f} s{hint}")
         time.sleep(POLL_SECONDS)

@@ -1,7 +1,7 @@
-"""The control plane: etcd, API server, controllers, scheduler, DNS and the makers of volumes, all in the hub.
+"""The control plane: etcd, API server, controllers, scheduler, DNS and the volume provisioner, all in the hub.
 
-Times are shorter than a real cluster's, because tests wait for them; they are stated here once. etcd does not wait for
-its disk: the cluster lives as long as one test run.
+Timeouts are shorter than a real cluster's, because tests wait for them. They are defined here once. etcd does not
+fsync, because the cluster lives only as long as one test run.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from gantry_cluster.commands import wait_until
 from gantry_cluster.kubeconfig import API_PORT, write_kubeconfig
 from gantry_cluster.machine import Machine
 from gantry_cluster.network import API_SERVICE, DNS_SERVICE, HUB_ADDRESS, PODS, SERVICES
-from gantry_cluster.places import CLUSTER, Folder
+from gantry_cluster.paths import CLUSTER, Folder
 from gantry_cluster.programs import Programs
 
 ETCD_URL = "http://127.0.0.1:2379"
-"""In the hub's own loopback, which nothing else can reach."""
+"""The address of etcd in the hub's own loopback, which is not reachable from outside."""
 
 NOT_READY_AFTER_S = 12
 """How long a silent node counts as ready (`--node-monitor-grace-period`; Kubernetes' own default is 50)."""
@@ -33,7 +33,7 @@ READY_SECONDS_MAX = 90.0
 
 @dataclass(frozen=True)
 class ControlPlane:
-    """What the programs of the hub need to know; every method is one program's command line."""
+    """The parameters of the hub's programs. Every method returns the command line of one program."""
 
     folder: Folder
     programs: Programs
@@ -41,12 +41,12 @@ class ControlPlane:
     accounts: Pair
 
     def way_in(self, program: str, user: str, *groups: str) -> Path:
-        """The kubeconfig of a program."""
+        """Create the kubeconfig of a program."""
         pair = self.authority.issue(program, user, groups)
         return write_kubeconfig(self.folder.keys / f"{program}.kubeconfig", self.authority, pair)
 
     def etcd(self) -> list[str | Path]:
-        """The store."""
+        """Return the command line of etcd, the control plane's store."""
         return [
             *(self.programs["etcd"], "--name=hub", f"--data-dir={self.folder.etcd}", "--unsafe-no-fsync"),
             *(f"--listen-client-urls={ETCD_URL}", f"--advertise-client-urls={ETCD_URL}"),
@@ -54,7 +54,7 @@ class ControlPlane:
         ]
 
     def api_server(self) -> list[str | Path]:
-        """The API server, with the admission that an ordinary cluster has."""
+        """Return the command line of the API server, with the admission plugins of an ordinary cluster."""
         names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
         server = self.authority.issue("api-server", "kube-apiserver", (), [HUB_ADDRESS, API_SERVICE, *names])
         kubelet = self.authority.issue("api-server-kubelet", "kube-apiserver-kubelet-client", ["system:masters"])
@@ -77,7 +77,7 @@ class ControlPlane:
         ]
 
     def controllers(self) -> list[str | Path]:
-        """The controllers, each as its own service account."""
+        """Return the command line of the controller manager, with a service account for each controller."""
         way_in = self.way_in("kube-controller-manager", "system:kube-controller-manager")
         return [
             *(self.programs["kube-controller-manager"], f"--kubeconfig={way_in}", "--leader-elect=false"),
@@ -89,7 +89,7 @@ class ControlPlane:
         ]
 
     def scheduler(self) -> list[str | Path]:
-        """The scheduler."""
+        """Return the command line of the scheduler."""
         way_in = self.way_in("kube-scheduler", "system:kube-scheduler")
         return [
             *(self.programs["kube-scheduler"], f"--kubeconfig={way_in}", "--leader-elect=false"),
@@ -97,7 +97,8 @@ class ControlPlane:
         ]
 
     def dns(self) -> list[str | Path]:
-        """Names of Services and pods; `addons.yaml` gives it its Service and its rights."""
+        """Return the command line of the DNS server for Services and pods; `addons.yaml` has its Service and its
+        rights."""
         way_in = self.way_in("dns", "system:coredns")
         file = self.folder.root / "Corefile"
         kubernetes = f"kubernetes cluster.local in-addr.arpa {{\n  kubeconfig {way_in}\n  ttl 1\n }}"
@@ -105,14 +106,15 @@ class ControlPlane:
         return [self.programs["dns"], "-conf", file]
 
     def volumes(self) -> list[str | Path]:
-        """The maker of volumes, a program of ours."""
+        """Return the command line of the volume provisioner, which is part of this package."""
         # `env`, because the hub has no environment of its own and the package is not installed.
         run_it = (sys.executable, "-m", "gantry_cluster.provisioner", str(self.folder.root))
         return ["env", f"PYTHONPATH={CLUSTER}", *run_it]
 
 
 def start(plane: ControlPlane, hub: Machine) -> None:
-    """Start what the API server needs, then it, then those who need it; return when all are ready."""
+    """Start the programs of the control plane in the order of their dependencies; return when the API server is
+    ready."""
     logs = plane.folder.logs
     hub.spawn("etcd", plane.etcd(), logs / "etcd.log")
     hub.spawn("kube-apiserver", plane.api_server(), logs / "kube-apiserver.log")
@@ -125,7 +127,7 @@ def start(plane: ControlPlane, hub: Machine) -> None:
 
 
 def start_addons(plane: ControlPlane, hub: Machine, kubectl: list[str | Path]) -> None:
-    """What stands on the API: DNS and volumes."""
+    """Start the programs that need the API: DNS and the volume provisioner."""
     text = (CLUSTER / "addons.yaml").read_text()
     text = text.replace("$(DNS_SERVICE)", DNS_SERVICE).replace("$(HUB_ADDRESS)", HUB_ADDRESS)
     hub.run(*kubectl, "apply", "--server-side", "-f", "-", stdin=text)

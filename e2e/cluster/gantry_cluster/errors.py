@@ -1,26 +1,26 @@
-"""What can go wrong before a test has begun; each message names the remedy."""
+"""Errors that occur before a test has begun. Each message names the remedy."""
 
 from __future__ import annotations
 
 
 class ClusterError(Exception):
-    """The cluster could not be made, reached or ended; says nothing about what was to run on it."""
+    """The cluster could not be made, reached or ended. The error is not one of the programs on it."""
 
 
 class MissingTool(ClusterError):
-    """This machine lacks something; install what the message names."""
+    """A program is missing on this machine; install what the message names."""
 
 
 class CommandFailed(ClusterError):
-    """A program ended badly; its last words are in the message."""
+    """A program failed; the end of its output is in the message."""
 
 
 class DeadlineExceeded(ClusterError):
-    """Something did not happen in its time; read the log that the message names."""
+    """An event did not happen in time; read the log that the message names."""
 
 
 class ClusterIsUp(ClusterError):
-    """This machine carries a cluster already, and carries one at a time; use it or take it down."""
+    """This machine carries a cluster already, and can carry only one; use it or end it."""
 
 
 class NoCluster(ClusterError):
@@ -28,7 +28,7 @@ class NoCluster(ClusterError):
 
 
 class BadChoice(ClusterError):
-    """Options that say two things at once, or too little; the message says what to write."""
+    """The options contradict each other or are incomplete; the message names the remedy."""
 
 
 class ApiRefused(ClusterError):

@@ -1,7 +1,7 @@
-"""What goes wrong in a cluster, done on purpose, and put right again.
+"""Faults of a cluster, injected on purpose and removed again.
 
-A cut is made where a cable is, at the bridge. A one-way cut and loss are rules in the `raw` table of the node that does
-not hear, before connection tracking and in a table that kube-proxy never touches.
+A network is cut at the bridge, where the cable of a node ends. One-way cuts and packet loss are rules in the `raw`
+table of the receiving node, which comes before connection tracking and is never touched by kube-proxy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TASKS = ("ctr", "--address", SOCKET, "--namespace", "k8s.io", "tasks")
 
 @contextmanager
 def uplink_cut(cluster: Cluster, node: str) -> Iterator[None]:
-    """Nobody reaches the node and it reaches nobody; its pods go on among themselves."""
+    """Cut the network of a node in both directions; its pods still reach each other."""
     cluster.hub.run("ip", "link", "set", node, "down")
     try:
         yield
@@ -33,8 +33,8 @@ def uplink_cut(cluster: Cluster, node: str) -> Iterator[None]:
 
 
 @contextmanager
-def deaf(cluster: Cluster, node: str, source: str, share: float = 1.0) -> Iterator[None]:
-    """The node loses packets that come from an address or range; the other way stays open."""
+def inbound_loss(cluster: Cluster, node: str, source: str, share: float = 1.0) -> Iterator[None]:
+    """Drop packets that a node receives from an address or range; the other direction stays open."""
     chance = () if share >= 1 else ("-m", "statistic", "--mode", "random", "--probability", str(share))
     rule = ("PREROUTING", "-i", "eth0", "-s", source, *chance, "-j", "DROP")
     machine = cluster.machines[node]
@@ -46,8 +46,8 @@ def deaf(cluster: Cluster, node: str, source: str, share: float = 1.0) -> Iterat
 
 
 @contextmanager
-def stopped(cluster: Cluster, machine: str, program: str) -> Iterator[None]:
-    """A program of the cluster is there and does nothing, as when its machine has no time for it."""
+def program_paused(cluster: Cluster, machine: str, program: str) -> Iterator[None]:
+    """Pause a program of the cluster with SIGSTOP, as when its machine is overloaded."""
     process = cluster.machines[machine].programs[program].process
     process.send(signal.SIGSTOP)
     try:
@@ -57,49 +57,49 @@ def stopped(cluster: Cluster, machine: str, program: str) -> Iterator[None]:
 
 
 def crash(cluster: Cluster, node: str) -> None:
-    """Pull the plug of a node: everything in it is gone at once, and it stays away until somebody revives it."""
+    """Cut the power of a node: everything in it ends at once, and it stays down until it is revived."""
     init = cluster.machines[node].init
     init.send(signal.SIGKILL)
     wait_until(f"the end of {node}", lambda: not init.is_alive(), CRASH_SECONDS_MAX)
 
 
 def kill(cluster: Cluster, machine: str, program: str) -> None:
-    """Kill one program of the cluster; it stays dead until somebody starts it again (`Machine.respawn`)."""
+    """Kill one program of the cluster; it stays down until it is started again (`Machine.respawn`)."""
     process = cluster.machines[machine].programs[program].process
     process.send(signal.SIGKILL)
     wait_until(f"the end of {program}", lambda: not process.is_alive(), CRASH_SECONDS_MAX)
 
 
-def container_id(space: Namespace, pod: str, container: str = "main") -> tuple[Machine, str]:
-    """Where a container runs, and what the runtime there calls it."""
-    found = space.read_pod(pod)
-    assert found is not None, f"there is no pod {pod}"
+def container_id(namespace: Namespace, pod: str, container: str = "main") -> tuple[Machine, str]:
+    """Return the machine in which a container runs, and the id that its runtime uses."""
+    found = namespace.read_pod(pod)
+    assert found is not None, f"pod {pod} not found"
     status = found["status"]
     [identifier] = [
         one["containerID"].rpartition("/")[2]
         for one in (*status["containerStatuses"], *status.get("initContainerStatuses", ()))
         if one["name"] == container
     ]
-    return space.cluster.machines[found["spec"]["nodeName"]], identifier
+    return namespace.cluster.machines[found["spec"]["nodeName"]], identifier
 
 
-def inside(space: Namespace, pod: str, container: str, *words: str) -> list[str]:
-    """The command that runs something in a container by the runtime of its node, without an API server."""
-    machine, identifier = container_id(space, pod, container)
+def exec_command(namespace: Namespace, pod: str, container: str, *words: str) -> list[str]:
+    """Return the command that runs a program in a container through its node's runtime, without an API server."""
+    machine, identifier = container_id(namespace, pod, container)
     name = f"test-{time.monotonic_ns()}"
     return machine.enter([*TASKS, "exec", "--exec-id", name, identifier, *words])
 
 
-def kill_container(space: Namespace, pod: str, container: str = "main") -> None:
-    """Kill the first process of a container, as the kernel does when memory is short; the kubelet starts another."""
-    machine, identifier = container_id(space, pod, container)
+def kill_container(namespace: Namespace, pod: str, container: str = "main") -> None:
+    """Kill the first process of a container, as the kernel does when memory is short; the kubelet restarts it."""
+    machine, identifier = container_id(namespace, pod, container)
     machine.run(*TASKS, "kill", "--signal", "SIGKILL", identifier)
 
 
 @contextmanager
-def stopped_container(space: Namespace, pod: str, container: str = "main") -> Iterator[None]:
-    """The first process of a container is there and does nothing."""
-    machine, identifier = container_id(space, pod, container)
+def container_paused(namespace: Namespace, pod: str, container: str = "main") -> Iterator[None]:
+    """Pause the first process of a container with SIGSTOP."""
+    machine, identifier = container_id(namespace, pod, container)
     machine.run(*TASKS, "kill", "--signal", "SIGSTOP", identifier)
     try:
         yield
@@ -108,8 +108,8 @@ def stopped_container(space: Namespace, pod: str, container: str = "main") -> It
 
 
 @contextmanager
-def away(cluster: Cluster, machine: str, program: str) -> Iterator[None]:
-    """A program of the cluster is killed, and started again in the end."""
+def program_killed(cluster: Cluster, machine: str, program: str) -> Iterator[None]:
+    """Kill a program of the cluster, and start it again at the end."""
     kill(cluster, machine, program)
     try:
         yield

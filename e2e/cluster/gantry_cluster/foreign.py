@@ -1,8 +1,8 @@
-"""A cluster of somebody else: what is known of it is a kubeconfig.
+"""A foreign cluster, which is known only by its kubeconfig.
 
-`kubectl` alone knows every way to be somebody (tokens, certificates, helpers of clouds), so the API is asked through
-`kubectl proxy`, at a socket in a folder that nobody else can enter. What these tests make in the cluster they take away
-again; a cluster where anything of ours is already is refused, because taking that away would hurt somebody.
+Only `kubectl` supports every way to authenticate (tokens, certificates, helper programs of clouds), so the API is
+used through `kubectl proxy`, at a socket in a private folder. The tests remove everything that they create. A cluster
+that has Gantry installed already is refused, because removing it would destroy the data of others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, Never, final
 
 from gantry_cluster.api import REQUEST_SECONDS_MAX, Api, Object
-from gantry_cluster.capabilities import Capability, lacks, usable_names
+from gantry_cluster.capabilities import Capability, find_missing, usable_names
 from gantry_cluster.choice import Choice, Kind
 from gantry_cluster.cluster import Cluster, Plan
 from gantry_cluster.commands import run, tail, wait_until
@@ -28,7 +28,7 @@ from gantry_cluster.errors import ApiRefused, ClusterError, DeadlineExceeded, Mi
 from gantry_cluster.image_names import IMAGE, Images
 from gantry_cluster.kind import name_image
 from gantry_cluster.machine import Machine
-from gantry_cluster.places import Folder, cache_folder
+from gantry_cluster.paths import Folder, cache_folder
 from gantry_cluster.programs import Programs
 
 ANSWER_SECONDS_MAX: Final = 120.0
@@ -45,20 +45,20 @@ CLIENTS: Final = {
 }
 
 
-class NotOurs(ClusterError):
-    """The cluster belongs to somebody else, or has something that does; the message says what to do."""
+class ClusterNotOwned(ClusterError):
+    """The cluster belongs to others, or contains objects that do; the message names the remedy."""
 
 
 @final
 class SocketConnection(http.client.HTTPConnection):
-    """HTTP over a socket in the file system."""
+    """An HTTP connection over a Unix socket."""
 
     def __init__(self, path: Path) -> None:
         super().__init__("localhost", timeout=REQUEST_SECONDS_MAX)
         self._path = path
 
     def connect(self) -> None:
-        """As the base class does it, elsewhere."""
+        """Connect to the Unix socket."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
@@ -67,68 +67,70 @@ class SocketConnection(http.client.HTTPConnection):
 @final
 @dataclass(frozen=True)
 class SocketApi(Api):
-    """The API as whoever the kubeconfig says."""
+    """A client of the API with the identity of the kubeconfig."""
 
     path: Path = Path()
 
     def connection(self) -> http.client.HTTPConnection:
-        """One to the proxy."""
+        """Return a new connection to the proxy."""
         return SocketConnection(self.path)
 
 
 class NoMachines(dict[str, Machine]):
-    """None that anybody here has a hand on: a test that asks for one has not said what it needs."""
+    """An empty set of machines: a test that asks for a machine has not declared what it needs."""
 
     def __missing__(self, name: str) -> Never:
-        raise NotOurs(f"{name} is no machine of ours; the test needs a mark: pytest.mark.cluster_can(...)")
+        raise ClusterNotOwned(
+            f"{name} is not a machine of this host; the test needs the marker pytest.mark.cluster_can(...)"
+        )
 
 
 @final
 @dataclass
 class ForeignCluster(Cluster):
-    """It, as tests know a cluster."""
+    """A foreign cluster with the interface of `Cluster`."""
 
     images: Images
     kind: Kind
-    way_in: SocketApi
+    proxy_api: SocketApi
 
     @property
     def nodes(self) -> list[str]:
-        """Those that any pod may come to."""
+        """The names of the nodes that accept any pod."""
         return usable_names(self.api.items("/api/v1/nodes"))
 
     @property
     def api(self) -> Api:
         """The API server, through the proxy."""
-        return self.way_in
+        return self.proxy_api
 
     def load_image(self, archive: Path) -> list[str]:
-        """Nobody can: nodes fetch images."""
-        raise NotOurs(f"{archive.name} cannot be given to nodes of somebody else")
+        """Refuse: the nodes of a foreign cluster pull their images."""
+        raise ClusterNotOwned(f"{archive.name} cannot be loaded into the nodes of a foreign cluster")
 
     def name_image(self, known: str, name: str) -> None:
-        """Only where nodes are containers of this machine."""
+        """Give an image another name; only possible if the nodes are containers of this machine."""
         if self.kind is not Kind.IN_CONTAINERS:
-            raise NotOurs(f"{known} cannot get the name {name} on nodes of somebody else")
+            raise ClusterNotOwned(f"{known} cannot be named {name} on the nodes of a foreign cluster")
         name_image(self.nodes, self.images.broker if known == IMAGE else known, name)
 
-    def give_operator(self, archive: Path | None) -> Images:
-        """Its nodes have or fetch them."""
+    def provide_images(self, archive: Path | None) -> Images:
+        """Return the images, which the nodes have or pull."""
         return self.images
 
-    def pod_spec_here(self, spec: Object) -> Object:
-        """With the image by its name here."""
-        return self.images.placed(spec)
+    def localize_pod_spec(self, spec: Object) -> Object:
+        """Return the specification with the name that our image has on this cluster."""
+        return self.images.with_broker_image(spec)
 
-    def lacks(self) -> dict[Capability, str]:
-        """What it cannot do, and why."""
+    def find_missing(self) -> dict[Capability, str]:
+        """Return the capabilities that the cluster lacks, and why."""
         nodes = self.api.items("/api/v1/nodes")
         classes = self.api.items("/apis/storage.k8s.io/v1/storageclasses")
         minor = str(self.api.get("/version").get("minor", ""))
-        return lacks(nodes, classes, minor=minor, is_reached=_is_reached(nodes))
+        return find_missing(nodes, classes, minor=minor, is_reached=_is_reached(nodes))
 
     def refuse_if_used(self) -> None:
-        """Refuse where anything of ours is already."""
+        """Refuse a cluster in which Gantry is installed already."""
         for path in OURS:
             try:
                 self.api.get(path)
@@ -136,14 +138,14 @@ class ForeignCluster(Cluster):
                 if refusal.status != http.client.NOT_FOUND:
                     raise
             else:
-                raise NotOurs(
-                    f"{path.rpartition('/')[2]} is there already; these tests install the operator and take it away"
-                    " with all groups: use a cluster without it"
+                raise ClusterNotOwned(
+                    f"{path.rpartition('/')[2]} exists already; these tests install the operator and remove it"
+                    " with all groups: use a cluster without Gantry"
                 )
 
 
 def _is_reached(nodes: list[Object]) -> bool:
-    """Whether the address of a node answers here; every kubelet listens."""
+    """Return whether the kubelet port of a node is reachable from here."""
     addresses = [one for node in nodes for one in node.get("status", {}).get("addresses", ())]
     internal = [str(one["address"]) for one in addresses if one["type"] == "InternalIP"]
     try:
@@ -153,8 +155,8 @@ def _is_reached(nodes: list[Object]) -> bool:
         return False
 
 
-def clients(folder: Path) -> Programs:
-    """A folder with kubectl and helm, wherever they are: those that were built here, the newest, go first."""
+def link_clients(folder: Path) -> Programs:
+    """Link kubectl and helm into a folder. The newest programs that were built here are preferred."""
     folder.mkdir()
     for name, remedy in CLIENTS.items():
         built = sorted(cache_folder().glob(f"v*/{name}"), key=lambda path: path.stat().st_mtime, reverse=True)
@@ -166,12 +168,12 @@ def clients(folder: Path) -> Programs:
 
 
 @contextmanager
-def opened(choice: Choice) -> Iterator[ForeignCluster]:
-    """The cluster that was chosen, while this is entered. Raises ``ClusterError``."""
-    assert choice.images is not None, "a cluster that is there has them from somewhere"
+def open_cluster(choice: Choice) -> Iterator[ForeignCluster]:
+    """Open the chosen cluster for the duration of the context. Raises ``ClusterError``."""
+    assert choice.images is not None, "an existing cluster needs the names of its images"
     with tempfile.TemporaryDirectory(prefix="e2e-") as name:
         folder = Folder(Path(name))
-        programs = clients(folder.root / "bin")
+        programs = link_clients(folder.root / "bin")
         _write_kubeconfig(choice, programs, folder)
         path = folder.root / "api"
         if len(os.fsencode(path)) > SOCKET_BYTES_MAX:
@@ -179,12 +181,12 @@ def opened(choice: Choice) -> Iterator[ForeignCluster]:
         with _proxy(programs, folder, path) as api:
             plan = Plan(nodes=len(api.items("/api/v1/nodes")))
             yield ForeignCluster(
-                folder, programs, plan, NoMachines(), images=choice.images, kind=choice.kind, way_in=api
+                folder, programs, plan, NoMachines(), images=choice.images, kind=choice.kind, proxy_api=api
             )
 
 
 def _write_kubeconfig(choice: Choice, programs: Programs, folder: Folder) -> None:
-    """One context with all that belongs to it, readable for us alone."""
+    """Write a kubeconfig with the chosen context, readable only by its owner."""
     context = (f"--context={choice.context}",) if choice.context else ()
     words = ("config", "view", "--raw", "--flatten", "--minify", *context)
     text = run(programs["kubectl"], f"--kubeconfig={choice.kubeconfig}", *words)
@@ -194,7 +196,7 @@ def _write_kubeconfig(choice: Choice, programs: Programs, folder: Folder) -> Non
 
 @contextmanager
 def _proxy(programs: Programs, folder: Folder, path: Path) -> Iterator[SocketApi]:
-    """The API at a socket."""
+    """Run `kubectl proxy` at a socket for the duration of the context."""
     log = folder.root / "proxy.log"
     words = (programs["kubectl"], f"--kubeconfig={folder.kubeconfig}", "proxy", f"--unix-socket={path}")
     with log.open("wb") as output, subprocess.Popen(words, stdout=output, stderr=output) as process:
@@ -207,13 +209,13 @@ def _proxy(programs: Programs, folder: Folder, path: Path) -> Iterator[SocketApi
 
 
 def _wait_for_answer(api: SocketApi, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Until the API server is ready, or the proxy has said why it never will be."""
+    """Wait until the API server is ready. Raise if the proxy has ended."""
 
-    def is_settled() -> bool:
+    def is_answered_or_ended() -> bool:
         return process.poll() is not None or api.is_ready()
 
     try:
-        wait_until("an answer of the API server", is_settled, ANSWER_SECONDS_MAX, log)
+        wait_until("an answer of the API server", is_answered_or_ended, ANSWER_SECONDS_MAX, log)
     except DeadlineExceeded as error:
         raise ClusterError(f"the cluster cannot be reached: {error}") from None
     if process.poll() is not None:

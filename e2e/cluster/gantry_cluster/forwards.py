@@ -1,9 +1,9 @@
-"""Sidecars of pods, for an operator that runs outside of the cluster: through `kubectl port-forward`, on any cluster.
+"""Access to sidecars for an operator that runs outside of the cluster, through `kubectl port-forward`, on any cluster.
 
     Peer(pod's address, 8080)  -->  Peer(127.0.0.1, a port of this machine)  ==kubectl, API server, kubelet==>  the pod
 
-What is asked and answered is the operator's own business; only the way is another one. A way on which nobody answers is
-given up, so that the next question finds the pod that has the address then.
+Requests and replies pass unchanged. A forward without an answer is ended, so that the next request starts one to the
+pod that has the address then.
 """
 
 from __future__ import annotations
@@ -21,68 +21,68 @@ from typing import Any, Final, final
 from gantry_cluster.api import Object
 from gantry_cluster.errors import ApiRefused
 from gantry_cluster.pods import Namespace
-from gantry_operator.errors import SidecarSilent
+from gantry_operator.errors import SidecarUnavailable
 from gantry_operator.sidecars import HttpSidecars, Peer
 from gantry_spec.executor import Expected
 from gantry_status.orders import AnyOrder
 
-LOOK_SECONDS: Final = 3.0
-"""For an answer. Through so many hands it comes later than in a cluster."""
-BEGIN_SECONDS_MAX: Final = 60.0
+STATUS_TIMEOUT_S: Final = 3.0
+"""The timeout of a status request. Through kubectl, API server and kubelet an answer takes longer than in a cluster."""
+START_SECONDS_MAX: Final = 60.0
 POLL_SECONDS: Final = 0.02
 HOST: Final = "127.0.0.1"
-SAID: Final = re.compile(rb"Forwarding from 127\.0\.0\.1:(\d+) ->")
+FORWARDING_LINE: Final = re.compile(rb"Forwarding from 127\.0\.0\.1:(\d+) ->")
 
 
 @final
 class Forward:
-    """One `kubectl port-forward`."""
+    """One running `kubectl port-forward` to a sidecar."""
 
     def __init__(self, words: tuple[str | Path, ...], log: Path) -> None:
-        """Raises ``SidecarSilent`` if it does not begin."""
-        # A file, since kubectl says something of each connection, and nobody reads that.
+        """Start the program. Raises ``SidecarUnavailable`` if it does not start."""
+        # The output goes to a file, because kubectl prints a line for each connection and a pipe would fill up.
         with log.open("wb") as output:
             self._process: Final = subprocess.Popen([str(word) for word in words], stdout=output, stderr=output)
         try:
-            self.port: Final = self._wait_begun(log)
+            self.port: Final = self._wait_for_port(log)
         except BaseException:
             self.end()
             raise
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still forwards."""
+        """Whether the program still forwards."""
         return self._process.poll() is None
 
     def end(self) -> None:
-        """It forwards no more."""
+        """Kill the program and wait for its end."""
         self._process.kill()
         self._process.wait()
 
-    def _wait_begun(self, log: Path) -> int:
-        deadline = time.monotonic() + BEGIN_SECONDS_MAX
+    def _wait_for_port(self, log: Path) -> int:
+        deadline = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < deadline:
             is_over = not self.is_alive
-            if match := SAID.search(log.read_bytes()):
+            if match := FORWARDING_LINE.search(log.read_bytes()):
                 return int(match[1])
             if is_over:
                 break
             time.sleep(POLL_SECONDS)
-        raise SidecarSilent(f"kubectl forwards nothing: {log.read_text(errors='replace')[-300:]}")
+        raise SidecarUnavailable(f"kubectl port-forward failed: {log.read_text(errors='replace')[-300:]}")
 
 
 @final
 class ForwardedSidecars:
-    """Those of one namespace. Owned by the loop of the operator that asks; entered and left."""
+    """The sidecars of one namespace. An asynchronous context manager, owned by the loop of the operator."""
 
-    def __init__(self, space: Namespace) -> None:
-        self._space: Final = space
-        self._http: Final = HttpSidecars(look_timeout_s=LOOK_SECONDS)
+    def __init__(self, namespace: Namespace) -> None:
+        self._space: Final = namespace
+        self._http: Final = HttpSidecars(status_timeout_s=STATUS_TIMEOUT_S)
         self._stack: Final = AsyncExitStack()
         self._forwards: Final[dict[str, Forward]] = {}
         self._locks: Final[dict[str, asyncio.Lock]] = {}
         self._logs = Path()
-        self._begun = 0
+        self._started_count = 0
 
     async def __aenter__(self) -> ForwardedSidecars:
         self._logs = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="forwards-")))
@@ -94,49 +94,49 @@ class ForwardedSidecars:
         await self._stack.aclose()
 
     async def status(self, peer: Peer) -> Mapping[str, Any]:
-        """As the operator asks for it."""
-        near = await self._near(peer)
+        """Return the status of a sidecar, with the interface of the operator's client."""
+        local_peer = await self._forwarded(peer)
         try:
-            return await self._http.status(near)
-        except SidecarSilent:
-            self._give_up(peer)
+            return await self._http.status(local_peer)
+        except SidecarUnavailable:
+            self._drop_forward(peer)
             raise
 
     async def topics(self, peer: Peer) -> Mapping[str, Any]:
-        """The same."""
-        return await self._http.topics(await self._near(peer))
+        """Return the topics of a sidecar's broker."""
+        return await self._http.topics(await self._forwarded(peer))
 
     async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> None:
-        """The same. One that nobody has answered may have been obeyed, as always."""
-        await self._http.order(await self._near(peer), order, expected)
+        """Send an order to a sidecar. An order without an answer may have been executed, as always."""
+        await self._http.order(await self._forwarded(peer), order, expected)
 
     # -- the way -------------------------------------------------------------------------------------------------------
 
-    async def _near(self, peer: Peer) -> Peer:
-        """Whom to ask here for what is there."""
+    async def _forwarded(self, peer: Peer) -> Peer:
+        """Return the local peer that forwards to this peer."""
         async with self._locks.setdefault(peer.host, asyncio.Lock()):
             known = self._forwards.get(peer.host)
             if known is None or not known.is_alive:
-                self._give_up(peer)
-                known = self._forwards[peer.host] = await asyncio.to_thread(self._begin, peer)
+                self._drop_forward(peer)
+                known = self._forwards[peer.host] = await asyncio.to_thread(self._start_forward, peer)
         return peer._replace(host=HOST, port=known.port)
 
-    def _begin(self, peer: Peer) -> Forward:
-        """Blocks. Raises ``SidecarSilent``."""
+    def _start_forward(self, peer: Peer) -> Forward:
+        """Start a forward to the pod with the peer's address. Blocks. Raises ``SidecarUnavailable``."""
         cluster = self._space.cluster
         try:
             pods = cluster.api.items(self._space.path("pods"))
         except (OSError, ApiRefused) as error:
-            raise SidecarSilent(f"nobody says whose address {peer.host} is: {error}") from error
+            raise SidecarUnavailable(f"the pod with address {peer.host} is unknown: {error}") from error
         names = [pod["metadata"]["name"] for pod in pods if _is_at(pod, peer.host)]
         if len(names) != 1:
-            raise SidecarSilent(f"{peer.host} is the address of {names}")
-        self._begun += 1
+            raise SidecarUnavailable(f"{peer.host} is the address of {names}; expected one running pod")
+        self._started_count += 1
         kubectl = (cluster.programs["kubectl"], f"--kubeconfig={cluster.folder.kubeconfig}")
         place = (f"--namespace={self._space.name}", f"--address={HOST}", f"pod/{names[0]}", f":{peer.port}")
-        return Forward((*kubectl, "port-forward", *place), self._logs / f"{self._begun}.log")
+        return Forward((*kubectl, "port-forward", *place), self._logs / f"{self._started_count}.log")
 
-    def _give_up(self, peer: Peer) -> None:
+    def _drop_forward(self, peer: Peer) -> None:
         forward = self._forwards.pop(peer.host, None)
         if forward is not None:
             forward.end()
@@ -147,6 +147,6 @@ class ForwardedSidecars:
 
 
 def _is_at(pod: Object, address: str) -> bool:
-    """Whether it runs there; one that has ended still says where it was."""
+    """Return whether the pod runs at the address. The status of a pod that has ended still has one."""
     status = pod.get("status", {})
     return (status.get("phase"), status.get("podIP")) == ("Running", address)

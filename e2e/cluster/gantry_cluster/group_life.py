@@ -1,4 +1,4 @@
-"""What happens to groups that people look after: orders that stand, and groups that go and come back by their names."""
+"""The life cycle of groups: conditions, restarts, deletion and creation under an old name."""
 
 from __future__ import annotations
 
@@ -22,40 +22,42 @@ OWNED: Final = (
     ("roles", "apis/rbac.authorization.k8s.io/v1"),
     ("leases", "apis/coordination.k8s.io/v1"),
 )
-"""Kinds of what the operator makes for a group."""
+"""The kinds of objects that the operator makes for a group."""
 
 
-def said(group: Group, kind: str) -> tuple[str, str]:
-    """What a condition of a group says, and why."""
+def condition_of(group: Group, kind: str) -> tuple[str, str]:
+    """Return the status and the reason of a group's condition."""
     conditions = group.read().get("status", {}).get("conditions", [])
     return next(((one["status"], one["reason"]) for one in conditions if one["type"] == kind), ("", ""))
 
 
-def wait_said(group: Group, kind: str, status: str, reason: str, seconds_max: float = NOTICED_SECONDS_MAX) -> float:
-    """Wait until a condition says this; how long that took."""
+def wait_for_condition(
+    group: Group, kind: str, status: str, reason: str, seconds_max: float = NOTICED_SECONDS_MAX
+) -> float:
+    """Wait until a condition has this status and reason; return how long that took, in seconds."""
     started = time.monotonic()
-    wait_until(f"{kind}={status} for {reason}", lambda: said(group, kind) == (status, reason), seconds_max)
+    wait_until(f"{kind}={status} for {reason}", lambda: condition_of(group, kind) == (status, reason), seconds_max)
     return time.monotonic() - started
 
 
-def runs(group: Group) -> dict[str, tuple[str, int]]:
-    """Which pods these are, and how often containers in them were started again."""
+def pod_runs(group: Group) -> dict[str, tuple[str, int]]:
+    """Return the uid of every pod, and how often its containers were restarted."""
     found = {}
     for name in (*group.brokers(), *group.name_servers()):
-        pod = group.space.read_pod(name)
-        assert pod is not None, f"{name} is on its way out"
+        pod = group.namespace.read_pod(name)
+        assert pod is not None, f"{name} is being deleted"
         states = (*pod["status"].get("containerStatuses", ()), *pod["status"].get("initContainerStatuses", ()))
         found[name] = (str(pod["metadata"]["uid"]), sum(state["restartCount"] for state in states))
     return found
 
 
 def claim_ids(group: Group) -> dict[str, str]:
-    """Which claims these are."""
+    """Return the uid of every claim."""
     return {name: str(claim["metadata"]["uid"]) for name, claim in group.claims().items()}
 
 
 def has_lease(group: Group, shard: int = 0) -> bool:
-    """Whether a shard has one."""
+    """Return whether the Lease of a shard exists."""
     try:
         group.record(shard)
     except ApiRefused as refusal:
@@ -66,25 +68,27 @@ def has_lease(group: Group, shard: int = 0) -> bool:
 
 
 def delete(group: Group) -> None:
-    """As `kubectl delete` does; what the group owned goes in Kubernetes' own time."""
-    group.space.cluster.kubectl("delete", "brokergroup", group.name, f"--namespace={group.space.name}")
+    """Delete a group as `kubectl delete` does; the garbage collector deletes its objects later."""
+    group.namespace.cluster.kubectl("delete", "brokergroup", group.name, f"--namespace={group.namespace.name}")
 
 
-def delete_to_the_end(group: Group) -> None:
-    """The same, until nothing of it runs and nobody remembers its epoch but its volumes."""
+def delete_completely(group: Group) -> None:
+    """Delete a group, and wait until no pod and no Lease is left; only its volumes still hold its epoch."""
     started = time.monotonic()
     delete(group)
     wait_until("the end of its pods", lambda: not group.brokers() and not group.name_servers(), NOTICED_SECONDS_MAX)
     wait_until("the end of its Lease", lambda: not has_lease(group), NOTICED_SECONDS_MAX)
-    print(f"{group.space.name}: deleted with all but its volumes in {time.monotonic() - started:.1f} s")
+    print(f"{group.namespace.name}: deleted with all but its volumes in {time.monotonic() - started:.1f} s")
 
 
 def owners(group: Group) -> dict[str, set[str]]:
-    """By the uid of a group, the things of this group's name that it owns."""
+    """Return the objects with this group's label, by the uid of the group that owns them."""
     found: dict[str, set[str]] = {}
     label = f"gantry.dev%2Fgroup%3D{group.name}"
     for kind, version in OWNED:
-        things: list[Object] = group.space.cluster.api.items(f"{group.space.path(kind, version)}?labelSelector={label}")
+        things: list[Object] = group.namespace.cluster.api.items(
+            f"{group.namespace.path(kind, version)}?labelSelector={label}"
+        )
         for thing in things:
             for owner in thing["metadata"].get("ownerReferences", ()):
                 found.setdefault(str(owner["uid"]), set()).add(f"{kind}/{thing['metadata']['name']}")

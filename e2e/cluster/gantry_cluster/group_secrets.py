@@ -1,4 +1,4 @@
-"""Secrets that a group's access rests on: made, replaced, and what its servers do by them, asked for from outside."""
+"""Secrets for the access to a group: creating and replacing them, and probing how the servers apply them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gantry_cluster.errors import ApiRefused
 from gantry_cluster.groups import CLIENT, Group
 from gantry_cluster.pods import Namespace
 
-LOOK_SECONDS: Final = 3.0
+POLL_SECONDS: Final = 3.0
 CONFLICT: Final = 409
 GOOD: Final = "0"
 BROKER_PORT: Final = 10911
@@ -21,16 +21,16 @@ NAME_SERVER_PORT: Final = 9876
 SIDECAR_PORT: Final = 8080
 CONFIG: Final = 26
 CLUSTER_INFO: Final = 106
-"""Codes of questions that brokers and name servers answer to whoever may ask."""
+"""Codes of requests that brokers and name servers answer to every permitted client."""
 
-SHOWN: Final = """
+READ_CERTIFICATES: Final = """
 import hashlib, ssl
 for port in {ports}:
     pem = ssl.get_server_certificate(("127.0.0.1", port), timeout=5)
     print(hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest())
 """
 
-ASK_DOORS: Final = """
+PROBE_ACCESS: Final = """
 import asyncio, json, ssl, sys
 from gantry_access import Credentials
 from gantry_access.signing import signer
@@ -63,61 +63,72 @@ asyncio.run(main())
 """
 
 
-def put_secret(space: Namespace, name: str, data: Mapping[str, bytes]) -> None:
-    """Make it, or replace all that is in it, as `kubectl apply` does."""
+def put_secret(namespace: Namespace, name: str, data: Mapping[str, bytes]) -> None:
+    """Create a Secret or replace its data, as `kubectl apply` does."""
     encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
-    path = space.path("secrets")
+    path = namespace.path("secrets")
     try:
-        space.cluster.api.create(path, {"metadata": {"name": name}, "data": encoded})
+        namespace.cluster.api.create(path, {"metadata": {"name": name}, "data": encoded})
     except ApiRefused as refusal:
         if refusal.status != CONFLICT:
             raise
-        space.cluster.api.replace(f"{path}/{name}", {"metadata": {"name": name}, "data": encoded})
+        namespace.cluster.api.replace(f"{path}/{name}", {"metadata": {"name": name}, "data": encoded})
 
 
 def accounts(own: tuple[str, str], *others: tuple[str, str]) -> dict[str, bytes]:
-    """Who may come in, all of them administrators, and as whom the brokers come: what `access.aclSecret` has."""
+    """Return the data of `access.aclSecret`: the administrators, and the account of the brokers themselves."""
     lines = [f"  - accessKey: {key}\n    secretKey: {secret}\n    admin: true\n" for key, secret in (own, *others)]
     return {"plain_acl.yml": "".join(("accounts:\n", *lines)).encode(), "credentials": credentials(own)}
 
 
 def credentials(account: tuple[str, str]) -> bytes:
-    """A file that says who one is."""
+    """Return a file with the account of a client."""
     return f"accessKey: {account[0]}\nsecretKey: {account[1]}\n".encode()
 
 
-def shown(group: Group) -> dict[str, set[str]]:
-    """The certificates that brokers, their sidecars and name servers show now, by pod."""
+def served_certificates(group: Group) -> dict[str, set[str]]:
+    """Return the fingerprints of the certificates that brokers, sidecars and name servers serve now, by pod."""
     ports = [(pod, "broker", [BROKER_PORT, SIDECAR_PORT]) for pod in group.brokers()]
     ports += [(pod, "nameserver", [NAME_SERVER_PORT]) for pod in group.name_servers()]
     return {
-        pod: set(group.space.run(pod, SHOWN.format(ports=asked), container).split()) for pod, container, asked in ports
+        pod: set(group.namespace.run(pod, READ_CERTIFICATES.format(ports=asked), container).split())
+        for pod, container, asked in ports
     }
 
 
-def answers(group: Group, account: tuple[str, str] | None, authority: str) -> dict[str, str]:
-    """How brokers and name servers answer an account over TLS, by pod: `0`, another code, or `closed`."""
+def probe_answers(group: Group, account: tuple[str, str] | None, authority: str) -> dict[str, str]:
+    """Return how brokers and name servers answer an account over TLS, by pod: `0`, another code, or `closed`."""
     doors = {}
     for pods, port, code in (
         (group.brokers(), BROKER_PORT, CONFIG),
         (group.name_servers(), NAME_SERVER_PORT, CLUSTER_INFO),
     ):
         for pod in pods:
-            found = group.space.read_pod(pod)
-            assert found is not None, f"{pod} is on its way out"
+            found = group.namespace.read_pod(pod)
+            assert found is not None, f"{pod} is being deleted"
             doors[pod] = (f"{found['status']['podIP']}:{port}", code)
     wanted = {"doors": doors, "account": account, "authority": authority}
-    place = ("exec", CLIENT, f"--namespace={group.space.name}", "--", "python", "-c", ASK_DOORS, json.dumps(wanted))
-    said: dict[str, str] = json.loads(group.space.cluster.kubectl(*place))
-    return said
+    place = (
+        "exec",
+        CLIENT,
+        f"--namespace={group.namespace.name}",
+        "--",
+        "python",
+        "-c",
+        PROBE_ACCESS,
+        json.dumps(wanted),
+    )
+    answers_by_pod: dict[str, str] = json.loads(group.namespace.cluster.kubectl(*place))
+    return answers_by_pod
 
 
 def wait_all(what: str, holds: Callable[[], bool], seconds_max: float) -> float:
-    """Wait for what it takes a command in each pod to know, and so is not asked all the time; how long that took."""
+    """Wait for a condition that takes a command in each pod, with long pauses; return how long that took, in
+    seconds."""
     started = time.monotonic()
 
     def is_so() -> bool:
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
         return holds()
 
     wait_until(what, is_so, seconds_max)

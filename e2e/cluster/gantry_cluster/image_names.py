@@ -1,6 +1,6 @@
-"""Our images, by the names that the nodes of a cluster know them by.
+"""The names of our images on the nodes of a cluster.
 
-Tests write one name, that of the image on nodes made here; elsewhere it is another, and is put in its place.
+Tests write one name, that of the image on nodes made here; on other clusters it is replaced.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ NAME: Final = re.compile(r"(?P<repository>[^@\s]+):(?P<tag>[\w][\w.-]{0,127})")
 
 @dataclass(frozen=True)
 class Images:
-    """Our images, by names that nodes have or can fetch."""
+    """The names of our images, which nodes have or can pull."""
 
     broker: str
     operator: str
     policy: str = "IfNotPresent"
 
     def __post_init__(self) -> None:
-        """Refuse names that a chart cannot take apart."""
+        """Refuse names that the chart cannot split into repository and tag."""
         for name in (self.broker, self.operator):
             parse_name(name)
 
     def chart_values(self) -> list[str]:
-        """What the operator's chart is told of them."""
+        """Return the values of the operator's chart for these images."""
         found = []
         for key, name in (("image", self.operator), ("brokerImage", self.broker)):
             repository, tag = parse_name(name)
             found += [f"{key}.repository={repository}", f"{key}.tag={tag}", f"{key}.pullPolicy={self.policy}"]
         return found
 
-    def placed(self, spec: Object) -> Object:
-        """A pod's specification with the broker's image where tests have written the name it has on nodes made here."""
+    def with_broker_image(self, spec: Object) -> Object:
+        """Return a pod's specification in which the test's image name is replaced by the broker's image on this
+        cluster."""
         return spec | {
             key: [self._placed(one) for one in spec[key]] for key in ("containers", "initContainers") if key in spec
         }
@@ -50,7 +51,7 @@ class Images:
 
 
 def parse_name(name: str) -> tuple[str, str]:
-    """Repository and tag. Raises ``BadChoice``: `latest` is no version, and a digest is no tag."""
+    """Split a name into repository and tag. Raises ``BadChoice``: `latest` is no version, and a digest is no tag."""
     parts = NAME.fullmatch(name)
     if parts is None or parts["tag"] == "latest":
         raise BadChoice(f"{name!r} names no version of an image; write REPOSITORY:TAG, with a tag that is not latest")
@@ -58,4 +59,4 @@ def parse_name(name: str) -> tuple[str, str]:
 
 
 BUILT: Final = Images("localhost/gantry:e2e", "localhost/gantry-operator:e2e", policy="Never")
-"""Those that are built here, where nodes are given them."""
+"""The images that are built here, for nodes into which they are loaded."""

@@ -1,7 +1,7 @@
-"""Images without a registry: an archive that containerd imports, made of a root folder.
+"""Images without a registry: an archive of a root folder that containerd can import.
 
-The archive is the old `docker save` form, the one that every tool reads: a layer, a configuration, and a list that
-names them. Real images come from `scripts/image` and are put in the same form by buildah.
+The archive has the old `docker save` form, which every tool reads: a layer, a configuration, and a manifest that
+names them. Real images come from `scripts/image`; buildah writes them in the same form.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def write_archive(path: Path, name: str, files: Mapping[str, Path], entrypoint: Sequence[str], machine: str) -> None:
-    """An image of a few files, every one of them executable, for this machine's architecture (`uname -m`)."""
+    """Write an image of a few executable files for this machine's architecture (`uname -m`)."""
     layer = _layer(files)
     settings = {
         "architecture": ARCHITECTURES.get(machine, machine),

@@ -1,10 +1,10 @@
-"""What was changed on this machine, so that it can be left as it was.
+"""The journal of changes to this machine, from which the machine is restored.
 
-The rule it guards: a change is written down before it is made, in a form whose undoing is harmless when the change was
+Invariant: a change is recorded before it is made, in a form whose undoing is harmless if the change was
 never made or is gone already. So `undo` may run after a crash at any point, and twice. Undoing goes backwards.
 
-The journal ends with the boot it belongs to: a restart of the machine has undone everything by itself, and then a
-number of a process or an old setting means nothing any more.
+The journal is valid only for the boot that it belongs to: a restart of the machine undoes everything, and then a
+process id or an old setting has no meaning.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Journal:
         self._boot = BOOT.read_text().strip()
 
     def _entries(self) -> list[tuple[Kind, str, str]]:
-        """Read anew every time: two programs may work on one cluster."""
+        """Read the entries from the file every time: two programs may work on one cluster."""
         if not self._path.exists():
             return []
         kept = json.loads(self._path.read_text())
@@ -49,14 +49,14 @@ class Journal:
         draft.replace(self._path)
 
     def set(self, name: str, value: str | None) -> None:
-        """Change a setting of the kernel, or only note it because another program is going to change it."""
+        """Change a kernel setting. With None, only record its value because another program is about to change it."""
         file = SETTINGS / name
         self._note("setting", name, file.read_text().strip())
         if value is not None:
             file.write_text(value)
 
     def folder(self, path: Path) -> None:
-        """Make a folder that is to vanish again."""
+        """Make a folder that `undo` removes."""
         self._note("folder", str(path))
         path.mkdir()
 
@@ -66,25 +66,25 @@ class Journal:
         run("mount", "-t", kind, "-o", options, kind, path)
 
     def group(self, path: Path) -> None:
-        """Make a control group; what others make below it vanishes with it."""
+        """Make a control group. Groups that other programs make below it are removed with it."""
         self._note("group", str(path))
         path.mkdir(exist_ok=True)
 
     def link(self, name: str) -> None:
-        """Note a network device that is about to be made."""
+        """Record a network device that is about to be made."""
         self._note("link", name)
 
     def unreachable(self, addresses: str) -> None:
-        """Refuse packets to a range, before they take a way out that is not meant for them."""
+        """Reject packets to a range, before they are sent to the default gateway."""
         self._note("route", addresses)
         run("ip", "route", "add", "unreachable", addresses)
 
     def process(self, process: Process) -> None:
-        """Note a process that was started."""
+        """Record a process that was started."""
         self._note("process", str(process.pid), str(process.started))
 
     def undo(self) -> list[str]:
-        """Leave the machine as it was; what could not be undone, in words."""
+        """Restore the machine; return a description of everything that could not be undone."""
         failures: list[str] = []
         for kind, name, value in reversed(self._entries()):
             try:
@@ -113,7 +113,7 @@ def _undo_mount(name: str, value: str) -> None:
 
 
 def _undo_group(name: str, value: str) -> None:
-    """Control groups vanish from the leaves; a moment after their last process has."""
+    """Remove control groups from the leaves. A group becomes removable a moment after its last process has ended."""
     deadline = time.monotonic() + END_SECONDS_MAX
     while Path(name).is_dir():
         for folder, _, _ in os.walk(name, topdown=False):
@@ -126,7 +126,7 @@ def _undo_group(name: str, value: str) -> None:
 
 
 def _undo_link(name: str, value: str) -> None:
-    """It dies with the namespace of its other end, which the kernel takes apart in its own time."""
+    """Delete the device. It ends with the namespace of its other end, which the kernel removes asynchronously."""
     device = Path("/sys/class/net") / name
     with contextlib.suppress(CommandFailed):
         if device.exists():

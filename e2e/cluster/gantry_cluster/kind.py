@@ -1,4 +1,4 @@
-"""Nodes in containers, which `kind` makes: for everybody who has docker or podman, and not this machine's root.
+"""Nodes in containers, made by `kind`: for users who have docker or podman, but not root on this machine.
 
 The cluster is made of `e2e/kind.yaml` for one run of the tests and deleted after it. Its nodes are given our images
 from archives, as they are made by `scripts/image-archive`, or from what docker has. A cluster of the same name that is
@@ -20,8 +20,8 @@ from gantry_cluster.choice import Choice
 from gantry_cluster.commands import run
 from gantry_cluster.errors import ClusterError, MissingTool
 from gantry_cluster.image_names import BUILT, Images, parse_name
-from gantry_cluster.places import ROOT
-from gantry_cluster.programs import Say
+from gantry_cluster.paths import ROOT
+from gantry_cluster.programs import ProgressReporter
 
 NAME: Final = "gantry-e2e"
 CONFIG: Final = ROOT / "e2e" / "kind.yaml"
@@ -33,55 +33,57 @@ PROVIDER: Final = "KIND_EXPERIMENTAL_PROVIDER"
 
 
 def provider(environment: Mapping[str, str] = os.environ) -> str:
-    """The program whose containers the nodes are."""
+    """Return the program whose containers the nodes are."""
     return environment.get(PROVIDER) or "docker"
 
 
 def refuse_if_missing() -> None:
-    """Refuse in one line."""
+    """Raise ``MissingTool`` if a program is missing."""
     for name, remedy in (("kind", "https://kind.sigs.k8s.io"), (provider(), f"or set {PROVIDER}=podman")):
         if shutil.which(name) is None:
             raise MissingTool(f"{name} is missing; install it: {remedy}")
 
 
 @contextmanager
-def made(choice: Choice, say: Say) -> Iterator[Choice]:
-    """The choice with a cluster that is there, has our images, and is gone in the end."""
+def made_cluster(choice: Choice, report: ProgressReporter) -> Iterator[Choice]:
+    """Make a cluster, load our images, and delete the cluster at the end. Yields the completed choice."""
     refuse_if_missing()
-    _say_pages(say)
+    _report_huge_pages(report)
     if NAME in run("kind", "get", "clusters").split():
-        raise ClusterError(f"a cluster {NAME} is there already; if it is nobody's: kind delete cluster --name {NAME}")
-    archives = None if choice.images else (our_images.BROKER.fresh(), our_images.OPERATOR.fresh())
+        raise ClusterError(
+            f"a cluster {NAME} exists already; if it is not in use, delete it: kind delete cluster --name {NAME}"
+        )
+    archives = None if choice.images else (our_images.BROKER.build_if_stale(), our_images.OPERATOR.build_if_stale())
     with tempfile.TemporaryDirectory(prefix="kind-") as folder:
         kubeconfig = Path(folder, "kubeconfig")
         words = ("--name", NAME, "--config", CONFIG, "--kubeconfig", kubeconfig, "--wait", "300s")
-        say("kind makes a cluster; the first time it fetches the image of its nodes")
+        report("making a cluster with kind; the first time it pulls the node image")
         try:
             run("kind", "create", "cluster", *words, seconds_max=MAKE_SECONDS_MAX)
-            say("giving its nodes our images")
+            report("loading our images into its nodes")
             yield choice.at(kubeconfig, give_images(choice.images, archives))
         finally:
             run("kind", "delete", "cluster", "--name", NAME, "--kubeconfig", kubeconfig)
 
 
-def _say_pages(say: Say) -> None:
-    """A kubelet counts huge pages when it starts, so later is too late."""
+def _report_huge_pages(report: ProgressReporter) -> None:
+    """Report missing huge pages. A kubelet counts them when it starts, so they must be reserved before."""
     found = int(HUGE_PAGES.read_text()) if HUGE_PAGES.exists() else 0
     if found < HUGE_PAGES_WANTED:
-        say(
-            f"{found} huge pages are here, tests that need them are skipped;"
-            f" for all of them: sysctl vm.nr_hugepages={HUGE_PAGES_WANTED}"
+        report(
+            f"{found} huge pages on this machine; tests that need them are skipped;"
+            f" to run them: sysctl vm.nr_hugepages={HUGE_PAGES_WANTED}"
         )
 
 
 def give_images(images: Images | None, archives: Sequence[Path] | None) -> Images:
-    """To every node: those that docker has, or those in archives, by names that are versions."""
+    """Load images into every node, from docker or from archives, with names that have a version."""
     if images is not None:
         run(
             "kind", "load", "docker-image", images.broker, images.operator, "--name", NAME, seconds_max=LOAD_SECONDS_MAX
         )
         return images
-    assert archives is not None, "images come from somewhere"
+    assert archives is not None, "without names of images there are archives"
     for archive in archives:
         run("kind", "load", "image-archive", archive, "--name", NAME, seconds_max=LOAD_SECONDS_MAX)
     nodes = run("kind", "get", "nodes", "--name", NAME).split()
@@ -91,7 +93,7 @@ def give_images(images: Images | None, archives: Sequence[Path] | None) -> Image
 
 
 def name_image(nodes: Sequence[str], known: str, name: str) -> None:
-    """Give an image that nodes have another name."""
+    """Give an image on the nodes another name."""
     if known == name:
         return
     for node in nodes:

@@ -1,4 +1,4 @@
-"""A kubeconfig: where the API server is, and as whom one comes."""
+"""Kubeconfig files: the address of the API server and a client certificate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ API_URL = f"https://{HUB_ADDRESS}:{API_PORT}"
 
 
 def write_kubeconfig(path: Path, authority: Authority, pair: Pair) -> Path:
-    """One context, named gantry-e2e so that nobody takes it for another cluster."""
+    """Write a kubeconfig with one context, named gantry-e2e so that it is not confused with another cluster."""
     name = "gantry-e2e"
     content = {
         "apiVersion": "v1",

@@ -5,9 +5,9 @@
     `up`  ── unshare ── process 1 ······· pid 1: pause (collects orphans, nothing else)
     `up`  ── nsenter ── program ········· pid n: etcd, kubelet, containerd, ...
 
-Killing process 1 is pulling the plug: the kernel kills every process in the namespace at once, containers included,
-and takes mounts and network devices apart. That is how a node crashes in a test and how all of them end in `down`; no
-program has to be asked, and none can be forgotten.
+Killing process 1 cuts the power: the kernel kills every process in the namespace at once, containers included,
+and takes mounts and network devices apart. That is how a node crashes in a test and how all of them end in `down`: no
+program has to cooperate, and none can be missed.
 
 What is shared with the real machine: the kernel, its time, its disk (but not /run, /var/lib and /var/log, which every
 machine has of its own), and control groups.
@@ -22,13 +22,13 @@ from pathlib import Path
 from gantry_cluster.commands import run, tail, wait_until
 from gantry_cluster.errors import CommandFailed
 from gantry_cluster.journal import Journal
-from gantry_cluster.processes import Process, child_of, is_running, start_apart
+from gantry_cluster.processes import Process, child_of, is_running, start_detached
 
 START_SECONDS_MAX = 10.0
 
 
 def _note(journal: Journal, pid: int) -> None:
-    """Write down a process that we have just started, unless it has ended already."""
+    """Record a process that we have just started, unless it has ended already."""
     process = Process.of(pid)
     if process is not None:
         journal.process(process)
@@ -36,7 +36,7 @@ def _note(journal: Journal, pid: int) -> None:
 
 @dataclass(frozen=True)
 class Program:
-    """A program that was started to stay, and how to start it again."""
+    """A program that was started to keep running, with its command line."""
 
     process: Process
     words: tuple[str, ...]
@@ -54,9 +54,9 @@ class Machine:
 
     @classmethod
     def start(cls, name: str, pause: Path, journal: Journal, log: Path) -> Machine:
-        """New namespaces, held open by `pause`."""
+        """Create new namespaces, held open by `pause`."""
         namespaces = ("--mount", "--net", "--pid", "--uts", "--ipc")
-        waiting = start_apart(["unshare", *namespaces, "--fork", "--mount-proc", "--", str(pause)], log)
+        waiting = start_detached(["unshare", *namespaces, "--fork", "--mount-proc", "--", str(pause)], log)
         _note(journal, waiting)
         found: list[Process] = []
 
@@ -66,7 +66,7 @@ class Machine:
                 found[:] = [child]
             elif not is_running(waiting):
                 raise CommandFailed(f"namespaces cannot be made here; see {log}:\n{tail(log)}")
-            # Before it has become `pause`, mounts of the new namespace may still be under way.
+            # Until the child has become `pause`, mounts of the new namespace may still be in progress.
             return child is not None and Path(f"/proc/{child.pid}/comm").read_text().strip() == pause.name
 
         wait_until(f"process 1 of {name}", is_there, START_SECONDS_MAX)
@@ -77,11 +77,11 @@ class Machine:
         return machine
 
     def is_alive(self) -> bool:
-        """Whether its process 1 runs."""
+        """Return whether its process 1 runs."""
         return self.init.is_alive()
 
     def enter(self, words: Sequence[str | Path]) -> list[str]:
-        """The command that runs a program in this machine."""
+        """Return the command that runs a program in this machine."""
         namespaces = ("--mount", "--net", "--pid", "--uts", "--ipc")
         return ["nsenter", "--target", str(self.init.pid), *namespaces, "--", *(str(word) for word in words)]
 
@@ -90,17 +90,17 @@ class Machine:
         return run(*self.enter(words), stdin=stdin)
 
     def mount(self, *words: str | Path) -> None:
-        """A mount that only this machine sees."""
+        """Mount a file system that is visible only in this machine."""
         self.run("mount", *words)
 
     def set(self, name: str, value: str) -> None:
-        """A setting of this machine's own network."""
+        """Change a setting of this machine's own network."""
         self.run("tee", f"/proc/sys/{name}", stdin=value)
 
     def spawn(self, name: str, words: Sequence[str | Path], log: Path) -> Process:
-        """Start a program that stays."""
-        entering = start_apart(self.enter(words), log)
-        # It collects the program's end, and stops when the program is stopped: `down` ends it before process 1.
+        """Start a program that keeps running."""
+        entering = start_detached(self.enter(words), log)
+        # `nsenter` waits for the program, and stops when the program is stopped; `down` ends it before process 1.
         _note(self.journal, entering)
         found: list[Process] = []
 

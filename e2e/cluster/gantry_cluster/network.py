@@ -1,4 +1,4 @@
-"""The wires of the cluster, all of them inside the machines of `machine`.
+"""The network of the cluster, inside the machines of `machine`.
 
     root namespaces          hub                          node1, node2, ...
     gk-outside 10.77.0.253 ─ outside ─┐
@@ -6,10 +6,9 @@
                                       ├─ node1 ────────── eth0 10.77.0.1   pods 10.244.1.0/24
                                       └─ node2 ────────── eth0 10.77.0.2   pods 10.244.2.0/24
 
-The root namespaces have one foot in the network of the nodes and refuse to send to pods or Services, which otherwise
-would be looked for behind the machine's own gateway: what runs there is a client outside of the cluster. A cut cable is
-a port of the bridge that is down; everything else that can go wrong on the way is a rule in the node's own tables
-(`faults`).
+The root namespaces have an address in the network of the nodes and reject packets to pods and Services, which otherwise
+would go to the machine's own gateway: a program there is a client outside of the cluster. A cut cable is a port of the
+bridge that is down; other network faults are rules in the node's own tables (`faults`).
 """
 
 from __future__ import annotations
@@ -33,22 +32,22 @@ UNPLUG_SECONDS_MAX = 30.0
 
 
 def node_name(number: int) -> str:
-    """How a node is called, everywhere."""
+    """Return the name of a node."""
     return f"node{number}"
 
 
 def node_address(number: int) -> str:
-    """A node's address."""
+    """Return the address of a node."""
     return f"{PREFIX}.{number}"
 
 
 def pods_of(number: int) -> str:
-    """The addresses of a node's pods."""
+    """Return the addresses of a node's pods."""
     return f"10.244.{number}.0/24"
 
 
 def wire_hub(hub: Machine, journal: Journal) -> None:
-    """The bridge, and the one wire that leads out of it."""
+    """Create the bridge, and the one link out of it."""
     hub.run("ip", "link", "add", "bridge", "type", "bridge")
     hub.run("ip", "address", "add", f"{HUB_ADDRESS}/24", "dev", "bridge")
     hub.run("ip", "link", "set", "bridge", "up")
@@ -62,18 +61,18 @@ def wire_hub(hub: Machine, journal: Journal) -> None:
 
 
 def ports(hub: Machine) -> set[str]:
-    """The cables that are plugged into the bridge now."""
+    """Return the links that are connected to the bridge now."""
     listed = hub.run("ip", "-brief", "link", "show", "master", "bridge")
     return {line.partition("@")[0].split()[0] for line in listed.splitlines()}
 
 
 def wire_node(hub: Machine, node: Machine, number: int, nodes: int) -> None:
-    """A cable from the node to the bridge, and the ways to everybody's pods."""
+    """Create a link from the node to the bridge, and the routes to the pods of all nodes."""
     port = node_name(number)
     peer = ("peer", "name", "eth0", "netns", str(node.init.pid))
-    # The cable of a node that has just crashed dies with its namespace, which the kernel takes apart in its own time.
+    # The link of a node that has just crashed ends with its namespace, which the kernel removes asynchronously.
     wait_until(f"a free port for {port}", lambda: port not in ports(hub), UNPLUG_SECONDS_MAX)
-    # Made from the root namespaces, because process numbers are those of whoever reads them.
+    # The link is made from the root namespaces, because the process ids are those of the root namespace.
     run("ip", "link", "add", port, "netns", str(hub.init.pid), "type", "veth", *peer)
     hub.run("ip", "link", "set", port, "master", "bridge", "up")
     node.run("ip", "address", "add", f"{node_address(number)}/24", "dev", "eth0")
@@ -92,14 +91,14 @@ def wire_node(hub: Machine, node: Machine, number: int, nodes: int) -> None:
 
 
 def name_files(machine: Machine, folder: Path, names: dict[str, str]) -> None:
-    """Nobody in a machine asks the real machine's name servers: its names are in a file."""
+    """Give a machine its own `hosts` and `resolv.conf`, so that it does not use the real machine's name servers."""
     hosts = folder / "hosts"
     lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in names.items())]
     hosts.write_text("\n".join(lines) + "\n")
     machine.mount("--bind", hosts, "/etc/hosts")
     resolver = folder / "resolv.conf"
     resolver.write_text(f"nameserver {HUB_ADDRESS}\n")
-    # On some machines the name is a link into /run, and the mount follows it.
+    # On some machines `/etc/resolv.conf` is a link into /run, so the mount goes to its target.
     target = Path("/etc/resolv.conf").resolve()
     if target.exists():
         machine.mount("--bind", resolver, target)

@@ -12,7 +12,7 @@ from gantry_cluster.kubeconfig import write_kubeconfig
 from gantry_cluster.machine import Machine
 from gantry_cluster.network import HUB_ADDRESS, name_files, node_address, node_name
 from gantry_cluster.node_files import SOCKET, NodeFiles
-from gantry_cluster.places import Folder
+from gantry_cluster.paths import Folder
 from gantry_cluster.programs import Programs
 
 GROUPS = Path("/sys/fs/cgroup")
@@ -29,7 +29,7 @@ CONTROLLERS = (
     "systemd",
     "unified",
 )
-"""What a runtime makes groups in; the last two are no controllers and get groups all the same."""
+"""The hierarchies in which a runtime makes groups; the last two are not controllers, but get groups too."""
 
 HUGE_PAGES_FILE = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
 RUNTIME_SECONDS_MAX = 30.0
@@ -37,7 +37,7 @@ CONTAINERD = "containerd"
 
 
 def mount_groups(journal: Journal) -> None:
-    """Every controller that a kubelet needs; hugetlb is compiled in on many machines and mounted on few."""
+    """Mount every controller that a kubelet needs; hugetlb is often compiled in but not mounted."""
     hugetlb = GROUPS / "hugetlb"
     if not hugetlb.is_dir():
         journal.folder(hugetlb)
@@ -46,7 +46,7 @@ def mount_groups(journal: Journal) -> None:
 
 
 def make_group(files: NodeFiles, journal: Journal) -> None:
-    """The node's own place below every controller; a new cpuset is empty and holds nobody until it is filled."""
+    """Make the node's group below every controller. A new cpuset accepts no process until its CPUs are set."""
     for controller in CONTROLLERS:
         if (GROUPS / controller).is_dir():
             journal.group(GROUPS / controller / files.group)
@@ -56,9 +56,10 @@ def make_group(files: NodeFiles, journal: Journal) -> None:
 
 
 def furnish(machine: Machine, folder: Path, names: dict[str, str], huge_pages: int) -> None:
-    """Places of its own for what must not be shared: sockets and locks, state, logs of containers, and huge pages.
+    """Give the machine its own folders for what must not be shared: sockets, locks, state, logs and huge pages.
 
-    Of those the machine has one pool; a node that is told its share in place of the pool's size offers no more.
+    The machine has one pool of huge pages. A node sees its share as the size of the pool, so it offers no more than
+    that.
     """
     for own, hidden in (("lib", "/var/lib"), ("log", "/var/log")):
         (folder / own).mkdir(parents=True, exist_ok=True)
@@ -69,12 +70,12 @@ def furnish(machine: Machine, folder: Path, names: dict[str, str], huge_pages: i
     if HUGE_PAGES_FILE.exists():
         machine.mount("--bind", share, HUGE_PAGES_FILE)
     machine.mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run")
-    # Volumes that the kubelet mounts are to be seen in containers.
+    # Volumes that the kubelet mounts must be visible in containers.
     machine.mount("--make-rshared", "/")
 
 
 def start_node(machine: Machine, files: NodeFiles, folder: Folder, programs: Programs, authority: Authority) -> None:
-    """Start the three programs of a node; the node becomes ready in its own time."""
+    """Start the three programs of a node. The node becomes ready later."""
     name, logs = files.name, folder.logs
     config = files.containerd()
     files.pod_network()
@@ -88,15 +89,15 @@ def start_node(machine: Machine, files: NodeFiles, folder: Folder, programs: Pro
         *(f"--hostname-override={name}", f"--node-ip={node_address(files.number)}", f"--node-labels={labels}"),
     ]
     proxy_user = authority.issue(f"{name}-proxy", "system:kube-proxy", ["system:node-proxier"])
-    proxy_way_in = write_kubeconfig(folder.keys / f"{name}-proxy.kubeconfig", authority, proxy_user)
-    proxy: list[str | Path] = [programs["kube-proxy"], f"--config={files.proxy(proxy_way_in)}"]
+    proxy_kubeconfig = write_kubeconfig(folder.keys / f"{name}-proxy.kubeconfig", authority, proxy_user)
+    proxy: list[str | Path] = [programs["kube-proxy"], f"--config={files.proxy(proxy_kubeconfig)}"]
     load_image(machine, folder.root / "pause.tar")
     machine.spawn("kubelet", kubelet, logs / f"{name}-kubelet.log")
     machine.spawn("kube-proxy", proxy, logs / f"{name}-kube-proxy.log")
 
 
 def wait_for_containerd(machine: Machine) -> None:
-    """A kubelet that finds no runtime gives up at once."""
+    """Wait for containerd, because a kubelet exits at once if it finds no runtime."""
 
     def answers() -> bool:
         try:
@@ -109,19 +110,19 @@ def wait_for_containerd(machine: Machine) -> None:
 
 
 def load_image(machine: Machine, archive: Path) -> list[str]:
-    """Give a node an image from a file; the names it now knows it by."""
+    """Load an image from a file into a node; return its names."""
     visible = archive.resolve()
     if not visible.is_file():
-        raise ClusterError(f"there is no image archive {archive}")
-    said = machine.run("ctr", "--address", SOCKET, "--namespace", "k8s.io", "images", "import", visible)
-    return [line.split()[1] for line in said.splitlines() if line.startswith("unpacking ")]
+        raise ClusterError(f"image archive {archive} not found")
+    output = machine.run("ctr", "--address", SOCKET, "--namespace", "k8s.io", "images", "import", visible)
+    return [line.split()[1] for line in output.splitlines() if line.startswith("unpacking ")]
 
 
 def name_image(machine: Machine, known: str, name: str) -> None:
-    """Give an image of a node another name; who had that name before loses it."""
+    """Give an image of a node another name. An image that had this name before loses it."""
     machine.run("ctr", "--address", SOCKET, "--namespace", "k8s.io", "images", "tag", "--force", known, name)
 
 
 def known_names(nodes: int) -> dict[str, str]:
-    """Addresses and names of all machines of a cluster."""
+    """Return the addresses and names of all machines of a cluster."""
     return {HUB_ADDRESS: "hub", **{node_address(number): node_name(number) for number in range(1, nodes + 1)}}

@@ -1,8 +1,8 @@
-"""The files of a node: what containerd, the kubelet, kube-proxy and the pods' network are told.
+"""The configuration files of a node: for containerd, the kubelet, kube-proxy and the pods' network.
 
-Four lines are here because of machines whose root may not do everything, as in many virtual ones: nobody lowers an
-`oom_score_adj` or raises a limit of open files (`restrict_oom_score_adj`, `oomScoreAdj`, `maxOpenFiles`), AppArmor may
-be absent, and connection tracking is the whole machine's and stays as it is.
+Four lines are needed on machines whose root is restricted, as in many virtual machines: no process lowers an
+`oom_score_adj` or raises a limit of open files (`restrict_oom_score_adj`, `oomScoreAdj`, `maxOpenFiles`), AppArmor
+may be absent, and connection tracking belongs to the whole machine and is not changed.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ disabled_plugins = ["io.containerd.internal.v1.tracing", "io.containerd.tracing.
 
 @dataclass(frozen=True)
 class NodeFiles:
-    """Writes the files of one node into its folder."""
+    """Writes the configuration files of one node into its folder."""
 
     number: int
     folder: Path
 
     @property
     def name(self) -> str:
-        """The node's name."""
+        """The name of the node."""
         return node_name(self.number)
 
     @property
@@ -60,14 +60,14 @@ class NodeFiles:
         return f"gantry-{self.name}"
 
     def containerd(self) -> Path:
-        """The runtime."""
+        """Write the configuration of containerd."""
         return self._text(
             "containerd.toml",
             CONTAINERD.format(pause=PAUSE_IMAGE, plugins=PLUGINS_FOLDER, folder=self.folder),
         )
 
     def pod_network(self) -> Path:
-        """A bridge per node, addresses from its own range, and ports of the host on request."""
+        """Write the pods' network: a bridge per node, addresses from its own range, and host ports on request."""
         (self.folder / "cni").mkdir(exist_ok=True)
         ranges = [[{"subnet": pods_of(self.number)}]]
         bridge: Object = {
@@ -82,7 +82,7 @@ class NodeFiles:
         return self._json("cni/10-pods.conflist", {"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge, ports]})
 
     def kubelet(self, authority: Authority) -> Path:
-        """The kubelet: our own control group, our own certificate, quick to tell that it lives."""
+        """Write the kubelet's configuration: its control group, its certificate and short status intervals."""
         server = authority.issue(f"{self.name}-server", self.name, (), [self.name, node_address(self.number)])
         return self._json("kubelet.json", self._kubelet_settings(authority.pair, server))
 
@@ -111,13 +111,13 @@ class NodeFiles:
             "tlsCertFile": str(server.certificate),
             "tlsPrivateKeyFile": str(server.key),
             "evictionHard": {"memory.available": "200Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
-            # Nobody could pull an image again that was collected.
+            # A collected image could not be pulled again, because there is no registry.
             "imageGCHighThresholdPercent": 100,
             "serializeImagePulls": True,
         }
 
     def proxy(self, kubeconfig: Path) -> Path:
-        """Services, by rules of iptables in the node's own network."""
+        """Write the configuration of kube-proxy: Services by iptables rules in the node's own network."""
         return self._json(
             "kube-proxy.json",
             {

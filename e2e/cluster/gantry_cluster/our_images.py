@@ -1,7 +1,8 @@
-"""Our images as files, which are built anew as soon as anything that goes into them is another.
+"""Our images as files, which are rebuilt when any of their sources has changed.
 
-`scripts/image-sources` says what an image would be made of now, and beside each archive lies what it was made of. Both
-are compared before an archive is used: a test of yesterday's image would say nothing of today's sources.
+`scripts/image-sources` prints what an image would be made of now, and beside each archive lies a file with what it
+was made of. Both are compared before an archive is used: a test of an old image would say nothing about the current
+sources.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from gantry_cluster.commands import run
 from gantry_cluster.errors import ClusterError
-from gantry_cluster.places import ROOT
+from gantry_cluster.paths import ROOT
 
 BUILD_SECONDS_MAX = 1200.0
 LOCAL_BASE = ("local-base",)
@@ -19,39 +20,39 @@ LOCAL_BASE = ("local-base",)
 
 @dataclass(frozen=True, kw_only=True)
 class OurImage:
-    """One of them."""
+    """One of our images, with its archive and its build."""
 
     name: str
-    """What `scripts/image-sources` calls it."""
+    """The name of the image for `scripts/image-sources`."""
 
     archive: str
-    """Its file in `.image`."""
+    """The name of its file in `.image`."""
 
     builds: tuple[tuple[str, ...], ...]
-    """Scripts that make it, one after another."""
+    """The scripts that build it, in this order."""
 
     root: Path = ROOT
-    """The clone."""
+    """The root of the repository."""
 
     @property
     def path(self) -> Path:
-        """Where the archive is."""
+        """The path of the archive."""
         return self.root / ".image" / self.archive
 
     def is_fresh(self) -> bool:
-        """Whether the archive is there, and of the sources that are here now."""
+        """Return whether the archive exists and was built from the current sources."""
         made_of = self.path.with_name(f"{self.archive}.sources")
         if not self.path.exists() or not made_of.exists():
             return False
         return made_of.read_text().strip() == run(self.root / "scripts" / "image-sources", self.name).strip()
 
-    def fresh(self) -> Path:
-        """The archive, built now if it is not fresh. Raises ``ClusterError``."""
+    def build_if_stale(self) -> Path:
+        """Return the archive, built first if it is stale. Raises ``ClusterError``."""
         if not self.is_fresh():
             for script, *words in self.builds:
                 run(self.root / "scripts" / script, *words, seconds_max=BUILD_SECONDS_MAX)
             if not self.is_fresh():
-                raise ClusterError(f"the sources of the image {self.name} have changed while it was built; try again")
+                raise ClusterError(f"the sources of the image {self.name} changed during the build; try again")
         return self.path
 
 

@@ -1,6 +1,6 @@
-"""Pipelines that the operator runs, as a user has them: a manifest, a claim, a status; and what lies on the claim.
+"""Pipelines that the operator runs: a manifest, a claim, a status, and the files on the claim.
 
-Whoever reads an archive here knows nothing of Spark: plain Parquet files in a directory, listed and read in a pod.
+Archives are read without Spark: as plain Parquet files in a directory, listed and read in a pod.
 """
 
 from __future__ import annotations
@@ -31,100 +31,100 @@ print(json.dumps([[row["topic"], row["body"].decode()] for row in rows]))
 @final
 @dataclass(frozen=True)
 class Pipeline:
-    """A resource in a namespace."""
+    """A pipeline resource in a namespace."""
 
-    space: Namespace
+    namespace: Namespace
     kind: str
     name: str
     image: str
 
     @property
     def base(self) -> str:
-        """What its objects are called."""
+        """The base of the names of its objects."""
         ends = {"TopicArchive": "archive", "LogAudit": "audit", "TopicAnalytics": "analytics"}
         return f"{self.name}-{ends[self.kind]}"
 
     def apply(self, spec: Object) -> None:
-        """As `kubectl apply` of a manifest does, with the image that nodes have."""
+        """Apply a manifest as `kubectl apply` does, with the image of the nodes."""
         engine = {"image": self.image, **spec.get("engine", {})}
         document = {"apiVersion": "gantry.dev/v1alpha1", "kind": self.kind, "spec": spec | {"engine": engine}}
-        document["metadata"] = {"name": self.name, "namespace": self.space.name}
-        self.space.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(document))
+        document["metadata"] = {"name": self.name, "namespace": self.namespace.name}
+        self.namespace.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(document))
 
     def read(self) -> Object:
-        """It, with its status."""
-        path = self.space.path(PLURALS[self.kind], "apis/gantry.dev/v1alpha1")
-        return self.space.cluster.api.get(f"{path}/{self.name}")
+        """Read the resource with its status."""
+        path = self.namespace.path(PLURALS[self.kind], "apis/gantry.dev/v1alpha1")
+        return self.namespace.cluster.api.get(f"{path}/{self.name}")
 
     def status(self) -> Object:
-        """What the operator says; nothing before it has looked."""
+        """Return the status that the operator wrote; empty before the first reconciliation."""
         found: Object = self.read().get("status", {})
         return found
 
     def condition(self, kind: str) -> tuple[str, str]:
-        """Status and reason."""
+        """Return the status and the reason of a condition."""
         for one in self.status().get("conditions", []):
             if one["type"] == kind:
                 return one["status"], one["reason"]
         return "", ""
 
     def pods(self, component: str = "driver") -> list[Object]:
-        """Those that have not ended."""
+        """List the pods that have not ended."""
         selector = f"gantry.dev%2Fpipeline%3D{self.base}%2Capp.kubernetes.io%2Fcomponent%3D{component}"
-        found = self.space.cluster.api.items(f"{self.space.path('pods')}?labelSelector={selector}")
+        found = self.namespace.cluster.api.items(f"{self.namespace.path('pods')}?labelSelector={selector}")
         return [pod for pod in found if pod["status"].get("phase") in ("Pending", "Running")]
 
     def running(self, component: str = "driver") -> list[str]:
-        """Names of pods whose container runs."""
+        """Return the names of pods whose container runs."""
         return sorted(pod["metadata"]["name"] for pod in self.pods(component) if pod["status"]["phase"] == "Running")
 
     def kill(self, pod: str) -> None:
-        """At once, as when its machine has no time for goodbyes."""
-        words = ("delete", "pod", pod, f"--namespace={self.space.name}", "--grace-period=0", "--force")
-        self.space.cluster.kubectl(*words)
+        """Delete a pod at once, without a grace period, as when its machine fails."""
+        words = ("delete", "pod", pod, f"--namespace={self.namespace.name}", "--grace-period=0", "--force")
+        self.namespace.cluster.kubectl(*words)
 
     def wait(self, what: str, holds: object, seconds_max: float) -> None:
-        """Until it is so; what a person wants to read stands in the error."""
-        assert callable(holds), "a question that can be asked"
+        """Wait for a condition. The error contains pods, events, status and logs."""
+        assert callable(holds), "the condition is a function"
         try:
             wait_until(f"{self.kind} {self.name}: {what}", lambda: bool(holds()), seconds_max)
         except DeadlineExceeded as error:
             raise DeadlineExceeded(f"{error}\n{self.account()}") from None
 
     def account(self) -> str:
-        """Pods, events, status, and the last lines of drivers and operators."""
-        cluster, space = self.space.cluster, f"--namespace={self.space.name}"
-        pods = cluster.kubectl("get", "pods", space, "--show-labels", "--output=wide")
-        events = cluster.kubectl("get", "events", space, "--sort-by=.lastTimestamp")
+        """Return pods, events, status, and the last lines of the logs of drivers and operators."""
+        cluster, namespace = self.namespace.cluster, f"--namespace={self.namespace.name}"
+        pods = cluster.kubectl("get", "pods", namespace, "--show-labels", "--output=wide")
+        events = cluster.kubectl("get", "events", namespace, "--sort-by=.lastTimestamp")
         label = f"--selector=gantry.dev/pipeline={self.base}"
-        said = cluster.kubectl("logs", space, label, f"--tail={LINES}", "--ignore-errors", "--prefix")
+        logs = cluster.kubectl("logs", namespace, label, f"--tail={LINES}", "--ignore-errors", "--prefix")
         status = json.dumps(self.status(), indent=1)
-        return "\n".join((pods, *events.splitlines()[-LINES:], said, status, operator_log(cluster)))
+        return "\n".join((pods, *events.splitlines()[-LINES:], logs, status, operator_log(cluster)))
 
     # -- the claim -----------------------------------------------------------------------------------------------------
 
     def claim(self, name: str, size: str = "1Gi") -> None:
-        """A claim of the cluster's default class."""
+        """Create a claim of the cluster's default class."""
         spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
         document: Object = {"metadata": {"name": name}, "spec": spec}
-        self.space.cluster.api.create(self.space.path("persistentvolumeclaims"), document)
+        self.namespace.cluster.api.create(self.namespace.path("persistentvolumeclaims"), document)
 
     def start_reader(self, claim: str) -> None:
-        """A pod that sees the claim, and does nothing by itself."""
+        """Start an idle pod that mounts the claim."""
         mounts = [{"name": "claim", "mountPath": MOUNTED}, {"name": "tmp", "mountPath": "/tmp"}]
         main = container("main", "import signal; signal.pause()", image=self.image, volumeMounts=mounts)
         volumes = [{"name": "claim", "persistentVolumeClaim": {"claimName": claim}}, {"name": "tmp", "emptyDir": {}}]
         spec = pod_spec(main, volumes=volumes)
         spec["securityContext"] |= {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
-        self.space.pod(READER, spec)
-        self.space.wait_ready(READER)
+        self.namespace.pod(READER, spec)
+        self.namespace.wait_ready(READER)
 
     def archived(self, topic: str) -> list[str]:
-        """Bodies of a topic in all files that lie there now, by a plain listing."""
-        rows: list[list[str]] = json.loads(self.space.run(READER, LISTED) or "[]")
+        """Return the bodies of a topic in all files on the claim."""
+        rows: list[list[str]] = json.loads(self.namespace.run(READER, LISTED) or "[]")
         return sorted(body for of, body in rows if of == topic)
 
     def verify(self) -> str:
-        """`gantry pipeline verify` in the reader's pod. Raises ``CommandFailed``."""
+        """Run `gantry pipeline verify` in the reader's pod. Raises ``CommandFailed``."""
         words = ("python", "-m", "gantry_pipelines", "verify", "--set", f"here.destination={MOUNTED}")
-        return self.space.cluster.kubectl("exec", READER, f"--namespace={self.space.name}", "--", *words)
+        return self.namespace.cluster.kubectl("exec", READER, f"--namespace={self.namespace.name}", "--", *words)

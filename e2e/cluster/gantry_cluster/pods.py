@@ -1,6 +1,6 @@
-"""Pods as tests want them: a line of Python in our own image, under the rules of the `restricted` security standard.
+"""Pods for tests: a line of Python in our own image, under the rules of the `restricted` security standard.
 
-Nothing is pulled from anywhere (`imagePullPolicy: Never`): the image was given to every node before.
+No image is pulled (`imagePullPolicy: Never`): the image was loaded into every node before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IDLE = "import signal; signal.pause()"
 
 
 def container(name: str, program: str, **fields: object) -> Object:
-    """A container that runs some Python."""
+    """Return a container that runs a Python program."""
     return {
         "name": name,
         "image": IMAGE,
@@ -37,7 +37,7 @@ def container(name: str, program: str, **fields: object) -> Object:
 
 
 def pod_spec(*containers: Object, **fields: object) -> Object:
-    """A pod's specification that a restricted namespace admits."""
+    """Return a pod's specification that a restricted namespace admits."""
     return {
         "containers": list(containers),
         "automountServiceAccountToken": False,
@@ -62,23 +62,23 @@ class Namespace:
     labels: dict[str, str] = field(default_factory=lambda: {"pod-security.kubernetes.io/enforce": "restricted"})
 
     def make(self) -> Namespace:
-        """Create it."""
+        """Create the namespace in the cluster."""
         metadata: Object = {"name": self.name, "labels": self.labels}
         self.cluster.api.create("/api/v1/namespaces", {"metadata": metadata})
         return self
 
     def path(self, kind: str, group: str = "api/v1") -> str:
-        """The address of a collection in it."""
+        """Return the API path of a collection in the namespace."""
         return f"/{group}/namespaces/{self.name}/{kind}"
 
     def pod(self, name: str, spec: Object, labels: dict[str, str] | None = None) -> None:
-        """Start a pod."""
+        """Create a pod without waiting for it."""
         metadata: Object = {"name": name, "labels": labels or {"app": name}}
-        body: Object = {"metadata": metadata, "spec": self.cluster.pod_spec_here(spec)}
+        body: Object = {"metadata": metadata, "spec": self.cluster.localize_pod_spec(spec)}
         self.cluster.api.create(self.path("pods"), body)
 
     def read_pod(self, name: str) -> Object | None:
-        """A pod, unless it is gone."""
+        """Return a pod, or None if it does not exist."""
         try:
             return self.cluster.api.get(f"{self.path('pods')}/{name}")
         except ApiRefused as refusal:
@@ -87,25 +87,25 @@ class Namespace:
             return None
 
     def is_ready(self, name: str) -> bool:
-        """Whether a pod is there and ready."""
+        """Return whether a pod exists and is ready."""
         pod = self.read_pod(name)
         return pod is not None and condition(pod, "Ready") == "True"
 
     def wait_ready(self, *names: str, seconds_max: float = POD_SECONDS_MAX) -> None:
-        """Wait until pods are ready."""
+        """Wait until all these pods are ready."""
         for name in names:
             wait_until(f"ready pod {self.name}/{name}", lambda name=name: self.is_ready(name), seconds_max)  # type: ignore[misc]
 
     def run(self, name: str, program: str, container: str = "main") -> str:
-        """Run some Python in a pod that is there; what it printed."""
+        """Run a Python program in an existing pod; return its output."""
         words = ("exec", name, f"--namespace={self.name}", f"--container={container}", "--", "python", "-c", program)
         return self.cluster.kubectl(*words).strip()
 
 
-def is_gone(space: Namespace) -> bool:
-    """Whether a namespace is there no more."""
+def is_gone(namespace: Namespace) -> bool:
+    """Return whether a namespace no longer exists."""
     try:
-        space.cluster.api.get(f"/api/v1/namespaces/{space.name}")
+        namespace.cluster.api.get(f"/api/v1/namespaces/{namespace.name}")
     except ApiRefused as refusal:
         return refusal.status == NOT_FOUND
     return False

@@ -1,7 +1,6 @@
-"""Which process is meant: a number alone is not enough, because the kernel gives it to others later.
+"""Processes that are identified beyond doubt: a process id alone is not enough, because the kernel reuses it.
 
-A `Process` is a number and the moment the process began, and nothing here sends a signal to a number whose moment is
-another one.
+A `Process` is a process id and the start time of the process, and no signal is sent to an id with another start time.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from pathlib import Path
 
 PROC = Path("/proc")
 START_FIELD = 19
-"""Where the moment of the start lies behind the name in /proc/PID/stat."""
+"""The position of the start time behind the name in /proc/PID/stat."""
 PARENT_FIELD = 1
 STATE_FIELD = 0
 
 
 def _fields(pid: int) -> list[str]:
-    """What the kernel says of a process behind its name, which itself may hold spaces; nothing when it is gone."""
+    """Return the fields of /proc/PID/stat behind the name, which may hold spaces; empty if the process has ended."""
     try:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -30,30 +29,30 @@ def _fields(pid: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Process:
-    """One process of this boot."""
+    """One process of the current boot."""
 
     pid: int
     started: int
 
     @classmethod
     def of(cls, pid: int) -> Process | None:
-        """The process that has this number now."""
+        """Return the process that has this id now, or None."""
         fields = _fields(pid)
         return cls(pid, int(fields[START_FIELD])) if fields else None
 
     def is_alive(self) -> bool:
-        """Whether it still runs; one that only waits to be collected does not."""
+        """Return whether it still runs; a zombie does not."""
         fields = _fields(self.pid)
         return bool(fields) and int(fields[START_FIELD]) == self.started and fields[STATE_FIELD] not in "ZX"
 
     def send(self, number: signal.Signals) -> None:
-        """A signal to it and to no one else."""
+        """Send a signal to this process only."""
         if self.is_alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def resident_bytes(self) -> int:
-        """The memory it holds now."""
+        """Return the memory that it holds now."""
         try:
             pages = int((PROC / str(self.pid) / "statm").read_text().split()[1])
         except (FileNotFoundError, ProcessLookupError):
@@ -62,15 +61,15 @@ class Process:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process that we have just started has not ended."""
+    """Return whether a process that we have just started has not ended."""
     process = Process.of(pid)
     return process is not None and process.is_alive()
 
 
-def start_apart(words: Sequence[str], log: Path) -> int:
-    """Start a program that outlives us, in a session of its own, with its words in a log; its number.
+def start_detached(words: Sequence[str], log: Path) -> int:
+    """Start a program in a session of its own that outlives this process, with its output in a log; return its id.
 
-    Not by `subprocess`, whose objects want to see the end of what they started.
+    `subprocess` is not used, because its objects wait for the end of what they started.
     """
     output = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     files: list[tuple[int, int, str, int, int] | tuple[int, int, int]] = [
@@ -82,7 +81,7 @@ def start_apart(words: Sequence[str], log: Path) -> int:
 
 
 def child_of(pid: int) -> Process | None:
-    """The one child of a process that only waits for it."""
+    """Return the only child of a process that waits for it."""
     for entry in PROC.iterdir():
         if entry.name.isdigit():
             fields = _fields(int(entry.name))

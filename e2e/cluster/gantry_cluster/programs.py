@@ -1,8 +1,8 @@
-"""The programs of the cluster: built once from pinned Go modules, and kept.
+"""The programs of the cluster, built once from pinned Go modules and cached.
 
-A set of programs lies in a folder named after everything that decides what they are: the module's files, the compiler
-and the flags. So a newer pin is another folder, and nothing is ever replaced under a running cluster. A program is
-whole or absent: it is built elsewhere and put in place by one rename. Whoever needs a few of them builds no others.
+A set of programs has a folder named after everything that determines it: the module's files, the compiler
+and the flags. So a newer pin is another folder, and no program is replaced under a running cluster. A program is
+complete or absent: it is built elsewhere and renamed into place. Only the requested programs are built.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from gantry_cluster.commands import run
 from gantry_cluster.errors import CommandFailed, MissingTool
-from gantry_cluster.places import MODULE, cache_folder
+from gantry_cluster.paths import MODULE, cache_folder
 
 PACKAGES = {
     "pause": "./pause",
@@ -35,34 +35,34 @@ PACKAGES = {
     "helm": "helm.sh/helm/v3/cmd/helm",
 }
 ALONE = ("etcd", "kube-apiserver", "helm")
-"""What tests need of Kubernetes that make no cluster: an API server without nodes, and charts."""
+"""The programs that tests without a cluster need: an API server without nodes, and helm for the charts."""
 BUILD_SECONDS_MAX = 3600.0
 BUILD_ATTEMPTS = 3
-Say = Callable[[str], None]
+ProgressReporter = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Programs:
-    """A folder that holds every program that was asked for."""
+    """A folder that holds every requested program."""
 
     folder: Path
 
     def __getitem__(self, name: str) -> Path:
-        """Where a program lies."""
+        """Return the path of a program."""
         if name not in PACKAGES:
             raise KeyError(name)
         return self.folder / name
 
 
 def kubernetes_version() -> str:
-    """The version that go.mod pins."""
+    """Return the version that go.mod pins."""
     match = re.search(r"^\s*k8s\.io/kubernetes (v\S+)", (MODULE / "go.mod").read_text(), re.MULTILINE)
     assert match, "go.mod requires k8s.io/kubernetes"
     return match[1]
 
 
 def _link_flags() -> str:
-    """What an official build also stamps into the programs; without it they call themselves v0.0.0-master."""
+    """Return the linker flags of an official build; without them the programs report v0.0.0-master."""
     version = kubernetes_version()
     major, minor, _ = version.removeprefix("v").split(".", 2)
     stamps = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
@@ -74,7 +74,7 @@ def _sources() -> list[Path]:
 
 
 def set_name(go_version: str) -> str:
-    """The name of the folder for what would be built now."""
+    """Return the name of the folder for what would be built now."""
     digest = hashlib.sha256()
     for part in (go_version, _link_flags(), *PACKAGES):
         digest.update(part.encode() + b"\0")
@@ -84,12 +84,12 @@ def set_name(go_version: str) -> str:
 
 
 def _go_environment() -> dict[str, str]:
-    """Static programs, and never an edit of our pins."""
+    """Return an environment for static builds that never edit our pins."""
     return {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -trimpath"}
 
 
-def programs(say: Say, names: Sequence[str] = tuple(PACKAGES)) -> Programs:
-    """These programs, each built when it is not there yet."""
+def programs(report: ProgressReporter, names: Sequence[str] = tuple(PACKAGES)) -> Programs:
+    """Return these programs, each built first if it is missing."""
     if shutil.which("go") is None:
         raise MissingTool("go is missing; on Debian 12: apt-get install -t bookworm-backports golang-go")
     go_version = run("go", "-C", MODULE, "env", "GOVERSION", environment=_go_environment()).strip()
@@ -99,7 +99,7 @@ def programs(say: Say, names: Sequence[str] = tuple(PACKAGES)) -> Programs:
         wanted.mkdir(parents=True, exist_ok=True)
         with (cache / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            _build(wanted, _missing(wanted, names), go_version, say)  # somebody else may have built some meanwhile
+            _build(wanted, _missing(wanted, names), go_version, report)  # another process may have built some meanwhile
     return Programs(wanted)
 
 
@@ -107,23 +107,23 @@ def _missing(folder: Path, names: Sequence[str]) -> list[str]:
     return [name for name in names if not (folder / name).is_file()]
 
 
-def _build(wanted: Path, names: Sequence[str], go_version: str, say: Say) -> None:
-    """Build each program, and put it in place."""
-    say(f"building {', '.join(names)} of Kubernetes {kubernetes_version()} with {go_version}, once")
+def _build(wanted: Path, names: Sequence[str], go_version: str, report: ProgressReporter) -> None:
+    """Build each program, and rename it into place."""
+    report(f"building {', '.join(names)} of Kubernetes {kubernetes_version()} with {go_version}, once")
     started = time.monotonic()
     with tempfile.TemporaryDirectory(dir=wanted.parent, prefix="building-") as folder:
         for number, name in enumerate(names, start=1):
             since = time.monotonic()
             draft = Path(folder, name)
-            _compile(PACKAGES[name], draft, say)
+            _compile(PACKAGES[name], draft, report)
             draft.chmod(0o755)
             draft.rename(wanted / name)
-            say(f"  {number:>2}/{len(names)} {name}: {time.monotonic() - since:.0f} s")
-    say(f"built in {time.monotonic() - started:.0f} s; kept in {wanted}")
+            report(f"  {number:>2}/{len(names)} {name}: {time.monotonic() - since:.0f} s")
+    report(f"built in {time.monotonic() - started:.0f} s; kept in {wanted}")
 
 
-def _compile(package: str, target: Path, say: Say) -> None:
-    """Fetch what it needs and compile it; a proxy that stumbles is asked again."""
+def _compile(package: str, target: Path, report: ProgressReporter) -> None:
+    """Download the dependencies and compile. A failed download is retried."""
     words = ("nice", "-n", "19", "go", "-C", MODULE, "build", "-ldflags", _link_flags(), "-o", target, package)
     for attempt in range(1, BUILD_ATTEMPTS + 1):
         try:
@@ -131,6 +131,6 @@ def _compile(package: str, target: Path, say: Say) -> None:
         except CommandFailed as error:
             if attempt == BUILD_ATTEMPTS:
                 raise
-            say(f"  building failed, trying again: {error}")
+            report(f"  building failed, trying again: {error}")
         else:
             return

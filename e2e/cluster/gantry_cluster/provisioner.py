@@ -1,11 +1,11 @@
-"""The maker of volumes: a folder on the node's disk for every claim that a pod waits for.
+"""The volume provisioner: makes a folder on the node's disk for every claim that a pod waits for.
 
-It is what a cloud's storage driver is to an ordinary cluster, in its smallest form. A claim of class `disk` whose pod
-has been given a node (`volume.kubernetes.io/selected-node`) gets a `local` volume there, bound to that node for ever; a
-volume that was released with `Delete` goes away with its folder. It does not grow volumes: a test that asks for growth
-plays that part itself, or plays one that refuses.
+It is a minimal storage driver. A claim of class `disk` whose pod has been scheduled to a node
+(`volume.kubernetes.io/selected-node`) gets a `local` volume there, bound to that node for ever. A volume that was
+released with `Delete` is deleted with its folder. The provisioner does not expand volumes: a test that needs expansion
+plays the driver itself, also one that refuses.
 
-A `local` volume and no `hostPath`, because only the former is given to the pod's `fsGroup`.
+The volume is `local` and not `hostPath`, because only the former gets the pod's `fsGroup`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 
 from gantry_cluster.api import Api, Object
 from gantry_cluster.errors import ApiRefused
-from gantry_cluster.places import Folder
+from gantry_cluster.paths import Folder
 
 PROVISIONER = "gantry.dev/disk"
 CLASS = "disk"
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 MADE_BY = "pv.kubernetes.io/provisioned-by"
 VOLUMES = "/api/v1/persistentvolumes"
@@ -30,7 +30,7 @@ CLAIMS = "/api/v1/persistentvolumeclaims"
 
 
 def is_wanted(claim: Object) -> bool:
-    """Whether a claim waits for us: of our class, without a volume, and its pod has a node."""
+    """Return whether a claim waits for us: of our class, without a volume, and its pod has a node."""
     annotations = claim["metadata"].get("annotations", {})
     spec = claim["spec"]
     is_pending = claim.get("status", {}).get("phase") == "Pending" and not spec.get("volumeName")
@@ -38,7 +38,7 @@ def is_wanted(claim: Object) -> bool:
 
 
 def is_spent(volume: Object) -> bool:
-    """Whether a volume of ours has lost its claim and may go."""
+    """Return whether a volume of ours has lost its claim and may be deleted."""
     metadata = volume["metadata"]
     is_ours = metadata.get("annotations", {}).get(MADE_BY) == PROVISIONER
     is_released = volume.get("status", {}).get("phase") == "Released"
@@ -46,7 +46,7 @@ def is_spent(volume: Object) -> bool:
 
 
 def volume_for(claim: Object, path: Path) -> Object:
-    """The volume that answers a claim."""
+    """Return the volume for a claim."""
     metadata, spec = claim["metadata"], claim["spec"]
     node = metadata["annotations"][SELECTED_NODE]
     here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
@@ -73,8 +73,8 @@ def volume_for(claim: Object, path: Path) -> Object:
     }
 
 
-def look(api: Api, folder: Folder) -> None:
-    """Answer every claim that waits, and clear away what is spent."""
+def provision(api: Api, folder: Folder) -> None:
+    """Create a volume for every waiting claim, and delete released volumes."""
     for claim in filter(is_wanted, api.items(CLAIMS)):
         metadata = claim["metadata"]
         path = folder.disk(metadata["annotations"][SELECTED_NODE]) / f"pvc-{metadata['uid']}"
@@ -82,7 +82,7 @@ def look(api: Api, folder: Folder) -> None:
         try:
             api.create(VOLUMES, volume_for(claim, path))
         except ApiRefused as refusal:
-            if refusal.status != http.client.CONFLICT:  # it is there: we looked before Kubernetes had bound it
+            if refusal.status != http.client.CONFLICT:  # the volume exists, but Kubernetes has not bound it yet
                 raise
     for volume in filter(is_spent, api.items(VOLUMES)):
         api.delete(f"{VOLUMES}/{volume['metadata']['name']}")
@@ -92,15 +92,15 @@ def look(api: Api, folder: Folder) -> None:
 
 
 def main() -> None:
-    """Look for ever; an API server that is away is one more thing a test may do."""
+    """Provision volumes in an endless loop. An API server that is down is no reason to stop, because tests stop it."""
     folder = Folder(Path(sys.argv[1]))
     api = Api.of(folder)
     while True:
         try:
-            look(api, folder)
+            provision(api, folder)
         except (OSError, http.client.HTTPException, ApiRefused) as error:
-            print(f"cannot look at volumes: {error}", flush=True)
-        time.sleep(LOOK_SECONDS)
+            print(f"failed to provision volumes, will retry: {error}", flush=True)
+        time.sleep(POLL_SECONDS)
 
 
 if __name__ == "__main__":

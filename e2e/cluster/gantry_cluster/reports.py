@@ -1,7 +1,7 @@
-"""What a group that runs says of itself: its brokers, its sidecars, its name servers, its objects, and the operator.
+"""What a running group reports: its brokers, sidecars, name servers, objects and the operator.
 
-Brokers are asked in a client's pod, each at the Service of its own; sidecars in their container, since only whoever is
-in there has a token; the way in from outside is tried from outside. Where several say the same, it is one word.
+Brokers are queried in a client's pod, each at its own Service; sidecars in their own container, because only that has
+a token. External access is tested from outside. Equal values of several members are joined into one.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def settings(is_plain):
     return ClientSettings(tls=tls, credentials=account)
 
 async def ask():
-    said = {"config": {}, "doors": {}}
+    report = {"config": {}, "doors": {}}
     async with Admin("127.0.0.1:1", client_settings=settings(False)) as admin:
         for pod, address in wanted["brokers"].items():
-            said["config"][pod] = await admin.brokers.config(address)
+            report["config"][pod] = await admin.brokers.config(address)
         master = wanted["brokers"][wanted["master"]]
         topics, groups = await admin.brokers.topic_table(master), await admin.brokers.group_table(master)
-        said["tables"] = {
+        report["tables"] = {
             "topics": {name: {"queues": one.write_queue_nums} for name, one in topics.items()},
             "groups": {name: {"retryMax": one.retry_max_times} for name, one in groups.items()},
         }
@@ -56,10 +56,10 @@ async def ask():
         for pod, address in wanted["brokers"].items():
             try:
                 await stranger.brokers.config(address)
-                said["doors"][pod] = "yes"
+                report["doors"][pod] = "yes"
             except (ClientError, RemotingError, OSError):
-                said["doors"][pod] = "no"
-    print(json.dumps(said))
+                report["doors"][pod] = "no"
+    print(json.dumps(report))
 
 asyncio.run(ask())
 """
@@ -83,56 +83,69 @@ print(json.dumps({"status": status, "arguments": words}))
 """
 
 
-class Way(NamedTuple):
-    """How clients come in now."""
+class ClientAccess(NamedTuple):
+    """How clients authenticate and connect at present."""
 
     account: tuple[str, str] | None = None
     authority: str = ""
 
 
-def brokers_say(group: Group, way: Way) -> Mapping[str, Any]:
-    """Settings of each broker of the first shard, tables of its master, and whether strangers are answered."""
+def read_broker_reports(group: Group, way: ClientAccess) -> Mapping[str, Any]:
+    """Return the settings of each broker of the first shard, the tables of its master, and whether strangers get
+    answers.
+    """
     pods = [pod for pod in group.brokers() if pod.startswith(f"{group.name}-0-")]
     wanted = {
-        "brokers": {pod: f"{pod}.{group.space.name}.svc:10911" for pod in pods},
+        "brokers": {pod: f"{pod}.{group.namespace.name}.svc:10911" for pod in pods},
         "master": group.masters()[0],
         "account": way.account,
         "authority": way.authority,
     }
-    place = ("exec", CLIENT, f"--namespace={group.space.name}", "--", "python", "-c", ASK_BROKERS, json.dumps(wanted))
-    said: Mapping[str, Any] = json.loads(group.space.cluster.kubectl(*place))
-    return said
+    place = (
+        "exec",
+        CLIENT,
+        f"--namespace={group.namespace.name}",
+        "--",
+        "python",
+        "-c",
+        ASK_BROKERS,
+        json.dumps(wanted),
+    )
+    reports: Mapping[str, Any] = json.loads(group.namespace.cluster.kubectl(*place))
+    return reports
 
 
-def sidecar_says(group: Group, pod: str) -> tuple[Object, dict[str, str]]:
-    """Its status, and what it was started with: the last value of each option, and how many peers."""
-    said = json.loads(group.space.run(pod, ASK_SIDECAR, "sidecar"))
-    words = said["arguments"]
+def read_sidecar_report(group: Group, pod: str) -> tuple[Object, dict[str, str]]:
+    """Return the status of a sidecar and its options: the last value of each option, and the number of peers."""
+    reports = json.loads(group.namespace.run(pod, ASK_SIDECAR, "sidecar"))
+    words = reports["arguments"]
     options = {word: words[place + 1] for place, word in enumerate(words[:-1]) if word.startswith("--")}
-    return said["status"], options | {"--peer": str(words.count("--peer"))}
+    return reports["status"], options | {"--peer": str(words.count("--peer"))}
 
 
-def object_of(group: Group, kind: str, name: str) -> Object | None:
-    """One of the group's namespace, if it is there."""
+def find_object(group: Group, kind: str, name: str) -> Object | None:
+    """Return an object of the group's namespace, or None."""
     try:
-        return group.space.cluster.api.get(f"{group.space.path(*COLLECTIONS[kind])}/{name}")
+        return group.namespace.cluster.api.get(f"{group.namespace.path(*COLLECTIONS[kind])}/{name}")
     except ApiRefused as refusal:
         if refusal.status != NOT_FOUND:
             raise
         return None
 
 
-def is_known_outside(group: Group, topic: str) -> bool:
-    """Whether a client outside of the cluster is told of a broker of the first shard."""
+def is_routed_outside(group: Group, topic: str) -> bool:
+    """Return whether a client outside of the cluster gets a route to the first shard."""
     service = f"{group.name}-nameserver-external"
-    if object_of(group, "Service", service) is None:
+    if find_object(group, "Service", service) is None:
         return False
     try:
-        return f"{group.name}-0" in outside_gantry(external_address(group.space, service), "topic", "describe", topic)
+        return f"{group.name}-0" in outside_gantry(
+            external_address(group.namespace, service), "topic", "describe", topic
+        )
     except CommandFailed:
         return False
 
 
-def agreed(values: Iterable[str]) -> str:
-    """What all say, or each word that somebody says."""
+def join_distinct(values: Iterable[str]) -> str:
+    """Return the common value, or all distinct values."""
     return " | ".join(sorted(set(values)))

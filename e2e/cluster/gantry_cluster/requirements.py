@@ -1,4 +1,4 @@
-"""What this machine must be and have; asked before anything is changed."""
+"""The requirements of this machine, checked before anything is changed."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ PACKAGES = {
     "mount": "mount",
     "hostname": "hostname",
 }
-"""Each program that is not built here, and the Debian package that holds it."""
+"""Each program that is not built here, and the Debian package that contains it."""
 
 NETWORK_PLUGINS = ("bridge", "host-local", "loopback", "portmap")
 
 
 def missing() -> str | None:
-    """What is missing, with the remedy; nothing when a cluster can be made here."""
+    """Return what is missing, with the remedy; None if a cluster can be made here."""
     if os.geteuid() != 0:
         return "root is needed; run again with: sudo"
     absent = {package for program, package in PACKAGES.items() if shutil.which(program) is None}
@@ -51,7 +51,7 @@ def missing() -> str | None:
 
 
 def refuse_if_missing() -> None:
-    """Refuse in one line."""
+    """Raise ``MissingTool`` if a requirement is missing."""
     reason = missing()
     if reason is not None:
         raise MissingTool(f"no cluster can be made on this machine: {reason}")

@@ -15,16 +15,16 @@ SMALL: Final[Object] = {
     "resources": {"limits": {"memory": "512Mi"}},
     "topics": [{"name": TOPIC, "queues": 4}],
 }
-"""The least that is a group, in files that a test can fill: one shard, one slave that is waited for."""
+"""The smallest group, with files that a test can fill: one shard, one in-sync slave."""
 
 ASYNC: Final[Object] = SMALL | {
     "replication": {"mode": "Async"},
     "failover": {"mode": "Automatic", "maxDataLossBytes": "64Mi"},
 }
-"""Nobody is waited for, and the role moves if that loses no more than so much."""
+"""Asynchronous replication, with automatic failover if that loses no more than the limit."""
 
 BUFFERED: Final[Object] = ASYNC | {"writeBuffer": {"medium": "HugePages-2Mi", "buffers": 3, "segmentSize": "8Mi"}}
-"""The same with buffers that outlive the process."""
+"""Asynchronous, with buffers in huge pages that survive the process."""
 
 UNCOMMITTED: Final[Object] = BUFFERED | {
     "broker": {
@@ -33,14 +33,14 @@ UNCOMMITTED: Final[Object] = BUFFERED | {
         "commitCommitLogLeastPages": "1000000",
     }
 }
-"""The same, and nothing leaves a buffer by itself: what survives a crash has been replayed from there."""
+"""The same, but no buffer is committed by a timer: data that survives a crash has been replayed from the buffers."""
 
 TWO_SLAVES: Final[Object] = SMALL | {"slaves": 2}
-"""One of two slaves is waited for, so one broker may be away."""
+"""One of two slaves must acknowledge, so one broker may be down."""
 
 WITH_PAGES: Final[Object] = SMALL | {
     "shards": 2,
     "writeBuffer": {"medium": "HugePages-2Mi", "buffers": 3, "segmentSize": "8Mi"},
     "access": {"external": {"type": "NodePort"}},
 }
-"""Two shards with their buffers in huge pages, and a way in from outside."""
+"""Two shards with their buffers in huge pages, and external access."""

@@ -1,9 +1,9 @@
-"""One fault under load, judged: what was announced, what is gone, and how long clients noticed it.
+"""A fault under load and its verdict: the announced loss, the actual loss, and the interruption that clients saw.
 
-    the load runs -- mark -- fault -- everything is well again -- report -- stop, read everything, judge
+    the load runs -- mark -- fault -- the group is healthy again -- report -- stop, read everything, check
 
-Announced is what the operator wrote into the Lease when it named a master: how many bytes at most that loses. The Lease
-forgets old reigns, so it is read all the while.
+The announced loss is what the operator wrote into the Lease when it elected a master: the most bytes that are lost. The
+Lease drops old terms, so it is polled during the whole run.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any, Final, final
 from gantry_cluster.errors import ApiRefused
 from gantry_cluster.groups import Group
 
-LOOK_SECONDS: Final = 0.2
-MORE: Final = 100
-"""Acknowledgements that show that all is well again."""
+POLL_SECONDS: Final = 0.2
+ACKNOWLEDGEMENTS_AFTER: Final = 100
+"""The number of acknowledgements that show that the group is healthy again."""
 QUEUES: Final = 4
 UNKNOWN_LOSS: Final = -1
 
 
 @final
-class Announcements:
-    """The reigns of a shard that began while this is entered."""
+class TermObserver:
+    """Records the terms of a shard that begin while the context is entered."""
 
     def __init__(self, group: Group, shard: int) -> None:
         self._group = group
@@ -37,7 +37,7 @@ class Announcements:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="gantry-announcements")
 
-    def __enter__(self) -> Announcements:
+    def __enter__(self) -> TermObserver:
         self._thread.start()
         return self
 
@@ -48,77 +48,77 @@ class Announcements:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._end.wait(LOOK_SECONDS):
-            self._look()
+        while not self._end.wait(POLL_SECONDS):
+            self._poll()
 
-    def _look(self) -> None:
-        """An API server that is away, or a Lease that is, is one more thing a test may do."""
+    def _poll(self) -> None:
+        """Read the Lease. Errors are ignored, because a test may stop the API server or delete the Lease."""
         try:
             reigns = self._group.record(self._shard)["reigns"]
         except (OSError, http.client.HTTPException, ApiRefused, KeyError):
             return
-        self._reigns |= {reign["epoch"]: reign for reign in reigns if reign["epoch"] > self._before}
+        self._reigns |= {term["epoch"]: term for term in reigns if term["epoch"] > self._before}
 
     @property
     def elected(self) -> list[dict[str, Any]]:
-        """The reigns that were begun by an election; a master that goes on in a new epoch loses nothing."""
-        self._look()
-        return [reign for _, reign in sorted(self._reigns.items()) if not reign["continues"]]
+        """The terms that began with an election; a master that continues in a new epoch loses nothing."""
+        self._poll()
+        return [term for _, term in sorted(self._reigns.items()) if not term["continues"]]
 
     @property
     def loss(self) -> int | None:
-        """How many bytes were said to be lost at most; None if somebody said that nobody knows."""
-        losses = [reign["loss"] for reign in self.elected]
+        """The announced loss in bytes; None if the operator announced an unknown loss."""
+        losses = [term["loss"] for term in self.elected]
         return None if UNKNOWN_LOSS in losses else sum(losses)
 
     @property
     def starts(self) -> list[tuple[int, int]]:
-        """Epochs, and where in the log each begins."""
-        return [(reign["epoch"], reign["end"]) for reign in self.elected]
+        """Epochs, and the log position at which each begins."""
+        return [(term["epoch"], term["end"]) for term in self.elected]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it."""
+    """The result of a trial."""
 
     name: str
     announced: int | None
     lost: int
-    """Bytes, at least; 0 if every acknowledged message is there."""
+    """Lost bytes, at least; 0 if every acknowledged message is stored."""
 
     seconds: float
-    """The longest time without an acknowledgement."""
+    """The longest interval without an acknowledgement."""
 
     verdict: dict[str, Any]
 
     def demand(self, seconds_max: float) -> None:
-        """Print both figures, and demand what is promised. Raises AssertionError."""
+        """Print the figures and check them against the guarantees. Raises AssertionError."""
         print(
             f"RESULT {self.name}: lost {self.lost} of at most {self.announced} bytes announced;"
-            f" {self.seconds} s without an acknowledgement, at most {seconds_max:.0f}; {self.verdict}"
+            f" {self.seconds} s without an acknowledgement, limit {seconds_max:.0f}; {self.verdict}"
         )
         assert self.verdict["findings"] == []
         assert self.announced is not None and self.lost <= self.announced
         assert self.seconds <= seconds_max
 
 
-def under_load(
+def run_fault_under_load(
     group: Group, name: str, fault: Callable[[], None], *, shard: int = 0, is_async: bool = False,
     is_direct: bool = False,
 ) -> Outcome:  # fmt: skip
-    """Do something to a group whose clients are busy, wait until it is well again, and judge.
+    """Inject a fault into a group under load, wait until it is healthy again, and check the history.
 
-    ``fault`` returns when what it did has been noticed.
+    ``fault`` returns when Kubernetes or the operator has noticed the fault.
     """
     topic = name.replace(" ", "-")
     group.gantry("topic", "create", topic, "--queues", str(QUEUES))
     words = ("--broker-name", f"{group.name}-{shard}", *(("--loss", "suffix") if is_async else ()))
-    with group.load(topic, QUEUES, *words, is_direct=is_direct) as load, Announcements(group, shard) as announcements:
-        load.report(MORE)  # the fault finds clients that are at work, and stores that have something to lose
+    with group.load(topic, QUEUES, *words, is_direct=is_direct) as load, TermObserver(group, shard) as announcements:
+        load.report(ACKNOWLEDGEMENTS_AFTER)  # before the fault, clients are active and stores hold data
         load.mark(name)
         fault()
         healthy = group.wait_healthy()
-        noticed = load.report(MORE)
+        noticed = load.report(ACKNOWLEDGEMENTS_AFTER)
         verdict = load.finish(*(announcements.starts if is_async else ()))
         announced = announcements.loss
     print(f"{name}: healthy again {healthy:.1f} s after the fault was over; {noticed}; masters {group.masters()}")

@@ -1,1 +1,3 @@
-"""Histories: what clients of a group of brokers asked for, were told and were shown, and whether promises were kept."""
+"""Histories of client operations against a broker group, and a checker that verifies the group's guarantees against
+them.
+"""

@@ -1,4 +1,4 @@
-"""Message bodies that say which message they are and prove that they are whole.
+"""Message bodies that carry the message's key and a digest which detects corruption.
 
 key \\n padding ... digest 16          the digest covers everything before it
 """
@@ -12,20 +12,20 @@ DIGEST_BYTES: Final = 16
 
 
 def make_body(key: str, padding: bytes) -> bytes:
-    """The body of the message with this key."""
+    """Return the body of the message with this key."""
     start = key.encode() + b"\n" + padding
     return start + _digest(start)
 
 
 def read_key(body: bytes) -> str | None:
-    """Which message it is; None when it is not whole."""
+    """Return the key of the message with this body, or None if the body is corrupt."""
     start, end = body[:-DIGEST_BYTES], body[-DIGEST_BYTES:]
     key, newline, _ = start.partition(b"\n")
     return key.decode(errors="replace") if newline and _digest(start) == end else None
 
 
 def digest_of(body: bytes) -> str:
-    """A whole body's name."""
+    """Return the digest that identifies an intact body."""
     return body[-DIGEST_BYTES:].hex()
 
 

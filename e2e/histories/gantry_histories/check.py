@@ -1,14 +1,14 @@
-"""Were the promises kept? A pure function of a history and of what a group holds in the end.
+"""Check a history against the final contents of a group. The check is a pure function.
 
-    acknowledged   there, in its queue, at the offset and the place that the reply named, byte for byte
-    refused        not there
-    unknown        there once or not at all
+    acknowledged   stored, in its queue, at the offset and the place that the reply named, byte for byte
+    refused        not stored
+    unknown        stored once or not at all
     every queue    dense offsets; one producer's messages in the order of their sending
-    every epoch    nobody older acknowledges what starts after its first acknowledgement
-    shown          there in the end, and nothing before it was left out
-    every member   the same bytes up to where the log is confirmed
+    every epoch    no older master acknowledges a send that starts after its first acknowledgement
+    shown          stored in the end, and no message before it was skipped
+    every member   the same bytes up to the confirmed position
 
-With ``Loss.SUFFIX`` a failover may take the end of the old master's log, from where the new epoch begins: nothing else.
+With ``Loss.SUFFIX`` a failover may lose the end of the old master's log, from the start of the new epoch, and no more.
 """
 
 from __future__ import annotations
@@ -18,31 +18,36 @@ from collections.abc import Iterator
 from gantry_histories.events import History
 from gantry_histories.final import Final, Piece
 from gantry_histories.findings import Finding, Kind, Mode
-from gantry_histories.reigns import Reigns, find_stale
-from gantry_histories.shown import find_beyond, find_false, find_skipped, find_vanished
-from gantry_histories.stored import find_disorder, find_lost, find_wrong_messages
+from gantry_histories.shown import (
+    find_invalid_deliveries,
+    find_offsets_beyond_end,
+    find_skipped_messages,
+    find_vanished_deliveries,
+)
+from gantry_histories.stored import find_disordered_messages, find_lost_messages, find_wrong_messages
+from gantry_histories.terms import TermIndex, find_stale_acknowledgements
 
 
 def check(history: History, final: Final, mode: Mode) -> list[Finding]:
-    """Every broken promise; empty when all were kept."""
+    """Return a finding for every broken guarantee. The list is empty if all of them hold."""
     return list(_findings(history, final, mode))
 
 
 def _findings(history: History, final: Final, mode: Mode) -> Iterator[Finding]:
-    reigns = Reigns(history.reigns)
+    terms = TermIndex(history.terms)
     yield from find_wrong_messages(history, final)
-    yield from find_lost(history, final, mode, reigns)
-    yield from find_disorder(history, final)
-    yield from find_stale(history, reigns)
-    yield from find_false(history)
-    yield from find_vanished(history, final, mode, reigns)
-    yield from find_skipped(history, final, mode, reigns)
-    yield from find_beyond(final)
-    yield from find_diverged(final)
+    yield from find_lost_messages(history, final, mode, terms)
+    yield from find_disordered_messages(history, final)
+    yield from find_stale_acknowledgements(history, terms)
+    yield from find_invalid_deliveries(history)
+    yield from find_vanished_deliveries(history, final, mode, terms)
+    yield from find_skipped_messages(history, final, mode, terms)
+    yield from find_offsets_beyond_end(final)
+    yield from find_diverged_logs(final)
 
 
-def find_diverged(final: Final) -> Iterator[Finding]:
-    """Wherever two members have summed the same range, the sums are the same."""
+def find_diverged_logs(final: Final) -> Iterator[Finding]:
+    """Find ranges of the log that two members have summed differently."""
     first: dict[tuple[int, int], tuple[str, Piece]] = {}
     for log in final.logs:
         for piece in log.pieces:

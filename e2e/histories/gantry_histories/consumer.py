@@ -1,8 +1,9 @@
-"""A consumer that goes on through failovers and writes down every message that it is shown.
+"""A consumer that survives failovers and records every message that it receives.
 
-It asks the master, or any other replica that the name server knows, goes on behind what it was shown, gives its
-offsets to the master now and then, and sometimes forgets where it was and asks the master instead, as one that is
-started anew would. A stubborn one stays with the broker that it has for as long as that answers.
+It pulls from the master, or from another replica in the name server's route, and continues after the last message
+that it received. Now and then it commits its offsets to the master, and sometimes it discards its positions and reads
+them back from the master, as a restarted consumer would. A consumer with ``keeps_broker`` stays with its broker for
+as long as that broker answers.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from gantry_wire.message import StoredMessage, decode_records
 TIMEOUT_MS: Final = 1_500
 PAUSE_S: Final = 0.05
 REPLICA_SHARE: Final = 0.3
-"""Of rounds, in which any replica is asked."""
+"""Share of the rounds in which the consumer pulls from a random replica."""
 COMMIT_SHARE: Final = 0.3
 FORGET_SHARE: Final = 0.02
 BYTES_MAX: Final = 1 << 20
 
 
 class UnexpectedReply(Exception):
-    """A broker answers a good request with a code that makes no sense."""
+    """A broker answered a valid request with a code that has no meaning here."""
 
 
 class Pulled(NamedTuple):
-    """The answer to one pull."""
+    """The decoded answer to one pull request."""
 
     code: int
     messages: list[StoredMessage]
@@ -46,7 +47,7 @@ class Pulled(NamedTuple):
 
 
 async def pull(channel: Channel, group: str, queue: Queue, offset: int, timeout_ms: int = TIMEOUT_MS) -> Pulled:
-    """What is there from ``offset`` on, as far as one reply goes. Raises ``RemotingError``."""
+    """Pull the messages from ``offset`` on that fit into one reply. Raises ``RemotingError``."""
     fields = PullMessage(
         consumer_group=group, topic=queue.topic, queue_id=queue.number, queue_offset=offset, max_msg_nums=128,
         sys_flag=PULL_SUBSCRIPTION, commit_offset=0, suspend_timeout_millis=0, sub_version=0, subscription="*",
@@ -61,7 +62,8 @@ async def pull(channel: Channel, group: str, queue: Queue, offset: int, timeout_
 
 
 async def read_queue(channel: Channel, queue: Queue) -> list[Stored]:
-    """All of one queue, as a new reader sees it. Raises ``UnexpectedReply`` and ``RemotingError``."""
+    """Return all messages of one queue, as a new reader receives them. Raises ``UnexpectedReply`` and
+    ``RemotingError``."""
     stored: list[Stored] = []
     offset = 0
     while True:
@@ -77,14 +79,14 @@ async def read_queue(channel: Channel, queue: Queue) -> list[Stored]:
 
 
 async def queue_end(channel: Channel, queue: Queue) -> int:
-    """The number of the queue's next message, as a broker says, also where none is left. Raises ``RemotingError``."""
+    """Return the offset of the queue's next message, also for an empty queue. Raises ``RemotingError``."""
     fields = QueueAddress(topic=queue.topic, queue_id=queue.number)
     reply = await channel.request(Command(code=RequestCode.GET_MAX_OFFSET, ext=fields.write()), TIMEOUT_MS)
     return OffsetResult.read(reply.ext).offset
 
 
 async def consumer_offset(channel: Channel, group: str, queue: Queue) -> int | None:
-    """Where a broker says that a group stands. Raises ``RemotingError``."""
+    """Return the offset of a group that a broker has stored, or None. Raises ``RemotingError``."""
     fields = QueryConsumerOffset(
         consumer_group=group, topic=queue.topic, queue_id=queue.number, set_zero_if_not_found=False
     )
@@ -94,60 +96,60 @@ async def consumer_offset(channel: Channel, group: str, queue: Queue) -> int | N
 
 @final
 class Consumer:
-    """A group of its own with one member. Owned by one loop."""
+    """A consumer group with one member. Owned by one loop."""
 
     def __init__(
-        self, name: str, journal: Journal, routes: Routes, queues: Sequence[Queue], seed: int, *, is_stubborn: bool
+        self, name: str, journal: Journal, routes: Routes, queues: Sequence[Queue], seed: int, *, keeps_broker: bool
     ) -> None:
         self.name: Final = name
         self._journal: Final = journal
         self._routes: Final = routes
         self._positions: Final = dict.fromkeys(queues, 0)
-        self._chance: Final = random.Random(f"{seed}/{name}")
+        self._random: Final = random.Random(f"{seed}/{name}")
         self._channels: dict[str, Channel] = {}
-        self._is_stubborn: Final = is_stubborn
-        self._kept = ""
-        """The address that a stubborn one stays with."""
+        self._keeps_broker: Final = keeps_broker
+        self._kept_address = ""
+        """The address of the broker that a consumer with ``keeps_broker`` stays with."""
 
     def __repr__(self) -> str:
         return f"<Consumer {self.name} {sum(self._positions.values())}>"
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Consume until ``stop``."""
+        """Consume until ``stop`` is set."""
         while not stop.is_set():
             try:
-                await self._round()
+                await self._run_round()
             except RemotingError:
-                self._kept = ""
+                self._kept_address = ""
             await asyncio.sleep(PAUSE_S)
 
-    async def _round(self) -> None:
+    async def _run_round(self) -> None:
         brokers = await self._routes.brokers()
         if not brokers:
             return
         address = brokers.get(0, "")
-        if self._is_stubborn:
-            address = self._kept = self._kept or address
-        elif self._chance.random() < REPLICA_SHARE:
-            address = self._chance.choice(sorted(brokers.values()))
+        if self._keeps_broker:
+            address = self._kept_address = self._kept_address or address
+        elif self._random.random() < REPLICA_SHARE:
+            address = self._random.choice(sorted(brokers.values()))
         if not address:
             return
         channel = await self._channel(address)
-        if self._chance.random() < FORGET_SHARE and address == brokers.get(0):
-            await self._forget(channel)
+        if self._random.random() < FORGET_SHARE and address == brokers.get(0):
+            await self._reset_positions(channel)
         for queue in self._positions:
-            await self._look(channel, queue)
-        if address == brokers.get(0) and self._chance.random() < COMMIT_SHARE:
+            await self._pull_once(channel, queue)
+        if address == brokers.get(0) and self._random.random() < COMMIT_SHARE:
             await self._commit(channel)
 
     async def _channel(self, address: str) -> Channel:
         channel = self._channels.get(address)
         if channel is None or not channel.is_open:
-            channel = self._channels[address] = await self._routes.door.connect(address, timeout_ms=TIMEOUT_MS)
+            channel = self._channels[address] = await self._routes.connector.connect(address, timeout_ms=TIMEOUT_MS)
         return channel
 
-    async def _look(self, channel: Channel, queue: Queue) -> bool:
-        """One pull; whether that was all."""
+    async def _pull_once(self, channel: Channel, queue: Queue) -> bool:
+        """Pull once. Return whether the end of the queue was reached."""
         pulled = await pull(channel, self.name, queue, self._positions[queue])
         for message in pulled.messages:
             self._journal.add(Shown(
@@ -166,20 +168,21 @@ class Consumer:
             )
             await channel.request(Command(code=RequestCode.UPDATE_CONSUMER_OFFSET, ext=fields.write()), TIMEOUT_MS)
 
-    async def _forget(self, channel: Channel) -> None:
-        """Start anew where the broker says."""
+    async def _reset_positions(self, channel: Channel) -> None:
+        """Replace all positions by the offsets that the broker has stored."""
         for queue in self._positions:
             self._positions[queue] = await consumer_offset(channel, self.name, queue) or 0
 
     async def finish(self, address: str) -> dict[Queue, int]:
-        """Read to the end of every queue there, and say so; where the broker then says that we stand."""
+        """Read every queue to its end at this broker and commit. Return the offsets that were stored before that
+        commit."""
         channel = await self._channel(address)
         for queue in self._positions:
             while True:
-                if await self._look(channel, queue):
+                if await self._pull_once(channel, queue):
                     break
-        standing = {queue: await consumer_offset(channel, self.name, queue) or 0 for queue in self._positions}
+        committed_offsets = {queue: await consumer_offset(channel, self.name, queue) or 0 for queue in self._positions}
         await self._commit(channel)
         for other in self._channels.values():
             await other.close()
-        return standing
+        return committed_offsets

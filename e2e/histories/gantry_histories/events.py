@@ -1,11 +1,11 @@
-"""What clients and the supervisor of a group write down, one JSON object a line.
+"""Events that the clients and the supervisor of a group record, as one JSON object per line.
 
-    sent -> answered                       a producer; a send without an answer is unknown for ever
-    shown ... committed                    a consumer: every message it was given, every offset it gave back
+    sent -> answered                       a producer; the outcome of a send without an answer stays unknown
+    shown ... committed                    a consumer: every message it received, every offset it committed
     reign                                  the supervisor: from now on this broker may be the master of this epoch
 
-All times are nanoseconds of one monotonic clock, that of the process in which the clients run. Nothing here knows how
-the brokers work: the judgement must not lean on what is judged.
+All times are nanoseconds of one monotonic clock, that of the process in which the clients run. Nothing here depends on
+the brokers' implementation, because the checker must be independent of the code that it checks.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ class Queue(NamedTuple):
 
 
 class Outcome(StrEnum):
-    """How a send ended, as far as its producer knows."""
+    """The outcome of a send, as far as its producer can tell."""
 
     OK = "ok"
-    """Code 0: acknowledged, at the place that the reply names."""
+    """Code 0: the message is acknowledged, at the position that the reply names."""
 
     UNKNOWN = "unknown"
-    """No reply, or code 10, 11 or 12: stored or not."""
+    """No reply, or code 10, 11 or 12: the message may or may not be stored."""
 
     REFUSED = "refused"
-    """Another code: not stored."""
+    """Another code: the message is not stored."""
 
 
 UNKNOWN_CODES: Final = (10, 11, 12)
 
 
 def outcome_of(code: int) -> Outcome:
-    """What a reply's code says."""
+    """Return the outcome that a reply's code stands for."""
     if code == 0:
         return Outcome.OK
     return Outcome.UNKNOWN if code in UNKNOWN_CODES else Outcome.REFUSED
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True, tag="sent", tag_field="event"):
-    """A message goes out. Nobody sends a key twice."""
+    """A message was sent. Every key is sent at most once."""
 
     client: str
     stream: int
-    """The client's connection: what goes over one is in order."""
+    """The number of the client's connection: messages on one connection are ordered."""
 
     key: str
     queue: Queue
@@ -66,30 +66,30 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, tag="sent", tag_field="eve
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True, tag="answered", tag_field="event"):
-    """The reply to a send."""
+    """The reply to a send arrived."""
 
     key: str
     outcome: Outcome
     broker: str
-    """The address that it was sent to."""
+    """The address of the broker to which the message was sent."""
 
     at: int
     code: int = 0
     queue_offset: int = -1
     physical_offset: int = -1
     epoch: int = -1
-    """Of the master that answered, where the client knows it."""
+    """The epoch of the master that answered, or -1 if the client does not know it."""
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True, tag="shown", tag_field="event"):
-    """A consumer was given a message."""
+    """A consumer received a message."""
 
     client: str
     queue: Queue
     queue_offset: int
     physical_offset: int
     key: str | None
-    """None if the body is not whole."""
+    """The key of the message, or None if the body is corrupt."""
 
     digest: str
     broker: str
@@ -97,7 +97,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True, tag="shown", tag_field="e
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True, tag="committed", tag_field="event"):
-    """A consumer says that it is done with everything before ``offset``."""
+    """A consumer committed ``offset``: it has processed every message before it."""
 
     client: str
     queue: Queue
@@ -105,15 +105,15 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True, tag="committed", tag_
     at: int
 
 
-class Reign(msgspec.Struct, frozen=True, kw_only=True, tag="reign", tag_field="event"):
-    """A broker is about to be told to be the master of an epoch."""
+class Term(msgspec.Struct, frozen=True, kw_only=True, tag="reign", tag_field="event"):
+    """A broker is about to be promoted to master of an epoch."""
 
     epoch: int
     broker: str
     at: int
 
 
-Event = Sent | Answered | Shown | Committed | Reign
+Event = Sent | Answered | Shown | Committed | Term
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(Event).decode
@@ -122,20 +122,20 @@ _decode: Final = msgspec.json.Decoder(Event).decode
 @final
 @dataclass
 class History:
-    """All that was written down."""
+    """All events of one run, indexed by key and kind."""
 
     sent: dict[str, Sent] = field(default_factory=dict)
     answered: dict[str, Answered] = field(default_factory=dict)
     shown: list[Shown] = field(default_factory=list)
     committed: list[Committed] = field(default_factory=list)
-    reigns: list[Reign] = field(default_factory=list)
+    terms: list[Term] = field(default_factory=list)
 
     def __repr__(self) -> str:
         acknowledged = sum(1 for answer in self.answered.values() if answer.outcome is Outcome.OK)
         return f"<History sent={len(self.sent)} acknowledged={acknowledged} shown={len(self.shown)}>"
 
     def add(self, event: Event) -> None:
-        """One more line."""
+        """Add one event to the history."""
         match event:
             case Sent():
                 assert event.key not in self.sent, f"{event.key} was sent twice"
@@ -147,11 +147,11 @@ class History:
                 self.shown.append(event)
             case Committed():
                 self.committed.append(event)
-            case Reign():
-                self.reigns.append(event)
+            case Term():
+                self.terms.append(event)
 
     def acknowledged(self) -> Iterable[tuple[Sent, Answered]]:
-        """The sends that got code 0."""
+        """Yield the sends that were acknowledged with code 0."""
         for key, answer in self.answered.items():
             if answer.outcome is Outcome.OK:
                 yield self.sent[key], answer
@@ -159,21 +159,21 @@ class History:
 
 @final
 class Journal:
-    """Takes events down, in memory and, line by line, in a file that is there after a failed run."""
+    """Records events in memory and, line by line, in a file that survives a failed run."""
 
     def __init__(self, file: IO[bytes] | None = None) -> None:
         self.history: Final = History()
         self._file: Final = file
 
     def add(self, event: Event) -> None:
-        """Take one down."""
+        """Record one event in memory and in the file."""
         self.history.add(event)
         if self._file is not None:
             self._file.write(_encode(event) + b"\n")
 
 
 def load_history(path: Path) -> History:
-    """What an earlier run left in a file; a line that was cut short by the end of the run is left out."""
+    """Read a history from the file of an earlier run. An incomplete last line is ignored."""
     history = History()
     for line in path.read_bytes().splitlines(keepends=True):
         if line.endswith(b"\n"):

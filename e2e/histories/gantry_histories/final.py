@@ -1,7 +1,7 @@
-"""What a group holds when everything is over: the facts that a history is held against.
+"""The final contents of a group, against which a history is checked.
 
-They are read by whoever ran the group, through brokers and from files alike. ``Stored`` is one message; a log's sums
-are CRC-32 of ranges of its bytes, at the same places for every member that has them.
+The test that ran the group reads them through brokers or from files. ``Stored`` is one message. The sums of a log are
+CRC-32 values of ranges of its bytes, the same ranges for every member that has them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from gantry_histories.events import Queue
 
 
 class Stored(NamedTuple):
-    """One message as it lies in a queue."""
+    """One message as it is stored in a queue."""
 
     key: str | None
-    """None if the body is not whole."""
+    """The key of the message, or None if the body is corrupt."""
 
     digest: str
     queue_offset: int
@@ -25,14 +25,14 @@ class Stored(NamedTuple):
 
 
 class EpochStart(NamedTuple):
-    """Where a master's reign begins in the log."""
+    """The position in the log at which a master's term begins."""
 
     epoch: int
     start: int
 
 
 class Piece(NamedTuple):
-    """The sum of the bytes ``[start, end)`` of a log."""
+    """The CRC-32 of the bytes ``[start, end)`` of a log."""
 
     start: int
     end: int
@@ -41,7 +41,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class LogSums:
-    """One member's log, up to where it is confirmed."""
+    """The sums of one member's log, up to its confirmed position."""
 
     member: str
     pieces: Sequence[Piece]
@@ -49,7 +49,7 @@ class LogSums:
 
 @dataclass(frozen=True)
 class Final:
-    """The end of a run."""
+    """The state of a group after a run."""
 
     queues: Mapping[Queue, Sequence[Stored]]
     """Every queue from its first offset to its end, as the last master serves it."""
@@ -57,15 +57,15 @@ class Final:
     epochs: Sequence[EpochStart] = ()
     logs: Sequence[LogSums] = ()
     committed: Mapping[tuple[str, Queue], int] = field(default_factory=dict)
-    """Where each consumer stands, as the last master says."""
+    """The committed offset of each consumer at the last master."""
 
     begin: int = 0
-    """Where the log begins: what was before it has expired, and nobody misses it."""
+    """The first position of the log. Messages before it have expired and are not reported as missing."""
 
     ends: Mapping[Queue, int] = field(default_factory=dict)
-    """Each queue's next number, as the last master says. Needed of queues in which nothing is left."""
+    """The next offset of each queue at the last master. It is needed for queues whose messages have all expired."""
 
     def end(self, queue: Queue) -> int:
-        """The number that the queue's next message gets."""
+        """Return the offset of the queue's next message."""
         messages = self.queues.get(queue, ())
         return max(self.ends.get(queue, 0), messages[-1].queue_offset + 1 if messages else 0)

@@ -1,4 +1,4 @@
-"""What can be wrong with a history, each by its name, and what a group's mode allows to be lost."""
+"""The kinds of broken guarantees, and what the mode of a group allows to be lost."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import NamedTuple
 
 
 class Kind(Enum):
-    """A promise that was broken."""
+    """A guarantee that was broken."""
 
     LOST = "an acknowledged message is gone"
-    HOLE = "an acknowledged message is gone that was not in the tail that a failover may take"
-    MOVED = "an acknowledged message is not where its reply said"
-    DISPLACED = "the place of an acknowledged message holds another one"
+    HOLE = "an acknowledged message is gone that was not in the tail that a failover may lose"
+    MOVED = "an acknowledged message is not at the position that its reply named"
+    DISPLACED = "the position of an acknowledged message holds another one"
     DOUBLED = "a message that was sent once is stored twice"
-    INVENTED = "a message is stored that nobody sent"
+    INVENTED = "a message is stored that was never sent"
     ALTERED = "a body is not the one that was sent"
-    KEPT = "a message is stored that was refused"
+    KEPT = "a refused message is stored"
     GAP = "the offsets of a queue are not dense"
     DISORDER = "messages of one producer are not in the order of their sending"
     STALE = "an older master acknowledged what was sent after its successor's first acknowledgement"
-    SKIPPED = "a consumer is past a message that it was never shown"
-    VANISHED = "a message that a consumer was shown is gone"
-    FALSE = "a consumer was shown something that is no message of anybody"
+    SKIPPED = "a consumer skipped a message"
+    VANISHED = "a message that a consumer received is gone"
+    FALSE = "a consumer received a message that was never sent"
     BEYOND = "a consumer's offset lies beyond the end of its queue"
-    DIVERGED = "the logs of two members differ where they are confirmed"
+    DIVERGED = "the logs of two members differ before their confirmed positions"
 
 
 class Finding(NamedTuple):
-    """One broken promise, with the evidence."""
+    """A broken guarantee with its evidence."""
 
     kind: Kind
     evidence: str
@@ -38,16 +38,16 @@ class Finding(NamedTuple):
 
 
 class Loss(StrEnum):
-    """What acknowledged messages a fault may cost, by the promise of the group's mode."""
+    """Which acknowledged messages a fault may lose in the group's mode."""
 
     NOTHING = "nothing"
-    """SYNC_MASTER, and whatever else promises to lose nothing by the faults of this run."""
+    """SYNC_MASTER, and every other mode that guarantees no loss under the faults of this run."""
 
     SUFFIX = "suffix"
-    """ASYNC_MASTER: with each failover the end of the old master's log, and nothing else."""
+    """ASYNC_MASTER: a failover may lose the end of the old master's log, and no other message."""
 
 
 class Mode(NamedTuple):
-    """What a group promises."""
+    """The guarantees of a group."""
 
     loss: Loss = Loss.NOTHING

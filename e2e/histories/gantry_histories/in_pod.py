@@ -1,23 +1,23 @@
-"""A load and its judge as one program, for where clients must run: in a pod of the cluster, beside nobody's brokers.
+"""A load and its checker as one program that runs in a pod of the cluster, which runs no broker.
 
-    python -m gantry_histories.in_pod --name-server HOST:PORT --topic T --queues N     the topic is there already
+    python -m gantry_histories.in_pod --name-server HOST:PORT --topic T --queues N     the topic must exist
 
-It says on its output, and hears on its input, one JSON document a line:
+It writes to its output, and reads from its input, one JSON document per line:
 
-    says   {"acknowledged": N}                when the first messages are acknowledged
-    hears  {"mark": "NAME"}                   something is about to be done to the group
-    says   {"marked": "NAME", "acknowledged": N}
-    hears  {"report": MORE}                   wait for MORE further acknowledgements
-    says   {"mark": "NAME", "seconds": S, "pause": P, "acknowledged": N}
-    hears  {"finish": [[EPOCH, START], ...]}  stop, read everything, judge; where newer masters' reigns begin in the log
-    says   {"sent": N, "acknowledged": N, "shown": N, "findings": [...], "failed": {"CODE": N},
+    writes  {"acknowledged": N}                when the first messages are acknowledged
+    reads   {"mark": "NAME"}                  a fault is about to be injected
+    writes  {"marked": "NAME", "acknowledged": N}
+    reads   {"report": MORE}                  wait for MORE further acknowledgements
+    writes  {"mark": "NAME", "seconds": S, "pause": P, "acknowledged": N}
+    reads   {"finish": [[EPOCH, START], ...]}  stop, read everything, check; the starts of newer terms in the log
+    writes  {"sent": N, "acknowledged": N, "shown": N, "findings": [...], "failed": {"CODE": N},
             "lost": MESSAGES, "lost_bytes": N}
 
-``seconds`` is how long after the mark the longest pause between two acknowledgements was over, ``pause`` how long that
-pause was: what clients of the group have noticed. All times are of this process's clock.
+``seconds`` is the time from the mark to the end of the longest pause between two acknowledgements, ``pause`` the length
+of that pause, which is the interruption that clients saw. All times are of this process's clock.
 
-With ``--loss suffix`` a new reign may take the end of the log before it, and ``lost_bytes`` is how much of that had
-been acknowledged: from where the reign begins to the last message that is gone.
+With ``--loss suffix`` a new term may cut the end of the log before it, and ``lost_bytes`` is how much of that had
+been acknowledged: from the start of the term to the last message that is lost.
 """
 
 from __future__ import annotations
@@ -33,34 +33,37 @@ from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, final
 
 from gantry_histories.check import check
+from gantry_histories.connector import ClientConnector
 from gantry_histories.consumer import read_queue
-from gantry_histories.door import Door
-from gantry_histories.events import Answered, History, Journal, Outcome, Queue, Reign
+from gantry_histories.events import Answered, History, Journal, Outcome, Queue, Term
 from gantry_histories.final import EpochStart
 from gantry_histories.final import Final as End
 from gantry_histories.findings import Loss, Mode
 from gantry_histories.load import Load
 from gantry_remoting import RemotingError
 
-FIRST: Final = 20
-PATIENCE_S: Final = 120.0
-ASK_AGAIN_S: Final = 0.05
+FIRST_ACKNOWLEDGEMENTS: Final = 20
+TIMEOUT_S: Final = 120.0
+POLL_INTERVAL_S: Final = 0.05
 FINDINGS_MAX: Final = 20
 NANO: Final = 1e9
 
 
 class Pause(NamedTuple):
-    """The longest time without an acknowledgement."""
+    """The longest interval without an acknowledgement."""
 
     seconds: float
-    """From the mark to its end."""
+    """The time from the mark to the end of the pause."""
 
     pause: float
-    """Itself."""
+    """The length of the pause in seconds."""
 
 
 def longest_pause(history: History, mark: int, now: int) -> Pause:
-    """After a mark, until now; a pause that is not over ends now. It may have begun before the mark."""
+    """Return the longest pause between the mark and now.
+
+    A pause that has not ended counts until now. It may have begun before the mark.
+    """
     times = sorted(answer.at for answer in history.answered.values() if answer.outcome is Outcome.OK)
     before = [at for at in times if at <= mark]
     after = [at for at in times if at > mark] + [now]
@@ -70,49 +73,51 @@ def longest_pause(history: History, mark: int, now: int) -> Pause:
 
 
 def failures(history: History) -> dict[str, int]:
-    """How many sends were answered with which code but 0; ``none`` for those that were not answered at all."""
+    """Count the failed sends by the code of their answer; ``none`` counts sends without an answer."""
     answers = [history.answered.get(key) for key in history.sent]
     bad: list[Answered | None] = [one for one in answers if one is None or one.outcome is not Outcome.OK]
     return dict(Counter("none" if one is None else str(one.code) for one in bad))
 
 
-def reigns_of(history: History, end: End) -> list[Reign]:
-    """When reigns began, as far as clients can know it: with the first acknowledgement that lies in the reign's log.
+def terms_of(history: History, end: End) -> list[Term]:
+    """Estimate when terms began: with the first acknowledgement of a message in the term's part of the log.
 
-    All masters of a shard have one address, so all that was acknowledged later counts as the new master's.
+    All masters of a shard share one address, so every later acknowledgement counts for the new master.
     """
     places = {message.physical_offset for messages in end.queues.values() for message in messages}
     kept = [
         (answer.physical_offset, answer) for _, answer in history.acknowledged() if answer.physical_offset in places
     ]
     brokers = {answer.broker for answer in history.answered.values()} | {shown.broker for shown in history.shown}
-    found = [Reign(epoch=0, broker=broker, at=0) for broker in sorted(brokers)]
+    found = [Term(epoch=0, broker=broker, at=0) for broker in sorted(brokers)]
     for epoch, start in sorted(end.epochs):
         first = min((answer.at for offset, answer in kept if offset >= start), default=None)
         if first is not None:
-            found += [Reign(epoch=epoch, broker=broker, at=first) for broker in sorted(brokers)]
+            found += [Term(epoch=epoch, broker=broker, at=first) for broker in sorted(brokers)]
     return found
 
 
 def lost_places(history: History, end: End) -> list[int]:
-    """Where in the log the acknowledged messages were that are gone."""
+    """Return the log positions of the acknowledged messages that are lost."""
     keys = {message.key for messages in end.queues.values() for message in messages}
     return sorted(answer.physical_offset for sent, answer in history.acknowledged() if sent.key not in keys)
 
 
 def lost_bytes(lost: Sequence[int], epochs: Sequence[EpochStart]) -> int:
-    """At least so many bytes of the log are gone: from where a newer reign begins to the last message that is gone."""
+    """Return a lower bound of the lost bytes: from the start of a newer term to the last lost message."""
     start = min((start for _, start in epochs), default=0)
     return max(lost) - start + 1 if lost else 0
 
 
 @final
-class Script:
-    """What is heard and said while the load runs."""
+class LoadSession:
+    """The dialogue with the test process while the load runs."""
 
-    def __init__(self, load: Load, door: Door, queues: Sequence[Queue], mode: Mode, out: IO[str]) -> None:
+    def __init__(
+        self, load: Load, connector: ClientConnector, queues: Sequence[Queue], mode: Mode, out: IO[str]
+    ) -> None:
         self._load: Final = load
-        self._door: Final = door
+        self._connector: Final = connector
         self._queues: Final = queues
         self._mode: Final = mode
         self._out: Final = out
@@ -122,90 +127,90 @@ class Script:
         return f"<Script {self._load!r}>"
 
     async def run(self, lines: asyncio.StreamReader) -> None:
-        """Until it is told to finish, or nobody is there any more."""
-        await self._load.wait_acknowledged(FIRST, PATIENCE_S)
-        self._say(acknowledged=self._load.acknowledged)
+        """Serve requests until ``finish`` or the end of the input."""
+        await self._load.wait_acknowledged(FIRST_ACKNOWLEDGEMENTS, TIMEOUT_S)
+        self._send_document(acknowledged=self._load.acknowledged)
         while line := await lines.readline():
             match json.loads(line):
                 case {"mark": str(name)}:
                     self._mark = name, time.monotonic_ns()
-                    self._say(marked=name, acknowledged=self._load.acknowledged)
+                    self._send_document(marked=name, acknowledged=self._load.acknowledged)
                 case {"report": int(more)}:
-                    await self._load.wait_acknowledged(more, PATIENCE_S)
+                    await self._load.wait_acknowledged(more, TIMEOUT_S)
                     await self._report()
                 case {"finish": list(epochs)}:
                     await self._finish([EpochStart(epoch, start) for epoch, start in epochs])
                     return
                 case other:
-                    raise SystemExit(f"nobody knows what {other} means")
+                    raise SystemExit(f"unknown request {other}; expected mark, report or finish")
 
     async def _report(self) -> None:
         name, at = self._mark
         pause = longest_pause(self._load.journal.history, at, time.monotonic_ns())
         figures = {"seconds": round(pause.seconds, 2), "pause": round(pause.pause, 2)}
-        self._say(mark=name, acknowledged=self._load.acknowledged, **figures)
+        self._send_document(mark=name, acknowledged=self._load.acknowledged, **figures)
 
     async def _finish(self, epochs: Sequence[EpochStart]) -> None:
         address = await self._master()
         await self._load.stop()
-        standing = await self._load.finish(address)
-        channel = await self._door.connect(address)
+        committed_offsets = await self._load.finish(address)
+        channel = await self._connector.connect(address)
         stored = {queue: await read_queue(channel, queue) for queue in self._queues}
         await channel.close()
-        history, end = self._load.journal.history, End(stored, epochs, committed=standing)
-        for reign in reigns_of(history, end):
-            history.add(reign)
+        history, end = self._load.journal.history, End(stored, epochs, committed=committed_offsets)
+        for term in terms_of(history, end):
+            history.add(term)
         findings = [str(one) for one in check(history, end, self._mode)]
         lost = lost_places(history, end)
-        self._say(
+        self._send_document(
             sent=len(history.sent), acknowledged=self._load.acknowledged, shown=len(history.shown),
             findings=findings[:FINDINGS_MAX], failed=failures(history), lost=len(lost),
             lost_bytes=lost_bytes(lost, epochs),
         )  # fmt: skip
 
     async def _master(self) -> str:
-        """Return the master's address; a new topic is registered at the name server a moment later."""
+        """Return the master's address. A new topic appears at the name server with a short delay."""
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 while True:
                     address = await self._load.master()
                     if address is not None:
                         return address
-                    await asyncio.sleep(ASK_AGAIN_S)
+                    await asyncio.sleep(POLL_INTERVAL_S)
         except TimeoutError:
-            raise SystemExit(f"the name server knows no master, asked for {PATIENCE_S:g} s") from None
+            raise SystemExit(f"no master in the name server's route within {TIMEOUT_S:g} s") from None
 
-    def _say(self, **document: Any) -> None:
+    def _send_document(self, **document: Any) -> None:
         print(json.dumps(document), file=self._out, flush=True)
 
 
-async def lines_of(file: IO[str]) -> asyncio.StreamReader:
-    """What comes on a pipe."""
+async def open_line_reader(file: IO[str]) -> asyncio.StreamReader:
+    """Return a reader for the lines of a pipe."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
     return reader
 
 
 async def play(arguments: argparse.Namespace) -> None:
-    """The whole run."""
+    """Run the load until it gets the request to finish, and print the verdict."""
     queues = [Queue(arguments.topic, number) for number in range(arguments.queues)]
-    door = Door(arguments.tls_ca, arguments.account)
+    connector = ClientConnector(arguments.tls_ca, arguments.account)
     load = Load(
         arguments.name_server, queues, Journal(), arguments.seed,
-        producers=2, consumers=1, broker_name=arguments.broker_name, door=door,
+        producers=2, consumers=1, broker_name=arguments.broker_name, connector=connector,
     )  # fmt: skip
-    script = Script(load, door, queues, Mode(loss=Loss(arguments.loss)), sys.stdout)
+    script = LoadSession(load, connector, queues, Mode(loss=Loss(arguments.loss)), sys.stdout)
     async with load:
-        await script.run(await lines_of(sys.stdin))
+        await script.run(await open_line_reader(sys.stdin))
 
 
 def main() -> None:
-    """Run it; a failure is a line on standard error."""
+    """Parse the arguments and run the load. A failure is one line on standard error."""
     parser = argparse.ArgumentParser(prog="gantry_histories.in_pod")
     parser.add_argument("--name-server", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--queues", type=int, required=True)
-    parser.add_argument("--broker-name", default="", help="of the shard that is meant, where there are several")
+    parser.add_argument("--broker-name", default="", help="the name of the shard; needed if the topic has several")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tls-ca", type=Path, help="speak TLS with servers whose certificates this authority signed")
     parser.add_argument("--account", type=Path, help="a file with accessKey and secretKey")

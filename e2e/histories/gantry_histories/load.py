@@ -1,4 +1,4 @@
-"""Producers and consumers of one group, all at once, until they are told to stop.
+"""Producers and consumers of one group that run concurrently until they are stopped.
 
 async with Load(name_server, queues, journal, seed) as load:
     ... faults ...
@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, final
 
+from gantry_histories.connector import ClientConnector
 from gantry_histories.consumer import Consumer
-from gantry_histories.door import Door
 from gantry_histories.events import Journal, Queue
 from gantry_histories.producer import BATCH_MAX, BODY_BYTES, WINDOW, Producer
 from gantry_histories.routes import Routes
@@ -23,22 +23,22 @@ POLL_S: Final = 0.02
 
 @final
 class Load:
-    """Owned by one loop."""
+    """Runs the clients of one group. Owned by one loop."""
 
     def __init__(
         self, name_server: str, queues: Sequence[Queue], journal: Journal, seed: int,
         *, producers: int = 4, consumers: int = 2, body_bytes: Sequence[int] = BODY_BYTES, broker_name: str = "",
-        door: Door | None = None,
+        connector: ClientConnector | None = None,
     ) -> None:  # fmt: skip
         self.journal: Final = journal
-        routes = self._routes = Routes(name_server, queues[0].topic, broker_name, door)
+        routes = self._routes = Routes(name_server, queues[0].topic, broker_name, connector)
         self._stop: Final = asyncio.Event()
         self.producers: Final = [
-            Producer(f"p{number}", journal, routes, queues, seed, is_stubborn=number % 2 == 1, body_bytes=body_bytes)
+            Producer(f"p{number}", journal, routes, queues, seed, keeps_broker=number % 2 == 1, body_bytes=body_bytes)
             for number in range(producers)
         ]
         self.consumers: Final = [
-            Consumer(f"c{number}", journal, routes, queues, seed, is_stubborn=number % 2 == 1)
+            Consumer(f"c{number}", journal, routes, queues, seed, keeps_broker=number % 2 == 1)
             for number in range(consumers)
         ]
         self._tasks: list[asyncio.Task[None]] = []
@@ -61,7 +61,7 @@ class Load:
         await self.stop()
 
     async def stop(self) -> None:
-        """Send nothing more, and wait for the answers that are still to come. Raises what a client has raised."""
+        """Send nothing more and wait for the pending answers. Raises the error of a failed client."""
         self._stop.set()
         tasks, self._tasks = self._tasks, []
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
@@ -72,34 +72,34 @@ class Load:
 
     @property
     def in_flight_max(self) -> int:
-        """The most messages that can be in flight at any time."""
+        """The maximum number of messages in flight at any time."""
         return len(self.producers) * WINDOW * BATCH_MAX
 
     @property
     def acknowledged(self) -> int:
-        """Messages so far."""
+        """The number of acknowledged messages so far."""
         return sum(producer.acknowledged for producer in self.producers)
 
     async def master(self) -> str | None:
-        """Where the name server says that the master is."""
+        """Return the address of the master in the name server's route."""
         return await self._routes.master()
 
     async def wait_acknowledged(self, more: int, timeout_s: float) -> None:
-        """Until so many more messages are acknowledged. Raises TimeoutError."""
+        """Wait until ``more`` further messages are acknowledged. Raises TimeoutError."""
         goal = self.acknowledged + more
         await self.wait_until(lambda: self.acknowledged >= goal, timeout_s)
 
-    async def wait_until(self, is_true: Callable[[], bool], timeout_s: float) -> None:
-        """Until something is so, or a client has failed. Raises TimeoutError, and what a client raises."""
+    async def wait_until(self, is_met: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until the condition is met or a client has failed. Raises TimeoutError, and the error of the client."""
         async with asyncio.timeout(timeout_s):
-            while not is_true():
+            while not is_met():
                 for task in self._tasks:
                     if task.done():
                         task.result()
                 await asyncio.sleep(POLL_S)
 
     async def finish(self, address: str) -> dict[tuple[str, Queue], int]:
-        """Every consumer reads to the end, at this broker; where it says that each stood."""
+        """Let every consumer read to the end at this broker. Return their stored offsets from before."""
         return {
             (consumer.name, queue): offset
             for consumer in self.consumers

@@ -1,8 +1,9 @@
-"""A producer that goes on through failovers and writes down what it was told.
+"""A producer that survives failovers and records every answer.
 
-Every key is sent once: what was not answered stays unknown. It follows the name server's route, on one connection at a
-time. A stubborn one does not: it stays with the broker that it has for as long as that lets it, as a client does whose
-route is old, and so it is the one to whom a master that is none any more might still say yes.
+Every key is sent once: the outcome of a send without an answer stays unknown. The producer follows the name server's
+route, on one connection at a time. A producer with ``keeps_broker`` does not: like a client with a stale route, it
+stays with its broker for as long as that broker accepts messages. So it detects a deposed master that still
+acknowledges.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ WINDOW: Final = 8
 REPLY_TIMEOUT_MS: Final = 6_000
 CONNECT_TIMEOUT_MS: Final = 1_000
 PAUSE_S: Final = 0.05
-"""After a refusal, or without a master: clients take a breath."""
+"""The pause after a refusal, or while there is no master."""
 SENDS_PER_S: Final = 150
 BATCH_SHARE: Final = 0.1
 BATCH_MAX: Final = 5
 BODY_BYTES: Final = (0, 10, 100, 100, 1_000, 3_000)
-"""What goes behind the key; keys have one size, so that one size here makes records of one size."""
+"""The sizes of the padding. All keys have one size, so one padding size gives records of one size."""
 
 
 @final
 class Producer:
-    """Owned by one loop."""
+    """Sends messages and records the answers. Owned by one loop."""
 
     def __init__(
-        self, name: str, journal: Journal, routes: Routes, queues: Sequence[Queue], seed: int, *, is_stubborn: bool,
+        self, name: str, journal: Journal, routes: Routes, queues: Sequence[Queue], seed: int, *, keeps_broker: bool,
         body_bytes: Sequence[int] = BODY_BYTES,
     ) -> None:  # fmt: skip
         self.name: Final = name
@@ -47,61 +48,61 @@ class Producer:
         self._journal: Final = journal
         self._routes: Final = routes
         self._queues: Final = queues
-        self._chance: Final = random.Random(f"{seed}/{name}")
-        self._is_stubborn: Final = is_stubborn
+        self._random: Final = random.Random(f"{seed}/{name}")
+        self._keeps_broker: Final = keeps_broker
         self._body_bytes: Final = body_bytes
         self._sequence = 0
         self._stream = 0
-        self._under_way: set[asyncio.Task[bool]] = set()
+        self._in_flight: set[asyncio.Task[bool]] = set()
 
     def __repr__(self) -> str:
         return f"<Producer {self.name} sent={self._sequence} acknowledged={self.acknowledged}>"
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Send until ``stop``, then wait for what is under way."""
+        """Send until ``stop`` is set, then wait for the sends in flight."""
         try:
             while not stop.is_set():
                 address = await self._routes.master()
-                if address is None or not await self._use(address, stop):
+                if address is None or not await self._send_over_connection(address, stop):
                     await asyncio.sleep(PAUSE_S)
         finally:
-            await asyncio.gather(*self._under_way)
+            await asyncio.gather(*self._in_flight)
 
-    async def _use(self, address: str, stop: asyncio.Event) -> bool:
-        """One connection, for as long as it is the one to use; whether it was of any use."""
+    async def _send_over_connection(self, address: str, stop: asyncio.Event) -> bool:
+        """Send over one connection while it is the right one. Return whether the broker accepted messages."""
         try:
-            channel = await self._routes.door.connect(address, timeout_ms=CONNECT_TIMEOUT_MS)
+            channel = await self._routes.connector.connect(address, timeout_ms=CONNECT_TIMEOUT_MS)
         except CannotConnect:
             return False
         self._stream += 1
-        mine: set[asyncio.Task[bool]] = set()
-        is_welcome = True
-        while channel.is_open and is_welcome and not stop.is_set():
-            if not self._is_stubborn and await self._routes.master() not in (address, None):
+        sends: set[asyncio.Task[bool]] = set()
+        is_accepting = True
+        while channel.is_open and is_accepting and not stop.is_set():
+            if not self._keeps_broker and await self._routes.master() not in (address, None):
                 break
-            mine.add(self._start(channel))
-            await asyncio.sleep(self._chance.expovariate(SENDS_PER_S))
-            done = {task for task in mine if task.done()}
-            if len(mine) - len(done) >= WINDOW:
-                done, mine = await asyncio.wait(mine, return_when=asyncio.FIRST_COMPLETED)
+            sends.add(self._start(channel))
+            await asyncio.sleep(self._random.expovariate(SENDS_PER_S))
+            done = {task for task in sends if task.done()}
+            if len(sends) - len(done) >= WINDOW:
+                done, sends = await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
             else:
-                mine -= done
-            is_welcome = all(task.result() for task in done)
-        closing = asyncio.ensure_future(self._let_go(channel, mine))
-        self._under_way.add(closing)
-        closing.add_done_callback(self._under_way.discard)
-        return is_welcome
+                sends -= done
+            is_accepting = all(task.result() for task in done)
+        closing = asyncio.ensure_future(self._close_when_answered(channel, sends))
+        self._in_flight.add(closing)
+        closing.add_done_callback(self._in_flight.discard)
+        return is_accepting
 
-    async def _let_go(self, channel: Channel, mine: set[asyncio.Task[bool]]) -> bool:
-        """What is under way may still be answered; the connection is kept for so long."""
-        await asyncio.gather(*mine)
+    async def _close_when_answered(self, channel: Channel, sends: set[asyncio.Task[bool]]) -> bool:
+        """Keep the connection open until its pending sends are answered, then close it."""
+        await asyncio.gather(*sends)
         await channel.close()
         return True
 
     def _start(self, channel: Channel) -> asyncio.Task[bool]:
-        """The next message, or a batch of some, on its way."""
-        queue = self._chance.choice(self._queues)
-        count = self._chance.randint(2, BATCH_MAX) if self._chance.random() < BATCH_SHARE else 1
+        """Send the next message, or sometimes a small batch."""
+        queue = self._random.choice(self._queues)
+        count = self._random.randint(2, BATCH_MAX) if self._random.random() < BATCH_SHARE else 1
         made = [self._make(queue) for _ in range(count)]
         if count == 1:
             [(key, body)] = made
@@ -112,10 +113,10 @@ class Producer:
         return asyncio.ensure_future(self._await_answer(channel, command, [key for key, _ in made]))
 
     def _make(self, queue: Queue) -> tuple[str, bytes]:
-        """The next key and its body, written down."""
+        """Create the next key and its body, and record the send."""
         self._sequence += 1
         key = f"{self.name}-{self._sequence:07}"
-        body = make_body(key, self._chance.randbytes(self._chance.choice(self._body_bytes)))
+        body = make_body(key, self._random.randbytes(self._random.choice(self._body_bytes)))
         sent = Sent(
             client=self.name, stream=self._stream, key=key, queue=queue, digest=digest_of(body), at=time.monotonic_ns()
         )
@@ -131,7 +132,7 @@ class Producer:
         return Command(code=code, ext=fields.write(), body=body)
 
     async def _await_answer(self, channel: Channel, command: Command, keys: Sequence[str]) -> bool:
-        """Whether the broker takes messages, as far as this answer says."""
+        """Record the answer. Return whether the broker accepts messages, as far as this answer shows."""
         try:
             reply = await channel.request(command, REPLY_TIMEOUT_MS)
         except RemotingError:
@@ -154,5 +155,5 @@ class Producer:
 
 
 def _properties(key: str) -> str:
-    """As Java's producers write them, the unique id first."""
+    """Return the properties as Java's producers encode them, with the unique id first."""
     return f"UNIQ_KEY\x01{key}\x02WAIT\x01true\x02"

@@ -1,7 +1,8 @@
-"""Where the brokers of one shard are now, as a name server says it.
+"""The current brokers of one shard, as a name server reports them.
 
-A name may stand for several name servers, and one of them may be on a machine that is gone: whoever does not answer is
-left, and any other is asked next, since a connection to nobody would otherwise be believed for minutes.
+A host name may resolve to several name servers, and one of them may run on a failed machine. So after an error the
+connection is closed and the next request connects to a random address: otherwise a connection to a dead server would
+be trusted for minutes.
 """
 
 from __future__ import annotations
@@ -12,48 +13,51 @@ import socket
 import time
 from typing import Final, final
 
-from gantry_histories.door import Door
+from gantry_histories.connector import ClientConnector
 from gantry_remoting import CannotConnect, Channel, RemotingError
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.documents import read_document
 from gantry_wire.commands.nameserver import QueryRoute, TopicRoute
 
 MASTER_ID: Final = 0
-FRESH_S: Final = 0.25
-"""How long an answer is believed: clients are to notice a new master soon."""
+ROUTE_TTL_S: Final = 0.25
+"""How long an answer is cached, in seconds. It is short so that clients notice a new master soon."""
 TIMEOUT_MS: Final = 1_000
 
 
 @final
 class Routes:
-    """Shared by the clients of one loop. Silence of the name server leaves what is known as it is."""
+    """The route cache that the clients of one loop share. If the name server does not answer, the last route is
+    kept."""
 
-    def __init__(self, name_server: str, topic: str, broker_name: str = "", door: Door | None = None) -> None:
+    def __init__(
+        self, name_server: str, topic: str, broker_name: str = "", connector: ClientConnector | None = None
+    ) -> None:
         self._name_server: Final = name_server
         self._topic: Final = topic
         self._broker_name: Final = broker_name
-        """Of the shard that is meant; empty where there is only one."""
+        """The name of the shard; empty if there is only one."""
 
-        self.door: Final = door or Door()
+        self.connector: Final = connector or ClientConnector()
 
         self._channel: Channel | None = None
         self._brokers: dict[int, str] = {}
-        self._asked_at = -FRESH_S
+        self._refreshed_at = -ROUTE_TTL_S
 
     def __repr__(self) -> str:
         return f"<Routes {self._topic} {self._brokers}>"
 
     async def brokers(self) -> dict[int, str]:
-        """Addresses by broker id; the master is 0, if there is one."""
-        if time.monotonic() - self._asked_at >= FRESH_S:
-            self._asked_at = time.monotonic()
-            await self._ask()
+        """Return the addresses by broker id. The master, if there is one, has id 0."""
+        if time.monotonic() - self._refreshed_at >= ROUTE_TTL_S:
+            self._refreshed_at = time.monotonic()
+            await self._refresh()
         return self._brokers
 
     async def master(self) -> str | None:
         return (await self.brokers()).get(MASTER_ID)
 
-    async def _ask(self) -> None:
+    async def _refresh(self) -> None:
         try:
             if self._channel is None or not self._channel.is_open:
                 self._channel = await self._connect()
@@ -75,7 +79,7 @@ class Routes:
             self._brokers = {}
 
     async def _connect(self) -> Channel:
-        """To any of them. Raises ``RemotingError``."""
+        """Connect to a random address of the name server. Raises ``RemotingError``."""
         name, _, port = self._name_server.rpartition(":")
         loop = asyncio.get_running_loop()
         try:
@@ -85,7 +89,7 @@ class Routes:
         family, _, _, _, place = random.choice(found)
         text = str(place[0])
         host = f"[{text}]" if family == socket.AF_INET6 else text
-        return await self.door.connect(f"{host}:{port}", timeout_ms=TIMEOUT_MS)
+        return await self.connector.connect(f"{host}:{port}", timeout_ms=TIMEOUT_MS)
 
     async def close(self) -> None:
         channel, self._channel = self._channel, None

@@ -1,8 +1,8 @@
-"""Rules about what consumers were shown.
+"""Rules about the messages that consumers received.
 
-Whoever has seen a message goes on behind it. So what was shown must be there in the end, at the same place, or new
-messages at that place are skipped for ever; where the mode may lose the end of a log, only that may vanish, and a
-consumer may be past what took its place.
+A consumer continues after the last message that it received. So a received message must be stored in the end, at the
+same offset, or new messages at that offset are skipped for ever. Where the mode may lose the end of a log, only that
+part may vanish, and a consumer may skip the messages that replace it.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from collections.abc import Iterator
 from gantry_histories.events import History, Queue, Shown
 from gantry_histories.final import Final, Stored
 from gantry_histories.findings import Finding, Kind, Loss, Mode
-from gantry_histories.reigns import Reigns
 from gantry_histories.stored import is_in_lost_tail
+from gantry_histories.terms import TermIndex
 
 
-def find_false(history: History) -> Iterator[Finding]:
-    """What is shown was sent, and is whole."""
+def find_invalid_deliveries(history: History) -> Iterator[Finding]:
+    """Find received messages that were never sent, or whose body is corrupt."""
     for shown in history.shown:
         sent = history.sent.get(shown.key) if shown.key is not None else None
         if sent is None or sent.digest != shown.digest or sent.queue != shown.queue:
-            yield Finding(Kind.FALSE, f"{shown.client} was shown {shown.key or 'a broken body'} as {_place(shown)}")
+            yield Finding(Kind.FALSE, f"{shown.client} received {shown.key or 'a broken body'} as {_place(shown)}")
 
 
-def find_vanished(history: History, final: Final, mode: Mode, reigns: Reigns) -> Iterator[Finding]:
-    """What was shown is there in the end, at its place."""
-    told: set[tuple[Queue, int, str | None]] = set()
+def find_vanished_deliveries(history: History, final: Final, mode: Mode, terms: TermIndex) -> Iterator[Finding]:
+    """Find received messages that are no longer stored at their offset."""
+    reported: set[tuple[Queue, int, str | None]] = set()
     places = _places(final)
     for shown in history.shown:
-        if _is_there(shown, places) or (shown.queue, shown.queue_offset, shown.key) in told:
+        if _is_stored(shown, places) or (shown.queue, shown.queue_offset, shown.key) in reported:
             continue
-        if shown.physical_offset < final.begin or _may_vanish(shown, final, mode, reigns):
+        if shown.physical_offset < final.begin or _may_be_lost(shown, final, mode, terms):
             continue
-        told.add((shown.queue, shown.queue_offset, shown.key))
+        reported.add((shown.queue, shown.queue_offset, shown.key))
         instead = places.get((shown.queue, shown.queue_offset))
-        now = f"{instead.key} is there now" if instead is not None else "nothing is there now"
-        yield Finding(Kind.VANISHED, f"{shown.key}, shown to {shown.client} as {_place(shown)}: {now}")
+        now = f"{instead.key} is stored there now" if instead is not None else "no message is stored there now"
+        yield Finding(Kind.VANISHED, f"{shown.key}, received by {shown.client} as {_place(shown)}: {now}")
 
 
-def find_skipped(history: History, final: Final, mode: Mode, reigns: Reigns) -> Iterator[Finding]:
-    """Every consumer was shown every message before its position, from the first that it saw on."""
+def find_skipped_messages(history: History, final: Final, mode: Mode, terms: TermIndex) -> Iterator[Finding]:
+    """Find messages before a consumer's position that it never received, starting at the first one that it received."""
     keys: dict[tuple[str, Queue], set[str | None]] = defaultdict(set)
     excused: dict[tuple[str, Queue], set[int]] = defaultdict(set)
     begins: dict[tuple[str, Queue], int] = {}
@@ -52,7 +52,7 @@ def find_skipped(history: History, final: Final, mode: Mode, reigns: Reigns) -> 
         keys[reader].add(shown.key)
         begins[reader] = min(begins.get(reader, shown.queue_offset), shown.queue_offset)
         ends[reader] = max(ends.get(reader, 0), shown.queue_offset + 1)
-        if not _is_there(shown, places) and _may_vanish(shown, final, mode, reigns):
+        if not _is_stored(shown, places) and _may_be_lost(shown, final, mode, terms):
             excused[reader].add(shown.queue_offset)
     for commit in history.committed:
         reader = commit.client, commit.queue
@@ -63,14 +63,14 @@ def find_skipped(history: History, final: Final, mode: Mode, reigns: Reigns) -> 
             is_passed = begins[reader] <= message.queue_offset < end
             if is_passed and message.key not in keys[reader] and message.queue_offset not in excused[reader]:
                 place = f"{reader[1]} offset {message.queue_offset} at {message.physical_offset}"
-                yield Finding(Kind.SKIPPED, f"{reader[0]} is at {end} and was never shown {message.key} in {place}")
+                yield Finding(Kind.SKIPPED, f"{reader[0]} is at {end} and never received {message.key} in {place}")
 
 
-def find_beyond(final: Final) -> Iterator[Finding]:
-    """No consumer stands where its queue has not come to yet: it would be past what comes."""
+def find_offsets_beyond_end(final: Final) -> Iterator[Finding]:
+    """Find consumers whose offset is beyond the end of the queue, so that they would skip the next messages."""
     for (client, queue), offset in final.committed.items():
         if offset > final.end(queue):
-            yield Finding(Kind.BEYOND, f"{client} stands at {offset} of {queue}, which ends at {final.end(queue)}")
+            yield Finding(Kind.BEYOND, f"{client} has offset {offset} in {queue}, which ends at {final.end(queue)}")
 
 
 def _places(final: Final) -> dict[tuple[Queue, int], Stored]:
@@ -81,15 +81,15 @@ def _places(final: Final) -> dict[tuple[Queue, int], Stored]:
     }  # fmt: skip
 
 
-def _is_there(shown: Shown, places: dict[tuple[Queue, int], Stored]) -> bool:
+def _is_stored(shown: Shown, places: dict[tuple[Queue, int], Stored]) -> bool:
     message = places.get((shown.queue, shown.queue_offset))
     return message is not None and message.key == shown.key
 
 
-def _may_vanish(shown: Shown, final: Final, mode: Mode, reigns: Reigns) -> bool:
+def _may_be_lost(shown: Shown, final: Final, mode: Mode, terms: TermIndex) -> bool:
     if mode.loss is not Loss.SUFFIX:
         return False
-    return is_in_lost_tail(final, reigns.epoch_at(shown.broker, shown.at), shown.physical_offset)
+    return is_in_lost_tail(final, terms.epoch_at(shown.broker, shown.at), shown.physical_offset)
 
 
 def _place(shown: Shown) -> str:

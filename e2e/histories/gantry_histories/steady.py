@@ -1,10 +1,10 @@
-"""An application that sends steadily with the ordinary client, its own retries included, and counts what it is told.
+"""An application that sends steadily with the ordinary client, including its retries, and counts the outcomes.
 
     python -m gantry_histories.steady --name-server HOST:PORT --topic T
 
-It speaks and hears lines as `in_pod` does: ``{"acknowledged": N}`` after the first sends; ``{"finish": []}`` ends it,
-and it says ``{"sent": N, "failures": N, "failed": ["..."], "pause": SECONDS}``. A send has failed when the application
-is told so after all retries, and when it is told 10, 11 or 12: stored, but the promise does not hold.
+It writes and reads lines as `in_pod` does: ``{"acknowledged": N}`` after the first sends; ``{"finish": []}`` ends it,
+and it writes ``{"sent": N, "failures": N, "failed": ["..."], "pause": SECONDS}``. A send counts as failed if the client
+raises after all retries, and if it returns code 10, 11 or 12: stored, but without the guaranteed durability.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import time
 from typing import Final, final
 
 from gantry_client import ClientError, Message, Producer
-from gantry_histories.in_pod import FINDINGS_MAX, FIRST, PATIENCE_S, lines_of
+from gantry_histories.in_pod import FINDINGS_MAX, FIRST_ACKNOWLEDGEMENTS, TIMEOUT_S, open_line_reader
 
 SENDS_PER_S: Final = 50
 
 
 @final
-class Application:
-    """Owned by one loop."""
+class SteadyApplication:
+    """Sends messages at a fixed rate. Owned by one loop."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
         self._producer: Final = producer
@@ -37,12 +37,12 @@ class Application:
         self._more: Final = asyncio.Condition()
 
     async def acknowledged(self, count: int) -> None:
-        """Wait until so many sends were."""
+        """Wait until ``count`` sends are acknowledged."""
         async with self._more:
             await self._more.wait_for(lambda: len(self.times) >= count)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Send until told to stop, each message when its time has come, whatever became of those before."""
+        """Send at a fixed rate until ``stop`` is set, regardless of the outcome of earlier sends."""
         async with asyncio.TaskGroup() as sends:
             while not stop.is_set():
                 sends.create_task(self._send(self._number))
@@ -65,40 +65,42 @@ class Application:
 
     @property
     def pause(self) -> float:
-        """The longest time without an acknowledgement."""
+        """The longest interval between two acknowledgements, in seconds."""
         times = sorted(self.times)
         return max((after - before for before, after in itertools.pairwise(times)), default=0.0)
 
 
 async def play(arguments: argparse.Namespace) -> None:
-    """The whole run."""
-    lines, stop = await lines_of(sys.stdin), asyncio.Event()
+    """Run the application until its input has the request to finish."""
+    lines, stop = await open_line_reader(sys.stdin), asyncio.Event()
     async with Producer(arguments.name_server, "SteadyProducers") as producer:
-        application = Application(producer, arguments.topic)
+        application = SteadyApplication(producer, arguments.topic)
         running = asyncio.create_task(application.run(stop))
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await application.acknowledged(arguments.first)
-        say(acknowledged=len(application.times))
+        print_document(acknowledged=len(application.times))
         await lines.readline()
         stop.set()
         await running
-    say(
+    print_document(
         sent=application.sent, acknowledged=len(application.times), failures=len(application.failed),
         failed=application.failed[:FINDINGS_MAX], pause=round(application.pause, 2),
     )  # fmt: skip
 
 
-def say(**document: object) -> None:
-    """One line."""
+def print_document(**document: object) -> None:
+    """Print a document as one JSON line."""
     print(json.dumps(document), flush=True)
 
 
 def main() -> None:
-    """Run it."""
+    """Parse the arguments and run the application."""
     parser = argparse.ArgumentParser(prog="gantry_histories.steady")
     parser.add_argument("--name-server", required=True)
     parser.add_argument("--topic", required=True)
-    parser.add_argument("--first", type=int, default=FIRST, help="acknowledgements before it says that it runs")
+    parser.add_argument(
+        "--first", type=int, default=FIRST_ACKNOWLEDGEMENTS, help="acknowledgements before it reports that it runs"
+    )
     asyncio.run(play(parser.parse_args()))
 
 

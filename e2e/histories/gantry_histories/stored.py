@@ -1,4 +1,4 @@
-"""Rules about what is stored at the end, against what was sent and acknowledged."""
+"""Rules about the messages that are stored in the end, compared with those that were sent and acknowledged."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from gantry_histories.events import Answered, History, Outcome, Queue, Sent
 from gantry_histories.final import Final, Stored
 from gantry_histories.findings import Finding, Kind, Loss, Mode
-from gantry_histories.reigns import Reigns, tail_start
+from gantry_histories.terms import TermIndex, tail_start
 
 Places = dict[str, tuple[Queue, Stored]]
 
 
 def find_wrong_messages(history: History, final: Final) -> Iterator[Finding]:
-    """Every stored message is one that was sent, whole, in its queue, once, and was not refused; offsets are dense."""
-    seen: Places = {}
+    """Find stored messages that were not sent, are corrupt, duplicate, refused or in the wrong queue, and gaps in
+    offsets.
+    """
+    first_places: Places = {}
     for queue, messages in final.queues.items():
         for place, message in enumerate(messages):
             expected = messages[0].queue_offset + place
@@ -25,17 +27,17 @@ def find_wrong_messages(history: History, final: Final) -> Iterator[Finding]:
         for message in messages:
             where = f"{queue} offset {message.queue_offset} at {message.physical_offset}"
             if message.key is None:
-                yield Finding(Kind.ALTERED, f"the body in {where} is not whole")
+                yield Finding(Kind.ALTERED, f"the body in {where} is corrupt")
                 continue
             sent = history.sent.get(message.key)
             if sent is None:
                 yield Finding(Kind.INVENTED, f"{message.key} in {where}")
                 continue
-            if message.key in seen:
-                other = seen[message.key][1].physical_offset
+            if message.key in first_places:
+                other = first_places[message.key][1].physical_offset
                 yield Finding(Kind.DOUBLED, f"{message.key} in {where} and at {other}")
                 continue
-            seen[message.key] = queue, message
+            first_places[message.key] = queue, message
             yield from _find_wrong(history, sent, queue, message, where)
 
 
@@ -48,13 +50,16 @@ def _find_wrong(history: History, sent: Sent, queue: Queue, message: Stored, whe
     if queue != sent.queue:
         yield Finding(Kind.MOVED, f"{sent.key} in {where} was sent to {sent.queue}")
     elif answer is not None and answer.outcome is Outcome.OK:
-        said = answer.queue_offset, answer.physical_offset
-        if said != (message.queue_offset, message.physical_offset):
-            yield Finding(Kind.MOVED, f"{sent.key} in {where}, acknowledged as offset {said[0]} at {said[1]}")
+        acknowledged_place = answer.queue_offset, answer.physical_offset
+        if acknowledged_place != (message.queue_offset, message.physical_offset):
+            yield Finding(
+                Kind.MOVED,
+                f"{sent.key} in {where}, acknowledged as offset {acknowledged_place[0]} at {acknowledged_place[1]}",
+            )
 
 
-def find_lost(history: History, final: Final, mode: Mode, reigns: Reigns) -> Iterator[Finding]:
-    """What was acknowledged is there, unless the mode may lose it; then nobody else's claim to its place is broken."""
+def find_lost_messages(history: History, final: Final, mode: Mode, terms: TermIndex) -> Iterator[Finding]:
+    """Find acknowledged messages that are lost although the mode forbids it, or whose offset another message has."""
     keys = {message.key for messages in final.queues.values() for message in messages}
     holders = {
         (queue, message.queue_offset): message.key
@@ -64,7 +69,7 @@ def find_lost(history: History, final: Final, mode: Mode, reigns: Reigns) -> Ite
     for sent, answer in history.acknowledged():
         if sent.key in keys or answer.physical_offset < final.begin:
             continue
-        if mode.loss is Loss.SUFFIX and is_in_lost_tail(final, reigns.oldest_of(sent, answer), answer.physical_offset):
+        if mode.loss is Loss.SUFFIX and is_in_lost_tail(final, terms.oldest_of(sent, answer), answer.physical_offset):
             continue
         evidence = f"{sent.key}, acknowledged by {answer.broker} as {_place(sent, answer)}"
         yield Finding(Kind.HOLE if mode.loss is Loss.SUFFIX else Kind.LOST, evidence)
@@ -74,7 +79,7 @@ def find_lost(history: History, final: Final, mode: Mode, reigns: Reigns) -> Ite
 
 
 def is_in_lost_tail(final: Final, epoch: int, physical_offset: int) -> bool:
-    """Whether a failover may have taken what a master of ``epoch`` wrote there."""
+    """Return whether a failover may have lost what a master of ``epoch`` wrote at this position."""
     start = tail_start(final.epochs, epoch)
     return start is not None and physical_offset >= start
 
@@ -83,11 +88,11 @@ def _place(sent: Sent, answer: Answered) -> str:
     return f"{sent.queue} offset {answer.queue_offset} at {answer.physical_offset}"
 
 
-def find_disorder(history: History, final: Final) -> Iterator[Finding]:
-    """Of one producer's acknowledged messages in one queue, the one that was sent first comes first.
+def find_disordered_messages(history: History, final: Final) -> Iterator[Finding]:
+    """Find acknowledged messages of one producer and queue that are not in the order of sending.
 
-    First is what went over the same connection before, or was acknowledged before the other was sent. What is lost is
-    somebody else's matter: its place may have been given away.
+    A message is earlier if it went over the same connection before, or was acknowledged before the other was sent.
+    Lost messages are skipped, because their offsets may have been reassigned; other rules cover them.
     """
     keys = {message.key for messages in final.queues.values() for message in messages}
     lanes: dict[tuple[str, Queue], list[tuple[Sent, Answered]]] = defaultdict(list)

@@ -1,12 +1,13 @@
-"""Java clients with accounts, and what becomes of those without: access control as its users meet it.
+"""Access control with Java clients: permitted and denied operations, with and without accounts.
 
-    everything guarded      a named account plays ordinary scenarios, with a permission for each of its topics and
-                            groups by name; then impostors and trespassers, and an account that changes meanwhile
-    name server open        the denials once more: now every one of them is the broker's, code 16
-    strict                  a server that takes strict signatures only gives a Java client nothing
+    both servers guarded    a named account plays ordinary scenarios, with a permission for each of its topics and
+                            groups by name; then clients with wrong credentials or missing permissions; then
+                            changed accounts
+    name server open        the same denials, now all of them by the broker with code 16
+    strict                  a server that accepts only strict signatures serves no Java client
 
-The rule: who may is served as without access control, who may not is told so by an exception, and nothing is stored.
-Signatures are RocketMQ's own (`AclClientRPCHook`), so no code of ours judges ours here.
+The rule: a permitted client is served as without access control; a denied client gets an exception, and nothing is
+stored. Signatures are RocketMQ's own (`AclClientRPCHook`), so our code is not checked by itself.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from gantry_interop import drivers, peers
 from gantry_interop.processes import Child, Nursery, wait_until
 
 SCENARIOS = ("sync", "async", "batch", "ordered", "litepull", "retry", "dlq", "transactions", "request", "trace")
-NOT_IN = {"5.3.3": ("request",)}
-"""That client counts a request as answered when it is sent (`RequestResponseFuture`), and says that time is over."""
+UNSUPPORTED_SCENARIOS = {"5.3.3": ("request",)}
+"""This client counts a request as answered when it is sent (`RequestResponseFuture`), and reports a timeout."""
 DENIALS = ("acl",)
 FOREIGN = "interop_foreign"
 CLUSTER = "InteropCluster"
@@ -35,7 +36,7 @@ PATIENCE_MS = 30_000
 
 @dataclass(frozen=True)
 class Account:
-    """A name and its secret."""
+    """An access key and its secret."""
 
     access_key: str
     secret_key: str
@@ -45,14 +46,14 @@ class Account:
         return Account(f"{name}-account", secrets.token_hex(16))
 
     def file(self, path: Path) -> Path:
-        """Its file of credentials, in the form of RocketMQ's tools.yml."""
+        """Write the credentials file, in the form of RocketMQ's tools.yml."""
         path.write_text(f"accessKey: {self.access_key}\nsecretKey: {self.secret_key}\n")
         return path
 
 
 @dataclass(frozen=True)
-class Guarded:
-    """Servers with access control, and who may do what there."""
+class GuardedServers:
+    """Servers with access control, and the permissions of their accounts."""
 
     layout: peers.Layout
     user: Account
@@ -65,7 +66,7 @@ class Guarded:
         return self.layout.directory / ACCOUNTS_FILE
 
     def order(self, order: drivers.Order) -> drivers.Order:
-        """``order`` as the user's, with the administrator's key for what only administrators do."""
+        """Return ``order`` with the user's account, and with the administrator's for administrative requests."""
         extra = (
             *("--access-key", self.user.access_key, "--secret-key", self.user.secret_key),
             *("--admin-key", self.admin.access_key, "--admin-secret", self.admin.secret_key),
@@ -75,7 +76,7 @@ class Guarded:
         return replace(order.at(self.layout.name_server), extra=(*order.extra, *extra))
 
     def write_accounts(self, runs: Sequence[str], clients: Sequence[str]) -> None:
-        """A permission for each topic and group of these runs, by name; everything else is denied."""
+        """Write permissions for each topic and group of these runs, by name; everything else is denied."""
         names = [
             f"{scenario}_{client.replace('.', '_')}_{run}"
             for scenario in (*SCENARIOS, *DENIALS)
@@ -101,7 +102,7 @@ class Guarded:
         self.accounts.write_text("\n".join(lines) + "\n")
 
     def start(self, nursery: Nursery) -> tuple[Child, Child]:
-        """A name server and a broker. Waits until they know each other."""
+        """Start a name server and a broker, and wait until the broker is registered."""
         layout, directory = self.layout, self.layout.directory
         guard = {"aclEnable": "true", "aclFile": str(self.accounts), "aclMode": self.mode}
         listening = {"bindAddress": layout.listen_host, "listenPort": str(layout.name_server_port)}
@@ -121,7 +122,7 @@ class Guarded:
 
 
 def _topics(name: str) -> Mapping[str, str]:
-    """The topics of one scenario, and what its account may do there."""
+    """Return the topics of one scenario, and the permissions of its account."""
     return {
         f"interop_{name}": "PUB|SUB",
         f"interop_{name}_silent": "PUB|SUB",
@@ -131,19 +132,19 @@ def _topics(name: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class AclReport:
-    """What was seen."""
+    """The results of all access control scenarios."""
 
     verdicts: list[drivers.Verdict]
-    """Of who may."""
+    """The verdicts of permitted clients."""
     denials: list[drivers.Verdict]
-    """Of who may not."""
+    """The verdicts of denied clients."""
 
     @property
     def kept(self) -> bool:
         return bool(self.verdicts and self.denials) and all(one.kept for one in (*self.verdicts, *self.denials))
 
     def lines(self) -> list[str]:
-        """What users were told, once for each client."""
+        """Return the errors that clients saw, once for each client."""
         return [
             f"{one.client} {one.scenario}: {what}: {text}" for one in self.denials for what, text in one.details.items()
         ]
@@ -164,7 +165,7 @@ def play(
     report: Callable[[drivers.Verdict], None] = lambda verdict: None,
     scenarios: Sequence[str] = SCENARIOS,
 ) -> AclReport:
-    """All of it, with three pairs of servers, one after the other."""
+    """Play all scenarios with three pairs of servers, one after the other."""
     user, admin = Account.new("named"), Account.new("admin")
     verdicts: list[drivers.Verdict] = []
     denials: list[drivers.Verdict] = []
@@ -175,12 +176,12 @@ def play(
     ):
         layout = peers.Layout(directory / name)
         layout.directory.mkdir(parents=True, exist_ok=True)
-        guarded = Guarded(layout, user, admin, **options)
+        guarded = GuardedServers(layout, user, admin, **options)
         guarded.write_accounts([order.run], clients)
         children = guarded.start(nursery)
         for client in clients:
             home = directory / f"home-{name}-{client}"
-            chosen = [one for one in asked if one not in NOT_IN.get(client, ())]
+            chosen = [one for one in asked if one not in UNSUPPORTED_SCENARIOS.get(client, ())]
             for one in drivers.play(nursery, client, chosen, guarded.order(order), home, report):
                 (verdicts if one.scenario in scenarios else denials).append(one)
         for child in reversed(children):

@@ -1,6 +1,6 @@
 """Runs Apache's own benchmark Producer and Consumer, with nothing changed but the name server address.
 
-Their numbers depend on the machine and are shown, not judged. Judged is that both make progress and that neither
+Their numbers depend on the machine and are only shown. The checks are that both make progress and that neither
 reports a failure.
 """
 
@@ -18,11 +18,11 @@ from gantry_interop.processes import Child, Nursery, wait_until
 PRODUCER = java.Program(java.REFERENCE, "org.apache.rocketmq.example.benchmark.Producer", is_measured=True)
 CONSUMER = java.Program(java.REFERENCE, "org.apache.rocketmq.example.benchmark.Consumer", is_measured=True)
 SECONDS_MIN = 21
-"""The programs report every 10 s, and say nothing before they have ten samples; fewer seconds show no rate."""
+"""The programs report every 10 s, and only after ten samples; shorter runs show no rate."""
 CONSUMER_READY_SECONDS_MAX = 180.0
 DRAIN_SECONDS_MAX = 120.0
 BROKER_SETTINGS = {"waitTimeMillsInSendQueue": "200"}
-"""RocketMQ's default: whether a broker keeps up without rejecting is the question here."""
+"""RocketMQ's default: the benchmark checks whether a broker keeps up without rejecting."""
 
 _SEND = re.compile(r"Send TPS: (\d+) \| Max RT\(ms\): (\d+) \| Average RT\(ms\): +([\d.]+) "
                    r"\| Send Failed: (\d+) \| Response Failed: (\d+)")  # fmt: skip
@@ -31,7 +31,7 @@ _CONSUME = re.compile(r"Consume TPS: (\d+) \| AVG\(B2C\) RT\(ms\): +([\d.]+) .*\
 
 @dataclass(frozen=True)
 class BenchmarkReport:
-    """What the two programs printed."""
+    """The figures that the two programs printed."""
 
     seconds: float
     send_rates: list[int] = field(default_factory=list)
@@ -51,7 +51,7 @@ class BenchmarkReport:
 
 
 def run(nursery: Nursery, name_server: str, seconds: float, home: Path) -> BenchmarkReport:
-    """Produce and consume side by side for so long, then let the consumer catch up."""
+    """Produce and consume concurrently for the given time, then let the consumer catch up."""
     consumer = nursery.start(
         "benchmark-consumer", CONSUMER.command(home / "consumer", ["-n", name_server]), java.environment(home)
     )
@@ -73,7 +73,7 @@ def run(nursery: Nursery, name_server: str, seconds: float, home: Path) -> Bench
 
 
 def _watch(seconds: float, *children: Child) -> bool:
-    """Wait, but not longer than both programs live."""
+    """Wait for the given time, or until one of the programs ends."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if not all(child.running() for child in children):
@@ -83,7 +83,7 @@ def _watch(seconds: float, *children: Child) -> bool:
 
 
 def _drain(consumer: Child) -> None:
-    """Until the consumer reports a rate of zero: nothing is left to read."""
+    """Wait until the consumer reports a rate of zero, which means that no messages are left."""
     reports = len(_CONSUME.findall(consumer.log.read_text(errors="replace")))
     end = time.monotonic() + DRAIN_SECONDS_MAX
     while time.monotonic() < end and consumer.running():
@@ -94,7 +94,7 @@ def _drain(consumer: Child) -> None:
 
 
 def judge(seconds: float, producer_text: str, consumer_text: str) -> BenchmarkReport:
-    """Read the printed lines. The failure counters of both programs count from their start."""
+    """Parse the printed lines. The failure counters of both programs count from their start."""
     sends = _SEND.findall(producer_text)
     consumes = _CONSUME.findall(consumer_text)
     send_failed = max((int(line[3]) for line in sends), default=0)

@@ -1,8 +1,8 @@
-"""A replicated group of our brokers as real processes, moved by `gantry ha` as a person would move it.
+"""A replicated group of our brokers as real processes, switched by `gantry ha` as an administrator would do it.
 
     NameServer  <- registered -  member 1, 2, 3: booted without a role, each with a store and a control socket
 
-Everything about roles goes through the command line: what a failover takes includes the start of that command.
+All role changes go through the command line: the duration of a failover includes the start of that command.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AUTO_CREATE_TOPIC = "TBW102"
 @final
 @dataclass
 class Member:
-    """One broker over all its lives."""
+    """One broker, which may be started several times."""
 
     number: int
     conf: Path
@@ -44,7 +44,7 @@ class Member:
         return self.store / "control.sock"
 
     def log(self, begin: int, end: int) -> bytes:
-        """The bytes of its log, from its files."""
+        """Return a range of its log, read from its files."""
         parts: list[bytes] = []
         for base in range(begin - begin % LOG_FILE_BYTES, end, LOG_FILE_BYTES):
             data = (self.store / "commitlog" / f"{base:020d}").read_bytes()
@@ -90,7 +90,7 @@ class BrokerGroup:
         return Member(number, conf, store)
 
     def start(self) -> None:
-        """Name server and members run; nobody has a role."""
+        """Start the name server and all members, without roles."""
         data = self._directory / "name-server-data"
         command = [sys.executable, "-m", "gantry_nameserver", "--listen", self.address, "--data", str(data)]
         self._nursery.start("name-server", command, os.environ)
@@ -98,34 +98,34 @@ class BrokerGroup:
             self.start_member(member)
 
     def start_member(self, member: Member) -> None:
-        """Until it takes orders."""
+        """Start a member and wait until it accepts orders."""
         member.control.unlink(missing_ok=True)
         command = [sys.executable, "-m", "gantry_broker", "-c", str(member.conf)]
         member.child = self._nursery.start(f"broker-{member.number}", command, os.environ)
         wait_until("the control socket", member.control.is_socket, READY_SECONDS_MAX, member.child)
 
     def begin(self, number: int) -> None:
-        """Make this member the first master, and have everybody else follow it."""
+        """Make this member the first master, and have all others follow it."""
         everybody = [word for member in self.members for word in ("--electable", str(member.number))]
         self.promote("--to", str(number), *everybody)
         followers = len(self.members) - 1
         wait_until("the slaves", lambda: len(self.master_status()["slaves"]) == followers, READY_SECONDS_MAX)
         wait_until(
-            "the master's registration", lambda: probe.knows_topic(self.address, AUTO_CREATE_TOPIC), READY_SECONDS_MAX
+            "the master's registration", lambda: probe.has_route(self.address, AUTO_CREATE_TOPIC), READY_SECONDS_MAX
         )
 
     def promote(self, *words: str) -> dict[str, Any]:
-        """`gantry ha promote` for all members; what it says."""
+        """Run `gantry ha promote` for all members; return its output."""
         return self._command("promote", *words, "--json", paths=[member.control for member in self.members])
 
     def follow(self, member: Member, master: Member, epoch: int) -> dict[str, Any]:
-        """`gantry ha follow` for one member."""
+        """Run `gantry ha follow` for one member."""
         address = self.status(master)["ha_address"]
         words = ("follow", "--epoch", str(epoch), "--master", address, "--json")
         return self._command(*words, paths=[member.control])
 
     def statuses(self) -> list[dict[str, Any] | None]:
-        """What every member says of itself; nothing of one that does not answer."""
+        """Return the status of every member; None for one that does not answer."""
         answer = self._command("status", "--json", paths=[member.control for member in self.members], codes=(0, 1))
         return [one["status"] for one in answer["members"]]
 
@@ -136,7 +136,7 @@ class BrokerGroup:
         return status
 
     def master_status(self) -> dict[str, Any]:
-        """Of the master of the newest epoch."""
+        """Return the status of the master of the newest epoch."""
         masters = [status for status in self.statuses() if status is not None and status["role"] == "MASTER"]
         return max(masters, key=lambda status: int(status["epoch"]))
 
@@ -150,19 +150,19 @@ class BrokerGroup:
         return answer
 
     def kill(self, member: Member) -> float:
-        """As nobody expects it; when it was gone, by the wall clock."""
+        """Kill a member with SIGKILL; return the wall-clock time at which it was gone."""
         assert member.child is not None, "it runs"
         member.child.kill()
         member.child = None
         return time.time()
 
     def signal(self, member: Member, number: signal.Signals) -> None:
-        """Stop its process, or let it go on."""
+        """Stop or continue its process by a signal."""
         if member.child is not None:
             member.child.process.send_signal(number)
 
     def stop(self) -> None:
-        """In order, slaves first: what is left on the disk is all there is."""
+        """Stop all members cleanly, slaves first, so that all data is on disk."""
         for member in reversed(self.members):
             if member.child is not None:
                 member.child.stop()

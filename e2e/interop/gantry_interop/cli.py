@@ -1,6 +1,6 @@
 """The command line of the harness.
 
-Exit codes: 0 every promise was kept, 1 one was broken, 2 the harness itself could not work.
+Exit codes: 0 all checks passed, 1 a check failed, 2 the harness itself failed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gantry_interop import (
 from gantry_interop.admin.command import admin_command
 from gantry_interop.errors import InteropError, harness_errors
 from gantry_interop.failover_plans import PLANS
-from gantry_interop.places import new_run_directory
+from gantry_interop.paths import new_run_directory
 from gantry_interop.processes import Nursery
 
 PEERS = ("gantry", "apache")
@@ -43,7 +43,7 @@ PEERS = ("gantry", "apache")
 
 @dataclass(frozen=True)
 class Target:
-    """Whom the Java programs talk to."""
+    """The servers to which the Java programs connect."""
 
     kind: str
     name_server: str | None
@@ -51,12 +51,12 @@ class Target:
     settings: dict[str, str] = field(default_factory=dict)
     is_measured: bool = False
     host: str = "127.0.0.1"
-    """The only address of a peer that is started."""
+    """The address to which a started peer is bound."""
 
 
 @contextmanager
 def _target(target: Target, directory: Path, nursery: Nursery, console: Console) -> Iterator[str]:
-    """The address of the name server to use: a running one, or that of a peer started for this run."""
+    """Yield the address of the name server: of a running one, or of a peer started for this run."""
     if target.name_server is not None:
         yield target.name_server
         return
@@ -81,13 +81,13 @@ def _choices(text: str, known: tuple[str, ...], what: str) -> list[str]:
     chosen = [word.strip() for word in text.split(",") if word.strip()]
     for word in chosen:
         if word not in known:
-            raise click.BadParameter(f"no {what} {word!r}; there are {', '.join(known)}")
+            raise click.BadParameter(f"unknown {what} {word!r}; expected one of {', '.join(known)}")
     return chosen
 
 
 def _peer_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option("--keep", is_flag=True, help="Keep the peer's store in the run directory; logs always stay."),
+        click.option("--keep", is_flag=True, help="Keep the peer's store in the run directory. Logs are always kept."),
         click.option(
             "--namesrv",
             "name_server",
@@ -100,7 +100,7 @@ def _peer_options(command: Callable[..., None]) -> Callable[..., None]:
             type=click.Choice(PEERS),
             default="gantry",
             show_default=True,
-            help="What to start: our processes, or Apache RocketMQ 5.3.3, which proves the scenarios themselves.",
+            help="Servers to start: ours, or Apache RocketMQ 5.3.3, which validates the scenarios themselves.",
         ),
     ):
         command = option(command)
@@ -112,25 +112,25 @@ def _peer_options(command: Callable[..., None]) -> Callable[..., None]:
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 Examples:
-  run.py                                       everything, 100,000 messages each
-  run.py --peer apache --count 2000            do the scenarios hold against Apache itself?
+  run.py                                       all scenarios, 100,000 messages each
+  run.py --peer apache --count 2000            validate the scenarios against Apache itself
   run.py --scenarios ordered,restart --clients 5.3.3
   run.py --namesrv 127.0.0.1:9876 --scenarios sync --count 1000
   run.py benchmark --seconds 30                Apache's own benchmark programs
-  run.py migrate                               gantry migrate, with 3 GiB from before, under load
+  run.py migrate                               gantry migrate with a log of 3 GiB, under load
   run.py failover                              kill the master under Java clients, promote a slave
   run.py flows                                 delays, retries, ordered consumption while brokers die
-  run.py ipv6                                  servers that have an IPv6 address and no other
+  run.py ipv6                                  servers with only an IPv6 address
   run.py tls                                   over TLS, while certificates are replaced
-  run.py config                                settings are changed while the servers run
-  run.py acl                                   with accounts; who may not is denied
-  run.py admin                                 mqadmin, every command, against Apache's servers and ours
+  run.py config                                change settings of running servers
+  run.py acl                                   access control with accounts
+  run.py admin                                 every mqadmin command against Apache's servers and ours
   run.py filters                               SQL92 filters: Apache's evaluator and ours, side by side
-  run.py record                                capture the golden frames anew
+  run.py record                                record the golden frames again
 
 A result is one line per client version and scenario. "failed", "lost", "altered" and "order" (out of
-order within a queue) must be 0; messages may come twice (delivery is at least once) and are counted.
-Logs and results.json stay in a directory under .gantry/interop, which is named at the end.""",
+order within a queue) must be 0; duplicates are allowed (delivery is at least once) and are counted.
+Logs and results.json are kept in a directory under .gantry/interop, which is printed at the end.""",
 )
 @click.option(
     "--clients",
@@ -144,11 +144,14 @@ Logs and results.json stay in a directory under .gantry/interop, which is named 
     show_default=True,
     help="Scenarios, separated by commas.",
 )
-@click.option("--count", default=100_000, show_default=True, help="Messages in each scenario.")
+@click.option("--count", default=100_000, show_default=True, help="Number of messages in each scenario.")
 @click.option(
-    "--retry-count", default=1_000, show_default=True, help="Messages in the scenarios with failing consumers."
+    "--retry-count",
+    default=1_000,
+    show_default=True,
+    help="Number of messages in the scenarios with failing consumers.",
 )
-@click.option("--seed", default=1, show_default=True, help="Decides every byte that is sent.")
+@click.option("--seed", default=1, show_default=True, help="Seed of all message contents.")
 @click.option(
     "--levels",
     help="The broker's messageDelayLevel, if --namesrv names one that was not started here.",
@@ -157,7 +160,7 @@ Logs and results.json stay in a directory under .gantry/interop, which is named 
     "--scenario-seconds",
     default=600.0,
     show_default=True,
-    help="A scenario that takes longer is ended and counts as broken.",
+    help="Time limit of a scenario in seconds; a slower one is ended and fails.",
 )
 @_peer_options
 @click.pass_context
@@ -173,9 +176,9 @@ def main(
     scenario_seconds: float,
     **target: object,
 ) -> None:
-    """Unmodified RocketMQ clients, 4.9.8 and 5.3.3, send to a broker and check every message they get back.
+    """Unmodified RocketMQ clients, 4.9.8 and 5.3.3, send to a broker and check every message that they receive.
 
-    Without a command the scenarios are played. The Java side is built with Maven when its sources changed.
+    Without a command the scenarios are run. The Java side is built with Maven if its sources changed.
     """
     if context.invoked_subcommand is not None:
         return
@@ -240,7 +243,7 @@ main.add_command(admin_command)
     default=30,
     show_default=True,
     type=click.IntRange(min=benchmark.SECONDS_MIN),
-    help="How long the producer runs; it reports every 10 s, first after ten samples.",
+    help="Run time of the producer in seconds; it reports every 10 s, first after ten samples.",
 )
 @_peer_options
 def benchmark_command(seconds: int, **target: object) -> None:
@@ -259,19 +262,21 @@ def benchmark_command(seconds: int, **target: object) -> None:
 
 
 @main.command("migrate")
-@click.option("--mib", default=3300, show_default=True, help="How much is in Apache's log before the attach.")
-@click.option("--poll-ms", default=0, show_default=True, help="The clients' pollNameServerInterval; 0: 30 s, as it is.")
-@click.option("--keep", is_flag=True, help="Keep both stores in the run directory; logs always stay.")
+@click.option("--mib", default=3300, show_default=True, help="Size of Apache's log before the migration, in MiB.")
+@click.option(
+    "--poll-ms", default=0, show_default=True, help="The clients' pollNameServerInterval; 0 keeps the default of 30 s."
+)
+@click.option("--keep", is_flag=True, help="Keep both stores in the run directory. Logs are always kept.")
 def migrate_command(mib: int, poll_ms: int, keep: bool) -> None:
-    """Take over from Apache's broker by `gantry migrate`, while Java clients send and consume."""
+    """Migrate from Apache's broker with `gantry migrate` while Java clients send and consume."""
     console = report.console()
     directory = new_run_directory("migrate")
     plan = migration_report.large(mib, poll_ms)
     with harness_errors(console):
         java.build()
         with Nursery(directory / "logs") as nursery:
-            found = migration.MigrationPlay(plan, nursery, directory / "play").run()
-    console.print(found.said, *found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
+            found = migration.MigrationRun(plan, nursery, directory / "play").run()
+    console.print(found.command_output, *found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
     report.write_results(directory / "results.json", found.as_json())
     if not keep:
         shutil.rmtree(directory / "play", ignore_errors=True)
@@ -281,15 +286,14 @@ def migrate_command(mib: int, poll_ms: int, keep: bool) -> None:
 
 @main.command("failover")
 @click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
-@click.option("--mixed", is_flag=True, help="Only those with transactions, delays and failed deliveries in them.")
-@click.option("--keep", is_flag=True, help="Keep the stores in the run directory; logs and ledgers always stay.")
+@click.option("--mixed", is_flag=True, help="Run only the failovers with transactions, delays and failed deliveries.")
+@click.option("--keep", is_flag=True, help="Keep the stores in the run directory. Logs and ledgers are always kept.")
 def failover_command(clients: str, mixed: bool, keep: bool) -> None:
-    """Kill the master under a Java producer and consumer, promote a slave by `gantry ha promote`, and judge.
+    """Kill the master under a Java producer and consumer, promote a slave with `gantry ha promote`, and check.
 
-    Nine times: groups that wait for a slave and groups that do not, with the clients' default route poll of 30 s and
-    with one of 1 s, with slaves that have everything and slaves that lack something. And four times with transactions,
-    delays and failed deliveries among the messages, by either client: a slave is promoted, or the master starts again.
-    The clients are never restarted.
+    Nine failovers: synchronous and asynchronous groups, with the clients' default route poll of 30 s and with one of 1
+    s, with up-to-date and with lagging slaves. Four more have transactions, delays and failed deliveries among the
+    messages, by either client: a slave is promoted, or the master starts again. The clients are never restarted.
     """
     console = report.console()
     directory = new_run_directory("failover")
@@ -306,16 +310,16 @@ def failover_command(clients: str, mixed: bool, keep: bool) -> None:
 
 @main.command("flows")
 @click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
-@click.option("--stories", default="delays,locks", show_default=True, help="What is played, separated by commas.")
+@click.option("--stories", default="delays,locks", show_default=True, help="Stories to run, separated by commas.")
 def flows_command(clients: str, stories: str) -> None:
-    """Delays, retries and ordered consumption while brokers are killed, restarted, and a slave is promoted."""
+    """Test delays, retries and ordered consumption while brokers are killed, restarted, and a slave is promoted."""
     console = report.console()
     directory = new_run_directory("flows")
     chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
-    told = _choices(stories, ("delays", "locks"), "story")
+    reported = _choices(stories, ("delays", "locks"), "story")
     with harness_errors(console):
         java.build()
-        reports = flows.play_all(chosen, told, directory, lambda one: report.show_flow(console, one))
+        reports = flows.play_all(chosen, reported, directory, lambda one: report.show_flow(console, one))
     report.write_results(directory / "results.json", {"flows": [one.as_json() for one in reports]})
     console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
     sys.exit(0 if all(one.kept for one in reports) else 1)
@@ -326,10 +330,10 @@ def flows_command(clients: str, stories: str) -> None:
 @click.option(
     "--scenarios", default=",".join(drivers.IPV6_SCENARIOS), show_default=True, help="Scenarios, separated by commas."
 )
-@click.option("--count", default=20_000, show_default=True, help="Messages in each scenario.")
+@click.option("--count", default=20_000, show_default=True, help="Number of messages in each scenario.")
 @_peer_options
 def ipv6_command(clients: str, scenarios: str, count: int, **target: object) -> None:
-    """Java clients and servers that have an IPv6 address only: routes, records, ids, and every copy of a message."""
+    """Test Java clients with servers that have only an IPv6 address: routes, records, ids, every copy of a message."""
     chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
     played = _choices(scenarios, drivers.IPV6_SCENARIOS, "scenario")
     order = drivers.Order("", count, 500, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
@@ -338,9 +342,9 @@ def ipv6_command(clients: str, scenarios: str, count: int, **target: object) -> 
 
 @main.command("tls")
 @click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
-@click.option("--count", default=20_000, show_default=True, help="Messages in each scenario.")
+@click.option("--count", default=20_000, show_default=True, help="Number of messages in each scenario.")
 def tls_command(clients: str, count: int) -> None:
-    """Java clients over TLS with certificates of their own, while the servers' are replaced under them."""
+    """Test Java clients over TLS with client certificates while the servers' certificates are replaced."""
     console = report.console()
     directory = new_run_directory("tls")
     chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
@@ -358,7 +362,7 @@ def tls_command(clients: str, count: int) -> None:
 @main.command("config")
 @click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
 def config_command(clients: str) -> None:
-    """Java's admin client changes settings of running servers, which are then started again."""
+    """Change settings of running servers with Java's admin client, and restart the servers."""
     console = report.console()
     directory = new_run_directory("config")
     chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
@@ -375,11 +379,13 @@ def config_command(clients: str) -> None:
 
 @main.command("acl")
 @click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
-@click.option("--count", default=5_000, show_default=True, help="Messages in each scenario.")
-@click.option("--retry-count", default=200, show_default=True, help="Messages in those with failing consumers.")
-@click.option("--scenarios", default=",".join(acl.SCENARIOS), show_default=True, help="Of whoever may.")
+@click.option("--count", default=5_000, show_default=True, help="Number of messages in each scenario.")
+@click.option(
+    "--retry-count", default=200, show_default=True, help="Number of messages in scenarios with failing consumers."
+)
+@click.option("--scenarios", default=",".join(acl.SCENARIOS), show_default=True, help="Scenarios of permitted clients.")
 def acl_command(clients: str, count: int, retry_count: int, scenarios: str) -> None:
-    """Java clients with accounts do what they may; what they may not is denied, and nothing of it is stored."""
+    """Test access control: permitted operations succeed, others are denied, and nothing of them is stored."""
     console = report.console()
     directory = new_run_directory("acl")
     chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
@@ -398,11 +404,11 @@ def acl_command(clients: str, count: int, retry_count: int, scenarios: str) -> N
 
 
 @main.command("filters")
-@click.option("--pairs", default=200_000, show_default=True, help="How many expressions with messages are judged.")
-@click.option("--seed", default=1, show_default=True, help="Decides every expression and message.")
-@click.option("--record", "is_recording", is_flag=True, help=f"Write {filter_judge.GOLDEN.name} anew instead.")
+@click.option("--pairs", default=200_000, show_default=True, help="Number of pairs of expression and message.")
+@click.option("--seed", default=1, show_default=True, help="Seed of all expressions and messages.")
+@click.option("--record", "is_recording", is_flag=True, help=f"Write {filter_judge.GOLDEN.name} instead.")
 def filters_command(pairs: int, seed: int, is_recording: bool) -> None:
-    """Drawn SQL92 filters and messages: RocketMQ 5.3.3's evaluator and ours must say the same of every pair."""
+    """Compare RocketMQ 5.3.3's SQL92 evaluator and ours on random filters and messages."""
     console = report.console()
     directory = new_run_directory("filters")
     with harness_errors(console):
@@ -418,7 +424,7 @@ def filters_command(pairs: int, seed: int, is_recording: bool) -> None:
 
 @main.command("record")
 def record_command() -> None:
-    """Capture the golden frames anew, from Java clients talking to Apache's servers through a proxy."""
+    """Record the golden frames from Java clients that use Apache's servers through a proxy."""
     console = report.console()
     with harness_errors(console):
         java.build()

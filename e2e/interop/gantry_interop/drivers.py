@@ -1,6 +1,6 @@
 """Runs the Java drivers and reads their verdicts.
 
-One virtual machine plays all scenarios of one client version. A machine that dies or falls silent loses only the
+One virtual machine runs all scenarios of one client version. A machine that dies or hangs loses only the
 scenarios it had not reported; they are reported as broken, never left out.
 """
 
@@ -23,13 +23,13 @@ SCENARIOS = (
     "depth", "codecs", "namespaces", "headers", "settings", "offsets",
 )  # fmt: skip
 IPV6_SCENARIOS = ("ipv6", "sync", "batch", "ordered", "litepull", "transactions", "request")
-"""What is played where servers have an IPv6 address only."""
+"""The scenarios for servers that have only an IPv6 address."""
 POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Order:
-    """What the drivers are asked to do."""
+    """The parameters of a driver run."""
 
     name_server: str
     count: int
@@ -44,7 +44,7 @@ class Order:
     """System properties of the virtual machine."""
 
     def at(self, name_server: str) -> Order:
-        """The same order for another address."""
+        """Return the same order for another address."""
         return replace(self, name_server=name_server)
 
     def arguments(self, scenarios: Sequence[str]) -> list[str]:
@@ -62,7 +62,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one driver says about one scenario."""
+    """The result of one scenario, as its driver reported it."""
 
     client: str
     scenario: str
@@ -90,9 +90,9 @@ def play(
     home: Path,
     report: Callable[[Verdict], None] = lambda verdict: None,
 ) -> list[Verdict]:
-    """Play scenarios with one client version; one verdict for each, in their order."""
+    """Run scenarios with one client version; return one verdict for each, in their order."""
     if client not in java.CLIENT_MODULES:
-        raise InteropError(f"no client {client}; there are {', '.join(java.CLIENT_MODULES)}")
+        raise InteropError(f"unknown client {client}; expected one of {', '.join(java.CLIENT_MODULES)}")
     module = java.CLIENT_MODULES[client]
     program = java.Program(module, "dev.gantry.interop.Driver", order.heap_mib, dict(order.properties))
     verdicts: list[Verdict] = []
@@ -106,7 +106,7 @@ def play(
         waiting = waiting[len(new) :]
         if waiting:
             lost = Verdict(
-                client, waiting.pop(0), kept=False, broken=[f"the driver plays it to its end; see {child.log}"]
+                client, waiting.pop(0), kept=False, broken=[f"the driver runs it to its end; see {child.log}"]
             )
             report(lost)
             verdicts.append(lost)
@@ -116,7 +116,7 @@ def play(
 def _collect(
     child: Child, client: str, scenarios: Sequence[str], seconds_max: float, report: Callable[[Verdict], None]
 ) -> list[Verdict]:
-    """Read verdicts until the driver ends; end it when one scenario takes too long."""
+    """Read verdicts until the driver ends; end it if one scenario takes too long."""
     verdicts: list[Verdict] = []
     deadline = time.monotonic() + seconds_max
     while len(verdicts) < len(scenarios):

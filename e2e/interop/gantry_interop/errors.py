@@ -1,4 +1,4 @@
-"""What can go wrong before any promise is tested; each error names the remedy, and ends the run in one way."""
+"""Errors that occur before any check. Each error names the remedy, and ends the run in the same way."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from rich.console import Console
 
 
 class InteropError(Exception):
-    """The harness could not do its work; says nothing about the broker."""
+    """The harness could not do its work. The broker may be correct."""
 
 
 class MissingTool(InteropError):
-    """A program this harness needs is not installed."""
+    """A program that this harness needs is not installed."""
 
 
 class DeadlineExceeded(InteropError):
-    """Something did not happen in its time; the message names the log to read."""
+    """An event did not happen in time; the message names the log to read."""
 
 
 @contextmanager
 def harness_errors(console: Console) -> Iterator[None]:
-    """Errors of the harness as one text and exit code 2; a termination signal still ends every child."""
+    """Print errors of the harness as one text and exit with code 2; a termination signal still ends every child."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -1,12 +1,12 @@
-"""Kill the master under Java clients, promote a slave by `gantry ha promote`, bring the old one back, and judge.
+"""Kill the master under Java clients, promote a slave with `gantry ha promote`, bring the old master back, and check.
 
-    begin -> load -> [pause, slaves level] -> kill -9 -> gantry ha promote -> first answer 0
-          -> the old master starts again, gantry ha follow -> load goes on -> stop -> every log is the same
+    begin -> load -> [pause, slaves caught up] -> kill -9 -> gantry ha promote -> first answer 0
+          -> the old master starts again, gantry ha follow -> load continues -> stop -> every log is the same
 
-Or the old master starts again before the order, and is promoted once more: a restart in the middle of everything.
+Or the old master starts again before the order, and is promoted again: a restart under load.
 
-The clients are one unmodified producer and one unmodified consumer in one process that is never restarted and is told
-nothing of all this. Times are taken from the moment at which `gantry ha promote` is started as a command.
+The clients are one unmodified producer and one unmodified consumer in one process that is never restarted and not
+informed of the failover. Times are taken from the moment at which `gantry ha promote` is started as a command.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from gantry_interop.processes import Nursery, wait_until
 SENDERS = 8
 QUEUES = 4
 LAG_SECONDS = 1.5
-"""Shorter than a grant, so that an asynchronous master goes on acknowledging."""
+"""The lag is shorter than a grant, so that an asynchronous master continues to acknowledge."""
 
 READY_SECONDS_MAX = 240.0
 RECOVERY_SECONDS_MAX = 240.0
-"""Clients ask name servers every 30 s by default."""
+"""The limit includes the 30 s after which clients poll their name servers by default."""
 
 CONSUMED_SECONDS_MAX = 240.0
 
 
 @final
-class _Play:
-    """One failover. Used once."""
+class _FailoverRun:
+    """One run of a failover. Used once."""
 
     def __init__(self, plan: Plan, nursery: Nursery, directory: Path) -> None:
         self._plan = plan
@@ -55,16 +55,16 @@ class _Play:
         self._report = FailoverReport(plan)
 
     def run(self) -> FailoverReport:
-        """Raises ``InteropError`` if it cannot be played; what the brokers did wrong is in the report."""
+        """Run the failover. Raises ``InteropError`` if it cannot be run; faults of the brokers are in the report."""
         self._group.start()
         self._group.begin(1)
         with ThreadPoolExecutor(1) as pool:
             driver = pool.submit(self._drive)
             try:
-                self._story(driver)
+                self._run_steps(driver)
             finally:
-                self._tell("stop")
-                self._tell("end")
+                self._send_order("stop")
+                self._send_order("end")
             verdict = driver.result()
         self._report.broken += verdict.broken
         self._compare_logs()
@@ -87,10 +87,12 @@ class _Play:
     def _topic(self) -> str:
         return f"interop_failover_{self._plan.client.replace('.', '_')}_f"
 
-    def _tell(self, order: str) -> None:
+    def _send_order(self, order: str) -> None:
         (self._orders / order).touch()
 
-    def _until(self, what: str, number_of: str, more: int, driver: Future[drivers.Verdict], seconds: float) -> None:
+    def _wait_for_lines(
+        self, what: str, number_of: str, more: int, driver: Future[drivers.Verdict], seconds: float
+    ) -> None:
         """Wait for so many more lines of a kind in the ledger."""
         have = len(getattr(self._ledger.read(), number_of)) + more
 
@@ -101,10 +103,10 @@ class _Play:
 
         wait_until(what, holds, seconds)
 
-    def _story(self, driver: Future[drivers.Verdict]) -> None:
+    def _run_steps(self, driver: Future[drivers.Verdict]) -> None:
         group, plan = self._group, self._plan
-        self._until("the first messages", "answered", 1, driver, READY_SECONDS_MAX)
-        self._until("the first deliveries", "seen", 1, driver, READY_SECONDS_MAX)
+        self._wait_for_lines("the first messages", "answered", 1, driver, READY_SECONDS_MAX)
+        self._wait_for_lines("the first deliveries", "seen", 1, driver, READY_SECONDS_MAX)
         time.sleep(plan.load_seconds)
         old = group[1]
         killed = self._kill(old)
@@ -125,20 +127,20 @@ class _Play:
         if not plan.is_restart:
             tail = places(old.store, self._topic, _begin_of(new.store, moved["epoch"]))
             self._bring_back(old, new, moved["epoch"])
-        self._until("new deliveries", "seen", 1, driver, RECOVERY_SECONDS_MAX)
+        self._wait_for_lines("new deliveries", "seen", 1, driver, RECOVERY_SECONDS_MAX)
         time.sleep(plan.load_seconds)
         self._settle(new)
         final = places(new.store, self._topic)
         judgement = judge(self._ledger, final, tail, killed_us=int(killed * 1e6), ordered_us=ordered_us)
-        self._take(judgement, killed, ordered, len(set(tail.values()) - set(final.values())))
+        self._record_results(judgement, killed, ordered, len(set(tail.values()) - set(final.values())))
 
     def _kill(self, old: Member) -> float:
-        """The master, under load or not; when it was gone."""
+        """Kill the master, under load or not; return the time at which it was gone."""
         plan, group = self._plan, self._group
         slaves = group.members[1:]
         if plan.is_calm:
-            self._tell("pause")
-            wait_until("the slaves to be level", lambda: self._are_level(len(slaves)), READY_SECONDS_MAX)
+            self._send_order("pause")
+            wait_until("the slaves caught up", lambda: self._are_level(len(slaves)), READY_SECONDS_MAX)
         if plan.is_lagging:
             for slave in slaves:
                 group.signal(slave, signal.SIGSTOP)
@@ -160,17 +162,17 @@ class _Play:
 
     def _settle(self, new: Member) -> None:
         """Stop the load, and wait until slaves and consumer have everything."""
-        self._tell("stop")
+        self._send_order("stop")
         wait_until("the end of the senders", lambda: self._ledger.read().attempts is not None, RECOVERY_SECONDS_MAX)
         slaves = self._plan.members - 1
-        wait_until("the old master to have caught up", lambda: self._are_level(slaves), CONSUMED_SECONDS_MAX)
+        wait_until("the old master caught up", lambda: self._are_level(slaves), CONSUMED_SECONDS_MAX)
         there = set(places(new.store, self._topic).values())
         wanted = there & {one.number for one in self._ledger.answered} | {one.number for one in self._ledger.pledged}
         deadline = time.monotonic() + CONSUMED_SECONDS_MAX
         while not wanted <= {one.number for one in self._ledger.read().seen} and time.monotonic() < deadline:
             time.sleep(0.5)
 
-    def _take(self, judgement: Judgement, killed: float, ordered: float, tail_messages: int) -> None:
+    def _record_results(self, judgement: Judgement, killed: float, ordered: float, tail_messages: int) -> None:
         report, ledger = self._report, self._ledger
         report.broken += judgement.broken(may_lose_tail=self._plan.may_lose_tail)
         report.answered = len(ledger.answered)
@@ -182,49 +184,49 @@ class _Play:
         report.unknown = dict(ledger.unknown)
         report.tail_messages = tail_messages
         answer, delivery = ledger.first_answer(int(ordered * 1e6)), ledger.first_delivery(int(ordered * 1e6))
-        assert answer is not None, "it was waited for"
+        assert answer is not None, "the run has waited for it"
         report.first_answer_seconds = answer / 1e6 - ordered
         report.first_delivery_seconds = -1.0 if delivery is None else delivery / 1e6 - ordered
 
     def _compare_logs(self) -> None:
-        """When all have stopped in order, every member's log holds the same bytes."""
+        """Compare the logs of all members, which are equal after a clean stop."""
         end = int(self._group.master_status()["wrote"])
         self._group.stop()
         sums = {member.number: hashlib.sha256(member.log(0, end)).hexdigest() for member in self._group.members}
         self._report.log_bytes = end
         if len(set(sums.values())) != 1:
-            self._report.broken.append(f"the logs are not the same up to {end}: {sums}")
+            self._report.broken.append(f"the logs differ before {end}: {sums}")
 
 
 def _begin_of(store: Path, epoch: int) -> int:
-    """Where an epoch begins in the log, as its master has recorded."""
+    """Return the log position where an epoch begins, as its master has recorded it."""
     text = (store / "store.json").read_text()  # a checksum, then a document
     epochs = json.loads(text[text.index("{") :])["epochs"]
     return next(int(one["start"]) for one in epochs if one["epoch"] == epoch)
 
 
 def play(plan: Plan, nursery: Nursery, directory: Path) -> FailoverReport:
-    """Play one failover in a directory of its own."""
-    return _Play(plan, nursery, directory).run()
+    """Run one failover in a directory of its own."""
+    return _FailoverRun(plan, nursery, directory).run()
 
 
-def play_or_say(plan: Plan, nursery: Nursery, directory: Path) -> FailoverReport:
-    """The same; what could not be played is a broken promise, and the next one is played all the same."""
+def play_or_report(plan: Plan, nursery: Nursery, directory: Path) -> FailoverReport:
+    """Run one failover; report one that cannot be run as broken, so that the next one still runs."""
     try:
         return play(plan, nursery, directory)
     except InteropError as error:
-        return FailoverReport(plan, broken=[f"it is played to its end: {error}"])
+        return FailoverReport(plan, broken=[f"it runs to its end: {error}"])
 
 
 def play_all(
     plans: Collection[Plan], directory: Path, tell: Callable[[FailoverReport], None], *, keep: bool
 ) -> list[FailoverReport]:
-    """Each in a directory of its own; logs and ledgers stay, stores with ``keep``."""
+    """Run all of these failovers, each in its own directory; logs and ledgers are kept, stores only with ``keep``."""
     reports: list[FailoverReport] = []
     for number, plan in enumerate(plans):
         place = directory / str(number)
         with Nursery(place / "logs") as nursery:
-            reports.append(play_or_say(plan, nursery, place))
+            reports.append(play_or_report(plan, nursery, place))
         tell(reports[-1])
         for store in () if keep else place.glob("store-*"):
             shutil.rmtree(store, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Which failovers are played, and what is found out about each."""
+"""The failovers that are run, and the report on each."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from typing import Any
 
 BODY_BYTES = 1024
 LAGGING_BODY_BYTES = 16 << 10
-"""So large that what a stopped slave lacks fits into no buffer between it and its master."""
+"""The size is so large that the backlog of a stopped slave fits into no buffer between it and its master."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which failover."""
+    """The parameters of one failover."""
 
     is_sync: bool
     is_calm: bool = False
-    """Whether the senders pause until the slaves have everything, just before the kill."""
+    """Whether the senders pause until the slaves have caught up, just before the kill."""
 
     is_lagging: bool = False
-    """Whether the slaves are stopped for a moment before the kill, so that there is something that no slave had."""
+    """Whether the slaves are paused before the kill, so that the master's log has a tail that no slave has."""
 
     is_restart: bool = False
-    """Whether the old master starts again and is the next one, too, instead of a slave."""
+    """Whether the old master starts again and is promoted again, instead of a slave."""
 
     is_mixed: bool = False
     """Whether transactions, delays and failed deliveries are among the messages."""
 
     poll_ms: int = 0
-    """The client's pollNameServerInterval; 0 leaves it as it is, 30 s."""
+    """The client's pollNameServerInterval; 0 keeps the default of 30 s."""
 
     client: str = "5.3.3"
     load_seconds: float = 5.0
-    """Before the kill, and again when the old master is back."""
+    """The duration of the load before the kill, and again after the return of the old master."""
 
     @property
     def members(self) -> int:
-        """Code 0 needs one slave of two, or none of one."""
+        """The number of brokers: code 0 needs one slave of two, or none of one."""
         return 3 if self.is_sync else 2
 
     @property
@@ -85,46 +85,46 @@ PLANS = (
         )
     ),
 )
-"""Both groups, both polls; without a load, and with slaves that have not got everything."""
+"""Both groups with both poll intervals, without a load, and with lagging slaves."""
 
 
 @dataclass
 class FailoverReport:
-    """What one failover cost."""
+    """The results of one failover."""
 
     plan: Plan
     broken: list[str] = field(default_factory=list)
     answered: int = 0
     per_second: int = 0
-    """Answers of 0 a second, up to the kill."""
+    """Acknowledgements per second before the kill."""
 
     lost: int = 0
-    """Acknowledged, and gone with the old master's tail."""
+    """Acknowledged messages that were lost with the old master's tail."""
 
     vanished: int = 0
-    """Consumed, and gone with it."""
+    """Consumed messages that were lost with the old master's tail."""
 
     unseen: int = 0
     redelivered: int = 0
     unknown: dict[str, int] = field(default_factory=dict)
     command_seconds: float = 0.0
-    """How long the command took: its start, and its orders, waiting for grants included."""
+    """The duration of the command: its start, and its orders, including the wait for grants."""
 
     steps: list[dict[str, Any]] = field(default_factory=list)
     first_answer_seconds: float = 0.0
-    """From the order to the first new acknowledgement."""
+    """The time from the order to the first new acknowledgement."""
 
     first_delivery_seconds: float = 0.0
-    """From the order to the delivery of a message that was sent after it."""
+    """The time from the order to the delivery of a message that was sent after it."""
 
     tail_messages: int = 0
-    """What only the old master had, acknowledged or not."""
+    """The messages that only the old master had, acknowledged or not."""
 
     log_bytes: int = 0
 
     @property
     def orders_seconds(self) -> float:
-        """How long its orders took at most, without the start of the command, which is long on a busy machine."""
+        """The duration of the orders without the start of the command, which is slow on a busy machine."""
         return float(sum(step["took_ms"] for step in self.steps)) / 1000
 
     @property

@@ -1,9 +1,9 @@
-"""Filters and messages by the grammar, from a seed: what two evaluators must agree on.
+"""Random filters and messages from a grammar and a seed, on which two evaluators must agree.
 
-Most expressions follow the grammar, with operands that mostly make sense, or seldom do; a quarter are spoilt: words
-taken out, doubled, exchanged or run together. Literals and property values come from pools of what number parsers,
-comparisons and scanners have trouble with. The messages of a case have some of the properties that its expression
-names, often with a value that stands in it.
+Most expressions follow the grammar, with operands that are mostly sensible, or rarely so; a quarter are corrupted:
+words removed, doubled, exchanged or joined. Literals and property values come from pools of values that number parsers,
+comparisons and scanners find difficult. The messages of a case have some of the properties that its expression names,
+often with a value that occurs in it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CORNERS: Final = (
     "a < b", "b <= a", "a BETWEEN -1 AND 9.5", "a = TRUE", "TRUE = a", "a = b", "a STARTSWITH '5'", "a ENDSWITH '5'",
     "a IN ('5', '')",
 )  # fmt: skip
-"""What every value of the pool is held against, with each of a few for b."""
+"""The expressions for every value of the pool, each with a few values for b."""
 
 DEPTH_MAX: Final = 4
 MESSAGES: Final = 10
@@ -61,14 +61,14 @@ MESSAGES: Final = 10
 
 @dataclass(frozen=True)
 class Case:
-    """One filter, and the messages that it is asked about."""
+    """One filter, and the messages to evaluate it on."""
 
     expression: str
     messages: tuple[dict[str, str], ...]
 
 
 def corners() -> list[Case]:
-    """Every relation with every value that is hard to read."""
+    """Return every relation with every difficult value."""
     messages = [{"a": value, "b": other} for value in VALUES for other in ("5", "-0.0", "NaN")]
     plain = [{"a": value} for value in VALUES]
     return [Case(one, tuple(messages if "b" in one.split() else plain)) for one in CORNERS]
@@ -76,7 +76,7 @@ def corners() -> list[Case]:
 
 @final
 class Cases:
-    """An endless supply. The same seed gives the same cases."""
+    """An endless supply of cases. The same seed gives the same cases."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -91,7 +91,7 @@ class Cases:
         self._is_wild = 0.55 <= draw < 0.9
         words = self._either(0)
         if draw >= 0.75:
-            words = self._spoilt(words)
+            words = self._corrupted(words)
         expression = self._joined(words)
         return Case(expression, tuple(self._message(expression) for _ in range(MESSAGES)))
 
@@ -110,7 +110,7 @@ class Cases:
         return words
 
     def _condition(self, depth: int) -> list[str]:
-        """One of the forms that make sense; wildly, any relation over any operands."""
+        """Return one of the sensible forms; in wild cases, any relation over any operands."""
         rng = self._random
         if depth < DEPTH_MAX and rng.random() < 0.2:
             inner = ["(", *self._either(depth + 1), ")"]
@@ -183,7 +183,7 @@ class Cases:
 
     # ------- words to text, and what goes wrong with both
 
-    def _spoilt(self, words: list[str]) -> list[str]:
+    def _corrupted(self, words: list[str]) -> list[str]:
         rng = self._random
         for _ in range(rng.choice((1, 1, 2, 3))):
             place = rng.randrange(len(words) + 1)
@@ -201,7 +201,7 @@ class Cases:
         return words
 
     def _joined(self, words: list[str]) -> str:
-        """Words that would run together are kept apart, mostly."""
+        """Join the words, mostly with spaces where they would otherwise merge."""
         rng = self._random
         parts: list[str] = []
         for before, word in zip(["", *words], words, strict=False):
@@ -216,19 +216,19 @@ class Cases:
     def _message(self, expression: str) -> dict[str, str]:
         rng = self._random
         named = [name for name in NAMES if re.search(rf"(?<![\w$]){re.escape(name)}(?![\w$])", expression)]
-        said = [text.replace("''", "'") for text in re.findall(r"'((?:''|[^'])*)'", expression)]
-        said += re.findall(r"[0-9.]+(?:[eE][+-]?[0-9]+)?", expression)
+        literals = [text.replace("''", "'") for text in re.findall(r"'((?:''|[^'])*)'", expression)]
+        literals += re.findall(r"[0-9.]+(?:[eE][+-]?[0-9]+)?", expression)
         message: dict[str, str] = {}
         for name in named:
             if rng.random() < 0.85:
-                message[name] = self._value(said)
+                message[name] = self._value(literals)
         return message
 
-    def _value(self, said: list[str]) -> str:
+    def _value(self, literals: list[str]) -> str:
         rng = self._random
         draw = rng.random()
-        if said and draw < 0.35:
-            value = rng.choice(said)
+        if literals and draw < 0.35:
+            value = rng.choice(literals)
             return value if rng.random() < 0.7 else rng.choice(("x", "-", "1")) + value
         if draw < 0.6:
             return str(rng.randrange(-12, 120))

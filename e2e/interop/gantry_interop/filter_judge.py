@@ -1,9 +1,9 @@
-"""Our evaluator of SQL92 filters beside Apache's: for each expression and message the same verdict, or a finding.
+"""Compares our evaluator of SQL92 filters with Apache's: a different verdict on a pair is a finding.
 
     cases --> FilterJudge (Java, 5.3.3's classes) --> letters --.
       `-----> gantry_wire.sql92 ---------------------> letters --+--> findings
 
-Letters: T true, F false, U unknown, X the message cannot be judged; an expression that is none is `refused`.
+Letters: T true, F false, U unknown, X the message cannot be evaluated; an invalid expression is `refused`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ BATCH_CASES: Final = 2_000
 BATCH_SECONDS_MAX: Final = 600
 FINDINGS_MAX: Final = 20
 KINDS_SHARE_MIN: Final = 0.02
-"""A run in which a kind of verdict is rarer proves too little."""
+"""A run in which a kind of verdict is rarer than this has too little coverage."""
 
 PROGRAM: Final = java.Program(java.REFERENCE, "dev.gantry.interop.FilterJudge", heap_mib=256)
 _LETTERS: Final = {True: "T", False: "F", None: "U"}
 
 
 def our_verdicts(case: Case, compile_filter: Callable[[str], SqlFilter] = SqlFilter) -> str:
-    """What our evaluator says of a case."""
+    """Return our evaluator's verdicts on a case."""
     try:
         sql = compile_filter(case.expression)
     except ExpressionFault:
@@ -53,7 +53,7 @@ def _letter(sql: SqlFilter, message: dict[str, str]) -> str:
 
 
 def their_verdicts(cases: Sequence[Case], home: Path) -> list[str]:
-    """What Apache's evaluator says of each case. Raises InteropError when it does not say everything."""
+    """Return the verdicts of Apache's evaluator on each case. Raises InteropError if some are missing."""
     asked = "".join(json.dumps({"expression": case.expression, "messages": case.messages}) + "\n" for case in cases)
     done = subprocess.run(
         PROGRAM.command(home), input=asked.encode(), capture_output=True, env=java.environment(home),
@@ -62,13 +62,13 @@ def their_verdicts(cases: Sequence[Case], home: Path) -> list[str]:
     answers = done.stdout.decode("ascii").split()
     if done.returncode != 0 or len(answers) != len(cases):
         end = done.stderr.decode(errors="replace")[-2000:]
-        raise InteropError(f"the Java judge answered {len(answers)} of {len(cases)} cases:\n{end}")
+        raise InteropError(f"the Java evaluator answered {len(answers)} of {len(cases)} cases:\n{end}")
     return answers
 
 
 @dataclass
 class Comparison:
-    """What came of a run."""
+    """The result of a run."""
 
     pairs: int = 0
     refused: int = 0
@@ -84,14 +84,14 @@ class Comparison:
                 self.findings.append(_finding(case, their, our))
 
     @property
-    def proves_too_little(self) -> list[str]:
-        """Kinds of verdicts that hardly came."""
+    def rare_kinds(self) -> list[str]:
+        """Return the kinds of verdicts that are too rare."""
         counts = {**{letter: self.verdicts[letter] for letter in "TFUX"}, REFUSED: self.refused}
         return [kind for kind, count in counts.items() if count < self.pairs * KINDS_SHARE_MIN]
 
     @property
     def kept(self) -> bool:
-        return not self.findings and not self.proves_too_little
+        return not self.findings and not self.rare_kinds
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -108,7 +108,7 @@ class Comparison:
             f"{finding['expression']!r} of {finding['message']!r}: Apache {finding['theirs']}, ours {finding['ours']}"
             for finding in self.findings[:FINDINGS_MAX]
         ]
-        weak = [f"PROVES TOO LITTLE: {kind} hardly came" for kind in self.proves_too_little]
+        weak = [f"PROVES TOO LITTLE: {kind} is too rare" for kind in self.rare_kinds]
         return [
             f"{self.pairs:,} pairs of expression and message: {counts}, {REFUSED} {self.refused:,}; "
             f"{len(self.findings)} expressions with another verdict",
@@ -126,7 +126,7 @@ def _finding(case: Case, theirs: str, ours: str) -> dict[str, Any]:
 
 
 def compare(pairs: int, seed: int, home: Path, tell: Callable[[Comparison], None] = lambda one: None) -> Comparison:
-    """At least so many pairs of that seed, judged by both."""
+    """Compare both evaluators on at least so many pairs of this seed."""
     comparison, supply = Comparison(), itertools.chain(corners(), Cases(seed))
     while comparison.pairs < pairs:
         wanted = min(BATCH_CASES, -(-(pairs - comparison.pairs) // MESSAGES))
@@ -137,7 +137,7 @@ def compare(pairs: int, seed: int, home: Path, tell: Callable[[Comparison], None
 
 
 def record_golden(home: Path) -> int:
-    """Write Apache's verdicts on the cases of one seed down, for tests that have no Java; answer how many pairs."""
+    """Record Apache's verdicts on the cases of one seed for tests without Java; return the number of pairs."""
     cases = [*itertools.islice(Cases(GOLDEN_SEED), GOLDEN_CASES), *corners()]
     lines = [
         json.dumps({"expression": case.expression, "messages": case.messages, "verdicts": verdicts}, ensure_ascii=True)
@@ -148,6 +148,6 @@ def record_golden(home: Path) -> int:
 
 
 def read_golden() -> list[tuple[Case, str]]:
-    """The cases written down, with Apache's verdicts."""
+    """Read the recorded cases with Apache's verdicts."""
     documents = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
     return [(Case(one["expression"], tuple(one["messages"])), one["verdicts"]) for one in documents]

@@ -1,11 +1,11 @@
-"""Delays, retries and ordered consumption while brokers die: who is killed when, and the clients that live through it.
+"""Delays, retries and ordered consumption while brokers are killed: the faults, and the clients that survive them.
 
     restart   one broker: begin -> load -> kill -9 -> start -> load -> stop -> begin again -> load -> end
     failover  three members, code 0 needs one slave: load -> kill -9 the master -> gantry ha promote -> load -> end
 
 `delays` has one producer and one consumer in one process that is never restarted. `locks` has three processes: one
-sends, two consume in order, and one of those is killed before anything happens to a broker. What they write down is
-judged by `flows_judge`.
+sends, two consume in order, and one of those is killed before the first fault of a broker. Their records are
+checked by `flows_judge`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ POLL_MS = 1_000
 LEVELS = " ".join(f"{seconds}s" for seconds in DELAY_SECONDS)
 READY_SECONDS_MAX = 240.0
 QUIET_SECONDS_MAX = 150.0
-"""A queue lock rests for a minute after a crash, and clients notice a new route or member within seconds."""
+"""Queue locks expire a minute after a crash, and clients notice a new route or member within seconds."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is played."""
+    """The story and the fault of one run."""
 
     story: Literal["delays", "locks"]
     event: Literal["restart", "failover"]
@@ -56,7 +56,7 @@ PLANS = tuple(
 
 @dataclass
 class FlowReport:
-    """What came of it."""
+    """The result of one run."""
 
     plan: Plan
     broken: list[str] = field(default_factory=list)
@@ -76,7 +76,7 @@ class FlowReport:
 
 @final
 class _OneBroker:
-    """A broker that is killed, and stopped in order, and started again on its store."""
+    """A broker that is killed, stopped cleanly, and started again on its store."""
 
     def __init__(self, nursery: Nursery, directory: Path) -> None:
         self._nursery = nursery
@@ -101,7 +101,7 @@ class _OneBroker:
 
 @final
 class _ThreeBrokers:
-    """A group in which code 0 needs a slave: nothing that was acknowledged may be missing, whoever dies."""
+    """A synchronous group in which code 0 needs a slave, so no acknowledged message may be lost."""
 
     def __init__(self, nursery: Nursery, directory: Path) -> None:
         settings = {"brokerRole": "SYNC_MASTER", "messageDelayLevel": LEVELS}
@@ -123,8 +123,8 @@ class _ThreeBrokers:
 
 
 @final
-class _Play:
-    """One plan. Used once."""
+class _FlowRun:
+    """One run of a plan. Used once."""
 
     def __init__(self, plan: Plan, nursery: Nursery, directory: Path) -> None:
         self._plan = plan
@@ -137,7 +137,7 @@ class _Play:
         self._report = FlowReport(plan)
 
     def run(self) -> FlowReport:
-        """Raises ``InteropError`` if it cannot be played; what the brokers did wrong is in the report."""
+        """Run the plan. Raises ``InteropError`` if it cannot be run; faults of the brokers are in the report."""
         names = ["delays"] if self._plan.story == "delays" else ["locks-sender", "locks-consumer", "locks-consumer"]
         clients = [self._client(name) for name in names]
         wait_until("the first deliveries", lambda: self._ledger.read().deliveries > 0, READY_SECONDS_MAX, clients[0])
@@ -174,9 +174,11 @@ class _Play:
         return self._nursery.start(scenario, program.command(home, order.arguments([scenario])), java.environment(home))
 
     def _kill_a_consumer(self, clients: list[Child]) -> None:
-        """Once both consume: the other has its queues soon, but not before its locks have expired or been given up."""
+        """Kill a consumer when both consume. The other gets its queues only after its locks have expired or been
+        released.
+        """
         ledger = LockLedger(self._orders)
-        wait_until("both consumers at work", lambda: len(ledger.read().consumers()) == 2, READY_SECONDS_MAX)
+        wait_until("both consumers consuming", lambda: len(ledger.read().consumers()) == 2, READY_SECONDS_MAX)
         victim = clients.pop()
         victim.kill()
         left = str(clients[-1].process.pid)
@@ -187,24 +189,24 @@ class _Play:
         )
 
     def _settle(self) -> None:
-        """Until everything has come, and the last retry; or nothing more comes for a while."""
+        """Wait until all messages and the last retry have arrived, or nothing arrives for a while."""
         deadline = time.monotonic() + QUIET_SECONDS_MAX
         while not self._ledger.read().is_complete() and time.monotonic() < deadline:
             time.sleep(0.5)
 
 
 def play(plan: Plan, nursery: Nursery, directory: Path) -> FlowReport:
-    """Play one in a directory of its own; what could not be played is a broken promise."""
+    """Run one plan in its own directory; a plan that cannot be run is reported as broken."""
     try:
-        return _Play(plan, nursery, directory).run()
+        return _FlowRun(plan, nursery, directory).run()
     except (InteropError, DeadlineExceeded) as error:
-        return FlowReport(plan, broken=[f"it is played to its end: {error}"])
+        return FlowReport(plan, broken=[f"it runs to its end: {error}"])
 
 
 def play_all(
     clients: Collection[str], stories: Collection[str], directory: Path, tell: Callable[[FlowReport], None]
 ) -> list[FlowReport]:
-    """All of these; logs and ledgers stay, stores do not."""
+    """Run all of these plans; logs and ledgers are kept, stores are not."""
     reports: list[FlowReport] = []
     chosen = [plan for plan in PLANS if plan.client in clients and plan.story in stories]
     for number, plan in enumerate(chosen):

@@ -1,14 +1,14 @@
-"""What Java clients wrote down about delays, retries and ordered consumption, and what that says. Pure but for files.
+"""Checks the records of Java clients about delays, retries and ordered consumption. Pure except for reading files.
 
-Of a delayed or failed message
+Rules for a delayed or failed message:
 - it is delivered at or after its time: that of the end of its delay, counted from before its send, or from its failure;
-- how often it failed is in the message: a retry has failed once more than a delivery before it;
-- in the end it is taken. It may come twice, which is counted.
+- its failure count is in the message: a retry has failed one time more than an earlier delivery;
+- in the end it is consumed. Duplicates are counted.
 
-Of a queue that is consumed in order
-- offsets are delivered as they stand: after each one the next, or one that was delivered already (a consumer that takes
+Rules for a queue that is consumed in order:
+- offsets are delivered in order: after each one the next, or one that was delivered already (a consumer that takes
   a queue over begins at the last offset that was committed);
-- nobody is delivered anything of it while somebody else still has something of it in hands.
+- no consumer receives a message of it while another consumer is still processing one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol, Self, final
 
 DELAY_SECONDS: Final = (1, 2, 3, 4, 5)
-"""Of levels 1 to 5; there are no more."""
+"""The delays of levels 1 to 5; there are no more levels."""
 
 FIRST_RETRY_LEVEL: Final = 3
 SHOWN_MAX: Final = 3
 
 
 class FlowLedger(Protocol):
-    """What a story asks of its ledgers."""
+    """The interface of a story's ledger."""
 
     @property
     def deliveries(self) -> int: ...
@@ -40,35 +40,35 @@ class FlowLedger(Protocol):
 
 
 def delay_us(level: int) -> int:
-    """Of a delay level; of one beyond the last, that of the last."""
+    """Return the delay of a level; levels beyond the last have the delay of the last."""
     return DELAY_SECONDS[min(level, len(DELAY_SECONDS)) - 1] * 1_000_000 if level else 0
 
 
 def failures_of(number: int) -> int:
-    """How often a message fails, as `Delays.java` has it."""
+    """Return how often a message fails; `Delays.java` has the same rule."""
     return max(0, number % 7 - 3)
 
 
 def _lines(path: Path) -> list[list[str]]:
-    """Whole lines, as words."""
+    """Return the complete lines of a file, split into words."""
     text = path.read_text() if path.exists() else ""
     return [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
-def _said(promise: str, wrong: list[object]) -> list[str]:
-    """A promise that does not hold, with a few of those that broke it."""
+def _broken_promise(promise: str, wrong: list[object]) -> list[str]:
+    """Return a broken promise with a few of its violations."""
     return [f"{promise} ({len(wrong)} do not: {wrong[:SHOWN_MAX]})"] if wrong else []
 
 
-class Put(NamedTuple):
-    """A send that was answered 0."""
+class AcknowledgedSend(NamedTuple):
+    """A send that was acknowledged with code 0."""
 
     level: int
     began_us: int
 
 
-class Got(NamedTuple):
-    """One delivery."""
+class Delivery(NamedTuple):
+    """One delivery to a listener."""
 
     times: int
     is_retry: bool
@@ -79,12 +79,12 @@ class Got(NamedTuple):
 
 @final
 class DelayLedger:
-    """Of the story `delays`."""
+    """The ledger of the story `delays`."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "ledger.txt"
-        self.put: dict[int, Put] = {}
-        self.got: dict[int, list[Got]] = {}
+        self.put: dict[int, AcknowledgedSend] = {}
+        self.got: dict[int, list[Delivery]] = {}
         self.unsure = 0
         self.is_sent = False
 
@@ -97,16 +97,16 @@ class DelayLedger:
         for words in _lines(self._path):
             match words:
                 case ["put", number, level, began, _]:
-                    self.put[int(number)] = Put(int(level), int(began))
+                    self.put[int(number)] = AcknowledgedSend(int(level), int(began))
                 case ["got", number, times, is_retry, at, physical, is_taken]:
-                    one = Got(int(times), is_retry == "1", int(at), int(physical), is_taken == "1")
+                    one = Delivery(int(times), is_retry == "1", int(at), int(physical), is_taken == "1")
                     self.got[int(number)].append(one)
                 case ["unsure", *_]:
                     self.unsure += 1
                 case ["sent", _]:
                     self.is_sent = True
                 case _:
-                    raise ValueError(f"no line of a ledger: {words}")
+                    raise ValueError(f"invalid line of a ledger: {words}")
         return self
 
     def _lost(self) -> list[object]:
@@ -127,7 +127,7 @@ class DelayLedger:
         }
 
     def _lateness(self) -> list[int]:
-        """How long after its time each delayed message came the first time; negative ones were early."""
+        """Return how late each delayed message was delivered first; negative values were early."""
         return [
             min(one.at_us for one in self.got[number]) - put.began_us - delay_us(put.level)
             for number, put in self.put.items()
@@ -137,36 +137,36 @@ class DelayLedger:
     def broken(self) -> list[str]:
         early = [late for late in self._lateness() if late < 0]
         strange = [-1] if -1 in self.got else []
-        anew: list[object] = []
-        leaps: list[object] = []
-        hasty: list[object] = []
-        beyond: list[object] = []
+        restarted_counts: list[object] = []
+        wrong_counts: list[object] = []
+        early_retries: list[object] = []
+        failed_after_taken: list[object] = []
         for number, found in self.got.items():
             first: dict[int, int] = {}
             for one in sorted(found, key=lambda one: one.at_us):
                 if one.is_retry and one.times == 0:
-                    anew.append((number, one))
+                    restarted_counts.append((number, one))
                 if one.times > failures_of(number):
-                    beyond.append((number, one))
+                    failed_after_taken.append((number, one))
                 if one.times > 0:
                     failed_us = first.get(one.times - 1)
                     if failed_us is None:
-                        leaps.append((number, one))
+                        wrong_counts.append((number, one))
                     elif one.at_us < failed_us + delay_us(FIRST_RETRY_LEVEL + one.times - 1):
-                        hasty.append((number, one))
+                        early_retries.append((number, one))
                 first.setdefault(one.times, one.at_us)
         return [
-            *_said("every message that was acknowledged is taken in the end", self._lost()),
-            *_said("what is delivered was sent", list(strange)),
-            *_said("no delayed message comes before its time", list(early)),
-            *_said("no retry comes before its time", hasty),
-            *_said("a retry does not begin to count anew", anew),
-            *_said("a retry has failed once more than a delivery before it", leaps),
-            *_said("what was taken is not failed again", beyond),
+            *_broken_promise("every message that was acknowledged is taken in the end", self._lost()),
+            *_broken_promise("what is delivered was sent", list(strange)),
+            *_broken_promise("no delayed message comes before its time", list(early)),
+            *_broken_promise("no retry comes before its time", early_retries),
+            *_broken_promise("a retry does not begin to count anew", restarted_counts),
+            *_broken_promise("a retry has failed one time more than a delivery before it", wrong_counts),
+            *_broken_promise("what was taken is not failed again", failed_after_taken),
         ]
 
 
-class Taken(NamedTuple):
+class OrderedDelivery(NamedTuple):
     """One call of an ordered listener."""
 
     number: int
@@ -178,14 +178,14 @@ class Taken(NamedTuple):
 
 @final
 class LockLedger:
-    """Of the story `locks`; one file of the sender, one of each consumer."""
+    """The ledger of the story `locks`: one file of the sender, one of each consumer."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.acknowledged: dict[tuple[int, int], int] = {}
-        """(queue, offset) -> number."""
+        """The number of the message, by (queue, offset)."""
 
-        self.taken: dict[int, list[Taken]] = {}
+        self.taken: dict[int, list[OrderedDelivery]] = {}
         self.is_sent = False
 
     @property
@@ -201,22 +201,22 @@ class LockLedger:
                     case ["ok", number, queue, offset]:
                         self.acknowledged[int(queue), int(offset)] = int(number)
                     case ["taken", number, queue, offset, began, ended]:
-                        one = Taken(int(number), int(offset), int(began), int(ended), consumer)
+                        one = OrderedDelivery(int(number), int(offset), int(began), int(ended), consumer)
                         self.taken[int(queue)].append(one)
                     case ["sent", _]:
                         self.is_sent = True
                     case _:
-                        raise ValueError(f"no line of a ledger: {words}")
+                        raise ValueError(f"invalid line of a ledger: {words}")
         for found in self.taken.values():
             found.sort(key=lambda one: one.began_us)
         return self
 
     def consumers(self) -> set[str]:
-        """Who has been delivered something."""
+        """Return the consumers that have received messages."""
         return {one.consumer for found in self.taken.values() for one in found}
 
     def queues_since_last_of_others(self, consumer: str) -> int:
-        """How many queues the last delivery of was to this one."""
+        """Count the queues whose last delivery went to this consumer."""
         return sum(found[-1].consumer == consumer for found in self.taken.values())
 
     def _lost(self) -> list[object]:
@@ -232,12 +232,12 @@ class LockLedger:
             "acknowledged": len(self.acknowledged),
             "delivered": len(distinct),
             "twice": self.deliveries - len(distinct),
-            "longest_rest_ms": max((self._rest_us(found) for found in self.taken.values()), default=0) // 1000,
+            "longest_rest_ms": max((self._idle_us(found) for found in self.taken.values()), default=0) // 1000,
         }
 
     @staticmethod
-    def _rest_us(found: list[Taken]) -> int:
-        """How long nothing of a queue was delivered."""
+    def _idle_us(found: list[OrderedDelivery]) -> int:
+        """Return the longest time in which no message of a queue was delivered."""
         return max((after.began_us - before.ended_us for before, after in pairwise(found)), default=0)
 
     def broken(self) -> list[str]:
@@ -259,8 +259,8 @@ class LockLedger:
                 if after.began_us < before.ended_us:
                     shared.append((queue, before, after))
         return [
-            *_said("every message that was acknowledged is consumed, where it stands", self._lost()),
-            *_said("offsets are delivered in order, and none is skipped", skips),
-            *_said("messages of a queue come as they were sent", disorder),
-            *_said("a queue has one consumer at a time", shared),
+            *_broken_promise("every message that was acknowledged is consumed, where it stands", self._lost()),
+            *_broken_promise("offsets are delivered in order, and none is skipped", skips),
+            *_broken_promise("messages of a queue come as they were sent", disorder),
+            *_broken_promise("a queue has one consumer at a time", shared),
         ]

@@ -1,8 +1,8 @@
 """Splits a byte stream into remoting frames and reads just enough of a header to name the frame.
 
-    total 4 | type 1 | header length 3 | header | body        total counts everything behind itself
+    total 4 | type 1 | header length 3 | header | body        total counts all bytes after itself
 
-Written apart from `gantry_wire`: golden frames are there to judge that package, so it may not choose or name them.
+Independent of `gantry_wire`: golden frames check that package, so it must not choose or name them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ REQUEST_NAMES = {
 
 @dataclass(frozen=True)
 class WireFrame:
-    """One frame as it was on the wire, and what its header says."""
+    """One frame as it was on the wire, and the fields of its header."""
 
     raw: bytes
     serialization: str
@@ -75,7 +75,7 @@ class WireFrame:
 
 
 class Splitter:
-    """Takes bytes in as they come and yields the frames that are complete."""
+    """Takes bytes as they arrive and yields complete frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -92,7 +92,7 @@ class Splitter:
 
 
 def parse(raw: bytes) -> WireFrame:
-    """Read one whole frame."""
+    """Parse the bytes of one complete frame."""
     header_end = 8 + int.from_bytes(raw[5:8], "big")
     header, body = raw[8:header_end], raw[header_end:]
     if raw[4] == 0:

@@ -1,6 +1,6 @@
-"""For tests: a store of ours on one end of RocketMQ's replication stream, in this process, and Java on the other.
+"""For tests: our store at one end of RocketMQ's replication stream, in this process, and Java at the other.
 
-Only the store and the stream are ours here; so what a test sees is theirs, and not a broker's around them.
+Only the store and the stream are ours; so a test observes these, without the rest of a broker.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ HOST = encode_host("127.0.0.1", 10_911)
 
 @asynccontextmanager
 async def open_store(root: Path) -> AsyncIterator[MessageStore]:
-    """A store with its threads."""
+    """Open a store with its threads."""
     loop = asyncio.get_running_loop()
     store = MessageStore(
         str(root),
@@ -61,7 +61,7 @@ async def open_store(root: Path) -> AsyncIterator[MessageStore]:
         clock=SystemClock(),
         store_host=HOST,
         on_fatal=lambda error: None,
-        on_progress=lambda: _soon(loop, store.advance),
+        on_progress=lambda: _call_soon(loop, store.advance),
     )
     await asyncio.to_thread(store.open)
     try:
@@ -70,14 +70,14 @@ async def open_store(root: Path) -> AsyncIterator[MessageStore]:
         await asyncio.to_thread(store.close)
 
 
-def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
     if not loop.is_closed():
         loop.call_soon_threadsafe(call)
 
 
 @dataclass
 class OurMaster:
-    """A store that is appended to, and its replication port, open to slaves of RocketMQ's."""
+    """A store that a test appends to, and its replication port, open to slaves of RocketMQ."""
 
     store: MessageStore
     slaves: AckSet = field(default_factory=lambda: AckSet(acks_needed=1, is_flushed_wanted=False))
@@ -90,7 +90,7 @@ class OurMaster:
         )
 
     async def send(self, count: int, body_bytes: int = 1_000) -> None:
-        """Append, giving the loop its turns."""
+        """Append messages, and yield to the loop in between."""
         for _ in range(count):
             self.sent += 1
             keys = f"key-{self.sent}"
@@ -104,7 +104,7 @@ class OurMaster:
 
     @property
     def has_all(self) -> bool:
-        """Whether the slave has acknowledged everything."""
+        """Return whether the slave has acknowledged everything."""
         return self.slaves.acked() == self.store.log.wrote
 
 
@@ -121,7 +121,7 @@ async def our_master(root: Path) -> AsyncIterator[OurMaster]:
 
 @dataclass
 class OurSlave:
-    """A store that follows a Java master, and the tables that came."""
+    """A store that follows a Java master, and the tables that it received."""
 
     store: MessageStore
     follower: ClassicFollower
@@ -130,7 +130,7 @@ class OurSlave:
 
 @asynccontextmanager
 async def our_slave(root: Path, layout: peers.Layout) -> AsyncIterator[OurSlave]:
-    """Following the broker of ``layout`` until the end."""
+    """Follow the broker of ``layout`` until the context ends."""
     tables: dict[str, bytes] = {}
     async with open_store(root) as store:
         slave_store = SlaveStore(store)
@@ -155,15 +155,12 @@ async def our_slave(root: Path, layout: peers.Layout) -> AsyncIterator[OurSlave]
 
 @asynccontextmanager
 async def registered(nursery: Nursery, layout: peers.Layout, ha_port: int) -> AsyncIterator[None]:
-    """A name server that knows a master: where Java's slave finds its master.
-
-    Its `haMasterAddress` is of no use: 5.3.3 reads it before it makes the client that would need it, and forgets it.
-    """
+    """Run a name server with a registered master, where Java's slave finds its master."""
     data = layout.directory / "name-server-data"
     command = [sys.executable, "-m", "gantry_nameserver", "--listen", layout.name_server, "--data", str(data)]
     name_server = nursery.start("name-server", command, os.environ)
-    nobody = f"127.0.0.1:{layout.first_port + 1}"
-    identity = BrokerIdentity("InteropCluster", "broker-a", nobody, f"127.0.0.1:{ha_port}")
+    unused_address = f"127.0.0.1:{layout.first_port + 1}"
+    identity = BrokerIdentity("InteropCluster", "broker-a", unused_address, f"127.0.0.1:{ha_port}")
     registration = Registration(identity, [layout.name_server], TopicConfigTable, period_ms=10_000)
     registration.start()
     try:
@@ -175,7 +172,7 @@ async def registered(nursery: Nursery, layout: peers.Layout, ha_port: int) -> As
 
 
 def start_java_slave(nursery: Nursery, layout: peers.Layout) -> Child:
-    """Apache's broker as a slave of the master that its name server knows."""
+    """Start Apache's broker as a slave of the master that its name server has registered."""
     settings = {**JAVA_SETTINGS, **layout.settings, "brokerRole": "SLAVE", "brokerId": "1"}
     settings["registerNameServerPeriod"] = "10000"
     layout = dataclasses.replace(layout, settings=settings)
@@ -187,7 +184,7 @@ def start_java_slave(nursery: Nursery, layout: peers.Layout) -> Child:
 
 
 def log_bytes(root: Path, begin: int, end: int) -> bytes:
-    """The log in a store directory, from where a file of it begins."""
+    """Return the log in a store directory, starting at the beginning of one of its files."""
     parts: list[bytes] = []
     for base in range(begin, end, FILE_BYTES):
         parts.append((root / "commitlog" / f"{base:020d}").read_bytes()[: end - base])

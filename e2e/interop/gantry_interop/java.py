@@ -1,7 +1,7 @@
-"""Builds the Java side with Maven, when it changed, and composes command lines for it.
+"""Builds the Java side with Maven if it changed, and composes command lines for it.
 
-The rule: what runs is what is in the sources. A stamp over all sources and build files decides whether Maven is called
-at all, because calling it only to learn that nothing changed costs several seconds.
+Invariant: what runs was built from the current sources. A stamp over all sources and build files decides whether
+Maven is called, because calling it without changes costs several seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gantry_interop.errors import InteropError, MissingTool
-from gantry_interop.places import INTEROP
+from gantry_interop.paths import INTEROP
 
 CLIENT_MODULES = {"4.9.8": "client-4", "5.3.3": "client-5"}
 REFERENCE = "reference"
@@ -29,11 +29,11 @@ OPENED_MODULES = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
 )
-"""What the 5.3.3 store reaches into; a Java 17 without these fails when it unmaps a file."""
+"""The packages that the 5.3.3 store accesses; without these, Java 17 fails when it unmaps a file."""
 
 
 def require(program: str, remedy: str) -> str:
-    """The path of a program, or one line that says how to get it."""
+    """Return the path of a program. Raises ``MissingTool`` with the remedy."""
     path = shutil.which(program)
     if path is None:
         raise MissingTool(f"{program} is not installed: {remedy}")
@@ -41,7 +41,7 @@ def require(program: str, remedy: str) -> str:
 
 
 def sources_digest() -> str:
-    """A digest over every file that decides what Maven would build."""
+    """Return a digest over every file that affects the Maven build."""
     digest = hashlib.sha256()
     found = [INTEROP / "pom.xml"]
     for module in ("common", "driver", *CLIENT_MODULES.values(), REFERENCE):
@@ -53,7 +53,7 @@ def sources_digest() -> str:
 
 
 def build() -> bool:
-    """Compile everything unless it is compiled already; answer whether Maven had to be called."""
+    """Compile everything unless it is up to date; return whether Maven was called."""
     maven = require("mvn", "install Maven (package `maven`)")
     require("javac", "install a Java 17 development kit (package `openjdk-17-jdk-headless`)")
     TARGET.mkdir(exist_ok=True)
@@ -61,7 +61,7 @@ def build() -> bool:
     with (TARGET / "build.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         wanted = sources_digest()
-        if stamp.exists() and stamp.read_text() == wanted and all(_class_path_is_there(m) for m in _modules()):
+        if stamp.exists() and stamp.read_text() == wanted and all(_has_class_path(m) for m in _modules()):
             return False
         stamp.unlink(missing_ok=True)
         with tempfile.TemporaryFile() as output:  # not in TARGET, which `clean` deletes
@@ -75,9 +75,9 @@ def build() -> bool:
                 check=False,
             )
             output.seek(0)
-            said = output.read().decode("utf-8", "replace").splitlines()
+            output_lines = output.read().decode("utf-8", "replace").splitlines()
         if done.returncode != 0:
-            raise InteropError("Maven failed; the end of what it said:\n" + "\n".join(said[-20:]))
+            raise InteropError("Maven failed; the end of its output:\n" + "\n".join(output_lines[-20:]))
         stamp.write_text(wanted)
     return True
 
@@ -86,7 +86,7 @@ def _modules() -> list[str]:
     return [*CLIENT_MODULES.values(), REFERENCE]
 
 
-def _class_path_is_there(module: str) -> bool:
+def _has_class_path(module: str) -> bool:
     listing = TARGET / module / "class-path.txt"
     return listing.exists() and all(Path(entry).exists() for entry in listing.read_text().strip().split(":"))
 
@@ -98,12 +98,12 @@ def class_path(module: str) -> str:
 
 
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""A program that lives for seconds spends most of them in the compiler that would make it fast later."""
+"""Options for programs that run only seconds, which would otherwise spend most of them in the optimising compiler."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """One Java program: which module, which main class, in what kind of virtual machine."""
+    """One Java program: its module, its main class, and the options of its virtual machine."""
 
     module: str
     main: str
@@ -111,10 +111,10 @@ class Program:
     properties: dict[str, str] = field(default_factory=dict)
     options: Sequence[str] = ()
     is_measured: bool = False
-    """Whether its speed is looked at: then the virtual machine is left as it is."""
+    """Whether its speed is measured: then the virtual machine runs with default options."""
 
     def command(self, home: Path, arguments: Sequence[str] = ()) -> list[str]:
-        """The command line; `home` receives the logs and offset files that clients put into a user's home."""
+        """Return the command line; `home` receives the logs and offset files that clients write to the user's home."""
         home.mkdir(parents=True, exist_ok=True)
         properties = {"user.home": str(home), "rocketmq.client.logRoot": str(home / "logs"), **self.properties}
         return [
@@ -134,6 +134,6 @@ class Program:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """The environment of a Java process: no stray name server address, a RocketMQ home of its own."""
+    """Return the environment of a Java process: without a name server address, and with a RocketMQ home of its own."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ROCKETMQ_", "NAMESRV_"))}
     return {**kept, "ROCKETMQ_HOME": str(home)}

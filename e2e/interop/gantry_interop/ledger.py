@@ -1,17 +1,17 @@
-"""What Java clients saw of a failover, against what the logs hold: pure but for reading files.
+"""Checks the records of Java clients during a failover against the logs. Pure except for reading files.
 
     ok         the broker answered 0: it must be in the new master's log at that place, and be consumed
-    pledged    the same of a message that will stand elsewhere (delayed, or in a transaction): it must be consumed
-    forgotten  its transaction is rolled back (unwanted: so is one of which nobody knows): it must never be consumed
-    failed     the listener refused it the first time, and it must come again
-    unknown    any other end of an attempt: it may be there
+    pledged    the same for a message that is stored elsewhere first (delayed, or in a transaction): it must be consumed
+    forgotten  its transaction is rolled back (unwanted: or of unknown state): it must never be consumed
+    failed     the listener failed it the first time, and it must be redelivered
+    unknown    any other result of an attempt: it may or may not be stored
     seen       delivered to the listener
 
     [...... both masters have it ......)[...... only the old master had it: its tail ......)
                                         ^ where the new epoch begins
 
-In a synchronous group nothing that was answered 0 or seen is in the tail alone. In an asynchronous one it may be, and
-nowhere else may anything be missing: what a slave had received is never lost.
+In a synchronous group no message that was answered 0 or seen is only in the tail. In an asynchronous one it may be, but
+no other message may be missing: what a slave had received is never lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gantry_interop.broker_group import LOG_FILE_BYTES
 from gantry_wire.message import RecordFault, StoredMessage, check_record, decode_record
 
 Place = tuple[int, int]
-"""Queue, and offset in it."""
+"""A queue and an offset in it."""
 
 
 class Answered(NamedTuple):
@@ -38,7 +38,7 @@ class Answered(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """One delivery."""
+    """One delivery to the listener."""
 
     number: int
     place: Place
@@ -55,16 +55,16 @@ class Ledger:
         self.answered: list[Answered] = []
         self.seen: list[Seen] = []
         self.pledged: list[Answered] = []
-        """Their places are those of half messages, and of delayed ones in their queue of waiting."""
+        """Their places are those of half messages, and of delayed messages in the queue of their delay level."""
 
         self.forgotten: set[int] = set()
         self.failed: set[int] = set()
         self.unknown: dict[str, int] = {}
         self.attempts: int | None = None
-        """How many there were, once no sender sends any more."""
+        """The number of attempts, once all senders have ended."""
 
     def read(self) -> Ledger:
-        """Take in what has come."""
+        """Read the lines that were added since the last call."""
         if not self._path.exists():
             return self
         with self._path.open("rb") as file:
@@ -93,20 +93,20 @@ class Ledger:
             case ["sent", attempts]:
                 self.attempts = int(attempts)
             case _:
-                raise ValueError(f"no line of a ledger: {words}")
+                raise ValueError(f"invalid line of a ledger: {words}")
 
     def first_answer(self, after_us: int) -> int | None:
-        """When the first send that began after this moment was answered 0."""
+        """Return when the first send that began after this moment was answered 0."""
         return min((one.ended_us for one in self.answered if one.began_us > after_us), default=None)
 
     def first_delivery(self, after_us: int) -> int | None:
-        """When the first message whose send began after this moment was delivered."""
+        """Return when the first message whose send began after this moment was delivered."""
         new = {one.number for one in self.answered if one.began_us > after_us}
         return min((one.at_us for one in self.seen if one.number in new), default=None)
 
 
 def walk(store: Path, begin: int = 0) -> Iterator[StoredMessage]:
-    """Every record of a log from the offset of one on, until something else than a record is there."""
+    """Yield every record of a log from the offset of one on, up to the first data that is not a record."""
     for path in sorted((store / "commitlog").iterdir()):
         base = int(path.name)
         if base + LOG_FILE_BYTES <= begin:
@@ -124,35 +124,35 @@ def walk(store: Path, begin: int = 0) -> Iterator[StoredMessage]:
 
 
 def places(store: Path, topic: str, begin: int = 0) -> dict[Place, int]:
-    """Which message stands where, in the log from ``begin`` on. Its number is in its flag, whatever its body is."""
+    """Return the message at each place of the log from ``begin`` on. Its number is in its flag, for any body."""
     return {(one.queue_id, one.queue_offset): one.flag for one in walk(store, begin) if one.topic == topic}
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What became of every message; lists hold numbers of messages."""
+    """The outcome of every message; lists hold numbers of messages."""
 
     lost: list[int]
-    """Answered 0, and not where the answer said."""
+    """Answered 0, and not at the place of the answer."""
 
-    lost_elsewhere: list[int]
-    """Of these, what was not in the old master's tail: no mode allows that."""
+    lost_outside_tail: list[int]
+    """The lost messages that were not in the old master's tail, which no mode allows."""
 
     unseen: list[int]
     """Answered 0, in the log, and never delivered."""
 
     vanished: list[int]
-    """Delivered, and not there any more."""
+    """Delivered, and no longer in the log."""
 
-    vanished_elsewhere: list[int]
+    vanished_outside_tail: list[int]
     strange: int
-    """Deliveries of what nobody sent."""
+    """Deliveries of messages that were never sent."""
 
     unkept: list[int]
-    """Answered 0 and pledged to come, or refused once by the listener, and not delivered."""
+    """Pledged and answered 0, or failed once by the listener, and not delivered."""
 
     unforgotten: list[int]
-    """Rolled back, and delivered."""
+    """Rolled back, and delivered all the same."""
 
     headless: list[int]
     """Answered 0 between the end of the old master and the order to promote another."""
@@ -160,11 +160,11 @@ class Judgement:
     redelivered: int = 0
 
     def broken(self, *, may_lose_tail: bool) -> list[str]:
-        """Every promise that was not kept, in words."""
+        """Return every broken guarantee as text."""
         claims = {
-            "acknowledged messages that a slave had are lost": self.lost_elsewhere,
+            "acknowledged messages that a slave had are lost": self.lost_outside_tail,
             "acknowledged messages are never consumed": self.unseen,
-            "consumed messages that a slave had have vanished": self.vanished_elsewhere,
+            "consumed messages that a slave had have vanished": self.vanished_outside_tail,
             "messages of transactions that were rolled back are delivered": self.unforgotten,
             "messages are acknowledged while there is no master": self.headless,
         }
@@ -184,22 +184,25 @@ def judge(
     killed_us: int,
     ordered_us: int,
 ) -> Judgement:
-    """``final`` is what the group holds; ``tail`` what the old master had from where the new epoch begins."""
+    """Compare the ledger with the logs.
+
+    ``final`` is the content of the group; ``tail`` is the old master's log from the start of the new epoch.
+    """
     in_tail = set(tail.values())
     seen = {one.number for one in ledger.seen}
     lost = sorted(one.number for one in ledger.answered if final.get(one.place) != one.number)
     here = [
         one for one in ledger.seen if one.number >= 0 and one.number not in ledger.failed
-    ]  # those come by another way
+    ]  # those are delivered in another way
     vanished = sorted({one.number for one in here if final.get(one.place) != one.number})
     unseen = sorted({one.number for one in ledger.answered} - seen - set(lost))
     retried = {one.number for one in ledger.seen if one.number in ledger.failed}
     return Judgement(
         lost=lost,
-        lost_elsewhere=[number for number in lost if number not in in_tail],
+        lost_outside_tail=[number for number in lost if number not in in_tail],
         unseen=unseen,
         vanished=vanished,
-        vanished_elsewhere=[number for number in vanished if number not in in_tail],
+        vanished_outside_tail=[number for number in vanished if number not in in_tail],
         strange=sum(one.number < 0 for one in ledger.seen),
         unkept=sorted(({one.number for one in ledger.pledged} - seen) | (ledger.failed - retried - in_tail)),
         unforgotten=sorted(ledger.forgotten & seen),

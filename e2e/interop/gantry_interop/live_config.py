@@ -1,8 +1,8 @@
 """Java's admin client changes settings of a running broker and name server, which are then started again.
 
-What the client can see is judged in Java: a change holds at once and is shown, it survives the restart and can be
-taken back, and what may not change is refused by its name without a trace. What it cannot see is judged here: each
-attempt has left one line in the audit log, with the names of the keys and never with a value.
+Java checks what the client can see: a change is effective at once and shown, it survives the restart and can be
+reverted, and a fixed setting is refused by name and not changed. Python checks the audit log: each
+attempt has left one line, with the names of the keys and never with a value.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ BEFORE, AFTER = "change", "changed"
 AUDIT = " gantry.audit {"
 NO_PERMISSION = 16
 FORBIDDEN = {"broker": ("storePathRootDir", "aclFile", "noSuchSetting"), "nameserver": ("kvConfigPath",)}
-"""What the driver tries, by whom it asks."""
+"""The forbidden keys that the driver tries, by server."""
 CODES = {"broker": 25, "nameserver": 318}
 VALUES = ("/elsewhere", "100000", "50000", "lots")
-"""What the driver sets, and no line may tell."""
+"""The values that the driver sets, which no line may contain."""
 
 
 @dataclass(frozen=True)
 class ConfigReport:
-    """What was seen."""
+    """The results of a run."""
 
     verdicts: list[drivers.Verdict]
     lines_seen: int
     broken: list[str]
-    """Promises about the audit log."""
+    """Broken rules of the audit log."""
 
     @property
     def kept(self) -> bool:
@@ -58,7 +58,7 @@ def play(
     directory: Path,
     report: Callable[[drivers.Verdict], None] = lambda verdict: None,
 ) -> ConfigReport:
-    """Each client changes, is followed by a restart of both servers, and looks again."""
+    """Let each client change settings, restart both servers, and check the settings again."""
     layout = peers.Layout(directory / "peer")
     known = order.at(layout.name_server)
     verdicts: list[drivers.Verdict] = []
@@ -78,19 +78,19 @@ def play(
 
 
 def broken_promises(lines: Sequence[dict[str, Any]]) -> list[str]:
-    """What one client's lines lack."""
+    """Return the rules that one client's lines break."""
     broken = []
     for server, forbidden in FORBIDDEN.items():
-        mine = [line for line in lines if (line["server"], line["code"]) == (server, CODES[server])]
-        done = sum(line["outcome"] == 0 for line in mine)
+        own_lines = [line for line in lines if (line["server"], line["code"]) == (server, CODES[server])]
+        done = sum(line["outcome"] == 0 for line in own_lines)
         if done != 2:
-            broken.append(f"a line for the change and one for taking it back at the {server}, not {done}")
+            broken.append(f"a line for the change and one for its reversal at the {server}, not {done}")
         for key in forbidden:
-            named = [line for line in mine if line["outcome"] == NO_PERMISSION and key in line["on"]["keys"]]
+            named = [line for line in own_lines if line["outcome"] == NO_PERMISSION and key in line["on"]["keys"]]
             if len(named) != 1:
                 broken.append(f"one line for the attempt to set {key}, not {len(named)}")
-    told = [value for value in VALUES if any(value in json.dumps(line["on"]) for line in lines)]
-    return broken + [f"no line tells a value, such as {value}" for value in told]
+    leaked_values = [value for value in VALUES if any(value in json.dumps(line["on"]) for line in lines)]
+    return broken + [f"no line contains a value, such as {value}" for value in leaked_values]
 
 
 def _audit_lines(children: Iterable[Child]) -> Iterable[dict[str, Any]]:

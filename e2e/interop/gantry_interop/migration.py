@@ -1,10 +1,10 @@
-"""Take over from Apache's broker by `gantry migrate`, under Java clients, and judge what they and the logs say.
+"""Migrate from Apache's broker with `gantry migrate` under Java clients, and check their records and the logs.
 
     Apache's broker -> messages from before -> Java producer and consumer -> gantry migrate --dry-run -> gantry migrate
-        -> the load goes on at ours -> stop -> every message that was acknowledged is there, and was consumed
+        -> the load continues at ours -> stop -> every acknowledged message is stored, and was consumed
 
-The Java clients are one process that is never restarted and is told nothing. A second group reads half of what was
-there before the attach, and goes on at ours: what it gets is neither lost nor read twice.
+The Java clients are one process that is never restarted or informed. A second group reads half of the messages
+before the migration, and the rest from our broker: no message is lost or read twice.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ PERIOD_SECONDS = 0.2
 
 
 @final
-class MigrationPlay:
-    """One migration. Used once."""
+class MigrationRun:
+    """One run of a migration. Used once."""
 
     def __init__(self, plan: Plan, nursery: Nursery, directory: Path) -> None:
         self.report = MigrationReport(plan)
@@ -66,14 +66,14 @@ class MigrationPlay:
     # -- the story -----------------------------------------------------------------------------------------------------
 
     def run(self) -> MigrationReport:
-        """Raises ``InteropError`` if it cannot be played; what was done wrong is in the report."""
+        """Run the migration. Raises ``InteropError`` if it cannot be run; faults are in the report."""
         apache = peers.start("apache", self._nursery, self.theirs)
         try:
-            return self._run(apache)
+            return self._run_steps(apache)
         finally:
             self.stop_ours()
 
-    def _run(self, apache: peers.Peer) -> MigrationReport:
+    def _run_steps(self, apache: peers.Peer) -> MigrationReport:
         report = self.report
         report.before_messages = asyncio.run(self._fill())
         half = asyncio.run(read_on(apache.address, report.before_messages // 2))
@@ -81,16 +81,16 @@ class MigrationPlay:
             driver = pool.submit(self._drive)
             pool.submit(self._throttle)
             try:
-                self._until("the first deliveries", "seen", 1, driver)
+                self._wait_for_lines("the first deliveries", "seen", 1, driver)
                 time.sleep(self._plan.load_seconds)
                 self._dry_run()
                 self._migrate()
-                self._until("messages at our broker", "answered", 100, driver)
+                self._wait_for_lines("messages at our broker", "answered", 100, driver)
                 time.sleep(self._plan.load_seconds)
                 self._settle()
             finally:
-                self._tell("stop")
-                self._tell("end")
+                self._send_order("stop")
+                self._send_order("end")
             verdict = driver.result()
         report.broken += verdict.broken
         rest = asyncio.run(read_on(apache.address, 1 << 40))
@@ -125,11 +125,11 @@ class MigrationPlay:
 
     @property
     def topic(self) -> str:
-        """Of the load."""
+        """The topic of the load."""
         return f"interop_failover_{CLIENT.replace('.', '_')}_m"
 
     def command(self, *words: str) -> list[str]:
-        """`gantry migrate` of this play."""
+        """Return the command line of `gantry migrate` for this run."""
         return [
             *(sys.executable, "-m", "gantry_cli", "migrate", "-n", self.theirs.name_server),
             *("--broker", "broker-a", "--data", str(self.home)),
@@ -139,33 +139,33 @@ class MigrationPlay:
         ]
 
     def _dry_run(self) -> None:
-        """It finds nothing in the way, and leaves nothing behind."""
-        said = subprocess.run(self.command("--dry-run"), capture_output=True, text=True, timeout=60, check=False)
-        if said.returncode != 0 or "BLOCKED" in said.stdout or "What would be done" not in said.stdout:
-            raise InteropError(f"the dry run says {said.returncode}: {said.stdout}{said.stderr}")
+        """Check that the dry run finds no obstacle and creates no files."""
+        dry_run = subprocess.run(self.command("--dry-run"), capture_output=True, text=True, timeout=60, check=False)
+        if dry_run.returncode != 0 or "BLOCKED" in dry_run.stdout or "Plan:" not in dry_run.stdout:
+            raise InteropError(f"the dry run ended with {dry_run.returncode}: {dry_run.stdout}{dry_run.stderr}")
         if self.home.exists():
-            self.report.broken.append("the dry run has made files")
+            self.report.broken.append("the dry run created files")
 
     def _migrate(self) -> None:
         began = time.time()
         child = self._nursery.start("migrate", self.command("--yes"), os.environ)
         code = child.process.wait(MIGRATE_SECONDS_MAX)
         self.report.command_seconds = time.time() - began
-        self.report.said = child.log.read_text()
+        self.report.command_output = child.log.read_text()
         if code != 0:
-            raise InteropError(f"gantry migrate ended with {code}: {self.report.said}")
+            raise InteropError(f"gantry migrate ended with {code}: {self.report.command_output}")
         record = json.loads((self.home / "migration.json").read_text())
         if record["phase"] != "DONE":
-            raise InteropError(f"gantry migrate has ended, and says {record}")
+            raise InteropError(f"gantry migrate ended with the record {record}")
         self.report.pause_ms, self.report.copied_bytes = record["pause_ms"], record["end"]
-        late = [line for line in self.report.said.splitlines() if "offsets that consumers committed" in line]
+        late = [line for line in self.report.command_output.splitlines() if "offsets that consumers committed" in line]
         self.report.late_commits = int(late[0].split()[0]) if late else 0
 
     # -- judging -------------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
         """Stop the load, and wait until the consumer has everything."""
-        self._tell("stop")
+        self._send_order("stop")
         wait_until("the end of the senders", lambda: self._ledger.read().attempts is not None, READY_SECONDS_MAX)
         wanted = {one.number for one in self._ledger.read().answered}
         deadline = time.monotonic() + CONSUMED_SECONDS_MAX
@@ -181,7 +181,7 @@ class MigrationPlay:
         report.redelivered = len(ledger.seen) - len({(one.number, one.place) for one in ledger.seen})
         report.client_gap_seconds = longest_gap([one.ended_us for one in ledger.answered])
         for what, found in (
-            ("acknowledged messages are not where they were said to be", lost),
+            ("acknowledged messages are not at their acknowledged place", lost),
             ("acknowledged messages were never consumed", unseen),
             ("consumed messages are not in our log", vanished),
         ):
@@ -189,20 +189,20 @@ class MigrationPlay:
                 report.broken.append(f"{len(found)} {what}")
 
     def _compare(self, apache: peers.Peer) -> None:
-        """The old log is in ours, byte for byte; and the old broker has left the routes to ours."""
+        """Check that the old log is in ours byte for byte, and that the routes now lead to our broker."""
         end, size = self.report.copied_bytes, self._plan.file_bytes
         for base in range(0, end, size):
             names = [root / "commitlog" / f"{base:020d}" for root in (self.theirs.store, self.home / "store")]
             length = min(size, end - base)
             if not _same(names[0], names[1], length):
                 self.report.broken.append(f"the logs differ in the file at {base}")
-        if not probe.knows_topic(apache.address, self.topic):
-            self.report.broken.append("the routes went with the old broker")
+        if not probe.has_route(apache.address, self.topic):
+            self.report.broken.append("the routes disappeared with the old broker")
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
     async def _fill(self) -> int:
-        """Messages until the log is as long as it shall be; how many."""
+        """Send messages until the log has its planned size; return their number."""
         gate, count = asyncio.Semaphore(SENDING_AT_ONCE), 0
         body = random.Random(1).randbytes(self._plan.body_bytes)
         total = self._plan.before_bytes // self._plan.body_bytes
@@ -221,7 +221,7 @@ class MigrationPlay:
                 count += some
         return count
 
-    def _until(self, what: str, number_of: str, more: int, driver: Future[drivers.Verdict]) -> None:
+    def _wait_for_lines(self, what: str, number_of: str, more: int, driver: Future[drivers.Verdict]) -> None:
         have = len(getattr(self._ledger.read(), number_of)) + more
 
         def holds() -> bool:
@@ -231,11 +231,11 @@ class MigrationPlay:
 
         wait_until(what, holds, READY_SECONDS_MAX)
 
-    def _tell(self, order: str) -> None:
+    def _send_order(self, order: str) -> None:
         (self._orders / order).touch()
 
     def stop_ours(self) -> None:
-        """It is nobody's child; and a test may have made it stand still."""
+        """Stop our broker, which is not a child process and may have been paused by a test."""
         pid = process_of(self.home)
         if pid:
             os.kill(pid, signal.SIGCONT)
@@ -244,7 +244,7 @@ class MigrationPlay:
 
 
 def process_of(home: Path) -> int:
-    """The broker that runs with this directory's configuration; 0 if none does."""
+    """Return the id of the broker process that runs with this directory's configuration; 0 if none does."""
     wanted = str(home / "broker.conf").encode()
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
@@ -256,7 +256,7 @@ def process_of(home: Path) -> int:
 
 
 async def read_on(address: str, count_max: int) -> list[int]:
-    """The numbers of what was there before, from where the group has committed, which it commits."""
+    """Read the old messages from the committed offset of the group on, commit, and return their numbers."""
     numbers: list[int] = []
     async with PullConsumer(address, OLD_GROUP) as consumer:
         for queue in await consumer.queues(OLD_TOPIC):
@@ -272,7 +272,7 @@ async def read_on(address: str, count_max: int) -> list[int]:
 
 
 def _same(one: Path, other: Path, length: int) -> bool:
-    """Whether two files begin with the same bytes."""
+    """Return whether two files begin with the same bytes."""
     with one.open("rb") as first, other.open("rb") as second:
         while length > 0:
             size = min(length, 1 << 20)

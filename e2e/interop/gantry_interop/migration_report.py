@@ -1,4 +1,4 @@
-"""Which migration is played, and what it cost."""
+"""The parameters and the report of a migration."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Plan:
-    """Which migration."""
+    """The parameters of a migration."""
 
     before_bytes: int = 24 << 20
-    """In the log before the attach."""
+    """The size of the log before the migration."""
 
     body_bytes: int = 16 << 10
-    """Of the messages from before."""
+    """The size of the messages before the migration."""
 
     file_bytes: int = 8 << 20
     poll_ms: int = 1_000
-    """The Java clients' pollNameServerInterval; 0 leaves it as it is, 30 s."""
+    """The Java clients' pollNameServerInterval; 0 keeps the default of 30 s."""
 
     load_seconds: float = 4.0
-    """Before the command, and again after it."""
+    """The duration of the load before the command, and again after it."""
 
     senders: int = 4
     linger_seconds: float = 10.0
     busy_share: float = 1.0
-    """For how much of the time the senders send; the rest of it they pause, a tenth of a second or so at once."""
+    """The share of the time in which the senders send; they pause for about a tenth of a second at a time."""
 
     settings: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class MigrationReport:
-    """What one migration cost."""
+    """The results of a migration."""
 
     plan: Plan
     broken: list[str] = field(default_factory=list)
     before_messages: int = 0
     copied_bytes: int = 0
-    """Where the old log ended."""
+    """The end of the old log."""
 
     command_seconds: float = 0.0
     pause_ms: float = 0.0
-    """In which nobody could write, as the command has measured it."""
+    """The write pause that the command has measured."""
 
     client_gap_seconds: float = 0.0
     """The longest time without an answer 0 that the Java producer saw around the switch."""
@@ -53,7 +53,7 @@ class MigrationReport:
     refused: dict[str, int] = field(default_factory=dict)
     redelivered: int = 0
     late_commits: int = 0
-    said: str = ""
+    command_output: str = ""
 
     @property
     def kept(self) -> bool:
@@ -63,7 +63,7 @@ class MigrationReport:
         return {**asdict(self), "kept": self.kept}
 
     def lines(self) -> list[str]:
-        """For a person."""
+        """Return the report as lines of text."""
         return [
             f"{self.copied_bytes / (1 << 30):.2f} GiB migrated in {self.command_seconds:.1f} s",
             f"write pause {self.pause_ms:.0f} ms; the Java producer was without an answer for "
@@ -76,7 +76,7 @@ class MigrationReport:
 
 
 def large(mib: int, poll_ms: int) -> Plan:
-    """One with RocketMQ's own file size, and a log that is longer than what lies in a cache by chance."""
+    """Return a plan with RocketMQ's own file size, and a log that does not fit into a cache by chance."""
     return Plan(
         before_bytes=mib << 20,
         body_bytes=64 << 10,
@@ -90,6 +90,6 @@ def large(mib: int, poll_ms: int) -> Plan:
 
 
 def longest_gap(moments_us: list[int]) -> float:
-    """Between neighbours, in seconds."""
+    """Return the longest interval between neighbours, in seconds."""
     ordered = sorted(moments_us)
     return max((after - before for before, after in itertools.pairwise(ordered)), default=0) / 1e6

@@ -1,8 +1,8 @@
-"""The two kinds of peer the drivers can be pointed at.
+"""The two kinds of peer to which the drivers can connect.
 
-`apache` is Apache RocketMQ 5.3.3, name server and broker: the scenarios are right if they hold there. `gantry` is ours.
+`apache` is Apache RocketMQ 5.3.3, name server and broker: the scenarios are valid if they pass there. `gantry` is ours.
 Both are given the same topic defaults and the same short delay levels, so that a retry takes seconds. This is the only
-file that knows how either is started.
+file that contains the details of starting either.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ BROKER = java.Program(
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a peer lives: its directory, its addresses, and what is changed in its broker configuration.
+    """The place of a peer: its directory, its addresses, and changes of its broker configuration.
 
-    A broker that joins somebody else's name server names it in `name_server_override`.
+    A broker that joins another peer's name server has its address in `name_server_override`.
     """
 
     directory: Path
@@ -95,12 +95,12 @@ class Peer:
         return _address(self.layout.advertised_host, self.layout.broker_port)
 
     def stop(self) -> None:
-        """End it in order: the broker flushes, removes its `abort` marker, and leaves the name server."""
+        """Stop it cleanly: the broker flushes, removes its `abort` marker, and unregisters."""
         self.broker.stop(ORDERLY_SECONDS_MAX)
         self.name_server.stop()
 
     def crash(self) -> None:
-        """End it without a word."""
+        """Kill both processes with SIGKILL."""
         self.broker.kill()
         self.name_server.kill()
 
@@ -127,7 +127,7 @@ def start_broker(kind: str, nursery: Nursery, layout: Layout, name: str = "broke
         broker = nursery.start(name, [sys.executable, "-m", "gantry_broker", "-c", str(conf)], os.environ)
     wait_until(
         "the broker's registration",
-        lambda: probe.knows_topic(layout.name_server, AUTO_CREATE_TOPIC),
+        lambda: probe.has_route(layout.name_server, AUTO_CREATE_TOPIC),
         READY_SECONDS_MAX,
         broker,
     )
@@ -147,7 +147,7 @@ def _start_name_server(kind: str, nursery: Nursery, layout: Layout) -> Child:
 
 
 def broker_settings(kind: str, layout: Layout) -> dict[str, str]:
-    """The broker.conf of a peer, in RocketMQ's own names."""
+    """Return the broker.conf of a peer, with RocketMQ's names."""
     settings = {
         "brokerClusterName": "InteropCluster",
         "brokerName": "broker-a",
@@ -186,7 +186,7 @@ def _address(host: str, port: int) -> str:
 
 def _answers(address: str) -> bool:
     try:
-        probe.ask(address, probe.GET_ROUTE_BY_TOPIC, {"topic": AUTO_CREATE_TOPIC})
+        probe.send_request(address, probe.GET_ROUTE_BY_TOPIC, {"topic": AUTO_CREATE_TOPIC})
     except OSError:
         return False
     return True

@@ -1,7 +1,7 @@
-"""The smallest possible remoting client: one request in JSON, one answer.
+"""A minimal remoting client: one request in JSON, one answer.
 
-Used to see whether a peer is ready. Written apart from `gantry_wire` on purpose: the harness must not believe a peer
-because both share a mistake.
+It checks whether a peer is ready. It is independent of `gantry_wire` on purpose: the harness must not trust a peer
+because both have the same bug.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ VERSION_5_3_3 = 479
 _opaques = itertools.count(1)
 
 
-def ask(address: str, code: int, fields: dict[str, str] | None = None, seconds_max: float = 3.0) -> WireFrame:
-    """Send one request and read its response; raises OSError when nobody answers."""
+def send_request(address: str, code: int, fields: dict[str, str] | None = None, seconds_max: float = 3.0) -> WireFrame:
+    """Send one request and read its response. Raises OSError if there is no answer."""
     header = json.dumps(
         {
             "code": code,
@@ -41,10 +41,11 @@ def ask(address: str, code: int, fields: dict[str, str] | None = None, seconds_m
         return parse(head + _read(connection, int.from_bytes(head, "big")))
 
 
-def knows_topic(name_server: str, topic: str) -> bool:
-    """Whether the name server has a route for this topic; False also while nobody listens there."""
+def has_route(name_server: str, topic: str) -> bool:
+    """Return whether the name server has a route for this topic; also False while it does not listen."""
     try:
-        return ask(name_server, GET_ROUTE_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}).code == 0
+        fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        return send_request(name_server, GET_ROUTE_BY_TOPIC, fields).code == 0
     except OSError:
         return False
 

@@ -1,8 +1,8 @@
 """Child processes that never outlive the run.
 
-Every child is a group of its own, has a log file and a bound on its life. Leaving the `Nursery` ends all of them at
-once, the ordinary way first and by force after a moment, whatever else went wrong: nobody looks at what they have by
-then, and one of Apache's brokers takes many seconds to put itself away.
+Every child is a group of its own, has a log file and a bound on its life. Leaving the `Nursery` ends all of them
+concurrently, by SIGTERM first and by SIGKILL a moment later, after every error: their data is not needed
+any more, and one of Apache's brokers takes many seconds for a clean stop.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from gantry_interop.errors import DeadlineExceeded, InteropError
 
 STOP_SECONDS_MAX = 60.0
 LEAVING_SECONDS_MAX = 1.0
-"""How long those that are left have to end when nobody needs them any more."""
+"""The time that remaining children have for a clean stop at the end of a run."""
 
 POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
 class Child:
-    """One running program and the file that holds everything it says."""
+    """One running program and the file with its output."""
 
     name: str
     process: subprocess.Popen[bytes]
     log: Path
 
     def tail(self, lines: int = 15) -> str:
-        """The end of what it said, for error messages."""
+        """Return the end of its output, for error messages."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
 
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Return whether it has not ended yet."""
         return self.process.poll() is None
 
     def stop(self, seconds_max: float = STOP_SECONDS_MAX) -> int:
-        """End it and everything it started; answer its exit code."""
-        self.ask_to_end()
+        """End it and everything that it started; return its exit code."""
+        self.request_stop()
         try:
             return self.process.wait(seconds_max)
         except subprocess.TimeoutExpired:
             return self.kill()
 
-    def ask_to_end(self) -> None:
-        """Ask it to end, and wait for nothing."""
+    def request_stop(self) -> None:
+        """Send SIGTERM without waiting for the end."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> int:
-        """End it at once, as a crash would."""
+        """End it with SIGKILL, like a crash."""
         self._signal(signal.SIGKILL)
         return self.process.wait()
 
@@ -66,7 +66,7 @@ class Child:
 
 
 class Nursery:
-    """Starts children, and ends all of them when it is left."""
+    """Starts children, and ends all of them when the context ends."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -80,7 +80,7 @@ class Nursery:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for child in reversed(self._children):
-            child.ask_to_end()
+            child.request_stop()
         deadline = time.monotonic() + LEAVING_SECONDS_MAX
         for child in self._children:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -88,7 +88,7 @@ class Nursery:
             child.kill()
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
-        """Start a program whose output goes to a log file of its own, also when it is started again."""
+        """Start a program with a log file of its own, also if it is started again."""
         log = self._logs / f"{name}.log"
         again = 1
         while log.exists():
@@ -108,7 +108,7 @@ class Nursery:
         return child
 
     def run(self, name: str, command: Sequence[str], environment: Mapping[str, str], seconds_max: float) -> Child:
-        """Start a program and wait for its end, at most so long."""
+        """Start a program and wait for its end, up to the deadline."""
         child = self.start(name, command, environment)
         try:
             child.process.wait(seconds_max)
@@ -121,7 +121,7 @@ class Nursery:
 
 
 def wait_until(what: str, holds: Callable[[], bool], seconds_max: float, child: Child | None = None) -> None:
-    """Wait for a condition; give up at the deadline, or at once when the process it depends on has ended."""
+    """Wait for a condition. Give up at the deadline, or at once if the process on which it depends has ended."""
     deadline = time.monotonic() + seconds_max
     while not holds():
         if child is not None and not child.running():
@@ -130,5 +130,5 @@ def wait_until(what: str, holds: Callable[[], bool], seconds_max: float, child: 
             )
         if time.monotonic() > deadline:
             hint = f"; see {child.log}:\n{child.tail()}" if child is not None else ""
-            raise DeadlineExceeded(f"{what} did not happen within {seconds_max:.0f} s{hint}")
+            raise DeadlineExceeded(f"{what}: not reached within {seconds_max:.0f} s{hint}")
         time.sleep(POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""A TCP proxy that shows each frame to an observer and passes it on, unchanged unless it was given a `rewrite`.
+"""A TCP proxy that shows each frame to an observer and forwards it, unchanged unless it has a `rewrite`.
 
 Listens on another loopback address with the same port as the server behind it. A broker that advertises that address
 therefore sends its clients through the proxy without a single byte being rewritten.
@@ -21,7 +21,7 @@ READ_BYTES = 65536
 
 @dataclass
 class Link:
-    """One proxied connection: who opened it, to which service, and the requests not answered yet."""
+    """One proxied connection: its client, its service, and the requests without an answer."""
 
     number: int
     party: str
@@ -30,21 +30,21 @@ class Link:
 
 
 Observer = Callable[[Link, bool, WireFrame], None]
-"""Told of every frame: its link, whether it travels towards the server, and the frame."""
+"""Called with every frame: its link, whether it travels towards the server, and the frame."""
 
 
 Rewrite = Callable[[Link, bool, WireFrame], bytes]
-"""Answers the bytes to send in a frame's place; none at all loses it."""
+"""Returns the bytes to send in a frame's place; no bytes at all drop the frame."""
 
 
 class Proxy:
-    """Proxies any number of servers; `party` names whoever opens a connection from now on.
+    """Proxies any number of servers; `party` names the client of new connections.
 
-    With a `rewrite` it lies, so that a test can see whether the judges notice.
+    With a `rewrite` it falsifies frames, so that a test can verify that the checks detect it.
     """
 
     def __init__(self, observer: Observer, rewrite: Rewrite | None = None) -> None:
-        self.party = "nobody"
+        self.party = "unknown"
         self._observer = observer
         self._rewrite = rewrite
         self._numbers = itertools.count(1)
@@ -68,7 +68,7 @@ class Proxy:
             thread.join(5)
 
     def serve(self, service: str, listen: tuple[str, int], server: tuple[str, int]) -> None:
-        """Listen at `listen` and pass connections on to `server`."""
+        """Listen at `listen` and forward connections to `server`."""
         listener = socket.create_server(listen, family=socket.AF_INET6 if ":" in listen[0] else socket.AF_INET)
         self._keep(listener)
         self._spawn(self._accept, service, listener, server)

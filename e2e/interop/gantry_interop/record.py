@@ -1,11 +1,11 @@
-"""Records golden frames: what Java clients and Apache's servers really write, one frame a file.
+"""Records golden frames: frames that Java clients and Apache's servers really write, one per file.
 
-Between every client and every server stands the proxy. The tours make each client say everything it can say, in JSON
-and in binary headers; of every kind of frame the first is kept. A kind is who talks to whom, the request code, the
-answer's code, and whatever else makes a frame worth its own file (`variant`).
+A proxy is between every client and every server. The tours make each client send every kind of request, in JSON
+and in binary headers; the first frame of every kind is kept. A kind is the pair of peers, the request code, the
+answer's code, and a variant for requests with several forms (`variant`).
 
-Nothing in a frame is edited. Runs live under the system's directory for temporary files, so that the paths inside
-configuration answers are nobody's home.
+Frames are not edited. Runs use the system's directory for temporary files, so that the paths inside
+configuration answers contain no user's home.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from gantry_interop import java, peers
 from gantry_interop.errors import InteropError
 from gantry_interop.frames import REQUEST_NAMES, WireFrame
-from gantry_interop.places import ROOT
+from gantry_interop.paths import ROOT
 from gantry_interop.processes import Nursery, wait_until
 from gantry_interop.proxy import Link, Proxy
 
@@ -49,7 +49,7 @@ PARTIES = {
 
 @dataclass(frozen=True)
 class Kind:
-    """What makes a frame different from all others that were kept."""
+    """The properties that distinguish a frame from all others that were kept."""
 
     party: str
     service: str
@@ -62,7 +62,7 @@ class Kind:
 
     @property
     def towards_server(self) -> bool:
-        """Whether the request of this exchange goes to the server, as nearly all do."""
+        """Return whether the request of this exchange goes to the server, as nearly all do."""
         return self.to_server == (self.response_code is None)
 
     @property
@@ -76,16 +76,18 @@ class Kind:
         return ".".join(parts).replace(" ", "-")
 
     def sentence(self) -> str:
-        """How this frame was captured."""
+        """Return a sentence about how this frame was captured."""
         party, service = PARTIES[self.party], f"Apache's 5.3.3 {self.service}"
         title = f"{REQUEST_NAMES.get(self.request_code, 'request').replace('-', ' ')} ({self.request_code})"
         variant = f", {self.variant.replace('-', ' ')}" if self.variant else ""
         source, target = (party, service) if self.to_server else (service, party)
         if self.response_code is not None:
-            said = f"Answered {self.response_code} by {source} to {target} for {title}{variant}"
+            sentence_start = f"Answered {self.response_code} by {source} to {target} for {title}{variant}"
         else:
-            said = f"Sent by {source} to {target}{' without waiting' if self.oneway else ''}: {title}{variant}"
-        return f"{said}; taken off the wire by the recording proxy, header in {self.serialization}."
+            sentence_start = (
+                f"Sent by {source} to {target}{' without waiting' if self.oneway else ''}: {title}{variant}"
+            )
+        return f"{sentence_start}; taken off the wire by the recording proxy, header in {self.serialization}."
 
 
 @dataclass
@@ -96,7 +98,7 @@ class Recorder:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def observe(self, link: Link, to_server: bool, frame: WireFrame) -> None:
-        """Look at one frame that passes the proxy."""
+        """Observe one frame that passes the proxy."""
         if frame.language == "PYTHON" or link.party not in PARTIES:
             return
         request = frame
@@ -122,13 +124,13 @@ class Recorder:
                 self.kept.setdefault(kind, frame)
 
     def request_codes(self, party: str) -> set[int]:
-        """The codes of the requests answered for one party so far."""
+        """Return the codes of the requests answered for one party so far."""
         with self.lock:
             return {kind.request_code for kind in self.kept if kind.party == party and kind.response_code is not None}
 
 
 def variant_of(request: WireFrame) -> str:
-    """What is special about a request, for the few codes that carry very different things."""
+    """Return the variant of a request, for the few codes with very different contents."""
     if request.code in (10, 310, 320):
         fields = request.fields
         properties = fields.get("properties" if request.code == 10 else "i", "")
@@ -158,7 +160,7 @@ def variant_of(request: WireFrame) -> str:
 
 @dataclass
 class Session:
-    """One recorded peer: everything that talks to it goes through the proxy."""
+    """One recorded peer, all of whose clients use the proxy."""
 
     directory: Path
     recorder: Recorder
@@ -175,20 +177,20 @@ class Session:
         return f"{PROXY_HOST}:{self.layout.broker_port}"
 
     def tour(self, client: str, name: str, scenario: str, properties: dict[str, str]) -> None:
-        """Let one client version talk."""
+        """Run the tour of one client version."""
         self.proxy.party = f"client-{client}"
         program = java.Program(java.CLIENT_MODULES[client], "dev.gantry.interop.Tour", properties=properties)
         arguments = [scenario, "--namesrv", self.name_server, "--run", name.replace(".", "_")]
         self._run(f"tour-{name}", program, arguments)
 
     def admin_tour(self) -> None:
-        """Let the admin client talk."""
+        """Run the tour of the admin client."""
         self.proxy.party = "tools-5.3.3"
         program = java.Program(java.REFERENCE, "dev.gantry.interop.AdminTour")
         self._run("tour-admin", program, [self.name_server, self.broker, "InteropCluster", "json"])
 
     def slave(self) -> None:
-        """Attach a slave until it has copied everything it copies."""
+        """Attach a slave until it has copied everything."""
         self.proxy.party = "slave-5.3.3"
         layout = peers.Layout(
             self.directory / "slave",
@@ -213,10 +215,10 @@ class Session:
 
 @contextlib.contextmanager
 def recorded_peer(directory: Path, recorder: Recorder, properties: dict[str, str]) -> Iterator[Session]:
-    """An Apache name server and broker whose clients all pass the proxy.
+    """Start an Apache name server and broker whose clients all use the proxy.
 
-    Open transactions are asked about soon, pop needs the timer wheel, and a broker that may skip a registration asks
-    the name server first whether it can.
+    Open transactions are checked soon, pop needs the timer wheel, and a broker that may skip a registration asks the
+    name server first whether it can.
     """
     layout = peers.Layout(
         directory / "peer",
@@ -243,11 +245,11 @@ def recorded_peer(directory: Path, recorder: Recorder, properties: dict[str, str
         peer.broker.stop()
 
 
-def record(say: Callable[[str], None]) -> Recorder:
-    """Play every tour; raises when one does not come to its end."""
+def record(report: Callable[[str], None]) -> Recorder:
+    """Run every tour. Raises if one fails."""
     recorder = Recorder()
     directory = Path(tempfile.mkdtemp(prefix="gantry-golden-"))
-    say(f"logs in {directory}")
+    report(f"logs in {directory}")
     with recorded_peer(directory / "json", recorder, {}) as session:
         for client in java.CLIENT_MODULES:
             for name, scenario, properties in (
@@ -255,22 +257,22 @@ def record(say: Callable[[str], None]) -> Recorder:
                 ("binary", "all", BINARY_HEADERS),
                 ("v1", "send", VERSION_ONE_SENDS),
             ):
-                say(f"client {client}, {name}")
+                report(f"client {client}, {name}")
                 session.tour(client, f"{name}-{client}", scenario, properties)
-        say("admin client")
+        report("admin client")
         session.admin_tour()
-        say("slave")
+        report("slave")
         session.slave()
     with recorded_peer(directory / "binary", recorder, BINARY_HEADERS) as session:
         for client in java.CLIENT_MODULES:
-            say(f"client {client}, binary on both sides")
+            report(f"client {client}, binary on both sides")
             session.tour(client, f"both-{client}", "all", BINARY_HEADERS)
     shutil.rmtree(directory)
     return recorder
 
 
 def write(recorder: Recorder, golden: Path = GOLDEN) -> int:
-    """Replace the golden frames by what was recorded; answer how many there are."""
+    """Replace the golden frames by the recorded ones; return their number."""
     golden.mkdir(parents=True, exist_ok=True)
     for old in golden.glob("*.bin"):
         old.unlink()

@@ -1,4 +1,4 @@
-"""Tables for people and a results file for machines."""
+"""Tables for people, and a results file for programs."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ COLUMNS = {
 
 
 WIDTH_MIN = 140
-"""A log file has no width of its own; the table needs this much."""
+"""The minimum width of the tables, because a log file has no width of its own."""
 
 
 def console() -> Console:
-    """Where reports go; never so narrow that numbers are cut."""
+    """Return a console for reports that is wide enough for all numbers."""
     plain = Console()
     return plain if plain.width >= WIDTH_MIN or plain.is_terminal else Console(width=WIDTH_MIN)
 
 
 def show_progress(console: Console, verdict: Verdict) -> None:
-    """One line as soon as a scenario is over."""
+    """Print one line when a scenario has ended."""
     word = "[green]kept[/]" if verdict.kept else "[red]BROKEN[/]"
     console.print(f"  {verdict.client}  {verdict.scenario:<10} {word}  {verdict.seconds:.1f} s", highlight=False)
     for promise in verdict.broken:
@@ -46,7 +46,7 @@ def show_progress(console: Console, verdict: Verdict) -> None:
 
 
 def show_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
-    """Every scenario with its counts."""
+    """Print a table of all scenarios with their counts."""
     table = Table(title="What the clients saw", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("client")
     table.add_column("scenario")
@@ -62,7 +62,7 @@ def show_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
 
 
 def show_benchmark(console: Console, report: BenchmarkReport) -> None:
-    """The rates as Apache's programs printed them."""
+    """Print the rates that Apache's programs reported."""
     table = Table(title="Apache's benchmark programs", title_justify="left")
     for column in ("program", "rates, messages/s", "average ms", "failed"):
         table.add_column(column)
@@ -78,7 +78,7 @@ def show_benchmark(console: Console, report: BenchmarkReport) -> None:
 
 
 def show_failovers(console: Console, reports: Sequence[FailoverReport]) -> None:
-    """What each failover cost; times are seconds from the order to promote."""
+    """Print the results of all failovers; times are seconds from the order to promote."""
     table = Table(title="Failovers under Java clients", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for title in ("client", "group", "route poll"):
         table.add_column(title)
@@ -95,7 +95,7 @@ def show_failovers(console: Console, reports: Sequence[FailoverReport]) -> None:
 
 
 def show_failover(console: Console, report: FailoverReport) -> None:
-    """One line as soon as it is over."""
+    """Print one line when a failover has ended."""
     plan, word = report.plan, "[green]kept[/]" if report.kept else "[red]BROKEN[/]"
     took = f"first new acknowledgement {report.first_answer_seconds:.2f} s after the order"
     console.print(f"  {plan.client}  {plan.name}, route poll {plan.poll_text}: {word}, {took}", highlight=False)
@@ -104,12 +104,12 @@ def show_failover(console: Console, report: FailoverReport) -> None:
 
 
 def show_flow(console: Console, report: FlowReport) -> None:
-    """One line as soon as it is over."""
+    """Print one line when a flow has ended."""
     console.print("  " + report.line(), style=None if report.kept else "red", highlight=False, markup=False)
     for promise in report.broken:
         console.print(f"      {promise}", style="red", highlight=False, markup=False)
 
 
 def write_results(path: Path, results: dict[str, Any]) -> None:
-    """The same for machines."""
+    """Write the results as JSON."""
     path.write_text(json.dumps(results, indent=2) + "\n")

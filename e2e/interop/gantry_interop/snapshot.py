@@ -1,7 +1,7 @@
-"""What a broker's store looks like through the protocol, so that two brokers on one store can be compared.
+"""The content of a broker's store as read through the protocol, so that two brokers on one store can be compared.
 
-Records are handed out as they lie in the log. If two brokers give the same bytes for every queue, the same ranges and
-the same hits for a key, they have understood log, consume queues and index in the same way.
+Records are served as they are stored in the log. If two brokers return the same bytes for every queue, the same ranges
+and the same hits for a key, they interpret log, consume queues and index in the same way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STATISTICS_SECONDS_MAX = 60.0
 
 @dataclass(frozen=True)
 class QueueSnapshot:
-    """One queue: its half-open range, and a hash over the records in it."""
+    """One queue: its half-open range, and a hash over its records."""
 
     offset_min: int
     offset_max: int
@@ -35,7 +35,7 @@ class QueueSnapshot:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A store: where its log ends, its queues, and how many bytes of records each key finds."""
+    """A store: the end of its log, its queues, and the bytes of records that each key finds."""
 
     physical_offset_max: int
     queues: dict[str, QueueSnapshot]
@@ -47,7 +47,7 @@ class Snapshot:
 
 
 def take(name_server: str, broker: str, topics: Iterable[str], keys: Iterable[str] = ()) -> Snapshot:
-    """Look at these topics; `keys` are `topic#key`."""
+    """Take a snapshot of these topics; `keys` are `topic#key`."""
     queues = {
         f"{topic}/{queue}": _queue(broker, topic, queue)
         for topic in topics
@@ -57,37 +57,37 @@ def take(name_server: str, broker: str, topics: Iterable[str], keys: Iterable[st
 
 
 def _log_end(broker: str) -> int:
-    """Where the log ends. A Java broker answers this with an error until its first statistics are a second old."""
+    """Return the end of the log. A Java broker answers with an error until its first statistics are a second old."""
     answers: list[WireFrame] = []
 
     def answered() -> bool:
-        answers.append(probe.ask(broker, GET_BROKER_RUNTIME, {}, 60))
+        answers.append(probe.send_request(broker, GET_BROKER_RUNTIME, {}, 60))
         return answers[-1].code == SUCCESS
 
     wait_until("the broker's statistics", answered, STATISTICS_SECONDS_MAX)
     return int(json.loads(answers[-1].body)["table"]["commitLogMaxOffset"])
 
 
-def _ask(address: str, code: int, fields: dict[str, object], accepted: tuple[int, ...] = (SUCCESS,)) -> WireFrame:
-    answer = probe.ask(address, code, {name: str(value) for name, value in fields.items()}, 60)
+def _request(address: str, code: int, fields: dict[str, object], accepted: tuple[int, ...] = (SUCCESS,)) -> WireFrame:
+    answer = probe.send_request(address, code, {name: str(value) for name, value in fields.items()}, 60)
     if answer.code not in accepted:
         raise InteropError(f"request {code} {fields} was answered {answer.code}: {answer.remark}")
     return answer
 
 
 def _queue_count(name_server: str, topic: str) -> int:
-    route = _ask(name_server, probe.GET_ROUTE_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"})
+    route = _request(name_server, probe.GET_ROUTE_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"})
     return int(json.loads(route.body)["queueDatas"][0]["readQueueNums"])
 
 
 def _queue(broker: str, topic: str, queue: int) -> QueueSnapshot:
     place: dict[str, object] = {"topic": topic, "queueId": queue}
-    start = int(_ask(broker, GET_MIN_OFFSET, place).fields["offset"])
-    end = int(_ask(broker, GET_MAX_OFFSET, place).fields["offset"])
+    start = int(_request(broker, GET_MIN_OFFSET, place).fields["offset"])
+    end = int(_request(broker, GET_MAX_OFFSET, place).fields["offset"])
     digest = hashlib.sha256()
     offset = start
     while offset < end:
-        answer = _ask(broker, PULL, _pull_fields(topic, queue, offset))
+        answer = _request(broker, PULL, _pull_fields(topic, queue, offset))
         digest.update(answer.body)
         offset = int(answer.fields["nextBeginOffset"])
     return QueueSnapshot(start, end, digest.hexdigest())
@@ -110,7 +110,7 @@ def _pull_fields(topic: str, queue: int, offset: int) -> dict[str, object]:
 
 
 def _hits(broker: str, key: str) -> str:
-    """A hash over the records that the key finds, in the order of the log; empty when it finds none."""
+    """Return a hash over the records that the key finds, in log order; empty if it finds none."""
     topic, _, word = key.partition("#")
     fields: dict[str, object] = {
         "topic": topic,
@@ -119,7 +119,7 @@ def _hits(broker: str, key: str) -> str:
         "beginTimestamp": 0,
         "endTimestamp": 1 << 62,
     }
-    body = _ask(broker, QUERY_MESSAGE, fields, (SUCCESS, 22)).body
+    body = _request(broker, QUERY_MESSAGE, fields, (SUCCESS, 22)).body
     records = []
     while body:
         size = int.from_bytes(body[:4], "big")

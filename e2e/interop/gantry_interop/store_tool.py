@@ -1,8 +1,8 @@
-"""RocketMQ's own 5.3.3 store, opened on a directory: the judge of file compatibility.
+"""RocketMQ's own 5.3.3 store, opened on a directory, as the reference for file compatibility.
 
-`read_store` says what Java finds in a directory that anybody wrote; `write_store` lets Java fill one. Opening is what
-a starting broker does (it recovers, may cut the log, and removes `abort` at its clean end), so a directory that is
-still needed as it was must be copied first.
+`read_store` reports what Java finds in any directory; `write_store` lets Java fill one. Opening is what
+a starting broker does (it recovers, may cut the log, and removes `abort` at its clean end), so a directory whose
+original state is still needed must be copied first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ End = Literal["clean", "halt"]
 
 @dataclass(frozen=True)
 class StoreShape:
-    """File sizes of a store; both sides must be told the same, or Java refuses to load."""
+    """File sizes of a store; both sides must use the same, or Java refuses to load."""
 
     commit_log_file_bytes: int = 1 << 30
     consume_queue_file_bytes: int = 6_000_000
@@ -50,7 +50,7 @@ SMALL = StoreShape(
 
 @dataclass(frozen=True)
 class StoredMessage:
-    """One message of a queue, and the consume queue entry that leads to it."""
+    """One message of a queue, and the consume queue entry that points to it."""
 
     queue_offset: int
     physical_offset: int
@@ -66,7 +66,7 @@ class StoredMessage:
 
 @dataclass(frozen=True)
 class StoredQueue:
-    """One queue: its range of offsets, half-open, and how many of them can be read."""
+    """One queue: its half-open range of offsets, and how many of them can be read."""
 
     offset_min: int
     offset_max: int
@@ -77,14 +77,14 @@ class StoredQueue:
 
 @dataclass(frozen=True)
 class StoreReport:
-    """What Java found in a store."""
+    """The content that Java found in a store."""
 
     abort_was_present: bool
     physical_offset_min: int
     physical_offset_max: int
     topics: dict[str, dict[int, StoredQueue]]
     keys: dict[str, list[int]]
-    """`topic#key` to the physical offsets of the messages its index names."""
+    """The physical offsets of the messages that Java's index finds, by `topic#key`."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class WrittenMessage:
 
 @dataclass(frozen=True)
 class WrittenStore:
-    """What Java wrote into a store."""
+    """Everything that Java wrote into a store."""
 
     physical_offset_min: int
     physical_offset_max: int
@@ -116,7 +116,7 @@ def read_store(
 ) -> StoreReport:
     """Open the store at `root` as a Java broker would, and report; `keys` are `topic#key`.
 
-    If it `is_sealed`, every record that recovery reads must have a `__CRC32#` that is right (`forceVerifyPropCRC`).
+    With `is_sealed`, every record that recovery reads must have a correct `__CRC32#` (`forceVerifyPropCRC`).
     """
     arguments = ["read", "--root", str(root), *shape.arguments(), "--messages", str(with_messages).lower()]
     arguments += ["--seals", str(is_sealed).lower()]
@@ -139,7 +139,7 @@ def read_store(
 
 @dataclass(frozen=True)
 class WriteOrder:
-    """What Java shall write: `count` messages, taking turns over topics, then over queues.
+    """What Java writes: `count` messages, distributed over topics, then over queues.
 
     Message number n has the tag `tag-<n % 3>`, the keys `key-<n>` and `shared-<n % 10>`, and n as its flag.
     """
@@ -150,11 +150,11 @@ class WriteOrder:
     body_bytes: int = 128
     seed: int = 1
     end: End = "clean"
-    """`halt` ends the virtual machine without a word to the store: `abort` stays behind."""
+    """`halt` ends the virtual machine without closing the store, so that `abort` stays."""
     is_sealed: bool = False
-    """Whether Java writes and demands `__CRC32#` (`enabledAppendPropCRC`, `forceVerifyPropCRC`). By default, no."""
+    """Whether Java writes and requires `__CRC32#` (`enabledAppendPropCRC`, `forceVerifyPropCRC`). The default is no."""
     copied_seal: str | None = None
-    """What every message brings along as its `__CRC32#`: a copy of another record's, which says nothing of this one."""
+    """The `__CRC32#` of every message: a copy of another record's, which is wrong for this one."""
 
 
 def write_store(
@@ -164,7 +164,7 @@ def write_store(
     *,
     shape: StoreShape = StoreShape(),
 ) -> WrittenStore:
-    """Let Java open (or make) the store at `root`, append to it, and end as ordered."""
+    """Let Java open (or create) the store at `root`, append to it, and end as ordered."""
     done = _run(
         [
             "write",

@@ -1,12 +1,12 @@
-"""Java clients over TLS, while the servers' certificates are replaced under them.
+"""Java clients over TLS while the servers' certificates are replaced.
 
-A name server and a broker of ours enforce TLS and ask every client for a certificate; the broker registers over TLS.
-Unmodified clients with the authority's certificate play ordinary scenarios, and meanwhile a thread writes new
-certificates into the servers' files again and again. Nothing may fail, be lost or altered by that, and new connections
-must have seen more than one certificate. Then strangers play, each with one thing wrong, and must get nothing. At last
-the servers ask for no certificate any more, and a client without one is served.
+A name server and a broker of ours enforce TLS and require client certificates; the broker registers over TLS.
+Unmodified clients with the authority's certificate play ordinary scenarios while a thread repeatedly replaces the
+certificates in the servers' files. No operation may fail and no message may be lost or altered, and new connections
+must see more than one certificate. Then clients with one fault each connect, and must be refused. At the end the
+servers stop requiring certificates, and a client without one is served.
 
-Certificates are made by the command `openssl`, apart from the code that is judged here.
+Certificates are made by the command `openssl`, independently of the code under test.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gantry_interop.processes import Child, Nursery, wait_until
 
 SCENARIOS = ("sync", "async", "batch", "compressed", "ordered", "litepull", "restart", "threads64")
 REPLACE_SECONDS = 5.0
-"""More than the servers' three seconds between looks, so that none of the certificates is missed."""
+"""The interval is longer than the three seconds between the servers' checks, so that every certificate is loaded."""
 UNKNOWN_SECONDS_MAX = 60.0
 ANONYMOUS_SCENARIOS = ("sync", "ordered")
 OPENSSL_SECONDS_MAX = 120.0
@@ -38,7 +38,7 @@ KEY = ("-newkey", "rsa:2048", "-nodes")
 
 @dataclass(frozen=True)
 class Authority:
-    """A folder with an authority, and the certificates that it has made."""
+    """A folder with an authority, and the certificates that it has issued."""
 
     folder: Path
 
@@ -53,7 +53,7 @@ class Authority:
         return self
 
     def issue(self, name: str) -> Pair:
-        """A new certificate, in the files of the one that had this name; both are replaced, one after the other."""
+        """Issue a new certificate under this name; both files are replaced, one after the other."""
         request, names = self.folder / f"{name}.csr", self.folder / f"{name}.ext"
         new, pair = Pair.of(self.folder, f"{name}-new"), Pair.of(self.folder, name)
         names.write_text(EXTENSIONS)
@@ -87,7 +87,7 @@ class Pair:
 
 
 def client_properties(authority: Authority, pair: Pair | None) -> dict[str, str]:
-    """What makes an unmodified client speak TLS, check the server, and show a certificate if it has one."""
+    """Return the properties that make an unmodified client use TLS, verify the server, and present a certificate."""
     properties = {
         "tls.enable": "true",
         "tls.test.mode.enable": "false",
@@ -102,7 +102,8 @@ def client_properties(authority: Authority, pair: Pair | None) -> dict[str, str]
 def start(
     nursery: Nursery, layout: peers.Layout, authority: Authority, servers: Pair, *, asks_clients: bool = True
 ) -> tuple[Child, Child]:
-    """A name server and a broker that enforce TLS, with one certificate for both. Waits until they know each other."""
+    """Start a name server and a broker that enforce TLS with one certificate, and wait until the broker is
+    registered."""
     layout.directory.mkdir(parents=True, exist_ok=True)
     enforcing = {
         "tlsMode": "enforcing",
@@ -134,13 +135,13 @@ def start(
 
 @dataclass(frozen=True)
 class TlsReport:
-    """What was seen."""
+    """The results of all TLS scenarios."""
 
     verdicts: list[drivers.Verdict]
     unknown: list[drivers.Verdict]
-    """Of clients with one thing wrong; the scenario says what."""
+    """The verdicts of clients with one fault; the scenario names the fault."""
     certificates_seen: int
-    """How many different ones new connections to the broker were shown."""
+    """The number of different certificates that new connections to the broker received."""
 
     @property
     def kept(self) -> bool:
@@ -150,8 +151,8 @@ class TlsReport:
     def lines(self) -> list[str]:
         refused = sum(not one.kept and not one.received for one in self.unknown)
         return [
-            f"{self.certificates_seen} certificates were shown to new connections (more than 1 is wanted)",
-            f"{refused} of {len(self.unknown)} strangers got nothing (all is wanted)",
+            f"{self.certificates_seen} certificates on new connections (expected: more than 1)",
+            f"{refused} of {len(self.unknown)} invalid clients were refused (expected: all)",
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -171,7 +172,7 @@ def play(
     report: Callable[[drivers.Verdict], None] = lambda verdict: None,
     scenarios: Sequence[str] = SCENARIOS,
 ) -> TlsReport:
-    """All of it, with one pair of servers; `order`'s address is theirs. Ends the servers."""
+    """Play all scenarios with one pair of servers; `order` gets their address. Ends the servers."""
     authority = Authority(directory / "certificates").create()
     servers, client_pair = authority.issue("servers"), authority.issue("client")
     layout = peers.Layout(directory / "peer")
@@ -190,7 +191,7 @@ def play(
 
 
 def strangers(authority: Authority, client: Pair, other: Authority) -> dict[str, dict[str, str]]:
-    """Clients that must get nothing, by what is wrong with them."""
+    """Return the properties of clients that must be refused, by their fault."""
     return {
         "plain text": {"tls.enable": "false"},
         "no certificate": client_properties(authority, None),
@@ -218,7 +219,7 @@ def _play_anonymous(
     nursery: Nursery, clients: Sequence[str], order: drivers.Order, authority: Authority, servers: Pair,
     directory: Path, report: Callable[[drivers.Verdict], None],
 ) -> list[drivers.Verdict]:  # fmt: skip
-    """Servers that prove themselves and ask nobody who he is."""
+    """Play with servers that present certificates but require none."""
     layout = peers.Layout(directory / "peer-anonymous")
     children = start(nursery, layout, authority, servers, asks_clients=False)
     anonymous = replace(
@@ -239,7 +240,7 @@ def _stop(children: Sequence[Child]) -> None:
 
 @contextlib.contextmanager
 def _replacing(authority: Authority, client: Pair, port: int) -> Iterator[set[str]]:
-    """Replaces the servers' certificate until it is left. Gives the numbers of those that connections were shown."""
+    """Replace the servers' certificate repeatedly. Yields the set of serial numbers that connections received."""
     serials, is_over, failures = {_serial(authority, client, port)}, threading.Event(), list[Exception]()
 
     def go_on() -> None:
@@ -269,7 +270,7 @@ def _serial(authority: Authority, client: Pair, port: int) -> str:
         context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
     ):
         certificate = connection.getpeercert()
-    assert certificate is not None, "a verified server has shown one"
+    assert certificate is not None, "a verified server has a certificate"
     return str(certificate["serialNumber"])
 
 

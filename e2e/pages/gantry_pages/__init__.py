@@ -1,4 +1,4 @@
-"""Runs what the pages in docs/ tell people to type, and compares what they show with what comes."""
+"""Runs the commands and programs of the pages in docs/, and compares their output with the pages."""
 
 from gantry_pages.blocks import Block, Kind, blocks_of
 from gantry_pages.sandbox import PageFailed, Sandbox

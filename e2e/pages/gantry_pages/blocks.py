@@ -1,20 +1,20 @@
-"""A page of docs/ as what can be run: its fenced blocks, in the order in which a reader comes to them.
+"""A page of docs/ as runnable blocks: its fenced blocks, in the order of the page.
 
     ```sh                                commands, run by a shell in the page's own folder
-    ```text      right behind it         lines that must come, in this order; `...` stands for anything
-    ```yaml group.yaml                   a file that the reader writes, with its name behind the language
+    ```text      right after it          lines of the output, in this order; `...` matches anything
+    ```yaml group.yaml                   a file that the reader writes; its name follows the language
     ```python send.py   ```java Send.java   a program: written, then run (Java: compiled and run)
 
-What is not run says so in the source of the page, above its block, with the reason; the tests count these.
+A block that is not run has a comment with the reason above it in the source of the page; the tests count these.
 
     <!-- not run: needs a cluster -->
 
-A command that a reader leaves running in a terminal of its own is started and left running, until the page ends:
+A command that a reader leaves running in its own terminal is started and runs until the page ends:
 
-    <!-- goes on after: broker listening on ... -->
+    <!-- ready after: broker listening on ... -->
 
-Everything else is a picture of something: `text` that follows no command, JSON, a diagram. It cannot be told from a
-command that somebody forgot to mark, so only `text` may be one. The rule: a reader who types a page from the top to the
+Every other block is an illustration: `text` that follows no command, JSON, a diagram. It cannot be distinguished from a
+command without a mark, so only `text` may be one. The rule: a reader who types a page from the top to the
 end does what the test does.
 """
 
@@ -27,13 +27,13 @@ from enum import Enum, auto
 from typing import Final, final
 
 FENCE: Final = re.compile(r"^```(?P<language>\w*)(?: (?P<name>\S+))?\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-MARK: Final = re.compile(r"<!-- (?P<word>not run|goes on after): (?P<said>[^\n]+) -->\n+\Z")
+MARK: Final = re.compile(r"<!-- (?P<word>not run|ready after): (?P<text>[^\n]+) -->\n+\Z")
 PROGRAMS: Final = ("python", "java")
 FILES: Final = ("yaml", "properties", "json", "ini", "toml")
 
 
 class PageFault(Exception):
-    """A page that cannot be read as commands. Say it where the reader is."""
+    """A block of a page cannot be classified; the message has its line."""
 
 
 class Kind(Enum):
@@ -48,25 +48,25 @@ class Kind(Enum):
 @final
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block of a page."""
+    """One fenced block of a page."""
 
     line: int
-    """Of its fence, from 1 on."""
+    """The line of its fence, from 1 on."""
     kind: Kind
     language: str
     name: str
-    """Of the file; empty for commands."""
+    """The name of the file; empty for commands."""
     text: str
     expected: tuple[str, ...] = ()
-    """Patterns of the lines that must come."""
+    """Patterns of the lines that must be printed."""
     reason: str = ""
-    """Why it is not run; empty for what is."""
-    goes_on_after: str = ""
-    """The line after which it is left running; empty for what comes to its end."""
+    """The reason for not running the block; empty if it is run."""
+    ready_line: str = ""
+    """The output line after which the command counts as started; empty for one that ends."""
 
 
 def blocks_of(page: str) -> list[Block]:
-    """All blocks of a page. Raises PageFault for one of which nobody can say what it is."""
+    """Return all blocks of a page. Raises PageFault for one that cannot be classified."""
     found: list[Block] = []
     last_end = -1
     for match in FENCE.finditer(page):
@@ -88,25 +88,25 @@ def _block(match: re.Match[str], line: int, mark: re.Match[str] | None) -> Block
     kind = Kind.COMMANDS if language == "sh" else Kind.PROGRAM if language in PROGRAMS else Kind.FILE
     if language not in ("sh", *PROGRAMS, *FILES):
         raise PageFault(
-            f"line {line}: a block of {language or 'no language'} is neither run nor a picture: use sh or text"
+            f"line {line}: a block of {language or 'no language'} cannot be run; use sh, or text for illustrations"
         )
-    reason = mark["said"] if mark is not None and mark["word"] == "not run" else ""
-    goes_on = mark["said"] if mark is not None and mark["word"] == "goes on after" else ""
+    reason = mark["text"] if mark is not None and mark["word"] == "not run" else ""
+    ready_mark = mark["text"] if mark is not None and mark["word"] == "ready after" else ""
     if kind is not Kind.COMMANDS and not name and not reason:
-        raise PageFault(f"line {line}: say behind {language} into which file this goes, or why it is not run")
-    if goes_on and kind is not Kind.COMMANDS:
-        raise PageFault(f"line {line}: only commands go on")
-    return Block(line, kind, language, name, match["text"], reason=reason, goes_on_after=goes_on)
+        raise PageFault(
+            f"line {line}: add a file name after {language}, or a comment with the reason for not running it"
+        )
+    if ready_mark and kind is not Kind.COMMANDS:
+        raise PageFault(f"line {line}: only commands may have the mark 'ready after'")
+    return Block(line, kind, language, name, match["text"], reason=reason, ready_line=ready_mark)
 
 
 def _expecting(block: Block, lines: tuple[str, ...]) -> Block:
-    return Block(
-        block.line, block.kind, block.language, block.name, block.text, lines, block.reason, block.goes_on_after
-    )
+    return Block(block.line, block.kind, block.language, block.name, block.text, lines, block.reason, block.ready_line)
 
 
 def missing_lines(expected: tuple[str, ...], printed: str) -> Iterator[str]:
-    """Which of the lines that a page shows did not come, in their order; `...` stands for anything."""
+    """Yield the lines of the page that were not printed in their order; `...` matches anything."""
     lines = iter(line.rstrip() for line in printed.splitlines())
     for shown in expected:
         if not shown.strip() or shown.strip() == "...":

@@ -1,12 +1,12 @@
-"""Where one page is typed: a folder of its own, ports of its own, and a shell that finds this checkout's `gantry`.
+"""The environment of one page: a folder and ports of its own, and a shell that finds this checkout's `gantry`.
 
-    page says                 sandbox does
-    gantry up                 the same, on ports that nobody else uses
-    127.0.0.1:9876            the port that stands for it, in commands, files, programs and in what must come
+    on the page               in the sandbox
+    gantry up                 the same, on free ports
+    127.0.0.1:9876            the port in its place, in commands, files, programs and expected output
     gantry, python            those of the environment that runs the tests
 
-That is all that differs from what a reader types. Whatever a page leaves running is stopped when it ends: what was left
-in a terminal gets Ctrl-C, and `gantry down` is called for each stack that is still up.
+That is all that differs from what a reader types. Everything that a page leaves running is stopped at its end: a
+command in a terminal gets SIGINT, and `gantry down` is called for each stack that is still up.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from gantry_testing.ports import free_port_run
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 DEADLINE_S: Final = 300.0
-"""For one block. A machine that is busy with other tests takes long."""
+"""The time limit of one block. A machine that is busy with other tests is slow."""
 NAME_SERVERS, BROKERS, SIDECARS = range(9876, 9880), range(10909, 10945), range(8080, 8090)
-"""The ports that pages speak of."""
+"""The ports that occur on pages."""
 
 
 class PageFailed(Exception):
-    """A block did not do what its page says."""
+    """A block did not do what its page shows."""
 
 
 @dataclass(frozen=True)
 class Java:
-    """How programs in Java are compiled and run."""
+    """The programs that compile and run Java."""
 
     compiler: str
     machine: str
@@ -50,13 +50,13 @@ class Java:
 
 @final
 class Sandbox:
-    """One page's place. Use it inside ``with``."""
+    """The environment of one page. Use it as a context manager."""
 
     def __init__(self, folder: Path, *, java: Java | None = None) -> None:
         self._folder: Final = folder
         self._java: Final = java
         self._ports: Final = _ports()
-        self._left: Final[list[_Left]] = []
+        self._left: Final[list[_BackgroundCommand]] = []
         self._environment: Final = self._prepare()
 
     def __enter__(self) -> Self:
@@ -67,29 +67,29 @@ class Sandbox:
     ) -> None:
         for left in reversed(self._left):
             left.stop()
-        for record in self._folder.glob("**/stack.json"):  # of each stack that a page, or its failure, has left up
+        for record in self._folder.glob("**/stack.json"):  # of each stack that is still up
             subprocess.run(
                 ["gantry", "down", "--data", str(record.parent)], cwd=self._folder, env=self._environment,
                 timeout=DEADLINE_S, check=False, capture_output=True,
             )  # fmt: skip
 
     def run(self, block: Block) -> None:
-        """Do what a reader does with it. Raises PageFailed."""
+        """Run one block as a reader would. Raises PageFailed."""
         if block.reason or block.kind is Kind.PICTURE:
             return
-        text = self._moved(block.text)
+        text = self._with_sandbox_ports(block.text)
         if block.kind is not Kind.COMMANDS:
             path = self._folder / block.name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         if block.kind is Kind.FILE:
             return
-        if block.goes_on_after:
+        if block.ready_line:
             self._leave_running(block, text)
             return
         for command in self._commands(block, text):
-            done = self._done(block, command)
-            missing = list(missing_lines(tuple(map(self._moved, block.expected)), done.stdout))
+            done = self._run_shell(block, command)
+            missing = list(missing_lines(tuple(map(self._with_sandbox_ports, block.expected)), done.stdout))
             if done.returncode != 0 or missing:
                 raise PageFailed(
                     f"line {block.line}: exit code {done.returncode}, missing {missing}\n--- typed\n{command}\n"
@@ -97,19 +97,19 @@ class Sandbox:
                 )
 
     def _commands(self, block: Block, text: str) -> list[str]:
-        """What a shell is given: a block is one call, which ends at the first failure."""
+        """Return the shell commands of a block: a block is one call, which ends at the first failure."""
         if block.kind is Kind.COMMANDS:
             return [text]
         if block.language == "python":
             return [f"python -W error {shlex.quote(block.name)}"]
-        assert self._java is not None, "a page with Java is run where there is Java"
+        assert self._java is not None, "a page with Java needs Java"
         path, main = shlex.quote(self._java.class_path), Path(block.name).stem
         home = shlex.quote(f"-Duser.home={self._folder}/home")
         logs = shlex.quote(f"-Drocketmq.client.logRoot={self._folder}/home/logs")
         compiled = f"{self._java.compiler} -d classes -cp {path} {shlex.quote(block.name)}"
         return [f"{compiled} && {self._java.machine} -XX:-UsePerfData {home} {logs} -cp classes:{path} {main}"]
 
-    def _done(self, block: Block, command: str) -> subprocess.CompletedProcess[str]:
+    def _run_shell(self, block: Block, command: str) -> subprocess.CompletedProcess[str]:
         try:
             return subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", command], cwd=self._folder, env=self._environment, text=True,
@@ -120,17 +120,17 @@ class Sandbox:
             raise PageFailed(f"line {block.line}: not done within {DEADLINE_S:.0f} s:\n{command}") from error
 
     def _leave_running(self, block: Block, text: str) -> None:
-        left = _Left(text, self._folder, self._environment)
+        left = _BackgroundCommand(text, self._folder, self._environment)
         self._left.append(left)
-        expected = (*map(self._moved, block.expected), self._moved(block.goes_on_after))
+        expected = (*map(self._with_sandbox_ports, block.expected), self._with_sandbox_ports(block.ready_line))
         deadline = time.monotonic() + DEADLINE_S
         while list(missing_lines(expected, left.printed)):
             if left.process.poll() is not None or time.monotonic() > deadline:
-                raise PageFailed(f"line {block.line}: it did not come to {expected}:\n{text}\n---\n{left.printed}")
+                raise PageFailed(f"line {block.line}: did not print {expected}:\n{text}\n---\n{left.printed}")
             time.sleep(0.05)
 
-    def _moved(self, text: str) -> str:
-        """The text with this sandbox's ports."""
+    def _with_sandbox_ports(self, text: str) -> str:
+        """Return the text with this sandbox's ports."""
         return re.sub(r"\b\d{4,5}\b", lambda match: str(self._ports.get(int(match[0]), match[0])), text)
 
     def _prepare(self) -> Mapping[str, str]:
@@ -170,8 +170,8 @@ def _ports() -> dict[int, int]:
 
 
 @final
-class _Left:
-    """A command that goes on in a terminal of its own."""
+class _BackgroundCommand:
+    """A command that keeps running in the background."""
 
     def __init__(self, text: str, folder: Path, environment: Mapping[str, str]) -> None:
         self.process: Final = subprocess.Popen(
@@ -187,7 +187,7 @@ class _Left:
         return "".join(self._lines)
 
     def stop(self) -> None:
-        """Ctrl-C for everything that it started, and SIGKILL for what does not mind."""
+        """Send SIGINT to everything that it started, and SIGKILL to processes that ignore it."""
         for number, patience_s in ((signal.SIGINT, 180.0), (signal.SIGKILL, 60.0)):
             try:
                 os.killpg(self.process.pid, number)

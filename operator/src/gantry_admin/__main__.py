@@ -1,7 +1,8 @@
 """`python -m gantry_admin --page FILE --control SOCKET --store DIR`: one sidecar until a signal stops it.
 
-Most of its start is the loading of what serves HTTP: a hundred thousand objects that live as long as it does. That is
-loaded when the options make sense, and nobody looks for garbage meanwhile, which would be a tenth of it.
+Most of its start is spent on importing the HTTP server: a hundred thousand objects that live as long as the process.
+These modules are imported only after the options were validated, and with garbage collection paused, which saves a
+tenth of the time.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from gantry_admin.settings import (
     SidecarSettings,
     option_of,
     parse_address,
-    validated,
+    validate_settings,
 )
-from gantry_remoting.audit import always_log
+from gantry_remoting.audit import enable_audit_log
 from gantry_remoting.file_access import limit_new_files
 from gantry_remoting.http_admission import HttpLimitSettings
-from gantry_wire.structs import ready_structs
+from gantry_wire.structs import make_structs_ready
 
 EXIT_SETTINGS: Final = 2
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -45,7 +46,7 @@ log = logging.getLogger("gantry_admin")
 
 
 def parser() -> argparse.ArgumentParser:
-    """Every option, with its reason where it is defined: ``settings``."""
+    """Return the parser of all options; ``settings`` gives the reason of each default."""
     made = argparse.ArgumentParser(
         prog="gantry sidecar",
         description="Run the admin sidecar of one broker: probes, status, metrics, log ranges, role changes over HTTP.",
@@ -55,17 +56,17 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--page", required=True, type=Path, metavar="FILE", help="the broker's status page")
     made.add_argument("--control", required=True, type=Path, metavar="SOCKET", help="the broker's control socket")
     made.add_argument("--store", required=True, type=Path, metavar="DIR", help="the broker's storePathRootDir")
-    made.add_argument("--broker", metavar="HOST:PORT", help="the broker's port [default: what it says itself]")
-    made.add_argument("--broker-log", type=Path, metavar="FILE", help="its log, whose end goes into bundles")
-    made.add_argument("--broker-credentials", type=Path, metavar="FILE", help="accessKey and secretKey to ask it with")
+    made.add_argument("--broker", metavar="HOST:PORT", help="the broker's port [default: as the broker reports it]")
+    made.add_argument("--broker-log", type=Path, metavar="FILE", help="the broker's log, whose end goes into bundles")
+    made.add_argument("--broker-credentials", type=Path, metavar="FILE", help="accessKey and secretKey for requests")
     _broker_tls_options(made.add_argument_group("TLS with the broker"))
-    made.add_argument("--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="where to answer")
-    made.add_argument("--wanted", type=Path, metavar="FILE", help="topics and groups that a master has, as JSON")
+    made.add_argument("--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="address of the main port")
+    made.add_argument("--wanted", type=Path, metavar="FILE", help="topics and groups to create on a master, as JSON")
     made.add_argument("--openapi", action="store_true", help="serve /openapi.json and /docs")
     made.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
-    made.add_argument("--ignore-unknown", action="store_true", help="leave out options of newer versions, and say so")
-    _access_options(made.add_argument_group("who may what"))
-    _http_options(made.add_argument_group("what connections may cost"))
+    made.add_argument("--ignore-unknown", action="store_true", help="ignore options of newer versions, with a warning")
+    _access_options(made.add_argument_group("access control"))
+    _http_options(made.add_argument_group("limits of connections"))
     _log_options(made.add_argument_group("ranges of the log"))
     _group_options(made.add_argument_group("readiness and the group"))
     _lease_options(made.add_argument_group("the shard's Lease in Kubernetes"))
@@ -73,19 +74,24 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _access_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--token-file", type=Path, metavar="FILE", help="tokens that may change, name:token lines")
-    group.add_argument("--read-token-file", type=Path, metavar="FILE", help="tokens that may look and read messages")
-    group.add_argument("--tls-cert", type=Path, metavar="FILE", help="our certificate: speak TLS")
-    group.add_argument("--tls-key", type=Path, metavar="FILE", help="its key")
-    group.add_argument("--tls-client-ca", type=Path, metavar="FILE", help="whose certificates may change (mTLS)")
-    group.add_argument("--open-reads", action="store_true", help="on loopback, look and read messages without a token")
+    group.add_argument("--token-file", type=Path, metavar="FILE", help="tokens that may change roles, name:token lines")
+    group.add_argument("--read-token-file", type=Path, metavar="FILE", help="tokens that may view and read messages")
+    group.add_argument("--tls-cert", type=Path, metavar="FILE", help="the sidecar's certificate: use TLS")
+    group.add_argument("--tls-key", type=Path, metavar="FILE", help="key of the sidecar's certificate")
+    group.add_argument(
+        "--tls-client-ca",
+        type=Path,
+        metavar="FILE",
+        help="authority of client certificates that may change roles (mTLS)",
+    )
+    group.add_argument("--open-reads", action="store_true", help="on loopback, view and read messages without a token")
 
 
 def _broker_tls_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--broker-tls", action="store_true", help="speak TLS with its port; each of these does, too")
-    group.add_argument("--broker-tls-ca", type=Path, metavar="FILE", help="who signs its certificate")
-    group.add_argument("--broker-tls-cert", type=Path, metavar="FILE", help="our certificate, where it asks for one")
-    group.add_argument("--broker-tls-key", type=Path, metavar="FILE", help="its key")
+    group.add_argument("--broker-tls", action="store_true", help="use TLS; each of these options turns it on")
+    group.add_argument("--broker-tls-ca", type=Path, metavar="FILE", help="authority of the broker's certificate")
+    group.add_argument("--broker-tls-cert", type=Path, metavar="FILE", help="client certificate, if required")
+    group.add_argument("--broker-tls-key", type=Path, metavar="FILE", help="key of the client certificate")
     group.add_argument(
         "--broker-tls-verify", default="full", choices=["full", "authority", "none"], help="[default: full]"
     )
@@ -93,14 +99,14 @@ def _broker_tls_options(group: argparse._ArgumentGroup) -> None:
 
 def _http_options(group: argparse._ArgumentGroup) -> None:
     texts = {
-        "connections_max": ("N", "connections of the main port"),
-        "connections_per_address_max": ("N", "connections of one address"),
-        "probe_connections": ("N", "more connections, for probes only"),
-        "handshake_timeout_ms": ("MS", "for a TLS handshake"),
-        "head_timeout_ms": ("MS", "for the head of a request"),
-        "body_timeout_ms": ("MS", "for the body of a request"),
-        "idle_timeout_ms": ("MS", "between two requests"),
-        "reader_timeout_ms": ("MS", "for an answer that is not read"),
+        "connections_max": ("N", "connections to the main port"),
+        "connections_per_address_max": ("N", "connections from one address"),
+        "probe_connections": ("N", "additional connections, for probes only"),
+        "handshake_timeout_ms": ("MS", "timeout of a TLS handshake"),
+        "head_timeout_ms": ("MS", "timeout for the head of a request"),
+        "body_timeout_ms": ("MS", "timeout for the body of a request"),
+        "idle_timeout_ms": ("MS", "timeout between two requests"),
+        "reader_timeout_ms": ("MS", "timeout of an answer that the client does not read"),
     }
     for one in fields(HttpLimitSettings):
         unit, text = texts[one.name]
@@ -113,46 +119,52 @@ def _log_options(group: argparse._ArgumentGroup) -> None:
     defaults = LogSettings()
     group.add_argument("--log-listen", metavar="HOST:PORT", help="ranges by sendfile [default: the next port]")
     group.add_argument(
-        "--log-rate", type=int, default=defaults.bytes_per_second, metavar="BYTES", help="a second; 0: any"
+        "--log-rate", type=int, default=defaults.bytes_per_second, metavar="BYTES", help="limit per second; 0: none"
     )
-    group.add_argument("--log-burst", type=int, default=defaults.burst_bytes, metavar="BYTES", help="after a pause")
-    group.add_argument("--log-nice", type=int, default=defaults.niceness, metavar="0-19", help="of the sending thread")
-    group.add_argument("--log-readers", type=int, default=defaults.readers_max, metavar="N", help="ranges at a time")
     group.add_argument(
-        "--log-range-max", type=int, default=defaults.range_bytes_max, metavar="BYTES", help="per answer"
+        "--log-burst", type=int, default=defaults.burst_bytes, metavar="BYTES", help="burst after a pause"
+    )
+    group.add_argument("--log-nice", type=int, default=defaults.niceness, metavar="0-19", help="niceness of the sender")
+    group.add_argument("--log-readers", type=int, default=defaults.readers_max, metavar="N", help="concurrent ranges")
+    group.add_argument(
+        "--log-range-max", type=int, default=defaults.range_bytes_max, metavar="BYTES", help="longest range per answer"
     )
 
 
 def _group_options(group: argparse._ArgumentGroup) -> None:
     defaults = HealthSettings()
     for name, default, text in (
-        ("--stale-after", defaults.stale_ms, "without a publication: the broker stands still"),
-        ("--down-after", defaults.down_after_ms, "unwell, until it is not ready"),
-        ("--up-after", defaults.up_after_ms, "well, until it is ready"),
+        ("--stale-after", defaults.stale_ms, "time without a publication until the broker counts as standing still"),
+        ("--down-after", defaults.down_after_ms, "time of failing checks until a broker is not ready"),
+        ("--up-after", defaults.up_after_ms, "time of passing checks until a broker is ready"),
     ):
         group.add_argument(name, type=int, default=default, metavar="MS", help=text)
-    group.add_argument("--max-lag", type=int, default=defaults.lag_bytes_max, metavar="BYTES", help="of a ready slave")
-    group.add_argument("--peer", action="append", default=[], metavar="URL", help="another sidecar, repeatable")
-    group.add_argument("--peer-token-file", type=Path, metavar="FILE", help="the token that is shown to peers")
+    group.add_argument(
+        "--max-lag", type=int, default=defaults.lag_bytes_max, metavar="BYTES", help="lag of a ready slave"
+    )
+    group.add_argument(
+        "--peer", action="append", default=[], metavar="URL", help="another sidecar of the group, repeatable"
+    )
+    group.add_argument("--peer-token-file", type=Path, metavar="FILE", help="token for requests to peers")
     group.add_argument("--peer-ca", type=Path, metavar="FILE", help="authority of the peers' certificates")
     group.add_argument("--peer-verify", default="full", choices=["full", "authority"], help="[default: full]")
 
 
 def _lease_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--lease", metavar="NAMESPACE/NAME", help="renew it while it names this broker as the master")
+    group.add_argument("--lease", metavar="NAMESPACE/NAME", help="Lease to renew while it names this broker as master")
     defaults = LeaseSettings(name="")
     group.add_argument("--lease-server", default=defaults.server, metavar="URL", help="[default: %(default)s]")
     group.add_argument(
         "--lease-token-file", type=Path, default=defaults.token_file, metavar="FILE", help="[default: %(default)s]"
     )
     group.add_argument("--lease-ca", type=Path, default=defaults.ca, metavar="FILE", help="[default: %(default)s]")
-    group.add_argument("--regain", action="store_true", help="a role that ended with its process comes back")
+    group.add_argument("--regain", action="store_true", help="let a restarted broker regain its role")
 
 
 def _lease_of(options: argparse.Namespace) -> LeaseSettings | None:
     if options.lease is None:
         if options.regain:
-            raise SettingsError("--regain needs --lease: whoever decides takes roles away there")
+            raise SettingsError("--regain needs --lease, because role changes are recorded in the Lease")
         return None
     return LeaseSettings(
         name=options.lease, server=options.lease_server, token_file=options.lease_token_file, ca=options.lease_ca,
@@ -161,13 +173,13 @@ def _lease_of(options: argparse.Namespace) -> LeaseSettings | None:
 
 
 def settings_of(options: argparse.Namespace) -> SidecarSettings:
-    """Raises ``SettingsError``."""
+    """Return the validated settings of parsed options. Raises ``SettingsError``."""
     log_listen = options.log_listen
     broker_tls = BrokerTls(
         is_asked_for=options.broker_tls, authority=options.broker_tls_ca, certificate=options.broker_tls_cert,
         key=options.broker_tls_key, verify=options.broker_tls_verify,
     )  # fmt: skip
-    return validated(
+    return validate_settings(
         SidecarSettings(
             broker=BrokerPaths(
                 page=options.page, control=options.control, store=options.store, log_file=options.broker_log,
@@ -204,8 +216,8 @@ def settings_of(options: argparse.Namespace) -> SidecarSettings:
     )  # fmt: skip
 
 
-def parsed(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The options, and the names of those that were left out. Ends the process for what is wrong."""
+def parse_arguments(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return the options, and the names of unknown ones that were ignored. Exits the process for invalid options."""
     made = parser()
     options, unknown = made.parse_known_args(arguments)
     if unknown and not options.ignore_unknown:
@@ -214,8 +226,8 @@ def parsed(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 @contextmanager
-def no_garbage() -> Iterator[None]:
-    """What is made meanwhile stays, and is never taken for garbage."""
+def paused_garbage_collection() -> Iterator[None]:
+    """Pause garbage collection, and exempt all objects that are created meanwhile from it for good."""
     gc.disable()
     try:
         yield
@@ -225,21 +237,21 @@ def no_garbage() -> Iterator[None]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options, left_out = parsed(sys.argv[1:] if arguments is None else arguments)
+    options, left_out = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     formatter = logging.Formatter(LOG_FORMAT)
     recent = RecentLines(formatter)
     shown = logging.StreamHandler(sys.stderr)
     shown.setFormatter(formatter)
     logging.basicConfig(level=options.log_level.upper(), handlers=[shown, recent])
-    always_log()
+    enable_audit_log()
     if left_out:
-        log.warning("options are left out that this version does not know: %s", ", ".join(left_out))
+        log.warning("ignored options that this version does not know: %s", ", ".join(left_out))
     limit_new_files()
     try:
         settings = settings_of(options)
-        with no_garbage():
+        with paused_garbage_collection():
             from gantry_admin.server import serve
-        ready_structs()
+        make_structs_ready()
         uvloop.run(serve(settings, recent))
     except SettingsError as error:
         print(f"gantry sidecar: {error}", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""The application: every endpoint, how refusals look, and what is refused before any endpoint is asked.
+"""The HTTP application: every endpoint, the form of error answers, and the checks that come before any endpoint.
 
-No answer allows another origin, so a page from elsewhere reads nothing; a body that is longer than any order is refused
-while it comes in; and what a caller did wrong is told in the same form everywhere: `{"reason": ...}`.
+No answer allows another origin, so a page of another site can read nothing. A body that is longer than any order is
+refused while it is received. Every error answer has the same form: `{"reason": ...}`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SECURITY_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
 }
 CONSOLE_HEADERS: Final = {
-    # Nothing but our own files, nothing written into the page, and no text that could become markup.
+    # The page may load only its own files, has no inline scripts, and no text can become markup.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'",
@@ -46,13 +46,13 @@ _DOCS_HEAD: Final = """<!doctype html><html lang="en"><head><meta charset="utf-8
 <meta name="viewport" content="width=device-width, initial-scale=1"></head><body><h1>{title}</h1>
 <p>The document itself: <a href="/openapi.json">/openapi.json</a></p>
 """
-_REASONS: Final = {404: "there is no such endpoint", 405: "this endpoint does not do that"}
+_REASONS: Final = {404: "endpoint not found", 405: "method not allowed"}
 
 
 def make_app(
     sidecar: Sidecar, *, subjects: Mapping[tuple[str, int], str] | None = None, recent: RecentLines | None = None
 ) -> FastAPI:
-    """The application of one sidecar. ``subjects`` says who has shown which certificate, by peer address."""
+    """Return the application of one sidecar. ``subjects`` maps peer addresses to subjects of client certificates."""
     app = FastAPI(title="Gantry admin sidecar", version=VERSION, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.shared = Shared(
         sidecar=sidecar,
@@ -91,9 +91,9 @@ def _serve_openapi(app: FastAPI) -> None:
 
 
 def _docs_page(document: Mapping[str, Any]) -> str:
-    """The OpenAPI document as a page, one section for each endpoint, with nothing in it from elsewhere.
+    """Return the OpenAPI document as an HTML page, one section for each endpoint, without external resources.
 
-    A network of brokers has no such thing, and a page that loads scripts from strangers would be one more way in.
+    The network of a broker often has no internet access, and third-party scripts would be one more attack surface.
     """
     title = escape(f"{document['info']['title']} {document['info']['version']}")
     parts = [_DOCS_HEAD.format(title=title)]
@@ -132,27 +132,29 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """What is wrong with which field; never what was sent, which could be a secret."""
+    """Answer 422 with the invalid fields and their errors, never with the values sent, which could be secrets."""
     assert isinstance(error, RequestValidationError), "registered for it"
     texts = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:10]]
     return JSONResponse({"reason": "; ".join(texts)[:2_000]}, 422)
 
 
 async def _bug(request: Request, error: Exception) -> Response:
-    return JSONResponse({"reason": "the sidecar has made a mistake; its log says which"}, 500)
+    return JSONResponse({"reason": "internal error; see the log of the sidecar"}, 500)
 
 
 @final
 class BodyTooLong(HTTPException):
-    """More came than any order has. Whoever reads a body lets this one through."""
+    """The body of a request is longer than any order. Code that reads a body must not catch it."""
 
     def __init__(self) -> None:
-        super().__init__(413, f"a body has at most {BODY_BYTES_MAX} bytes", headers={"Connection": "close"})
+        super().__init__(
+            413, f"the body is too long: at most {BODY_BYTES_MAX} bytes are allowed", headers={"Connection": "close"}
+        )
 
 
 @final
 class Shield:
-    """Around the application: a bound for bodies, and headers for every answer."""
+    """Middleware that bounds request bodies and adds the security headers to every answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app: Final = app

@@ -1,4 +1,4 @@
-"""What would be lost if something broke now: bytes, and how old the oldest of them is.
+"""The data that would be lost if something failed now: its bytes, and the age of the oldest of them.
 
     [0 ........ flushed ........ committed ........ wrote)
                 `----------- the machine ----------'          power cut, crash of the kernel
@@ -6,16 +6,16 @@
     [0 ..... acked ................................ wrote)
              `------------- the master ------------'          disk or node gone, a slave is promoted
 
-This is one broker's own view, of every byte that it has written. What a shard would lose of what it has acknowledged,
-where a slave's copy counts for every fault, is `group_view`; both count with `gantry_spec.ledger.beyond`.
+This is one broker's own view, of every byte that it has written. `group_view` has the shard's view: the acknowledged
+data that the shard would lose, where a slave's copy counts for every fault. Both use `gantry_spec.ledger.bytes_beyond`.
 
-Bytes become seconds by the history of when which byte of the log was written, as far as it was watched:
+Bytes are converted to seconds with a history of the time at which each part of the log was written:
 
-    moments   t0      t1         t2     t3         the byte at `flushed` was written between t1 and t2: whatever a
-    wrote     100     250        600    900        loss would take is up to now - t1 old
+    moments   t0      t1         t2     t3         the byte at `flushed` was written between t1 and t2: the data that
+    wrote     100     250        600    900        would be lost is at most now - t1 old
     flushed           `- 300
 
-A broker that is started again, or whose log became shorter, is another log: the history begins anew.
+The history is reset when the broker restarts or its log becomes shorter, because it is another log then.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, final
 
-from gantry_spec.ledger import beyond
+from gantry_spec.ledger import bytes_beyond
 from gantry_status import Reading, Role, Status
 
 SAMPLES_MAX: Final = 12_000
-"""Twenty minutes of a broker that is written to all the time. Older ones are forgotten half by half."""
+"""Samples kept: twenty minutes under constant writes. When the limit is reached, the older half is dropped."""
 
 
 @final
 class WrittenHistory:
-    """Pairs of (when the broker looked, how far it had written), both rising. Owned by the event loop."""
+    """Pairs of (time of publication, `wrote` at that time), both rising. Owned by the event loop."""
 
     def __init__(self) -> None:
         self._boot: object = None
@@ -45,15 +45,15 @@ class WrittenHistory:
     def __repr__(self) -> str:
         return f"<WrittenHistory samples={len(self._wrote)}>"
 
-    def see(self, reading: Reading) -> None:
-        """One publication more."""
+    def record(self, reading: Reading) -> None:
+        """Add the position and the time of one publication."""
         wrote, moment = reading.status.wrote, reading.status.published_boottime_ns
         if reading.origin.boot_id != self._boot or (wrote is not None and self._wrote and wrote < self._wrote[-1]):
             self._boot, self._wrote, self._moments, self._grew_at = reading.origin.boot_id, [], [], None
         if wrote is None:
             return
         if self._wrote and self._wrote[-1] == wrote:
-            # The later moment: at it, nothing newer was written yet.
+            # Keep the later time: nothing newer had been written at it either.
             if len(self._wrote) == 1 or self._moments[-1] < moment:
                 self._moments[-1] = moment
             return
@@ -64,16 +64,16 @@ class WrittenHistory:
             del self._wrote[: SAMPLES_MAX // 2], self._moments[: SAMPLES_MAX // 2]
 
     def moment_before(self, offset: int) -> int | None:
-        """A moment at which the byte at ``offset`` was not written yet: the latest that is known; None without one."""
+        """Return the latest known time at which the byte at ``offset`` was not written yet; None if there is none."""
         index = bisect_right(self._wrote, offset) - 1
         return self._moments[index] if index >= 0 else None
 
     def still_ms(self, now_ns: int) -> int | None:
-        """For how long nothing was written; None before anybody has watched."""
+        """Return for how long nothing was written, in ms; None before the first write was observed."""
         return None if self._grew_at is None else max(now_ns - self._grew_at, 0) // 1_000_000
 
     def rate(self, window_ns: int) -> float | None:
-        """Bytes a second, over about the last ``window_ns``; None before there is anything to compare."""
+        """Return the bytes per second over about the last ``window_ns``; None with fewer than two samples."""
         if len(self._wrote) < 2:
             return None
         end = self._moments[-1]
@@ -83,7 +83,7 @@ class WrittenHistory:
 
 
 class Loss(StrEnum):
-    """What would have to break."""
+    """The kind of failure that a loss is computed for."""
 
     PROCESS = "process"
     MACHINE = "machine"
@@ -93,20 +93,20 @@ class Loss(StrEnum):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtRisk:
-    """What one kind of break would take."""
+    """The data that one kind of failure would destroy."""
 
     loss: Loss
     bytes: int | None
-    """None: not known."""
+    """The number of bytes at risk; None if unknown."""
     seconds: float | None
-    """The oldest of them was written at most so long ago. None: before anybody watched, or not known."""
+    """The age of the oldest of these bytes, at most; None if unknown, or older than the history."""
 
 
 def acked_offset(status: Status, reported: int | None, acks_needed: int) -> int | None:
-    """How far enough slaves have the log: as the broker reports, else as the page shows its slaves.
+    """Return the offset up to which enough slaves have the log: as reported, or as the status page lists the slaves.
 
-    The broker is asked once a second and the page is younger. What it calls confirmed and enough slaves have received
-    is acknowledged, whatever counts as an acknowledgement.
+    The report is up to a second old and the page is younger. Data that is confirmed and was received by enough slaves
+    is acknowledged, by every definition of an acknowledgement.
     """
     received = sorted((slave.received for slave in status.slaves if slave.received is not None), reverse=True)
     needed = max(acks_needed, 1)
@@ -119,7 +119,7 @@ def acked_offset(status: Status, reported: int | None, acks_needed: int) -> int 
 
 
 def at_risk(status: Status, acked: int | None, history: WrittenHistory, now_ns: int) -> tuple[AtRisk, ...]:
-    """Every kind of break, at this moment."""
+    """Return the data at risk at this moment for every kind of failure."""
     process = status.wrote if status.is_crash_safe else status.committed
     master = acked if status.role is Role.MASTER else status.wrote
     safe = ((Loss.PROCESS, process), (Loss.MACHINE, status.flushed), (Loss.MASTER, master))
@@ -127,7 +127,7 @@ def at_risk(status: Status, acked: int | None, history: WrittenHistory, now_ns: 
 
 
 def _one(loss: Loss, wrote: int | None, safe: int | None, history: WrittenHistory, now_ns: int) -> AtRisk:
-    count = beyond(wrote, safe, None if safe is None else 0)
+    count = bytes_beyond(wrote, safe, None if safe is None else 0)
     if count is None or safe is None:
         return AtRisk(loss=loss, bytes=None, seconds=None)
     if count == 0:

@@ -1,7 +1,7 @@
-"""One line for each order that came in over HTTP, also for one that was refused; the form is the brokers' own.
+"""The audit log of orders over HTTP: a line for each order, refused ones included, as in the brokers' audit log.
 
-The outcome is the HTTP status: 200 done, 409 refused by the broker, 401 and 403 refused here, 0 broken off. Names and
-numbers are in it, never a token.
+The outcome is the HTTP status: 200 done, 409 refused by the broker, 401 and 403 refused by the sidecar, 0 aborted. A
+line has names and numbers, never a token.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fastapi import Request
 from gantry_admin.errors import Problem
 from gantry_admin.guard import Caller
 from gantry_remoting import join_address
-from gantry_remoting.audit import bounded, write_line
+from gantry_remoting.audit import truncate, write_audit_line
 
 SERVER = "sidecar"
 
@@ -22,15 +22,15 @@ SERVER = "sidecar"
 def write_audit(
     request: Request, caller: Caller | None, what: str, on: Mapping[str, object], outcome: int, reason: str
 ) -> None:
-    """The line of one order."""
+    """Write the audit line of one order."""
     client = request.client
-    write_line(
+    write_audit_line(
         SERVER,
         peer="unknown" if client is None else join_address(client.host, client.port),
         account=None if caller is None else caller.name,
-        what=bounded(what),
+        what=truncate(what),
         code=None,
-        on={name: bounded(value) if isinstance(value, str) else value for name, value in on.items()},
+        on={name: truncate(value) if isinstance(value, str) else value for name, value in on.items()},
         outcome=f"http {outcome}",
         reason=reason or None,
     )
@@ -38,8 +38,8 @@ def write_audit(
 
 @contextmanager
 def audited(request: Request, caller: Caller, what: str, on: Mapping[str, object]) -> Iterator[None]:
-    """Write the line of the order that is executed inside, with its outcome; ``on`` may grow meanwhile."""
-    outcome, reason = 0, "broken off"
+    """Write the audit line, with the outcome, of the order that is executed in the block; ``on`` may grow meanwhile."""
+    outcome, reason = 0, "aborted"
     try:
         yield
         outcome, reason = 200, ""

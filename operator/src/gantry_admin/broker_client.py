@@ -1,7 +1,7 @@
-"""The sidecar as a client of its broker: a connection with TLS and a signature where the broker wants them.
+"""The sidecar as a client of its broker: a connection with TLS and signed requests where the broker requires them.
 
-Files are read again when they have changed: certificates by the client itself at its next connection, the account here
-at the next question, so that neither needs a restart. Another address or another account makes another client.
+Files are reloaded when they have changed: certificates by the client at its next connection, the account here at the
+next request, so neither needs a restart. Another address or another account makes another client.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from gantry_admin.settings import BrokerPaths, BrokerTls
 from gantry_client import Admin, ClientError, ClientSettings, ClientTlsSettings
 
 Connect = Callable[[], Awaitable[tuple[Admin, str]]]
-"""``BrokerClient.connected``, for those who need no more of it."""
+"""The type of ``BrokerClient.connected``, for callers that need nothing else of it."""
 
 REQUEST_TIMEOUT_MS: Final = 2_000
 CONNECT_TIMEOUT_MS: Final = 1_000
 
 
 def client_tls(tls: BrokerTls) -> ClientTlsSettings | None:
-    """How the broker's port is spoken to; None is plain text."""
+    """Return the TLS settings for the broker's port; None for plain text."""
     if not tls.is_on:
         return None
     return ClientTlsSettings(
@@ -39,7 +39,7 @@ def client_tls(tls: BrokerTls) -> ClientTlsSettings | None:
 
 @final
 class BrokerClient:
-    """Owned by the event loop. A client that is replaced ends the questions that are still asked with it."""
+    """The client of the broker's port. Owned by the event loop. Replacing it ends requests that are still pending."""
 
     def __init__(self, paths: BrokerPaths, link: BrokerLink) -> None:
         """``link`` reports the broker's address where ``paths`` names none."""
@@ -53,16 +53,16 @@ class BrokerClient:
         return f"<BrokerClient {'' if self._made_of is None else self._made_of[0]}>"
 
     async def connected(self) -> tuple[Admin, str]:
-        """A client, and the broker's address. Raises ``AccessFileError``, and ``Problem`` without an address."""
-        word = self._link.word.status
-        address = self._paths.address or (word.address if word is not None else "")
+        """Return a client and the broker's address. Raises ``AccessFileError``, and ``Problem`` without an address."""
+        state = self._link.role_report.status
+        address = self._paths.address or (state.address if state is not None else "")
         if not address:
-            raise Problem(503, "its address is not known yet: give --broker, or wait until it answers orders")
+            raise Problem(503, "the broker's address is unknown: set --broker, or wait until it reports it")
         async with self._turn:
             return await self._at(address), address
 
     async def broker_settings(self) -> dict[str, str]:
-        """The broker's effective settings, as it reports them. Raises ``Problem`` 503."""
+        """Return the broker's effective settings, as it reports them. Raises ``Problem`` 503."""
         try:
             admin, address = await self.connected()
             return await admin.brokers.config(address)
@@ -70,7 +70,7 @@ class BrokerClient:
             raise Problem(503, str(error)[:300]) from error
 
     async def settings(self) -> ClientSettings:
-        """What any client of ours needs to be heard by this broker. Raises ``AccessFileError``."""
+        """Return the settings for clients of this broker: time limits, account and TLS. Raises ``AccessFileError``."""
         path = self._paths.credentials
         credentials = None if path is None else await asyncio.to_thread(read_credentials, path)
         return ClientSettings(
@@ -83,14 +83,14 @@ class BrokerClient:
         if self._admin is not None and self._made_of == (address, settings.credentials):
             return self._admin
         await self.close()
-        # No name server is ever asked: the questions are to one broker whose address is known.
+        # No name server is ever asked: all requests go to one broker whose address is known.
         admin = Admin(address, client_settings=settings)
         await admin.start()
         self._admin, self._made_of = admin, (address, settings.credentials)
         return admin
 
     async def close(self) -> None:
-        """End the connection."""
+        """Close the connection, and end its pending requests."""
         admin, self._admin, self._made_of = self._admin, None, None
         if admin is not None:
             await admin.close()

@@ -1,15 +1,15 @@
-"""The diagnostics bundle: what somebody who was not there needs to understand a broker, in one tar.gz.
+"""The diagnostics bundle: the data needed to analyse a broker remotely, in one tar.gz.
 
     gantry-bundle/
-      page.bin  status.json  group.json      what the broker says, raw and read
-      settings.json  broker-settings.json    what it was told, secrets taken out
-      tables/*.json                          topics, groups, offsets, as they lie on the disk
+      page.bin  status.json  group.json      the status page, raw and decoded, and the group
+      settings.json  broker-settings.json    the settings of sidecar and broker, without secrets
+      tables/*.json                          topics, groups, offsets, as they are on disk
       files.json                             names and sizes of the log's and the queues' files
-      logs/broker.log  logs/sidecar.log      their last lines
+      logs/broker.log  logs/sidecar.log      the last lines of both logs
 
-The rule it guards: **no message and no secret is in it.** Log and queue files are listed, never read; of the tables
-those are taken that are named here; every line of a log and every setting goes through ``redacted``, and what says by
-its name that it is a secret goes without its value.
+The invariant: **a bundle contains no message and no secret.** Log and queue files are listed, never read; only the
+tables named here are included; every log line and every setting goes through ``redact``, and a setting whose name
+says that it is a secret is included without its value.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, final
 
-from gantry_access.redaction import TAKEN_OUT, names_secret, read_redacted_tail, redacted
-from gantry_store_files import PlainDisk, queue_places, segments_of
+from gantry_access.redaction import REDACTED, is_secret_name, read_redacted_tail, redact
+from gantry_store_files import PlainDisk, list_queue_locations, segments_of
 
 TABLES: Final = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
 FILE_BYTES_MAX: Final = 8 << 20
@@ -33,16 +33,16 @@ LOG_TAIL_BYTES: Final = 512 << 10
 LISTED_MAX: Final = 20_000
 LINES_MAX: Final = 1_000
 CHARACTERS_MAX: Final = 2_000
-"""Of one of our own log lines."""
+"""The length at which a line of the sidecar's own log is cut, in characters."""
 
 
 def redacted_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """By name: what calls itself a secret has no value any more."""
-    return {name: TAKEN_OUT if value and names_secret(name) else redacted(value) for name, value in settings.items()}
+    """Return the settings with the values of secrets removed; a secret is recognised by its name."""
+    return {name: REDACTED if value and is_secret_name(name) else redact(value) for name, value in settings.items()}
 
 
 def make_bundle(root: Path, page: Path, log_file: Path | None, documents: Mapping[str, object], own_log: str) -> bytes:
-    """The whole archive; blocks. What cannot be read is named in ``left-out.json``, and the rest is there."""
+    """Return the whole archive; blocks. Files that cannot be read are named in ``left-out.json``."""
     left_out: dict[str, str] = {}
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
@@ -55,7 +55,7 @@ def make_bundle(root: Path, page: Path, log_file: Path | None, documents: Mappin
         _add(archive, "files.json", json.dumps(_listing(root), indent=1).encode())
         if log_file is not None:
             _add(archive, "logs/broker.log", _tail(log_file, left_out).encode())
-        _add(archive, "logs/sidecar.log", redacted(own_log).encode())
+        _add(archive, "logs/sidecar.log", redact(own_log).encode())
         _add(archive, "left-out.json", json.dumps(left_out, indent=1).encode())
     return buffer.getvalue()
 
@@ -90,10 +90,10 @@ def _tail(path: Path, left_out: dict[str, str]) -> str:
 
 
 def _listing(root: Path) -> dict[str, list[list[int]]]:
-    """Directory -> (where each file begins, its size)."""
+    """Return the files of the log and of the queues: directory -> [base offset, size] of each file."""
     disk, count = PlainDisk(), 0
     found = {"commitlog": [[one.base_offset, one.size] for one in segments_of(disk, f"{root}/commitlog")]}
-    for place in queue_places(disk, str(root)):
+    for place in list_queue_locations(disk, str(root)):
         segments = segments_of(disk, place.directory)
         count += len(segments)
         if count > LISTED_MAX:
@@ -110,7 +110,7 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 
 @final
 class RecentLines(logging.Handler):
-    """Keeps what the sidecar logged last, for its bundle."""
+    """A log handler that keeps the sidecar's last log lines for the diagnostics bundle."""
 
     def __init__(self, formatter: logging.Formatter) -> None:
         super().__init__()
@@ -122,5 +122,5 @@ class RecentLines(logging.Handler):
 
     @property
     def text(self) -> str:
-        """Line by line."""
+        """The kept lines as one text, oldest first."""
         return "\n".join(self._lines)

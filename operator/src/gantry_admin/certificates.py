@@ -1,11 +1,10 @@
-"""TLS of both listeners, and whose certificate a client has shown.
+"""TLS of both listeners, and the subjects of client certificates.
 
-With an authority for clients a certificate is asked for and not insisted on: whoever shows one must have it from that
-authority, or is not connected at all; whoever shows none is nobody, who may ask the probes and nothing else. kubelet
-shows none.
+With a client authority, a client certificate is requested but not required. A certificate of another authority is
+refused in the handshake. A client without a certificate is anonymous and may only use the probes; kubelet has none.
 
-The files may be replaced at any time (`gantry_remoting.certificates`). Both servers are given one context for as long
-as they run, so that one is a door: each connection that begins gets its session from the newest context behind it.
+The files may be replaced at any time (`gantry_remoting.certificates`). Both servers keep one context for as long as
+they run, so that context only delegates: each new connection gets its session from the most recently loaded context.
 """
 
 from __future__ import annotations
@@ -22,31 +21,31 @@ from gantry_remoting.tls_contexts import server_context
 from gantry_spec.sidecar_proof import fingerprint_of
 
 
-class Shown(NamedTuple):
-    """What is shown to whoever comes now."""
+class ServedCertificate(NamedTuple):
+    """The certificate that new connections are served with."""
 
     context: ssl.SSLContext
     fingerprint: bytes
-    """SHA-256 of its certificate."""
+    """The SHA-256 fingerprint of the certificate."""
 
 
 @final
-class Door(ssl.SSLContext):
-    """Stands for the newest context. It has no certificate of its own, so a session that it made itself would fail."""
+class ReloadingContext(ssl.SSLContext):
+    """A context that delegates to the newest one. It has no certificate itself, so its own sessions would fail."""
 
-    def __new__(cls, source: CertificateSource[Shown]) -> Self:
+    def __new__(cls, source: CertificateSource[ServedCertificate]) -> Self:
         return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
 
-    def __init__(self, source: CertificateSource[Shown]) -> None:
-        """A door to whatever the source has when somebody comes."""
+    def __init__(self, source: CertificateSource[ServedCertificate]) -> None:
+        """Create a context that uses the newest certificate of ``source`` for each connection."""
         self._source: Final = source
 
     def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
         return self._source.current.context.wrap_bio(*arguments, **options)
 
 
-def listener_certificates(access: AccessSettings) -> CertificateSource[Shown] | None:
-    """The files of both listeners, to be started; None without a certificate."""
+def listener_certificates(access: AccessSettings) -> CertificateSource[ServedCertificate] | None:
+    """Return the certificate source of both listeners, not started yet; None without TLS."""
     if access.tls_cert is None or access.tls_key is None:
         return None
     files = {"--tls-cert": access.tls_cert, "--tls-key": access.tls_key, "--tls-client-ca": access.tls_client_ca}
@@ -59,28 +58,30 @@ def listener_certificates(access: AccessSettings) -> CertificateSource[Shown] | 
     )  # fmt: skip
 
 
-def _shown(certificate: str, key: str, authority: str | None) -> Shown:
-    """Raises OSError naming files."""
+def _shown(certificate: str, key: str, authority: str | None) -> ServedCertificate:
+    """Load the certificate files. Raises OSError that names the file."""
     context = server_context(certificate, key, authority)
     try:
-        return Shown(context, fingerprint_of(Path(certificate).read_text(encoding="utf-8", errors="replace")))
+        return ServedCertificate(
+            context, fingerprint_of(Path(certificate).read_text(encoding="utf-8", errors="replace"))
+        )
     except ValueError as error:
         raise OSError(f"--tls-cert {certificate}: {error}") from error
 
 
-async def open_door(source: CertificateSource[Shown] | None) -> Door | None:
-    """Load, and watch from now on. Raises ``SettingsError`` for files that cannot be used."""
+async def start_context(source: CertificateSource[ServedCertificate] | None) -> ReloadingContext | None:
+    """Load the certificates, and reload them when the files change. Raises ``SettingsError`` for unusable files."""
     if source is None:
         return None
     try:
         await source.start()
     except OSError as error:
         raise SettingsError(str(error)) from error
-    return Door(source)
+    return ReloadingContext(source)
 
 
 def subject_of(certificate: Mapping[str, Any] | None) -> str | None:
-    """The common name of a verified certificate; None when none was shown."""
+    """Return the common name of a verified client certificate; None without a certificate."""
     if not certificate:
         return None
     pairs = {name: value for rdn in certificate.get("subject", ()) for name, value in rdn}

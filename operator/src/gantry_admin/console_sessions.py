@@ -1,12 +1,12 @@
-"""How a browser gets into the console without ever seeing a token.
+"""Codes and sessions of the web console, by which a browser logs in without a token.
 
     gantry up / gantry console --- token ---> POST /v1/console/codes      a code: once, for ten minutes
          prints /console/#code=CODE
     the page -------------------- code  ---> POST /v1/console/sessions   a session: for this tab, for half a day
 
-A code that is found later, in a terminal's history, a log or a pipe, opens nothing. A session may what the token might
-that asked for the code, and ends with that token, with its time, and with this process. Both are random and kept as
-digests, in memory only.
+A used code that is found later, in a terminal's history, a log or a pipe, grants nothing. A session has the permissions
+of the token that requested the code, and ends with that token, at its expiry, and with this process. Codes and sessions
+are random and are kept as digests, in memory only.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from typing import Final, NamedTuple, final
 CODE_LIFETIME_S: Final = 600
 SESSION_LIFETIME_S: Final = 12 * 3_600
 CODES_MAX: Final = 16
-"""Codes that wait to be used; beyond it the oldest is forgotten."""
+"""Unused codes kept at a time; one more drops the oldest."""
 
 SESSIONS_MAX: Final = 64
-"""Tabs that are open; beyond it the oldest is forgotten, and has to come again."""
+"""Sessions kept at a time, one per browser tab; one more drops the oldest, which has to log in again."""
 
 SECRET_BYTES: Final = 24
 SESSION_PREFIX: Final = "session-"
 
 
 class Grant(NamedTuple):
-    """What a code or a session stands for."""
+    """The permissions behind a code or a session."""
 
     name: str
-    """Of the token that asked for the code."""
+    """The name of the token that requested the code."""
 
     token_digest: bytes
     may_change: bool
@@ -43,7 +43,7 @@ class Grant(NamedTuple):
 
 @final
 class ConsoleSessions:
-    """Codes and sessions of one sidecar. Any thread may ask."""
+    """The codes and sessions of one sidecar. Safe to use from any thread."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s: Final = now_s
@@ -55,14 +55,17 @@ class ConsoleSessions:
         return f"<ConsoleSessions codes={len(self._codes)} sessions={len(self._sessions)}>"
 
     def new_code(self, name: str, token_digest: bytes, *, may_change: bool) -> str:
-        """A code that can be exchanged once. It may what its token may."""
+        """Return a new code, which can be exchanged once and has the permissions of its token."""
         code = secrets.token_urlsafe(SECRET_BYTES)
         with self._lock:
             _keep(self._codes, code, Grant(name, token_digest, may_change, self._now_s() + CODE_LIFETIME_S), CODES_MAX)
         return code
 
     def exchange(self, code: str) -> str | None:
-        """The session for a code; None when it is unknown, was used, or has expired. Using it up comes first."""
+        """Exchange a code for a session; None if the code is unknown, was used, or has expired.
+
+        The code is removed before anything else, so it can never be used twice.
+        """
         with self._lock:
             grant = self._codes.pop(_digest(code), None)
             if grant is None or grant.end_s <= self._now_s():
@@ -72,7 +75,7 @@ class ConsoleSessions:
         return session
 
     def grant_of(self, session: str) -> Grant | None:
-        """What a session may, as long as it lasts."""
+        """Return the permissions of a session; None if it is unknown or has expired."""
         if not session.startswith(SESSION_PREFIX):
             return None
         digest = _digest(session)

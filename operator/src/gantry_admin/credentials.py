@@ -1,9 +1,9 @@
-"""Tokens from files, and who showed one.
+"""Token files, and the lookup of a token's name.
 
-A file has one token per line, ``name:token`` or a bare token; ``#`` begins a comment. It is read again when it has
-changed, so that a token is replaced without a restart: first with both in it, then without the old one. A file that
-cannot be read any more keeps what was in it, and is complained about. Compared in constant time; never in a log, a
-repr or an answer.
+A file has one token per line, ``name:token`` or a bare token; ``#`` begins a comment. It is reloaded when it has
+changed, so a token is replaced without a restart: first add the new token, then remove the old one. While a file cannot
+be read, its previous tokens stay valid and a warning is logged. Tokens are compared in constant time, and are never in
+a log, a repr or an answer.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ class _Token(NamedTuple):
 
 
 def token_digest(token: str) -> bytes:
-    """What is kept of a token."""
+    """Return the digest that is kept instead of a token."""
     return hashlib.sha256(token.encode()).digest()
 
 
 def read_tokens(text: str, path: Path) -> tuple[BearerToken, ...]:
-    """Return the tokens of a file. Raises ``SettingsError`` that names the line, never what is in it."""
+    """Return the tokens of a file. Raises ``SettingsError`` that names the line, never its content."""
     try:
         return parse_tokens(text)
     except ValueError as error:
-        raise SettingsError(f"{path}, {error}") from error
+        raise SettingsError(f"{path}: {error}") from error
 
 
 @final
 class TokenFile:
-    """The tokens of one file. Read in a thread, asked from any."""
+    """The tokens of one file. It is reloaded in one thread and may be used from any."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ``SettingsError``."""
+        """Load the file. Raises ``SettingsError`` if it cannot be used."""
         self.path: Final = path
         self._stamp: tuple[int, int, int] | None = None
         self._tokens: tuple[_Token, ...] = ()
@@ -60,26 +60,26 @@ class TokenFile:
 
     @property
     def first(self) -> str:
-        """The first token, to be shown to somebody else."""
+        """The first token, which is sent to other servers."""
         return self._first
 
     def refresh(self) -> None:
-        """Read it again if it has changed."""
+        """Reload the file if it has changed; blocks."""
         try:
             self._load()
         except (OSError, SettingsError, UnicodeDecodeError) as error:
-            log.warning("a token file cannot be read again; the old tokens stay", extra={"reason": _reason(error)})
+            log.warning("failed to reload token file; keeping the previous tokens", extra={"reason": _reason(error)})
 
     def name_of(self, token: str) -> str | None:
-        """Whose token it is. Looks at every one, so that time tells nothing."""
+        """Return the name of a token, or None. It compares with every token, so the time it takes reveals nothing."""
         digest, name = token_digest(token), None
         for one in self._tokens:
             if hmac.compare_digest(one.digest, digest):
                 name = one.name
         return name
 
-    def knows(self, digest: bytes) -> bool:
-        """Whether the token with this digest is still in the file."""
+    def has_digest(self, digest: bytes) -> bool:
+        """Return whether the token with this digest is still in the file."""
         return any(hmac.compare_digest(one.digest, digest) for one in self._tokens)
 
     def _load(self) -> None:
@@ -88,7 +88,7 @@ class TokenFile:
         if stamp == self._stamp:
             return
         if facts.st_size > FILE_BYTES_MAX:
-            raise SettingsError(f"{self.path} has {facts.st_size} bytes; that is no file of tokens")
+            raise SettingsError(f"{self.path} has {facts.st_size} bytes, which is too long for a token file")
         pairs = read_tokens(self.path.read_text(encoding="utf-8"), self.path)
         self._tokens = tuple(_Token(name, token_digest(token)) for name, token in pairs)
         self._first = pairs[0][1]
@@ -96,5 +96,5 @@ class TokenFile:
 
 
 def _reason(error: Exception) -> str:
-    """Without what a decoder quotes of the file."""
+    """Return the reason without the file content that a decoding error quotes."""
     return type(error).__name__ if isinstance(error, UnicodeDecodeError) else str(error)

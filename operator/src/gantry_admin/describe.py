@@ -1,4 +1,4 @@
-"""From looks and words to documents. Pure."""
+"""Pure functions that build the answer documents from observations and reports."""
 
 from __future__ import annotations
 
@@ -9,55 +9,55 @@ from typing import Any, Final
 from gantry_admin.at_risk import AtRisk
 from gantry_admin.documents import (
     AtRiskDocument,
-    BrokerMotion,
     BufferDocument,
     DiskDocument,
     LeaseDocument,
+    LoopStateDocument,
     RangeDocument,
     RoleDocument,
     SlaveDocument,
     StatusDocument,
 )
-from gantry_admin.health import motion, moving_words
-from gantry_admin.lease_renewal import LeaseWord
+from gantry_admin.health import describe_loop_state, loop_state_of
+from gantry_admin.lease_renewal import LeaseRenewalStatus
 from gantry_admin.settings import HealthSettings
-from gantry_admin.watch import Look
+from gantry_admin.watch import PageObservation
 from gantry_status import LogRange, Status
 from gantry_status.broker_state import BrokerState, RangeState
 
 IN_ANOTHER_FORM: Final = {"phase", "role", "slaves", "store_uuid", "log_missing_ranges", "last_error"}
 PAGE_NAMES: Final = frozenset(StatusDocument.model_fields) & {field.name for field in fields(Status)} - IN_ANOTHER_FORM
-"""What the document of a status shows of the page as it is."""
+"""The fields of a status document that are copied unchanged from the status page."""
 
 
-def motion_document(look: Look, now_ns: int, settings: HealthSettings) -> BrokerMotion:
-    """Whether the broker moves."""
-    return BrokerMotion(
-        state=motion(look, now_ns, settings).value,
-        reason=moving_words(look, now_ns, settings),
-        since_ms=look.age_ms(now_ns),
-        last_heartbeat_wall_ms=None if look.reading is None else look.reading.status.published_wall_ms,
+def loop_state_document(observation: PageObservation, now_ns: int, settings: HealthSettings) -> LoopStateDocument:
+    """Return the document that says whether the broker's event loop runs."""
+    return LoopStateDocument(
+        state=loop_state_of(observation, now_ns, settings).value,
+        reason=describe_loop_state(observation, now_ns, settings),
+        since_ms=observation.age_ms(now_ns),
+        last_heartbeat_wall_ms=None if observation.reading is None else observation.reading.status.published_wall_ms,
     )
 
 
 def risk_documents(risks: tuple[AtRisk, ...]) -> list[AtRiskDocument]:
-    """What would be lost."""
+    """Return the documents of the data at risk."""
     return [AtRiskDocument(loss=risk.loss.value, bytes=risk.bytes, seconds=risk.seconds) for risk in risks]
 
 
-def lease_document(word: LeaseWord, now_ns: int) -> LeaseDocument:
-    """How the Lease stands."""
-    age_ms = None if word.renewed_ms is None else max(now_ns // 1_000_000 - word.renewed_ms, 0)
+def lease_document(status: LeaseRenewalStatus, now_ns: int) -> LeaseDocument:
+    """Return the document of the Lease's renewal."""
+    age_ms = None if status.renewed_ms is None else max(now_ns // 1_000_000 - status.renewed_ms, 0)
     return LeaseDocument(
-        is_held=age_ms is not None and word.duration_ms is not None and age_ms < word.duration_ms,
+        is_held=age_ms is not None and status.duration_ms is not None and age_ms < status.duration_ms,
         renewed_age_ms=age_ms,
-        duration_ms=word.duration_ms,
-        reason=word.reason or None,
+        duration_ms=status.duration_ms,
+        reason=status.reason or None,
     )
 
 
 def role_document(state: BrokerState) -> RoleDocument:
-    """What the broker reported about its role: the fields of its state that the document has."""
+    """Return the role that the broker reported: those fields of its state that the document has."""
     document = {name: getattr(state, name) for name in RoleDocument.model_fields}
     return RoleDocument(
         **document
@@ -73,12 +73,12 @@ def role_document(state: BrokerState) -> RoleDocument:
     )
 
 
-def missing_range_documents(status: Status | None, word: BrokerState | None) -> list[RangeDocument]:
-    """The ranges that add up to the page's missing bytes: the broker's own list if it does, else the page's."""
+def missing_range_documents(status: Status | None, state: BrokerState | None) -> list[RangeDocument]:
+    """Return the ranges that add up to the page's missing bytes: the broker's own list if it does, else the page's."""
     if status is None or not status.log_missing_bytes:
         return []
-    if word is not None and word.missing_bytes == status.log_missing_bytes:
-        return _range_documents(word.missing)
+    if state is not None and state.missing_bytes == status.log_missing_bytes:
+        return _range_documents(state.missing)
     return _range_documents(status.log_missing_ranges)
 
 
@@ -86,9 +86,9 @@ def _range_documents(ranges: Sequence[LogRange | RangeState]) -> list[RangeDocum
     return [RangeDocument(start=one.start, end=one.end) for one in ranges]
 
 
-def slave_documents(status: Status, word: BrokerState | None, now_ns: int) -> list[SlaveDocument]:
-    """Numbers from the page, which are fresher; names from what the broker said."""
-    names = {slave.number: slave for slave in word.slaves} if word is not None else {}
+def slave_documents(status: Status, state: BrokerState | None, now_ns: int) -> list[SlaveDocument]:
+    """Return the slaves of a master: numbers from the status page, which is newer; names from the broker's report."""
+    names = {slave.number: slave for slave in state.slaves} if state is not None else {}
     found = []
     for slave in status.slaves:
         name = names.get(slave.slave_id)
@@ -109,12 +109,12 @@ def slave_documents(status: Status, word: BrokerState | None, now_ns: int) -> li
 
 
 def page_values(status: Status | None) -> dict[str, Any]:
-    """The values of ``PAGE_NAMES``; null without a page."""
+    """Return the values of ``PAGE_NAMES``; all None without a status page."""
     return {name: None if status is None else getattr(status, name) for name in PAGE_NAMES}
 
 
 def buffer_document(status: Status) -> BufferDocument:
-    """The write buffer."""
+    """Return the document of the write buffer."""
     return BufferDocument(
         medium=status.pool_medium.name.lower(),
         buffers_total=status.pool_buffers_total,
@@ -124,5 +124,5 @@ def buffer_document(status: Status) -> BufferDocument:
 
 
 def disk_document(status: Status) -> DiskDocument:
-    """The disk."""
+    """Return the document of the disk's size and use."""
     return DiskDocument(total_bytes=status.disk_total_bytes, used_bytes=status.disk_used_bytes)

@@ -1,6 +1,6 @@
-"""What the sidecar answers, as typed documents: the source of the OpenAPI document. Times end in their units.
+"""The answers of the sidecar as typed documents, from which the OpenAPI document is made. Times end in their units.
 
-``null`` means "not known", everywhere; -1 and empty words of other layers do not get here.
+``null`` means "unknown" everywhere; the -1 and the empty strings of other layers are converted to it.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ Offset = Annotated[int, Field(ge=0, description="In the whole log, in bytes.")]
 
 
 class Document(BaseModel):
-    """Root of all answers. A peer of a younger version may say more; that is ignored."""
+    """The base of all answers. Unknown fields, which a peer of a newer version may send, are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class ProblemDocument(BaseModel):
-    """Any answer that is not what was asked for: why, for people; more fields, for programs."""
+    """An error answer: the reason for people, and further fields for programs."""
 
     model_config = ConfigDict(extra="allow")
 
     reason: str
 
 
-class BrokerMotion(Document):
-    """Whether the broker's event loop moves, as its status page shows it."""
+class LoopStateDocument(Document):
+    """Whether the broker's event loop runs, as its status page shows it."""
 
     state: Literal["absent", "moving", "standing still", "gone", "ended"]
     reason: str
@@ -37,11 +37,11 @@ class BrokerMotion(Document):
 
 
 class LiveDocument(Document):
-    """Whether the sidecar lives. It does not fail with its broker: restarting it would mend nothing."""
+    """Whether the sidecar is alive. It does not fail with its broker: restarting the sidecar would repair nothing."""
 
     live: bool
     reason: str
-    broker: BrokerMotion
+    broker: LoopStateDocument
 
 
 class ReadyDocument(Document):
@@ -49,12 +49,12 @@ class ReadyDocument(Document):
 
     ready: bool
     reason: str
-    now: str = Field(description="What this very moment looks like, before hysteresis.")
-    broker: BrokerMotion
+    now: str = Field(description="The state at this moment, before hysteresis.")
+    broker: LoopStateDocument
 
 
 class StartedDocument(Document):
-    """Whether recovery is over, and how far it is."""
+    """Whether recovery is complete, and its progress."""
 
     started: bool
     reason: str
@@ -64,7 +64,7 @@ class StartedDocument(Document):
 
 
 class AtRiskDocument(Document):
-    """What one kind of break would take now."""
+    """The data that one kind of failure would destroy now."""
 
     loss: Literal["process", "machine", "master"]
     bytes: int | None
@@ -84,7 +84,7 @@ class SlaveDocument(Document):
 
 
 class BufferDocument(Document):
-    """The write buffer."""
+    """The medium and the use of the write buffer."""
 
     medium: str
     buffers_total: int | None
@@ -107,7 +107,7 @@ class RangeDocument(Document):
 
 
 class RoleDocument(Document):
-    """What the broker said last of its role, over its control socket."""
+    """The role that the broker last reported over its control socket."""
 
     role: str
     epoch: int
@@ -135,15 +135,15 @@ class RoleDocument(Document):
     damaged_bytes: int = Field(default=0, description="Of the log, known to hold no good record now.")
 
 
-class Answered(Document):
-    """How fresh something is that the broker had to be asked for."""
+class ReportFreshness(Document):
+    """The age of the broker's last report, and why there is no newer one."""
 
     age_ms: int | None
-    fault: str | None = Field(description="Why the last question was not answered; null when it was.")
+    fault: str | None = Field(description="Why the last request failed; null if it succeeded.")
 
 
 class LeaseDocument(Document):
-    """The shard's Lease, as this sidecar renews it for its broker."""
+    """The renewal of the shard's Lease by this sidecar for its broker."""
 
     is_held: bool = Field(description="Whether the newest renewal still counts for the broker.")
     renewed_age_ms: int | None
@@ -152,24 +152,24 @@ class LeaseDocument(Document):
 
 
 class AckWaitDocument(Document):
-    """How long sends of the last seconds waited in the broker for their acknowledgement: for disk and slaves.
+    """How long the sends of the last seconds waited in the broker for disk and slaves before they were acknowledged.
 
-    Counted in powers of two, so each figure is the upper end of a bucket.
+    The waits are counted in powers of two, so each figure is the upper end of a bucket.
     """
 
     sends: int
-    at_once: int = Field(description="Acknowledged in the very turn that wrote them.")
+    at_once: int = Field(description="Sends that were acknowledged without a wait.")
     median_ms: float | None
     p99_ms: float | None
     buckets: list[int] = Field(description="Bucket n counts waits below 2**n us and not below half of it.")
 
 
 class RatesDocument(Document):
-    """What the broker did in the last seconds, by its own counters, and how long it took to answer that question."""
+    """The broker's rates in the last seconds, by its own counters, and how long it took to answer the request."""
 
-    age_ms: int | None = Field(description="Of the counters; null before there are any.")
-    fault: str | None = Field(description="Why the last question was not answered; null when it was.")
-    answer_ms: float | None = Field(description="From question to answer over the broker's own port.")
+    age_ms: int | None = Field(description="Age of the counters; null before there are any.")
+    fault: str | None = Field(description="Why the last request failed; null if it succeeded.")
+    answer_ms: float | None = Field(description="Time from request to answer on the broker's own port.")
     put_per_second: float | None
     put_bytes_per_second: float | None
     get_per_second: float | None
@@ -186,11 +186,11 @@ class StatusDocument(Document):
     store_uuid: str | None
     pid: int | None
     started_wall_ms: int | None
-    motion: BrokerMotion
-    looked_ms: int | None = Field(
+    loop_state: LoopStateDocument
+    observed_ms: int | None = Field(
         default=None,
-        description="When this sidecar looked at the status page, on its machine's clock since boot: of two answers"
-        " the newer one is the one with the larger number. Null from a sidecar that does not say it.",
+        description="When this sidecar read the status page, on its machine's clock since boot: of two answers"
+        " the one with the larger number is newer. Null from a sidecar of an older version.",
     )
     phase: str | None
     ready: ReadyDocument
@@ -207,7 +207,7 @@ class StatusDocument(Document):
     at_risk: list[AtRiskDocument]
     slaves: list[SlaveDocument]
     flush_mode: Literal["sync", "async"] | None = Field(
-        default=None, description="Whether sends wait for the disk; null until the broker has said so."
+        default=None, description="Whether sends wait for the disk; null until the broker has reported it."
     )
     buffer: BufferDocument | None
     disk: DiskDocument | None
@@ -222,12 +222,12 @@ class StatusDocument(Document):
     )
     log_missing_bytes: int | None = Field(
         default=None,
-        description="Bytes of the log that were on the disk and are gone; the broker takes no sends before an operator"
-        " accepts that. Null when nothing is missing, and from a broker that does not know.",
+        description="Bytes of the log that were on disk and are lost; the broker takes no sends before an operator"
+        " accepts the loss. Null if nothing is missing, and from a broker of an older version.",
     )
     log_missing_ranges: list[RangeDocument] | None = Field(
         default=None,
-        description="Which bytes these are: all ranges where the broker has answered, else the first four. Null when"
+        description="The missing ranges: all of them if the broker has reported them, else the first four. Null if"
         " nothing is missing.",
     )
     log_accepted_loss_bytes: int | None = Field(
@@ -235,34 +235,34 @@ class StatusDocument(Document):
     )
     damaged_records: int | None = Field(
         default=None,
-        description="Stored messages that are known to be damaged now; null from a broker that does not say.",
+        description="Stored messages that are known to be damaged now; null from a broker of an older version.",
     )
     damaged_bytes: int | None = Field(default=None, description="Of the log, known to be damaged now.")
     last_error: str | None
     last_error_wall_ms: int | None
-    lease: LeaseDocument | None = Field(default=None, description="Where this sidecar was given a Lease to renew.")
+    lease: LeaseDocument | None = Field(default=None, description="Null if this sidecar renews no Lease.")
     regaining: str | None = Field(
-        default=None, description="Why a broker that lost its role with its process does not get it back by itself yet."
+        default=None, description="Why a broker that lost its role with its process has not regained it yet."
     )
-    said: RoleDocument | None = Field(
-        description="What it said last of its role; see `said_fresh` for how old that is."
+    reported_role: RoleDocument | None = Field(
+        description="The role that the broker last reported; `reported_role_fresh` has the age of the report."
     )
-    said_fresh: Answered
-    rates: RatesDocument | None = Field(default=None, description="Null from a sidecar that does not know them.")
+    reported_role_fresh: ReportFreshness
+    rates: RatesDocument | None = Field(default=None, description="Null from a sidecar of an older version.")
     sidecar: dict[str, str]
 
 
 class WaitDocument(Document):
-    """What became of waiting."""
+    """The result of waiting for an offset."""
 
     reached: bool
     level: Literal["flushed", "acked", "confirmed"]
     offset: int
-    position: int | None = Field(description="How far `level` is now.")
-    epoch: int | None = Field(description="Another one than when the bytes were written: they may be other bytes.")
+    position: int | None = Field(description="The offset that `level` has reached now.")
+    epoch: int | None = Field(description="If it differs from the epoch of the write, the bytes may be other ones.")
     boot_id: str | None
     waited_ms: int
-    broker: BrokerMotion
+    broker: LoopStateDocument
 
 
 class QueueDocument(Document):
@@ -275,7 +275,7 @@ class QueueDocument(Document):
 
 
 class ProofDocument(Document):
-    """That the certificate of this port is ours."""
+    """The proof that the certificate of this port belongs to a server that has the token."""
 
     proof: str = Field(
         description="HMAC-SHA256 by the first token that may change something; see gantry_spec.sidecar_proof."
@@ -283,7 +283,7 @@ class ProofDocument(Document):
 
 
 class TopicDocument(Document):
-    """One topic on this broker."""
+    """A topic of this broker, with its queues."""
 
     name: str
     kind: Literal["user", "retry", "dead-letter", "system"]
@@ -295,12 +295,12 @@ class TopicDocument(Document):
 
 
 class Source(Document):
-    """Where a table is from, and how old."""
+    """The source and the age of a table."""
 
     source: Literal["broker", "disk"] = Field(description="`disk`: tables as the broker saved them last, and queue "
                                               "files; up to some seconds behind the broker itself.")  # fmt: skip
     age_ms: int
-    reason: str | None = Field(description="Why the broker itself was not the source.")
+    reason: str | None = Field(description="Why the broker itself was not the source; null if it was.")
 
 
 class TopicsDocument(Source):
@@ -310,12 +310,12 @@ class TopicsDocument(Source):
     left_out: int
     system_messages: dict[str, int] | None = Field(
         default=None,
-        description="How many messages RocketMQ's own topics have, for example delayed ones; `null`: an older sidecar.",
+        description="Messages in each of RocketMQ's system topics, e.g. delayed ones; `null`: an older sidecar.",
     )
 
 
 class QueueLagDocument(Document):
-    """How far a group is in one queue."""
+    """The consume offset and the lag of a group in one queue."""
 
     topic: str
     queue_id: int
@@ -325,7 +325,7 @@ class QueueLagDocument(Document):
 
 
 class GroupDocument(Document):
-    """One consumer group on this broker."""
+    """A consumer group of this broker, with its lag."""
 
     name: str
     lag: int

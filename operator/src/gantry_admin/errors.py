@@ -1,4 +1,4 @@
-"""What can be wrong, as the sidecar says it to whoever starts it or asks it."""
+"""The errors of the sidecar, for its start and for its callers."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import final
 
 
 class SidecarError(Exception):
-    """Root of what this package raises on purpose. Never raised itself."""
+    """The base of all exceptions that this package raises on purpose. It is never raised itself."""
 
 
 @final
 class SettingsError(SidecarError):
-    """The options contradict each other or promise too much. Start it with others; the text names them."""
+    """The options are invalid or contradict each other. Start with other options; the text names them."""
 
 
 @final
 class Problem(SidecarError):
-    """An answer that is not what was asked for: a status, a reason for people, and facts for programs."""
+    """An error answer: an HTTP status, a reason for people, and facts for programs."""
 
     def __init__(
         self, status: int, reason: str, *, headers: Mapping[str, str] | None = None, **facts: int | str | None
@@ -29,5 +29,5 @@ class Problem(SidecarError):
         self.facts = facts
 
     def document(self) -> dict[str, int | str | None]:
-        """The body of the answer."""
+        """Return the body of the error answer."""
         return {"reason": self.reason, **self.facts}

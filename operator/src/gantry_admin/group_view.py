@@ -1,18 +1,18 @@
-"""The group in one picture: own status and the peers', joined by broker name, and the durability ledger of each shard.
+"""The view of the group: own status and the peers', joined by broker name, and the durability ledger of each shard.
 
-Which member is the master is not voted about here: each that reports it in the newest epoch is shown, and two of them
-are shown as two, because that is what has to be seen.
+No election takes place here: every member that reports itself as master in the newest epoch is shown. If two do, both
+are shown, because an operator has to see that.
 
 The ledger is `gantry_spec.ledger`'s, made from what the sidecars report:
 
     statuses of a shard's sidecars -> ObservedShard -> ledger_of(...) -> Ledger       once a second, and when asked
 
-The supervisor and the operator count by the same function, so the number shown here is the one by which a roll waits
-or a failover is refused. What they know from the Lease and the spec is taken from the master's own report:
-its epoch, who may be elected, how many acks it needs, whether it flushes before it answers. Where a broker's roles do
-not move no member can be elected; there every slave of the master counts, since a copy is a copy.
+The supervisor and the operator use the same function, so the number shown here is the one by which a rolling update
+waits or a failover is refused. The facts that they know from the Lease and the spec are taken from the master's own
+report: its epoch, the electable members, the acks it needs, and whether it flushes before it answers. Where roles do
+not move, no member is electable, and every slave of the master counts as a copy.
 
-A flush mode that is not known is taken for the weaker one: more is shown at risk then than is, never less.
+An unknown flush mode is treated as the weaker one: the data at risk may be overstated, never understated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SELF: Final = "self"
 
 
 class MemberDocument(Document):
-    """One broker of the group as its sidecar says."""
+    """One broker of the group, as its sidecar reports it."""
 
     url: str
     is_self: bool
@@ -48,75 +48,75 @@ class MemberDocument(Document):
 
 
 class RiskDocument(Document):
-    """What one fault would take from a shard now."""
+    """The acknowledged data that one fault would destroy in a shard now."""
 
     fault: Literal["process", "machine", "disk", "slave"] = Field(
         description="The master's process, its machine (which comes back with its disk), its disk, or its furthest "
         "slave and then its disk."
     )
-    bytes: int | None = Field(description="That were acknowledged and are nowhere else.")
-    age_ms: int | None = Field(description="Of the oldest of them, at most.")
-    band: str = Field(description="A round number that holds `bytes`: what status of a group and alerts show.")
+    bytes: int | None = Field(description="Acknowledged bytes that exist nowhere else.")
+    age_ms: int | None = Field(description="Age of the oldest of these bytes, at most.")
+    band: str = Field(description="A round upper bound of `bytes`, as the status of a group and alerts show it.")
 
 
 class LedgerDocument(Document):
-    """The durability ledger of a shard: the very one by which rolls wait and failovers are refused."""
+    """The durability ledger of a shard, by which rolling updates wait and failovers are refused."""
 
-    is_fresh: bool = Field(description="Whether it rests on something that was seen a moment ago.")
-    master: int | None = Field(description="The number of the broker that it is about.")
+    is_fresh: bool = Field(description="Whether it is based on a recent report.")
+    master: int | None = Field(description="The number of the master.")
     epoch: int | None
-    acknowledged: int | None = Field(description="Up to where clients may have been told that it is safe.")
+    acknowledged: int | None = Field(description="The offset up to which sends may have been acknowledged.")
     wrote: int | None
     committed: int | None
     flushed: int | None
-    replicated: int | None = Field(description="What the furthest slave has that may be promoted.")
+    replicated: int | None = Field(description="The offset of the most advanced slave that may be promoted.")
     acks_needed: int
     in_sync: list[int] = Field(description="Slaves within `--max-lag`, by number.")
     is_draining: bool
-    bound: str | None = Field(description="What the bytes at risk wait for: buffer, disk or slave.")
-    flush_mode: Literal["sync", "async"] = Field(description="Whether the disk is waited for; `async` if not known.")
+    bound: str | None = Field(description="The step that the bytes at risk wait for: buffer, disk or slave.")
+    flush_mode: Literal["sync", "async"] = Field(description="Whether sends wait for the disk; `async` if unknown.")
     risks: list[RiskDocument]
 
 
 class ShardDocument(Document):
-    """The brokers of one name: one master and its slaves."""
+    """The brokers with one broker name: a master and its slaves."""
 
     broker_name: str
-    epoch: int | None = Field(description="The newest that any of them has.")
+    epoch: int | None = Field(description="The newest epoch of any member.")
     masters: list[str] = Field(
-        description="Who says that it is the master in the newest epoch, by sidecar; one, if all is well."
+        description="Sidecars whose broker reports itself as master in the newest epoch; one in a healthy shard."
     )
-    stale_masters: list[str] = Field(description="Who says so in an older epoch.")
+    stale_masters: list[str] = Field(description="Sidecars whose broker reports itself as master in an older epoch.")
     members: list[str]
     wrote: int | None
     confirmed: int | None
-    at_risk: list[AtRiskDocument] = Field(description="As the master's sidecar sees it; its slaves count only at last.")
-    ledger: LedgerDocument | None = Field(default=None, description="Null without one master that has said who it is.")
+    at_risk: list[AtRiskDocument] = Field(description="The data at risk as the master's sidecar reports it.")
+    ledger: LedgerDocument | None = Field(default=None, description="Null unless exactly one master reports its role.")
 
 
 class GroupDocumentView(Document):
-    """This broker and the others whose sidecars are known, in one picture."""
+    """This broker and those of the --peer sidecars, by shard."""
 
     shards: list[ShardDocument]
     members: list[MemberDocument]
 
 
 def group_view(own: StatusDocument, peers: Peers, ledgers: ShardLedgers, now_ms: int) -> GroupDocumentView:
-    """The group at ``now_ms``, on this machine's clock since boot."""
+    """Return the group at ``now_ms``, on this machine's clock since boot."""
     members = [MemberDocument(url=SELF, is_self=True, is_reachable=True, age_ms=0, fault=None, status=own)]
-    for word in peers.words.values():
-        is_reachable = word.fault is None
+    for peer in peers.reports.values():
+        is_reachable = peer.fault is None
         members.append(
             MemberDocument(
-                url=word.url, is_self=False, is_reachable=is_reachable, age_ms=word.age_ms(), fault=word.fault,
-                status=word.status,
+                url=peer.url, is_self=False, is_reachable=is_reachable, age_ms=peer.age_ms(), fault=peer.fault,
+                status=peer.status,
             )
         )  # fmt: skip
     return GroupDocumentView(shards=shards_of(members, ledgers, now_ms), members=members)
 
 
 def shards_of(members: list[MemberDocument], ledgers: ShardLedgers, now_ms: int) -> list[ShardDocument]:
-    """By broker name."""
+    """Return the shards of these members, sorted by broker name."""
     by_name: dict[str, list[tuple[MemberDocument, StatusDocument]]] = {}
     for member in members:
         if member.status is not None and member.status.broker_name is not None:
@@ -129,10 +129,10 @@ def _shard(
 ) -> ShardDocument:
     epochs = [status.epoch for _, status in found if status.epoch is not None]
     newest = max(epochs) if epochs else None
-    # The last word of a broker that is gone does not make it a master.
+    # The last report of a broker whose process is gone does not make it a master.
     masters = [
         (member, status) for member, status in found
-        if status.role == "master" and member.is_reachable and status.motion.state in ("moving", "standing still")
+        if status.role == "master" and member.is_reachable and status.loop_state.state in ("moving", "standing still")
     ]  # fmt: skip
     current = [(member, status) for member, status in masters if status.epoch == newest]
     leader = current[0][1] if len(current) == 1 else None
@@ -145,46 +145,46 @@ def _shard(
         wrote=None if leader is None else leader.wrote,
         confirmed=None if leader is None else leader.confirmed,
         at_risk=[] if leader is None else leader.at_risk,
-        ledger=ledgers.look(name, [member for member, _ in current], now_ms),
+        ledger=ledgers.ledger_at(name, [member for member, _ in current], now_ms),
     )
 
 
-def observed(status: StatusDocument, asked_ms: int) -> ObservedShard | None:
-    """A shard with its master alone, as its sidecar tells of it; None if that is not enough to name it."""
-    said = status.said
-    if said is None or said.broker_id is None or status.role != "master" or status.epoch is None:
+def observed_shard(status: StatusDocument, asked_ms: int) -> ObservedShard | None:
+    """Return a shard with only its master, as its sidecar reports it; None if the report does not identify it."""
+    reported_role = status.reported_role
+    if reported_role is None or reported_role.broker_id is None or status.role != "master" or status.epoch is None:
         return None
     slaves = tuple(_ack(slave) for slave in status.slaves)
-    electable = tuple(said.electable) or tuple(slave.number for slave in slaves)
+    electable = tuple(reported_role.electable) or tuple(slave.number for slave in slaves)
     report = Report(
         asked_ms=asked_ms,
         answered_ms=asked_ms,
         boot_id=status.boot_id or "",
         role=Role.MASTER,
         epoch=status.epoch,
-        promised_epoch=said.promised_epoch,
-        identity=said.identity,
+        promised_epoch=reported_role.promised_epoch,
+        identity=reported_role.identity,
         wrote=status.wrote,
         committed=status.committed,
         flushed=status.flushed,
-        acked=status.acked if said.acks_needed else None,
+        acked=status.acked if reported_role.acks_needed else None,
         confirmed=status.confirmed,
         slaves=slaves,
         electable=electable,
-        acks_needed=said.acks_needed,
-        master_id=said.broker_id,
-        is_draining=said.is_draining,
+        acks_needed=reported_role.acks_needed,
+        master_id=reported_role.broker_id,
+        is_draining=reported_role.is_draining,
         is_crash_safe=None if status.buffer is None else status.buffer.is_crash_safe,
     )
     term = Term(
         epoch=status.epoch,
-        master=said.broker_id,
-        identity=said.identity,
+        master=reported_role.broker_id,
+        identity=reported_role.identity,
         electable=tuple(Voter(number) for number in electable),
-        acks_needed=said.acks_needed,
+        acks_needed=reported_role.acks_needed,
     )
     lease = ObservedLease(record=LeaseRecord(epoch=status.epoch, terms=(term,)), seen_ms=asked_ms)
-    return ObservedShard(number=0, lease=lease, members=(Member(number=said.broker_id, report=report),))
+    return ObservedShard(number=0, lease=lease, members=(Member(number=reported_role.broker_id, report=report),))
 
 
 def _ack(slave: SlaveDocument) -> SlaveState:
@@ -194,7 +194,7 @@ def _ack(slave: SlaveDocument) -> SlaveState:
 
 
 def ledger_document(ledger: Ledger, flush_mode: str | None) -> LedgerDocument:
-    """As it is answered."""
+    """Return the document of a ledger."""
     return LedgerDocument(
         is_fresh=ledger.is_fresh,
         master=ledger.master,
@@ -220,7 +220,7 @@ def _risk_document(fault: Fault, ledger: Ledger) -> RiskDocument:
 
 @final
 class ShardLedgers:
-    """The last ledger of each shard, by broker name, from which the next one tells ages. Owned by the event loop."""
+    """The last ledger of each shard, by broker name. The next one computes ages from it. Owned by the event loop."""
 
     def __init__(self, lag_bytes_max: int) -> None:
         base = Spec()
@@ -232,17 +232,17 @@ class ShardLedgers:
         return f"<ShardLedgers {', '.join(self._last)}>"
 
     def last(self, name: str) -> Ledger | None:
-        """As it was looked at last."""
+        """Return the ledger of the last update; None without one."""
         return self._last.get(name)
 
-    def look(self, name: str, masters: Iterable[MemberDocument], now_ms: int) -> LedgerDocument | None:
-        """The ledger of this shard now; None unless exactly one broker says that it is the master."""
+    def ledger_at(self, name: str, masters: Iterable[MemberDocument], now_ms: int) -> LedgerDocument | None:
+        """Update and return the ledger of a shard; None unless exactly one broker reports itself as the master."""
         found = [member for member in masters if member.status is not None]
         status = found[0].status if len(found) == 1 else None
         if status is None:
             return None
-        age_ms = (found[0].age_ms or 0) + (status.motion.since_ms or 0)
-        shard = observed(status, now_ms - age_ms)
+        age_ms = (found[0].age_ms or 0) + (status.loop_state.since_ms or 0)
+        shard = observed_shard(status, now_ms - age_ms)
         if shard is None:
             return None
         mode = FlushMode.SYNC if status.flush_mode == "sync" else FlushMode.ASYNC

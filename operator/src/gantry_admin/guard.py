@@ -1,13 +1,13 @@
-"""Who may do what: one table, asked by every endpoint of both listeners.
+"""Access control: one table of permissions, which every endpoint of both listeners checks.
 
-    |                  | nobody | loopback, no token | read token | token, client certificate |
-    | probes           |  yes   |  yes               |  yes       |  yes                      |
-    | look             |  no    |  yes (1)           |  yes       |  yes                      |
-    | read messages    |  no    |  with --open-reads |  yes       |  yes                      |
-    | change           |  no    |  no                |  no (403)  |  yes                      |
+    |                  | anonymous | loopback, no token | read token | token, client certificate |
+    | probes           |  yes      |  yes               |  yes       |  yes                      |
+    | view             |  no       |  yes (1)           |  yes       |  yes                      |
+    | read messages    |  no       |  with --open-reads |  yes       |  yes                      |
+    | change           |  no       |  no                |  no (403)  |  yes                      |
 
-(1) without any credentials set up, or with --open-reads. On loopback without a token, the Host header must be a name of
-this machine: a page in somebody's browser that has its own name resolved to 127.0.0.1 is not on this machine. No
+(1) if no credentials are configured, or with --open-reads. On loopback without a token, the Host header must be a name
+of this machine, which defeats DNS rebinding: a website that lets its own name resolve to 127.0.0.1 is refused. No
 answer ever allows another origin, and no credential is a cookie, so a browser sends none by itself.
 """
 
@@ -27,28 +27,29 @@ UNAUTHORIZED_HEADERS: Final = {"WWW-Authenticate": 'Bearer realm="gantry"'}
 
 
 class Scope(Enum):
-    """What an endpoint needs."""
+    """The permission that an endpoint requires."""
 
     PROBE = "probe"
-    LOOK = "look"
+    VIEW = "view"
     READ = "read"
     CHANGE = "change"
 
 
 class Caller(NamedTuple):
-    """Who asks, as far as they have proven it."""
+    """The authenticated identity behind a request."""
 
     name: str | None
-    """Of their token or certificate."""
+    """The name of the token or the certificate; None for an anonymous caller."""
     may_change: bool
+    """Whether the caller may give orders."""
 
 
-NOBODY: Final = Caller(None, False)
+ANONYMOUS: Final = Caller(None, False)
 
 
 @final
 class Guard:
-    """The table above. Its answers may be asked for from any thread; its files are read in one."""
+    """The checks of the table above. They may be called from any thread; the token files are read in one thread."""
 
     def __init__(self, settings: SidecarSettings) -> None:
         """Raises ``SettingsError`` for a file that cannot be used."""
@@ -66,19 +67,19 @@ class Guard:
         return f"<Guard credentials={self._has_credentials} loopback={self._is_loopback}>"
 
     def peer_token(self) -> str:
-        """What is shown to peers now: their own file's, else a token of ours, the one that may do less first."""
+        """Return the token for requests to peers: of --peer-token-file, else a read token, else one that may change."""
         return "" if self._for_peers is None else self._for_peers.first
 
     def order_token(self) -> str:
-        """By which whoever gives orders knows us: the first that may."""
+        """Return the token with which this sidecar proves its identity: the first one that may change."""
         return "" if self._writers is None else self._writers.first
 
     def caller(self, authorization: str | None, certificate_subject: str | None) -> Caller:
-        """Who that is. Raises ``Problem`` 401 for a token that is none of ours."""
+        """Return the caller of a request. Raises ``Problem`` 401 for an unknown token."""
         if certificate_subject is not None:
             return Caller(f"certificate:{certificate_subject}"[:200], True)
         if authorization is None:
-            return NOBODY
+            return ANONYMOUS
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() == "bearer":
             for file, may_change in ((self._writers, True), (self._readers, False)):
@@ -86,59 +87,62 @@ class Guard:
                 if name is not None:
                     return Caller(f"token:{name}", may_change)
             grant = self.sessions.grant_of(token.strip())
-            if grant is not None and self._knows(grant):
+            if grant is not None and self._is_valid(grant):
                 return Caller(f"{grant.name} (console)", grant.may_change)
-        raise Problem(401, "the token is not known", headers=UNAUTHORIZED_HEADERS)
+        raise Problem(401, "unknown token", headers=UNAUTHORIZED_HEADERS)
 
     def new_console_code(self, caller: Caller, authorization: str | None) -> str:
-        """A code that opens the console once with what ``caller`` may. Raises ``Problem`` 403 without a token."""
+        """Return a one-time code for the console with the permissions of ``caller``. Raises ``Problem`` 403.
+
+        Only a token gets a code: a session cannot prolong itself, and a certificate has no session.
+        """
         _, _, token = (authorization or "").partition(" ")
         if caller.name is None or not caller.name.startswith("token:") or caller.name.endswith(" (console)"):
-            raise Problem(403, "a code for the console is given to a token only")
+            raise Problem(403, "only a token can request a console code")
         return self.sessions.new_code(caller.name, token_digest(token.strip()), may_change=caller.may_change)
 
-    def _knows(self, grant: Grant) -> bool:
-        """Whether the token behind a session is still ours, and still may what the session may."""
+    def _is_valid(self, grant: Grant) -> bool:
+        """Return whether the token behind a session is still valid and still has the permissions of the session."""
         files = (self._writers,) if grant.may_change else (self._readers, self._writers)
-        return any(file is not None and file.knows(grant.token_digest) for file in files)
+        return any(file is not None and file.has_digest(grant.token_digest) for file in files)
 
     def check(self, scope: Scope, caller: Caller, host: str | None) -> None:
-        """Raises ``Problem`` 401 or 403."""
+        """Check that a caller has a permission. Raises ``Problem`` 401 or 403."""
         if scope is Scope.PROBE or caller.may_change:
             return
         if scope is Scope.CHANGE:
             if caller.name is not None:
-                raise Problem(403, "this token may look and change nothing")
+                raise Problem(403, "this token is read-only")
             if not self._has_credentials:
-                raise Problem(403, "nobody may change anything here: no --token-file and no --tls-client-ca was given")
-            raise Problem(401, "a token is needed", headers=UNAUTHORIZED_HEADERS)
+                raise Problem(403, "changes are disabled: neither --token-file nor --tls-client-ca is set")
+            raise Problem(401, "a token is required", headers=UNAUTHORIZED_HEADERS)
         if caller.name is not None:
             return
         if not self._is_open(scope):
-            raise Problem(401, "a token is needed", headers=UNAUTHORIZED_HEADERS)
+            raise Problem(401, "a token is required", headers=UNAUTHORIZED_HEADERS)
         if not is_own_name(host):
             raise Problem(403, "without a token the Host header must be a name of this machine")
 
     def _is_open(self, scope: Scope) -> bool:
         if not self._is_loopback:
             return False
-        return self._open_reads or (scope is Scope.LOOK and not self._has_credentials)
+        return self._open_reads or (scope is Scope.VIEW and not self._has_credentials)
 
     def refresh(self) -> None:
-        """Read what has changed. Blocks: call it in a thread."""
+        """Reload the token files that have changed. Blocks: call it in a thread."""
         for file in {self._writers, self._readers, self._for_peers} - {None}:
             if file is not None:
                 file.refresh()
 
     async def keep_fresh(self) -> None:
-        """For as long as the sidecar runs."""
+        """Reload changed token files again and again, until cancelled."""
         while True:
             await asyncio.sleep(REFRESH_S)
             await asyncio.to_thread(self.refresh)
 
 
 def is_own_name(host: str | None) -> bool:
-    """Whether a Host header names this machine's loopback."""
+    """Return whether a Host header names this machine's loopback."""
     if not host:
         return False
     try:

@@ -1,7 +1,7 @@
-"""One HTTP request of ours to somebody else, in the event loop, bounded in size; its time is bounded by who asks.
+"""A single HTTP request to another server, in the event loop. Its size is bounded here, its time by the caller.
 
-A connection for each, since the few that are sent are seconds apart. What comes back is data from somebody else: the
-head and the body have bounds, a redirection is an answer like any other, and nothing is decompressed.
+Each request has its own connection, because the few that are sent are seconds apart. The answer is untrusted: its head
+and its body are bounded, a redirection is not followed, and nothing is decompressed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PIECE_BYTES: Final = 64 * 1024
 
 
 class HttpAnswer(NamedTuple):
-    """What came back."""
+    """The status and the body of an answer."""
 
     status: int
     body: bytes
@@ -32,16 +32,16 @@ class HttpAnswer(NamedTuple):
 
 @final
 class BadAnswer(Exception):
-    """Not HTTP, too long, or broken off. Ask again, or somebody else."""
+    """The answer is not HTTP, too long, or incomplete. Try again, or another server."""
 
 
 async def http_request(
     server: SplitResult, method: str, path: str, headers: Mapping[str, str], body: bytes, context: ssl.SSLContext, *,
     bytes_max: int = BODY_BYTES_MAX,
 ) -> HttpAnswer:  # fmt: skip
-    """Ask once. Raises OSError or ``BadAnswer``, also for a body of more than ``bytes_max``.
+    """Send one request and return the answer. Raises OSError or ``BadAnswer``, also for more than ``bytes_max`` bytes.
 
-    ``context`` is for `https`.
+    ``context`` is used for `https` only.
     """
     is_tls = server.scheme == "https"
     host, port = server.hostname or "", server.port or (443 if is_tls else 80)
@@ -55,7 +55,7 @@ async def http_request(
         return await _answer(http, reader, bytes_max)
     except h11.ProtocolError as error:
         is_head_long = error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-        raise BadAnswer("its head is too long" if is_head_long else f"it answered no HTTP: {error}") from error
+        raise BadAnswer("its head is too long" if is_head_long else f"its answer is not HTTP: {error}") from error
     finally:
         writer.transport.abort()
         with suppress(OSError):

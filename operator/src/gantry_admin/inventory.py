@@ -1,9 +1,9 @@
-"""Topics, groups and how far they are, from the broker itself or from its files. Values, and the two ways to get them.
+"""Topics, consumer groups and their offsets, read from the broker itself or from its files.
 
 From the broker: three tables, and the ends of each topic's queues, over its ordinary port with the project's client.
-From disk: the same tables as the broker saved them last (it does so every few seconds), and the ends as the queue
-files show them, below what may be read. Of RocketMQ's own topics only the number of messages is shown: delayed messages
-and open transactions are stored there.
+From disk: the same tables as the broker last saved them (it does so every few seconds), and the ends as the queue files
+show them, below the limit of what may be read. RocketMQ's system topics are many, and internal: only their numbers of
+messages are shown, because delayed messages and open transactions are stored there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gantry_wire.commands.admin import TopicConfig, TopicConfigTable
 from gantry_wire.names import SYSTEM_TOPICS, dead_letter_topic, is_system_group, reply_topic
 
 TOPICS_MAX: Final = 500
-"""So many topics are asked for; more are counted and left out."""
+"""Topics whose queues are read; further topics are only counted."""
 QUESTIONS_AT_ONCE: Final = 16
 
 D = TypeVar("D", bound=msgspec.Struct)
@@ -43,7 +43,7 @@ class QueueEnds(NamedTuple):
 
 
 class QueueLag(NamedTuple):
-    """How far a group is in one queue."""
+    """The consume offset and the lag of a group in one queue."""
 
     topic: str
     queue_id: int
@@ -55,7 +55,7 @@ class QueueLag(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """All of it at one moment."""
+    """Topics, queues, groups and consume offsets of one broker at one moment."""
 
     topics: Mapping[str, TopicConfig]
     queues: Mapping[str, Mapping[int, QueueEnds]]
@@ -64,18 +64,18 @@ class Inventory:
     """Group -> (topic, queue) -> the next offset to consume."""
     topics_left_out: int
     runtime: Mapping[str, str] = field(default_factory=dict)
-    """The broker's own counters by RocketMQ's names; nothing when it was not asked."""
+    """The broker's runtime table by RocketMQ's names; empty if the inventory is from disk."""
     sent_again: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    """Group -> queue of its dead letters -> what lies before it was sent again."""
+    """Group -> queue of its dead letters -> the offset before which they were resent."""
     system_messages: Mapping[str, int] = field(default_factory=dict)
-    """How many messages each of RocketMQ's own topics has; they are not among ``topics``."""
+    """The number of messages in each of RocketMQ's system topics, which are not among ``topics``."""
 
     def lags(self, group: str) -> Iterator[QueueLag]:
-        """How far a group is behind in each queue, by topic and queue; a queue without ends is not on this broker."""
+        """Yield the lag of a group in each queue, by topic and queue. A queue without ends is not on this broker."""
         for (topic, queue_id), consumed in sorted(self.consumed.get(group, {}).items()):
             ends = self.queues.get(topic, {}).get(queue_id)
             if ends is not None:
-                # What has expired before it was consumed is lost to the group, and not ahead of it.
+                # Messages that expired before they were consumed do not count as lag.
                 yield QueueLag(topic, queue_id, consumed, ends.end, max(ends.end - max(consumed, ends.begin), 0))
 
 
@@ -83,7 +83,7 @@ def make_inventory(
     topics: Mapping[str, TopicConfig], groups: set[str], offsets: Mapping[str, Mapping[int, int]],
     queues: Mapping[str, Mapping[int, QueueEnds]], left_out: int,
 ) -> Inventory:  # fmt: skip
-    """Joined, without what is RocketMQ's own."""
+    """Join the tables to an inventory, without RocketMQ's system topics and groups."""
     consumed: dict[str, dict[tuple[str, int], int]] = {}
     for key, by_queue in offsets.items():
         topic, separator, group = key.partition("@")
@@ -96,12 +96,12 @@ def make_inventory(
         groups=tuple(sorted(own | consumed.keys())),
         consumed=consumed,
         topics_left_out=left_out,
-        sent_again=sent_again_in(offsets),
+        sent_again=resent_offsets(offsets),
     )
 
 
-def sent_again_in(offsets: Mapping[str, Mapping[int, int]]) -> dict[str, Mapping[int, int]]:
-    """How far the readers of dead letters are, by the groups whose letters they read."""
+def resent_offsets(offsets: Mapping[str, Mapping[int, int]]) -> dict[str, Mapping[int, int]]:
+    """Return the offsets of the readers of dead letters, by the group whose dead letters they read."""
     found: dict[str, Mapping[int, int]] = {}
     for key, by_queue in offsets.items():
         topic, _, reader = key.partition("@")
@@ -112,37 +112,37 @@ def sent_again_in(offsets: Mapping[str, Mapping[int, int]]) -> dict[str, Mapping
 
 
 def chosen_topics(topics: Mapping[str, TopicConfig], names_of_servers: set[str]) -> tuple[list[str], int]:
-    """Whose ends are looked at, and how many more there are."""
+    """Return the topics whose queues are read, and the number of topics that are left out."""
     names = sorted(name for name in topics if name not in SYSTEM_TOPICS and name not in names_of_servers)
     return names[:TOPICS_MAX], max(len(names) - TOPICS_MAX, 0)
 
 
 def system_topics(topics: Mapping[str, TopicConfig], names_of_servers: set[str]) -> list[str]:
-    """RocketMQ's own topics on this broker, all of them."""
+    """Return the names of all of RocketMQ's system topics on this broker."""
     return sorted(name for name in topics if name in SYSTEM_TOPICS or name in names_of_servers)
 
 
 def count_messages(queues: Mapping[int, QueueEnds]) -> int:
-    """How many messages are in these queues."""
+    """Return the number of messages in these queues."""
     return sum(max(ends.end - ends.begin, 0) for ends in queues.values())
 
 
 def server_topics(broker: str, cluster: str) -> set[str]:
-    """Every broker and every cluster has a topic of its own name."""
+    """Return the topics that a broker has by its own name and that of its cluster."""
     return {broker, cluster, reply_topic(cluster)}
 
 
-async def from_broker(admin: Admin, address: str, servers: set[str]) -> Inventory:
-    """Asked now. Raises a ``ClientError``."""
+async def inventory_from_broker(admin: Admin, address: str, servers: set[str]) -> Inventory:
+    """Request the inventory from the broker. Raises a ``ClientError``."""
     brokers = admin.brokers
     topics = await brokers.topic_table(address)
     groups = await brokers.group_table(address)
     offsets = await brokers.offset_table(address)
     names, left_out = chosen_topics(topics, servers)
-    turns = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+    semaphore = asyncio.Semaphore(QUESTIONS_AT_ONCE)
 
     async def ends(topic: str) -> dict[int, QueueEnds]:
-        async with turns:
+        async with semaphore:
             found = await brokers.queue_table(address, topic)
         return {
             queue.queue_id: QueueEnds(row.min_offset, row.max_offset, row.last_update_timestamp or None)
@@ -157,8 +157,8 @@ async def from_broker(admin: Admin, address: str, servers: set[str]) -> Inventor
     return replace(inventory, runtime=await brokers.runtime(address), system_messages=counts)
 
 
-def from_disk(files: StoreFiles, span: Span, servers: set[str]) -> Inventory:
-    """Read now; blocks. Raises ``Problem`` 503 when there are no tables that can be read."""
+def inventory_from_disk(files: StoreFiles, span: Span, servers: set[str]) -> Inventory:
+    """Read the inventory from disk; blocks. Raises ``Problem`` 503 if a table cannot be read."""
     disk, root = PlainDisk(), str(files.root)
     store = edition_store(read_identity(disk, root))
     topics = _table(disk, root, store, "topics", TopicConfigTable).topic_config_table
@@ -187,7 +187,7 @@ def _queues_on_disk(files: StoreFiles, topic: str, config: TopicConfig, span: Sp
 
 
 def _table(disk: StoreDisk, root: str, store: str, name: str, kind: type[D]) -> D:
-    """One table by the file that the broker would use; an empty one when there is none yet."""
+    """Return one table from the file that the broker would use; an empty one if neither file exists."""
     path = f"{root}/config/{name}.json"
     data, copied = _file(disk, path), _file(disk, f"{path}.bak")
     if data is None and copied is None:
@@ -202,7 +202,7 @@ def _table(disk: StoreDisk, root: str, store: str, name: str, kind: type[D]) -> 
 
 
 def _file(disk: StoreDisk, path: str) -> bytes | None:
-    """The bytes of a file; none where there is none, and of one that cannot be read nothing, which is no table."""
+    """Return the bytes of a file; None if it does not exist, and b"", which is no valid table, if it is unreadable."""
     try:
         return read_small(disk, path)
     except OSError:

@@ -1,22 +1,24 @@
-"""Renewing the shard's Lease for the broker beside us, as long as the record there names it as the master.
+"""Renewal of the shard's Lease for this sidecar's broker, as long as the record in the Lease names it as the master.
 
-    sent ------- the API server renews ------- answered ------- order `lease` ------> the broker holds a key until
+    sent ------- the API server renews ------- answered ------- order `lease` ------> the broker holds the lease until
       |                                                                               sent + duration, less a margin
-      `- this moment counts, on the boot-time clock of the machine that broker and sidecar share
+      `- the lease is valid from here, on the boot-time clock of the machine that broker and sidecar share
 
-The key is one of two with which a master may acknowledge where no slave's ack is needed (design 5). The rules:
+The lease is one of two permissions with which a master may acknowledge if no slave's ack is needed (design 5; the other
+is a slave's grant). The rules:
 
-- What counts is when the request was *sent*. Whoever takes a new epoch waits for the whole duration after his own
-  write, and every renewal that succeeds was sent before it.
-- The broker is told only of renewals that were answered. One that was not answered may have been done: nobody is told,
-  which wastes a key and risks nothing.
-- A renewal changes nothing but the time. If the record has moved on, it fails, and is not tried again before the record
-  was read and names this broker still.
-- Nothing is asked of anybody for a broker that is no master, or that stands still.
-- One that has its role again by itself (``regaining``) gets no key before the Lease was read for half a minute on end:
-  whoever decides may go by kubelet's word that its process does not run, and kubelet says anew every ten seconds.
+- A lease is valid from the time the request was *sent*. An election waits for the whole duration after its own write to
+  the Lease, and every renewal that succeeds was sent before that write.
+- Only renewals that were answered are passed to the broker. An unanswered renewal may have succeeded: ignoring it
+  wastes a lease and risks nothing.
+- A renewal changes only the time. If the record has been replaced, the renewal fails, and it is not tried again before
+  the record was read and still names this broker.
+- No request is sent for a broker that is not a master, or whose event loop does not run.
+- A broker that has regained its role by itself (``role_recovery``) gets no lease before the Lease could be read for
+  half a minute without interruption: an election may rest on kubelet's report that the broker's process does not run,
+  and kubelet updates that report every ten seconds.
 
-A sidecar that ends gives nothing back: its broker keeps the key for as long as it was given, and the next one renews.
+A sidecar that stops revokes nothing: its broker keeps the lease until it expires, and the next sidecar renews it.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from gantry_admin.errors import Problem
-from gantry_admin.lease_keeper import KeptLease, LeaseKeeper, LeaseMoved, LeaseUnavailable
+from gantry_admin.lease_client import LeaseClient, LeaseConflict, LeaseSnapshot, LeaseUnavailable
 from gantry_spec.lease import LeaseRecord
-from gantry_status.moment import Now, now
+from gantry_status.clocks import Now, now
 from gantry_status.orders import HaRole, HaStatus, Lease
 
 log = logging.getLogger(__name__)
@@ -39,161 +41,164 @@ log = logging.getLogger(__name__)
 RENEWALS_PER_DURATION: Final = 3
 INTERVAL_S_MIN: Final = 0.2
 RETRY_S: Final = 1.0
-"""After a failure, and while the record does not name this broker; less where a Lease is short."""
+"""The wait after a failure, and while the record does not name this broker; shorter if the duration is short."""
 HOLD_S: Final = 30.0
-"""For how long the Lease must have been read on end before a broker that has its role by itself gets a key."""
+"""For how long the Lease must have been readable before a broker that regained its role by itself gets a lease."""
 IDLE_S: Final = 0.5
-"""Between two looks at a broker that is no master: they cost nobody anything."""
+"""The wait between two checks of a broker that is not a master; a check sends no request."""
 ASK_TIMEOUT_S: Final = 4.0
 ORDER_TIMEOUT_S: Final = 1.0
 
-Give = Callable[[Lease], Awaitable[object]]
-"""Pass an order on to the broker. Raises ``Problem``."""
+SendOrder = Callable[[Lease], Awaitable[object]]
+"""A function that passes an order on to the broker, and raises ``Problem`` if that fails."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseWord:
-    """How the Lease stands, for people."""
+class LeaseRenewalStatus:
+    """The state of the renewal, for people."""
 
-    reason: str = "it was not read yet"
-    """Why it is not renewed; empty while it is."""
+    reason: str = "the Lease has not been read yet"
+    """Why the Lease is not renewed; empty while it is."""
     renewed_ms: int | None = None
-    """When the last request that was answered had been sent, on the boot-time clock."""
+    """When the last renewal that was answered had been sent, on the boot-time clock."""
     duration_ms: int | None = None
+    """The duration of the last renewal; None before the first."""
 
 
-def lost_its_key(before: HaStatus | None, word: HaStatus | None) -> bool:
-    """Whether a master that was renewed for has another term now, or was started again: keys are a term's own."""
-    if before is None or word is None or word.role is not HaRole.MASTER:
+def has_lost_key(before: HaStatus | None, state: HaStatus | None) -> bool:
+    """Return whether a master has lost its lease by a new term or a restart: a lease belongs to one term."""
+    if before is None or state is None or state.role is not HaRole.MASTER:
         return False
-    return (before.role, before.epoch, before.identity) != (word.role, word.epoch, word.identity) or (
-        not word.may_acknowledge
+    return (before.role, before.epoch, before.identity) != (state.role, state.epoch, state.identity) or (
+        not state.may_acknowledge
     )
 
 
 @final
 class LeaseRenewal:
-    """Owned by the event loop."""
+    """Renews the Lease again and again. Owned by the event loop."""
 
     def __init__(
-        self, keeper: LeaseKeeper, word: Callable[[], HaStatus | None], give: Give, *, clock: Now = now,
+        self, client: LeaseClient, state: Callable[[], HaStatus | None], give: SendOrder, *, clock: Now = now,
         hold_s: float = HOLD_S,
     ) -> None:  # fmt: skip
-        """``word`` is what the broker said lately of its role; None if it said nothing, or stands still."""
-        self.shown: LeaseWord = LeaseWord()
+        """``state`` returns the broker's recent report about its role; None without one."""
+        self.status: LeaseRenewalStatus = LeaseRenewalStatus()
         self.renewed = 0
         self.moved = 0
         self.failed = 0
-        self._keeper: Final = keeper
-        self._word: Final = word
-        self._give: Final = give
+        self._client: Final = client
+        self._fresh_state: Final = state
+        self._send_order: Final = give
         self._clock: Final = clock
         self._hold_s: Final = hold_s
-        self._kept: KeptLease | None = None
+        self._lease: LeaseSnapshot | None = None
         self._reached_ms: int | None = None
-        """Since when the Lease was read whenever that was tried."""
+        """Since when every attempt to read the Lease has succeeded; None after a failure."""
 
     def __repr__(self) -> str:
-        return f"<LeaseRenewal renewed={self.renewed} {self.shown.reason}>"
+        return f"<LeaseRenewal renewed={self.renewed} {self.status.reason}>"
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Renew the Lease whenever it is due, until cancelled."""
         while True:
-            word, wait_s = self._word(), await self.step()
+            state, wait_s = self._fresh_state(), await self.step()
             began_s = time.monotonic()
             while (rest_s := began_s + wait_s - time.monotonic()) > 0:
                 await asyncio.sleep(min(rest_s, IDLE_S))
-                if time.monotonic() - began_s >= RETRY_S and lost_its_key(word, self._word()):
+                if time.monotonic() - began_s >= RETRY_S and has_lost_key(state, self._fresh_state()):
                     break
 
     async def step(self) -> float:
-        """Renew if it is right to, and say in how many seconds to come back."""
-        word = self._word()
-        reason = why_not_asked(word)
-        if reason or word is None:
-            self._kept = None
-            self._say(reason)
+        """Renew the Lease if the rules allow it. Returns the seconds until the next step."""
+        state = self._fresh_state()
+        reason = reason_to_skip(state)
+        if reason or state is None:
+            self._lease = None
+            self._set_reason(reason)
             return IDLE_S
         try:
-            return await self._renew(word)
-        except LeaseMoved:
+            return await self._renew(state)
+        except LeaseConflict:
             self.moved += 1
-            self._kept = None
-            self._say("somebody else has changed it just now")
+            self._lease = None
+            self._set_reason("the Lease was changed concurrently")
             return 0.0
         except LeaseUnavailable as error:
             self.failed += 1
-            self._kept = self._reached_ms = None
-            self._say(str(error))
+            self._lease = self._reached_ms = None
+            self._set_reason(str(error))
         except Problem as problem:
-            self._say(f"the broker did not take it: {problem.reason}")
+            self._set_reason(f"the broker refused it: {problem.reason}")
         return self._retry_s()
 
-    async def _renew(self, word: HaStatus) -> float:
-        kept = self._kept
-        if kept is None:
-            kept = await self._keeper.read(timeout_s=self._timeout_s())
+    async def _renew(self, state: HaStatus) -> float:
+        lease = self._lease
+        if lease is None:
+            lease = await self._client.read(timeout_s=self._timeout_s())
         self._reached_ms = self._now_ms() if self._reached_ms is None else self._reached_ms
-        reason = why_not_named(kept.record, word) or self._why_held(word)
-        if reason or kept.record is None:
-            self._kept = None
-            self._say(reason)
+        reason = reason_not_named(lease.record, state) or self._reason_to_hold(state)
+        if reason or lease.record is None:
+            self._lease = None
+            self._set_reason(reason)
             return self._retry_s()
         sent_ms = self._now_ms()
-        holder = f"{word.broker_name}/{word.broker_id}/{word.identity}"
-        self._kept = await self._keeper.renew(kept, holder, timeout_s=self._timeout_s())
-        duration_ms = kept.record.duration_ms
-        await self._give(Lease(renewed_ms=sent_ms, duration_ms=duration_ms))
+        holder = f"{state.broker_name}/{state.broker_id}/{state.identity}"
+        self._lease = await self._client.renew(lease, holder, timeout_s=self._timeout_s())
+        duration_ms = lease.record.duration_ms
+        await self._send_order(Lease(renewed_ms=sent_ms, duration_ms=duration_ms))
         self.renewed += 1
-        if self.shown.reason:
-            log.info("the Lease is renewed for this broker", extra={"epoch": word.epoch})
-        self.shown = LeaseWord(reason="", renewed_ms=sent_ms, duration_ms=duration_ms)
+        if self.status.reason:
+            log.info("started renewing lease", extra={"epoch": state.epoch})
+        self.status = LeaseRenewalStatus(reason="", renewed_ms=sent_ms, duration_ms=duration_ms)
         return max(duration_ms / 1000 / RENEWALS_PER_DURATION, INTERVAL_S_MIN)
 
-    def _why_held(self, word: HaStatus) -> str:
+    def _reason_to_hold(self, state: HaStatus) -> str:
         assert self._reached_ms is not None, "it was read"
-        is_held = word.is_regained and self._now_ms() - self._reached_ms < self._hold_s * 1000
+        is_held = state.is_regained and self._now_ms() - self._reached_ms < self._hold_s * 1000
         return (
-            "it has its role again by itself, and the Lease has not been read for long enough since" if is_held else ""
+            "the broker regained its role by itself, and the Lease has not been readable for long enough since"
+            if is_held
+            else ""
         )
 
     def _timeout_s(self) -> float:
-        known = self.shown.duration_ms
+        known = self.status.duration_ms
         return ASK_TIMEOUT_S if known is None else min(ASK_TIMEOUT_S, known / 1000 / RENEWALS_PER_DURATION)
 
     def _retry_s(self) -> float:
-        known = self.shown.duration_ms
+        known = self.status.duration_ms
         return RETRY_S if known is None else min(RETRY_S, known / 1000 / (4 * RENEWALS_PER_DURATION))
 
-    def _say(self, reason: str) -> None:
-        if reason != self.shown.reason and not self.shown.reason:
-            log.warning("the Lease is not renewed for this broker any more", extra={"reason": reason})
-        shown = self.shown
-        self.shown = LeaseWord(reason=reason, renewed_ms=shown.renewed_ms, duration_ms=shown.duration_ms)
+    def _set_reason(self, reason: str) -> None:
+        if reason != self.status.reason and not self.status.reason:
+            log.warning("stopped renewing lease; it will expire", extra={"reason": reason})
+        status = self.status
+        self.status = LeaseRenewalStatus(reason=reason, renewed_ms=status.renewed_ms, duration_ms=status.duration_ms)
 
     def _now_ms(self) -> int:
         return self._clock().boottime_ns // 1_000_000
 
 
-def why_not_asked(word: HaStatus | None) -> str:
-    """Why nobody needs to be asked for a broker that said ``word``; empty if it may have a right to the Lease."""
-    if word is None:
-        return "the broker has not said lately who it is, or stands still"
-    return "" if word.role is HaRole.MASTER else "this broker is no master"
+def reason_to_skip(state: HaStatus | None) -> str:
+    """Return why the Lease is not renewed for a broker in this state; empty if the Lease may name it."""
+    if state is None:
+        return "the broker has not reported its role recently"
+    return "" if state.role is HaRole.MASTER else "this broker is not a master"
 
 
-def why_not_named(record: LeaseRecord | None, word: HaStatus) -> str:
-    """Why the record does not name the master that said ``word``; empty if it does."""
+def reason_not_named(record: LeaseRecord | None, state: HaStatus) -> str:
+    """Return why the record does not name a broker in this state as the master; empty if it does."""
     if record is None:
-        return "there is no record in the Lease"
+        return "the Lease has no record"
     term = record.newest
     if term is None or not record.is_settled:
         return f"epoch {record.epoch} has no master yet"
-    if term.epoch != word.epoch:
-        return f"the newest term is of epoch {term.epoch}, this broker is in {word.epoch}"
-    if term.master != word.broker_id:
-        return f"the master of epoch {term.epoch} is {term.master}, this broker is {word.broker_id}"
-    if term.identity != word.identity:
+    if term.epoch != state.epoch:
+        return f"the newest term is of epoch {term.epoch}, this broker is in {state.epoch}"
+    if term.master != state.broker_id:
+        return f"the master of epoch {term.epoch} is {term.master}, this broker is {state.broker_id}"
+    if term.identity != state.identity:
         return f"the master of epoch {term.epoch} has another store"
     return ""

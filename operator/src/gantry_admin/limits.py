@@ -1,8 +1,8 @@
-"""How much leaves at a time: so many callers that wait, so many readers of the log, so many bytes of it a second.
+"""The limits of the sidecar's service: concurrent waiters, concurrent readers of the log, and its bytes per second.
 
-Reading costs the broker memory bandwidth, page cache and a core, and knows nothing of its load; so it is bounded here,
-for both listeners together. The bucket lets a reader go into debt and then wait for it: a range is never refused for
-its size, and one that waits holds one of few places, which is what keeps others from piling up behind it.
+Reading costs the broker memory bandwidth, page cache and a core, regardless of its load; so it is limited here, for
+both listeners together. The bucket lets a reader go into debt and then wait: a range is never refused for its size, and
+a waiting reader holds one of few places, which keeps others from queueing up behind it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from gantry_admin.settings import LogSettings
 
 @final
 class TokenBucket:
-    """Bytes a second, with a burst. Any thread."""
+    """A limit of bytes per second, with a burst. Safe to use from any thread."""
 
     def __init__(self, rate: int, burst: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """``rate`` 0 means: no limit."""
+        """``rate`` is in bytes per second; 0 means no limit."""
         self._rate: Final = rate
         self._burst: Final = burst
         self._clock: Final = clock
@@ -34,7 +34,7 @@ class TokenBucket:
         return f"<TokenBucket rate={self._rate} left={self._left:.0f}>"
 
     def take(self, count: int) -> float:
-        """Take ``count`` bytes, and say how many seconds to wait before they may leave."""
+        """Take ``count`` bytes, and return how many seconds to wait before sending them."""
         if self._rate <= 0:
             return 0.0
         with self._lock:
@@ -45,38 +45,38 @@ class TokenBucket:
 
 
 @final
-class Places:
-    """So many callers at a time. Owned by the event loop."""
+class ConcurrencyLimit:
+    """A limit on the number of callers at a time. Owned by the event loop."""
 
     def __init__(self, count_max: int, refusal: str, *, retry_after_s: int) -> None:
-        """``refusal`` follows the number, for people: "64 callers wait already"."""
-        self.taken = 0
+        """``refusal`` is the text after the limit in the error message, as in "64 callers are waiting already"."""
+        self.in_use = 0
         self._count_max: Final = count_max
         self._refusal: Final = refusal
         self._retry_after_s: Final = retry_after_s
 
     def __repr__(self) -> str:
-        return f"<Places {self.taken} of {self._count_max}>"
+        return f"<ConcurrencyLimit {self.in_use} of {self._count_max}>"
 
     def check(self) -> None:
-        """Raise ``Problem`` 429 when all are taken."""
-        if self.taken >= self._count_max:
+        """Raise ``Problem`` 429 if the limit is reached."""
+        if self.in_use >= self._count_max:
             headers = {"Retry-After": str(self._retry_after_s)}
             raise Problem(429, f"{self._count_max} {self._refusal}", headers=headers)
 
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Take a place until the end of the block. ``check`` comes first, where a refusal can still be answered."""
-        self.taken += 1
+        self.in_use += 1
         try:
             yield
         finally:
-            self.taken -= 1
+            self.in_use -= 1
 
 
 @final
 class LogLimits:
-    """The two limits together, and what has left so far. Any thread."""
+    """The limits of readers and of bytes per second, and the counts so far. Safe to use from any thread."""
 
     def __init__(self, settings: LogSettings) -> None:
         self.bucket: Final = TokenBucket(settings.bytes_per_second, settings.burst_bytes)
@@ -91,12 +91,12 @@ class LogLimits:
 
     @property
     def readers(self) -> int:
-        """How many read now."""
+        """The number of ranges that are being read now."""
         return self._readers
 
     @contextmanager
     def reader(self) -> Iterator[None]:
-        """A place for one range. Raises ``Problem`` 429 when there is none."""
+        """Hold a reader's place until the end of the block. Raises ``Problem`` 429 if all are in use."""
         with self._lock:
             if self._readers >= self._readers_max:
                 self.refused += 1
@@ -110,6 +110,6 @@ class LogLimits:
                 self._readers -= 1
 
     def sent(self, count: int) -> None:
-        """So many bytes have left."""
+        """Count bytes of the log that were sent."""
         with self._lock:
             self.bytes_sent += count

@@ -1,7 +1,7 @@
-"""The control socket: the broker's own word about its role, asked in the background, and orders that are passed on.
+"""The control socket: the broker's report about its role, polled in the background, and the orders that are passed on.
 
-Whatever is asked for often is asked for here, once a second for everybody, with a short deadline. An order is passed on
-when the broker seems to be there to obey it; one that stands still is not waited for.
+The role is polled here once a second for all readers, with a short deadline. An order is passed on only if the broker's
+event loop seems to run; a broker that stands still is not waited for.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from gantry_admin.errors import Problem
-from gantry_status.moment import Now, now
+from gantry_status.clocks import Now, now
 from gantry_status.order_client import Check, OrderClient
 from gantry_status.orders import (
     AnyOrder,
-    AskStatus,
     BrokerUnreachable,
     HaStatus,
     OrderError,
@@ -25,79 +24,83 @@ from gantry_status.orders import (
     OrderRefused,
     OrderUnanswered,
     Promised,
+    StatusRequest,
 )
 
 log = logging.getLogger(__name__)
 
-ASK_INTERVAL_S: Final = 1.0
-ASK_HURRIED_S: Final = 0.05
-"""While somebody waits for slaves."""
-ASK_TIMEOUT_S: Final = 0.5
-FRESH_MS: Final = 10_000
-"""So old may an answer be and still count for a verdict."""
+POLL_INTERVAL_S: Final = 1.0
+FAST_POLL_INTERVAL_S: Final = 0.05
+"""The interval while a caller waits for the acknowledgements of slaves."""
+POLL_TIMEOUT_S: Final = 0.5
+REPORT_AGE_MS_MAX: Final = 10_000
+"""The age up to which a report is used for a verdict."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
-    """What the broker said last of its role, and when."""
+class RoleReport:
+    """The broker's last report about its role, and its time."""
 
     status: HaStatus | None = None
     at_boottime_ns: int | None = None
-    fault: str = "it was not asked yet"
-    """Why the last question was not answered; empty when it was."""
+    fault: str = "not requested yet"
+    """Why the last request failed; empty if it succeeded."""
 
     def age_ms(self, now_ns: int) -> int | None:
-        """Since the answer."""
+        """Return the age of the report in ms; None without a report."""
         return None if self.at_boottime_ns is None else max(now_ns - self.at_boottime_ns, 0) // 1_000_000
 
-    def fresh(self, now_ns: int) -> HaStatus | None:
-        """The answer, while it is not too old to be judged by."""
+    def fresh_status(self, now_ns: int) -> HaStatus | None:
+        """Return the report's status; None if it is too old to be used for a verdict."""
         age = self.age_ms(now_ns)
-        return self.status if age is not None and age <= FRESH_MS else None
+        return self.status if age is not None and age <= REPORT_AGE_MS_MAX else None
 
 
 @final
 class BrokerLink:
-    """Owned by the event loop. Asking has a connection of its own, so that an order that takes long delays no look."""
+    """The control socket of one broker. Owned by the event loop.
+
+    Polling has its own connection, so that a slow order delays no report.
+    """
 
     def __init__(self, path: str, *, clock: Now = now) -> None:
-        self.word: Word = Word()
+        self.role_report: RoleReport = RoleReport()
         self._path: Final = path
         self._clock: Final = clock
-        self._asking: Final = OrderClient(path)
-        self._hurried = 0
-        self._wake: Final = asyncio.Event()
+        self._poll_client: Final = OrderClient(path)
+        self._fast_pollers = 0
+        self._poll_now: Final = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"<BrokerLink {self._path} {self.word.fault or 'answers'}>"
+        return f"<BrokerLink {self._path} {self.role_report.fault or 'answers'}>"
 
     async def run(self) -> None:
-        """Ask again and again, until cancelled."""
+        """Poll the broker's role again and again, until cancelled."""
         try:
             while True:
-                await self._ask()
-                self._wake.clear()
+                await self._poll()
+                self._poll_now.clear()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(ASK_HURRIED_S if self._hurried else ASK_INTERVAL_S):
-                        await self._wake.wait()
+                    async with asyncio.timeout(FAST_POLL_INTERVAL_S if self._fast_pollers else POLL_INTERVAL_S):
+                        await self._poll_now.wait()
         finally:
-            await self._asking.close()
+            await self._poll_client.close()
 
-    def hurry(self) -> None:
-        """Somebody waits for what only the broker can say. Ended by ``relax``, once for each."""
-        self._hurried += 1
-        self._wake.set()
+    def start_fast_polling(self) -> None:
+        """Poll at short intervals, for a caller that waits for a report. Each call needs one ``stop_fast_polling``."""
+        self._fast_pollers += 1
+        self._poll_now.set()
 
-    def relax(self) -> None:
-        self._hurried -= 1
-        assert self._hurried >= 0, "whoever relaxes has hurried before"
+    def stop_fast_polling(self) -> None:
+        self._fast_pollers -= 1
+        assert self._fast_pollers >= 0, "each stop follows a start"
 
     async def order(self, order: AnyOrder, *, timeout_s: float, check: Check | None = None) -> HaStatus | Promised:
-        """Pass it on. Raises ``Problem`` with a status that says whose move it is.
+        """Pass an order on to the broker. Raises ``Problem``, whose status says whether to retry it.
 
-        ``check`` sees the broker's status first, asked on the same connection and so of the same process, and raises
-        ``Problem`` or ``OrderRefused`` when the order is not for such a broker.
+        ``check`` gets the broker's status first, from the same connection and so from the same process, and raises
+        ``Problem`` or ``OrderRefused`` if the order must not be executed in that state.
         """
         try:
             async with OrderClient(self._path, is_one_connection=check is not None) as client:
@@ -110,14 +113,16 @@ class BrokerLink:
             raise Problem(504, f"{error}; it may have been done: ask, or send the same order again") from error
         except OrderFailed as error:
             raise Problem(502, str(error)) from error
-        if not isinstance(order, AskStatus):
-            self._wake.set()
+        if not isinstance(order, StatusRequest):
+            self._poll_now.set()
         return answer
 
-    async def _ask(self) -> None:
+    async def _poll(self) -> None:
         try:
-            status = await self._asking.call(AskStatus(), timeout_s=ASK_TIMEOUT_S)
+            status = await self._poll_client.call(StatusRequest(), timeout_s=POLL_TIMEOUT_S)
         except OrderError as error:
-            self.word = Word(status=self.word.status, at_boottime_ns=self.word.at_boottime_ns, fault=str(error))
+            self.role_report = RoleReport(
+                status=self.role_report.status, at_boottime_ns=self.role_report.at_boottime_ns, fault=str(error)
+            )
         else:
-            self.word = Word(status=status, at_boottime_ns=self._clock().boottime_ns, fault="")
+            self.role_report = RoleReport(status=status, at_boottime_ns=self._clock().boottime_ns, fault="")

@@ -1,13 +1,13 @@
 """Ranges of the log by `sendfile`: a small HTTP/1.1 listener on Python's own event loop, in a thread of its own.
 
-uvloop has no `sendfile`, and the server of the other endpoints cannot pass a file on; so bulk readers come here. The
-bytes go from the page cache to the socket and are in no memory of ours. What is asked, who may ask and what is answered
-is the same as at `/v1/log/bytes` of the other listener: `Guard`, `plan` and the limits are shared.
+uvloop has no `sendfile`, and the server of the other endpoints cannot pass a file on; so bulk readers use this port.
+The bytes go from the page cache to the socket without a copy in the process. Requests, permissions and answers are the
+same as at `/v1/log/bytes` of the other listener: `Guard`, `plan_range` and the limits are shared.
 
     read head (bounded, with a deadline)  ->  guard  ->  plan  ->  open all files  ->  head of the answer  ->  sendfile
 
-Only `GET` and `HEAD` of that one path are known, a request with a body is refused, and a connection is closed after
-anything that was no proper request. The thread has a lower priority than the broker.
+Only `GET` and `HEAD` of that one path are supported, a request with a body is refused, and a connection is closed after
+any invalid request. The thread has a lower priority than the broker.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ import h11
 from gantry_admin.certificates import subject_of
 from gantry_admin.errors import Problem
 from gantry_admin.guard import Scope
-from gantry_admin.ranges import log_etag, log_span, plan
+from gantry_admin.ranges import log_etag, log_span, plan_range
 from gantry_admin.store_files import Piece
-from gantry_remoting.closings import LimitedLog
-from gantry_remoting.http_admission import HttpListener, Phase, Place, Reason
+from gantry_remoting.close_log import LimitedLog
+from gantry_remoting.http_admission import ConnectionSlot, HttpListener, Phase, Reason
 
 if TYPE_CHECKING:
     from gantry_admin.sidecar import Sidecar
@@ -42,21 +42,21 @@ log = logging.getLogger(__name__)
 PATH: Final = "/v1/log/bytes"
 HEAD_BYTES_MAX: Final = 16 * 1024
 SEND_TIMEOUT_S: Final = 60.0
-"""For one window to be taken; a reader that takes nothing for so long loses its place."""
+"""The time in which a reader must receive one window; a reader that receives nothing for longer is disconnected."""
 WINDOW_BYTES: Final = 1 << 20
-"""Paid for, and sent, at once. A kernel that does not preempt itself keeps the core for as long as that takes, so less
-of it lets sends by; much less costs a turn of the loop too often."""
+"""The bytes that are taken from the bucket, and sent, in one call. A kernel without preemption keeps the core for the
+whole call, so a smaller window delays the broker less; a much smaller one costs too many turns of the event loop."""
 
 
 @final
 class LogListener:
-    """Started and closed by the event loop of the sidecar; everything else happens in its own thread."""
+    """The listener for ranges. The sidecar's event loop starts and closes it; all else happens in its own thread."""
 
     def __init__(self, sidecar: Sidecar, tls: ssl.SSLContext | None) -> None:
         self._sidecar: Final = sidecar
         self._tls: Final = tls
         self._failures: Final = LimitedLog(log)
-        """Owned by the loop of the thread."""
+        """Unexpected exceptions, rate-limited. Owned by the loop of the thread."""
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -65,7 +65,7 @@ class LogListener:
         return f"<LogListener port={self._sidecar.fast_port} connections={len(self._sidecar.log_admission)}>"
 
     async def start(self, bound: socket.socket) -> None:
-        """Listen on a socket that is bound already."""
+        """Listen on a bound socket, in a new thread."""
         ready = asyncio.get_running_loop().create_future()
         outer = asyncio.get_running_loop()
 
@@ -80,16 +80,16 @@ class LogListener:
         await ready
 
     async def close(self) -> None:
-        """End every connection."""
+        """Close every connection, and end the thread."""
         if self._loop is not None and self._stop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
             await asyncio.to_thread(self._thread.join, 5.0)
 
-    async def _run(self, bound: socket.socket, tell: Callable[[], object]) -> None:
+    async def _run(self, bound: socket.socket, notify_ready: Callable[[], object]) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         listener = HttpListener(bound, self._sidecar.log_admission, self._protocol, self._tls)
         listener.start()
-        tell()
+        notify_ready()
         await self._stop.wait()
         await listener.close()
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
@@ -97,38 +97,38 @@ class LogListener:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _protocol(self, place: Place) -> asyncio.StreamReaderProtocol:
+    def _protocol(self, slot: ConnectionSlot) -> asyncio.StreamReaderProtocol:
         return asyncio.StreamReaderProtocol(
-            asyncio.StreamReader(limit=HEAD_BYTES_MAX), lambda reader, writer: self._serve(place, reader, writer)
+            asyncio.StreamReader(limit=HEAD_BYTES_MAX), lambda reader, writer: self._serve(slot, reader, writer)
         )
 
-    async def _serve(self, place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        place.bind(writer.transport.abort)
+    async def _serve(self, slot: ConnectionSlot, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        slot.bind(writer.transport.abort)
         try:
-            await Connection(self._sidecar, place, reader, writer).serve()
+            await Connection(self._sidecar, slot, reader, writer).serve()
         except h11.ProtocolError:
-            place.note(Reason.BAD_REQUEST)
+            slot.record_close(Reason.BAD_REQUEST)
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # it is gone, or takes nothing
+            pass  # the client is gone, or receives nothing
         except asyncio.CancelledError:
             if self._stop is None or not self._stop.is_set():
                 raise
         except Exception as error:  # noqa: BLE001 - an exception costs its own connection and no more
-            self._failures.callback_failed(place.address, "serve", error)
+            self._failures.callback_failed(slot.address, "serve", error)
         finally:
-            place.release()
+            slot.release()
             writer.transport.abort()
 
 
 @final
 class Connection:
-    """One client: request after request."""
+    """One client connection, which serves one request after another."""
 
     def __init__(
-        self, sidecar: Sidecar, place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, sidecar: Sidecar, slot: ConnectionSlot, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self._sidecar: Final = sidecar
-        self._place: Final = place
+        self._slot: Final = slot
         self._reader: Final = reader
         self._writer: Final = writer
         self._http: Final = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
@@ -139,32 +139,32 @@ class Connection:
         return f"<Connection {self._http.our_state}>"
 
     async def serve(self) -> None:
-        """Until the client or a mistake ends it. Raises what its caller knows."""
+        """Serve requests until the client closes the connection, or an error ends it, which is raised."""
         while True:
             request = await self._request()
             if request is None:
                 return
-            self._place.enter(Phase.ANSWER, self._answered)
+            self._slot.enter(Phase.ANSWER, self._answered)
             await self._answer(request)
             self._answered += 1
             if self._http.our_state is h11.MUST_CLOSE or self._http.their_state is not h11.DONE:
                 await self._drain()
                 return
             self._http.start_next_cycle()
-            self._place.enter(Phase.IDLE, self._answered)
+            self._slot.enter(Phase.IDLE, self._answered)
 
     async def _request(self) -> h11.Request | None:
-        """The next request, without a body; None when the client has gone."""
+        """Return the next request, without a body; None if the client has closed the connection."""
         request: h11.Request | None = None
         while True:
             event = self._http.next_event()
             if event is h11.NEED_DATA:
                 self._http.receive_data(await self._reader.read(HEAD_BYTES_MAX))
                 if request is None:
-                    self._place.enter(Phase.HEAD, self._answered)
+                    self._slot.enter(Phase.HEAD, self._answered)
             elif isinstance(event, h11.Request):
                 request = event
-                self._place.enter(Phase.BODY, self._answered)
+                self._slot.enter(Phase.BODY, self._answered)
             elif isinstance(event, h11.EndOfMessage):
                 return request
             elif isinstance(event, h11.Data):
@@ -181,16 +181,16 @@ class Connection:
             await self._refuse(problem)
 
     async def _send_range(self, request: h11.Request, headers: Mapping[str, str]) -> None:
-        """Raises ``Problem`` before the first byte left."""
+        """Answer one request with a range. Raises ``Problem`` only before the first byte is sent."""
         sidecar = self._sidecar
         caller = sidecar.guard.caller(headers.get("authorization"), self._subject)
         sidecar.guard.check(Scope.READ, caller, headers.get("host"))
         if request.target.split(b"?")[0] != PATH.encode():
-            raise Problem(404, f"there is only {PATH} here")
+            raise Problem(404, f"this port serves only {PATH}")
         if request.method not in (b"GET", b"HEAD"):
-            raise Problem(405, "only GET and HEAD", headers={"Allow": "GET, HEAD"})
+            raise Problem(405, "method not allowed: use GET or HEAD", headers={"Allow": "GET, HEAD"})
         reading = sidecar.broker.reading
-        wanted = plan(headers, log_span(reading), log_etag(reading), sidecar.settings.log.range_bytes_max)
+        wanted = plan_range(headers, log_span(reading), log_etag(reading), sidecar.settings.log.range_bytes_max)
         with sidecar.limits.reader(), ExitStack() as stack:
             pieces = await asyncio.to_thread(self._open, wanted.start, wanted.end, stack)
             self._head(206, wanted.headers())
@@ -201,7 +201,7 @@ class Connection:
             self._http.send(h11.EndOfMessage())
 
     def _open(self, start: int, end: int, stack: ExitStack) -> list[Piece]:
-        """In a thread, which also tells the kernel to read ahead: `sendfile` itself would wait for the disk."""
+        """Open the files of a range in a thread, and start their read-ahead: `sendfile` would block on the disk."""
         pieces = self._sidecar.files.open_range(start, end, stack)
         for piece in pieces:
             os.posix_fadvise(piece.file.fileno(), piece.position, piece.length, os.POSIX_FADV_WILLNEED)
@@ -243,7 +243,7 @@ class Connection:
 
 @final
 class _Length:
-    """Stands for bytes that left by another way, so that the protocol's state counts them."""
+    """The length of bytes that were sent by `sendfile`, so that the protocol's state counts them."""
 
     def __init__(self, count: int) -> None:
         self._count = count

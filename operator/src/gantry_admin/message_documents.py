@@ -1,8 +1,8 @@
-"""Messages, dead letters and rates as the console and programs get them. Bodies are shown, never handed out whole.
+"""Documents of messages and dead letters, for the console and for programs. Bodies are shown in part, never whole.
 
-Of a body its beginning is shown, as text or hex, and never a byte more than was asked for. Whatever is in a message
-comes from somebody else. Nothing here trusts it: text is text only if it is UTF-8 without control characters, an
-unpacked body is bounded before it is unpacked, and whoever shows it must not take it for markup.
+Only the beginning of a body is shown, as text or hex, and never more bytes than requested. The content of a message is
+untrusted: it is shown as text only if it is UTF-8 without control characters, the decompressed size is bounded before
+decompression, and a client that displays it must not interpret it as markup.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gantry_admin.documents import Document
 from gantry_admin.order_documents import WHOLE, OrderBody
 from gantry_remoting import join_address
 from gantry_wire import properties as names
-from gantry_wire.compress import beginning
+from gantry_wire.compress import inflate_prefix
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import FLAG_COMPRESSED, StoredMessage, decode_host
 
@@ -28,26 +28,26 @@ _ALLOWED_CONTROLS: Final = frozenset("\t\n\r")
 
 
 class BodyDocument(Document):
-    """The beginning of a body, as people can read it."""
+    """The beginning of a body in a readable form."""
 
     form: Literal["text", "hex"] = Field(description="`text` if these bytes are UTF-8 without control characters.")
     shown: str
-    is_cut: bool = Field(description="There is more of it.")
-    is_compressed: bool = Field(description="What is shown is unpacked.")
-    fault: str | None = Field(description="Why it could not be unpacked; what is shown is as it is stored.")
+    is_cut: bool = Field(description="Whether the body is longer than what is shown.")
+    is_compressed: bool = Field(description="Whether the body is stored compressed and shown decompressed.")
+    fault: str | None = Field(description="Why it could not be decompressed; it is shown as stored then.")
 
 
 class MessageDocument(Document):
-    """One message as it lies in the log."""
+    """One message as it is stored in the log."""
 
     topic: str
     queue_id: int
     queue_offset: int
     physical_offset: int
-    bytes: int = Field(description="Of the whole record.")
-    body_bytes: int = Field(description="As it is stored.")
-    message_id: str = Field(description="The sender's, or the broker's where the sender gave none.")
-    offset_message_id: str = Field(description="The broker's.")
+    bytes: int = Field(description="Size of the whole record.")
+    body_bytes: int = Field(description="Size of the body as stored.")
+    message_id: str = Field(description="The sender's message id, or the broker's if the sender set none.")
+    offset_message_id: str = Field(description="The broker's message id.")
     tags: str | None
     keys: list[str]
     properties: dict[str, str]
@@ -68,11 +68,11 @@ class MessagesDocument(Document):
     begin: int
     end: int
     messages: list[MessageDocument]
-    left_out: int = Field(description="Asked for, and not in this answer since it would be too long.")
+    left_out: int = Field(description="Requested messages that were left out, because the answer would be too long.")
 
 
 class FoundDocument(Document):
-    """What a search found."""
+    """The result of a search."""
 
     messages: list[MessageDocument]
     source: Literal["broker", "disk"] = Field(description="Ids that name an offset are looked up in the log's files, "
@@ -82,7 +82,7 @@ class FoundDocument(Document):
 class DeadLetterQueueDocument(MessagesDocument):
     """One queue of dead letters."""
 
-    sent_again_end: int | None = Field(description="What lies before it was sent again already; null if not known.")
+    sent_again_end: int | None = Field(description="The offset before which all were resent; null if unknown.")
 
 
 class DeadLettersDocument(Document):
@@ -94,20 +94,20 @@ class DeadLettersDocument(Document):
 
 
 class ResendBody(OrderBody):
-    """How many at most."""
+    """The limits of one resend order."""
 
     messages_max: Annotated[int, Field(ge=1, le=RESEND_MAX), WHOLE] = 200
 
 
 class ResentDocument(Document):
-    """What became of dead letters that were to be sent again."""
+    """The result of resending dead letters."""
 
     group: str
-    sent: dict[str, int] = Field(description="By topic.")
+    sent: dict[str, int] = Field(description="Messages that were resent, by topic.")
     passed_over: list[str] = Field(description="Ids of those that cannot be sent as they are, or that do not say where "
                                    "they came from; 20 of them.")  # fmt: skip
     passed_over_count: int
-    left: int = Field(description="Not looked at yet; the same request goes on with them.")
+    left: int = Field(description="Dead letters not processed yet; the same request continues with them.")
 
 
 class _Beginning(NamedTuple):
@@ -117,7 +117,7 @@ class _Beginning(NamedTuple):
 
 
 def message_document(message: StoredMessage, body_bytes: int = SHOWN_BYTES) -> MessageDocument:
-    """The message with so many bytes of its body."""
+    """Return the document of a message, with at most ``body_bytes`` of its body."""
     properties = message.properties
     return MessageDocument(
         topic=message.topic,
@@ -142,7 +142,7 @@ def message_document(message: StoredMessage, body_bytes: int = SHOWN_BYTES) -> M
 
 
 def body_document(message: StoredMessage, bytes_max: int) -> BodyDocument:
-    """So many bytes of a body."""
+    """Return the document of the first ``bytes_max`` bytes of a body."""
     is_compressed = bool(message.sys_flag & FLAG_COMPRESSED)
     shown = _unpacked(message, bytes_max) if is_compressed else _cut(message.body, bytes_max)
     text = as_text(shown.data, shown.is_cut)
@@ -156,7 +156,7 @@ def body_document(message: StoredMessage, bytes_max: int) -> BodyDocument:
 
 
 def as_text(data: bytes, is_cut: bool) -> str | None:
-    """The bytes as text, if people would call them so. A character that was cut at the end is left out."""
+    """Return the bytes as text, or None if they are not readable text. A character cut off at the end is left out."""
     try:
         text = codecs.getincrementaldecoder("utf-8")("strict").decode(data, final=not is_cut)
     except UnicodeDecodeError:
@@ -172,8 +172,8 @@ def _cut(body: bytes, bytes_max: int, fault: str | None = None) -> _Beginning:
 
 
 def _unpacked(message: StoredMessage, bytes_max: int) -> _Beginning:
-    """The beginning of what is packed; no more is unpacked than is shown."""
+    """Return the decompressed beginning of a body; no more is decompressed than is shown."""
     try:
-        return _cut(beginning(message.body, message.sys_flag, bytes_max + 1), bytes_max)
+        return _cut(inflate_prefix(message.body, message.sys_flag, bytes_max + 1), bytes_max)
     except RemoteProtocolError as error:
         return _cut(message.body, bytes_max, str(error))

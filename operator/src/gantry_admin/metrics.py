@@ -1,10 +1,10 @@
-"""What Prometheus is told: gauges made from the same looks as every other answer, at the moment of the scrape.
+"""The Prometheus metrics, made at the moment of the scrape from the same observations as every other answer.
 
-Names of the RocketMQ exporter where it has one for the same thing, so that dashboards go on working; its camel-case
-labels and a few names that promtool refuses are left out (`docs/sidecar.md` says which). The rest are `gantry_`'s.
+Metrics that the RocketMQ exporter has too use its names, so that dashboards keep working; its camel-case labels and a
+few names that promtool refuses are left out (`docs/sidecar.md` lists them). All others are named `gantry_*`.
 
-The rule it guards is about cardinality: labels are topics and groups of this broker, so many at most, and what was left
-out is a number itself. No client address, no message key, no queue is a label.
+The invariant is a bounded cardinality: labels are topics and groups of this broker, up to a maximum, and the number of
+those left out is a metric itself. No client address, message key or queue is a label.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from gantry_spec.ledger import Fault, Ledger
 from gantry_status import Phase, RefusalReason, Role, Status
 
 INVENTORY_OLD_S: Final = 15.0
-"""Topics and groups are asked for again when they are older than that; a scrape itself waits for nobody."""
+"""The age at which topics and groups are requested again in the background; a scrape itself never waits."""
 
 
 def gauge(name: str, text: str, value: float | None) -> GaugeMetricFamily:
-    """One number; no sample while it is not known."""
+    """Return a gauge with one sample; without a sample if the value is unknown."""
     family = GaugeMetricFamily(name, text)
     if value is not None:
         family.add_metric([], value)
@@ -37,16 +37,16 @@ def gauge(name: str, text: str, value: float | None) -> GaugeMetricFamily:
 
 
 def labelled(name: str, text: str, label: str, values: Iterable[tuple[str, float | None]]) -> GaugeMetricFamily:
-    """One number for each value of a label."""
+    """Return a gauge with one sample for each value of a label; unknown values have no sample."""
     family = GaugeMetricFamily(name, text, labels=[label])
-    for word, value in values:
+    for label_value, value in values:
         if value is not None:
-            family.add_metric([word], value)
+            family.add_metric([label_value], value)
     return family
 
 
 def counter(name: str, text: str, value: int | None) -> CounterMetricFamily:
-    """A number that only grows, from 0."""
+    """Return a counter with one sample; 0 if the value is unknown."""
     family = CounterMetricFamily(name, text)
     family.add_metric([], value or 0)
     return family
@@ -54,13 +54,13 @@ def counter(name: str, text: str, value: int | None) -> CounterMetricFamily:
 
 @final
 class BrokerCollector(Collector):
-    """All families of one sidecar. Asked by the event loop."""
+    """The collector of all metrics of one sidecar. Owned by the event loop."""
 
     def __init__(self, sidecar: Sidecar) -> None:
         self._sidecar: Final = sidecar
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing beforehand: what there is depends on the broker."""
+        """Return no metrics in advance, because they depend on the broker."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -68,8 +68,8 @@ class BrokerCollector(Collector):
         yield from self._health()
         reading = sidecar.broker.reading
         if reading is not None:
-            yield from positions(reading.status, sidecar.broker.acked())
-            yield from stock(reading.status)
+            yield from position_metrics(reading.status, sidecar.broker.acked())
+            yield from resource_metrics(reading.status)
             yield from self._risks()
             yield from self._slaves(reading.status)
             if reading.status.role is Role.MASTER:
@@ -83,19 +83,17 @@ class BrokerCollector(Collector):
         yield from self._own()
 
     def _health(self) -> Iterator[Metric]:
-        motion, verdict = self._sidecar.broker.motion(), self._sidecar.verdict
-        since = None if motion.since_ms is None else motion.since_ms / 1000
-        yield gauge("gantry_broker_moving", "Whether the event loop of the broker moves.", motion.state == "moving")
-        yield gauge(
-            "gantry_broker_ready", "Whether clients should be at this broker, with hysteresis.", verdict.is_good
-        )
-        yield gauge("gantry_broker_heartbeat_age_seconds", "Since the last publication of the broker.", since)
+        loop_state, verdict = self._sidecar.broker.loop_state(), self._sidecar.verdict
+        since = None if loop_state.since_ms is None else loop_state.since_ms / 1000
+        yield gauge("gantry_broker_moving", "Whether the event loop of the broker runs.", loop_state.state == "moving")
+        yield gauge("gantry_broker_ready", "Whether the broker is ready for clients, with hysteresis.", verdict.is_good)
+        yield gauge("gantry_broker_heartbeat_age_seconds", "Seconds since the broker last published its state.", since)
 
     def _risks(self) -> Iterator[Metric]:
         risks = self._sidecar.broker.risks()
-        yield labelled("gantry_at_risk_bytes", "What would be lost if the named thing broke now.", "loss",
+        yield labelled("gantry_at_risk_bytes", "Bytes that would be lost in this failure now.", "loss",
                        ((risk.loss.value, risk.bytes) for risk in risks))  # fmt: skip
-        yield labelled("gantry_at_risk_seconds", "Age of the oldest byte that would be lost.", "loss",
+        yield labelled("gantry_at_risk_seconds", "Age of the oldest byte that would be lost, at most.", "loss",
                        ((risk.loss.value, risk.seconds) for risk in risks))  # fmt: skip
 
     def _slaves(self, status: Status) -> Iterator[Metric]:
@@ -111,31 +109,31 @@ class BrokerCollector(Collector):
             for slave in status.slaves
         ]  # fmt: skip
         yield labelled(
-            "gantry_slave_behind_bytes", "How far a slave is behind, as its master sees it.", "slave", behind
+            "gantry_slave_behind_bytes", "Replication lag of a slave, as its master reports it.", "slave", behind
         )
-        yield labelled("gantry_slave_silent_seconds", "Since a slave was heard of.", "slave", silent)
+        yield labelled("gantry_slave_silent_seconds", "Seconds since the last message of a slave.", "slave", silent)
 
     def _own(self) -> Iterator[Metric]:
         limits = self._sidecar.limits
-        sent = CounterMetricFamily("gantry_sidecar_log_sent_bytes", "Of the log, handed out as ranges.")
+        sent = CounterMetricFamily("gantry_sidecar_log_sent_bytes", "Bytes of the log sent as ranges.")
         sent.add_metric([], limits.bytes_sent)
-        refused = CounterMetricFamily("gantry_sidecar_log_refused", "Ranges refused for want of a place.")
+        refused = CounterMetricFamily("gantry_sidecar_log_refused", "Ranges refused because of the limit of readers.")
         refused.add_metric([], limits.refused)
         yield sent
         yield refused
         ends_at = None if self._sidecar.certificates is None else self._sidecar.certificates.expires_at
         yield gauge(
             "gantry_sidecar_certificate_ends_timestamp_seconds",
-            "When the sidecar's own certificate ends.",
+            "When the sidecar's own certificate expires.",
             ends_at,
         )
         yield from http_metrics({"main": self._sidecar.admission, "log": self._sidecar.log_admission})
         yield gauge("gantry_sidecar_log_readers", "Ranges that are being read now.", limits.readers)
-        yield gauge("gantry_sidecar_event_streams", "Event streams that are open now.", self._sidecar.streams.taken)
+        yield gauge("gantry_sidecar_event_streams", "Event streams that are open now.", self._sidecar.streams.in_use)
 
 
 def http_metrics(listeners: Mapping[str, HttpAdmission]) -> Iterator[Metric]:
-    """Connections of both listeners, and why some were closed or refused."""
+    """Yield the metrics of both listeners' connections, and of those that a limit closed or refused."""
     yield labelled("gantry_sidecar_http_connections", "HTTP connections that are open now.", "listener",
                    ((name, len(admission)) for name, admission in listeners.items()))  # fmt: skip
     closed = CounterMetricFamily(
@@ -147,53 +145,53 @@ def http_metrics(listeners: Mapping[str, HttpAdmission]) -> Iterator[Metric]:
     yield closed
 
 
-def positions(status: Status, acked: int | None) -> Iterator[Metric]:
-    """The moving offsets."""
+def position_metrics(status: Status, acked: int | None) -> Iterator[Metric]:
+    """Yield the log positions, the epoch, the role and the phase."""
     places = (
         ("oldest", status.min_physical), ("wrote", status.wrote), ("committed", status.committed),
         ("flushed", status.flushed), ("acked", acked), ("confirmed", status.confirmed),
     )  # fmt: skip
     yield labelled("gantry_log_position_bytes", "Offsets of the log.", "position", places)
-    yield gauge("gantry_epoch", "In which the broker has its role.", status.epoch)
+    yield gauge("gantry_epoch", "Epoch of the broker's role.", status.epoch)
     yield labelled("gantry_role", "1 for the role that the broker has.", "role",
                    ((role.name.lower(), role is status.role) for role in Role))  # fmt: skip
-    yield labelled("gantry_phase", "1 for where the broker is in its life.", "phase",
+    yield labelled("gantry_phase", "1 for the phase of the broker's process.", "phase",
                    ((phase.name.lower(), phase is status.phase) for phase in Phase))  # fmt: skip
 
 
-def stock(status: Status) -> Iterator[Metric]:
-    """What there is of things, and how much of it is used."""
+def resource_metrics(status: Status) -> Iterator[Metric]:
+    """Yield the use of buffers, disk, connections and queues."""
     yield labelled("gantry_write_buffers", "Buffers of the write buffer pool.", "state",
                    (("total", status.pool_buffers_total), ("free", status.pool_buffers_free)))  # fmt: skip
-    yield gauge("gantry_write_buffer_crash_safe", "Whether what is only in a buffer survives its process.",
+    yield gauge("gantry_write_buffer_crash_safe", "Whether the write buffer survives a process crash.",
                 status.is_crash_safe)  # fmt: skip
-    yield labelled("gantry_disk_bytes", "Of the disk that the log lies on.", "state",
+    yield labelled("gantry_disk_bytes", "Size and used bytes of the disk with the log.", "state",
                    (("total", status.disk_total_bytes), ("used", status.disk_used_bytes)))  # fmt: skip
     ends_ms = status.certificate_ends_wall_ms
     ends_s = None if ends_ms is None else ends_ms / 1000
     yield gauge(
-        "gantry_certificate_ends_timestamp_seconds", "When the first TLS certificate of the broker ends.", ends_s
+        "gantry_certificate_ends_timestamp_seconds", "When the first TLS certificate of the broker expires.", ends_s
     )
-    yield from integrity(status)
-    yield labelled("gantry_log_lost_bytes", "Of the log, that were on the disk and are gone.", "state",
+    yield from integrity_metrics(status)
+    yield labelled("gantry_log_lost_bytes", "Bytes of the log that were on disk and are lost.", "state",
                    (("missing", status.log_missing_bytes or 0),
                     ("accepted", status.log_accepted_loss_bytes or 0)))  # fmt: skip
     yield gauge("gantry_sends_refused", "Whether sends are refused now.", status.is_refusing_sends)
     yield refusals(status.refused_requests)
     yield gauge("gantry_parked_sends", "Sends that wait for the disk or a slave.", status.parked_sends)
-    yield gauge("gantry_connections", "Clients that are connected.", status.connections)
+    yield gauge("gantry_connections", "Connected clients.", status.connections)
     yield gauge("gantry_queues", "Queues that have messages.", status.queues)
     yield gauge("gantry_consume_queues_rebuilding", "Consume queues that are being rebuilt from the log.",
                 status.queues_rebuilding or 0)  # fmt: skip
     yield counter("gantry_consume_queue_units_rebuilt", "Units of consume queues that were wrong and were rebuilt.",
                   status.queue_units_rebuilt)  # fmt: skip
     yield counter("gantry_key_index_rebuilds", "Rebuilds of the key index by a running broker.", status.index_rebuilds)
-    yield labelled("gantry_recovery_bytes", "Of the log, while it is checked.", "state",
+    yield labelled("gantry_recovery_bytes", "Bytes of the log to check in recovery.", "state",
                    (("total", status.recovery_total_bytes), ("done", status.recovery_done_bytes)))  # fmt: skip
 
 
 def refusals(counts: tuple[int, ...]) -> Metric:
-    """Refused requests by reason, with a zero for each that has not been yet."""
+    """Return the refused requests by reason, with a zero for each reason that has not occurred."""
     family = CounterMetricFamily(
         "gantry_refused_requests", "Requests that the broker refused since its start.", labels=["reason"]
     )
@@ -203,10 +201,10 @@ def refusals(counts: tuple[int, ...]) -> Metric:
 
 
 def memory_metrics(runtime: Mapping[str, str]) -> Iterator[Metric]:
-    """What peers cost the broker that send without an end or do not read, and whom it has closed, by its own count."""
+    """Yield the memory held for incomplete requests and unread replies, and the closed connections, by the broker."""
     for name, key, text in (
-        ("gantry_unfinished_frame_bytes", "unfinishedFrameBytes", "Of requests that have not come as a whole."),
-        ("gantry_unread_reply_bytes", "unreadReplyBytes", "Of replies that clients have not read, at most."),
+        ("gantry_unfinished_frame_bytes", "unfinishedFrameBytes", "Bytes of incomplete requests held in memory."),
+        ("gantry_unread_reply_bytes", "unreadReplyBytes", "Bytes of replies that clients have not read, at most."),
     ):
         value = runtime.get(key, "")
         yield gauge(name, text, float(value) if value.isdecimal() else None)
@@ -220,44 +218,48 @@ def memory_metrics(runtime: Mapping[str, str]) -> Iterator[Metric]:
     yield closed
 
 
-def integrity(status: Status) -> Iterator[Metric]:
-    """What is known of damage to the log; nothing of a broker that does not say it."""
+def integrity_metrics(status: Status) -> Iterator[Metric]:
+    """Yield the known damage to the log; no samples for a broker of an older version."""
     if status.damaged_records is None:
         return
     yield gauge("gantry_damaged_messages", "Stored messages that are known to be damaged now.", status.damaged_records)
-    yield gauge("gantry_damaged_bytes", "Of the log, known to be damaged now.", status.damaged_bytes)
+    yield gauge("gantry_damaged_bytes", "Bytes of the log that are known to be damaged now.", status.damaged_bytes)
     events = CounterMetricFamily("gantry_damage", "Damaged messages since the broker's start.", labels=["outcome"])
     for outcome, count in (
         ("found", status.damaged_records_found), ("healed", status.healed_records), ("lost", status.lost_records),
     ):  # fmt: skip
         events.add_metric([outcome], count or 0)
     yield events
-    scrubbed = CounterMetricFamily("gantry_scrubbed_bytes", "Of the log, read by the scrubber since the start.")
+    scrubbed = CounterMetricFamily("gantry_scrubbed_bytes", "Bytes of the log read by the scrubber since the start.")
     scrubbed.add_metric([], status.scrubbed_bytes or 0)
     yield scrubbed
-    yield gauge("gantry_scrub_position_bytes", "Up to where this pass has scrubbed the log.", status.scrub_position)
+    yield gauge(
+        "gantry_scrub_position_bytes",
+        "Offset up to which the current pass has scrubbed the log.",
+        status.scrub_position,
+    )
     ended_ms = status.scrub_pass_ended_wall_ms
     yield gauge(
         "gantry_scrub_pass_ended_timestamp_seconds",
-        "When the scrubber came to the log's end last; none before the first time.",
+        "When the scrubber last completed a pass; none before the first.",
         ended_ms / 1000 if ended_ms else None,
     )
 
 
 def ledger_metrics(ledger: Ledger | None) -> Iterator[Metric]:
-    """What its shard would lose; told by the sidecar of its master, so that sums count every shard once."""
+    """Yield the data that the shard would lose. Only the master's sidecar has it, so sums count each shard once."""
     risks = [] if ledger is None or not ledger.is_fresh else [(fault.value, ledger.risk(fault)) for fault in Fault]
-    yield labelled("gantry_ledger_at_risk_bytes", "Acknowledged, and taken by one fault.", "fault",
+    yield labelled("gantry_ledger_at_risk_bytes", "Acknowledged bytes that one fault would destroy.", "fault",
                    ((fault, risk.bytes) for fault, risk in risks))  # fmt: skip
     yield labelled("gantry_ledger_at_risk_seconds", "Age of the oldest of these bytes, at most.", "fault",
                    ((fault, None if risk.age_ms is None else risk.age_ms / 1000) for fault, risk in risks))  # fmt: skip
 
 
 def lease_metrics(renewal: LeaseRenewal, now_ns: int) -> Iterator[Metric]:
-    """The shard's Lease."""
-    renewed_ms = renewal.shown.renewed_ms
+    """Yield the metrics of the Lease's renewal."""
+    renewed_ms = renewal.status.renewed_ms
     age_s = None if renewed_ms is None else max(now_ns / 1e9 - renewed_ms / 1e3, 0)
-    yield gauge("gantry_lease_age_seconds", "Since the last renewal that was answered had been asked for.", age_s)
+    yield gauge("gantry_lease_age_seconds", "Seconds since the last successful renewal was sent.", age_s)
     counts = CounterMetricFamily("gantry_lease_renewals", "Attempts to renew the Lease.", labels=["outcome"])
     for outcome, count in (("done", renewal.renewed), ("moved", renewal.moved), ("failed", renewal.failed)):
         counts.add_metric([outcome], count)
@@ -266,13 +268,13 @@ def lease_metrics(renewal: LeaseRenewal, now_ns: int) -> Iterator[Metric]:
 
 @final
 class Exposition:
-    """The families as text, in the format that the scraper prefers."""
+    """The metrics as text, in the format that the scraper prefers."""
 
     def __init__(self, sidecar: Sidecar) -> None:
         self._registry: Final = CollectorRegistry()
         self._registry.register(BrokerCollector(sidecar))
 
     def render(self, accept: str) -> tuple[bytes, str]:
-        """(body, content type): OpenMetrics where it is asked for, else Prometheus' own text."""
+        """Return (body, content type): OpenMetrics if it is accepted, else the Prometheus text format."""
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type

@@ -1,4 +1,4 @@
-"""The families that Apache's RocketMQ exporter has, too, by its names: one broker's part of them."""
+"""The metrics that Apache's RocketMQ exporter has too, by its names: one broker's part of them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from gantry_admin.inventory import Inventory
 from gantry_admin.sidecar import Sidecar
-from gantry_admin.tables import Shown
+from gantry_admin.tables import InventorySnapshot
 from gantry_status import Status
 from gantry_wire.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter, retry_topic
 
 TOPICS_MAX: Final = 200
 ROWS_MAX: Final = 1_000
-"""Of one family with groups in it."""
+"""Samples of one metric that has groups as a label, at most."""
 BROKER: Final = ["cluster", "broker"]
 _RATES: Final = (("putTps", "put"), ("getFoundTps", "getfound"), ("getMissTps", "getmiss"), ("getTotalTps", "gettotal"))
 _WINDOWS: Final = ("10", "60", "600")
@@ -23,14 +23,14 @@ _WINDOWS: Final = ("10", "60", "600")
 Labels = list[str]
 
 
-def rocketmq_metrics(sidecar: Sidecar, shown: Shown | None) -> Iterator[Metric]:
-    """All of them; of topics and groups what was known last."""
-    word, reading = sidecar.broker.link.word.status, sidecar.broker.reading
+def rocketmq_metrics(sidecar: Sidecar, shown: InventorySnapshot | None) -> Iterator[Metric]:
+    """Yield all metrics with the exporter's names; topics and groups from the last inventory."""
+    state, reading = sidecar.broker.link.role_report.status, sidecar.broker.reading
     assert reading is not None, "there is a page"
-    own = [word.cluster if word is not None else "", reading.origin.broker_name]
-    dispatched = None if word is None else word.dispatched
+    own = [state.cluster if state is not None else "", reading.origin.broker_name]
+    dispatched = None if state is None else state.dispatched
     yield from _runtime(reading.status, own, dispatched)
-    yield _one("gantry_inventory_age_seconds", "Age of what is said of topics and groups.", [], [],
+    yield _one("gantry_inventory_age_seconds", "Age of the inventory of topics and groups.", [], [],
                None if shown is None else shown.age_s)  # fmt: skip
     if shown is None:
         return
@@ -47,15 +47,15 @@ def _one(name: str, text: str, names: Labels, values: Labels, value: float | Non
 
 
 def _runtime(status: Status, own: Labels, dispatched: int | None) -> Iterator[Metric]:
-    """What the exporter takes from a broker's runtime table."""
+    """Yield the metrics that the exporter reads from a broker's runtime table."""
     wrote, used, total = status.wrote, status.disk_used_bytes, status.disk_total_bytes
     behind = None if dispatched is None or wrote is None else max(wrote - dispatched, 0)
     unflushed = None if status.flushed is None or wrote is None else wrote - status.flushed
     for name, text, value in (
-        ("commitlog_maxoffset", "Where the log ends.", wrote),
-        ("commitlog_minoffset", "Where the log begins.", status.min_physical),
-        ("dispatch_behind_bytes", "Of the log, not in its queues yet.", behind),
-        ("remain_howmanydata_toflush", "Bytes that are not on disk yet.", unflushed),
+        ("commitlog_maxoffset", "End of the log.", wrote),
+        ("commitlog_minoffset", "Begin of the log.", status.min_physical),
+        ("dispatch_behind_bytes", "Bytes of the log not dispatched to queues yet.", behind),
+        ("remain_howmanydata_toflush", "Bytes that are not flushed yet.", unflushed),
         ("remain_transientstore_buffer_numbs", "Write buffers that are free.", status.pool_buffers_free),
         ("commitlog_disk_ratio", "How full the disk is, from 0 to 1.", used / total if used and total else None),
         ("commitlogdir_capacity_free", "Bytes free on the disk.", total - used if used and total else None),
@@ -64,7 +64,7 @@ def _runtime(status: Status, own: Labels, dispatched: int | None) -> Iterator[Me
 
 
 def _rates(inventory: Inventory, own: Labels) -> Iterator[Metric]:
-    """Messages a second, as the broker counts them; nothing when it could not be asked."""
+    """Yield the message rates as the broker counts them; no samples if the inventory is from disk."""
     tables = {key: inventory.runtime.get(key, "").split() for key, _ in _RATES}
     for key, name in _RATES:
         for number, window in enumerate(_WINDOWS):
@@ -84,8 +84,10 @@ def _number(words: list[str], index: int) -> float | None:
 
 def _topics(inventory: Inventory, own: Labels) -> Iterator[Metric]:
     names = ["cluster", "broker", "topic"]
-    ends = GaugeMetricFamily("rocketmq_producer_offset", "Messages that a topic was ever sent.", labels=names)
-    retries = GaugeMetricFamily("rocketmq_topic_retry_offset", "Of the retry topic of a group.", labels=names)
+    ends = GaugeMetricFamily("rocketmq_producer_offset", "Messages ever sent to a topic.", labels=names)
+    retries = GaugeMetricFamily(
+        "rocketmq_topic_retry_offset", "Messages ever sent to the retry topic of a group.", labels=names
+    )
     dead = GaugeMetricFamily("rocketmq_topic_dlq_offset", "Dead letters of a group.", labels=[*BROKER, "group"])
     shown = list(inventory.topics)[:TOPICS_MAX]
     for topic in shown:
@@ -106,9 +108,9 @@ def _topics(inventory: Inventory, own: Labels) -> Iterator[Metric]:
 def _groups(inventory: Inventory, own: Labels) -> Iterator[Metric]:
     consumed = GaugeMetricFamily("rocketmq_consumer_offset", "Messages that a group has consumed of a topic.",
                                  labels=[*BROKER, "topic", "group"])  # fmt: skip
-    lags = GaugeMetricFamily("rocketmq_group_diff", "Messages that a group is behind.", labels=["group", "topic"])
+    lags = GaugeMetricFamily("rocketmq_group_diff", "Lag of a group in messages.", labels=["group", "topic"])
     retries = GaugeMetricFamily(
-        "rocketmq_group_retrydiff", "Messages that wait for another try.", labels=["group", "topic"]
+        "rocketmq_group_retrydiff", "Messages that wait for a retry.", labels=["group", "topic"]
     )
     rows = left_out = 0
     for group in inventory.groups:
@@ -129,7 +131,7 @@ def _groups(inventory: Inventory, own: Labels) -> Iterator[Metric]:
 
 
 def _by_topic(inventory: Inventory, group: str) -> Iterator[tuple[str, int, int]]:
-    """(topic, consumed, lag) of one group."""
+    """Yield (topic, consumed, lag) of one group, summed over queues."""
     found: dict[str, tuple[int, int]] = {}
     for one in inventory.lags(group):
         consumed, lag = found.get(one.topic, (0, 0))

@@ -1,7 +1,7 @@
-"""The broker as its sidecar observes it: its status page, its last answer about its role, and what follows from both.
+"""The broker as its sidecar observes it: its status page, its last report about its role, and what follows from both.
 
-The one object that everything else in the sidecar takes: tables, rates, readiness, metrics and the endpoints read it,
-and it knows none of them.
+All other parts of the sidecar use this object (tables, rates, readiness, metrics and the endpoints), and it depends on
+none of them.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 from typing import Final, final
 
 from gantry_admin.at_risk import AtRisk, acked_offset, at_risk
-from gantry_admin.describe import motion_document
-from gantry_admin.documents import BrokerMotion
+from gantry_admin.describe import loop_state_document
+from gantry_admin.documents import LoopStateDocument
 from gantry_admin.errors import Problem
 from gantry_admin.link import BrokerLink
 from gantry_admin.settings import BrokerPaths, HealthSettings
-from gantry_admin.watch import Look, PageWatch
+from gantry_admin.watch import PageObservation, PageWatch
 from gantry_status import Reading
-from gantry_status.moment import Now, now
+from gantry_status.clocks import Now, now
 from gantry_status.orders import HaStatus
 
 
 @final
 class ObservedBroker:
-    """Owned by the event loop. Every method answers from memory."""
+    """The observed state of one broker. Owned by the event loop. Every method answers from memory."""
 
     def __init__(self, paths: BrokerPaths, health: HealthSettings, *, clock: Now = now) -> None:
-        """Touches no broker: ``watch`` and ``link`` are started by the sidecar."""
+        """Create it without contacting the broker: the sidecar starts ``watch`` and ``link``."""
         self.watch: Final = PageWatch(str(paths.page), clock=clock)
         self.link: Final = BrokerLink(str(paths.control), clock=clock)
         self._health: Final = health
@@ -34,39 +34,39 @@ class ObservedBroker:
         return f"<ObservedBroker {self.watch!r} {self.link!r}>"
 
     @property
-    def look(self) -> Look:
-        """The last look at the page."""
-        return self.watch.look
+    def observation(self) -> PageObservation:
+        """The last observation of the status page."""
+        return self.watch.observation
 
     @property
     def reading(self) -> Reading | None:
-        """The last publication, whatever its age."""
-        return self.watch.look.reading
+        """The last publication of the broker, regardless of its age."""
+        return self.watch.observation.reading
 
-    def motion(self) -> BrokerMotion:
-        """Whether the broker moves."""
-        return motion_document(self.look, self.watch.now_ns(), self._health)
+    def loop_state(self) -> LoopStateDocument:
+        """Return the state of the broker's event loop."""
+        return loop_state_document(self.observation, self.watch.now_ns(), self._health)
 
     def check_moving(self, consequence: str) -> None:
-        """Raise ``Problem`` 503, with what follows from it, unless the broker moves."""
-        motion = self.motion()
-        if motion.state != "moving":
-            raise Problem(503, f"{consequence}: {motion.reason}")
+        """Raise ``Problem`` 503, whose text begins with ``consequence``, unless the broker's event loop runs."""
+        loop_state = self.loop_state()
+        if loop_state.state != "moving":
+            raise Problem(503, f"{consequence}: {loop_state.reason}")
 
     def fresh_state(self) -> HaStatus | None:
-        """What the broker reported lately about its role; None if it did not, or stands still."""
-        return self.link.word.fresh(self.watch.now_ns()) if self.motion().state == "moving" else None
+        """Return the broker's recent report about its role; None if it is too old, or the event loop does not run."""
+        return self.link.role_report.fresh_status(self.watch.now_ns()) if self.loop_state().state == "moving" else None
 
     def acked(self) -> int | None:
-        """How far enough slaves have the log."""
-        reading, state = self.reading, self.link.word.fresh(self.watch.now_ns())
+        """Return the offset up to which enough slaves have the log; None if unknown."""
+        reading, state = self.reading, self.link.role_report.fresh_status(self.watch.now_ns())
         if reading is None:
             return None
         reported, acks_needed = (None, 0) if state is None else (state.acked, state.acks_needed or 0)
         return acked_offset(reading.status, reported, acks_needed)
 
     def risks(self) -> tuple[AtRisk, ...]:
-        """What would be lost now."""
+        """Return the data at risk now; empty without a status page."""
         reading = self.reading
         if reading is None:
             return ()

@@ -1,4 +1,4 @@
-"""Orders as they come in over HTTP, and the answer to a promise. Checked strictly: `"7"` is no epoch."""
+"""The bodies of orders over HTTP, and the answer to a promise. They are validated strictly: `"7"` is no epoch."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from gantry_admin.documents import Document
 from gantry_status.orders import JSON_INTEGER_MAX
 
 
-def whole(value: object) -> object:
-    """JSON has one kind of number: 7.0 is 7. A text or a truth value is none."""
+def require_whole_number(value: object) -> object:
+    """Accept numbers only: JSON has one kind of number, so 7.0 is 7, but a string or a boolean is refused."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("a whole number is needed")
+        raise ValueError("expected a whole number")
     return value
 
 
-WHOLE = BeforeValidator(whole)
+WHOLE = BeforeValidator(require_whole_number)
 Epoch = Annotated[int, Field(ge=1, le=JSON_INTEGER_MAX), WHOLE]
 
 
 class OrderBody(BaseModel):
-    """Root of all orders. An unknown field is refused: a broker must not do half of what was meant."""
+    """The base of all orders. An unknown field is refused: a broker must not execute an order in part."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class PromiseBody(OrderBody):
-    """Follow nobody below this epoch, durably."""
+    """An order to follow no master below this epoch, durably."""
 
     epoch: Epoch
     to: Annotated[str, Field(max_length=300, pattern=r"^[\x20-\x7e]*$")] = ""
 
 
 class ExpectedBody(OrderBody):
-    """What whoever was named must still be."""
+    """The state that the broker named for a promotion must still have."""
 
     last_epoch: Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX), WHOLE]
     end: Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX), WHOLE]
@@ -43,7 +43,7 @@ class ExpectedBody(OrderBody):
 
 
 class PromoteBody(OrderBody):
-    """Be the master in this epoch; with `expected`, only if it still is what was named."""
+    """An order to become the master in this epoch; with `expected`, only if the broker still has that state."""
 
     epoch: Epoch
     electable: Annotated[list[Annotated[int, Field(ge=0, le=(1 << 31) - 1), WHOLE]], Field(max_length=64)] = []
@@ -52,20 +52,20 @@ class PromoteBody(OrderBody):
 
 
 class DemoteBody(OrderBody):
-    """Be a slave of the master in this epoch, whose replication port is at `master`."""
+    """An order to become a slave of the master in this epoch, whose replication port is at `master`."""
 
     epoch: Epoch
     master: Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[\x21-\x7e]+$")]
 
 
 class FenceBody(OrderBody):
-    """Have no role, and none below this epoch any more."""
+    """An order to give up any role, and to take none below this epoch."""
 
     epoch: Epoch
 
 
 class DrainBody(OrderBody):
-    """Take no more sends, commit, flush, wait for the slaves."""
+    """An order to refuse sends, commit, flush, and wait for the slaves."""
 
     timeout_ms: Annotated[int, Field(ge=0, le=600_000), WHOLE] = 30_000
     withdraw: Annotated[bool, Field(strict=True)] = False
@@ -73,7 +73,7 @@ class DrainBody(OrderBody):
 
 
 class PromisedDocument(Document):
-    """The promise is on disk."""
+    """The answer to a promise, which is on disk."""
 
     epoch: int
     identity: str

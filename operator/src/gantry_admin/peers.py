@@ -1,7 +1,7 @@
-"""The other sidecars of the group: asked once a second in the background, answered from memory.
+"""The other sidecars of the group, polled once a second in the background; callers are answered from memory.
 
-Their addresses come from the command line, so nobody who asks can have this process connect anywhere. An answer is
-bounded in size and time, and what it holds is data from another process: it is validated as a status or thrown away.
+Their addresses come from the command line, so no caller can make this process connect to another address. An answer is
+bounded in size and time, and it is untrusted: it is validated as a status or discarded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gantry_admin.http_request import BadAnswer, http_request
 from gantry_admin.settings import PeerSettings
 from gantry_remoting.settings import ClientTlsSettings
 from gantry_spec.observed import Report
-from gantry_spec.regaining import numbered
+from gantry_spec.role_recovery import reports_by_number
 from gantry_status.broker_state import view_of
 from gantry_status.orders import HaStatus
 
@@ -35,13 +35,13 @@ ROLE_PATH: Final = "/v1/role/now?timeout_ms=1000"
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerWord:
-    """What a peer said last."""
+class PeerReport:
+    """The last status of a peer, and why there is no newer one."""
 
     url: str
     status: StatusDocument | None = None
     at_monotonic_s: float | None = None
-    fault: str | None = "it was not asked yet"
+    fault: str | None = "not requested yet"
 
     def age_ms(self) -> int | None:
         return None if self.at_monotonic_s is None else int((time.monotonic() - self.at_monotonic_s) * 1000)
@@ -49,10 +49,10 @@ class PeerWord:
 
 @final
 class Peers:
-    """Owned by the event loop."""
+    """The peers of one sidecar. Owned by the event loop."""
 
     def __init__(self, settings: PeerSettings, token: Callable[[], str]) -> None:
-        """``token`` says what is shown now. Raises ``SettingsError`` for an authority that cannot be used."""
+        """``token`` returns the token for requests. Raises ``SettingsError`` for an authority that cannot be used."""
         self._token: Final = token
         self._certificates: Final = ClientTlsSettings(
             authority_file=None if settings.ca is None else str(settings.ca),
@@ -63,16 +63,16 @@ class Peers:
             self._certificates.load()
         except OSError as error:
             raise SettingsError(str(error)) from error
-        self.words: dict[str, PeerWord] = {url: PeerWord(url=url) for url in settings.urls}
+        self.reports: dict[str, PeerReport] = {url: PeerReport(url=url) for url in settings.urls}
 
     def __repr__(self) -> str:
-        return f"<Peers {', '.join(self.words)}>"
+        return f"<Peers {', '.join(self.reports)}>"
 
     async def run(self) -> None:
-        """Ask everybody again and again, until cancelled."""
-        while self.words:
-            context = await self._certificates.fresh()
-            await asyncio.gather(*(self._ask(url, context) for url in self.words))
+        """Poll all peers again and again, until cancelled."""
+        while self.reports:
+            context = await self._certificates.load_current()
+            await asyncio.gather(*(self._ask(url, context) for url in self.reports))
             await asyncio.sleep(ASK_INTERVAL_S)
 
     async def _ask(self, url: str, context: ssl.SSLContext) -> None:
@@ -83,31 +83,31 @@ class Peers:
         except TimeoutError:
             fault = f"no answer within {ASK_TIMEOUT_S:g} s"
         except ValidationError:
-            fault = "it answered with something that is no status"
+            fault = "its answer is not a valid status"
         except (OSError, ValueError) as error:
             fault = str(error) or type(error).__name__
         else:
-            self.words[url] = PeerWord(url=url, status=status, at_monotonic_s=time.monotonic(), fault=None)
+            self.reports[url] = PeerReport(url=url, status=status, at_monotonic_s=time.monotonic(), fault=None)
             return
-        old = self.words[url]
-        self.words[url] = PeerWord(url=url, status=old.status, at_monotonic_s=old.at_monotonic_s, fault=fault[:300])
+        old = self.reports[url]
+        self.reports[url] = PeerReport(url=url, status=old.status, at_monotonic_s=old.at_monotonic_s, fault=fault[:300])
 
     def of_shard(self, broker_name: str) -> str | None:
-        """Whom to ask about a shard: its master's sidecar if that answers, else any that does."""
+        """Return the URL to ask about a shard: its master's sidecar if reachable, else any other; None without one."""
         found = [
-            (word.status.role == "master", word.url) for word in self.words.values()
-            if word.fault is None and word.status is not None and word.status.broker_name == broker_name
+            (peer.status.role == "master", peer.url) for peer in self.reports.values()
+            if peer.fault is None and peer.status is not None and peer.status.broker_name == broker_name
         ]  # fmt: skip
         return max(found)[1] if found else None
 
     async def ask(self, url: str, path: str, bytes_max: int) -> tuple[int, bytes]:
-        """What a peer answers to somebody's question: status and body. Raises OSError or ValueError."""
-        assert url in self.words, "only peers are asked, and nobody who asks can name another"
-        context = await self._certificates.fresh()
+        """Send a request to a peer, and return status and body. Raises OSError or ValueError."""
+        assert url in self.reports, "only configured peers are asked"
+        context = await self._certificates.load_current()
         return await self._fetch(urlsplit(url), path, context, bytes_max)
 
     async def _get(self, url: SplitResult, path: str, context: ssl.SSLContext) -> bytes:
-        """The body of a 200. Raises OSError or ValueError for anything else."""
+        """Return the body of an answer 200. Raises OSError or ValueError for any other."""
         status, body = await self._fetch(url, path, context, ANSWER_BYTES_MAX)
         if status != 200:
             raise ValueError(f"it answered {status}")
@@ -126,11 +126,11 @@ class Peers:
 
 @final
 class PeerRoles:
-    """What the other brokers of a shard report about their roles at this moment. Owned by the event loop.
+    """The current role reports of the other brokers of a shard. Owned by the event loop.
 
-    ``Peers`` knows what they reported a second ago, for people. Here it is about whether one of them has promised
-    something since, so all are asked now, at once, and one that does not answer in time has not answered. An answer is
-    another process's data: one that is no status, or of another shard, is none.
+    ``Peers`` has their reports of up to a second ago, for people. Role recovery must know whether one of them has made
+    a promise since, so all are asked at this moment, concurrently; one that does not answer in time counts as silent.
+    Answers are untrusted: an invalid one, or one of another shard, is ignored.
     """
 
     def __init__(self, peers: Peers) -> None:
@@ -139,11 +139,11 @@ class PeerRoles:
     def __repr__(self) -> str:
         return f"<PeerRoles {self._peers!r}>"
 
-    async def now(self, own: HaStatus) -> dict[int, Report]:
-        """By their numbers: those of the shard of ``own`` that have answered."""
-        answers = await asyncio.gather(*(self._ask(url) for url in self._peers.words))
-        others = [word for word in answers if word is not None and _is_other(word, own)]
-        return numbered([view_of(word, Report, asked_ms=0, answered_ms=0) for word in others])
+    async def ask_all(self, own: HaStatus) -> dict[int, Report]:
+        """Return the reports of the other brokers of the shard of ``own`` that answered, by their numbers."""
+        answers = await asyncio.gather(*(self._ask(url) for url in self._peers.reports))
+        others = [state for state in answers if state is not None and _is_other(state, own)]
+        return reports_by_number([view_of(state, Report, asked_ms=0, answered_ms=0) for state in others])
 
     async def _ask(self, url: str) -> HaStatus | None:
         try:
@@ -154,7 +154,7 @@ class PeerRoles:
             return None
 
 
-def _is_other(word: HaStatus, own: HaStatus) -> bool:
-    """Whether it is another broker of the same shard."""
-    is_shard = (word.cluster, word.broker_name) == (own.cluster, own.broker_name)
-    return is_shard and word.broker_id != own.broker_id and word.identity != own.identity
+def _is_other(state: HaStatus, own: HaStatus) -> bool:
+    """Return whether a report is of another broker of the same shard."""
+    is_shard = (state.cluster, state.broker_name) == (own.cluster, own.broker_name)
+    return is_shard and state.broker_id != own.broker_id and state.identity != own.identity

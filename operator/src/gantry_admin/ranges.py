@@ -1,15 +1,15 @@
-"""Which part of the log may be read, and what a range request means for it. Pure: headers in, a range or a refusal out.
+"""The readable part of the log, and the meaning of a range request for it. Pure: headers in, a range or an error out.
 
-The log is one resource, `[0, end)`, of which the oldest part is gone and the end grows:
+The log is one resource, `[0, end)`, of which the oldest part is deleted and the end grows:
 
-    [ gone: 410 ...... begin ............ readable: 206 ............ end ...... not yet: 416 )
+    [ deleted: 410 ...... begin ............ readable: 206 ............ end ...... not yet: 416 )
 
-So the positions of HTTP's ``Range`` are the log's own offsets. One range at a time; a range that begins inside and
-reaches beyond the end, or is longer than one answer may be, is answered with its beginning, and ``Content-Range`` says
-what it is. The entity tag names store and epoch: as long as it stays, a byte that was readable stays what it was.
+So the positions of HTTP's ``Range`` are the log's own offsets. A request has one range; a range that begins inside and
+reaches beyond the end, or is longer than one answer may be, is answered with its beginning, and ``Content-Range`` has
+its limits. The entity tag contains store and epoch: as long as it is the same, a readable byte does not change.
 
-Where the readable part ends is what the broker published last. It stays true when the broker stands still or is gone:
-what was confirmed and committed is in the files, and no start takes it back. While a broker recovers, it is not known.
+The end of the readable part comes from the broker's last publication. It remains valid while the broker stands still
+or is gone: confirmed and committed data is in the files, and no restart removes it. During recovery it is unknown.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from gantry_admin.errors import Problem
 from gantry_status import Reading
 
 RANGE_PATTERN: Final = r"bytes=(?:([0-9]{1,19})-([0-9]{1,19})?|-([0-9]{1,19}))"
-"""One range of bytes, as both listeners take it."""
+"""The pattern of a Range header with one range of bytes, as both listeners accept it."""
 
 _RANGE: Final = re.compile(RANGE_PATTERN)
 OFFSET_MAX: Final = 1 << 62
-"""A number that JSON schemas can say exactly; no log gets there."""
+"""The largest offset that a request may have: exact in JSON, and beyond any log."""
 
 
 class Span(NamedTuple):
-    """What can be read: ``[begin, end)``."""
+    """The readable part of the log: ``[begin, end)``."""
 
     begin: int
     end: int
@@ -38,7 +38,7 @@ class Span(NamedTuple):
 
 @final
 class LogRange(NamedTuple):
-    """What one answer holds: ``[start, end)`` of a log that is readable up to ``total``."""
+    """The range of one answer: ``[start, end)`` of a log that is readable up to ``total``."""
 
     start: int
     end: int
@@ -50,7 +50,7 @@ class LogRange(NamedTuple):
         return self.end - self.start
 
     def headers(self) -> dict[str, str]:
-        """Of a 206."""
+        """Return the headers of the answer 206 with this range."""
         return {
             "Content-Type": "application/octet-stream",
             "Content-Length": str(self.length),
@@ -63,12 +63,12 @@ class LogRange(NamedTuple):
 
 
 def entity_tag(store_uuid: str | None, epoch: int | None) -> str:
-    """Of a log."""
+    """Return the entity tag of a log, made of its store and its epoch."""
     return f'"{(store_uuid or "unknown").replace("-", "")}-{0 if epoch is None else epoch}"'
 
 
-def plan(headers: Mapping[str, str], span: Span, etag: str, bytes_max: int) -> LogRange:
-    """The range to answer with; ``headers`` have lower-case names. Raises ``Problem`` 400, 410, 412 or 416."""
+def plan_range(headers: Mapping[str, str], span: Span, etag: str, bytes_max: int) -> LogRange:
+    """Return the range to answer with. Raises ``Problem`` 400, 410, 412 or 416. ``headers`` have lower-case names."""
     for name in ("if-match", "if-range"):
         wanted = headers.get(name)
         if wanted is not None and not _matches(wanted, etag):
@@ -76,7 +76,7 @@ def plan(headers: Mapping[str, str], span: Span, etag: str, bytes_max: int) -> L
     text = headers.get("range", "").strip()
     found = _RANGE.fullmatch(text)
     if found is None:
-        raise Problem(400, "ask for one range of the log: Range: bytes=FIRST-LAST, FIRST- or -COUNT")
+        raise Problem(400, "expected one range of the log: Range: bytes=FIRST-LAST, FIRST- or -COUNT")
     first, last, count = (None if group is None else int(group) for group in found.groups())
     if count is not None:
         start, end = max(span.end - count, span.begin), span.end
@@ -87,13 +87,13 @@ def plan(headers: Mapping[str, str], span: Span, etag: str, bytes_max: int) -> L
         start, end = first, span.end if last is None else last + 1
         if last is not None and last < first:
             raise Problem(400, f"the range ends before it begins: {text[:60]}")
-    return bounded(start, end, span, etag, bytes_max)
+    return clip_range(start, end, span, etag, bytes_max)
 
 
-def bounded(start: int, end: int, span: Span, etag: str, bytes_max: int) -> LogRange:
-    """``[start, end)`` as far as it can be read. Raises ``Problem`` 410 or 416."""
+def clip_range(start: int, end: int, span: Span, etag: str, bytes_max: int) -> LogRange:
+    """Return the readable beginning of ``[start, end)``. Raises ``Problem`` 410 or 416 if there is none."""
     if start < span.begin:
-        text = f"what lies before offset {span.begin} is not there any more"
+        text = f"the log before offset {span.begin} has been deleted"
         raise Problem(410, text, headers={"ETag": etag}, oldest=span.begin, end=span.end)
     if start >= span.end:
         raise _beyond(span, etag)
@@ -101,7 +101,7 @@ def bounded(start: int, end: int, span: Span, etag: str, bytes_max: int) -> LogR
 
 
 def _beyond(span: Span, etag: str) -> Problem:
-    text = f"the log can be read up to offset {span.end} now"
+    text = f"the log is readable up to offset {span.end} now"
     headers = {"Content-Range": f"bytes */{span.end}", "ETag": etag}
     return Problem(416, text, headers=headers, oldest=span.begin, end=span.end)
 
@@ -111,19 +111,19 @@ def _matches(wanted: str, etag: str) -> bool:
 
 
 def log_span(reading: Reading | None) -> Span:
-    """``[oldest, min(confirmed, committed))``. Raises ``Problem`` 503."""
+    """Return the readable part, ``[oldest, min(confirmed, committed))``. Raises ``Problem`` 503 if it is unknown."""
     if reading is None:
-        raise Problem(503, "there is no status page, so nobody knows how far the log may be read")
+        raise Problem(503, "no status page, so the readable part of the log is unknown")
     status = reading.status
     readable = status.readable
     if readable is None:
-        text = f"the broker is {status.phase.name.lower()}, and has not said yet how far its log may be read"
+        text = f"the broker is {status.phase.name.lower()}, so the readable part of the log is not known yet"
         raise Problem(503, text, headers={"Retry-After": "1"})
     return Span(readable.start, readable.end)
 
 
 def log_etag(reading: Reading | None) -> str:
-    """The entity tag of that log."""
+    """Return the entity tag of the log of a publication."""
     status = None if reading is None else reading.status
     if status is None or status.store_uuid is None:
         return entity_tag(None, None)

@@ -1,10 +1,10 @@
-"""What a broker does a second: its own counters, asked for once a second while anybody looks, and compared.
+"""The rates of a broker, computed from its own counters, which are polled once a second while a client requests them.
 
-    counters    t0: 1000 sends        t3: 1300 sends         100 a second, between two looks some seconds apart
+    counters    t0: 1000 sends        t3: 1300 sends         100 per second, between two polls some seconds apart
 
-The rule it guards: a figure is measured or it is not there. Counters that went back belong to a broker that was started
-anew, and nothing is said across that. How long the broker took to answer the question itself is part of the answer: it
-is what any small request waits for now. Nobody waits here: the question is asked in the background.
+The invariant: a rate is measured, or it is missing. Counters that went back belong to a restarted broker, and no rate
+is computed across a restart. The time that the broker took to answer the poll is part of the result: any small request
+waits as long at the moment. Callers never wait, because the polls are in the background.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from gantry_client.errors import ClientError
 
 log = logging.getLogger(__name__)
 
-ASK_INTERVAL_S: Final = 1.0
-LOOKED_AT_S: Final = 15.0
-"""So long after somebody looked it is still asked."""
+POLL_INTERVAL_S: Final = 1.0
+POLL_AFTER_REQUEST_S: Final = 15.0
+"""For how long the broker is still polled after the last request for its rates."""
 WINDOW_S: Final = 3.0
-OLD_S: Final = 5.0
-"""Older counters are nobody's rate now."""
+SAMPLE_AGE_S_MAX: Final = 5.0
+"""The age up to which counters are used."""
 BUCKETS_MAX: Final = 64
 
 
 class Counters(NamedTuple):
-    """What a broker has counted since its start."""
+    """The counters of a broker since its start."""
 
     at_s: float
     boot: str
@@ -48,37 +48,37 @@ class Counters(NamedTuple):
 
 @final
 class Rates:
-    """Owned by the event loop."""
+    """The rates of one broker. Owned by the event loop."""
 
     def __init__(self, broker: ObservedBroker, connect: Connect) -> None:
         self._broker: Final = broker
         self._connect: Final = connect
         self._samples: Final[deque[Counters]] = deque(maxlen=8)
-        self._looked_at_s = 0.0
+        self._requested_at_s = 0.0
         self._answer_ms: float | None = None
-        self._fault: str | None = "it was not asked yet"
+        self._fault: str | None = "not requested yet"
 
     def __repr__(self) -> str:
         return f"<Rates {self._fault or 'known'}>"
 
     async def run(self) -> None:
-        """Ask while somebody looks, until cancelled."""
+        """Poll the counters while rates are requested, until cancelled."""
         while True:
-            if time.monotonic() - self._looked_at_s < LOOKED_AT_S:
-                await self._ask()
-            await asyncio.sleep(ASK_INTERVAL_S)
+            if time.monotonic() - self._requested_at_s < POLL_AFTER_REQUEST_S:
+                await self._poll()
+            await asyncio.sleep(POLL_INTERVAL_S)
 
-    def shown(self) -> RatesDocument:
-        """This moment's; whoever asks is somebody who looks."""
-        now_s = self._looked_at_s = time.monotonic()
-        samples = [one for one in self._samples if now_s - one.at_s <= OLD_S]
+    def document(self) -> RatesDocument:
+        """Return the current rates. A call keeps the polling active."""
+        now_s = self._requested_at_s = time.monotonic()
+        samples = [one for one in self._samples if now_s - one.at_s <= SAMPLE_AGE_S_MAX]
         age_ms = int((now_s - self._samples[-1].at_s) * 1000) if self._samples else None
         return rates_between(samples, age_ms, self._answer_ms if samples else None, self._fault)
 
-    async def _ask(self) -> None:
-        motion = self._broker.motion()
-        if motion.state != "moving":
-            self._fault = motion.reason[:300]
+    async def _poll(self) -> None:
+        loop_state = self._broker.loop_state()
+        if loop_state.state != "moving":
+            self._fault = loop_state.reason[:300]
             return
         try:
             admin, address = await self._connect()
@@ -91,15 +91,15 @@ class Rates:
         self._answer_ms, self._fault = round((now_s - began_s) * 1000, 3), None
         counters = counters_of(table, now_s)
         if counters is None:
-            self._fault = "it answered without its counters"
+            self._fault = "the broker's answer has no counters"
             return
-        if self._samples and not _go_on(self._samples[-1], counters):
+        if self._samples and not _is_same_run(self._samples[-1], counters):
             self._samples.clear()
         self._samples.append(counters)
 
 
 def counters_of(table: Mapping[str, str], at_s: float) -> Counters | None:
-    """From a broker's runtime table; None if it has none. Java's brokers do not say how long acknowledgements take."""
+    """Return the counters of a runtime table; None if it has none. Java's brokers report no acknowledgement waits."""
     try:
         waits = tuple(int(word) for word in table.get("ackWaitsMicros", "").split(",") if word)[:BUCKETS_MAX]
         get_bytes = table.get("getMessageSizeTotal")
@@ -112,14 +112,14 @@ def counters_of(table: Mapping[str, str], at_s: float) -> Counters | None:
         return None
 
 
-def _go_on(older: Counters, newer: Counters) -> bool:
+def _is_same_run(older: Counters, newer: Counters) -> bool:
     return older.boot == newer.boot and older.puts <= newer.puts and len(older.waits) == len(newer.waits)
 
 
 def rates_between(
     samples: Sequence[Counters], age_ms: int | None, answer_ms: float | None, fault: str | None
 ) -> RatesDocument:
-    """From the newest sample and the one about ``WINDOW_S`` before it; nothing with fewer than two."""
+    """Return the rates between the newest sample and the one about ``WINDOW_S`` before; none with fewer than two."""
     document = RatesDocument(
         age_ms=age_ms, fault=fault, answer_ms=answer_ms, put_per_second=None, put_bytes_per_second=None,
         get_per_second=None, get_bytes_per_second=None, ack_wait=None,
@@ -148,7 +148,10 @@ def rates_between(
 
 
 def _ack_wait(oldest: Counters, newest: Counters) -> AckWaitDocument | None:
-    """Those that were acknowledged at once have waited for nothing; a broker that counts no waits is not judged."""
+    """Return the acknowledgement waits between two samples; None if the broker counts none.
+
+    Sends that were acknowledged at once count as a wait of zero.
+    """
     if not newest.waits:
         return None
     buckets = [max(new - old, 0) for new, old in zip(newest.waits, oldest.waits, strict=True)]
@@ -162,7 +165,7 @@ def _ack_wait(oldest: Counters, newest: Counters) -> AckWaitDocument | None:
 
 
 def upper_end_ms(buckets: Sequence[int], share: float) -> float | None:
-    """So many ms at most for this share of all; None of nobody. The first bucket is no time at all."""
+    """Return the upper end in ms of the bucket at a quantile; None without samples. The first bucket is zero."""
     total, seen = sum(buckets), 0
     for number, count in enumerate(buckets):
         seen += count

@@ -1,8 +1,8 @@
-"""Questions about another shard, passed on to one of its sidecars: so that the console of one speaks for the group.
+"""The relay of requests about another shard to one of its sidecars, so that one console shows the whole group.
 
-Whoever asks names a shard, never an address; only `--peer` sidecars are asked, with the token that is shown to peers,
-and only for what this caller may ask here, too. They are asked without the shard, so nothing goes round in circles.
-What comes back is data from somebody else: it is validated as the document that it should be, or thrown away.
+A caller names a shard, never an address. Only `--peer` sidecars are asked, with the token for peers, and only for data
+that the caller may read here too. The relayed request has no `shard` parameter, so it is never relayed again. Answers
+are untrusted: an answer is validated as the expected document, or discarded.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 4.0
 ANSWER_BYTES_MAX: Final = 16 << 20
-PASSED_ON: Final = frozenset({400, 404, 410, 416, 429, 503, 504})
-"""Refusals that are about the question; any other is the peer's trouble with us."""
+RELAYED_STATUSES: Final = frozenset({400, 404, 410, 416, 429, 503, 504})
+"""Error statuses about the request itself, which are passed on; any other concerns the relay and becomes 502."""
 
 D = TypeVar("D", bound=Document)
 
@@ -37,14 +37,14 @@ Shard = Annotated[
 ]  # fmt: skip
 
 
-async def elsewhere(request: Request, sidecar: Sidecar, shard: str | None, kind: type[D]) -> D | None:
-    """The answer of another shard; None where the question is ours. Raises ``Problem``."""
+async def relay_to_shard(request: Request, sidecar: Sidecar, shard: str | None, kind: type[D]) -> D | None:
+    """Return the answer of another shard's sidecar; None if the request is for this broker. Raises ``Problem``."""
     reading = sidecar.broker.reading
     if shard is None or (reading is not None and reading.origin.broker_name == shard):
         return None
     url = sidecar.peers.of_shard(shard)
     if url is None:
-        raise Problem(404, "no sidecar of that shard answers here")
+        raise Problem(404, "no peer sidecar of that shard is reachable")
     query = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "shard"])
     raw_path = request.scope["raw_path"].decode("ascii")
     try:
@@ -55,14 +55,16 @@ async def elsewhere(request: Request, sidecar: Sidecar, shard: str | None, kind:
     except TimeoutError as error:
         raise Problem(504, "the sidecar of that shard did not answer in time") from error
     except ValidationError as error:
-        raise Problem(502, "the sidecar of that shard answered with something else") from error
+        raise Problem(502, "the sidecar of that shard sent an invalid answer") from error
     except (OSError, ValueError) as error:
         raise Problem(502, f"the sidecar of that shard: {error}"[:300]) from error
-    raise Problem(status if status in PASSED_ON else 502, _reason(body) or f"the sidecar of that shard said {status}")
+    raise Problem(
+        status if status in RELAYED_STATUSES else 502, _reason(body) or f"the sidecar of that shard answered {status}"
+    )
 
 
 def _reason(body: bytes) -> str:
-    """Why the peer refuses, in its own words."""
+    """Return the reason in a peer's error answer; empty if it has none."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
 """Both listeners and the sidecar behind them, from start to stop.
 
-The sockets are bound before anything else, so that a port that is taken is one line. They are bound before the line is
-printed that says that it is ready, so that a port that was left to the system is in it.
+The sockets are bound first, so that a port in use is reported as one line, and so that the line that announces
+readiness has the ports that the system chose.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ import uvicorn
 
 from gantry_admin.app import make_app
 from gantry_admin.bundle import RecentLines
-from gantry_admin.certificates import open_door
+from gantry_admin.certificates import start_context
 from gantry_admin.errors import SettingsError
 from gantry_admin.http_protocol import LimitedHttp
 from gantry_admin.log_listener import LogListener
 from gantry_admin.settings import Address, SidecarSettings
 from gantry_admin.sidecar import Sidecar
-from gantry_remoting.http_admission import HttpListener, Place
+from gantry_remoting.http_admission import ConnectionSlot, HttpListener
 
 log = logging.getLogger(__name__)
 
 GRACE_S: Final = 2
 BACKLOG: Final = 1024
-"""Connections that the kernel may hold for us: a flood of them must not have the packets of a probe dropped."""
+"""The kernel's queue of connections: a flood of connections must not let the packets of a probe be dropped."""
 OTHER_DESCRIPTORS: Final = 384
-"""Of files, peers, watches and connections that were accepted and are being closed, beside those that are served."""
+"""File descriptors beside the served connections: files, peers, watches, and connections that are being closed."""
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def bind(address: Address, option: str) -> socket.socket:
-    """A listening socket's socket. Raises ``SettingsError`` that names the option."""
+    """Return a bound and listening socket. Raises ``SettingsError`` that names the option."""
     try:
         family, kind, protocol, _, name = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
@@ -57,22 +57,22 @@ def bind(address: Address, option: str) -> socket.socket:
 
 
 async def serve(settings: SidecarSettings, recent: RecentLines | None = None) -> None:
-    """Until SIGTERM or SIGINT. Raises ``SettingsError`` for what cannot be started."""
+    """Run the sidecar until SIGTERM or SIGINT. Raises ``SettingsError`` if it cannot be started."""
     with bind(settings.listen, "--listen") as main, bind(settings.log_listen, "--log-listen") as fast:
         sidecar = Sidecar(settings, fast_port=fast.getsockname()[1])
         try:
-            tls = await open_door(sidecar.certificates)
+            tls = await start_context(sidecar.certificates)
             await _serve(sidecar, tls, recent, main, fast)
         finally:
             if sidecar.certificates is not None:
                 await sidecar.certificates.close()
-            log.info("stopped")
+            log.info("sidecar stopped")
 
 
 async def _serve(
     sidecar: Sidecar, tls: ssl.SSLContext | None, recent: RecentLines | None, main: socket.socket, fast: socket.socket
 ) -> None:
-    """On these sockets, until a signal comes."""
+    """Serve on these sockets until a signal is received."""
     listener = LogListener(sidecar, tls)
     subjects: dict[tuple[str, int], str] = {}
     app = make_app(sidecar, subjects=subjects, recent=recent)
@@ -82,10 +82,10 @@ async def _serve(
         timeout_keep_alive=-(-sidecar.settings.http.idle_timeout_ms // 1000),
     )  # fmt: skip
 
-    def protocol(place: Place) -> LimitedHttp:
-        return LimitedHttp(place, subjects, config, server.server_state)
+    def protocol(slot: ConnectionSlot) -> LimitedHttp:
+        return LimitedHttp(slot, subjects, config, server.server_state)
 
-    server = Announcing(config, HttpListener(main, sidecar.admission, protocol, tls), main, fast)
+    server = AnnouncingServer(config, HttpListener(main, sidecar.admission, protocol, tls), main, fast)
     ensure_descriptors(sidecar)
     sidecar.start()
     try:
@@ -97,7 +97,7 @@ async def _serve(
 
 
 def ensure_descriptors(sidecar: Sidecar) -> None:
-    """Raise the soft limit of descriptors to what all connections together need, and warn where that is not allowed."""
+    """Raise the soft limit of file descriptors to the need of all connections, and warn if that is not allowed."""
     limits = (sidecar.admission.settings, sidecar.log_admission.settings)
     needed = OTHER_DESCRIPTORS + sum(one.connections_max + one.probe_connections for one in limits)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -105,20 +105,20 @@ def ensure_descriptors(sidecar: Sidecar) -> None:
         most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         if most < needed:
-            log.warning("descriptors may run out: RLIMIT_NOFILE is %d, %d are needed for all connections", most, needed)
+            log.warning("RLIMIT_NOFILE is %d, too low for all connections, which need %d; some may fail", most, needed)
 
 
-class Announcing(uvicorn.Server):
-    """Says on standard output where it listens, once it does, and ends in an orderly way when a signal comes.
+class AnnouncingServer(uvicorn.Server):
+    """A server that prints its addresses to standard output once it listens, and shuts down cleanly on a signal.
 
-    The server's own way is to raise the signal again when it has stopped, which would end the process before what lies
-    around it has ended.
+    uvicorn raises the signal again after it has stopped, which would end the process before the rest of the sidecar
+    has been closed.
     """
 
     def __init__(
         self, config: uvicorn.Config, listener: HttpListener, main: socket.socket, fast: socket.socket
     ) -> None:
-        """``listener`` makes the connections: the server's own way knows no limits."""
+        """``listener`` accepts the connections, because uvicorn's own listener has no limits."""
         super().__init__(config)
         self._listener: Final = listener
         self._names = tuple(Address(host=one.getsockname()[0], port=one.getsockname()[1]) for one in (main, fast))

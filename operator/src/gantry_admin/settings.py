@@ -1,4 +1,4 @@
-"""What the sidecar can be told, by concern. Parsed once, validated together; every field says its default's reason."""
+"""The settings of the sidecar, by concern: parsed once and validated together; each field explains its default."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether the address is reachable only from this machine."""
         if self.host in LOOPBACK_NAMES:
             return True
         try:
@@ -41,7 +41,7 @@ class Address:
 
 
 def parse_address(text: str, option: str) -> Address:
-    """``host:port`` or ``[v6]:port``. Raises ``SettingsError`` naming the option."""
+    """Parse ``host:port`` or ``[v6]:port``. Raises ``SettingsError`` that names the option."""
     try:
         host, port = split_address(text, port_min=0)
     except ValueError:
@@ -54,105 +54,105 @@ def parse_address(text: str, option: str) -> Address:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerTls:
-    """How the broker's main port is spoken to. Any of the files asks for TLS."""
+    """TLS to the broker's main port. Each of the files turns it on."""
 
     is_asked_for: bool = False
-    """--broker-tls: speak TLS, with the system's authorities unless another is given; plain text by default."""
+    """--broker-tls: use TLS, with the system's authorities unless another is given; plain text by default."""
 
     authority: Path | None = None
-    """--broker-tls-ca: who signs the broker's certificate; by default the system's authorities."""
+    """--broker-tls-ca: the authority of the broker's certificate; by default the system's authorities."""
 
     certificate: Path | None = None
-    """--broker-tls-cert: our certificate, where the broker asks for one."""
+    """--broker-tls-cert: the client certificate, if the broker requires one."""
 
     key: Path | None = field(default=None, repr=False)
-    """--broker-tls-key: its key."""
+    """--broker-tls-key: the key of the client certificate."""
 
     verify: str = "full"
     """--broker-tls-verify: `full` by default; `authority` does not compare names, for a broker that is reached by an
-    address that is not in its certificate; `none` believes everybody."""
+    address that is not in its certificate; `none` accepts any certificate."""
 
     @property
     def is_on(self) -> bool:
-        """Whether TLS is spoken."""
+        """Whether connections to the broker use TLS."""
         return self.is_asked_for or any((self.authority, self.certificate, self.key))
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPaths:
-    """Where the broker beside us is found."""
+    """The paths and the address of the sidecar's broker."""
 
     page: Path
-    """--page: its status page (`statusPagePath`)."""
+    """--page: the broker's status page (`statusPagePath`)."""
 
     control: Path
-    """--control: its control socket (`controlSocketPath`), which only its own user may open."""
+    """--control: the broker's control socket (`controlSocketPath`), which only the broker's own user may open."""
 
     store: Path
-    """--store: its `storePathRootDir`, for log ranges and tables; read, never written."""
+    """--store: the broker's `storePathRootDir`, for log ranges and tables; it is read, never written."""
 
     log_file: Path | None = None
-    """--broker-log: where the broker's log lines go, for the diagnostics bundle; by default they are not in it."""
+    """--broker-log: the broker's log file, whose end goes into diagnostics bundles; by default they contain none."""
 
     address: str | None = None
-    """--broker: host:port of its main port; by default what it says itself over the control socket."""
+    """--broker: host:port of the broker's main port; by default the address that it reports over the control socket."""
 
     credentials: Path | None = field(default=None, repr=False)
     """--broker-credentials: file with accessKey and secretKey, for a broker with access control."""
 
     tls: BrokerTls = BrokerTls()
-    """How that port is spoken to; by default in plain text."""
+    """TLS to the broker's main port; plain text by default."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessSettings:
-    """Who may ask what. Whoever has none of these may look from this machine, and change nothing."""
+    """Access control. Without any of these, local clients may view the status, and nothing may be changed."""
 
     token_file: Path | None = field(default=None, repr=False)
-    """--token-file: whoever shows one of its tokens may look, read messages and move roles; `name:token` lines."""
+    """--token-file: tokens that may view the status, read messages and move roles; `name:token` lines."""
 
     read_token_file: Path | None = field(default=None, repr=False)
-    """--read-token-file: whoever shows one of its tokens may look and read messages, and change nothing."""
+    """--read-token-file: tokens that may view the status and read messages, and change nothing."""
 
     tls_cert: Path | None = None
-    """--tls-cert: our certificate; with it the ports speak TLS and nothing else."""
+    """--tls-cert: the sidecar's certificate; with it the ports accept TLS only."""
 
     tls_key: Path | None = field(default=None, repr=False)
-    """--tls-key: its key."""
+    """--tls-key: the key of the sidecar's certificate."""
 
     tls_client_ca: Path | None = None
-    """--tls-client-ca: whoever shows a certificate of this authority may do everything (mTLS)."""
+    """--tls-client-ca: authority of client certificates, which grant all permissions (mTLS)."""
 
     open_reads: bool = False
-    """--open-reads: on loopback, whoever is on this machine may look and read messages without a token."""
+    """--open-reads: on loopback, clients without a token may view the status and read messages."""
 
     @property
     def has_credentials(self) -> bool:
-        """Whether anybody can prove who they are."""
+        """Whether any credentials are configured."""
         return any((self.token_file, self.read_token_file, self.tls_client_ca))
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """How the log is handed out: fast, and never at the cost of the broker."""
+    """The limits of reading the log, so that bulk readers do not slow the broker down."""
 
     listen: Address | None = None
-    """--log-listen: where ranges of the log leave by `sendfile`; by default the sidecar's host and the next port."""
+    """--log-listen: the port that serves ranges by `sendfile`; by default the sidecar's host and the next port."""
 
     bytes_per_second: int = 256 * MEBIBYTE
-    """--log-rate: for all readers together; 256 MiB/s leaves memory bandwidth for the broker. 0: no limit."""
+    """--log-rate: limit for all readers together; 256 MiB/s leaves memory bandwidth for the broker. 0: no limit."""
 
     burst_bytes: int = 32 * MEBIBYTE
-    """--log-burst: what may leave at once after a pause: a few ranges."""
+    """--log-burst: the bytes that may be sent at once after a pause: a few ranges."""
 
     readers_max: int = 4
-    """--log-readers: ranges at a time; one more is answered 429 with the time to wait."""
+    """--log-readers: ranges that are read at a time; one more is answered 429 with the time to wait."""
 
     niceness: int = 19
-    """--log-nice: of the thread that sends files; 19, so that whoever else wants the core has it at once."""
+    """--log-nice: the niceness of the thread that sends files; 19, so that any other thread gets the core first."""
 
     range_bytes_max: int = 64 * MEBIBYTE
     """--log-range-max: the longest range of one answer; a longer one is answered with its beginning."""
@@ -161,16 +161,16 @@ class LogSettings:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSettings:
-    """When a broker is called ready, and how long it must be so to be believed."""
+    """The conditions and the delays of readiness."""
 
     stale_ms: int = 2_000
-    """--stale-after: so long without a publication means that the broker stands still; it publishes every 100 ms."""
+    """--stale-after: the broker stands still if it publishes nothing for longer; it publishes every 100 ms."""
 
     down_after_ms: int = 3_000
-    """--down-after: a ready broker must be unwell for so long before it is called so; a full second of load is none."""
+    """--down-after: how long a ready broker must fail the checks before it is not ready; a second of load is normal."""
 
     up_after_ms: int = 1_000
-    """--up-after: an unready one must be well for so long."""
+    """--up-after: how long an unready broker must pass the checks before it is ready."""
 
     lag_bytes_max: int = 64 * MEBIBYTE
     """--max-lag: a slave further behind its master is not ready. Its master's sidecar must be a --peer to know."""
@@ -182,10 +182,10 @@ class PeerSettings:
     """The other sidecars of the group, for the merged view."""
 
     urls: tuple[str, ...] = ()
-    """--peer: base URL of another sidecar of this group, repeatable. Nobody who asks can name another."""
+    """--peer: base URL of another sidecar of this group, repeatable. Callers of the API cannot name other ones."""
 
     token_file: Path | None = field(default=None, repr=False)
-    """--peer-token-file: shown to peers; by default the first token of --read-token-file or --token-file."""
+    """--peer-token-file: token for peers; by default the first token of --read-token-file or --token-file."""
 
     ca: Path | None = None
     """--peer-ca: authority of the peers' certificates; by default the system's."""
@@ -201,71 +201,71 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseSettings:
-    """The shard's Lease in Kubernetes, which is renewed for the broker beside us."""
+    """The shard's Lease in Kubernetes, which is renewed for the sidecar's broker."""
 
     name: str
-    """--lease: NAMESPACE/NAME. Without it no Lease is renewed, and a broker that needs one has its slaves' grants."""
+    """--lease: NAMESPACE/NAME. Without it no Lease is renewed, and the broker depends on its slaves' grants."""
 
     server: str = "https://kubernetes.default.svc"
-    """--lease-server: base URL of the API server; plain http only on loopback, since a token is shown to it."""
+    """--lease-server: base URL of the API server; plain http only on loopback, because a token is sent to it."""
 
     token_file: Path = field(default=SERVICE_ACCOUNT / "token", repr=False)
-    """--lease-token-file: what is shown to it; read for every request, since kubelet replaces it."""
+    """--lease-token-file: token for the API server; read for every request, because kubelet replaces it."""
 
     ca: Path = SERVICE_ACCOUNT / "ca.crt"
-    """--lease-ca: who signs the API server's certificate."""
+    """--lease-ca: authority of the API server's certificate."""
 
     regains: bool = False
-    """--regain: a broker that has lost its role with its process gets it back in its own epoch where the Lease or its
-    peers say that nobody else has it; off, since a supervisor that decides without a Lease needs no help."""
+    """--regain: a broker that has lost its role with its process regains it in the same epoch if the Lease or its peers
+    show that no other broker has it; off, because a supervisor without a Lease assigns roles itself."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidecarSettings:
-    """Everything, validated together."""
+    """All settings of a sidecar, validated together."""
 
     broker: BrokerPaths
-    """Where the broker is found; without it there is nothing to tell of."""
+    """The paths and the address of the broker; required."""
 
     listen: Address = Address(host="127.0.0.1", port=8080)
-    """--listen: where it answers. Beyond loopback it refuses to start without credentials."""
+    """--listen: the address of the main port. Beyond loopback the sidecar refuses to start without credentials."""
 
     access: AccessSettings = AccessSettings()
-    """Who may ask what; by default this machine may look."""
+    """Access control; by default local clients may view the status."""
 
     log: LogSettings = LogSettings()
-    """How the log is handed out; by default so that the broker keeps most of the machine."""
+    """The limits of reading the log; by default the broker keeps most of the machine."""
 
     http: HttpLimitSettings = field(default_factory=HttpLimitSettings)
-    """What the connections of the main port may cost: --http-connections and its like."""
+    """The limits of the main port's connections: --http-connections and the other --http options."""
 
     health: HealthSettings = HealthSettings()
-    """When a broker is called ready."""
+    """The conditions and the delays of readiness."""
 
     peers: PeerSettings = PeerSettings()
-    """The rest of the group; by default nobody, and the view of the group is this broker."""
+    """The other sidecars of the group; by default none, and the view of the group is this broker."""
 
     lease: LeaseSettings | None = None
     """The shard's Lease; by default none is renewed."""
 
     wanted: Path | None = None
-    """--wanted: topics and groups of consumers that the broker has while it is the master, as JSON; by default it is
-    left alone. The file may change."""
+    """--wanted: topics and consumer groups that the broker is to have while it is the master, as JSON; by default none
+    are created. The file may change."""
 
     openapi: bool = False
-    """--openapi: serve `/openapi.json` and a page of it at `/docs`; off, since production needs neither."""
+    """--openapi: serve `/openapi.json` and a page of it at `/docs`; off, because production needs neither."""
 
     @property
     def log_listen(self) -> Address:
-        """Where ranges leave by sendfile."""
+        """The address of the port that serves ranges by sendfile."""
         if self.log.listen is not None:
             return self.log.listen
         return Address(host=self.listen.host, port=self.listen.port + 1 if self.listen.port else 0)
 
     @property
     def log_http(self) -> HttpLimitSettings:
-        """The connections of the port for ranges: fewer, since few may read at a time, and none for probes."""
+        """The limits of the port for ranges: fewer connections, because few may read at a time, and none for probes."""
         return replace(
             self.http,
             connections_max=LOG_CONNECTIONS_MAX,
@@ -274,14 +274,14 @@ class SidecarSettings:
         )
 
 
-def validated(settings: SidecarSettings) -> SidecarSettings:
-    """The same. Raises ``SettingsError`` for what contradicts itself, or would promise more than it keeps."""
+def validate_settings(settings: SidecarSettings) -> SidecarSettings:
+    """Return valid settings unchanged. Raises ``SettingsError`` for invalid or contradictory ones."""
     access = settings.access
     for option, address in (("--listen", settings.listen), ("--log-listen", settings.log_listen)):
         if not address.is_loopback and not access.has_credentials:
             raise SettingsError(
-                f"{option} {address} can be reached from other machines, and nobody could prove who they are: "
-                "give --token-file, --read-token-file or --tls-client-ca, or listen on 127.0.0.1"
+                f"{option} {address} is reachable from other machines, but no credentials are configured: "
+                "set --token-file, --read-token-file or --tls-client-ca, or listen on 127.0.0.1"
             )
         if not address.is_loopback and access.open_reads:
             raise SettingsError(f"--open-reads is for loopback, and {option} is {address}")
@@ -305,7 +305,7 @@ def validated(settings: SidecarSettings) -> SidecarSettings:
 
 
 def _check_http(http: HttpLimitSettings) -> None:
-    """Raises ``SettingsError``."""
+    """Check the limits of connections. Raises ``SettingsError``."""
     for name in fields(http):
         value, least = getattr(http, name.name), 0 if name.name == "probe_connections" else 1
         if value < least:
@@ -318,12 +318,12 @@ def _check_http(http: HttpLimitSettings) -> None:
 
 
 def option_of(field_name: str) -> str:
-    """A limit's option, without its beginning: units and bounds are in its help."""
+    """Return the option of a limit, without its prefix; units and bounds are in its help text."""
     return field_name.removesuffix("_max").removesuffix("_ms").replace("_", "-")
 
 
 def _check_lease(lease: LeaseSettings) -> None:
-    """Raises ``SettingsError``."""
+    """Check the settings of the Lease. Raises ``SettingsError``."""
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", lease.name):
         raise SettingsError(f"--lease {lease.name[:200]}: write NAMESPACE/NAME")
     try:

@@ -1,13 +1,13 @@
-"""The files of a store, read beside the broker that writes them. Every method blocks: call them in a thread.
+"""The files of a store, read while the broker writes them. Every method blocks: call them in a thread.
 
-The rule it guards: **no byte beyond min(confirmed, committed) is read as a message.** The limit is the caller's, from
-the status page. Files may roll and be deleted meanwhile: all files of a range are open before the first byte of it
-leaves, and one that is gone by then makes the range gone. How files and units are read is ``gantry_store_files``'s;
-what is decided here is which of its answers is which refusal.
+The invariant: **no byte beyond min(confirmed, committed) is read as a message.** The caller passes that limit, from the
+status page. Files may be rolled and deleted meanwhile: all files of a range are opened before its first byte is sent,
+and if one is deleted before that, the range is gone. ``gantry_store_files`` reads files and units; this module maps its
+results to error answers.
 
-Single messages are read by queue and offset, or by their place in the log, while the broker stands still or is gone,
-too. A record is shown when its own head says that it is the one that was asked for; a body that holds a whole record of
-somebody's making is still a body.
+Single messages are read by queue and offset, or by their offset in the log, also while the broker stands still or is
+gone. A record is shown only if its own head contains the requested offset, so a forged record inside of a body is never
+taken for a message.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from gantry_store_files import (
     Segment,
     Unit,
     is_filler,
-    pieces_of,
     queue_ids,
-    queue_place,
+    queue_location,
     read_identity,
     segments_of,
+    split_span,
 )
 from gantry_store_files.queue_units import STORE_TIME_BYTES, head_store_time
 from gantry_store_files.store_identity import Epoch
@@ -42,11 +42,11 @@ from gantry_wire.message import RECORD_BYTES_MAX, RECORD_BYTES_MIN, RECORD_HEAD,
 from gantry_wire.names import topic_fault
 
 QUEUE_ID_MAX: Final = 0xFFFF
-"""Of the queues that the API shows."""
+"""The largest queue id that the API accepts."""
 ANSWER_BYTES_MAX: Final = 8 << 20
-"""Of records that are read for one answer; the first one is read whatever its size."""
+"""The bytes of records that are read for one answer; the first record is read regardless of its size."""
 EXPIRED_MS: Final = -1
-"""The store time of a message that is gone: older than any."""
+"""The store time of a deleted message: older than any."""
 
 
 class Piece(NamedTuple):
@@ -59,7 +59,7 @@ class Piece(NamedTuple):
 
 @final
 class StoreFiles:
-    """One store. Holds nothing open; any thread."""
+    """The files of one store. It keeps no file open, and is safe to use from any thread."""
 
     def __init__(self, root: Path) -> None:
         self.root: Final = root
@@ -71,22 +71,22 @@ class StoreFiles:
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def log_segments(self) -> tuple[Segment, ...]:
-        """The files of the log."""
+        """Return the files of the log, sorted by offset."""
         return segments_of(self._disk, f"{self.root}/commitlog")
 
     def epochs(self) -> list[Epoch]:
-        """Who wrote which part of the log; none where no whole ``store.json`` says it."""
+        """Return the epochs of the parts of the log; empty without a valid ``store.json``."""
         identity = read_identity(self._disk, str(self.root))
         return [] if identity is None else identity.epochs
 
     def open_range(self, start: int, end: int, stack: ExitStack) -> list[Piece]:
-        """The parts of files that make up ``[start, end)`` of the log, open until ``stack`` ends.
+        """Return the parts of files that make up ``[start, end)`` of the log, open until ``stack`` ends.
 
-        Raises ``Problem`` 410 when the beginning is gone meanwhile, and 503 when something in the middle is missing.
+        Raises ``Problem`` 410 if the beginning was deleted meanwhile, and 503 if a part in the middle is missing.
         """
         pieces: list[Piece] = []
         offset = start
-        for piece in pieces_of(self.log_segments(), start, end):
+        for piece in split_span(self.log_segments(), start, end):
             if piece.segment is None:
                 break
             try:
@@ -99,11 +99,11 @@ class StoreFiles:
             return pieces
         oldest = next((segment.base_offset for segment in self.log_segments()), end)
         if oldest > start:
-            raise Problem(410, f"what lies before offset {oldest} is not there any more", oldest=oldest)
-        raise Problem(503, f"the log has no file for offset {offset}; look at its broker", offset=offset)
+            raise Problem(410, f"the log before offset {oldest} has been deleted", oldest=oldest)
+        raise Problem(503, f"the log has no file for offset {offset}; check the broker", offset=offset)
 
     def read(self, start: int, end: int) -> bytes:
-        """The bytes of a short range. Raises as ``open_range``."""
+        """Return the bytes of a short range. Raises as ``open_range``."""
         with ExitStack() as stack:
             pieces = self.open_range(start, end, stack)
             return b"".join(os.pread(piece.file.fileno(), piece.length, piece.position) for piece in pieces)
@@ -111,46 +111,46 @@ class StoreFiles:
     # -- queues --------------------------------------------------------------------------------------------------------
 
     def queue_ids(self, topic: str) -> list[int]:
-        """The queues of a topic that have files."""
+        """Return the ids of a topic's queues that have files."""
         return [queue_id for queue_id in queue_ids(self._disk, str(self.root), topic) if queue_id <= QUEUE_ID_MAX]
 
     def bounds(self, topic: str, queue_id: int, begin: int, end: int) -> QueueBounds:
-        """The units whose messages lie in ``[begin, end)`` of the log. Raises ``Problem`` 404 without such a queue."""
+        """Return the units whose messages are in ``[begin, end)`` of the log. Raises ``Problem`` 404."""
         queue = self._queue(topic, queue_id)
         if not queue.segments:
-            raise Problem(404, "there is no such queue here")
+            raise Problem(404, "queue not found")
         return queue.bounds(begin, end)
 
     def units(self, topic: str, queue_id: int, start: int, end: int) -> bytes:
-        """The units ``[start, end)``, which the caller has bounded. Raises ``Problem`` 410 when they are gone."""
+        """Return the units ``[start, end)``, which the caller has bounded. Raises ``Problem`` 410 if they are gone."""
         data = self._queue(topic, queue_id).read(start, end)
         if data is None:
-            raise Problem(410, "these units are not there any more")
+            raise Problem(410, "these units have been deleted")
         return data
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int, begin: int, end: int) -> tuple[int, int]:
-        """(the first unit that was stored at ``timestamp_ms`` or later, the queue's end)."""
+        """Return (the first unit that was stored at ``timestamp_ms`` or later, the queue's end)."""
         bounds = self.bounds(topic, queue_id, begin, end)
         queue = self._queue(topic, queue_id)
         return queue.first_stored_at(timestamp_ms, bounds, begin, self._store_time), bounds.end
 
     def stored_at(self, topic: str, queue_id: int, offset: int, begin: int) -> int | None:
-        """When the message of one unit was stored; None where there is no message, or none any more."""
-        unit = self._queue(topic, queue_id).lone_unit(offset)
+        """Return when the message of one unit was stored; None without a message, or if it was deleted."""
+        unit = self._queue(topic, queue_id).read_single_unit(offset)
         is_message = not is_filler(unit) and unit[1] >= RECORD_BYTES_MIN and unit[0] >= begin
         stored_ms = self._store_time(unit) if is_message else None
         return None if stored_ms == EXPIRED_MS else stored_ms
 
     def _queue(self, topic: str, queue_id: int) -> QueueReader:
-        """Raises ``Problem`` 404 for names that cannot be a queue's."""
+        """Return the reader of a queue. Raises ``Problem`` 404 for invalid names."""
         if topic_fault(topic) is not None or not 0 <= queue_id <= QUEUE_ID_MAX:
-            raise Problem(404, "there is no such queue here")
-        return QueueReader(self._disk, queue_place(str(self.root), topic, queue_id))
+            raise Problem(404, "queue not found")
+        return QueueReader(self._disk, queue_location(str(self.root), topic, queue_id))
 
     def _store_time(self, unit: Unit) -> int | None:
-        """When the message at a unit's place was stored; None where none begins, ``EXPIRED_MS`` where it has expired.
+        """Return when the message of a unit was stored; None if none begins there, ``EXPIRED_MS`` if it was deleted.
 
-        Raises ``Problem`` 503 where a message should be, and the log has no file.
+        Raises ``Problem`` 503 if the log has no file where a message should be.
         """
         try:
             return head_store_time(self.read(unit[0], unit[0] + STORE_TIME_BYTES), unit[0])
@@ -162,43 +162,45 @@ class StoreFiles:
             raise
 
 
-class Found(NamedTuple):
-    """Messages of a queue, and how many were left out since they would be too much."""
+class QueueMessages(NamedTuple):
+    """Messages of a queue, its bounds, and the number of messages left out because of the size limit."""
 
     bounds: QueueBounds
     messages: Sequence[StoredMessage]
     left_out: int
 
 
-def queue_messages(files: StoreFiles, span: Span, topic: str, queue_id: int, start: int | None, count: int) -> Found:
-    """``count`` messages from ``start`` on, or the newest. Raises ``Problem`` 404, 410 or 416."""
+def queue_messages(
+    files: StoreFiles, span: Span, topic: str, queue_id: int, start: int | None, count: int
+) -> QueueMessages:
+    """Return ``count`` messages from ``start`` on, or the newest ones. Raises ``Problem`` 404, 410 or 416."""
     bounds = files.bounds(topic, queue_id, span.begin, span.end)
     if start is None:
         start = max(bounds.end - count, bounds.begin)
     elif start < bounds.begin:
-        text = f"what lies before offset {bounds.begin} of the queue is not there any more"
+        text = f"the messages before offset {bounds.begin} of the queue have been deleted"
         raise Problem(410, text, oldest=bounds.begin)
     elif start >= bounds.end:
         raise Problem(416, f"the queue ends at offset {bounds.end} now", oldest=bounds.begin, end=bounds.end)
     end = min(start + count, bounds.end)
     if start >= end:
-        return Found(bounds, (), 0)
+        return QueueMessages(bounds, (), 0)
     wanted = [
         (physical, size) for physical, size, _ in UNIT.iter_unpack(files.units(topic, queue_id, start, end))
         if RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX
     ]  # fmt: skip
     kept, total = 0, 0
-    for _, size in reversed(wanted):  # the newest are what people look for
+    for _, size in reversed(wanted):  # if not all fit, the newest messages are kept
         total += size
         if kept and total > ANSWER_BYTES_MAX:
             break
         kept += 1
     read = (_record(files, span, physical, size) for physical, size in wanted[len(wanted) - kept :])
-    return Found(bounds, [one for one in read if one is not None], len(wanted) - kept)
+    return QueueMessages(bounds, [one for one in read if one is not None], len(wanted) - kept)
 
 
 def message_at(files: StoreFiles, span: Span, physical: int) -> StoredMessage | None:
-    """The message that begins there, if one does."""
+    """Return the message that begins at an offset of the log; None if none does."""
     if not span.begin <= physical <= span.end - RECORD_BYTES_MIN:
         return None
     size, *_ = RECORD_HEAD.unpack(files.read(physical, physical + RECORD_HEAD.size))

@@ -1,11 +1,11 @@
-"""The inventory as it is shown: kept for a moment, renewed by one question at a time, and never waited for long.
+"""The inventory for answers: cached for a moment, refreshed by one request at a time, with a short limit on waiting.
 
-    young enough             -> shown
-    the broker moves         -> asked; if it answers at once, that is shown
-    else                     -> the last answer, if it is not old; else what is on the disk, and why
+    fresh enough             -> answered from the cache
+    the broker runs          -> requested from the broker; if it answers at once, that is the answer
+    else                     -> the last answer of the broker if it is not old; else the tables on disk, and why
 
-The rule it guards: whoever asks gets an answer within a tenth of a second, whatever the broker does, and is told where
-it is from and how old it is.
+The invariant: every request is answered within a tenth of a second, in any state of the broker, with the source
+and the age of the data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final, Literal, NamedTuple, final
 from gantry_access import AccessFileError
 from gantry_admin.broker_client import BrokerClient
 from gantry_admin.errors import Problem
-from gantry_admin.inventory import Inventory, from_broker, from_disk, server_topics
+from gantry_admin.inventory import Inventory, inventory_from_broker, inventory_from_disk, server_topics
 from gantry_admin.observed_broker import ObservedBroker
 from gantry_admin.ranges import log_span
 from gantry_admin.store_files import StoreFiles
@@ -28,17 +28,17 @@ from gantry_client.errors import ClientError
 
 log = logging.getLogger(__name__)
 
-YOUNG_S: Final = 2.0
+FRESH_S: Final = 2.0
 OLD_S: Final = 10.0
-PATIENCE_S: Final = 0.06
-"""How long somebody waits for the broker; with the same again for the disk it stays under a tenth of a second."""
-REFUSED_S: Final = 15.0
-"""Before a broker that does not tell its settings is asked again by itself, unless it begins to tell other things."""
-PATIENCE_DISK_S: Final = 0.03
+BROKER_WAIT_S: Final = 0.06
+"""How long a request waits for the broker; together with the wait for the disk it stays under a tenth of a second."""
+SETTINGS_RETRY_S: Final = 15.0
+"""The wait before a broker that did not report its settings is asked again; shorter if it answers another request."""
+DISK_WAIT_S: Final = 0.03
 
 
-class Shown(NamedTuple):
-    """An inventory, where it is from, when, and why not from the broker."""
+class InventorySnapshot(NamedTuple):
+    """An inventory with its source, its time, and the reason if it is not from the broker."""
 
     inventory: Inventory
     source: Literal["broker", "disk"]
@@ -56,127 +56,127 @@ class Shown(NamedTuple):
 
 @final
 class Tables:
-    """Owned by the event loop."""
+    """The cached inventory of one broker. Owned by the event loop."""
 
     def __init__(self, broker: ObservedBroker, client: BrokerClient, files: StoreFiles) -> None:
         self._broker: Final = broker
         self._client: Final = client
         self._files: Final = files
-        self._told: Shown | None = None
-        self._read: Shown | None = None
-        self._asking: asyncio.Task[None] | None = None
-        self._reading: asyncio.Task[None] | None = None
-        self._configuring: asyncio.Task[None] | None = None
+        self._from_broker: InventorySnapshot | None = None
+        self._from_disk: InventorySnapshot | None = None
+        self._broker_task: asyncio.Task[None] | None = None
+        self._disk_task: asyncio.Task[None] | None = None
+        self._settings_task: asyncio.Task[None] | None = None
         self._flush_mode: Literal["sync", "async"] | None = None
         self._flush_mode_of: object = None
-        """Which start of the broker has said so."""
-        self._fault = "it was not asked yet"
-        self._disk_fault = "it was not read yet"
-        self._healed: Final = asyncio.Event()
-        """It answers what it did not answer before."""
+        """The boot id of the broker that the flush mode belongs to."""
+        self._fault = "not requested yet"
+        self._disk_fault = "not read yet"
+        self._has_recovered: Final = asyncio.Event()
+        """Set when the broker answers again after a failed request."""
 
     def __repr__(self) -> str:
-        return f"<Tables told={self._told is not None} read={self._read is not None}>"
+        return f"<Tables from_broker={self._from_broker is not None} from_disk={self._from_disk is not None}>"
 
     async def close(self) -> None:
-        """End what is under way."""
-        for task in (self._asking, self._reading, self._configuring):
+        """Cancel the pending requests, and wait for their end."""
+        for task in (self._broker_task, self._disk_task, self._settings_task):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
-    async def get(self, *, young_s: float = YOUNG_S) -> Shown:
-        """What is to be shown now. Raises ``Problem`` 503 when there is nothing at all yet."""
-        motion = self._broker.motion()
-        if self._told is not None and self._told.age_s <= young_s:
-            return self._told
-        if motion.state == "moving":
-            self._asking = await _within(self._asking, self._ask, PATIENCE_S)
-            if self._told is not None and self._told.age_s <= max(young_s, OLD_S):
-                return self._told
+    async def get(self, *, fresh_s: float = FRESH_S) -> InventorySnapshot:
+        """Return the inventory to answer with. Raises ``Problem`` 503 if none is known yet."""
+        loop_state = self._broker.loop_state()
+        if self._from_broker is not None and self._from_broker.age_s <= fresh_s:
+            return self._from_broker
+        if loop_state.state == "moving":
+            self._broker_task = await _run_within(self._broker_task, self._query_broker, BROKER_WAIT_S)
+            if self._from_broker is not None and self._from_broker.age_s <= max(fresh_s, OLD_S):
+                return self._from_broker
             reason = f"the broker has not answered: {self._fault}"
         else:
-            reason = motion.reason
-        if self._read is None or self._read.age_s > YOUNG_S:
-            self._reading = await _within(self._reading, self._read_disk, PATIENCE_DISK_S)
-        known = [shown for shown in (self._read, self._told) if shown is not None]
+            reason = loop_state.reason
+        if self._from_disk is None or self._from_disk.age_s > FRESH_S:
+            self._disk_task = await _run_within(self._disk_task, self._read_disk, DISK_WAIT_S)
+        known = [shown for shown in (self._from_disk, self._from_broker) if shown is not None]
         if not known:
             text = f"not known yet: {reason}; {self._disk_fault}"
             raise Problem(503, text, headers={"Retry-After": "1"})
         newest = max(known, key=lambda shown: shown.at_s)
         return newest._replace(reason=reason)
 
-    def latest(self, old_s: float) -> Shown | None:
-        """What is known, without waiting; somebody is sent to ask when it is older than that."""
-        known = [shown for shown in (self._read, self._told) if shown is not None]
+    def latest(self, old_s: float) -> InventorySnapshot | None:
+        """Return the known inventory without waiting; if it is older than ``old_s``, refresh it in the background."""
+        known = [shown for shown in (self._from_disk, self._from_broker) if shown is not None]
         newest = max(known, key=lambda shown: shown.at_s) if known else None
         if newest is None or newest.age_s > old_s:
-            if self._broker.motion().state == "moving":
-                self._asking = _started(self._asking, self._ask)
+            if self._broker.loop_state().state == "moving":
+                self._broker_task = _ensure_running(self._broker_task, self._query_broker)
             else:
-                self._reading = _started(self._reading, self._read_disk)
+                self._disk_task = _ensure_running(self._disk_task, self._read_disk)
         return newest
 
     def flush_mode(self) -> Literal["sync", "async"] | None:
-        """Whether sends wait for the broker's disk; asked in the background, once for each of its starts."""
+        """Return whether sends wait for the broker's disk; requested in the background, once per broker start."""
         reading = self._broker.reading
         boot = None if reading is None else reading.origin.boot_id
         if boot != self._flush_mode_of:
             self._flush_mode = None
-            if self._broker.motion().state == "moving":
-                self._configuring = _started(self._configuring, self._configure)
+            if self._broker.loop_state().state == "moving":
+                self._settings_task = _ensure_running(self._settings_task, self._query_flush_mode)
         return self._flush_mode
 
-    async def _configure(self) -> None:
+    async def _query_flush_mode(self) -> None:
         reading = self._broker.reading
-        self._healed.clear()
+        self._has_recovered.clear()
         try:
             found = (await self._client.broker_settings()).get("flushDiskType")
         except Problem:
             with suppress(TimeoutError):
-                async with asyncio.timeout(REFUSED_S):
-                    await self._healed.wait()
+                async with asyncio.timeout(SETTINGS_RETRY_S):
+                    await self._has_recovered.wait()
             return
         self._flush_mode = "sync" if found == "SYNC_FLUSH" else "async" if found == "ASYNC_FLUSH" else None
         self._flush_mode_of = None if reading is None else reading.origin.boot_id
 
     def _servers(self) -> set[str]:
-        word, reading = self._broker.link.word.status, self._broker.reading
+        state, reading = self._broker.link.role_report.status, self._broker.reading
         broker = reading.origin.broker_name if reading is not None else ""
-        return server_topics(broker, word.cluster if word is not None else "")
+        return server_topics(broker, state.cluster if state is not None else "")
 
-    async def _ask(self) -> None:
+    async def _query_broker(self) -> None:
         try:
             admin, address = await self._client.connected()
-            inventory = await from_broker(admin, address, self._servers())
+            inventory = await inventory_from_broker(admin, address, self._servers())
         except (ClientError, AccessFileError, Problem) as error:
             self._fault = str(error)[:300]
         else:
             if self._fault:
-                self._healed.set()
-            self._told, self._fault = Shown(inventory, "broker", time.monotonic(), None), ""
+                self._has_recovered.set()
+            self._from_broker, self._fault = InventorySnapshot(inventory, "broker", time.monotonic(), None), ""
 
     async def _read_disk(self) -> None:
         try:
             span = log_span(self._broker.reading)
-            inventory = await asyncio.to_thread(from_disk, self._files, span, self._servers())
+            inventory = await asyncio.to_thread(inventory_from_disk, self._files, span, self._servers())
         except (OSError, Problem) as error:
             self._disk_fault = str(error)[:300]
         else:
-            self._read, self._disk_fault = Shown(inventory, "disk", time.monotonic(), None), ""
+            self._from_disk, self._disk_fault = InventorySnapshot(inventory, "disk", time.monotonic(), None), ""
 
 
-def _started(running: asyncio.Task[None] | None, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-    """What is under way already, or begun now."""
+def _ensure_running(running: asyncio.Task[None] | None, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+    """Return the running task, or start a new one."""
     if running is not None and not running.done():
         return running
     return asyncio.ensure_future(work())
 
 
-async def _within(
+async def _run_within(
     running: asyncio.Task[None] | None, work: Callable[[], Awaitable[None]], patience_s: float
 ) -> asyncio.Task[None]:
-    """The same, and wait for its end for a moment."""
-    task = _started(running, work)
+    """Return the running task, or start a new one, and wait up to ``patience_s`` for its end."""
+    task = _ensure_running(running, work)
     await asyncio.wait([task], timeout=patience_s)
     return task

@@ -3,10 +3,10 @@
 The file is JSON: ``{"topics": [{"name": "orders", "queues": 8}], "groups": [{"name": "billing", "retryMax": 16}]}``, by
 the names of the manifest. A mounted ConfigMap changes at any time, so the file is read again and again.
 
-`gantry_client.topic_reconciler` decides what is changed. What is not in the file is left alone: nothing is ever
-deleted. Fields that this version does not know are left out, and named: the operator that wrote the file may be newer.
+`gantry_client.topic_reconciler` decides what is changed. Topics and groups that are not in the file are left unchanged:
+nothing is ever deleted. Unknown fields are ignored and logged, because the operator that wrote the file may be newer.
 
-A slave has what its master has. A master that is new to its role is reconciled at once, since its table may be old.
+A slave has the tables of its master. A new master is reconciled at once, because its tables may be old.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ KINDS: Final = {"topics": Topic, "groups": ConsumerGroup}
 
 
 def parse_wanted_file(content: bytes) -> tuple[WantedFile, list[str]]:
-    """The content of the file, and the fields in it that only a newer version knows. Raises ``ValueError``."""
+    """Return the content of the file, and the names of unknown fields, which are ignored. Raises ``ValueError``."""
     left_out: set[str] = set()
 
     def cut(value: Any, known: Collection[str], place: str) -> Any:
@@ -67,10 +67,10 @@ def parse_wanted_file(content: bytes) -> tuple[WantedFile, list[str]]:
 class WantedFileReconciler:
     """Runs the `TopicReconciler` for the broker beside the sidecar. Owned by the event loop."""
 
-    def __init__(self, path: Path, word: Callable[[], HaStatus | None], connected: Connect) -> None:
-        """``word`` returns what the broker reported lately about its role; None without such a report."""
+    def __init__(self, path: Path, state: Callable[[], HaStatus | None], connected: Connect) -> None:
+        """``state`` returns the broker's recent report about its role; None without one."""
         self._path: Final = path
-        self._word: Final = word
+        self._fresh_state: Final = state
         self._connected: Final = connected
         self._reconciler: Final = TopicReconciler()
         self._reported = ""
@@ -87,13 +87,13 @@ class WantedFileReconciler:
 
     async def step(self) -> float:
         """Reconcile once. Returns the seconds until the next time."""
-        word = self._word()
-        if word is None or word.role is not HaRole.MASTER:
+        state = self._fresh_state()
+        if state is None or state.role is not HaRole.MASTER:
             self._reconciler.reset()
             return INTERVAL_S
         try:
             content = await asyncio.to_thread(self._read)
-            await self._reconcile(self._parse(content), word)
+            await self._reconcile(self._parse(content), state)
         except (OSError, ValueError, ClientError, AccessFileError, Problem) as error:
             self._report(str(error)[:300])
             self._reconciler.reset()
@@ -105,11 +105,11 @@ class WantedFileReconciler:
         wanted, left_out = parse_wanted_file(content)
         if left_out != self._left_out:
             self._left_out = left_out
-            log.warning("fields are left out that this version does not know: %s", ", ".join(left_out) or "none now")
+            log.warning("ignored fields that this version does not know: %s", ", ".join(left_out) or "none")
         return wanted
 
     def _read(self) -> bytes:
-        """In a thread."""
+        """Read the file; blocks, so it is called in a thread."""
         with self._path.open("rb") as file:
             return file.read(FILE_BYTES_MAX)
 
@@ -130,5 +130,5 @@ class WantedFileReconciler:
 
     def _report(self, text: str) -> None:
         if text != self._reported:
-            log.warning("topics and groups are not as they should be", extra={"reason": text})
+            log.warning("failed to reconcile topics and subscription groups; retrying", extra={"reason": text})
         self._reported = text

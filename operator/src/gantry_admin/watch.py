@@ -1,10 +1,10 @@
-"""The status page, looked at ten times a second by a thread of its own, and what the last look was.
+"""The watch of the status page: a thread reads it ten times a second, and the last observation is kept.
 
-    gantry-page: read the page  -->  the newest Look  -->  event loop: wakes whoever waits for the next one
+    gantry-page: read the page  -->  the newest PageObservation  -->  event loop: wakes the tasks that wait for it
 
-The rule it guards: **an answer never waits for a file.** A file system that hangs stops the thread and nothing else;
-the last look stays, and every answer says how old it is, measured on the machine's boot-time clock against the moment
-at which the broker's own event loop stamped the publication.
+The invariant: **an answer never waits for a file.** A file system that hangs blocks only the thread; the last
+observation remains, and every answer has its age, measured on the machine's boot-time clock from the time at which the
+broker's own event loop stamped the publication.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from gantry_admin.at_risk import WrittenHistory
-from gantry_status import PageAbsent, PageReader, Reading, StatusPageError
-from gantry_status.moment import Now, now
+from gantry_status import PageNotFound, PageReader, Reading, StatusPageError
+from gantry_status.clocks import Now, now
 
 log = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S: Final = 0.1
+READ_INTERVAL_S: Final = 0.1
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """One look at the page."""
+class PageObservation:
+    """One observation of the status page."""
 
     at_boottime_ns: int
     reading: Reading | None = None
     fault: str = ""
-    """Why there is no reading."""
+    """Why there is no reading; empty if there is one."""
     is_absent: bool = False
-    """There is no page: the broker was never started here."""
+    """Whether there is no page, because the broker was never started here."""
 
     def age_ms(self, now_ns: int) -> int | None:
-        """Since the broker published; None without a page, or when it was made before the machine was started last."""
+        """Return the age of the publication in ms; None without a page, or if it is from before the machine's boot."""
         if self.reading is None or self.reading.age_ms is None:
             return None
         return max(0, now_ns - self.reading.status.published_boottime_ns) // 1_000_000
@@ -46,44 +46,47 @@ class Look:
 
 @final
 class PageWatch:
-    """Owned by the event loop that starts it; the thread only replaces ``look``."""
+    """The thread that reads the page. Owned by the event loop that starts it, in which observations are delivered."""
 
     def __init__(self, path: str, *, clock: Now = now) -> None:
         self.history: Final = WrittenHistory()
-        """When which byte was written, as far as we have seen it. The event loop's."""
-        self.look: Look = Look(at_boottime_ns=clock().boottime_ns, fault="it was not looked at yet", is_absent=True)
+        """The times at which the log was written, as far as observed. Owned by the event loop."""
+        self.observation: PageObservation = PageObservation(
+            at_boottime_ns=clock().boottime_ns, fault="the status page has not been read yet", is_absent=True
+        )
         self._clock: Final = clock
         self._reader: Final = PageReader(path, clock=clock)
         self._stop: Final = threading.Event()
         self._thread: Final = threading.Thread(target=self._run, name="gantry-page", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._next: asyncio.Event = asyncio.Event()
-        self._hears: Final[list[Callable[[Look], None]]] = []
+        self._observers: Final[list[Callable[[PageObservation], None]]] = []
 
     def __repr__(self) -> str:
-        return f"<PageWatch {self._reader.path} {'seen' if self.look.reading else self.look.fault}>"
+        state = "read" if self.observation.reading else self.observation.fault
+        return f"<PageWatch {self._reader.path} {state}>"
 
     def now_ns(self) -> int:
-        """This moment on the boot-time clock."""
+        """Return the current time on the boot-time clock, in ns."""
         return self._clock().boottime_ns
 
-    def on_look(self, hear: Callable[[Look], None]) -> None:
-        """Call ``hear`` in the event loop after each look."""
-        self._hears.append(hear)
+    def on_observation(self, observer: Callable[[PageObservation], None]) -> None:
+        """Call ``observer`` in the event loop after each observation."""
+        self._observers.append(observer)
 
     def start(self) -> None:
-        """Look once, now, and then again and again."""
+        """Read the page now, and start the thread that reads it again and again."""
         self._loop = asyncio.get_running_loop()
         self._adopt(self._read())
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more. A thread that hangs in the file system is left behind."""
+        """Stop the thread. A thread that hangs in the file system is left behind."""
         self._stop.set()
         self._thread.join(timeout=1.0)
 
     async def next(self, timeout_s: float) -> bool:
-        """Wait for another look, and say whether it came in time."""
+        """Wait for the next observation, and return whether it came in time."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._next.wait()
@@ -92,27 +95,27 @@ class PageWatch:
         return True
 
     def _run(self) -> None:
-        while not self._stop.wait(LOOK_INTERVAL_S):
-            look, loop = self._read(), self._loop
+        while not self._stop.wait(READ_INTERVAL_S):
+            observation, loop = self._read(), self._loop
             if loop is None or loop.is_closed():
                 break
-            loop.call_soon_threadsafe(self._adopt, look)
+            loop.call_soon_threadsafe(self._adopt, observation)
         self._reader.close()
 
-    def _read(self) -> Look:
+    def _read(self) -> PageObservation:
         at = self._clock().boottime_ns
         try:
-            return Look(at_boottime_ns=at, reading=self._reader.read())
-        except PageAbsent as error:
-            return Look(at_boottime_ns=at, fault=str(error), is_absent=True)
+            return PageObservation(at_boottime_ns=at, reading=self._reader.read())
+        except PageNotFound as error:
+            return PageObservation(at_boottime_ns=at, fault=str(error), is_absent=True)
         except StatusPageError as error:
-            return Look(at_boottime_ns=at, fault=str(error))
+            return PageObservation(at_boottime_ns=at, fault=str(error))
 
-    def _adopt(self, look: Look) -> None:
-        self.look = look
-        if look.reading is not None:
-            self.history.see(look.reading)
+    def _adopt(self, observation: PageObservation) -> None:
+        self.observation = observation
+        if observation.reading is not None:
+            self.history.record(observation.reading)
         woken, self._next = self._next, asyncio.Event()
         woken.set()
-        for hear in self._hears:
-            hear(look)
+        for observer in self._observers:
+            observer(observation)

@@ -1,5 +1,5 @@
 """The command line: `gantry up`, `status`, `produce`, `consume`, `topic` and the rest.
 
-A face, not a part: everything it knows of a cluster it asks through `gantry_client`, and servers are started as
-processes. Commands are imported when they are called, so that `gantry --help` is quick.
+It is a client: it queries clusters through `gantry_client` and starts servers as processes. Commands are imported when
+they are called, so that `gantry --help` is fast.
 """

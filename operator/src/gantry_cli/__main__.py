@@ -1,4 +1,4 @@
-"""`python -m gantry_cli`."""
+"""Run the command line with `python -m gantry_cli`."""
 
 from gantry_cli.main import main
 

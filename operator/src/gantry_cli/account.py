@@ -1,7 +1,7 @@
-"""As whom a command speaks: the account of `gantry --credentials FILE`, or of the environment, or nobody.
+"""The account of a command: from `gantry --credentials FILE`, from the environment, or none.
 
-The options belong to `gantry` itself, since every command that talks to a cluster talks as somebody. The file is read
-when a command first needs it.
+The options belong to `gantry` itself, since every command that connects to a cluster uses them. The file is read when a
+command first needs it.
 """
 
 from pathlib import Path
@@ -10,40 +10,42 @@ from typing import Final
 import click
 
 from gantry_access import AccessFileError, Credentials, SignatureKind, read_credentials
-from gantry_cli.errors import Mistyped
+from gantry_cli.errors import InvalidInput
 from gantry_cli.tls_options import client_tls
 from gantry_client import ClientSettings
 
 CREDENTIALS: Final = "gantry.credentials"
+"""The key in click's context under which `gantry` keeps the path of the credentials file."""
+
 SIGNATURE: Final = "gantry.signature"
-"""Where `gantry` leaves its options for its commands."""
+"""The key in click's context under which `gantry` keeps the signature option for its commands."""
 
 
 def credentials() -> Credentials | None:
-    """The account of this call. Raises Mistyped for a file that holds none."""
+    """Return the account of this call, or None. Raises InvalidInput for a file without credentials."""
     path = _option(CREDENTIALS)
     if path is None:
         return None
     try:
         return read_credentials(path)
     except AccessFileError as error:
-        remedy = "a file of credentials has two lines, accessKey: NAME and secretKey: SECRET"
-        raise Mistyped(f"{error}", remedy) from error
+        remedy = "a credentials file has two lines, accessKey: NAME and secretKey: SECRET"
+        raise InvalidInput(f"{error}", remedy) from error
 
 
 def credentials_path() -> str | None:
-    """Where the account of this call is kept, for a server that shall have the same one."""
+    """Return the absolute path of the credentials file, for a server that uses the same account."""
     path = _option(CREDENTIALS)
     return None if path is None else str(Path(path).resolve())
 
 
 def signature() -> SignatureKind:
-    """How this call signs."""
+    """Return the signature scheme of this call."""
     return SignatureKind(_option(SIGNATURE) or SignatureKind.V1)
 
 
 def client_settings() -> ClientSettings:
-    """The settings of every client that a command opens. Raises ValueError for options that contradict each other."""
+    """Return the settings of every client that a command opens. Raises ValueError for contradictory options."""
     return ClientSettings(tls=client_tls(), credentials=credentials(), signature=signature())
 
 

@@ -1,8 +1,8 @@
-"""Becomes a server process that does not outlive whoever started it.
+"""Run a server as a child process that does not outlive its parent.
 
-`python -m gantry_cli.child PARENT MODULE ARGUMENTS...` asks the kernel for SIGTERM when the parent dies, checks that it
-has not died already, and turns into `python -m MODULE ARGUMENTS...`. Without it a `kill -9` of `gantry up` would leave
-a broker behind that holds the ports.
+`python -m gantry_cli.child PARENT MODULE ARGUMENTS...` requests SIGTERM from the kernel for the death of the parent,
+checks that the parent is still alive, and executes `python -m MODULE ARGUMENTS...`. Without it, a `kill -9` of
+`gantry up` would leave a broker behind that holds the ports.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ def main() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != int(parent):
-        sys.exit(f"gantry: the supervisor {parent} is gone")
+        sys.exit(f"gantry: the supervisor process {parent} has exited")
     os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
 
 

@@ -1,11 +1,10 @@
-"""`gantry completion`: what a shell has to be told so that the Tab key helps.
+"""The command `gantry completion`: completion scripts for shells.
 
-    $ gantry consume or<Tab>     the shell runs `gantry` with _GANTRY_COMPLETE=bash_complete and what was typed so far;
-                                 `gantry` prints what could stand there, one a line, and ends
+    $ gantry consume or<Tab>     the shell runs `gantry` with _GANTRY_COMPLETE=bash_complete and the line so far;
+                                 `gantry` prints the candidates, one a line, and exits
 
-Commands and options are known without asking anybody, and a command's module is imported only when the cursor is behind
-its name. Topics and groups are asked for at the name server that was typed, if it answers at once: whoever presses Tab
-waits for nothing and wants to read no error.
+Commands and options are completed without a request, and the module of a command is imported only when the cursor is
+behind its name. Topics and groups are requested from the name server (`completers`).
 """
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 @final
 class WholeLineBash(BashComplete):
-    """Bash's own words end at every colon, so `-n 127.0.0.1:9876` would be three of them. The line is not cut."""
+    """Completion for bash that splits the line itself: bash splits words at colons, as in `-n 127.0.0.1:9876`."""
 
     source_template = _BASH
 
     @staticmethod
     def _check_version() -> None:
-        """Every bash that has `nosort` (4.4) will do, and asking for the version would start another bash."""
+        """Do nothing: `nosort` works since bash 4.4, and checking the version would start another bash."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
         text = os.environ.get("COMP_TEXT", "")
@@ -64,29 +63,32 @@ class WholeLineBash(BashComplete):
 add_completion_class(WholeLineBash, "bash")
 
 
-def script(shell: str) -> str:
-    """What the shell has to read."""
-    from gantry_cli.main import VARIABLE, cli  # the root command is made of the commands, this one among them
+def completion_script(shell: str) -> str:
+    """Return the completion script for a shell."""
+    from gantry_cli.main import (  # imported late: main imports this module
+        COMPLETION_VARIABLE,
+        cli,
+    )
 
     kind: type[ShellComplete] | None = get_completion_class(shell)
-    assert kind is not None, "click knows the three"
-    return kind(cli, {}, PROGRAM, VARIABLE).source().strip() + "\n"
+    assert kind is not None, "click supports all shells in SHELLS"
+    return kind(cli, {}, PROGRAM, COMPLETION_VARIABLE).source().strip() + "\n"
 
 
 @click.command(
     epilog=examples(
-        ('eval "$(gantry completion bash)"', "in ~/.bashrc, or in a running bash"),
-        ('eval "$(gantry completion zsh)"', "in ~/.zshrc, after compinit"),
-        ("gantry completion fish > ~/.config/fish/completions/gantry.fish", "once, for fish"),
-        ("gantry completion bash > /etc/bash_completion.d/gantry", "for everybody on this machine, as root"),
+        ('eval "$(gantry completion bash)"', "enable it for bash: add this to ~/.bashrc"),
+        ('eval "$(gantry completion zsh)"', "enable it for zsh: add this to ~/.zshrc, after compinit"),
+        ("gantry completion fish > ~/.config/fish/completions/gantry.fish", "enable it for fish"),
+        ("gantry completion bash > /etc/bash_completion.d/gantry", "enable it for all users, as root"),
     )
 )
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print what makes a shell complete what you type.
+    """Generate a shell completion script.
 
-    Commands, options, topics and groups. The latter come from the name server that is typed, or from GANTRY_NAMESRV, or
-    from a `gantry up` here, if it answers within half a second; if not, nothing is offered. The shell has to find
-    `gantry` in its PATH.
+    The script completes commands, options, topics and groups. Topics and groups are requested from the name server of
+    the command line, else of GANTRY_NAMESRV, else of a `gantry up` here; if it does not answer within half a second,
+    none are offered. The shell must find `gantry` in its PATH.
     """
-    click.echo(script(shell), nl=False)
+    click.echo(completion_script(shell), nl=False)

@@ -1,7 +1,7 @@
-"""Which command shows which document, for docs/output.md and for tests. It imports what no single command needs.
+"""The document types of all commands, for docs/output.md and for tests.
 
-The names of fields are a promise: they stay, and new ones may come. What a document is made of elsewhere (a broker's
-status, what is found in a store) is the type of that place, so that no copy of it can lag behind.
+The names of their fields are stable; fields may be added. A document that another package defines (the status of a
+broker, the findings in a store) is used directly, so that no copy of it can become outdated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gantry_broker.store.loss import LossRecord
 from gantry_broker.store.message_store import RecoveryReport
 from gantry_cli.group.documents import (
     CloneDocument,
-    DirectDocument,
+    DirectConsumeDocument,
     GroupDocument,
     MembersOfGroupDocument,
     ResendDocument,
@@ -23,10 +23,10 @@ from gantry_cli.group.documents import (
 )
 from gantry_cli.ha.group import MembersDocument
 from gantry_cli.ha.promote import MoveDocument
-from gantry_cli.kube.documents import GroupLook, KubeExplainDocument
-from gantry_cli.local.look import ExplainDocument
+from gantry_cli.kube.documents import ClusterGroupStatus, KubeExplainDocument
+from gantry_cli.local.group_status import ExplainDocument
 from gantry_cli.messages.documents import MessageDocument, ReceiptDocument
-from gantry_cli.migrate.plan import Outcome
+from gantry_cli.migrate.migrator import MigrationResult
 from gantry_cli.orders import OrderDocument
 from gantry_cli.status.commands import ClusterDocument
 from gantry_cli.store.documents import RecordDocument, VerifyDocument
@@ -55,7 +55,7 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "gantry group running": list[RunningDocument],
     "gantry group reset": ResetDocument,
     "gantry group clone": CloneDocument,
-    "gantry group consume": DirectDocument,
+    "gantry group consume": DirectConsumeDocument,
     "gantry group resend": ResendDocument,
     "gantry store inspect": StoreSummary,
     "gantry store verify": VerifyDocument,
@@ -73,8 +73,8 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "gantry ha drain": HaStatus,
     "gantry ha flush": HaStatus,
     "gantry ha accept-loss": HaStatus,
-    "gantry migrate": Outcome,
-    "kubectl gantry status": GroupLook,
+    "gantry migrate": MigrationResult,
+    "kubectl gantry status": ClusterGroupStatus,
     "kubectl gantry explain": KubeExplainDocument,
     "kubectl gantry promote": OrderDocument,
     "kubectl gantry fence": OrderDocument,

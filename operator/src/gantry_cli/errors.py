@@ -1,7 +1,7 @@
-"""What a user sees when something fails: one line, what happened and what to do about it. Never a traceback.
+"""Errors of the command line: each is shown as one line with the problem and the remedy, never as a traceback.
 
-Exit codes: 0 done, 1 it could not be done, 2 the command was typed wrongly, 3 what was asked for is not there, 130
-interrupted. Commands that tell more by their code say so in their help; docs/exit-codes.md lists all of it.
+Exit codes: 0 success, 1 failure, 2 invalid usage, 3 not found, 130 interrupted. The help of a command lists its further
+codes; docs/exit-codes.md lists all of them.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from gantry_client import (
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
-EXIT_ABSENT: Final = 3
+EXIT_NOT_FOUND: Final = 3
 EXIT_INTERRUPTED: Final = 130
-"""128 and the number of SIGINT, as shells say it."""
+"""128 plus the number of SIGINT, the convention of shells."""
 
 
 class CliError(click.ClickException):
-    """A failure with its remedy. Raise it anywhere in a command."""
+    """A failure of a command, with an optional remedy. Any part of a command may raise it."""
 
     exit_code = EXIT_FAILED
 
@@ -46,70 +46,74 @@ class CliError(click.ClickException):
 
 
 @final
-class Absent(CliError):
-    """What was asked for is not there."""
+class NotFoundError(CliError):
+    """The requested topic, group, store or file does not exist."""
 
-    exit_code = EXIT_ABSENT
+    exit_code = EXIT_NOT_FOUND
 
 
 @final
-class Mistyped(CliError):
-    """What was typed cannot be meant."""
+class InvalidInput(CliError):
+    """An argument or option of the command line is invalid."""
 
     exit_code = EXIT_USAGE
 
 
 @contextmanager
 def failures_as_exit_codes() -> Iterator[None]:
-    """End the process with a line and a code for whatever a command raises, if it is ours or click's."""
+    """End the process with one line and an exit code for each error of this module or of click."""
     try:
         yield
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:  # so late that click did not see it
+    except KeyboardInterrupt:  # raised outside of click's own handler
         sys.exit(EXIT_INTERRUPTED)
     except click.Abort as abort:
         is_interrupted = isinstance(abort.__cause__ or abort.__context__, (KeyboardInterrupt, asyncio.CancelledError))
-        click.echo("gantry: interrupted" if is_interrupted else "gantry: not done", err=True)
+        click.echo("gantry: interrupted" if is_interrupted else "gantry: canceled", err=True)
         sys.exit(EXIT_INTERRUPTED if is_interrupted else EXIT_FAILED)
 
 
-def explain(error: ClientError, name_server: str) -> CliError:
-    """A client's error as a line for a person at a terminal."""
+def error_for_client(error: ClientError, name_server: str) -> CliError:
+    """Return the error of a client as an error of the command line, with a remedy."""
     match error:
         case NoMaster():
-            return CliError(f"{error}", "a failover may be under way: look at `gantry status`, then try again")
+            return CliError(f"{error}", "a failover may be in progress: check `gantry status`, then try again")
         case NoRoute():
-            return Absent(f"{error}", f"see `gantry topic list`, or make it: gantry topic create {error.topic}")
+            return NotFoundError(
+                f"{error}", f"list topics with `gantry topic list`, or create it: gantry topic create {error.topic}"
+            )
         case Unavailable() if "no name server answers" in str(error) and is_tls_given():
-            return CliError(f"{error}", "look at the --tls options, and at the name server's log")
+            return CliError(f"{error}", "check the --tls options and the name server's log")
         case Unavailable() if "no name server answers" in str(error):
-            remedy = "start one with `gantry up`, or name another with -n HOST:PORT"
+            remedy = "start one with `gantry up`, or set another address with -n HOST:PORT"
             return CliError(f"no name server answers at {name_server}", remedy)
-        case Unavailable() if "know no master" in str(error):
+        case Unavailable() if "is registered with the name servers" in str(error):
             remedy = "start one with `gantry up` or `gantry broker`"
             return CliError(f"no broker is registered at {name_server}", remedy)
         case Unavailable():
-            return CliError(f"{error}", "look at `gantry status` and at the broker's log")
+            return CliError(f"{error}", "check `gantry status` and the broker's log")
         case BrokerRefused(code=17):
-            return Absent(f"{error}", "make the topic: gantry topic create NAME")
+            return NotFoundError(f"{error}", "create the topic: gantry topic create NAME")
         case BrokerRefused(code=26):
-            return Absent(f"{error}", "the group does not exist and this broker creates none")
+            return NotFoundError(
+                f"{error}", "the group does not exist, and the broker does not create groups automatically"
+            )
         case BrokerRefused(code=16):
-            return CliError(f"{error}", "name an account that may do this: gantry --credentials FILE ...")
+            return CliError(f"{error}", "use an account with this permission: gantry --credentials FILE ...")
         case BrokerRefused(code=1) if "consumer to filter" in str(error):
-            return CliError(f"{error}", "let it: enablePropertyFilter=true in its broker.conf (docs/filters.md)")
+            return CliError(f"{error}", "set enablePropertyFilter=true in its broker.conf (docs/filters.md)")
         case BrokerRefused() | BadReply():
-            return CliError(f"{error}", "look at the broker's log")
+            return CliError(f"{error}", "check the broker's log")
         case RequestTimeout():
-            return CliError(f"{error}", "the broker may be busy or stopped; look at `gantry status`")
+            return CliError(f"{error}", "the broker may be busy or stopped: check `gantry status`")
         case InvalidMessage():
-            return Mistyped(f"{error}")
+            return InvalidInput(f"{error}")
         case SendFailed():
-            unknown = " (a broker may have stored it all the same)" if error.is_outcome_unknown else ""
-            return CliError(f"{error}{unknown}", "look at `gantry status`")
+            unknown = " (a broker may have stored the message nevertheless)" if error.is_outcome_unknown else ""
+            return CliError(f"{error}{unknown}", "check `gantry status`")
         case ResendStopped():
-            return CliError(f"{error}", "look at `gantry status`; the same command goes on where this one has stopped")
+            return CliError(f"{error}", "check `gantry status`, then run the same command again to continue from there")
         case _:
             return CliError(f"{error}")

@@ -1,4 +1,4 @@
-"""Examples at the end of a command's help: what to type, and what it does."""
+"""Examples at the end of the help of a command: commands and their meanings."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ COLUMNS_MAX: Final = 92
 
 
 def examples(*pairs: tuple[str, str]) -> str:
-    """An epilog with the examples: side by side where they fit, one below the other where they do not."""
+    """Return a help epilog with the examples: in two columns if they fit, otherwise one below the other."""
     width = max(len(command) for command, _ in pairs)
     if width + 3 + max(len(meaning) for _, meaning in pairs) <= COLUMNS_MAX:
         lines = [f"  {command.ljust(width)}   {meaning}" for command, meaning in pairs]

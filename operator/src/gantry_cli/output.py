@@ -1,12 +1,12 @@
-"""In which form a command shows what it found: a screen for people, or a document for programs.
+"""The output formats of commands: tables for people, documents for programs.
 
-    table    for people: tables and sentences, in the words and units of people. May change from release to release
-    json     for programs: one document, or one a line where a command shows one thing after another
-    yaml     the same document, the same names, for people who read it and programs that do not read JSON
+    table    tables and sentences for people; may change from release to release
+    json     one document, or one document per line where a command prints a stream
+    yaml     the same document with the same names
 
-Both documents are made of the same values, so what one says the other says, too. The names in them are stable and are
-listed in docs/output.md. One renderer for all commands, so that none forgets a form: a command hands over its document
-and its screen, and this module decides which is made at all.
+JSON and YAML are made from the same values. Their names are stable and are listed in docs/output.md. All commands use
+this renderer, so that each of them supports every format: a command passes its document and a function that makes its
+tables, and only the requested one is made.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from rich.table import Table
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Form(StrEnum):
-    """What `--output` takes."""
+class OutputFormat(StrEnum):
+    """The values of the option `--output`."""
 
     TABLE = "table"
     JSON = "json"
@@ -35,32 +35,32 @@ class Form(StrEnum):
 
     @property
     def is_document(self) -> bool:
-        """Whether a program reads it."""
-        return self is not Form.TABLE
+        """Whether the format is for programs."""
+        return self is not OutputFormat.TABLE
 
 
-FORMS: Final = tuple(form.value for form in Form)
+OUTPUT_FORMATS: Final = tuple(form.value for form in OutputFormat)
 
 
 def output_option(command: F) -> F:
-    """-O / --output, and --json, which is short for one of its values. The command gets a ``form``."""
+    """Add the options -O / --output and --json to a command, which receives them as the argument ``form``."""
 
     @functools.wraps(command)
     def with_form(*arguments: Any, output: str | None, is_json: bool, **others: Any) -> Any:
-        if is_json and output not in (None, Form.JSON):
-            raise click.UsageError(f"--json and --output {output} contradict each other: give one of them")
-        form = Form.JSON if is_json else Form(output or Form.TABLE)
+        if is_json and output not in (None, OutputFormat.JSON):
+            raise click.UsageError(f"--json and --output {output} are mutually exclusive")
+        form = OutputFormat.JSON if is_json else OutputFormat(output or OutputFormat.TABLE)
         return command(*arguments, form=form, **others)
 
-    decorated = click.option("--json", "is_json", is_flag=True, help="Short for --output json.")(with_form)
+    decorated = click.option("--json", "is_json", is_flag=True, help="Shorthand for --output json.")(with_form)
     decorated = click.option(
-        "-O", "--output", type=click.Choice(FORMS), help="For people (table) or programs.  [default: table]"
+        "-O", "--output", type=click.Choice(OUTPUT_FORMATS), help="Output format.  [default: table]"
     )(decorated)
-    return decorated  # type: ignore[return-value]  # the same command, called with a form
+    return decorated  # type: ignore[return-value]  # the same command, called with a format
 
 
-def show(form: Form, document: object, screen: Callable[[], Iterable[RenderableType]]) -> None:
-    """The whole answer of a command. ``screen`` is asked only for people."""
+def show(form: OutputFormat, document: object, screen: Callable[[], Iterable[RenderableType]]) -> None:
+    """Print the result of a command. ``screen`` makes the tables and is called only for them."""
     if form.is_document:
         print_document(form, document)
         return
@@ -69,8 +69,8 @@ def show(form: Form, document: object, screen: Callable[[], Iterable[RenderableT
         out.print(part)
 
 
-def show_names(form: Form, names: Sequence[str], hint: str) -> None:
-    """Names, one a line. ``hint`` says on standard error why there are none."""
+def show_names(form: OutputFormat, names: Sequence[str], hint: str) -> None:
+    """Print names, one per line. ``hint`` goes to standard error if there are none."""
     if form.is_document:
         print_document(form, names)
         return
@@ -80,45 +80,45 @@ def show_names(form: Form, names: Sequence[str], hint: str) -> None:
         click.echo(hint, err=True)
 
 
-def print_document(form: Form, document: object) -> None:
-    """One document, readable for people, too."""
-    if form is Form.YAML:
+def print_document(form: OutputFormat, document: object) -> None:
+    """Print one document with indentation."""
+    if form is OutputFormat.YAML:
         click.echo(yaml_text(document), nl=False)
     else:
         click.echo(msgspec.json.format(msgspec.json.encode(document)).decode())
 
 
-def record_text(form: Form, document: object) -> str:
-    """One of many documents: a line of JSON, or a YAML document that begins with its own mark."""
-    if form is Form.YAML:
+def record_text(form: OutputFormat, document: object) -> str:
+    """Return one document of a stream: a line of JSON, or a YAML document that begins with `---`."""
+    if form is OutputFormat.YAML:
         return f"---\n{yaml_text(document)}".rstrip("\n")
     return msgspec.json.encode(document).decode()
 
 
 def yaml_text(document: object) -> str:
-    """YAML of what JSON would say: plain scalars, lists and mappings, no tags, nothing cut, order kept."""
-    import yaml  # most commands are asked for no document
+    """Return a document as YAML: plain scalars, lists and mappings, no tags, no folding, fields in order."""
+    import yaml  # slow to import, and most calls print tables
 
     plain = msgspec.to_builtins(document, str_keys=True)
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=10_000, default_flow_style=False)
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
-# Tables and lines on the terminal. Into a pipe they are as wide as they need to be, so that nothing is cut.
+# In a pipe, tables are as wide as necessary, so that no cell is cut.
 
 
 PIPE_COLUMNS: Final = 240
 
 
 def console() -> Console:
-    """Standard output."""
+    """Return a console that writes to standard output."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS, soft_wrap=False)
 
 
 def table(
     title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()
 ) -> Table:
-    """A table; columns named in `right` are aligned for numbers."""
+    """Return a table. The columns named in `right` are aligned to the right, for numbers."""
     made = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, min_width=40)
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")

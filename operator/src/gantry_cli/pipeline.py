@@ -1,7 +1,7 @@
-"""`gantry pipeline`: jobs on Spark, with their own options. A job is a process of its own, which gets our signals.
+"""The command `gantry pipeline`: run a Spark job with its own options, as a child process that receives our signals.
 
-What this command line knows and the job does not is handed on: the name server of `gantry up` here, and whose account
-is used. A configuration that says something of its own is right about itself.
+The name server of a local `gantry up` and the credentials of this command are passed to the job in its environment. The
+configuration of a job overrides them.
 """
 
 import importlib.util
@@ -15,30 +15,30 @@ import click
 
 from gantry_cli.errors import CliError
 from gantry_cli.options import default_name_server
-from gantry_cli.serve import pass_on
+from gantry_cli.serve import passthrough_command
 from gantry_remoting.file_access import inherited_umask
 
-REMEDY: Final = "pip install 'gantry-mq[spark]', and a Java 17 or 21"
+REMEDY: Final = "pip install 'gantry-mq[spark]', and install Java 17 or 21"
 
 
-@pass_on(
-    ("gantry pipeline archive --set here.destination=archive --once", "all topics here, as Parquet, each once"),
-    ("gantry pipeline verify --set here.destination=archive", "prove that nothing is missing"),
-    ("gantry pipeline audit --conf audit.yaml", "compare slaves with their master; 1 if they differ"),
-    ("gantry pipeline archive --conf orders.yaml --check", "only look whether the manifest can be used"),
-    ("gantry pipeline --help", "all of its options and jobs"),
+@passthrough_command(
+    ("gantry pipeline archive --set here.destination=archive --once", "archive all local topics as Parquet, once"),
+    ("gantry pipeline verify --set here.destination=archive", "verify that nothing is missing"),
+    ("gantry pipeline audit --conf audit.yaml", "compare slaves with their master; exits with 1 if they differ"),
+    ("gantry pipeline archive --conf orders.yaml --check", "only validate the manifest"),
+    ("gantry pipeline --help", "show all jobs and options"),
 )
 @click.pass_context
 def pipeline(context: click.Context, arguments: tuple[str, ...]) -> None:
-    """Archive, audit and measure topics with Spark.
+    """Archive, audit and analyze topics with Spark.
 
-    Its configuration is the TopicArchive, LogAudit or TopicAnalytics that Kubernetes takes (docs/pipelines.md), and it
-    runs without a cluster. Name servers come from it, else from GANTRY_NAMESRV, else from a `gantry up` in this
-    directory. Ctrl-C ends a job in order; what it has begun is finished when it runs again. ARGUMENTS are its own.
+    The configuration is a TopicArchive, LogAudit or TopicAnalytics manifest, as in Kubernetes (docs/pipelines.md); no
+    cluster is needed. Name servers are taken from it, else from GANTRY_NAMESRV, else from a `gantry up` in this
+    directory. Ctrl-C stops a job gracefully; it continues when it runs again. ARGUMENTS are passed to the job.
     """
     for package in ("gantry_pipelines", "pyspark"):
         if importlib.util.find_spec(package) is None:
-            raise CliError("the packages of pipelines are not installed", REMEDY)
+            raise CliError("the packages of the pipelines are not installed", REMEDY)
     os.environ.setdefault("GANTRY_NAMESRV", default_name_server())
     given = context.meta.get("gantry.credentials")
     if given:
@@ -48,10 +48,10 @@ def pipeline(context: click.Context, arguments: tuple[str, ...]) -> None:
 
 
 def _run(words: list[str]) -> int:
-    """Until the job ends; its exit code. It gets Ctrl-C from the terminal, as we do, and SIGTERM from us."""
+    """Run the job and return its exit code. It receives Ctrl-C from the terminal, and SIGTERM from this process."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with subprocess.Popen(words, restore_signals=True, preexec_fn=_hears_ctrl_c, umask=inherited_umask()) as job:
+        with subprocess.Popen(words, restore_signals=True, preexec_fn=_restore_sigint, umask=inherited_umask()) as job:
             asked = signal.signal(signal.SIGTERM, lambda *_: job.terminate())
             try:
                 code = job.wait()
@@ -62,5 +62,5 @@ def _run(words: list[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _hears_ctrl_c() -> None:
+def _restore_sigint() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,8 +1,8 @@
-"""Keeps server processes running: what is started when, how it is ended, and what its end is called.
+"""Supervision of server processes: when a process is started, stopped and restarted.
 
-    ProcessLife      when a process is started, asked to end, and started again: states and transitions, without any I/O
-    ServerProcess    carries that out on an event loop: `gantry up`
-    PodSupervisor    carries it out as process 1 of a container, where nothing but one ``select`` may run (``pod``)
+    ProcessLifecycle the states and transitions of one process, without any I/O
+    ServerProcess    runs a process on an event loop, for `gantry up`
+    PodSupervisor    runs a process as process 1 of a container, with a single ``select`` (``pod``)
 
 A server process does not outlive its supervisor (``gantry_cli.child``), and runs in a session of its own, so that
 Ctrl-C reaches the supervisor alone, which stops its servers in order.
@@ -22,17 +22,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
 
-WINDOW_S: Final = 60.0
+DEATH_WINDOW_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 70.0
-"""Longer than a broker's own `shutdownTimeout`, so that the broker itself reports what it could not finish."""
-NO_ROOM_S: Final = 2.0
-"""Between two tries to start a process for which this machine has no room."""
+"""The time a process gets to stop; longer than a broker's `shutdownTimeout`, so that the broker itself reports what it
+could not finish."""
+SPAWN_RETRY_S: Final = 2.0
+"""The delay before the next attempt after a process could not be started, for example because a disk was full."""
 HOLD_POLL_S: Final = 0.1
 LAST_LINE_BYTES: Final = 4096
 LAST_LINE_CHARS_MAX: Final = 300
-NO_OUTPUT: Final = "it said nothing"
+NO_OUTPUT: Final = "no output"
 LOG_PREFIX: Final = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ \S+ ")
-"""Time, level and logger, which the log has and a one-line error does not need."""
+"""The time, level and logger of a log line, which are removed in a one-line error."""
 
 
 # -- when a process is started -----------------------------------------------------------------------------------------
@@ -41,20 +42,20 @@ LOG_PREFIX: Final = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ \S+ ")
 @final
 @dataclass(slots=True, kw_only=True)
 class RestartPolicy:
-    """When a server that died is started again: at once, then ever later. Pure: times in, a decision out.
+    """The restart policy of a server that has died: immediately, then with exponential backoff. Pure, without a clock.
 
-    first `at_once_max` deaths within a minute   -> at once
+    first `at_once_max` deaths within a minute   -> immediately
     each further one                             -> after 1, 2, 4 ... at most `delay_s_max` seconds
-    `short_lives_max` lives under a minute       -> never: a restart does not mend what is wrong
+    `short_lives_max` runs under a minute        -> never: another restart would not help
     """
 
     at_once_max: int = 1
     delay_s_max: float
     short_lives_max: int | None = None
-    """In a row; None to restart the server however often it dies."""
+    """The number of consecutive short runs after which the server is not restarted; None for no limit."""
 
     final_codes: frozenset[int] = frozenset()
-    """Exit codes after which another start would mend nothing."""
+    """Exit codes after which the server is not restarted, since the next start would fail in the same way."""
 
     _deaths: list[float] = field(default_factory=list)
     _short_lives: int = 0
@@ -65,9 +66,9 @@ class RestartPolicy:
         return len(self._deaths)
 
     def delay_after_death(self, started: float, now: float) -> float | None:
-        """Return the seconds to wait after a life from `started` to `now`, or None to give up."""
-        self._short_lives = self._short_lives + 1 if now - started < WINDOW_S else 0
-        self._deaths = [death for death in self._deaths if now - death < WINDOW_S] + [now]
+        """Return the seconds until the restart after a run from `started` to `now`, or None to give up."""
+        self._short_lives = self._short_lives + 1 if now - started < DEATH_WINDOW_S else 0
+        self._deaths = [death for death in self._deaths if now - death < DEATH_WINDOW_S] + [now]
         if self.short_lives_max is not None and self._short_lives >= self.short_lives_max:
             return None
         if self.recent <= self.at_once_max:
@@ -76,56 +77,58 @@ class RestartPolicy:
 
 
 class Phase(enum.Enum):
-    """Where a kept process is in its life."""
+    """The state of a supervised process."""
 
     STOPPED = "stopped"
-    """It is not to run."""
+    """The process is not wanted and does not run."""
     WAITING = "waiting"
-    """It is to be started at `start_at_s`."""
+    """The process is started at `start_at_s`."""
     RUNNING = "running"
     STOPPING = "stopping"
-    """It was asked to end, and stays down."""
+    """The process was asked to stop, and is not restarted."""
     RESTARTING = "restarting"
-    """It was asked to end, and is started again at once."""
+    """The process was asked to stop, and is restarted immediately."""
     FAILED = "failed"
-    """It died, and its policy starts it no more."""
+    """The process died, and its policy does not restart it."""
 
 
 @final
-class ProcessLife:
-    """When one process is started, asked to end, and started again. Pure: times and exit codes in, phases out.
+class ProcessLifecycle:
+    """The lifecycle of one process. Pure: it takes times and exit codes, and changes the phase.
 
-                    want          unwant       renew          started    postpone   ended
+    `start`, `stop` and `restart` are requests; `started`, `postponed` and `exited` record what has happened.
+
+                    start         stop         restart        started    postponed  exited
         STOPPED     WAITING       -            -              STOPPING   -          -
         WAITING     -             STOPPED      -              RUNNING    WAITING    -
         RUNNING     -             STOPPING     RESTARTING     -          -          WAITING or FAILED, by the policy
         STOPPING    RESTARTING    -            -              -          -          STOPPED
         RESTARTING  -             STOPPING     -              -          -          WAITING
 
-    A process that is not wanted any more may still come to be started: its start was under way. It is ended then.
+    A stop request may come while a start is in progress. The process then starts in STOPPING, and is stopped.
     """
 
     def __init__(self, policy: RestartPolicy) -> None:
         self.phase = Phase.STOPPED
         self.start_at_s = 0.0
-        """When to start it, while it is WAITING."""
+        """The time of the next start, while the phase is WAITING."""
         self.starts = 0
-        """Tries included that came to nothing."""
+        """The number of starts, including failed attempts."""
         self.policy: Final = policy
         self._started_s = 0.0
 
     def __repr__(self) -> str:
-        return f"<ProcessLife {self.phase.value} starts={self.starts}>"
+        return f"<ProcessLifecycle {self.phase.value} starts={self.starts}>"
 
-    def want(self, now_s: float) -> None:
-        """Have it run."""
+    def request_start(self, now_s: float) -> None:
+        """Request that the process runs."""
         if self.phase is Phase.STOPPED:
             self.phase, self.start_at_s = Phase.WAITING, now_s
         elif self.phase is Phase.STOPPING:
             self.phase = Phase.RESTARTING
 
-    def unwant(self) -> bool:
-        """Have it stay down. Returns whether the process must be asked to end, which is done once."""
+    def request_stop(self) -> bool:
+        """Request that the process stops. Returns whether the caller must send it a signal, which is needed once."""
         was = self.phase
         if was is Phase.WAITING:
             self.phase = Phase.STOPPED
@@ -133,34 +136,34 @@ class ProcessLife:
             self.phase = Phase.STOPPING
         return was is Phase.RUNNING
 
-    def renew(self) -> bool:
-        """Have it end and start anew. Returns whether the process must be asked to end."""
+    def request_restart(self) -> bool:
+        """Request a restart. Returns whether the caller must send the process a signal."""
         is_running = self.phase is Phase.RUNNING
         if is_running:
             self.phase = Phase.RESTARTING
         return is_running
 
-    def started(self, now_s: float) -> None:
-        """Record that it was started."""
-        assert self.phase in (Phase.WAITING, Phase.STOPPED), "only a process that does not run is started"
+    def record_start(self, now_s: float) -> None:
+        """Record that the process was started."""
+        assert self.phase in (Phase.WAITING, Phase.STOPPED), "a process is started only while it does not run"
         self.phase = Phase.RUNNING if self.phase is Phase.WAITING else Phase.STOPPING
         self._started_s = now_s
         self.starts += 1
 
-    def postpone(self, now_s: float, seconds: float) -> None:
-        """Record that it could not be started now."""
+    def postpone_start(self, now_s: float, seconds: float) -> None:
+        """Record that the process could not be started, and retry after ``seconds``."""
         self.start_at_s = now_s + seconds
         self.starts += 1
 
-    def ended(self, code: int, now_s: float) -> float | None:
-        """Record its end. Returns the seconds until its next start if it died by itself and is started again."""
+    def record_exit(self, code: int, now_s: float) -> float | None:
+        """Record that the process exited. Returns the seconds until its restart if it died and is restarted."""
         was = self.phase
         if was is Phase.STOPPING:
             self.phase = Phase.STOPPED
         elif was is Phase.RESTARTING:
             self.phase, self.start_at_s = Phase.WAITING, now_s
         else:
-            assert was is Phase.RUNNING, "only a process that runs can end"
+            assert was is Phase.RUNNING, "only a running process can exit"
             delay = None if code in self.policy.final_codes else self.policy.delay_after_death(self._started_s, now_s)
             if delay is None:
                 self.phase = Phase.FAILED
@@ -171,8 +174,8 @@ class ProcessLife:
 
 
 def restart_text(delay_s: float) -> str:
-    """Return when a process starts again, in words."""
-    return f"it starts again {f'in {delay_s:.0f} s' if delay_s else 'at once'}"
+    """Return a text that says when a process is restarted."""
+    return f"restarting {f'in {delay_s:.0f} s' if delay_s else 'immediately'}"
 
 
 # -- one process -------------------------------------------------------------------------------------------------------
@@ -184,12 +187,12 @@ def server_command(*words: str) -> list[str]:
 
 
 def exit_text(code: int) -> str:
-    """Return how a process ended, by its exit code: -N if signal N killed it."""
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    """Return how a process ended as text; a code of -N means that signal N killed it."""
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
 
 def last_log_line(log: Path) -> str:
-    """Return the last line of a log without its prefix: the reason of an end usually is there."""
+    """Return the last line of a log without its prefix; it usually has the reason why a process ended."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_LINE_BYTES))
@@ -200,7 +203,7 @@ def last_log_line(log: Path) -> str:
 
 
 def boot_id_of(pid: int) -> str:
-    """Return the pid with the start time of the process that runs under it now; empty if there is none."""
+    """Return the pid with the start time of its process, which identifies it; empty if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -212,8 +215,8 @@ def boot_id_of(pid: int) -> str:
 def send_signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
     """Send a signal to a process, unless it has ended.
 
-    ``process.send_signal`` polls the process first, in Python before 3.13. If the process has just ended, that takes
-    its exit code away from asyncio, which then reports 255.
+    Before Python 3.13, ``process.send_signal`` polls the process first. If the process has just ended, the poll
+    consumes its exit code, and asyncio reports 255.
     """
     if process.returncode is None:
         with suppress(ProcessLookupError):
@@ -221,7 +224,7 @@ def send_signal(process: asyncio.subprocess.Process, number: signal.Signals) -> 
 
 
 async def end_process(process: asyncio.subprocess.Process) -> bool:
-    """End a process with SIGTERM, and wake it up for that; False when it had to be killed after `STOP_TIMEOUT_S`."""
+    """Stop a process with SIGTERM, and SIGCONT if it is suspended. Returns False if it was killed after a timeout."""
     for number in (signal.SIGTERM, signal.SIGCONT):
         send_signal(process, number)
     try:
@@ -237,41 +240,41 @@ async def end_process(process: asyncio.subprocess.Process) -> bool:
 # -- processes on an event loop ----------------------------------------------------------------------------------------
 
 
-def never() -> bool:
-    """Return False: nothing keeps the process from being started."""
+def never_blocked() -> bool:
+    """Return False: the start of the process is never blocked."""
     return False
 
 
 @final
 class ServerProcess:
-    """One server that is kept running while it is wanted. Owned by one event loop, on which ``run`` is a task.
+    """A server process that is restarted when it dies. Owned by one event loop, on which ``run`` is a task.
 
-    A death is answered by another start, and deaths in a row by ever later ones. Its `boot_id` is its pid with the time
-    of its start, so that no other process of the same number is ever taken for it.
+    Restarts follow the policy. `boot_id` is the pid with the start time, so that a later process with the same pid is
+    not mistaken for this one.
     """
 
     def __init__(
         self, name: str, module: str, arguments: Callable[[], Sequence[str]], log: Path, *,
         policy: RestartPolicy, now_ms: Callable[[], int], report: Callable[[str], None],
-        changed: Callable[[], None] = lambda: None, is_blocked: Callable[[], bool] = never,
+        changed: Callable[[], None] = lambda: None, is_blocked: Callable[[], bool] = never_blocked,
     ) -> None:  # fmt: skip
-        """Start nothing yet.
+        """Prepare the process; ``run`` starts it.
 
-        ``arguments`` are asked for at each start, ``changed`` is called when the process has started or ended, and
-        while ``is_blocked()`` it is not started.
+        ``arguments`` is called at each start, ``changed`` after the process has started or exited. While
+        ``is_blocked()`` returns True the process is not started.
         """
         self.name: Final = name
         self.log: Final = log
         self.boot_id = ""
-        """Of the process that runs; empty while none does."""
+        """The boot id of the running process; empty while it does not run."""
         self.started_ms: int | None = None
         self.stopped_ms: int | None = now_ms()
         self.failure = ""
-        """Why it ended by itself, or could not be started, the last time."""
+        """Why the process last died or failed to start."""
         self._module, self._arguments, self._now_ms = module, arguments, now_ms
         self._report, self._changed, self._is_blocked = report, changed, is_blocked
-        self._life: Final = ProcessLife(policy)
-        self._hurry: Final = asyncio.Event()
+        self._life: Final = ProcessLifecycle(policy)
+        self._wake: Final = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
 
     def __repr__(self) -> str:
@@ -290,49 +293,49 @@ class ServerProcess:
         return self._process.pid if self._process is not None and self.boot_id else None
 
     def start(self) -> None:
-        """Have it run; nothing if it does."""
-        self._life.want(_now_s())
-        self._hurry.set()
+        """Start the process, unless it runs already."""
+        self._life.request_start(_now_s())
+        self._wake.set()
 
     async def stop(self) -> bool:
-        """Have it end, politely first, and stay down. Returns False if it had to be killed."""
-        self._life.unwant()
-        self._hurry.set()
+        """Stop the process gracefully, and do not restart it. Returns False if it had to be killed."""
+        self._life.request_stop()
+        self._wake.set()
         return await self._end()
 
     async def restart(self) -> None:
-        """Have it end politely and start anew."""
-        self._life.want(_now_s())
-        self._life.renew()
+        """Stop the process gracefully, and start it again."""
+        self._life.request_start(_now_s())
+        self._life.request_restart()
         await self._end()
 
     async def run(self) -> None:
-        """Keep it running while it is wanted."""
+        """Keep the process running until it is stopped; this never returns."""
         life = self._life
         while True:
-            self._hurry.clear()
+            self._wake.clear()
             if life.phase is Phase.STOPPED:
-                await self._hurry.wait()
+                await self._wake.wait()
             elif (wait_s := life.start_at_s - _now_s()) > 0 or self._is_blocked():
-                await self._rest(wait_s if wait_s > 0 else HOLD_POLL_S)
+                await self._sleep(wait_s if wait_s > 0 else HOLD_POLL_S)
             else:
                 await self._run_once()
 
     async def _run_once(self) -> None:
         try:
             process = await self._spawn()
-        except OSError as error:  # no room for its settings or its log, or no process: the others run on
-            self.failure = f"{self.name} cannot be started: {error}"
+        except OSError as error:  # a full disk or process table affects this process only
+            self.failure = f"{self.name} failed to start: {error}"
             self._report(self.failure)
-            self._life.postpone(_now_s(), NO_ROOM_S)
+            self._life.postpone_start(_now_s(), SPAWN_RETRY_S)
             return
         if self._life.phase is Phase.STOPPING:
             send_signal(process, signal.SIGTERM)
         code = await process.wait()
         self.boot_id, self.stopped_ms = "", self._now_ms()
         self._changed()
-        delay_s = self._life.ended(code, _now_s())
-        assert self._life.phase is not Phase.FAILED, "the policy of a server on a loop never gives it up"
+        delay_s = self._life.record_exit(code, _now_s())
+        assert self._life.phase is not Phase.FAILED, "the policies of these servers have no limit of restarts"
         if delay_s is not None:
             self._report_death(code, delay_s)
 
@@ -342,7 +345,7 @@ class ServerProcess:
                 *server_command(self._module, *self._arguments()),
                 stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
-        self._life.started(_now_s())
+        self._life.record_start(_now_s())
         self.boot_id, self.started_ms, self.stopped_ms = boot_id_of(process.pid), self._now_ms(), None
         self._changed()
         return process
@@ -350,21 +353,24 @@ class ServerProcess:
     def _report_death(self, code: int, delay_s: float) -> None:
         last = f": {last_log_line(self.log)[:LAST_LINE_CHARS_MAX]}" if code > 0 else ""
         self.failure = f"{self.name} {exit_text(code)}{last}"
-        self._report(f"{self.failure}; {'it is kept down' if self._is_blocked() else restart_text(delay_s)}")
+        self._report(
+            f"{self.failure}; {'not restarted while it is held down' if self._is_blocked() else restart_text(delay_s)}"
+        )
 
-    async def _rest(self, seconds: float) -> None:
-        """Wait so long, or until something else is wanted of the process."""
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep for ``seconds``, or until a start or stop is requested."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._hurry.wait()
+                await self._wake.wait()
 
     async def _end(self) -> bool:
+        """End the process if it runs. Returns False if it had to be killed."""
         process = self._process
         if process is None or not self.boot_id:
             return True
-        is_polite = await end_process(process)
+        is_graceful = await end_process(process)
         self.boot_id = ""
-        return is_polite
+        return is_graceful
 
 
 def _now_s() -> float:

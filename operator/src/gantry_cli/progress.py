@@ -1,8 +1,8 @@
-"""What moves on the terminal while something long goes on; nothing where nobody watches.
+"""Progress displays on the terminal: bars, spinners, and tables that refresh. In a pipe or a file there are none.
 
-Everything that may last longer than two seconds shows something: a bar where it is known how much there is to do, a
-spinner with the seconds where it is not. It comes late, so that a short command does not flicker; it goes to standard
-error, so that standard output stays what programs read; it is gone when it is over.
+Every operation that may take longer than two seconds shows its progress: a bar if the amount of work is known, a
+spinner with the elapsed time otherwise. The display starts after a delay, so that a short command does not flicker. It
+goes to standard error, so that standard output holds only the result, and is removed at the end.
 """
 
 from __future__ import annotations
@@ -32,66 +32,65 @@ from rich.progress import (
 
 from gantry_cli.output import console
 
-Tell = Callable[[int, int | None], None]
-"""(done, to do if that is known)"""
+ReportProgress = Callable[[int, int | None], None]
+"""Called with the work that is done and the total, which is None if it is not known."""
 
-LATE_S: Final = 1.0
-"""Only then something is shown; a person begins to wonder at two seconds."""
+DISPLAY_DELAY_S: Final = 1.0
+"""The delay before a display starts; users begin to wait consciously after two seconds."""
 
 
 @contextmanager
-def bytes_progress(what: str) -> Iterator[Tell]:
-    """A bar of bytes."""
+def bytes_progress(what: str) -> Iterator[ReportProgress]:
+    """Show a progress bar of bytes."""
     columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
-    with _moving(what, columns) as tell:
-        yield tell
+    with _progress_display(what, columns) as report:
+        yield report
 
 
 @contextmanager
-def count_progress(what: str) -> Iterator[Tell]:
-    """A bar of things, or their number where nobody knows how many will come."""
-    with _moving(what, (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())) as tell:
-        yield tell
+def count_progress(what: str) -> Iterator[ReportProgress]:
+    """Show a progress bar of a number of items, or only the number if the total is not known."""
+    with _progress_display(what, (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())) as report:
+        yield report
 
 
 @contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """A spinner with the seconds: somebody else is at it."""
-    with _moving(what, (SpinnerColumn(), TimeElapsedColumn())):
+def spinner(what: str) -> Iterator[None]:
+    """Show a spinner with the elapsed time while another process is waited for."""
+    with _progress_display(what, (SpinnerColumn(), TimeElapsedColumn())):
         yield
 
 
 @contextmanager
-def _moving(what: str, columns: tuple[ProgressColumn, ...]) -> Iterator[Tell]:
+def _progress_display(what: str, columns: tuple[ProgressColumn, ...]) -> Iterator[ReportProgress]:
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
-    # What a command prints meanwhile is not taken over: standard output may be a file or a pipe.
+    # Rich must not redirect what a command prints meanwhile: standard output may be a file or a pipe.
     progress = Progress(
         TextColumn("{task.description}"), *columns,
         console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False,
     )  # fmt: skip
     task = progress.add_task(what, total=None)
-    starter = threading.Timer(LATE_S, progress.start)
+    starter = threading.Timer(DISPLAY_DELAY_S, progress.start)
     starter.daemon = True
     starter.start()
     try:
         yield lambda done, total: progress.update(task, completed=done, total=total)
     finally:
         starter.cancel()
-        starter.join()  # whatever it began is there now, and ends here
+        starter.join()  # if the timer has started the display, it is stopped here
         progress.stop()
 
 
-# -- the same screen again and again -----------------------------------------------------------------------------------
-# The same screen again and again, for `gantry status --watch`: until Ctrl-C, or until nothing runs any more.
+# -- refreshing output (`--watch`) -------------------------------------------------------------------------------------
 
 
 INTERVAL_S: Final = 1.0
 
 
 def watch(screen: Callable[[], Iterable[RenderableType]], interval_s: float = INTERVAL_S) -> None:
-    """Show it until Ctrl-C. Into a pipe, one after another."""
+    """Show the screen until Ctrl-C: refreshed in place on a terminal, one below the other in a pipe."""
     out = console()
     with suppress(KeyboardInterrupt):
         if not sys.stdout.isatty():

@@ -1,7 +1,7 @@
-"""What a broker says of itself (code 28), as numbers, and rates from two of them.
+"""The runtime info of a broker (request code 28) as numbers, and message rates between two samples of it.
 
-Every value on the wire is a string, and older or other brokers leave some out; what is missing is zero here, or None
-where zero would be a lie.
+Every value on the wire is a string, and older brokers and other implementations leave some out. A missing value is
+zero, or None where zero would be wrong.
 """
 
 from collections.abc import Mapping
@@ -13,16 +13,16 @@ from gantry_wire.runtime_table import log_range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerFacts:
-    """One broker at one moment."""
+class BrokerRuntimeInfo:
+    """The runtime info of one broker at one moment."""
 
     at_s: float
-    """When it was asked, on the asker's monotonic clock."""
+    """When the broker answered, on the monotonic clock of this process."""
     version: str
     puts: int
     """Messages stored since the broker started."""
     gets: int
-    """Messages given out since the broker started."""
+    """Messages delivered to consumers since the broker started."""
     puts_per_s: float
     """The broker's own average over ten seconds."""
     gets_per_s: float
@@ -37,20 +37,20 @@ class BrokerFacts:
     consumer_groups: int | None
     held_pulls: int | None
     changed_settings: str
-    """key=value;key=value of what was changed at run time, over what its broker.conf says."""
+    """The settings that were changed at run time and override broker.conf, as key=value;key=value."""
 
     certificate_ends_at_ms: int | None = None
-    """The end of the first of its TLS certificates."""
+    """When the first of its TLS certificates expires."""
 
     missing_bytes: int = 0
-    """Of its log, that were on its disk and are gone; it takes no sends."""
+    """Bytes of its log that were on its disk and are missing; while there are any, it refuses sends."""
     missing: tuple[LogRange, ...] = ()
-    """The first of the ranges that are missing."""
+    """The first of the missing ranges."""
     damaged_records: int = 0
-    """Stored messages that are known to be damaged now."""
+    """The number of stored messages that are known to be damaged."""
     damaged_bytes: int = 0
     damaged: tuple[LogRange, ...] = ()
-    """The first of the ranges that are damaged."""
+    """The first of the damaged ranges."""
 
     @property
     def stored_bytes(self) -> int:
@@ -58,59 +58,59 @@ class BrokerFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
-    """Messages a second between two moments."""
+class MessageRates:
+    """Messages per second between two samples."""
 
     puts_per_s: float
     gets_per_s: float
 
 
-def read_facts(table: Mapping[str, str], at_s: float) -> BrokerFacts:
-    """The facts in a runtime table."""
+def parse_runtime_info(table: Mapping[str, str], at_s: float) -> BrokerRuntimeInfo:
+    """Return the runtime info from the table of a broker's answer."""
     try:
         begin, end = log_range(table)
     except ValueError:
         begin, end = 0, 0
-    return BrokerFacts(
+    return BrokerRuntimeInfo(
         at_s=at_s,
         version=table.get("brokerVersionDesc", "unknown"),
-        puts=_whole(table, "msgPutTotalTodayNow", "putMessageTimesTotal") or 0,
-        gets=_whole(table, "msgGetTotalTodayNow") or 0,
-        puts_per_s=_first_number(table.get("putTps")),
-        gets_per_s=_first_number(table.get("getTransferredTps") or table.get("getTransferedTps")),
+        puts=_parse_int(table, "msgPutTotalTodayNow", "putMessageTimesTotal") or 0,
+        gets=_parse_int(table, "msgGetTotalTodayNow") or 0,
+        puts_per_s=_parse_first_number(table.get("putTps")),
+        gets_per_s=_parse_first_number(table.get("getTransferredTps") or table.get("getTransferedTps")),
         log_begin=begin,
         log_end=end,
-        dispatch_behind_bytes=_whole(table, "dispatchBehindBytes") or 0,
-        flush_behind_bytes=_whole(table, "flushBehindBytes", "remainHowManyDataToFlush") or 0,
-        disk_used_ratio=_ratio(table.get("commitLogDiskRatio")),
-        started_at_ms=_whole(table, "bootTimestamp"),
-        connections=_whole(table, "connections"),
-        producer_groups=_whole(table, "producerGroups"),
-        consumer_groups=_whole(table, "consumerGroups"),
-        held_pulls=_whole(table, "heldPulls"),
+        dispatch_behind_bytes=_parse_int(table, "dispatchBehindBytes") or 0,
+        flush_behind_bytes=_parse_int(table, "flushBehindBytes", "remainHowManyDataToFlush") or 0,
+        disk_used_ratio=_parse_ratio(table.get("commitLogDiskRatio")),
+        started_at_ms=_parse_int(table, "bootTimestamp"),
+        connections=_parse_int(table, "connections"),
+        producer_groups=_parse_int(table, "producerGroups"),
+        consumer_groups=_parse_int(table, "consumerGroups"),
+        held_pulls=_parse_int(table, "heldPulls"),
         changed_settings=table.get("settingsChangedAtRunTime", ""),
-        certificate_ends_at_ms=_whole(table, "tlsCertificateEndsTimestamp"),
-        missing_bytes=_whole(table, "commitLogMissingBytes") or 0,
-        missing=_ranges(table.get("commitLogMissingRanges", "")),
-        damaged_records=_whole(table, "commitLogDamagedRecords") or 0,
-        damaged_bytes=_whole(table, "commitLogDamagedBytes") or 0,
-        damaged=_ranges(table.get("commitLogDamagedRanges", "")),
+        certificate_ends_at_ms=_parse_int(table, "tlsCertificateEndsTimestamp"),
+        missing_bytes=_parse_int(table, "commitLogMissingBytes") or 0,
+        missing=_parse_ranges(table.get("commitLogMissingRanges", "")),
+        damaged_records=_parse_int(table, "commitLogDamagedRecords") or 0,
+        damaged_bytes=_parse_int(table, "commitLogDamagedBytes") or 0,
+        damaged=_parse_ranges(table.get("commitLogDamagedRanges", "")),
     )
 
 
-def rates_between(earlier: BrokerFacts, later: BrokerFacts) -> Rates:
-    """How busy the broker was in between; zero after a restart, when its counters began again."""
+def message_rates(earlier: BrokerRuntimeInfo, later: BrokerRuntimeInfo) -> MessageRates:
+    """Return the message rates between two samples; zero if the broker was restarted and its counters were reset."""
     elapsed_s = later.at_s - earlier.at_s
     if elapsed_s <= 0 or later.started_at_ms != earlier.started_at_ms:
-        return Rates(0.0, 0.0)
-    return Rates(
+        return MessageRates(0.0, 0.0)
+    return MessageRates(
         max(0, later.puts - earlier.puts) / elapsed_s,
         max(0, later.gets - earlier.gets) / elapsed_s,
     )
 
 
-def state_line(facts: BrokerFacts, rates: Rates, up_s: float) -> str:
-    """One broker's state as one line."""
+def status_line(facts: BrokerRuntimeInfo, rates: MessageRates, up_s: float) -> str:
+    """Return the state of one broker as one line of text."""
     parts = [
         f"up {duration_text(up_s)}",
         f"in {rate_text(rates.puts_per_s)}/s ({count_text(facts.puts)} so far)",
@@ -120,7 +120,7 @@ def state_line(facts: BrokerFacts, rates: Rates, up_s: float) -> str:
     if facts.connections is not None:
         parts.append(f"{facts.connections} connections")
     if facts.producer_groups is not None and facts.consumer_groups is not None:
-        parts.append(f"groups {facts.producer_groups} sending, {facts.consumer_groups} reading")
+        parts.append(f"groups {facts.producer_groups} producers, {facts.consumer_groups} consumers")
     if facts.held_pulls:
         parts.append(f"{facts.held_pulls} waiting pulls")
     if facts.disk_used_ratio is not None:
@@ -128,7 +128,7 @@ def state_line(facts: BrokerFacts, rates: Rates, up_s: float) -> str:
     return "  ".join(parts)
 
 
-def _whole(table: Mapping[str, str], *names: str) -> int | None:
+def _parse_int(table: Mapping[str, str], *names: str) -> int | None:
     for name in names:
         try:
             return int(float(table[name]))
@@ -137,8 +137,8 @@ def _whole(table: Mapping[str, str], *names: str) -> int | None:
     return None
 
 
-def _ranges(text: str) -> tuple[LogRange, ...]:
-    """The ranges of `0-4096;8192-12288`; none where that is no list of ranges."""
+def _parse_ranges(text: str) -> tuple[LogRange, ...]:
+    """Return the ranges of `0-4096;8192-12288`; empty if the text is not a list of ranges."""
     try:
         pairs = [one.split("-") for one in text.split(";") if one]
         return tuple(LogRange(int(start), int(end)) for start, end in pairs)
@@ -146,15 +146,15 @@ def _ranges(text: str) -> tuple[LogRange, ...]:
         return ()
 
 
-def _first_number(text: str | None) -> float:
-    """The first of `10s 60s 600s`."""
+def _parse_first_number(text: str | None) -> float:
+    """Return the first number of a text such as `12.5 3.2 1.0`, the averages over 10, 60 and 600 s."""
     try:
         return float((text or "0").split()[0])
     except (ValueError, IndexError):
         return 0.0
 
 
-def _ratio(text: str | None) -> float | None:
+def _parse_ratio(text: str | None) -> float | None:
     try:
         value = float(text or "")
     except ValueError:

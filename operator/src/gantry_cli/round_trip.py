@@ -1,4 +1,4 @@
-"""The proof that a stack works: one message sent, and the same message read back from where the broker put it."""
+"""The self-check of a stack: send one message, and read it back from the offset in its receipt."""
 
 import asyncio
 import secrets
@@ -20,7 +20,7 @@ from gantry_client import (
 from gantry_spec.observed import CHECK_TOPIC
 
 READER_GROUP: Final = "TOOLS_CONSUMER"
-"""A group that every broker has for tools; it never commits."""
+"""The group that every broker has for tools; it never commits an offset."""
 READ_WAIT_MS: Final = 5_000
 ROUTE_TIMEOUT_S: Final = 10.0
 ROUTE_POLL_S: Final = 0.02
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """A message that came back."""
+    """A message that was sent and read back."""
 
     queue: MessageQueue
     queue_offset: int
@@ -38,9 +38,9 @@ class RoundTrip:
 
 
 async def round_trip(name_server: str, settings: ClientSettings | None = None) -> RoundTrip:
-    """Send and read back one message. Raises ClientError, or CliError when something else comes back.
+    """Send one message and read it back. Raises ClientError, or CliError if another message is read.
 
-    ``settings`` are those of this call of ``gantry`` unless somebody else sends.
+    ``settings`` default to the account and the TLS options of this command.
     """
     body = f"gantry up {secrets.token_hex(8)}".encode()
     settings = client_settings() if settings is None else settings
@@ -49,24 +49,25 @@ async def round_trip(name_server: str, settings: ClientSettings | None = None) -
         PullConsumer(name_server, READER_GROUP, client_settings=settings) as reader,
     ):
         started = time.perf_counter()
-        receipt = await _with_route(lambda: producer.send(Message(CHECK_TOPIC, body, tags="check")))
-        result = await _with_route(
+        receipt = await _retry_until_routed(lambda: producer.send(Message(CHECK_TOPIC, body, tags="check")))
+        result = await _retry_until_routed(
             lambda: reader.fetch(receipt.queue, receipt.queue_offset, messages_max=1, wait_ms=READ_WAIT_MS)
         )
         elapsed_ms = (time.perf_counter() - started) * 1000
     if not result.messages or result.messages[0].body != body:
         raise CliError(
             f"a message was sent to {receipt.queue.broker_name} (queue {receipt.queue.queue_id}, "
-            f"offset {receipt.queue_offset}) and did not come back",
-            "look at the broker's log",
+            f"offset {receipt.queue_offset}) but could not be read back",
+            "check the broker's log",
         )
     return RoundTrip(receipt.queue, receipt.queue_offset, elapsed_ms)
 
 
-async def _with_route(work: Callable[[], Awaitable[Result]]) -> Result:
-    """Repeat ``work`` until there is a route for it, for ROUTE_TIMEOUT_S: nothing is sent or read without one.
+async def _retry_until_routed(work: Callable[[], Awaitable[Result]]) -> Result:
+    """Repeat ``work`` until the name server has a route for it, for at most ROUTE_TIMEOUT_S.
 
-    The name server knows a new topic, and a broker that has just become ready, a moment later.
+    The name server learns of a new topic, and of a broker that has just started, with a delay. Repeating is safe:
+    without a route nothing is sent or read.
     """
     deadline = time.monotonic() + ROUTE_TIMEOUT_S
     while True:

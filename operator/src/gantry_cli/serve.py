@@ -1,6 +1,6 @@
-"""`gantry nameserver`, `gantry broker` and `gantry sidecar`: the servers themselves, with their own options.
+"""The commands `gantry nameserver`, `gantry broker` and `gantry sidecar`: run a server with its own options.
 
-They replace this process, so that signals, exit codes and memory are theirs alone.
+The server replaces this process, so that it receives the signals and its exit code is the exit code of the command.
 """
 
 import importlib.util
@@ -14,8 +14,11 @@ from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
 
 
-def pass_on(*lines: tuple[str, str]) -> Callable[[Callable[..., None]], click.Command]:
-    """Make a command whose ARGUMENTS, help included, are another program's. ``lines`` are its examples."""
+def passthrough_command(*lines: tuple[str, str]) -> Callable[[Callable[..., None]], click.Command]:
+    """Return a decorator for a command that passes all ARGUMENTS, --help included, to another program.
+
+    ``lines`` are the examples of its help.
+    """
     settings = {"ignore_unknown_options": True, "help_option_names": [], "allow_interspersed_args": False}
     command = click.command(
         context_settings=settings, add_help_option=False, options_metavar="", epilog=examples(*lines)
@@ -24,54 +27,54 @@ def pass_on(*lines: tuple[str, str]) -> Callable[[Callable[..., None]], click.Co
     return lambda function: command(arguments(function))
 
 
-@pass_on(
-    ("gantry nameserver", "on port 9876 of all addresses"),
-    ("gantry nameserver --listen 127.0.0.1:9886 --data DIR", "elsewhere"),
-    ("gantry nameserver -c namesrv.conf", "with RocketMQ's settings file"),
-    ("gantry nameserver --help", "all of its options"),
+@passthrough_command(
+    ("gantry nameserver", "listen on port 9876 of all addresses"),
+    ("gantry nameserver --listen 127.0.0.1:9886 --data DIR", "listen on another address and port"),
+    ("gantry nameserver -c namesrv.conf", "use a settings file of RocketMQ"),
+    ("gantry nameserver --help", "show all options"),
 )
 def nameserver(arguments: tuple[str, ...]) -> None:
     """Run a name server in the foreground.
 
-    It says `name server listening on ...` when it is ready, logs to standard error, and stops on SIGTERM or Ctrl-C.
-    ARGUMENTS are its own.
+    It prints `name server listening on ...` when it is ready, logs to standard error, and stops on SIGTERM or Ctrl-C.
+    ARGUMENTS are passed to the server.
     """
-    _become("gantry_nameserver", arguments)
+    _exec_module("gantry_nameserver", arguments)
 
 
-@pass_on(
-    ("gantry broker -c broker.conf", "with RocketMQ's settings file"),
-    ("gantry broker -c broker.conf -n 'ns1:9876;ns2:9876'", "with two name servers"),
-    ("gantry broker -o listenPort=10921 -o storePathRootDir=DIR", "with single settings"),
-    ("gantry broker --settings", "every setting, its default and its reason"),
-    ("gantry broker --help", "all of its options"),
+@passthrough_command(
+    ("gantry broker -c broker.conf", "use a settings file of RocketMQ"),
+    ("gantry broker -c broker.conf -n 'ns1:9876;ns2:9876'", "register with two name servers"),
+    ("gantry broker -o listenPort=10921 -o storePathRootDir=DIR", "override single settings"),
+    ("gantry broker --settings", "list every setting with its default and reason"),
+    ("gantry broker --help", "show all options"),
 )
 def broker(arguments: tuple[str, ...]) -> None:
     """Run a broker in the foreground.
 
-    It says `broker listening on ...` when its store is recovered and its ports are open, logs to standard error, and
-    stops cleanly on SIGTERM or Ctrl-C. ARGUMENTS are its own.
+    It prints `broker listening on ...` when its store is recovered and its ports are open, logs to standard error, and
+    shuts down cleanly on SIGTERM or Ctrl-C. ARGUMENTS are passed to the server.
     """
-    _become("gantry_broker", arguments)
+    _exec_module("gantry_broker", arguments)
 
 
-@pass_on(
-    ("gantry sidecar --page S/status --control S/control.sock --store S", "beside a broker whose store is S"),
-    ("gantry sidecar ... --token-file FILE --listen 0.0.0.0:8080", "for other machines, who must show a token"),
-    ("gantry sidecar --help", "all of its options"),
+@passthrough_command(
+    ("gantry sidecar --page S/status --control S/control.sock --store S", "for the broker with the store S"),
+    ("gantry sidecar ... --token-file FILE --listen 0.0.0.0:8080", "serve other machines, with a token"),
+    ("gantry sidecar --help", "show all options"),
 )
 def sidecar(arguments: tuple[str, ...]) -> None:
     """Run a broker's admin sidecar in the foreground.
 
-    It answers over HTTP: probes, status, metrics, ranges of the log, orders. It says `sidecar listening on ...` when it
-    is ready, logs to standard error, and stops on SIGTERM or Ctrl-C. It needs the packages of the extra `admin`.
-    ARGUMENTS are its own.
+    It serves probes, status, metrics, ranges of the log and orders over HTTP. It prints `sidecar listening on ...` when
+    it is ready, logs to standard error, and stops on SIGTERM or Ctrl-C. It needs the packages of the extra `admin`.
+    ARGUMENTS are passed to the server.
     """
     if importlib.util.find_spec("fastapi") is None:
-        raise CliError("the sidecar's packages are not installed", "pip install 'gantry-mq[admin]'")
-    _become("gantry_admin", arguments)
+        raise CliError("the packages of the sidecar are not installed", "pip install 'gantry-mq[admin]'")
+    _exec_module("gantry_admin", arguments)
 
 
-def _become(module: str, arguments: tuple[str, ...]) -> None:
+def _exec_module(module: str, arguments: tuple[str, ...]) -> None:
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", module, *arguments])

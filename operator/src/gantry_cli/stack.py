@@ -1,11 +1,12 @@
-"""A local stack: the directory of `gantry up`, and whether one runs there. ``local.state`` has the rest of its files.
+"""The directory of a local stack (`gantry up`), and the check whether a stack runs there.
 
-    DIR/lock         held (flock) for as long as the stack runs: the only proof that it does
-    DIR/stack.json   who holds it, and where it listens
-    DIR/up.log       what `gantry up --detach` reports
+    DIR/lock         held (flock) as long as the stack runs; the only proof that it runs
+    DIR/stack.json   the process that holds the lock, and its addresses
+    DIR/up.log       the output of `gantry up --detach`
 
-A process id in a file proves nothing, because ids are used again; a lock dies with its process. So `down` and `status`
-believe `stack.json` only while the lock is held.
+A process id in a file proves nothing, since ids are reused; a lock is released when its process dies. `down` and
+`status` therefore trust `stack.json` only while the lock is held. ``local.state`` describes the other files of the
+directory.
 """
 
 import fcntl
@@ -21,7 +22,7 @@ DEFAULT_DIRECTORY: Final = Path(".gantry/local")
 
 
 class StackRecord(msgspec.Struct, kw_only=True):
-    """Who runs a stack, and where."""
+    """The process that runs a stack, and the addresses of the stack."""
 
     pid: int
     name_server: str
@@ -31,17 +32,17 @@ class StackRecord(msgspec.Struct, kw_only=True):
     is_detached: bool
 
 
-class StackRunning(Exception):
-    """Somebody runs this stack already. The caller should say who: `record` may be None in its first moments."""
+class StackRunningError(Exception):
+    """Another process runs this stack. `record` names it; it is None while that process is starting."""
 
     def __init__(self, record: StackRecord | None) -> None:
-        super().__init__("the stack runs already")
+        super().__init__("the stack is already running")
         self.record = record
 
 
 @final
 class StackDirectory:
-    """The files of one stack. Usable without a lock for looking; `claim` is for running."""
+    """The files of one stack. Reading needs no lock; `claim` takes it to run the stack."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -58,24 +59,24 @@ class StackDirectory:
     def log(self) -> Path:
         return self.path / "up.log"
 
-    # ------- running
+    # ------- methods of the process that runs the stack
 
     def claim(self) -> Self:
-        """Make the directory ours until `release`. Raises StackRunning or OSError."""
+        """Take the lock of the directory until `release`. Raises StackRunning or OSError."""
         self.path.mkdir(parents=True, exist_ok=True)
         lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(lock)
-            raise StackRunning(self._read()) from error
+            raise StackRunningError(self._read()) from error
         self._lock = lock
         self.record_file.unlink(missing_ok=True)
         return self
 
     def write(self, record: StackRecord) -> None:
-        """Tell others where we are."""
-        assert self._lock is not None, "only whoever claimed the directory writes its record"
+        """Write the record for other processes. The caller must hold the lock."""
+        assert self._lock is not None, "the record is written only under the lock"
         replace_file(self.record_file, msgspec.json.encode(record), is_durable=False)
 
     def release(self) -> None:
@@ -84,10 +85,10 @@ class StackDirectory:
             os.close(self._lock)
             self._lock = None
 
-    # ------- looking
+    # ------- methods of other processes
 
     def is_running(self) -> bool:
-        """Whether somebody holds the lock now."""
+        """Return whether a process holds the lock."""
         try:
             lock = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -101,7 +102,7 @@ class StackDirectory:
         return False
 
     def running(self) -> StackRecord | None:
-        """Who runs the stack now, or None."""
+        """Return the record of the stack that is running, or None."""
         return self._read() if self.is_running() else None
 
     def _read(self) -> StackRecord | None:

@@ -1,4 +1,4 @@
-"""How values are written for people, and how people write moments: few digits, units last, times in local time."""
+"""Formatting of sizes, counts, rates, durations and times for people, and parsing of start positions."""
 
 import datetime
 import re
@@ -12,7 +12,7 @@ _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def bytes_text(count: int) -> str:
-    """`1536` -> `1.5 KiB`."""
+    """Return a size with a binary unit: `1536` -> `1.5 KiB`."""
     size, unit = float(count), _BYTE_UNITS[0]
     for unit in _BYTE_UNITS:
         if abs(size) < 1024 or unit == _BYTE_UNITS[-1]:
@@ -22,17 +22,24 @@ def bytes_text(count: int) -> str:
 
 
 def count_text(count: int) -> str:
-    """`1234567` -> `1,234,567`."""
+    """Return a number with separators: `1234567` -> `1,234,567`."""
     return f"{count:,}"
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 record`, `2 records`, `2 entries`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count_text(count)} {noun[:-1]}ies" if noun.endswith("y") else f"{count_text(count)} {noun}s"
+
+
 def rate_text(per_s: float) -> str:
-    """`12345.6` -> `12,346`, `0.25` -> `0.2`."""
+    """Return a rate with few digits: `12345.6` -> `12,346`, `0.25` -> `0.2`."""
     return f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.1f}"
 
 
 def duration_text(seconds: float) -> str:
-    """`3725` -> `1h 2m`."""
+    """Return a duration in its two largest units: `3725` -> `1h 2m`."""
     whole = int(max(0, seconds))
     days, rest = divmod(whole, 86_400)
     hours, rest = divmod(rest, 3_600)
@@ -44,7 +51,7 @@ def duration_text(seconds: float) -> str:
 
 
 def missing_text(size: int, known: Sequence[LogRange]) -> str:
-    """How many bytes of the log a number of ranges have, and the ranges that are known: `4.0 KiB: [0, 4096)`."""
+    """Return the size of a set of ranges of the log and the ranges that are known: `4.0 KiB: [0, 4096)`."""
     text = bytes_text(size)
     if known:
         text += ": " + ", ".join(map(str, known))
@@ -53,7 +60,7 @@ def missing_text(size: int, known: Sequence[LogRange]) -> str:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """A store time in local time, to the millisecond. One that no calendar has is shown as the number it is."""
+    """Return a timestamp in local time, to the millisecond; one outside of the calendar is shown as a number."""
     try:
         moment = datetime.datetime.fromtimestamp(timestamp_ms / 1000).astimezone()
     except (ValueError, OverflowError, OSError):
@@ -62,40 +69,39 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def certificate_text(ends_at_ms: int, now_ms: int) -> str:
-    """When a certificate ends, and how long it has until then."""
+    """Return when a certificate expires, and the time until then."""
     left_s = (ends_at_ms - now_ms) / 1000
     if left_s <= 0:
         return f"expired {time_text(ends_at_ms)}, {duration_text(-left_s)} ago"
-    return f"ends {time_text(ends_at_ms)}, in {duration_text(left_s)}"
+    return f"expires {time_text(ends_at_ms)}, in {duration_text(left_s)}"
 
 
-# -- where to begin reading --------------------------------------------------------------------------------------------
-# Where to begin reading, as people say it: `earliest`, `latest`, `10m` ago, or a moment.
+# -- start positions ---------------------------------------------------------------------------------------------------
 
 
-_AGO: Final = re.compile(r"(\d+)\s*(s|m|h|d)")
+_AGE: Final = re.compile(r"(\d+)\s*(s|m|h|d)")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-HELP: Final = "earliest, latest, an age (10m, 2h, 1d) or a local time (2025-01-31T12:00)"
+START_POSITION_HELP: Final = "earliest, latest, an age (10m, 2h, 1d) or a local time (2025-01-31T12:00)"
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """Where to begin: at one end (`timestamp_ms` is None), or at a store time."""
+class StartPosition:
+    """Where reading starts: at the earliest or latest offset (`timestamp_ms` is None), or at a store time."""
 
     is_latest: bool = False
     timestamp_ms: int | None = None
 
 
-def parse_start(text: str, now_ms: int) -> Start:
-    """What `text` means at `now_ms`. Raises ValueError that says what can be written."""
+def parse_start_position(text: str, now_ms: int) -> StartPosition:
+    """Parse a start position; ages are relative to `now_ms`. Raises ValueError that names the valid forms."""
     wanted = text.strip().lower()
     if wanted in ("earliest", "latest"):
-        return Start(is_latest=wanted == "latest")
-    ago = _AGO.fullmatch(wanted)
-    if ago is not None:
-        return Start(timestamp_ms=max(0, now_ms - int(ago[1]) * _SECONDS[ago[2]] * 1000))
+        return StartPosition(is_latest=wanted == "latest")
+    age = _AGE.fullmatch(wanted)
+    if age is not None:
+        return StartPosition(timestamp_ms=max(0, now_ms - int(age[1]) * _SECONDS[age[2]] * 1000))
     try:
         moment = datetime.datetime.fromisoformat(text.strip())
     except ValueError:
-        raise ValueError(f"{text!r} is no place to begin: write {HELP}") from None
-    return Start(timestamp_ms=max(0, int(moment.astimezone().timestamp() * 1000)))
+        raise ValueError(f"invalid start position {text!r}: expected {START_POSITION_HELP}") from None
+    return StartPosition(timestamp_ms=max(0, int(moment.astimezone().timestamp() * 1000)))

@@ -1,8 +1,7 @@
-"""The options with which a command speaks TLS, and what its clients are told because of them.
+"""The TLS options of commands, and the TLS settings of their clients.
 
-They belong to every command that talks to a cluster, and no command has to know them: what was given is kept in click's
-context, and `client_tls` finds it there. All of them may stand in the environment, for a shell that always talks
-to the same cluster.
+Every command that connects to a cluster has them, and no command handles them itself: their values are kept in click's
+context, from which `client_tls` reads them. All of them can be set in the environment, too.
 """
 
 import ssl
@@ -22,25 +21,25 @@ VERIFICATIONS: Final = ("full", "authority", "none")
 
 
 def tls_options(command: F) -> F:
-    """--tls and what belongs to it."""
+    """Add --tls and the options that belong to it."""
     for option in reversed(_options()):
         command = option(command)
     return command
 
 
 def is_tls_given() -> bool:
-    """Whether this command was told to speak TLS."""
+    """Return whether an option or variable requests TLS."""
     context = click.get_current_context(silent=True)
     given: dict[str, Any] = {} if context is None else context.meta.get(_GIVEN, {})
     return any(given.get(name) for name in ("tls", "tls_ca", "tls_cert", "tls_key"))
 
 
 def client_tls() -> ClientTlsSettings | None:
-    """How this command speaks TLS; None is plain text. Raises ValueError when the options contradict each other."""
+    """Return the TLS settings of this command; None for plain text. Raises ValueError for contradictory options."""
     if not is_tls_given():
         context = click.get_current_context(silent=True)
         if context is not None and context.get_parameter_source("tls_verify") is ParameterSource.COMMANDLINE:
-            raise click.UsageError("--tls-verify has no effect without --tls: give both, or leave it out")
+            raise click.UsageError("--tls-verify has no effect without --tls: set both or neither")
         return None
     given = click.get_current_context().meta[_GIVEN]
     verification = given.get("tls_verify") or VERIFICATIONS[0]
@@ -55,7 +54,7 @@ def client_tls() -> ClientTlsSettings | None:
 
 
 def tls_context() -> ssl.SSLContext | None:
-    """The same, for a channel that is made by hand. Raises OSError for files that cannot be used."""
+    """Return the TLS context for a channel without a client, or None. Raises OSError for unusable files."""
     tls = client_tls()
     if tls is None:
         return None
@@ -67,21 +66,21 @@ def tls_context() -> ssl.SSLContext | None:
 def _options() -> list[Callable[[Any], Any]]:
     file = click.Path(exists=True, dir_okay=False)
     return [
-        _option("--tls", is_flag=True, help="Speak TLS; any of the following asks for it, too."),
-        _option("--tls-ca", type=file, help="Authority of the servers' certificates [default: the system's]."),
-        _option("--tls-cert", type=file, help="Our own certificate, for servers that ask for one."),
-        _option("--tls-key", type=file, help="Its key."),
+        _option("--tls", is_flag=True, help="Use TLS; implied by each of the following options."),
+        _option("--tls-ca", type=file, help="CA certificates to verify servers with [default: the system's]."),
+        _option("--tls-cert", type=file, help="Client certificate, for servers that require one."),
+        _option("--tls-key", type=file, help="Private key of the client certificate."),
         _option("--tls-verify", type=click.Choice(VERIFICATIONS), default="full", show_default=True,
-                help="What a server must prove: authority and host name, authority, nothing."),
+                help="Verification of servers: CA and host name (full), CA only, or none."),
     ]  # fmt: skip
 
 
 def _option(name: str, **attributes: Any) -> Callable[[Any], Any]:
     variable = "GANTRY_" + name.removeprefix("--").replace("-", "_").upper()
-    return click.option(name, envvar=variable, expose_value=False, callback=_keep, **attributes)
+    return click.option(name, envvar=variable, expose_value=False, callback=_save_option, **attributes)
 
 
-def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    assert parameter.name is not None, "click names every option"
+def _save_option(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    assert parameter.name is not None, "click sets the name of every option"
     context.meta.setdefault(_GIVEN, {})[parameter.name] = value
     return value

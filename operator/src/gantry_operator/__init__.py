@@ -1,5 +1,5 @@
-"""The operator: it makes of a ``BrokerGroup`` running pods, and moves the master role safely.
+"""The operator: it runs the pods of each ``BrokerGroup``, and moves the master role safely.
 
-``objects`` says what should exist, as values; what to do next is decided in ``gantry_spec.decide``. Everything that
-talks to Kubernetes or to sidecars is here and nowhere below.
+``objects`` renders the desired objects as values; ``gantry_spec.decide`` decides what to do next. All communication
+with Kubernetes and with sidecars is in this package, and in none of the packages that it imports.
 """

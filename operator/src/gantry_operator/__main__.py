@@ -1,4 +1,4 @@
-"""``python -m gantry_operator``."""
+"""Entry point of ``python -m gantry_operator``."""
 
 from gantry_operator.main import main
 

@@ -1,13 +1,13 @@
-"""The port to Kubernetes: objects as plain values, and the few verbs that are used, each with what makes it safe.
+"""The port to Kubernetes: objects as plain values, and the verbs that the operator uses, each with its safeguard.
 
-    apply      server-side, with a field manager of our own and force: we own what we say, and leave the rest alone
-    status     the same for `status`, under another manager, so that neither takes the other's fields away
-    patch      a merge patch; with ``uid`` it is for just that object, with ``revision`` for just that version of it
-    delete     never without the uid of the one that is meant
-    create     as it is; `Conflict` if it exists
+    apply      server-side apply, with a field manager of its own and force: the operator owns the fields that it sends
+    status     the same for `status`, under another manager, so that neither removes the other's fields
+    patch      a merge patch; ``uid`` restricts it to one object, ``revision`` to one version of the object
+    delete     requires the uid of the object
+    create     raises `Conflict` if the object exists
 
-There is no "update whatever is there": a late or doubled call must find that its object is another one by now. What
-the API server says comes back as an error of ``errors``; what an answer holds is what the object is then.
+There is no unconditional update: a late or repeated call must fail if its object was replaced meanwhile. Errors of the
+API server are raised as leaves of ``errors.ApiError``; a call returns the object as it is after the change.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ROLE_BINDINGS: Final = Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "role
 POD_MONITORS: Final = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
 PROMETHEUS_RULES: Final = Kind("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules")
 PIPELINES: Final = tuple(Kind(API_VERSION, kind.name, kind.plural) for kind in PIPELINE_KINDS)
-"""TopicArchive, LogAudit, TopicAnalytics."""
+"""The kinds of pipelines: TopicArchive, LogAudit and TopicAnalytics."""
 
 KINDS: Final = (
     *(GROUPS, PODS, NODES, CLAIMS, VOLUMES, SERVICES, SECRETS, CONFIG_MAPS, EVENTS, ACCOUNTS, STATEFUL_SETS, LEASES),
@@ -54,8 +54,8 @@ KINDS: Final = (
 _BY_NAME: Final = {(kind.api_version, kind.name): kind for kind in KINDS}
 
 
-class Place(NamedTuple):
-    """Which object."""
+class ObjectRef(NamedTuple):
+    """A reference to an object: its kind, namespace and name."""
 
     kind: Kind
     namespace: str
@@ -68,68 +68,71 @@ class Place(NamedTuple):
 
 
 class Kubernetes(Protocol):
-    """The API server, or what a test has in its place. Every call raises leaves of ``errors.ApiError``."""
+    """The API server, or a fake of it in tests. Every call raises leaves of ``errors.ApiError``."""
 
-    async def get(self, place: Place) -> Object:
-        """As it is now, not as a cache has it. Raises ``Gone`` if there is none."""
+    async def get(self, ref: ObjectRef) -> Object:
+        """Read an object from the API server itself, not from a cache. Raises ``NotFound`` if it does not exist."""
 
     async def list(self, kind: Kind, namespace: str = "", labels: str = "") -> list[Object]:
-        """All of a kind, of one namespace or all, with these labels."""
+        """List the objects of a kind, in one namespace or all of them, that match a label selector."""
 
     async def apply(self, document: Object) -> Object:
-        """Server-side apply."""
+        """Create or change an object by server-side apply."""
 
-    async def apply_status(self, place: Place, status: Mapping[str, Any]) -> Object:
-        """The same for its status."""
+    async def apply_status(self, ref: ObjectRef, status: Mapping[str, Any]) -> Object:
+        """Change the status of an object by server-side apply."""
 
     async def patch(
-        self, place: Place, change: Mapping[str, Any], *, uid: str = "", revision: str = "", part: str = ""
+        self, ref: ObjectRef, change: Mapping[str, Any], *, uid: str = "", revision: str = "", part: str = ""
     ) -> Object:
-        """A merge patch: None takes a field away."""
+        """Change an object by a merge patch: None removes a field."""
 
     async def create(self, document: Object) -> Object:
-        """A new one."""
+        """Create an object. Raises ``Conflict`` if it exists."""
 
-    async def delete(self, place: Place, *, uid: str, grace_s: int | None = None, is_orphaning: bool = False) -> None:
-        """Just that one. ``is_orphaning`` leaves what it owns. One that is gone already is deleted."""
+    async def delete(self, ref: ObjectRef, *, uid: str, grace_s: int | None = None, is_orphaning: bool = False) -> None:
+        """Delete the object with this uid; an object that does not exist counts as deleted.
+
+        ``is_orphaning`` keeps the objects that it owns.
+        """
 
 
 def kind_of(document: Mapping[str, Any]) -> Kind:
-    """Of a document. One that is not in the table is a bug of ours."""
+    """Return the kind of a document, which must be in ``KINDS``."""
     return _BY_NAME[document["apiVersion"], document["kind"]]
 
 
-def place_of(document: Mapping[str, Any]) -> Place:
-    """Where a document belongs."""
+def ref_of(document: Mapping[str, Any]) -> ObjectRef:
+    """Return the reference to the object that a document describes."""
     metadata = document["metadata"]
-    return Place(kind_of(document), metadata.get("namespace", ""), metadata["name"])
+    return ObjectRef(kind_of(document), metadata.get("namespace", ""), metadata["name"])
 
 
 def manifest_of(document: Mapping[str, Any]) -> Object:
-    """What a person has written: the document without its status."""
+    """Return the document without its status, which is the part that users write."""
     return {key: value for key, value in document.items() if key != "status"}
 
 
 def uid_of(document: Mapping[str, Any]) -> str:
-    """Of an object as the API server has it."""
+    """Return the uid of an object; empty if the API server has not created it yet."""
     return str(document["metadata"].get("uid", ""))
 
 
 def owner_uids(document: Mapping[str, Any]) -> set[str]:
-    """Of those who own an object."""
+    """Return the uids of the owners of an object."""
     return {str(one.get("uid", "")) for one in document["metadata"].get("ownerReferences") or []}
 
 
 def revision_of(document: Mapping[str, Any]) -> str:
-    """Its resourceVersion."""
+    """Return the resourceVersion of an object."""
     return str(document["metadata"].get("resourceVersion", ""))
 
 
 def labels_of(document: Mapping[str, Any]) -> dict[str, str]:
-    """Those that it has."""
+    """Return the labels of an object."""
     return document["metadata"].get("labels") or {}
 
 
 def annotations_of(document: Mapping[str, Any]) -> dict[str, str]:
-    """Those that it has."""
+    """Return the annotations of an object."""
     return document["metadata"].get("annotations") or {}

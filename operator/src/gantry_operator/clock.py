@@ -1,7 +1,7 @@
-"""Time, as a port: what is measured never jumps, and what is written down for others is the wall's.
+"""Time, as a port: durations are measured by a monotonic clock, and times for other programs are wall clock times.
 
-``now_ms`` counts while the machine is suspended, too, since leases do. It starts anywhere; only differences mean
-something, and only within one process.
+``now_ms`` also counts while the machine is suspended, because leases expire then, too. Its origin is arbitrary: only
+differences are meaningful, and only within one process.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Protocol, final
 
 
 class Clock(Protocol):
-    """Real, or a test's."""
+    """A source of time: the real clocks of the machine, or a test's."""
 
     def now_ms(self) -> int:
-        """Never goes back."""
+        """Return the monotonic time in milliseconds, which never goes back."""
 
     def wall(self) -> datetime:
-        """In UTC; may jump."""
+        """Return the wall clock time in UTC, which may jump."""
 
 
 @final
 class RealClock:
-    """Of this machine."""
+    """The real clocks of this machine."""
 
     def now_ms(self) -> int:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
@@ -32,13 +32,13 @@ class RealClock:
         return datetime.now(UTC)
 
 
-def moment_text(at: datetime) -> str:
-    """As Kubernetes writes times in conditions and events."""
+def format_time(at: datetime) -> str:
+    """Format a time as Kubernetes does in conditions and events."""
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def moment_of(text: str) -> datetime | None:
-    """The other way round, also for times of Leases; None for anything else."""
+def parse_time(text: str) -> datetime | None:
+    """Parse a time of Kubernetes, including times of Leases; None for any other text."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:

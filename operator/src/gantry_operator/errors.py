@@ -1,4 +1,10 @@
-"""What can go wrong on the way to the API server and to sidecars. Each leaf says what its catcher should do."""
+"""Errors of the API server and of sidecars. The docstring of each leaf tells its caller what to do.
+
+OperatorError
+    SettingsError
+    ApiError       Conflict  NotFound  Forbidden  NamespaceTerminating  InvalidObject  Unavailable  NotLeader
+    SidecarError   SidecarRefused  SidecarUnauthorized  SidecarUnavailable
+"""
 
 from __future__ import annotations
 
@@ -6,19 +12,19 @@ from typing import Final, final
 
 
 class OperatorError(Exception):
-    """Root of what this package raises on purpose. Never raised itself."""
+    """Base class of all errors that this package raises on purpose. It is never raised itself."""
 
 
 @final
 class SettingsError(OperatorError):
-    """The options make no sense together, or a file cannot be used. Start it with others; the text names them."""
+    """The options contradict one another, or a file cannot be used. The text names the option to change."""
 
 
 # -- the API server ----------------------------------------------------------------------------------------------------
 
 
 class ApiError(OperatorError):
-    """Root of what the API server says, or does not say. Never raised itself."""
+    """Base class of all errors of a call to the API server. It is never raised itself."""
 
     def __init__(self, what: str, reason: str, status: int = 0) -> None:
         super().__init__(f"{what}: {reason}")
@@ -29,56 +35,59 @@ class ApiError(OperatorError):
 
 @final
 class Conflict(ApiError):
-    """It is another one than the one that was meant, or exists already. Nothing was done: look again, and decide."""
+    """The object has another uid or version than expected, or exists already.
+
+    Nothing was changed: read the object again, and decide anew.
+    """
 
 
 @final
-class Gone(ApiError):
-    """There is no such thing. Whoever wanted it gone is content; whoever wanted to change it looks again."""
+class NotFound(ApiError):
+    """The object does not exist. A deletion is complete; before any other change, read the objects again."""
 
 
 @final
 class Forbidden(ApiError):
-    """Our rights do not cover this. A person has to mend them; asking again sooner changes nothing."""
+    """The operator's RBAC rights do not allow the call. An administrator must grant them; a retry changes nothing."""
 
 
 @final
-class Terminating(ApiError):
-    """Its namespace is being deleted, for good: nothing is made there any more. Stop, and be quiet."""
+class NamespaceTerminating(ApiError):
+    """The object's namespace is being deleted, so nothing can be created in it. Stop reconciling, without a warning."""
 
 
 @final
-class Refused(ApiError):
-    """The API server will not have it: it is wrong, or changes what may not change. The text says which field."""
+class InvalidObject(ApiError):
+    """The API server rejected the object: it is invalid, or changes an immutable field. The text names the field."""
 
 
 @final
 class Unavailable(ApiError):
-    """Nobody has answered in time, or said that it is too busy. It may have been done: look, and do it again."""
+    """The API server did not answer in time, or is overloaded. The change may have been made: read, then retry."""
 
 
 @final
 class NotLeader(ApiError):
-    """Another one may be the leader by now. Nothing was asked of anybody; this process is about to end."""
+    """Another operator may be the leader by now. The call was not sent; this process is about to end."""
 
 
 # -- sidecars ----------------------------------------------------------------------------------------------------------
 
 
 class SidecarError(OperatorError):
-    """Root of what a sidecar says, or does not say. Never raised itself."""
+    """Base class of all errors of a request to a sidecar. It is never raised itself."""
 
 
 @final
 class SidecarRefused(SidecarError):
-    """The broker will not, and says why; nothing has changed. The next look tells what to do instead."""
+    """The broker refused the order, and the text gives its reason. Nothing was changed: observe, and decide anew."""
 
 
 @final
-class SidecarDenied(SidecarError):
-    """It does not know our token. Read the group's Secret again."""
+class SidecarUnauthorized(SidecarError):
+    """The sidecar does not accept the operator's token. The group's Secret may be missing or outdated: create it."""
 
 
 @final
-class SidecarSilent(SidecarError):
-    """No answer of use in time. An order may have been obeyed; every order may be given again."""
+class SidecarUnavailable(SidecarError):
+    """The sidecar gave no usable answer in time. The order may have been executed; every order may be repeated."""

@@ -1,4 +1,4 @@
-"""Kubernetes events: each with a reason that never changes, recorded once, and not again before a while has passed."""
+"""Kubernetes events: each has a stable reason, and the same event is recorded at most once every ``REPEAT_MS``."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import logging
 from typing import Any, Final, NamedTuple, final
 
 from gantry_operator.api import EVENTS, Kubernetes, Object, uid_of
-from gantry_operator.clock import Clock, moment_text
-from gantry_operator.errors import ApiError, Terminating
+from gantry_operator.clock import Clock, format_time
+from gantry_operator.errors import ApiError, NamespaceTerminating
 from gantry_spec import actions as act
 from gantry_spec.decide.decision import line_of
 
 log = logging.getLogger(__name__)
 
-AGAIN_MS: Final = 10 * 60_000
-KEPT_MAX: Final = 256
+REPEAT_MS: Final = 10 * 60_000
+REMEMBERED_MAX: Final = 256
 MESSAGE_MAX: Final = 1_000
 COMPONENT: Final = "gantry-operator"
 REASONS: Final[dict[type[act.Action], str]] = {
-    act.TakeLease: "ElectionStarted",
-    act.Crown: "MasterNamed",
+    act.TakeEpoch: "ElectionStarted",
+    act.RecordMaster: "MasterNamed",
     act.SetElectable: "ElectableChanged",
     act.Promote: "MasterPromoted",
     act.Drain: "MasterDraining",
@@ -28,16 +28,16 @@ REASONS: Final[dict[type[act.Action], str]] = {
     act.Resume: "SendsResumed",
     act.Fence: "BrokerFenced",
     act.Restart: "BrokerRestarted",
-    act.Sleep: "ShardAsleep",
+    act.Hibernate: "ShardAsleep",
     act.Remove: "BrokerRemoved",
     act.ReplaceDisk: "DiskReplaced",
     act.ClearRequest: "OrderDone",
 }
-"""Actions that are executed all the time (follow, promise, keep) have none."""
+"""The event reasons of actions. Actions that are executed all the time (follow, promise, keep) have none."""
 
 
 class Event(NamedTuple):
-    """One event, before it is recorded."""
+    """An event of a resource that is not recorded yet."""
 
     reason: str
     text: str
@@ -45,7 +45,7 @@ class Event(NamedTuple):
 
 
 def event_of(action: act.Action) -> Event | None:
-    """The event of an action that was executed; None for one that has none."""
+    """Return the event of an executed action; None for an action without an event."""
     reason = REASONS.get(type(action))
     return None if reason is None else Event(reason, line_of(action))
 
@@ -60,16 +60,16 @@ class EventRecorder:
         self._recorded_ms: Final[dict[Event, int]] = {}
 
     async def record(self, resource: Object, event: Event) -> None:
-        """Create the event, unless it was recorded a short while ago. Only ``Terminating`` is raised."""
+        """Create the event, unless the same one was recorded recently. Raises only ``NamespaceTerminating``."""
         now_ms = self._clock.now_ms()
-        if now_ms - self._recorded_ms.get(event, -AGAIN_MS) < AGAIN_MS:
+        if now_ms - self._recorded_ms.get(event, -REPEAT_MS) < REPEAT_MS:
             return
-        while len(self._recorded_ms) >= KEPT_MAX:
+        while len(self._recorded_ms) >= REMEMBERED_MAX:
             del self._recorded_ms[min(self._recorded_ms, key=lambda one: self._recorded_ms[one])]
         self._recorded_ms[event] = now_ms
         try:
             await self._api.create(self._document(resource, event))
-        except Terminating:
+        except NamespaceTerminating:
             raise
         except ApiError as error:
             log.warning("failed to record event", extra={"reason": event.reason, "error": str(error)})
@@ -96,7 +96,7 @@ class EventRecorder:
             "source": {"component": COMPONENT},
             "reportingComponent": COMPONENT,
             "reportingInstance": COMPONENT,
-            "firstTimestamp": moment_text(moment),
-            "lastTimestamp": moment_text(moment),
+            "firstTimestamp": format_time(moment),
+            "lastTimestamp": format_time(moment),
             "count": 1,
         }

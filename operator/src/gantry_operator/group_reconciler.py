@@ -1,11 +1,11 @@
-"""One round of one group: apply what should exist, observe, decide, execute, and make the status. What each step uses:
+"""One round of one group: apply the desired objects, observe, decide, execute, and report. Each step uses:
 
-    objects        what should exist (`render`), applied where it differs; what is left over is deleted
-    observation    caches, and the sidecars, which are asked in each round
+    objects        the desired objects (`render`), applied where they differ; objects that are left over are deleted
+    observation    the caches, and the sidecars, which are requested in each round
     decision       ``gantry_spec.decide``
-    execution      an `ActionScheduler`, the labels of roles, and the last word of a master in its Lease
+    execution      an `ActionScheduler`, the role labels, and the last report of a master, which is kept in its Lease
 
-While brokers are given orders, status and events are made at most every ``REPORT_MS``.
+While brokers are given orders, status and events are reported at most every ``REPORT_MS``.
 """
 
 from __future__ import annotations
@@ -18,29 +18,28 @@ import msgspec
 
 from gantry_operator.api import NODES, SERVICES, Object, annotations_of, manifest_of
 from gantry_operator.cache import Cache, ResourceKey
-from gantry_operator.clock import moment_text
+from gantry_operator.clock import format_time
 from gantry_operator.event_recorder import Event, event_of
 from gantry_operator.execute.applier import Applier
-from gantry_operator.execute.leases import Leases
-from gantry_operator.execute.leftovers import Leftovers
+from gantry_operator.execute.leases import LeaseWriter
+from gantry_operator.execute.pruner import Pruner
 from gantry_operator.execute.role_labels import relabel_all
 from gantry_operator.execute.scheduler import ActionScheduler
 from gantry_operator.objects import (
-    CannotFit,
     Facts,
+    ImpossibleResources,
     NodeFacts,
     ShardFacts,
+    external_address,
     group_token,
     hugepages_shortage,
-    outside_address,
 )
 from gantry_operator.objects.memory import HUGEPAGES
-from gantry_operator.observe.group_objects import GroupObjects, replicas_meant, replicas_of
+from gantry_operator.observe.group_objects import GroupObjects, intended_replicas, replicas_of
 from gantry_operator.observe.group_observer import GroupObserver
 from gantry_operator.resource_loop import LoopContext, Outcome, Written
 from gantry_operator.sidecars import Sidecars
-from gantry_operator.status import Facts as StatusFacts
-from gantry_operator.status import complaint_of, is_worth_a_write, status_of
+from gantry_operator.status import StatusFacts, is_worth_a_write, refusal_condition, status_of
 from gantry_operator.tokens import GroupSecret
 from gantry_spec import actions as act
 from gantry_spec.decide import decide
@@ -48,31 +47,31 @@ from gantry_spec.decide.decision import Condition, Decision
 from gantry_spec.explain import explain
 from gantry_spec.lease import DURATION_MS
 from gantry_spec.ledger import Ledger
-from gantry_spec.manifest.annotations import Wanted, asked
+from gantry_spec.manifest.annotations import GroupRequests, read_requests
 from gantry_spec.manifest.group import BrokerGroup, Spec
 from gantry_spec.manifest.quantities import parse_size
 from gantry_spec.manifest.reading import group_of
-from gantry_spec.observed import Observed
+from gantry_spec.observed import ObservedGroup
 
 TICK_S: Final = 1.0
 BUSY_S: Final = 0.25
-"""Between two rounds while an action is under way."""
+"""The time between two rounds while an action is under way, in seconds."""
 
 REPORT_MS: Final = 1_000
-"""While brokers are given orders, clients may wait for the next one: status and events wait for so long instead."""
+"""Clients may wait for the next order, so status and events are delayed for this time while orders are given."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupContext(LoopContext["GroupReconciler"]):
-    """What all groups share."""
+    """The collaborators that the loops of all groups share."""
 
     noun: ClassVar[str] = "group"
     sidecars: Sidecars
     base: Facts
-    """The facts that are the same for all: image, which CRDs exist."""
+    """The facts that are the same for all groups: the image, and which CRDs exist."""
 
     key: bytes = field(repr=False)
-    """Of the operator: groups' tokens are derived from it."""
+    """The operator's key, from which the tokens of groups are derived."""
 
     render: Callable[[BrokerGroup, Facts], Sequence[Object]]
     lease_duration_ms: int = DURATION_MS
@@ -83,55 +82,55 @@ class GroupContext(LoopContext["GroupReconciler"]):
 
 @final
 class GroupReconciler:
-    """Owned by the task of its loop."""
+    """Reconciles one group. Owned by the task of its loop."""
 
     def __init__(self, key: ResourceKey, context: GroupContext, wake_now: Callable[[], None]) -> None:
         self.decision: Decision = Decision()
-        self.observed: Observed = Observed()
+        self.observed: ObservedGroup = ObservedGroup()
         self.observer: Final = GroupObserver(key, context.cache, context.api, context.sidecars, context.clock)
         self._context: Final = context
         self._wake_now: Final = wake_now
-        self._leases: Final = Leases(context.api, context.clock, context.cache.put)
+        self._leases: Final = LeaseWriter(context.api, context.clock, context.cache.put)
         self._applier: Final = Applier(key, context.cache, context.api, context.clock)
-        self._leftovers: Final = Leftovers(key, context.cache, context.api, context.clock)
+        self._pruner: Final = Pruner(key, context.cache, context.api, context.clock)
         self._secret: Final = GroupSecret(self.observer.objects, context.api, context.clock)
         self._scheduler: Final = ActionScheduler(
             self.observer.objects,
             context.api,
             context.sidecars,
             self._leases,
-            executed=self._executed,
+            on_executed=self._executed,
             wake=wake_now,
-            empty_end=lambda shard: self.observer.memory[shard].empty_end,
+            empty_log_end=lambda shard: self.observer.memory[shard].empty_log_end,
         )
         self._rendered: tuple[BrokerGroup, Facts, Sequence[Object]] | None = None
         self._ledgers: Mapping[int, Ledger] = {}
         self._reported_ms: int | None = None
         self._events: list[Event] = []
-        """Of the actions that were executed since the last report."""
+        """The events of the actions that were executed since the last report."""
 
     def __repr__(self) -> str:
         return repr(self._scheduler)
 
     async def reconcile(self, document: Object, written: Written) -> Outcome:
         group = group_of(manifest_of(document))
-        orders, complaint = asked(annotations_of(document))
+        requests, complaint = read_requests(annotations_of(document))
         token = group_token(self._context.key, group)
-        await self._secret.keep(group, token, is_denied=self.observer.is_denied)
-        problem = "" if orders.is_paused else await self._apply(document, group, orders)
-        observed = await self.observer.observe(group, orders, token)
+        await self._secret.ensure(group, token, is_denied=self.observer.is_denied)
+        problem = "" if requests.is_paused else await self._apply(document, group, requests)
+        observed = await self.observer.observe(group, requests, token)
         self.observed = msgspec.structs.replace(observed, lease_duration_ms=self._context.lease_duration_ms)
         now_ms = self._context.clock.now_ms()
         self.decision = decide(group.spec, self.observed, now_ms, self._ledgers)
         self._ledgers = {ledger.shard: ledger for ledger in self.decision.ledgers}
-        if not orders.is_paused:
+        if not requests.is_paused:
             await self._execute(group, token)
         is_busy = any(not isinstance(action, act.Wait) for action in self.decision.actions) or self._scheduler.is_busy
         pause_s = BUSY_S if is_busy else TICK_S
         if is_busy and self._reported_ms is not None and now_ms - self._reported_ms < REPORT_MS:
             return Outcome(pause_s)
         self._reported_ms = now_ms
-        complaints = [complaint_of("Applied", problem), complaint_of("Orders", complaint)]
+        complaints = [refusal_condition("Applied", problem), refusal_condition("Orders", complaint)]
         status = self._status(document, group, now_ms, complaints)
         is_due = is_worth_a_write(status, written.status, written.age_ms)
         return Outcome(pause_s, status if is_due else None, self._take_events(problem, complaint))
@@ -143,47 +142,47 @@ class GroupReconciler:
     async def close(self) -> None:
         await self._scheduler.close()
 
-    # -- what should exist ---------------------------------------------------------------------------------------------
+    # -- desired objects -----------------------------------------------------------------------------------------------
 
-    async def _apply(self, document: Object, group: BrokerGroup, orders: Wanted) -> str:
-        """Why something could not be applied; empty if all is."""
+    async def _apply(self, document: Object, group: BrokerGroup, requests: GroupRequests) -> str:
+        """Apply and delete objects. Return why an object could not be applied; empty if all were."""
         objects, base = self.observer.objects, self._context.base
-        facts = facts_of(base, group, objects, self._ledgers, is_hibernated=orders.is_hibernated)
+        facts = facts_of(base, group, objects, self._ledgers, is_hibernated=requests.is_hibernated)
         if self._rendered is None or self._rendered[:2] != (group, facts):
             try:
                 self._rendered = group, facts, self._context.render(group, facts)
-            except CannotFit as error:
+            except ImpossibleResources as error:
                 return str(error)
         await self._applier.apply(self._rendered[2])
-        await self._applier.adopt()
-        await self._applier.grow(int(group.spec.storage.size))
+        await self._applier.adopt_claims()
+        await self._applier.grow_claims(int(group.spec.storage.size))
         kept = {shard.number for shard in facts.shards}
-        if not orders.is_hibernated:
-            await self._applier.wake()
-        await self._leftovers.delete_shards(lambda number: number >= group.spec.shards and number not in kept)
-        self._leftovers.begin(self._rendered[2], document)
-        await self._leftovers.clear(self._rendered[2], group.metadata.uid)
+        if not requests.is_hibernated:
+            await self._applier.clear_asleep_annotations()
+        await self._pruner.delete_shards(lambda number: number >= group.spec.shards and number not in kept)
+        self._pruner.skip_for_new_group(self._rendered[2], document)
+        await self._pruner.prune(self._rendered[2], group.metadata.uid)
         return "; ".join(sorted(self._applier.problems.values()))
 
-    # -- what was decided ----------------------------------------------------------------------------------------------
+    # -- execution -----------------------------------------------------------------------------------------------------
 
     async def _execute(self, group: BrokerGroup, token: str) -> None:
-        self._scheduler.do(self.decision.actions, group, token)
+        self._scheduler.start(self.decision.actions, group, token)
         if await relabel_all(self._context.api, self.observer.objects, self.observed.shards):
-            self._wake_now()  # clients are led to the new master by what is applied next
+            self._wake_now()  # the next round applies the Service that leads clients to the new master
         for shard in self.observed.shards:
             record = None if shard.lease is None else shard.lease.record
             if record is not None and record.newest is not None and record.newest.acks_needed == 0:
                 lease = self.observer.objects.lease(shard.number)
-                await self._leases.keep_last_word(group, shard.number, lease, shard.last_word)
+                await self._leases.keep_last_report(group, shard.number, lease, shard.last_report)
 
     def _executed(self, action: act.Action, refusal: str) -> None:
-        self._context.metrics.acted(type(action).__name__, is_done=not refusal)
+        self._context.metrics.record_action(type(action).__name__, is_done=not refusal)
         event = None if refusal else event_of(action)
         if event is not None:
             self._events.append(event)
 
-    # -- the report ----------------------------------------------------------------------------------------------------
+    # -- report --------------------------------------------------------------------------------------------------------
 
     def _status(
         self, document: Object, group: BrokerGroup, now_ms: int, more: Sequence[Condition | None]
@@ -191,7 +190,7 @@ class GroupReconciler:
         conditions = [one for one in (*more, huge_pages(group.spec, self._context.cache)) if one is not None]
         outlooks = explain(group.spec, self.observed, now_ms)
         facts = StatusFacts(group, self.observed, self.decision, outlooks, conditions)
-        now = moment_text(self._context.clock.wall())
+        now = format_time(self._context.clock.wall())
         status: dict[str, Any] = msgspec.to_builtins(status_of(facts, document.get("status") or {}, now))
         return status
 
@@ -213,53 +212,53 @@ def facts_of(
     *,
     is_hibernated: bool = False,
 ) -> Facts:
-    """For one rendering.
+    """Return the facts for rendering the objects of a group.
 
-    A StatefulSet never shrinks by being rendered: as many slaves as it has have to stay until an action removes one. A
-    shard that is scaled away stays as long as its first member does.
+    Rendering never shrinks a StatefulSet: its slaves stay until an action removes one. A shard that is scaled away
+    stays as long as its first member does.
     """
     shards = []
     for number in sorted(objects.shards()):
-        sets = objects.sets(number)
-        if number >= group.spec.shards and not replicas_meant(sets.master):
+        stateful_sets = objects.stateful_sets(number)
+        if number >= group.spec.shards and not intended_replicas(stateful_sets.master):
             continue
         ledger = ledgers.get(number)
         is_known = ledger is not None and ledger.is_fresh
         shards.append(
             ShardFacts(
                 number=number,
-                slaves=replicas_meant(sets.slave),
+                slaves=intended_replicas(stateful_sets.slave),
                 master_pod=objects.master_pod(number),
-                pods=(replicas_of(sets.master), replicas_of(sets.slave)) if is_hibernated else (0, 0),
+                pods=(replicas_of(stateful_sets.master), replicas_of(stateful_sets.slave)) if is_hibernated else (0, 0),
                 slaves_in_sync=len(ledger.in_sync) if ledger is not None and is_known else None,
             )
         )
     nodes = tuple(node_facts(objects.cache))
-    outside = outside_of(objects)
+    addresses = external_addresses_of(objects)
     return msgspec.structs.replace(
-        base, shards=tuple(shards), nodes=nodes, outside=outside, is_hibernated=is_hibernated
+        base, shards=tuple(shards), nodes=nodes, external_addresses=addresses, is_hibernated=is_hibernated
     )
 
 
-def outside_of(objects: GroupObjects) -> dict[str, str]:
-    """Addresses that the cluster has given to Services for clients outside of it, by name."""
+def external_addresses_of(objects: GroupObjects) -> dict[str, str]:
+    """Return the addresses that the cluster has assigned to Services for external clients, by Service name."""
     nodes, found = objects.cache.of_kind(NODES), {}
     for service in objects.cache.of_group(SERVICES, objects.key):
         if (service.get("spec") or {}).get("type") in ("LoadBalancer", "NodePort"):
-            address = outside_address(service, nodes)
+            address = external_address(service, nodes)
             if address is not None:
                 found[service["metadata"]["name"]] = address
     return found
 
 
 def node_facts(cache: Cache) -> Iterable[NodeFacts]:
-    """Of every machine."""
+    """Yield the facts of every Node."""
     for node in cache.of_kind(NODES):
         yield _node(node)
 
 
 def huge_pages(spec: Spec, cache: Cache) -> Condition:
-    """Whether some machine could take a broker."""
+    """Return the condition whether at least one Node has enough huge pages for a broker."""
     shortage = hugepages_shortage(spec, node_facts(cache))
     if shortage is None:
         return Condition(type="HugePagesReady", is_so=True, reason="EnoughOrNotAsked")

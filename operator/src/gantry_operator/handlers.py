@@ -1,11 +1,11 @@
-"""Kopf's part: watches that tell, and nothing else. Every handler is an event handler, so Kopf adds no finalizer.
+"""The Kopf handlers: they only report watch events. All are event handlers, so Kopf adds no finalizer.
 
-    brokergroups, pods, statefulsets, claims, leases, nodes   -->   WatchedResources.take
-    topicarchives, logaudits, topicanalytics, jobs, cronjobs  -->   the same, which has a cache for pipelines
+    brokergroups, pods, statefulsets, claims, leases, nodes   -->   WatchedResources.apply_event
+    topicarchives, logaudits, topicanalytics, jobs, cronjobs  -->   the same, with the cache of pipelines
 
-Kopf's own loops do not retry what an event handler raises, keep no state on objects, and know no order; all of that is
-the business of a group's task, which looks at what is there, not at what has changed. Handlers and settings are of one
-registry, made for one operator: nothing here is global.
+Kopf does not retry an event handler that raises, keeps no state on objects, and gives no order between kinds. The loop
+of each resource does all of this: it compares the present state, not single changes. Handlers and settings belong to
+one registry, which is created for one operator: nothing here is global.
 """
 
 from __future__ import annotations
@@ -18,75 +18,75 @@ import kopf
 from kubernetes.client import Configuration
 
 from gantry_operator.api import Kind
-from gantry_operator.watched_resources import LISTED, LISTED_FOR_PIPELINES, WatchedResources
+from gantry_operator.watched_resources import WATCHED_KINDS, WATCHED_PIPELINE_KINDS, WatchedResources
 from gantry_spec.manifest.group import API_GROUP
 
 WORKERS: Final = 4
-"""Threads of Kopf's for handlers that block; ours never do."""
+"""Threads of Kopf for handlers that block. No handler of this module does."""
 
 
-def registry_of(resources: WatchedResources, login: Callable[[], kopf.ConnectionInfo]) -> kopf.OperatorRegistry:
-    """Every kind that is watched, reported to ``resources``. ``login`` says who we are, anew each time it is asked."""
+def kopf_registry(resources: WatchedResources, login: Callable[[], kopf.ConnectionInfo]) -> kopf.OperatorRegistry:
+    """Return a registry that reports all watched kinds to ``resources``. ``login`` returns fresh credentials."""
     registry = kopf.OperatorRegistry()
-    fill(registry, resources, login)
+    register_handlers(registry, resources, login)
     return registry
 
 
-def fill(
+def register_handlers(
     registry: kopf.OperatorRegistry, resources: WatchedResources, login: Callable[[], kopf.ConnectionInfo]
 ) -> None:
-    """The same, put into one that somebody has begun."""
+    """Add the handlers to a registry that already exists."""
 
     @kopf.on.login(registry=registry, id="login")
-    async def logged_in(**_: object) -> kopf.ConnectionInfo:
+    async def handle_login(**_: object) -> kopf.ConnectionInfo:
         return await asyncio.to_thread(login)
 
     @kopf.on.cleanup(registry=registry, id="cleanup")
-    async def ended(**_: object) -> None:
-        """Before Kopf waits for whatever still runs: nothing of ours does."""
+    async def handle_cleanup(**_: object) -> None:
+        """Stop all loops before Kopf waits for the tasks that still run."""
         await resources.close()
 
     for kind, label in resources.watched.items():
-        _watch(registry, resources, kind, label)
+        _register_watch(registry, resources, kind, label)
 
 
-def _watch(registry: kopf.OperatorRegistry, resources: WatchedResources, kind: Kind, label: str) -> None:
+def _register_watch(registry: kopf.OperatorRegistry, resources: WatchedResources, kind: Kind, label: str) -> None:
     group, _, version = kind.api_version.rpartition("/")
     name, _, value = label.partition("=")
     labels = {name: value or kopf.PRESENT} if name else None
 
-    @kopf.on.event(group, version, kind.plural, labels=labels, registry=registry, id=f"seen-{kind.plural}")
-    async def seen(event: Mapping[str, Any], **_: object) -> None:
+    @kopf.on.event(group, version, kind.plural, labels=labels, registry=registry, id=f"watch-{kind.plural}")
+    async def handle_event(event: Mapping[str, Any], **_: object) -> None:
         document = {"apiVersion": kind.api_version, "kind": kind.name} | dict(event["object"])
-        resources.take(event["type"], document)
+        resources.apply_event(event["type"], document)
 
 
-def settings_of() -> kopf.OperatorSettings:
-    """Those that matter, pinned."""
+def kopf_settings() -> kopf.OperatorSettings:
+    """Return Kopf's settings, with explicit values for all that matter here."""
     settings = kopf.OperatorSettings()
-    settings.peering.standalone = True  # who leads is decided by our own Lease
-    settings.posting.enabled = False  # events are told by us, with reasons that never change
+    settings.peering.standalone = True  # the leader is elected by the operator's own Lease
+    settings.posting.enabled = False  # the operator records its own events, with reasons that never change
     settings.watching.server_timeout = 300  # a whole number, or the API server refuses it
     settings.watching.inactivity_timeout = 70.0
     settings.watching.connect_timeout = 10.0
     settings.networking.request_timeout = 30.0
-    settings.scanning.disabled = True  # what is watched does not change, and looking at all CRDs is a right too many
+    settings.scanning.disabled = True  # the watched kinds do not change, and listing all CRDs needs an extra right
     settings.execution.max_workers = WORKERS
     settings.queueing.worker_limit = 200
     settings.persistence.finalizer = f"{API_GROUP}/unused"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=API_GROUP)
     settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=API_GROUP)
-    for kind, label in (LISTED | LISTED_FOR_PIPELINES).items():
+    for kind, label in (WATCHED_KINDS | WATCHED_PIPELINE_KINDS).items():
         if label:
             group, _, version = kind.api_version.rpartition("/")
             settings.watching.label_selectors[group, version, kind.plural] = label
     return settings
 
 
-def connection_of(settings: Configuration) -> kopf.ConnectionInfo:
-    """The way to the API server for Kopf's watches: the same as for our own calls.
+def kopf_connection(settings: Configuration) -> kopf.ConnectionInfo:
+    """Return the connection of Kopf's watches to the API server, which is that of the operator's own calls.
 
-    Asked anew when the API server knows it no more, so a token that was replaced is read again.
+    Kopf calls this again when the API server rejects the credentials, so a rotated token is read again.
     """
     header: str = settings.get_api_key_with_prefix("BearerToken") or settings.get_api_key_with_prefix("authorization")
     scheme, _, token = (header or "").rpartition(" ")

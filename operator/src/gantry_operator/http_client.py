@@ -1,7 +1,7 @@
-"""What the operator's HTTP clients have alike: one session, which is entered and left, and answers of a bounded size.
+"""The base of the operator's HTTP clients: one session, as a context manager, and responses of a bounded size.
 
-No redirection is followed, no proxy used and no cookie kept: each would show somebody else what is sent. The time of a
-request is bounded by who asks.
+Redirections are not followed, proxies are not used and cookies are not kept: each could disclose a request to a third
+party. The caller bounds the time of a request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CONNECTIONS_PER_HOST_MAX: Final = 8
 
 
 class HttpClient:
-    """Owned by the event loop; entered and left. Never made itself."""
+    """Base class of HTTP clients, used as a context manager. Owned by the event loop, and never created itself."""
 
     def __init__(self, connections_max: int) -> None:
         self._connections_max: Final = connections_max
@@ -37,8 +37,8 @@ class HttpClient:
         self, method: str, url: str, bytes_max: int, *, headers: Mapping[str, str], data: bytes | None = None,
         certificate: aiohttp.Fingerprint | bool = True,
     ) -> tuple[int, bytes]:  # fmt: skip
-        """Status and body; of a longer body ``bytes_max`` + 1 bytes. Raises aiohttp's errors, and ``OSError``."""
-        assert self._session is not None, "entered before it is used"
+        """Return status and body, at most ``bytes_max`` + 1 bytes of it. Raises aiohttp's errors and ``OSError``."""
+        assert self._session is not None, "the client must be entered before it is used"
         async with self._session.request(
             method, url, data=data, headers=headers, allow_redirects=False, ssl=certificate
         ) as answer:

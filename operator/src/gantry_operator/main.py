@@ -1,4 +1,7 @@
-"""``gantry-operator``: options, and one process. Every option has an environment variable, which the chart sets."""
+"""The command ``gantry-operator``: it parses the options and runs one operator process.
+
+The chart sets most options through environment variables.
+"""
 
 from __future__ import annotations
 
@@ -13,52 +16,56 @@ import uvloop
 
 from gantry_operator.errors import OperatorError, SettingsError
 from gantry_operator.process import Operator
-from gantry_operator.settings import OperatorSettings, names_of, own_namespace, pairs_of, role_of
+from gantry_operator.settings import OperatorSettings, own_namespace, parse_names, parse_pairs, parse_role
 
 
 @click.command(context_settings={"show_default": True})
 @click.option("--image", envvar="GANTRY_BROKER_IMAGE", required=True,
-              help="Of brokers, sidecars and name servers, where a group names none.")  # fmt: skip
+              help="Image of brokers, sidecars and name servers of groups that set no image.")  # fmt: skip
 @click.option("--pull-policy", envvar="GANTRY_BROKER_PULL_POLICY", default="IfNotPresent",
-              type=click.Choice(["Always", "IfNotPresent", "Never"]), help="Of images.")  # fmt: skip
+              type=click.Choice(["Always", "IfNotPresent", "Never"]), help="Pull policy of that image.")  # fmt: skip
 @click.option("--pull-secrets", envvar="GANTRY_PULL_SECRETS", default="",
-              help="Secrets to pull images with, separated by commas.")  # fmt: skip
+              help="Names of the Secrets to pull images with, separated by commas.")  # fmt: skip
 @click.option("--pipeline-image", envvar="GANTRY_PIPELINE_IMAGE", default="",
-              help="Of pipelines, where one names none. Empty: each has to.")  # fmt: skip
+              help="Image of pipelines that set no image. Empty: every pipeline must set one.")  # fmt: skip
 @click.option("--pipeline-pull-policy", envvar="GANTRY_PIPELINE_PULL_POLICY", default="IfNotPresent",
-              type=click.Choice(["Always", "IfNotPresent", "Never"]), help="Of that image.")  # fmt: skip
+              type=click.Choice(["Always", "IfNotPresent", "Never"]),
+              help="Pull policy of the pipeline image.")  # fmt: skip
 @click.option("--executors-role", envvar="GANTRY_EXECUTORS_ROLE", default="",
-              help="ClusterRole/NAME or Role/NAME by which Spark makes executors. Empty: none may.")  # fmt: skip
+              help="Role with which Spark drivers create executors, as ClusterRole/NAME or Role/NAME."
+                   " Empty: pipelines cannot use executors.")  # fmt: skip
 @click.option("--namespaces", envvar="GANTRY_NAMESPACES", default="",
-              help="Whose groups are looked after, separated by commas. Empty: the whole cluster.")  # fmt: skip
+              help="Namespaces whose resources are reconciled, separated by commas. Empty: all.")  # fmt: skip
 @click.option("--machines/--no-machines", "machines", envvar="GANTRY_LOOK_AT_MACHINES", default=True,
-              help="Whether Nodes and PersistentVolumes may be looked at.")  # fmt: skip
+              help="Read Nodes and PersistentVolumes, to detect cordons and lost disks.")  # fmt: skip
 @click.option("--name", envvar="GANTRY_OPERATOR_NAME", default="gantry-operator",
-              help="Of the leader's Lease; the Secret with its key has this name and -key.")  # fmt: skip
+              help="Name of the leader Lease. The Secret with the operator's key is named NAME-key.")  # fmt: skip
 @click.option("--namespace", envvar="POD_NAMESPACE", default=None,
-              help="Its own, where Lease and key are.  [default: that of its pod]")  # fmt: skip
+              help="Namespace of the leader Lease and the key.  [default: the pod's namespace]")  # fmt: skip
 @click.option("--labels", envvar="GANTRY_OPERATOR_LABELS", default="app.kubernetes.io/name=gantry-operator",
-              help="Of its own pods, by which groups' policies let it in.")  # fmt: skip
+              help="Labels of the operator's pods. The network policies of groups admit these pods.")  # fmt: skip
 @click.option("--prometheus-labels", envvar="GANTRY_PROMETHEUS_LABELS", default="app.kubernetes.io/name=prometheus",
-              help="Of pods that may ask brokers for metrics.")  # fmt: skip
+              help="Labels of the Prometheus pods that may scrape the sidecars of groups.")  # fmt: skip
 @click.option(
-    "--listen", default=None, help="Where /livez, /readyz and /metrics are answered.  [default: 0.0.0.0:8090]"
+    "--listen", default=None, help="Address on which to serve /livez, /readyz and /metrics.  [default: 0.0.0.0:8090]"
 )
 @click.option("--port", envvar="GANTRY_HTTP_PORT", type=click.IntRange(0, 65_535), default=8090,
-              help="The same, on every address.")  # fmt: skip
+              help="Port on which to serve them, on all addresses, if --listen is not set.")  # fmt: skip
 @click.option("--stale-after", envvar="GANTRY_STALE_AFTER", type=click.FloatRange(1, 3600), default=60.0,
-              help="Seconds without a look at a group; then this process is not live any more.")  # fmt: skip
+              help="Seconds after which a resource that was not reconciled fails the liveness probe.")  # fmt: skip
 @click.option("--log-level", envvar="GANTRY_LOG_LEVEL", default="info",
               type=click.Choice(["debug", "info", "warning", "error"]),
-              help="What is logged, as JSON, to standard error.")  # fmt: skip
-@click.option("--kubeconfig", type=click.Path(dir_okay=False), default=None, help="Instead of the pod's own account.")
-@click.option("--context", default=None, help="Of the kubeconfig.")
+              help="Lowest level of log records, which are written to standard error as JSON.")  # fmt: skip
+@click.option("--kubeconfig", type=click.Path(dir_okay=False), default=None,
+              help="Kubeconfig file to use instead of the pod's service account.")  # fmt: skip
+@click.option("--context", default=None, help="Context of the kubeconfig to use.")
 def main(**options: object) -> None:
-    """Look after every BrokerGroup: make its pods, keep its shards mastered, roll, grow and mend them.
+    """Reconcile BrokerGroups: create their pods, keep a master in every shard, and roll, scale and repair them.
 
-    And after every TopicArchive, LogAudit and TopicAnalytics: have Spark run it when it is due, and say how it went.
+    TopicArchives, LogAudits and TopicAnalytics are reconciled, too: Spark runs them when they are due, and their status
+    reports the result.
 
-    Run two of them: one leads, the other waits for its Lease. SIGTERM gives the Lease back.
+    Run two replicas: one is the leader, and the other waits for the leader Lease. SIGTERM releases the Lease.
     """
     try:
         settings = settings_of(options)
@@ -72,21 +79,21 @@ def main(**options: object) -> None:
 
 
 def settings_of(options: dict[str, object]) -> OperatorSettings:
-    """What the options say. Raises ``SettingsError``."""
+    """Return the settings that the command line options describe. Raises ``SettingsError``."""
     text = {name: "" if value is None else str(value) for name, value in options.items()}
     return OperatorSettings(
         image=text["image"],
         pull_policy=text["pull_policy"],
-        pull_secrets=names_of(text["pull_secrets"]),
+        pull_secrets=parse_names(text["pull_secrets"]),
         pipeline_image=text["pipeline_image"],
         pipeline_pull_policy=text["pipeline_pull_policy"],
-        executors_role=role_of(text["executors_role"], "--executors-role"),
-        namespaces=names_of(text["namespaces"]),
-        looks_at_machines=bool(options["machines"]),
+        executors_role=parse_role(text["executors_role"], "--executors-role"),
+        namespaces=parse_names(text["namespaces"]),
+        can_read_nodes=bool(options["machines"]),
         name=text["name"],
         namespace=text["namespace"] or own_namespace(),
-        operator_labels=pairs_of(text["labels"], "--labels"),
-        prometheus_labels=pairs_of(text["prometheus_labels"], "--prometheus-labels"),
+        operator_labels=parse_pairs(text["labels"], "--labels"),
+        prometheus_labels=parse_pairs(text["prometheus_labels"], "--prometheus-labels"),
         listen=text["listen"] or f"0.0.0.0:{text['port']}",
         stale_s=float(text["stale_after"]),
         log_level=text["log_level"],
@@ -105,7 +112,7 @@ NOISY: Final = ("kopf", "aiohttp.access", "urllib3", "kubernetes")
 
 @final
 class JsonFormatter(logging.Formatter):
-    """One line for each record."""
+    """Formats each log record as one line of JSON, with the record's ``extra`` fields as keys."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = self.formatTime(record, "%Y-%m-%dT%H:%M:%S")
@@ -122,7 +129,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logging(level: str) -> None:
-    """Write log lines of the whole process as JSON to standard error: one fact each, with keys, and no secret."""
+    """Write the log records of the whole process to standard error as JSON lines. Records never contain secrets."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     root = logging.getLogger()

@@ -1,4 +1,4 @@
-"""What the operator counts about itself, for Prometheus: its own registry, so that two of them never mix."""
+"""The metrics of the operator itself, in a registry of their own, so that two operators in one process never mix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 @final
 class _ClosedConnections(Collector):
-    """Why connections of the probes' port were closed or refused."""
+    """Collects why connections to the port of the probes were closed or refused."""
 
     def __init__(self, admission: HttpAdmission) -> None:
         self._admission: Final = admission
@@ -33,63 +33,67 @@ class _ClosedConnections(Collector):
 
 @final
 class Metrics:
-    """Of one process."""
+    """The metrics of one operator process."""
 
     def __init__(self) -> None:
         self.registry: Final = CollectorRegistry()
         self._reconcile: Final = Histogram(
             "gantry_operator_reconcile_seconds",
-            "One round of one group: observe, decide, act.",
+            "Duration of one reconciliation of one resource.",
             buckets=BUCKETS,
             registry=self.registry,
         )
         self._calls: Final = Counter(
             "gantry_operator_api_calls_total",
-            "Calls to the API server; code 0 was not answered.",
+            "Calls to the API server. Code 0 means that there was no answer.",
             ["verb", "resource", "code"],
             registry=self.registry,
         )
         self._call_seconds: Final = Histogram(
-            "gantry_operator_api_call_seconds", "Of one call.", ["verb"], buckets=BUCKETS, registry=self.registry
-        )
+            "gantry_operator_api_call_seconds", "Duration of one call to the API server.", ["verb"],
+            buckets=BUCKETS, registry=self.registry,
+        )  # fmt: skip
         self._actions: Final = Counter(
-            "gantry_operator_actions_total", "Actions by type.", ["type", "outcome"], registry=self.registry
-        )
-        self._bugs: Final = Counter(
+            "gantry_operator_actions_total", "Actions by type and outcome.", ["type", "outcome"],
+            registry=self.registry,
+        )  # fmt: skip
+        self._unexpected_errors: Final = Counter(
             "gantry_operator_bugs_total",
-            "Rounds that ended in an error of our own.",
+            "Reconciliations that ended with an unexpected error.",
             registry=self.registry,
         )
-        self.groups: Final = Gauge("gantry_operator_groups", "Groups that are looked after.", registry=self.registry)
-        self.leader: Final = Gauge("gantry_operator_leader", "1 while this one leads.", registry=self.registry)
+        self.groups: Final = Gauge("gantry_operator_groups", "Groups that are reconciled.", registry=self.registry)
+        self.leader: Final = Gauge(
+            "gantry_operator_leader", "1 while this process is the leader.", registry=self.registry
+        )
         self.stalest: Final = Gauge(
-            "gantry_operator_stalest_group_seconds", "Since the group came round that waits longest.",
+            "gantry_operator_stalest_group_seconds", "Largest time since the last reconciliation of a group.",
             registry=self.registry,
         )  # fmt: skip
 
     @contextmanager
     def reconcile(self) -> Iterator[None]:
-        """Around one round."""
+        """Measure the duration of one round while the context is entered."""
         with self._reconcile.time():
             yield
 
-    def called(self, verb: str, plural: str, status: int, seconds: float) -> None:
-        """The API server was called."""
+    def record_call(self, verb: str, plural: str, status: int, seconds: float) -> None:
+        """Count and time a call to the API server."""
         self._calls.labels(verb, plural, str(status)).inc()
         self._call_seconds.labels(verb).observe(seconds)
 
-    def acted(self, name: str, *, is_done: bool) -> None:
-        """Something was tried."""
+    def record_action(self, name: str, *, is_done: bool) -> None:
+        """Count an action that was executed or refused."""
         self._actions.labels(name, "done" if is_done else "refused").inc()
 
     def count_connections(self, admission: HttpAdmission) -> None:
-        """Show what the limits of the probes' port did."""
+        """Export how often limits closed or refused connections to the port of the probes."""
         self.registry.register(_ClosedConnections(admission))
 
-    def bug(self) -> None:
-        """A round has ended badly."""
-        self._bugs.inc()
+    def record_unexpected_error(self) -> None:
+        """Count a round that ended with an unexpected error."""
+        self._unexpected_errors.inc()
 
     def text(self) -> bytes:
-        """As Prometheus reads it."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self.registry)

@@ -1,10 +1,10 @@
-"""Whether the operator lives, as kubelet asks, and its metrics.
+"""The HTTP server of the operator's probes and metrics.
 
-Live means that every group has come round lately: a watch or a loop that died quietly must not leave a process that
-looks well. One that only waits to lead is live and ready, too.
+The process is live if every resource was reconciled recently: a watch or a loop that ended silently must not leave a
+process that appears healthy. A process that waits for leadership is live and ready, too.
 
-Every answer ends its connection, and every connection has a deadline and a place that a younger one may take
-(`gantry_remoting.http_admission`), so half requests take no probe away.
+Every response closes its connection. Every connection has a deadline, and may be replaced by a newer one
+(`gantry_remoting.http_admission`), so incomplete requests do not keep a probe out.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import Final, final
 from aiohttp import web
 
 from gantry_operator.metrics import Metrics
-from gantry_remoting.closings import LimitedLog
-from gantry_remoting.http_admission import HttpAdmission, HttpLimitSettings, HttpListener, Place
+from gantry_remoting.close_log import LimitedLog
+from gantry_remoting.http_admission import ConnectionSlot, HttpAdmission, HttpLimitSettings, HttpListener
 
-Complaint = Callable[[], str]
-"""What is wrong now; empty if nothing is."""
+HealthCheck = Callable[[], str]
+"""Returns the present problem as a text, which is empty if there is none."""
 
 LIMITS: Final = HttpLimitSettings(
     connections_max=64, connections_per_address_max=32, probe_connections=0, head_timeout_ms=10_000
 )
-"""kubelet and Prometheus have one connection each at a time; the deadline is for request and answer together."""
+"""kubelet and Prometheus use one connection each at a time; the deadline is for request and response together."""
 
 
 BACKLOG: Final = 1024
-"""A flood of connections must not have the packets of a probe dropped."""
+"""The length of the listen queue: a flood of connections must not make the kernel drop a probe."""
 
 _failures: Final = LimitedLog(logging.getLogger(__name__))
 
@@ -42,64 +42,64 @@ _failures: Final = LimitedLog(logging.getLogger(__name__))
 class _Handler(web.RequestHandler):
     """aiohttp's protocol in an admitted connection. An exception in a callback closes this connection and no other."""
 
-    __slots__ = ("_place",)
+    __slots__ = ("_slot",)
 
-    def __init__(self, place: Place, server: web.Server) -> None:
+    def __init__(self, slot: ConnectionSlot, server: web.Server) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), access_log=None)  # type: ignore[arg-type]
-        self._place: Final = place
+        self._slot: Final = slot
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         try:
             super().connection_made(transport)
-            self._place.bind(transport.abort)  # type: ignore[attr-defined]
+            self._slot.bind(transport.abort)  # type: ignore[attr-defined]
         except Exception as error:  # noqa: BLE001 - a callback's exception costs its own connection and no more
-            _failures.callback_failed(self._place.address, "connection_made", error)
+            _failures.callback_failed(self._slot.address, "connection_made", error)
             transport.abort()  # type: ignore[attr-defined]
 
     def data_received(self, data: bytes) -> None:
         try:
             super().data_received(data)
         except Exception as error:  # noqa: BLE001 - see connection_made
-            _failures.callback_failed(self._place.address, "data_received", error)
+            _failures.callback_failed(self._slot.address, "data_received", error)
             if self.transport is not None:
                 self.transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._place.release()
+        self._slot.release()
         try:
             super().connection_lost(exc)
         except Exception as error:  # noqa: BLE001 - see connection_made
-            _failures.callback_failed(self._place.address, "connection_lost", error)
+            _failures.callback_failed(self._slot.address, "connection_lost", error)
 
 
 @asynccontextmanager
-async def probes(address: tuple[str, int], metrics: Metrics, complaint: Complaint) -> AsyncIterator[int]:
-    """It listens while inside; the port that it has got."""
+async def probes(address: tuple[str, int], metrics: Metrics, health_check: HealthCheck) -> AsyncIterator[int]:
+    """Serve probes and metrics while the context is entered; it yields the bound port."""
 
     async def live(_request: web.Request) -> web.Response:
-        reason = complaint()
+        reason = health_check()
         return web.json_response({"live": not reason, "reason": reason}, status=503 if reason else 200)
 
-    async def numbers(_request: web.Request) -> web.Response:
+    async def metrics_text(_request: web.Request) -> web.Response:
         return web.Response(body=metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def close_after(_request: web.Request, answer: web.StreamResponse) -> None:
         answer.force_close()
 
     app = web.Application()
-    app.add_routes([web.get("/livez", live), web.get("/readyz", live), web.get("/metrics", numbers)])
+    app.add_routes([web.get("/livez", live), web.get("/readyz", live), web.get("/metrics", metrics_text)])
     app.on_response_prepare.append(close_after)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     server = runner.server
-    assert server is not None, "set up"
+    assert server is not None, "a runner that is set up has a server"
     admission = HttpAdmission("operator", LIMITS, clock=time.monotonic)
     metrics.count_connections(admission)
     try:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         with socket.create_server(address, family=family, backlog=BACKLOG) as bound:
             bound.setblocking(False)
-            listener = HttpListener(bound, admission, lambda place: _Handler(place, server), None)
+            listener = HttpListener(bound, admission, lambda slot: _Handler(slot, server), None)
             listener.start()
             try:
                 yield bound.getsockname()[1]

@@ -1,17 +1,17 @@
-"""One operator's process: wait to lead, list everything, watch, look after every group, and end in order.
+"""One operator process: acquire leadership, list all resources, watch them, reconcile, and shut down in order.
 
-probes and metrics    from the beginning to the end
-the leader's Lease    won before anything is changed; lost: the process ends at once
-a full list           before the first look, so that nothing is decided from half of what is there
-Kopf                  its watches tell the cache, and nothing else
-SIGTERM               every group's task is ended; what they have asked the API server is waited for; the Lease is given
-                      back, so that the next one need not wait; and only then is Kopf's end waited for, a short while
+probes and metrics    are served from the start to the end of the process
+the leader Lease      is acquired before anything is changed; when it is lost, the process exits at once
+a full list           comes before the first reconciliation, so that no decision rests on an incomplete cache
+Kopf                  only reports watch events to the cache
+SIGTERM               cancels the loops of all resources, waits for pending calls to the API server, releases the Lease,
+                      so that the next leader need not wait for its expiry, and only then waits briefly for Kopf to stop
 
-Signals are ours from the beginning to the end. Kopf takes them for itself when it begins; then a task of its own would
-wait for a flag that nobody sets, and Kopf for that task, five seconds long, with the Lease still held.
+The operator handles signals itself from start to end. Kopf installs its own handlers when it starts. Then a task of
+Kopf would wait for a flag that is never set, and Kopf for that task, for five seconds with the Lease still held.
 
-Where the operator is not alone in its process (Kopf's own runner has one for tests), whoever has begun it says who
-tells it what changes, and takes the signals (``Around``).
+Where the operator shares its process (Kopf's own runner does so in tests), the embedding program supplies the watches
+and handles the signals (``Collaborators``).
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from gantry_operator.api import (
     PROMETHEUS_RULES,
     Kind,
     Kubernetes,
-    Place,
+    ObjectRef,
 )
 from gantry_operator.cache import Cache
 from gantry_operator.clock import RealClock
 from gantry_operator.errors import ApiError
 from gantry_operator.group_reconciler import GroupContext
-from gantry_operator.handlers import connection_of, registry_of, settings_of
+from gantry_operator.handlers import kopf_connection, kopf_registry, kopf_settings
 from gantry_operator.kubernetes_api import KubernetesApi, client_of, configuration
 from gantry_operator.leader_election import Candidate, Leadership, end_process
 from gantry_operator.metrics import Metrics
 from gantry_operator.objects import Facts, render
 from gantry_operator.pipelines.facts import EngineFacts
-from gantry_operator.pipelines.pages import HttpPages
+from gantry_operator.pipelines.pages import HttpDriverPages
 from gantry_operator.pipelines.reconciler import (
     PipelineContext,
     PipelineReconciler,
     pipeline_cache,
 )
 from gantry_operator.probes import probes
-from gantry_operator.resource_loop import LoopKeeper
-from gantry_operator.settings import OperatorSettings, address_of, own_identity
+from gantry_operator.resource_loop import LoopManager
+from gantry_operator.settings import OperatorSettings, own_identity, parse_address
 from gantry_operator.sidecars import HttpSidecars, Sidecars
 from gantry_operator.tokens import operator_key
 from gantry_operator.watched_resources import WatchedResources
@@ -64,131 +64,131 @@ log = logging.getLogger(__name__)
 
 RETRY_S: Final = 2.0
 OWN_KINDS_S: Final = 5.0
-"""How long the API server may need until it serves what came with the chart."""
+"""How long the API server may need until it serves the CRDs that the chart has just installed."""
 SETTLE_S: Final = 1.0
-"""For calls that are under way at the end. One that takes longer lets the Lease run out instead of being given back."""
+"""How long shutdown waits for pending API calls. After that the Lease is not released, but left to expire."""
 RELEASE_S: Final = 1.0
-"""For the API server to take the Lease back."""
+"""How long shutdown waits for the API server to release the Lease."""
 WATCHES_END_S: Final = 1.0
-"""For Kopf to end its watches; they are cut off then."""
+"""How long shutdown waits for Kopf to end its watches, before they are cancelled."""
 
 
 Watch = Callable[[WatchedResources, asyncio.Event], Awaitable[None]]
-"""Reports what changes, until the event is set."""
+"""Reports watch events to the resources until the event is set."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Around:
-    """What is around an operator; as it stands here, a process of its own."""
+class Collaborators:
+    """The collaborators of an operator. The defaults are those of a process of its own."""
 
     watch: Watch | None = None
-    """None for a Kopf of its own, and for signals."""
+    """The source of watch events. None: the operator runs Kopf itself, and handles signals."""
 
     sidecars: Callable[[], AbstractAsyncContextManager[Sidecars]] = HttpSidecars
-    """The way to them."""
+    """Creates the client for the sidecars of all groups."""
 
     on_lost: Callable[[], None] = end_process
-    """What is done when another one may lead. Whatever it is: this one must do nothing more."""
+    """Called when another operator may be the leader. After the call this operator must not change anything."""
 
 
 @final
 class Operator:
-    """Owned by the event loop of its process."""
+    """An operator from start to shutdown. Owned by the event loop of its process."""
 
-    def __init__(self, settings: OperatorSettings, around: Around = Around()) -> None:
-        """Raises ``SettingsError``."""
+    def __init__(self, settings: OperatorSettings, collaborators: Collaborators = Collaborators()) -> None:
+        """Read the connection to the cluster. Raises ``SettingsError`` for settings that cannot be used."""
         self.settings: Final = settings
-        self.around: Final = around
+        self.collaborators: Final = collaborators
         self.metrics: Final = Metrics()
         self.clock: Final = RealClock()
-        self.cache: Final = Cache(knows_machines=settings.looks_at_machines)
+        self.cache: Final = Cache(can_read_nodes=settings.can_read_nodes)
         self.resources: WatchedResources | None = None
         self.port = 0
-        """Of probes and metrics, once it listens."""
+        """The port of probes and metrics, once it is bound."""
 
-        self._listen: Final = address_of(settings.listen, "--listen")
+        self._listen: Final = parse_address(settings.listen, "--listen")
         self._configuration: Final = configuration(settings.kubeconfig, settings.context)
         self._stop: Final = asyncio.Event()
         self._signals: Final = _Signals(self.stop)
-        self._is_settled = True
-        """Whether nothing that was begun here may still be under way."""
+        self._is_idle = True
+        """Whether no API call of this process can still be pending."""
 
     def stop(self) -> None:
-        """End in order."""
+        """Request an orderly shutdown of this operator."""
         self._stop.set()
 
     async def run(self) -> None:
-        """Until stopped."""
+        """Run until ``stop`` is called, a signal arrives, or leadership is lost."""
         settings = self.settings
         client = client_of(self._configuration)
         lease_api = KubernetesApi(client, timeout_s=settings.leader.retry_ms * 2 / 1000, threads=2)
         candidate = Candidate(settings.identity or own_identity(), settings.leader)
-        place = Place(LEASES, settings.namespace, settings.name)
-        leadership = Leadership(lease_api, place, candidate, self.clock, self.around.on_lost)
+        ref = ObjectRef(LEASES, settings.namespace, settings.name)
+        leadership = Leadership(lease_api, ref, candidate, self.clock, self.collaborators.on_lost)
         async with AsyncExitStack() as stack:
             stack.callback(lease_api.close)
-            self.port = await stack.enter_async_context(probes(self._listen, self.metrics, self._complaint))
-            if self.around.watch is None:
+            self.port = await stack.enter_async_context(probes(self._listen, self.metrics, self._health_problem))
+            if self.collaborators.watch is None:
                 stack.enter_context(self._signals)
-            leading = asyncio.create_task(leadership.run(), name="gantry-leadership")
+            leader_task = asyncio.create_task(leadership.run(), name="gantry-leadership")
             try:
-                await _first(leadership.won.wait(), self._stop.wait())
+                await _wait_for_first(leadership.acquired.wait(), self._stop.wait())
                 if not self._stop.is_set():
                     self.metrics.leader.set(1)
-                    await self._lead(leadership, leading)
+                    await self._lead(leadership, leader_task)
             finally:
-                await self._resign(leadership, leading)
+                await self._resign(leadership, leader_task)
 
-    async def _lead(self, leadership: Leadership, leading: asyncio.Task[None]) -> None:
+    async def _lead(self, leadership: Leadership, leader_task: asyncio.Task[None]) -> None:
         settings = self.settings
         client = client_of(configuration(settings.kubeconfig, settings.context))
-        api = KubernetesApi(client, noted=self.metrics.called, may_write=leadership.is_leader)
+        api = KubernetesApi(client, on_call=self.metrics.record_call, may_write=leadership.is_leader)
         async with AsyncExitStack() as stack:
             stack.callback(api.close)
-            sidecars = await stack.enter_async_context(self.around.sidecars())
-            known = KnownKinds(api)
+            sidecars = await stack.enter_async_context(self.collaborators.sidecars())
+            kinds = KindDiscovery(api)
             context = GroupContext(
                 cache=self.cache, api=api, sidecars=sidecars, clock=self.clock, metrics=self.metrics,
-                base=await self._base(known), render=render,
+                base=await self._base_facts(kinds), render=render,
                 key=await operator_key(api, settings.namespace, settings.name),
                 lease_duration_ms=settings.lease_duration_ms,
             )  # fmt: skip
-            pipelines = await self._pipelines(api, known, stack)
-            groups = LoopKeeper(context, settings.namespaces)
+            pipelines = await self._pipelines(api, kinds, stack)
+            groups = LoopManager(context, settings.namespaces)
             resources = self.resources = WatchedResources(groups, pipelines)
-            await self._listed(resources)
-            keeping = asyncio.create_task(resources.run(), name="gantry-resources")
-            watching = asyncio.create_task(self._watches(resources), name="gantry-watches")
-            asking = asyncio.create_task(self._more(known), name="gantry-known-kinds")
+            await self._list_all(resources)
+            resources_task = asyncio.create_task(resources.run(), name="gantry-resources")
+            watches_task = asyncio.create_task(self._run_watches(resources), name="gantry-watches")
+            discovery_task = asyncio.create_task(self._stop_on_new_kind(kinds), name="gantry-known-kinds")
             try:
-                await _first(asyncio.shield(watching), asyncio.shield(leading), self._stop.wait())
+                await _wait_for_first(asyncio.shield(watches_task), asyncio.shield(leader_task), self._stop.wait())
             finally:
                 self._stop.set()
-                await _ended(asking)
-                await _ended(keeping)
+                await _cancel(discovery_task)
+                await _cancel(resources_task)
                 await resources.close()
-                self._is_settled = await api.settled(SETTLE_S)
-                await self._resign(leadership, leading)
-                await asyncio.wait([watching], timeout=WATCHES_END_S)
-                await _ended(watching)
-            for task in (watching, leading):
+                self._is_idle = await api.wait_until_idle(SETTLE_S)
+                await self._resign(leadership, leader_task)
+                await asyncio.wait([watches_task], timeout=WATCHES_END_S)
+                await _cancel(watches_task)
+            for task in (watches_task, leader_task):
                 if not task.cancelled():
                     task.result()
 
-    async def _more(self, known: KnownKinds) -> None:
-        """End when the cluster has come to know more than it did: the next process looks after that, too."""
-        kind = await known.until_more()
+    async def _stop_on_new_kind(self, kinds: KindDiscovery) -> None:
+        """Stop the operator when a missing kind becomes available, so that the next process reconciles it, too."""
+        kind = await kinds.wait_for_missing()
         log.warning("new resource kind available; restarting", extra={"kind": kind.plural})
         self.stop()
 
     async def _pipelines(
-        self, api: Kubernetes, known: KnownKinds, stack: AsyncExitStack
-    ) -> LoopKeeper[PipelineReconciler] | None:
-        """The keeper of pipelines, where the cluster has such kinds and the operator may list them."""
+        self, api: Kubernetes, kinds: KindDiscovery, stack: AsyncExitStack
+    ) -> LoopManager[PipelineReconciler] | None:
+        """Return the loops of pipelines; None where the cluster lacks their kinds, or the right to list them."""
         settings = self.settings
         for kind in (*PIPELINES, JOBS, CRON_JOBS):
-            if not await known.has(kind, settings.namespaces, patience_s=OWN_KINDS_S):
+            if not await kinds.is_available(kind, settings.namespaces, timeout_s=OWN_KINDS_S):
                 log.warning("pipelines are not reconciled", extra={"reason": f"{kind.plural} cannot be listed"})
                 return None
         engine = EngineFacts(
@@ -202,20 +202,20 @@ class Operator:
         )
         context = PipelineContext(
             cache=pipeline_cache(), groups=self.cache, api=api, clock=self.clock, metrics=self.metrics, engine=engine,
-            pages=await stack.enter_async_context(HttpPages()),
+            pages=await stack.enter_async_context(HttpDriverPages()),
         )  # fmt: skip
-        return LoopKeeper(context, settings.namespaces)
+        return LoopManager(context, settings.namespaces)
 
-    async def _resign(self, leadership: Leadership, leading: asyncio.Task[None]) -> None:
-        """Give the Lease back, if nothing is under way; a second time does nothing."""
-        await _ended(leading)
-        if self._is_settled:
+    async def _resign(self, leadership: Leadership, leader_task: asyncio.Task[None]) -> None:
+        """Release the Lease if no API call is pending. A second call has no effect."""
+        await _cancel(leader_task)
+        if self._is_idle:
             with suppress(TimeoutError):
                 async with asyncio.timeout(RELEASE_S):
                     await leadership.release()
 
-    async def _listed(self, resources: WatchedResources) -> None:
-        """Everything, before anything is decided."""
+    async def _list_all(self, resources: WatchedResources) -> None:
+        """List all resources, with retries, before the first decision."""
         while not self._stop.is_set():
             try:
                 await resources.list_all()
@@ -224,7 +224,7 @@ class Operator:
                 log.warning("failed to list resources; retrying", extra={"reason": str(error)})
                 await asyncio.sleep(RETRY_S)
 
-    async def _base(self, known: KnownKinds) -> Facts:
+    async def _base_facts(self, kinds: KindDiscovery) -> Facts:
         settings = self.settings
         return Facts(
             image=settings.image,
@@ -233,39 +233,39 @@ class Operator:
             operator_namespace=settings.namespace,
             operator_labels=dict(settings.operator_labels),
             prometheus_labels=dict(settings.prometheus_labels),
-            has_pod_monitor=await known.has(POD_MONITORS),
-            has_prometheus_rule=await known.has(PROMETHEUS_RULES),
+            has_pod_monitor=await kinds.is_available(POD_MONITORS),
+            has_prometheus_rule=await kinds.is_available(PROMETHEUS_RULES),
         )
 
-    async def _watches(self, resources: WatchedResources) -> None:
-        if self.around.watch is None:
+    async def _run_watches(self, resources: WatchedResources) -> None:
+        if self.collaborators.watch is None:
             await self.watch(resources)
         else:
-            await self.around.watch(resources, self._stop)
+            await self.collaborators.watch(resources, self._stop)
 
     async def watch(self, resources: WatchedResources) -> None:
-        """Have Kopf tell what changes, until stopped."""
+        """Run Kopf, which reports watch events, until the operator is stopped."""
         namespaces = self.settings.namespaces
         before = asyncio.all_tasks()
         tasks = await kopf.spawn_tasks(
-            registry=registry_of(resources, lambda: connection_of(self._configuration)),
-            settings=settings_of(),
+            registry=kopf_registry(resources, lambda: kopf_connection(self._configuration)),
+            settings=kopf_settings(),
             standalone=True,
-            # Without one Kopf asks for the user's name, and a pod's user may have none.
+            # Without an identity Kopf asks for the user's name, and the user of a pod may have none.
             identity=own_identity(),  # type: ignore[arg-type]
             clusterwide=not namespaces,
             namespaces=namespaces,
             stop_flag=self._stop,
         )
-        self._signals.take()
+        self._signals.install()
         await kopf.run_tasks(tasks, ignored=before)
 
-    def _complaint(self) -> str:
+    def _health_problem(self) -> str:
         return "" if self.resources is None else self.resources.stale(self.settings.stale_s)
 
 
-async def _first(*waits: Awaitable[object]) -> None:
-    """Until one of them is over; the others are cancelled."""
+async def _wait_for_first(*waits: Awaitable[object]) -> None:
+    """Wait until the first of these is done, and cancel the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -275,65 +275,67 @@ async def _first(*waits: Awaitable[object]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _ended(task: asyncio.Task[None]) -> None:
-    """Cancelled, if it still runs; what it raised is its own."""
+async def _cancel(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait for it; an exception of the task is dropped here."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
 @final
 class _Signals:
-    """SIGTERM and SIGINT, while inside; ``take`` takes them back from whoever has taken them."""
+    """Handles SIGTERM and SIGINT while it is entered. ``install`` replaces handlers that Kopf has installed since."""
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self._stop: Final = stop
 
     def __enter__(self) -> None:
-        self.take()
+        self.install()
 
     def __exit__(self, *_: object) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().remove_signal_handler(number)
 
-    def take(self) -> None:
-        """Ours from now on."""
+    def install(self) -> None:
+        """Install the handlers of both signals."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop)
 
 
-AGAIN_S: Final = 0.5
-FIRST_S: Final = 2.0
-LAST_S: Final = 60.0
-"""Between two questions, in the end."""
+RETRY_MISSING_S: Final = 0.5
+PERIOD_MIN_S: Final = 2.0
+PERIOD_MAX_S: Final = 60.0
+"""The longest time between two checks for missing kinds; the time doubles from check to check until then."""
 
 
 @final
-class KnownKinds:
-    """Which kinds the cluster has, of those that it need not have; and waiting for those that it has not.
+class KindDiscovery:
+    """Discovers which optional kinds the cluster has, and waits for the missing ones.
 
-    What is reconciled and rendered follows from it when an operator becomes the leader. A definition may come later:
-    with the very chart that brings the operator, whose definitions and rights the API server takes a moment to serve,
-    or years after it, with a Prometheus. Then the process ends in order, and the next one starts with everything.
+    The result determines what an operator reconciles and renders from the moment it becomes the leader. A CRD may be
+    installed later: by the chart of the operator itself, whose CRDs and rights the API server takes a moment to serve,
+    or much later, with Prometheus. Then the process shuts down in order, and the next one starts with all kinds.
     """
 
-    def __init__(self, api: Kubernetes, *, first_s: float = FIRST_S, last_s: float = LAST_S) -> None:
+    def __init__(
+        self, api: Kubernetes, *, period_min_s: float = PERIOD_MIN_S, period_max_s: float = PERIOD_MAX_S
+    ) -> None:
         self._api: Final = api
-        self._first_s: Final = first_s
-        self._last_s: Final = last_s
+        self._period_min_s: Final = period_min_s
+        self._period_max_s: Final = period_max_s
         self._missing: Final[dict[Kind, Sequence[str]]] = {}
 
-    async def has(self, kind: Kind, namespaces: Sequence[str] = (), *, patience_s: float = 0.0) -> bool:
-        """Whether the cluster has such things, and we may look at them. One that we may not look at is left alone.
+    async def is_available(self, kind: Kind, namespaces: Sequence[str] = (), *, timeout_s: float = 0.0) -> bool:
+        """Return whether the cluster has this kind, and the operator may list it.
 
-        Of what comes with our own chart it is asked a little longer (``patience_s``).
+        The check is repeated for ``timeout_s``, for kinds whose CRDs the operator's own chart installs.
         """
-        asked_s = 0.0
+        waited_s = 0.0
         while not await self._is_listed(kind, namespaces):
-            if asked_s >= patience_s:
+            if waited_s >= timeout_s:
                 self._missing[kind] = namespaces
                 return False
-            await asyncio.sleep(AGAIN_S)
-            asked_s += AGAIN_S
+            await asyncio.sleep(RETRY_MISSING_S)
+            waited_s += RETRY_MISSING_S
         return True
 
     async def _is_listed(self, kind: Kind, namespaces: Sequence[str]) -> bool:
@@ -344,12 +346,12 @@ class KnownKinds:
             return False
         return True
 
-    async def until_more(self) -> Kind:
-        """Wait until one of those that were missing is there. For ever, where none was."""
-        wait_s = self._first_s
+    async def wait_for_missing(self) -> Kind:
+        """Wait until one of the missing kinds is available, and return it. Waits for ever if none is missing."""
+        wait_s = self._period_min_s
         while True:
             await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, self._last_s)
+            wait_s = min(2 * wait_s, self._period_max_s)
             for kind, namespaces in list(self._missing.items()):
-                if await self.has(kind, namespaces):
+                if await self.is_available(kind, namespaces):
                     return kind

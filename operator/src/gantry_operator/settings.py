@@ -1,4 +1,4 @@
-"""What the operator is started with: options, else the environment, read once and checked together."""
+"""The settings of the operator, from command line options or the environment, read once and validated together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Final, final
 import msgspec
 
 from gantry_operator.errors import SettingsError
-from gantry_operator.leader_election import Terms
+from gantry_operator.leader_election import LeaseTimings
 from gantry_remoting import split_address
 
 SERVICE_ACCOUNT_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
@@ -19,71 +19,71 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 
 @final
 class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one process."""
+    """The settings of one operator process."""
 
     image: str
-    """Of brokers, sidecars and name servers, where a group names none."""
+    """The image of brokers, sidecars and name servers of groups that set no image."""
 
     namespaces: tuple[str, ...] = ()
-    """Those whose groups are looked after; none: those of the whole cluster."""
+    """The namespaces whose resources are reconciled; empty for the whole cluster."""
 
     namespace: str = "gantry-system"
-    """Its own: where the leader's Lease is."""
+    """The operator's own namespace, which contains the leader Lease and the operator's key."""
 
     identity: str = ""
-    """Its name in that Lease; a new one for each process."""
+    """The holder identity in the leader Lease. It is different for each process, also for a restarted one."""
 
     kubeconfig: str | None = None
-    """A file that says where the cluster is and who we are; none: the pod's own account, else `~/.kube/config`."""
+    """The kubeconfig file with address and credentials; None for the pod's service account, else `~/.kube/config`."""
 
     context: str | None = None
-    """Of that file."""
+    """The context of the kubeconfig to use; None for its current context."""
 
     pull_policy: str = "IfNotPresent"
-    """Of images."""
+    """The pull policy of the broker image."""
 
     pull_secrets: tuple[str, ...] = ()
-    """Secrets that images are pulled with."""
+    """The names of the Secrets with which images are pulled."""
 
     pipeline_image: str = ""
-    """Of pipelines' drivers and executors, where a pipeline names none; empty: each has to."""
+    """The image of drivers and executors of pipelines that set no image; empty if every pipeline must set one."""
 
     pipeline_pull_policy: str = "IfNotPresent"
-    """Of that image."""
+    """The pull policy of the pipeline image."""
 
     executors_role: tuple[str, str] = ("", "")
-    """Kind and name of the role that lets a driver make executors; none: no pipeline may run in mode `kubernetes`."""
+    """Kind and name of the role with which a driver creates executors; empty if mode `kubernetes` is not allowed."""
 
     name: str = "gantry-operator"
-    """Of the leader's Lease; its key is in the Secret of this name and `-key`."""
+    """The name of the leader Lease. The operator's key is in the Secret with this name and the suffix `-key`."""
 
-    leader: Terms = Terms()
-    """How long the leader's Lease lasts, for how long its holder believes, and how often it tries: 15, 10 and 2 s."""
+    leader: LeaseTimings = LeaseTimings()
+    """Duration, renew deadline and retry period of the leader Lease: 15, 10 and 2 seconds."""
 
     lease_duration_ms: int = 15_000
-    """Of shards' Leases that are made from now on."""
+    """The duration of the Leases of shards, in milliseconds, for Leases that are created from now on."""
 
-    looks_at_machines: bool = True
-    """Whether Nodes and PersistentVolumes may be looked at. Without, nobody notices a cordon or a lost disk."""
+    can_read_nodes: bool = True
+    """Whether Nodes and PersistentVolumes may be read. Without them, cordons and lost disks are not detected."""
 
     operator_labels: tuple[tuple[str, str], ...] = (("app.kubernetes.io/name", "gantry-operator"),)
-    """Of its own pods: groups' policies let them in."""
+    """The labels of the operator's own pods, which the network policies of groups admit."""
 
     prometheus_labels: tuple[tuple[str, str], ...] = (("app.kubernetes.io/name", "prometheus"),)
-    """Of pods that may ask brokers for metrics."""
+    """The labels of the Prometheus pods, which may scrape the sidecars of groups."""
 
     listen: str = "0.0.0.0:8090"
-    """Where /livez, /readyz and /metrics are answered."""
+    """The address, as host:port, on which /livez, /readyz and /metrics are served."""
 
     stale_s: Seconds = 60.0
-    """A group that has not come round for so long means that this process is stuck."""
+    """The liveness probe fails when a resource was not reconciled for this time, in seconds."""
 
     log_level: str = "info"
-    """What is logged, as JSON, to standard error."""
+    """The lowest level of the log records that are written to standard error as JSON."""
 
 
 def own_namespace() -> str:
-    """That of the pod that this runs in; the usual one elsewhere."""
+    """Return the namespace of the pod that this process runs in, or `gantry-system` outside of a pod."""
     try:
         with open(SERVICE_ACCOUNT_NAMESPACE, encoding="ascii") as file:
             return file.read().strip()
@@ -92,40 +92,40 @@ def own_namespace() -> str:
 
 
 def own_identity() -> str:
-    """A pod that is started again is another one."""
+    """Return a new holder identity for the leader Lease: a restarted pod must not take itself for the last holder."""
     return f"{os.environ.get('POD_NAME') or os.uname().nodename}_{uuid.uuid4().hex[:12]}"
 
 
-def address_of(text: str, option: str) -> tuple[str, int]:
-    """``host:port``. Raises ``SettingsError``."""
+def parse_address(text: str, option: str) -> tuple[str, int]:
+    """Parse an address of the form ``host:port``. Raises ``SettingsError``."""
     try:
         host, port = split_address(text, port_min=0)
     except ValueError as error:
         raise SettingsError(f"{option}: {error}") from error
     if not host:
-        raise SettingsError(f"{option} {text}: write host:port, for example 0.0.0.0{text}")
+        raise SettingsError(f"{option} {text}: missing host; write host:port, for example 0.0.0.0{text}")
     return host, port
 
 
-def pairs_of(text: str, option: str) -> tuple[tuple[str, str], ...]:
-    """``a=b,c=d``. Raises ``SettingsError``."""
+def parse_pairs(text: str, option: str) -> tuple[tuple[str, str], ...]:
+    """Parse a list of the form ``a=b,c=d``. Raises ``SettingsError``."""
     found = []
     for term in (one.strip() for one in text.split(",") if one.strip()):
         name, separator, value = term.partition("=")
         if not separator or not name:
-            raise SettingsError(f"{option} {term}: it is no name=value")
+            raise SettingsError(f"{option} {term}: expected name=value")
         found.append((name, value))
     return tuple(found)
 
 
-def role_of(text: str, option: str) -> tuple[str, str]:
-    """``ClusterRole/name`` or ``Role/name``; empty for none. Raises ``SettingsError``."""
+def parse_role(text: str, option: str) -> tuple[str, str]:
+    """Parse ``ClusterRole/name`` or ``Role/name``; an empty text means no role. Raises ``SettingsError``."""
     kind, _, name = text.partition("/")
     if text and (kind not in ("ClusterRole", "Role") or not name):
-        raise SettingsError(f"{option} {text}: it is no ClusterRole/NAME or Role/NAME")
+        raise SettingsError(f"{option} {text}: expected ClusterRole/NAME or Role/NAME")
     return (kind, name) if text else ("", "")
 
 
-def names_of(text: str) -> tuple[str, ...]:
-    """``a,b``."""
+def parse_names(text: str) -> tuple[str, ...]:
+    """Parse a list of names that are separated by commas."""
     return tuple(one.strip() for one in text.split(",") if one.strip())

@@ -1,13 +1,13 @@
-"""Talking to the sidecars of a group's pods: what their brokers say now, and orders for them.
+"""The client of the sidecars of a group's pods: it requests the status of their brokers, and sends orders.
 
-Every call has a deadline and a connection of its own pool, so a pod that hangs costs whoever asked it, and nobody else.
-What is in an answer is not believed beyond its form: who is who is compared by whoever asked.
+Every call has a deadline and its own connection, so a pod that hangs delays only its own caller. Only the form of an
+answer is checked here: the caller compares the identity of the broker that answered.
 
-Where sidecars speak TLS (``access.tlsSecret``), the group's token goes to no sidecar that has not proven to know it
-(``gantry_spec.sidecar_proof``). Pods share no names that a certificate could be checked for, and the operator may not
-read the authority's Secret. So each address is asked for a proof once, over a connection of its own that carries no
-token; from then on connections to it are closed before a byte is sent if another certificate is shown. After a
-certificate was replaced, or an address was given to another pod, the proof is asked for again.
+Where sidecars use TLS (``access.tlsSecret``), the group's token is only sent to a sidecar that has proven to know it
+(``gantry_spec.sidecar_proof``). Pods share no host name for which a certificate could be checked, and the operator may
+not read the Secret with the authority. So a proof is requested from each address once, over a connection of its own
+that carries no token. From then on, a connection to this address is closed before anything is sent if it presents
+another certificate. After a certificate was replaced, or an address was given to another pod, a new proof is requested.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from typing import Any, Final, NamedTuple, Protocol, final
 import aiohttp
 import msgspec
 
-from gantry_operator.errors import SidecarDenied, SidecarRefused, SidecarSilent
+from gantry_operator.errors import SidecarRefused, SidecarUnauthorized, SidecarUnavailable
 from gantry_operator.http_client import HttpClient
 from gantry_remoting import join_address
 from gantry_spec.executor import Expected
 from gantry_spec.sidecar_proof import NONCE_CHARACTERS, is_proven
 from gantry_status.orders import AnyOrder, Drain, Follow
 
-LOOK_TIMEOUT_S: Final = 1.0
+STATUS_TIMEOUT_S: Final = 1.0
 ORDER_TIMEOUT_S: Final = 10.0
 ANSWER_BYTES_MAX: Final = 4 << 20
 PROOF_BYTES_MAX: Final = 16 << 10
@@ -41,7 +41,7 @@ REFUSED: Final = frozenset({400, 409, 412, 413, 422})
 
 
 class Peer(NamedTuple):
-    """Where a sidecar listens, and what it believes."""
+    """The address of a sidecar, and the token that it accepts."""
 
     host: str
     port: int
@@ -57,34 +57,34 @@ class Peer(NamedTuple):
 
 
 class Sidecars(Protocol):
-    """Those of all groups. Every call raises leaves of ``errors.SidecarError``."""
+    """The sidecars of all groups. Every call raises leaves of ``errors.SidecarError``."""
 
     async def status(self, peer: Peer) -> Mapping[str, Any]:
-        """What the broker says of itself now, by the names of the control socket."""
+        """Return the present status of the broker, with the field names of the control socket."""
 
     async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> None:
-        """Have it obey; with ``expected`` only if the broker still is that."""
+        """Send an order; with ``expected`` it is executed only if the broker's state still matches."""
 
     async def topics(self, peer: Peer) -> Mapping[str, Any]:
-        """The document of its topics."""
+        """Return the document of the broker's topics."""
 
 
 @final
 class HttpSidecars(HttpClient):
-    """Owned by the event loop; entered and left."""
+    """The sidecars, reached over HTTP. Owned by the event loop, and used as a context manager."""
 
-    def __init__(self, *, look_timeout_s: float = LOOK_TIMEOUT_S, order_timeout_s: float = ORDER_TIMEOUT_S) -> None:
+    def __init__(self, *, status_timeout_s: float = STATUS_TIMEOUT_S, order_timeout_s: float = ORDER_TIMEOUT_S) -> None:
         super().__init__(CONNECTIONS_MAX)
-        self._look_timeout_s: Final = look_timeout_s
+        self._status_timeout_s: Final = status_timeout_s
         self._order_timeout_s: Final = order_timeout_s
         self._proven: Final = ProvenCertificates()
 
     async def status(self, peer: Peer) -> Mapping[str, Any]:
-        timeout_ms = int(self._look_timeout_s * 800)
-        return await self._ask(peer, "GET", f"/v1/role/now?timeout_ms={timeout_ms}", None, self._look_timeout_s)
+        timeout_ms = int(self._status_timeout_s * 800)
+        return await self._ask(peer, "GET", f"/v1/role/now?timeout_ms={timeout_ms}", None, self._status_timeout_s)
 
     async def topics(self, peer: Peer) -> Mapping[str, Any]:
-        return await self._ask(peer, "GET", "/v1/topics?limit=1000", None, self._look_timeout_s)
+        return await self._ask(peer, "GET", "/v1/topics?limit=1000", None, self._status_timeout_s)
 
     async def order(self, peer: Peer, order: AnyOrder, expected: Expected | None = None) -> None:
         name, body = request_of(order, expected)
@@ -99,18 +99,18 @@ class HttpSidecars(HttpClient):
         try:
             async with asyncio.timeout(timeout_s):
                 try:
-                    status, text = await self._shown(peer, method, path, data)
+                    status, text = await self._send_with_token(peer, method, path, data)
                 except aiohttp.ServerFingerprintMismatch:
                     self._proven.forget(peer)
-                    status, text = await self._shown(peer, method, path, data)
-                return _document(peer, status, text)
+                    status, text = await self._send_with_token(peer, method, path, data)
+                return _parse_answer(peer, status, text)
         except TimeoutError:
-            raise SidecarSilent(f"{peer.base}: no answer within {timeout_s:g} s") from None
+            raise SidecarUnavailable(f"{peer.base}: no answer within {timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise SidecarSilent(f"{peer.base}: {str(error)[:REASON_MAX]}") from error
+            raise SidecarUnavailable(f"{peer.base}: {str(error)[:REASON_MAX]}") from error
 
-    async def _shown(self, peer: Peer, method: str, path: str, data: bytes | None) -> tuple[int, bytes]:
-        """Status and text. With TLS the token is shown only to a peer that has proven to know it."""
+    async def _send_with_token(self, peer: Peer, method: str, path: str, data: bytes | None) -> tuple[int, bytes]:
+        """Return status and body. With TLS the token is sent only to a peer that has proven to know it."""
         headers = {"Authorization": f"Bearer {peer.token}", "Content-Type": "application/json"}
         proven: aiohttp.Fingerprint | bool = True
         if peer.is_tls:
@@ -120,7 +120,7 @@ class HttpSidecars(HttpClient):
 
 
 def request_of(order: AnyOrder, expected: Expected | None) -> tuple[str, dict[str, Any]]:
-    """The name of an order in the sidecar's API, and its body: the fields of the control socket."""
+    """Return the name of an order in the sidecar's API, and its body with the field names of the control socket."""
     body: dict[str, Any] = msgspec.to_builtins(order)
     tag = body.pop("order")
     if expected is not None:
@@ -128,27 +128,27 @@ def request_of(order: AnyOrder, expected: Expected | None) -> tuple[str, dict[st
     return "demote" if isinstance(order, Follow) else tag, body
 
 
-def _document(peer: Peer, status: int, text: bytes) -> Mapping[str, Any]:
+def _parse_answer(peer: Peer, status: int, text: bytes) -> Mapping[str, Any]:
     if len(text) > ANSWER_BYTES_MAX:
-        raise SidecarSilent(f"{peer.base}: its answer is longer than {ANSWER_BYTES_MAX} bytes")
+        raise SidecarUnavailable(f"{peer.base}: the answer is longer than {ANSWER_BYTES_MAX} bytes")
     try:
         document = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise SidecarSilent(f"{peer.base}: its answer ({status}) is no JSON") from error
+        raise SidecarUnavailable(f"{peer.base}: the answer ({status}) is not JSON") from error
     if not isinstance(document, dict):
-        raise SidecarSilent(f"{peer.base}: its answer ({status}) is no object")
+        raise SidecarUnavailable(f"{peer.base}: the answer ({status}) is not a JSON object")
     if status == 200:
         return document
     reason = str(document.get("reason", ""))[:REASON_MAX]
     if status in (401, 403):
-        raise SidecarDenied(f"{peer.base}: {reason} ({status})")
+        raise SidecarUnauthorized(f"{peer.base}: {reason} ({status})")
     if status in REFUSED:
         raise SidecarRefused(reason)
-    raise SidecarSilent(f"{peer.base}: {reason} ({status})")
+    raise SidecarUnavailable(f"{peer.base}: {reason} ({status})")
 
 
 def _accepting_context() -> ssl.SSLContext:
-    """A client's context that accepts any certificate: whose it is is proven afterwards."""
+    """Return a client's TLS context that accepts any certificate: its owner is verified afterwards, by the proof."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -157,7 +157,7 @@ def _accepting_context() -> ssl.SSLContext:
 
 @final
 class ProvenCertificates:
-    """The certificate that the sidecar at each address has proven to be its own. Owned by the event loop."""
+    """The certificates of sidecars that have proven to know the token, by address. Owned by the event loop."""
 
     def __init__(self) -> None:
         self._context: Final = _accepting_context()
@@ -167,21 +167,21 @@ class ProvenCertificates:
         return f"<ProvenCertificates addresses={len(self._known)}>"
 
     def forget(self, peer: Peer) -> None:
-        """Ask for a proof again: another certificate is shown there now."""
+        """Forget the certificate of a peer, which presents another one now, so that a new proof is requested."""
         self._known.pop(peer, None)
 
     async def fingerprint(self, peer: Peer) -> bytes:
-        """The SHA-256 of the certificate there, whose owner knows the token. Raises leaves of ``SidecarError``."""
+        """Return the SHA-256 of the peer's certificate, after a proof. Raises leaves of ``SidecarError``."""
         if peer not in self._known:
-            self._known[peer] = await self._ask(peer.host, peer.port, peer.token)
+            self._known[peer] = await self._verify(peer.host, peer.port, peer.token)
         return self._known[peer]
 
-    async def _ask(self, host: str, port: int, token: str) -> bytes:
+    async def _verify(self, host: str, port: int, token: str) -> bytes:
         nonce = secrets.token_hex(NONCE_CHARACTERS // 2)
         try:
             reader, writer = await asyncio.open_connection(host, port, ssl=self._context)
         except OSError as error:
-            raise SidecarSilent(f"{host}:{port}: {error}") from error
+            raise SidecarUnavailable(f"{host}:{port}: {error}") from error
         try:
             certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
             writer.write(f"GET /v1/proof?nonce={nonce} HTTP/1.0\r\nHost: sidecar\r\n\r\n".encode())
@@ -189,20 +189,20 @@ class ProvenCertificates:
             while len(answer) < PROOF_BYTES_MAX and (piece := await reader.read(PROOF_BYTES_MAX)):
                 answer += piece
         except OSError as error:
-            raise SidecarSilent(f"{host}:{port}: {error}") from error
+            raise SidecarUnavailable(f"{host}:{port}: {error}") from error
         finally:
             writer.transport.abort()
             with suppress(OSError):
                 await writer.wait_closed()
-        shown = hashlib.sha256(certificate or b"").digest()
-        if not is_proven(_proof_in(answer), token, nonce, shown):
-            raise SidecarDenied(
-                f"{host}:{port}: it does not prove that it is a sidecar of the group; no token is shown"
+        presented = hashlib.sha256(certificate or b"").digest()
+        if not is_proven(_parse_proof(answer), token, nonce, presented):
+            raise SidecarUnauthorized(
+                f"{host}:{port}: it did not prove that it is a sidecar of the group; the token was not sent"
             )
-        return shown
+        return presented
 
 
-def _proof_in(answer: bytes) -> object:
+def _parse_proof(answer: bytes) -> object:
     head, _, body = answer.partition(b"\r\n\r\n")
     try:
         document = json.loads(body) if head.split(b" ", 2)[1:2] == [b"200"] else None

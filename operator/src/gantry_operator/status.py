@@ -1,10 +1,11 @@
-"""From a decision and what it rests on to the status of the group, and when that is worth a write. Pure.
+"""The status of a group, made from a decision and its observations, and when to write it. Pure.
 
-    changed at once    conditions, masters, epochs, what is being done and what blocks it
-    at most every 10 s bands of bytes, lags, messages, what would happen if a master died
+    written at once       changes of conditions, masters, epochs, actions and the reasons that block them
+    at most every 10 s    changes of byte bands, lags, messages, and the forecast for the loss of a master
 
-Live bytes are in `gantry status` and the metrics; here they would only churn. A condition keeps the time of its last
-change over restarts of the operator, since the status that stands there is read before it is replaced.
+Exact byte counts are in `gantry status` and the metrics; in the status they would cause a write in each round. A
+condition keeps the time of its last transition over restarts of the operator, because the status in the cluster is read
+before it is replaced.
 """
 
 from __future__ import annotations
@@ -19,32 +20,32 @@ from gantry_spec.actions import Wait
 from gantry_spec.decide.decision import Condition as Decided
 from gantry_spec.decide.decision import Decision, line_of
 from gantry_spec.explain import Outlook
-from gantry_spec.gate import contract_kept
+from gantry_spec.gate import check_durability
 from gantry_spec.ledger import Fault, Ledger, band_of, worst_band
 from gantry_spec.manifest.group import BrokerGroup, Spec
 from gantry_spec.manifest.status import Condition, DecisionStatus, DurabilityStatus, ShardStatus, Status
-from gantry_spec.observed import Observed, ObservedShard
+from gantry_spec.observed import ObservedGroup, ObservedShard
 
 WRITE_MS: Final = 10_000
-"""Least time between two writes of a status that differ in nothing urgent."""
+"""The minimum time between two writes of a status without an urgent change."""
 
 MESSAGE_MAX: Final = 1_000
 LINES_MAX: Final = 12
 
 
-class Facts(NamedTuple):
-    """All that a status is made of."""
+class StatusFacts(NamedTuple):
+    """Everything from which the status of a group is made."""
 
     group: BrokerGroup
-    observed: Observed
+    observed: ObservedGroup
     decision: Decision
     outlooks: Sequence[Outlook]
-    more: Sequence[Decided] = ()
-    """Conditions beside those of the decision."""
+    extra_conditions: Sequence[Decided] = ()
+    """Conditions in addition to those of the decision."""
 
 
-def status_of(facts: Facts, before: Mapping[str, Any], now: str) -> Status:
-    """What stands in the group from now on. ``before`` is what stood there."""
+def status_of(facts: StatusFacts, before: Mapping[str, Any], now: str) -> Status:
+    """Return the new status of the group. ``before`` is the present one."""
     group, decision = facts.group, facts.decision
     ledgers = {ledger.shard: ledger for ledger in decision.ledgers}
     shards = [
@@ -54,7 +55,7 @@ def status_of(facts: Facts, before: Mapping[str, Any], now: str) -> Status:
     wanted = [one for one in shards if one.number < group.spec.shards]
     ready = sum(1 for one in wanted if one.master and one.in_sync >= group.spec.slaves)
     generation = group.metadata.generation
-    conditions = conditions_of([*decision.conditions, *facts.more], before, generation, now)
+    conditions = conditions_of([*decision.conditions, *facts.extra_conditions], before, generation, now)
     return Status(
         observed_generation=generation,
         phase=phase_of(conditions),
@@ -70,8 +71,8 @@ def status_of(facts: Facts, before: Mapping[str, Any], now: str) -> Status:
     )
 
 
-def broken_status(generation: int, reason: str, message: str, before: Mapping[str, Any], now: str) -> dict[str, Any]:
-    """Of a group that cannot be read: what stood there, with conditions that say why nothing is done."""
+def invalid_status(generation: int, reason: str, message: str, before: Mapping[str, Any], now: str) -> dict[str, Any]:
+    """Return the status of a resource with an invalid spec: the present one, with conditions that give the reason."""
     decided = [
         Decided(type="Ready", is_so=False, reason=reason, message=message),
         Decided(type="Progressing", is_so=False, reason=reason, message=message),
@@ -83,7 +84,7 @@ def broken_status(generation: int, reason: str, message: str, before: Mapping[st
 
 
 def conditions_of(decided: Sequence[Decided], before: Mapping[str, Any], generation: int, now: str) -> list[Condition]:
-    """As Kubernetes wants them, each with the time at which it changed last."""
+    """Return the conditions in the form of Kubernetes, each with the time of its last transition."""
     known = {one.get("type"): one for one in before.get("conditions") or []}
     found = []
     for one in decided:
@@ -103,13 +104,13 @@ def conditions_of(decided: Sequence[Decided], before: Mapping[str, Any], generat
     return found
 
 
-def complaint_of(kind: str, text: str) -> Decided | None:
-    """A condition that something is refused; none where nothing is."""
+def refusal_condition(kind: str, text: str) -> Decided | None:
+    """Return a condition that something is refused, with this text as its message; None for an empty text."""
     return Decided(type=kind, is_so=False, reason="Refused", message=text) if text else None
 
 
 def phase_of(conditions: Sequence[Condition]) -> str:
-    """In one word: the most important thing that is so."""
+    """Return the phase: one word for the most important condition."""
     so = {one.type: one.status for one in conditions}
     if so.get("Paused") == "True":
         return "Paused"
@@ -122,8 +123,8 @@ def phase_of(conditions: Sequence[Condition]) -> str:
     return "Degraded" if so.get("Degraded") == "True" else "Ready"
 
 
-def urgent(status: Mapping[str, Any]) -> Any:
-    """The part of a status whose change is written at once."""
+def urgent_part(status: Mapping[str, Any]) -> Any:
+    """Return the part of a status whose changes are written at once."""
     conditions = sorted((one["type"], one["status"], one["reason"]) for one in status.get("conditions") or [])
     shards = [
         (one["number"], one["master"], one["epoch"], one["decision"]["action"], tuple(one["decision"]["blockedBy"]))
@@ -132,8 +133,8 @@ def urgent(status: Mapping[str, Any]) -> Any:
     return conditions, shards, status.get("phase"), status.get("observedGeneration"), status.get("ready")
 
 
-def material(status: Mapping[str, Any]) -> Any:
-    """A status without the times at which it was true."""
+def without_times(status: Mapping[str, Any]) -> Any:
+    """Return a status without the times at which it was observed."""
     shards = [
         one | {"durability": {key: value for key, value in one["durability"].items() if key != "observedAt"}}
         for one in status.get("eachShard") or []
@@ -142,28 +143,29 @@ def material(status: Mapping[str, Any]) -> Any:
 
 
 def is_worth_a_write(status: Mapping[str, Any], written: Mapping[str, Any], age_ms: int) -> bool:
-    """Whether this is to replace what was written so long ago."""
-    is_urgent = urgent_or_none(written) != urgent(status)
-    return is_due(is_urgent=is_urgent, is_changed=material(status) != material_or_none(written), age_ms=age_ms)
+    """Return whether this status should replace the one that was written ``age_ms`` ago."""
+    is_urgent = urgent_part_or_none(written) != urgent_part(status)
+    is_changed = without_times(status) != without_times_or_none(written)
+    return is_due(is_urgent=is_urgent, is_changed=is_changed, age_ms=age_ms)
 
 
 def is_due(*, is_urgent: bool, is_changed: bool, age_ms: int) -> bool:
-    """Return whether a status is written now: an urgent change at once, any other at most every ``WRITE_MS``."""
+    """Return whether to write a status: an urgent change at once, any other at most every ``WRITE_MS``."""
     return is_urgent or (is_changed and age_ms >= WRITE_MS)
 
 
-def urgent_or_none(status: Mapping[str, Any]) -> Any:
-    """The same of a status that an older operator may have written."""
+def urgent_part_or_none(status: Mapping[str, Any]) -> Any:
+    """Return the urgent part of a status, or None if another version of the operator wrote it in another form."""
     try:
-        return urgent(status)
+        return urgent_part(status)
     except (KeyError, TypeError):
         return None
 
 
-def material_or_none(status: Mapping[str, Any]) -> Any:
-    """The same."""
+def without_times_or_none(status: Mapping[str, Any]) -> Any:
+    """Return a status without its times, or None if another version of the operator wrote it in another form."""
     try:
-        return material(status)
+        return without_times(status)
     except (KeyError, TypeError):
         return None
 
@@ -171,7 +173,7 @@ def material_or_none(status: Mapping[str, Any]) -> Any:
 # -- shards ------------------------------------------------------------------------------------------------------------
 
 
-def _shard(facts: Facts, shard: ObservedShard, ledger: Ledger, now: str) -> ShardStatus:
+def _shard(facts: StatusFacts, shard: ObservedShard, ledger: Ledger, now: str) -> ShardStatus:
     name, spec = facts.group.metadata.name, facts.group.spec
     outlook = next((one for one in facts.outlooks if one.shard == shard.number), None)
     record = None if shard.lease is None else shard.lease.record
@@ -187,7 +189,7 @@ def _shard(facts: Facts, shard: ObservedShard, ledger: Ledger, now: str) -> Shar
         durability=DurabilityStatus(
             at_risk=ledger.risk(Fault.MACHINE).band if is_led else "unknown",
             bound=ledger.bound,
-            is_met=is_led and contract_kept(ledger, spec).is_allowed,
+            is_met=is_led and check_durability(ledger, spec).is_allowed,
             observed_at=now,
         ),
         decision=DecisionStatus(
@@ -199,7 +201,7 @@ def _shard(facts: Facts, shard: ObservedShard, ledger: Ledger, now: str) -> Shar
 
 
 def _lag(spec: Spec, shard: ObservedShard, ledger: Ledger) -> str:
-    """Of the slave farthest behind; one that the spec wants and nobody hears of is unknown."""
+    """Return the lag band of the slave that is farthest behind; unknown if a slave of the spec does not report."""
     master = next((one for one in shard.members if one.number == ledger.master), None)
     if master is None or master.report is None or ledger.wrote is None:
         return "unknown"

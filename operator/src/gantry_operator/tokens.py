@@ -1,7 +1,7 @@
 """The operator's key, and the Secret of each group with the tokens that are derived from that key.
 
-The key is created once, by the first operator. The Secret of a group is created, and never read or changed, so that no
-right to do so is needed.
+The key is created once, by the first operator. The Secret of a group is only created, never read or changed, so that
+the operator needs no right to do so.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from binascii import Error as BadBase64
 from contextlib import suppress
 from typing import Final, final
 
-from gantry_operator.api import SECRETS, Kubernetes, Object, Place
+from gantry_operator.api import SECRETS, Kubernetes, Object, ObjectRef
 from gantry_operator.clock import Clock
-from gantry_operator.errors import Conflict, Gone, SettingsError
-from gantry_operator.execute.applier import AGAIN_MS
+from gantry_operator.errors import Conflict, NotFound, SettingsError
+from gantry_operator.execute.applier import REAPPLY_MS
 from gantry_operator.objects import secret
 from gantry_operator.observe.group_objects import GroupObjects
 from gantry_spec.manifest.group import BrokerGroup
@@ -25,54 +25,56 @@ FIELD: Final = "key"
 
 
 async def operator_key(api: Kubernetes, namespace: str, name: str) -> bytes:
-    """Raises ``SettingsError`` for a Secret that holds none."""
-    place = Place(SECRETS, namespace, f"{name}-key")
+    """Read the operator's key, or create it. Raises ``SettingsError`` for a Secret without a valid key."""
+    ref = ObjectRef(SECRETS, namespace, f"{name}-key")
     try:
-        return key_in(await api.get(place))
-    except Gone:
+        return parse_key(await api.get(ref))
+    except NotFound:
         pass
     text = base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
     document: Object = {
         "apiVersion": SECRETS.api_version,
         "kind": SECRETS.name,
-        "metadata": {"name": place.name, "namespace": namespace},
+        "metadata": {"name": ref.name, "namespace": namespace},
         "type": "Opaque",
         "data": {FIELD: text},
     }
     try:
-        return key_in(await api.create(document))
+        return parse_key(await api.create(document))
     except Conflict:
-        return key_in(await api.get(place))
+        return parse_key(await api.get(ref))
 
 
-def key_in(document: Object) -> bytes:
-    """What is in it, and never in a message."""
+def parse_key(document: Object) -> bytes:
+    """Return the key in a Secret. No error text contains it. Raises ``SettingsError``."""
     try:
         key = base64.b64decode((document.get("data") or {}).get(FIELD, ""), validate=True)
     except BadBase64:
         key = b""
     if len(key) < KEY_BYTES:
         name = document["metadata"]["name"]
-        raise SettingsError(f"the Secret {name} holds no {FIELD} of {KEY_BYTES} bytes: delete it, and it is made anew")
+        raise SettingsError(
+            f"Secret {name} has no {FIELD} of at least {KEY_BYTES} bytes; delete the Secret, and it is created anew"
+        )
     return key
 
 
-LACKING_MS: Final = 10_000
-"""Between two tries where it may lack."""
+RETRY_MISSING_MS: Final = 10_000
+"""The time between two creations of a Secret that may be missing."""
 
 
 @final
 class GroupSecret:
     """The Secret of one group. Owned by the task of its loop.
 
-    Whether it exists can only be found out by creating it again. That is done at the beginning, now and then, and soon
-    again where it may be missing:
+    Only a new creation shows whether it exists. This is done at the start, every ``REAPPLY_MS``, and every
+    ``RETRY_MISSING_MS`` where the Secret may be missing:
 
-        a sidecar does not know our token                    it has the Secret of an operator before us
-        a pod has a machine, and its broker does not start   kubelet may wait for the Secret, which no status says
+        a sidecar rejects the token                      it uses the Secret of an earlier operator
+        a pod is scheduled, and its broker never starts  kubelet may wait for the Secret, which no status shows
 
-    The second happens in practice. A group that is deleted and applied again at once has the name of the first one's
-    Secret, which still exists when the second one's is created, and is deleted a moment later.
+    The second happens in practice. A group that is deleted and created again at once uses the same Secret name. The
+    first Secret still exists when the second one is to be created, and is deleted a moment later.
     """
 
     def __init__(self, objects: GroupObjects, api: Kubernetes, clock: Clock) -> None:
@@ -84,10 +86,10 @@ class GroupSecret:
     def __repr__(self) -> str:
         return f"<GroupSecret {'/'.join(self._objects.key)}>"
 
-    async def keep(self, group: BrokerGroup, token: str, *, is_denied: bool) -> None:
-        """Make it if it may not be there. Raises leaves of ``ApiError``."""
+    async def ensure(self, group: BrokerGroup, token: str, *, is_denied: bool) -> None:
+        """Create the Secret if it may be missing. Raises leaves of ``ApiError``."""
         now_ms = self._clock.now_ms()
-        again_ms = LACKING_MS if is_denied or self._objects.held_up() else AGAIN_MS
+        again_ms = RETRY_MISSING_MS if is_denied or self._objects.pods_not_started() else REAPPLY_MS
         if self._tried_ms is not None and now_ms - self._tried_ms < again_ms:
             return
         self._tried_ms = now_ms

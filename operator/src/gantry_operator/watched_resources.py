@@ -1,7 +1,7 @@
-"""What the operator watches: every change goes into the cache that it belongs to, and every resource has a loop.
+"""The resources that the operator watches: watch events update the caches, and every resource has a loop.
 
-Now and then everything is listed anew: a watch that was interrupted never reports what was deleted meanwhile, and a
-watch may hang.
+All resources are listed anew every ``RELIST_S``: a watch that was interrupted never reports the objects that were
+deleted meanwhile, and a watch may hang.
 """
 
 from __future__ import annotations
@@ -31,60 +31,60 @@ from gantry_operator.group_reconciler import GroupReconciler
 from gantry_operator.objects.names import GROUP_LABEL
 from gantry_operator.pipelines.naming import PIPELINE_LABEL
 from gantry_operator.pipelines.reconciler import PipelineReconciler
-from gantry_operator.resource_loop import LoopKeeper
+from gantry_operator.resource_loop import LoopManager
 
 log = logging.getLogger(__name__)
 
-OURS: Final = "app.kubernetes.io/part-of=gantry"
-"""The label of pods and StatefulSets, of groups and of pipelines: a kind is watched once."""
+PART_OF_GANTRY: Final = "app.kubernetes.io/part-of=gantry"
+"""The label selector of pods and StatefulSets. Groups and pipelines share it, so that each kind is watched once."""
 
-LISTED: Final[dict[Kind, str]] = {
+WATCHED_KINDS: Final[dict[Kind, str]] = {
     NODES: "",
-    STATEFUL_SETS: OURS,
-    PODS: OURS,
+    STATEFUL_SETS: PART_OF_GANTRY,
+    PODS: PART_OF_GANTRY,
     CLAIMS: GROUP_LABEL,
     SERVICES: GROUP_LABEL,
     LEASES: GROUP_LABEL,
     GROUPS: "",
 }
-"""What is watched and listed, with the label that it must have. Groups come last, so that their objects are known."""
+"""The watched kinds with their label selectors. Groups come last, so that their objects are in the cache before."""
 
-LISTED_FOR_PIPELINES: Final[dict[Kind, str]] = {
+WATCHED_PIPELINE_KINDS: Final[dict[Kind, str]] = {
     JOBS: PIPELINE_LABEL,
     CRON_JOBS: PIPELINE_LABEL,
     **dict.fromkeys(PIPELINES, ""),
 }
-"""What is watched and listed beside that where there are pipelines. Pods and StatefulSets are shared."""
+"""The kinds that are watched in addition for pipelines. Pods and StatefulSets are shared with groups."""
 
-LIST_S: Final = 300.0
-KEEP_S: Final = 1.0
+RELIST_S: Final = 300.0
+START_MISSING_S: Final = 1.0
 
 
 @final
 class WatchedResources:
-    """Owned by the event loop."""
+    """Dispatches watch events to the caches, and keeps the loops of all resources. Owned by the event loop."""
 
     def __init__(
-        self, groups: LoopKeeper[GroupReconciler], pipelines: LoopKeeper[PipelineReconciler] | None = None
+        self, groups: LoopManager[GroupReconciler], pipelines: LoopManager[PipelineReconciler] | None = None
     ) -> None:
         self.groups: Final = groups
         self.pipelines: Final = pipelines
-        self._keepers: Final = (groups,) if pipelines is None else (groups, pipelines)
+        self._managers: Final = (groups,) if pipelines is None else (groups, pipelines)
 
     @property
     def watched(self) -> dict[Kind, str]:
-        """Kinds, and the label that each must have; without machines, where those may not be watched."""
-        knows_machines = self.groups.context.cache.knows_machines
-        found = {kind: label for kind, label in LISTED.items() if kind != NODES or knows_machines}
-        return found if self.pipelines is None else found | LISTED_FOR_PIPELINES
+        """The watched kinds with their label selectors; without Nodes if the operator may not read them."""
+        can_read_nodes = self.groups.context.cache.can_read_nodes
+        found = {kind: label for kind, label in WATCHED_KINDS.items() if kind != NODES or can_read_nodes}
+        return found if self.pipelines is None else found | WATCHED_PIPELINE_KINDS
 
-    def take(self, what: str | None, document: Object) -> None:
-        """Put what a watch has reported into the cache."""
-        self._cache_of(document).take(what, document)
+    def apply_event(self, event_type: str | None, document: Object) -> None:
+        """Update the cache with a watch event."""
+        self._cache_of(document).apply_event(event_type, document)
 
     async def list_all(self) -> None:
-        """List everything once. Raises leaves of ``ApiError``."""
-        caches = [keeper.context.cache for keeper in self._keepers]
+        """List all watched resources once. Raises leaves of ``ApiError``."""
+        caches = [manager.context.cache for manager in self._managers]
         for kind, label in self.watched.items():
             for namespace in self.groups.namespaces if kind.is_namespaced else ("",):
                 before = [cache.revisions(kind, namespace) for cache in caches]
@@ -93,35 +93,35 @@ class WatchedResources:
                     cache.replace([one for one in listed if self._cache_of(one) is cache], revisions)
 
     async def run(self) -> None:
-        """Keep a loop for each resource, and list everything now and then, until cancelled."""
+        """Keep a loop for each resource, and list all resources every ``RELIST_S``, until cancelled."""
         clock = self.groups.context.clock
         listed_ms = clock.now_ms()
         while True:
             self.start_missing()
-            if clock.now_ms() - listed_ms >= LIST_S * 1000:
+            if clock.now_ms() - listed_ms >= RELIST_S * 1000:
                 listed_ms = clock.now_ms()
                 try:
                     await self.list_all()
                 except ApiError as error:
                     log.warning("failed to list resources; retrying", extra={"reason": str(error)})
-            await asyncio.sleep(KEEP_S)
+            await asyncio.sleep(START_MISSING_S)
 
     def start_missing(self) -> None:
         """Start a loop for each resource that has none, and update the metrics of groups."""
-        for keeper in self._keepers:
-            keeper.start_missing()
+        for manager in self._managers:
+            manager.start_missing()
         metrics = self.groups.context.metrics
         metrics.groups.set(len(self.groups.loops))
         metrics.stalest.set(self.groups.age_ms_max() / 1000)
 
     def stale(self, after_s: float) -> str:
-        """Say which resources were not reconciled for so long; empty if none."""
-        return next((text for keeper in self._keepers if (text := keeper.stale(after_s))), "")
+        """Return a text that names the resources that were not reconciled for this time; empty if there are none."""
+        return next((text for manager in self._managers if (text := manager.stale(after_s))), "")
 
     async def close(self) -> None:
-        """Stop every loop, and wait for them."""
-        for keeper in self._keepers:
-            await keeper.close()
+        """Stop all loops, and wait until they have ended."""
+        for manager in self._managers:
+            await manager.close()
 
     def _cache_of(self, document: Object) -> Cache:
         if self.pipelines is not None and (
@@ -131,4 +131,4 @@ class WatchedResources:
         return self.groups.context.cache
 
 
-_PIPELINE_KINDS: Final = frozenset(kind.name for kind in LISTED_FOR_PIPELINES)
+_PIPELINE_KINDS: Final = frozenset(kind.name for kind in WATCHED_PIPELINE_KINDS)

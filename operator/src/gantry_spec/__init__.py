@@ -1,17 +1,20 @@
-"""What a group of brokers should be, and what follows from how it is: values and decisions, nothing that acts.
+"""The specification of a broker group and the decisions about it: pure values and functions without side effects.
 
-The operator, the local supervisor and the command line decide by the same functions. Nothing here reads a clock, a
-disk or a network, and nothing of ours is imported: whoever observes hands in what was seen.
+The operator, the local supervisor and the command line use the same decision functions. This package reads no clock,
+disk or network, and imports only the value types of ``gantry_status``: the caller observes the group and passes in
+the result.
 
-    manifest            what a group should be, read from a file; the custom resource
-    observed, heard     what was seen of it, and when; a broker's own answer as a report
-    lease               what has to be remembered, and is in the shard's Lease
-    ledger, gate        what is at risk; whether an action may be done now
-    ballot              whose promises are enough; who is furthest; how much is lost
-    decide, actions     what to do, and what that can be
-    explain             what would happen if a master died now
+    manifest            the desired state of a group, read from a file; the custom resource
+    observed            the observed state of a group with its times; a broker's answer as a report
+    lease               the durable record of a shard's epochs and terms, stored in its Lease
+    ledger, gate        the acknowledged bytes at risk; whether an action is allowed now
+    ballot              the count of promises in an election, the winner and the loss
+    decide, actions     the decisions, and the actions that they consist of
+    executor            the mapping from actions to orders, and the ports that carry them out
+    role_recovery       whether a broker may have its role again after its process was restarted
+    explain             a forecast of what would happen if a master failed now
     cluster_objects     names, labels and paths of a group's objects in Kubernetes
 
-Whoever runs a group: ``read_group`` the manifest; fill in an ``Observed``; ``decide``; do each action as its docstring
-says, after asking ``may`` once more; write the conditions down; look again.
-"""
+The loop that runs a group: read the manifest (``read_group``), fill in an ``ObservedGroup``, call ``decide``, check
+each action again with ``check_action`` and execute it as its docstring describes, write the conditions, and observe
+again."""

@@ -1,8 +1,8 @@
-"""What can be done to a group: values. Each may be done twice, late, or by two at once, and does no harm then.
+"""The actions that can be executed on a group, as values. Each is safe to execute twice, late, or concurrently.
 
-Orders go to one broker and carry the epoch that makes them harmless when late; they are the orders of the control
-socket under the same names. Writes to the Lease carry the version that they replace. What concerns processes and
-volumes carries the id of the one that is meant. ``gantry_spec.executor`` executes them.
+Orders go to one broker and carry an epoch that makes them harmless when they are late; they have the names of the
+control socket's orders. Writes to the Lease carry the version that they replace. Actions on processes and volumes carry
+the id of the process or volume. ``gantry_spec.executor`` executes them.
 """
 
 from __future__ import annotations
@@ -15,53 +15,53 @@ from gantry_spec.lease import LeaseRecord
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Root of all actions. Never decided itself."""
+    """The base class of all actions. It is never instantiated itself."""
 
     shard: int
     why: str = ""
-    """For people."""
+    """The reason for the action, for people."""
 
 
 class MemberAction(Action, frozen=True, kw_only=True):
-    """Something for one member."""
+    """An action on one member."""
 
     member: int
 
 
 class OrderAction(MemberAction, frozen=True, kw_only=True):
-    """An order to a member, which carries it out itself."""
+    """An order that is sent to a member, which carries it out itself."""
 
 
 class ProcessAction(MemberAction, frozen=True, kw_only=True):
-    """Something that whoever runs the members does to the process or volume of one."""
+    """An action on a member's process or volume, executed by the local supervisor or in Kubernetes."""
 
 
 class LeaseAction(Action, frozen=True, kw_only=True):
-    """Replace the Lease's record, if it still has the version that was seen."""
+    """Replace the record in the Lease if it still has the observed version."""
 
     expected: str | None
-    """The version; None if there must be no Lease yet."""
+    """The version of the record to replace; None if there must be no record yet."""
 
     record: LeaseRecord
 
 
 @final
 class Wait(Action, frozen=True, kw_only=True):
-    """Do nothing, and say for what."""
+    """Do nothing until a condition is met; ``why`` describes the condition."""
 
     until_ms: int | None = None
-    """When it is over at the latest, if that is known."""
+    """When the wait ends at the latest; None if unknown."""
 
 
 @final
 class Refuse(Action, frozen=True, kw_only=True):
-    """Do nothing: what a person has ordered by hand cannot be done as it is."""
+    """Do nothing: a manual promotion cannot be carried out as requested."""
 
     remedy: str
-    """What the person can do."""
+    """What the person can do about it."""
 
     can_be_forced: bool = False
-    """Whether it would be done with ``PromotionRequest.is_forced``."""
+    """Whether the request would be carried out with ``PromotionRequest.is_forced``."""
 
 
 # -- orders ------------------------------------------------------------------------------------------------------------
@@ -69,18 +69,19 @@ class Refuse(Action, frozen=True, kw_only=True):
 
 @final
 class Promise(OrderAction, frozen=True, kw_only=True):
-    """Have it promise an epoch."""
+    """Order a member to promise an epoch."""
 
     epoch: int
 
 
 @final
 class Promote(OrderAction, frozen=True, kw_only=True):
-    """Have it be the master of an epoch. Never decided before the Lease names it for that epoch.
+    """Order a member to be the master of an epoch. It is never decided before the Lease names the member for that
+    epoch.
 
-    It was named for a log that ends at ``end`` of ``last_epoch`` at least. Whoever delivers the order asks for the
-    status first, on the same connection and so of the same process, and gives it only if that is still true: a power
-    cut may have come between.
+    The member was elected with a log that ended at ``end`` of ``last_epoch`` or later. The sender of the order requests
+    the status first, on the same connection and so from the same process, and sends the order only if this is still
+    true: a power loss may have happened since the election.
     """
 
     epoch: int
@@ -88,15 +89,15 @@ class Promote(OrderAction, frozen=True, kw_only=True):
     last_epoch: int
     end: int
     continues: int = 0
-    """The same: of which epoch it must be the master up to now; 0 if it was elected, and its log stands still."""
+    """The epoch of which it must still be the master; 0 if it was elected, and its log does not change."""
 
     force: bool = False
-    """Whether it takes its log as it is, though something may be lost: a person accepts that."""
+    """Whether it accepts its log as it is although data may be lost, because a person accepts the loss."""
 
 
 @final
 class Resume(OrderAction, frozen=True, kw_only=True):
-    """Have a master that is drained take sends again: a promotion in its own epoch."""
+    """Order a drained master to take sends again. It is a promotion in the master's own epoch."""
 
     epoch: int
     electable: tuple[int, ...]
@@ -104,61 +105,61 @@ class Resume(OrderAction, frozen=True, kw_only=True):
 
 @final
 class Follow(OrderAction, frozen=True, kw_only=True):
-    """Have it follow a master; one that believes it is one is demoted by that."""
+    """Order a member to follow a master. A member that has the master role itself is demoted by this."""
 
     epoch: int
     master: str
-    """Where that is."""
+    """The address of the master's replication port."""
 
 
 @final
 class Fence(OrderAction, frozen=True, kw_only=True):
-    """Have it have no role."""
+    """Order a member to give up its role."""
 
     epoch: int
 
 
 @final
 class Drain(OrderAction, frozen=True, kw_only=True):
-    """Have a master hand over what it has, before its role moves or it is restarted."""
+    """Order a master to refuse sends and flush and replicate its log, before its role moves or it is restarted."""
 
     timeout_ms: int
 
 
 @final
 class Withdraw(OrderAction, frozen=True, kw_only=True):
-    """Have a master refuse sends unstored for a while, and routes say so: the slaves that they need are about to go, or
-    clients shall not come at all."""
+    """Order a master to refuse sends before storing them and to withdraw its routes: slaves that the acknowledgements
+    need are about to stop, or the shard is fenced or removed."""
 
     timeout_ms: int
     goes_on: bool = False
-    """Whether only clients send nothing more: delayed messages, transactions and retries go on."""
+    """Whether only sends of clients are refused, while delayed messages, transactions and retries continue."""
 
     is_ordered: bool = False
-    """Whether it is meant for good, and so neither waits for other shards nor for what is at risk."""
+    """Whether a person requested it permanently, so that it waits neither for other shards nor for bytes at risk."""
 
 
 # -- the Lease ---------------------------------------------------------------------------------------------------------
 
 
 @final
-class TakeLease(LeaseAction, frozen=True, kw_only=True):
-    """Take a new epoch. From now on the last master's renewals fail."""
+class TakeEpoch(LeaseAction, frozen=True, kw_only=True):
+    """Take a new epoch in the Lease. From then on the last master's renewals of the Lease fail."""
 
 
 @final
-class Crown(LeaseAction, frozen=True, kw_only=True):
-    """Name the master of the epoch that was taken."""
+class RecordMaster(LeaseAction, frozen=True, kw_only=True):
+    """Record the master of the epoch that was taken."""
 
 
 @final
 class SetElectable(LeaseAction, frozen=True, kw_only=True):
-    """Begin a new epoch of the same master, with others who may be elected after it."""
+    """Begin a new epoch of the same master with another set of electable slaves."""
 
 
 @final
-class KeepLease(LeaseAction, frozen=True, kw_only=True):
-    """Put down which stores have votes, and forget terms that a newer one holds."""
+class UpdateTerms(LeaseAction, frozen=True, kw_only=True):
+    """Record which stores have votes, and drop terms whose acknowledged data the newest term contains."""
 
 
 # -- processes and volumes ---------------------------------------------------------------------------------------------
@@ -166,46 +167,46 @@ class KeepLease(LeaseAction, frozen=True, kw_only=True):
 
 @final
 class Start(ProcessAction, frozen=True, kw_only=True):
-    """See to it that it is there and runs."""
+    """Create the member if it does not exist, and start it."""
 
 
 @final
 class Restart(ProcessAction, frozen=True, kw_only=True):
-    """Stop it as it should be stopped, and start it with what the spec says now."""
+    """Stop the member gracefully and start it with the configuration of the current spec."""
 
     boot_id: str
-    """Of the process or pod that is meant."""
+    """The id of the process or pod to which the action applies."""
 
 
 @final
 class Remove(ProcessAction, frozen=True, kw_only=True):
-    """Stop it for good. What becomes of its volume is the spec's business."""
+    """Remove the member. The spec decides whether its volume is kept."""
 
     boot_id: str
-    """Of the process or pod that is meant."""
+    """The id of the process or pod to which the action applies."""
 
-    holds_nothing: bool = False
-    """Whether no message is left on its shard."""
+    is_empty: bool = False
+    """Whether the member's shard has no messages left."""
 
 
 @final
 class ReplaceDisk(ProcessAction, frozen=True, kw_only=True):
-    """Give up its volume, and start it with an empty one."""
+    """Give up the member's volume, and start the member with an empty one."""
 
     disk_id: str
-    """Of the volume that is meant."""
+    """The id of the volume to which the action applies."""
 
     is_accepted: bool = False
-    """Whether a person has accepted that it may be the only copy."""
+    """Whether a person has accepted that the volume may hold the only copy of messages."""
 
 
 @final
-class Sleep(Action, frozen=True, kw_only=True):
-    """Stop all of a shard's processes, which hold the same; volumes and the Lease stay."""
+class Hibernate(Action, frozen=True, kw_only=True):
+    """Stop all processes of a shard, whose logs are equal. The volumes and the Lease are kept."""
 
 
 @final
 class ClearRequest(Action, frozen=True, kw_only=True):
-    """What was ordered is done, or never can be."""
+    """Remove a person's request that is done or can never be done."""
 
     request: str

@@ -1,22 +1,22 @@
-"""What promises prove: whether every past term is outvoted, who is furthest, and what would be lost. Pure.
+"""The count of an election: whether every past term is outvoted, which member wins, and how much would be lost. Pure.
 
-Each term that the Lease still names has to be ended by one of these:
+Each term in the Lease has to be ended by one of these proofs:
 
-    a quorum        S - k + 1 of its slaves have promised, so any k that have acknowledged include one of them
-    its own master  has promised, and has everything that it ever acknowledged
-    everybody       of it has promised: nobody is left who could know more
-    nothing         it was named, and never began: its master says so, and never will
+    a quorum        S - k + 1 of its slaves have promised, so any k slaves that have acknowledged include one of them
+    its own master  the master has promised, and its log has everything that it ever acknowledged
+    all members     every member of the term has promised, so no other member can have more
+    never begun     the term was recorded and never began: its master reports this and can no longer begin it
 
-Then the furthest of all who have promised has whatever was acknowledged. A voter is a store, not a number: an emptied
-disk is another store, and one that may have lost its tail has no vote until it has caught up.
+Then the longest log among the members that have promised contains everything that was acknowledged. A voter is a store,
+not a member number: an emptied disk is another store, and a store that may have lost its tail has no vote until it has
+caught up.
 
-Without a Lease, when a person runs the group by hand, a newer term may be known only to members that do not answer.
-Then only a quorum counts, or everybody: any other proof rests on the term being the newest.
+Without a Lease, in a manual promotion, a newer term may be known only to members that do not answer. Then only a quorum
+or all members count as a proof: the other proofs assume that the term is the newest.
 
-Where no acknowledgement waited for slaves, promises prove nothing about the past, and only end the master's keys. What
-is lost then is counted: what the master had written when it was heard last, and what it may have taken since, which is
-more than nothing wherever it was not heard to the end.
-"""
+Where acknowledgements did not wait for slaves, promises prove nothing about the past; they only end the master's
+grants. The loss is then calculated: what the master had written by its last report, plus what it may have acknowledged
+since. That is more than zero unless the master is known to have been silent since that report."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from gantry_spec.lease import LeaseRecord, Term
-from gantry_spec.observed import LastWord, Member, PromotionRequest, Report
+from gantry_spec.observed import LastReport, Member, PromotionRequest, Report
 from gantry_status.quorum import intersecting
 
 
 class Ballot(NamedTuple):
-    """One who has promised, or, when it is only asked what would be, one who could."""
+    """The state of a member that has promised an epoch, or, in a forecast, of a member that could."""
 
     number: int
     identity: str
@@ -37,18 +37,18 @@ class Ballot(NamedTuple):
     last_epoch: int
     end: int
     is_whole: bool | None
-    grant_over_ms: int
-    """When no grant that it gave counts any more, on the clock of whoever looks."""
+    grant_expires_ms: int
+    """When the last grant that the member gave to a master expires, on the observer's clock."""
 
     missing_bytes: int = 0
-    """Of its log, that were on its disk and are gone."""
+    """How many bytes of its log were on its disk and are missing."""
 
     damaged_bytes: int = 0
-    """Of its log, known to hold no good record: healed from others, whoever leads."""
+    """How many bytes of its log hold no valid record. They are repaired from other members under any master."""
 
     @property
-    def place(self) -> tuple[int, int]:
-        """How far its log is."""
+    def log_position(self) -> tuple[int, int]:
+        """The end of the log, comparable across epochs."""
         return self.last_epoch, self.end
 
 
@@ -57,27 +57,27 @@ class Loss(NamedTuple):
 
     at_least: int
     at_most: int | None
-    """None if nobody knows."""
+    """The upper bound; None if it is unknown."""
 
 
-NOTHING = Loss(0, 0)
-UNSEEN_BYTES_PER_S: Final = 1 << 20
-"""What a master is taken to have acknowledged while nobody heard it, if it was never seen to do more."""
+NO_LOSS = Loss(0, 0)
+UNOBSERVED_BYTES_PER_S: Final = 1 << 20
+"""The assumed rate at which a master acknowledged while it was not observed, unless its reported peak is higher."""
 
 
-class Count(NamedTuple):
-    """What the ballots say."""
+class ElectionResult(NamedTuple):
+    """The result of counting ballots."""
 
     winner: Ballot | None
     reason: str
 
 
 GRANT_MS_ASSUMED = 3_000
-"""Of a slave that does not say for how long its grants count."""
+"""The duration that is assumed for the grants of a slave that does not report it."""
 
 
 def ballot_of(member: Member, report: Report) -> Ballot:
-    """The ballot of a member as it reports."""
+    """Return the ballot of a member from its report."""
     granted_ms = GRANT_MS_ASSUMED if report.granted_ms is None else report.granted_ms
     return Ballot(
         number=member.number,
@@ -86,78 +86,83 @@ def ballot_of(member: Member, report: Report) -> Ballot:
         last_epoch=report.last_epoch,
         end=-1 if report.wrote is None else report.wrote,
         is_whole=report.is_whole,
-        grant_over_ms=report.answered_ms + granted_ms,
+        grant_expires_ms=report.answered_ms + granted_ms,
         missing_bytes=report.missing_bytes,
         damaged_bytes=report.damaged_bytes,
     )
 
 
 def promises_needed(electable: int, acks_needed: int) -> int:
-    """From how many electable slaves a promise is needed before one of them may be promoted.
+    """Return how many electable slaves must promise before one of them may be promoted.
 
-    With ``k`` acks needed of ``S`` slaves it is ``S - k + 1``: any ``k`` that have acknowledged a message include one
-    that has promised, and the old master never again finds ``k`` slaves that follow it. Where ``k`` is 0 no number of
-    promises says where all acknowledged messages are, and one ends the old master's grants.
+    With ``k`` acks needed of ``S`` slaves it is ``S - k + 1``: any ``k`` slaves that have acknowledged a message
+    include one that has promised, and the old master can never again find ``k`` slaves that follow it. Where ``k`` is
+    0, no number of promises proves where all acknowledged messages are, and one promise ends the old master's grants.
     """
     return intersecting(electable, acks_needed) if acks_needed > 0 else min(1, electable)
 
 
 def votes_needed(term: Term) -> int:
-    """Return how many slaves of a term must vote before another term may begin: at least one."""
+    """Return how many slaves of a term must vote before another term may begin, which is at least one."""
     return max(1, promises_needed(len(term.electable), term.acks_needed))
 
 
-def count(
+def count_ballots(
     record: LeaseRecord,
     ballots: Sequence[Ballot],
     *,
-    wanted: int | None = None,
+    preferred: int | None = None,
     is_forced: bool = False,
-    by_hand: PromotionRequest | None = None,
-) -> Count:
-    """Who wins, if every term is outvoted. ``wanted`` wins among equals, then a member without damaged
-    records, then the last master. Damage costs no vote, and no place.
+    manual_request: PromotionRequest | None = None,
+) -> ElectionResult:
+    """Return the winner of an election if every term is outvoted, and the reason.
 
-    ``is_forced`` gives up what only those have who are away, as a person has said. Who lacks log data that was on its
-    disk does not win: it follows whoever does. Alone, it is named, and takes no sends before the loss is accepted.
+    The longest log wins. Among equal logs ``preferred`` wins, then a member without damaged records, then the last
+    master. Damaged records cost neither the vote nor the rank.
 
-    ``by_hand`` is what a person has ordered where no Lease remembers terms. A member that the person names may win as
-    well, and the one that shall be the master wins with everything that was acknowledged, or in any case if forced.
+    With ``is_forced`` a person gives up the data that only absent members have. A member whose log lacks data that was
+    on its disk does not win; it follows the winner. If it is the only member it wins, and takes no sends until the loss
+    is accepted.
+
+    ``manual_request`` is the request of a person where no Lease records the terms. Then members that the person names
+    can win as well, and the requested member wins if it has everything that was acknowledged, or in any case if forced.
     """
-    members = record.members if by_hand is None else record.members | frozenset(by_hand.electable)
-    heard = [ballot for ballot in ballots if ballot.number in members and ballot.end >= 0]
+    members = record.members if manual_request is None else record.members | frozenset(manual_request.electable)
+    counted = [ballot for ballot in ballots if ballot.number in members and ballot.end >= 0]
     for term in record.terms:
-        reason = missing(term, heard, is_remembered=by_hand is None)
+        reason = missing_votes(term, counted, is_remembered=manual_request is None)
         if reason and not is_forced:
-            return Count(None, reason)
-    if not heard:
-        return Count(None, "nobody has promised anything")
-    if by_hand is not None and by_hand.to is not None:
-        named = next((one for one in heard if one.number == by_hand.to), None)
-        if named is not None and (is_forced or _holds_acknowledged(record, heard, named)):
-            return Count(named, f"it was named: epoch {named.last_epoch}, offset {named.end}")
+            return ElectionResult(None, reason)
+    if not counted:
+        return ElectionResult(None, "no member has promised the epoch")
+    if manual_request is not None and manual_request.to is not None:
+        named = next((one for one in counted if one.number == manual_request.to), None)
+        if named is not None and (is_forced or _holds_acknowledged(record, counted, named)):
+            return ElectionResult(
+                named, f"it was requested by number; its log ends at epoch {named.last_epoch}, offset {named.end}"
+            )
     if len(members) > 1:
-        incomplete = [one for one in heard if one.missing_bytes]
-        complete = [one for one in heard if not one.missing_bytes]
-        if not complete and not (by_hand is not None and is_forced):
+        incomplete = [one for one in counted if one.missing_bytes]
+        complete = [one for one in counted if not one.missing_bytes]
+        if not complete and not (manual_request is not None and is_forced):
             numbers = [one.number for one in incomplete]
-            return Count(None, f"log data is missing on all who have promised, members {numbers}")
-        heard = complete or incomplete
+            return ElectionResult(None, f"log data is missing on all members that have promised: {numbers}")
+        counted = complete or incomplete
     newest = record.newest
     last = 0 if newest is None else newest.master
 
     def rank(one: Ballot) -> tuple[tuple[int, int], bool, bool, bool, int]:
-        return one.place, one.number == wanted, not one.damaged_bytes, one.number == last, -one.number
+        return one.log_position, one.number == preferred, not one.damaged_bytes, one.number == last, -one.number
 
-    winner = max(heard, key=rank)
-    return Count(winner, f"its log is the furthest: epoch {winner.last_epoch}, offset {winner.end}")
+    winner = max(counted, key=rank)
+    return ElectionResult(winner, f"it has the longest log: epoch {winner.last_epoch}, offset {winner.end}")
 
 
 def _holds_acknowledged(record: LeaseRecord, ballots: Sequence[Ballot], one: Ballot) -> bool:
-    """Whether a log without missing data has whatever was acknowledged, though another one may be longer.
+    """Return whether a log without missing data has everything acknowledged, although another log may be longer.
 
-    It has if it is as far as the furthest voter of each term that waited for acks: what only others have was never
-    acknowledged.
+    It has if it is as long as the longest log among the voters of each term that waited for acks: what only other
+    members have was never acknowledged.
     """
     if one.missing_bytes:
         return False
@@ -165,19 +170,19 @@ def _holds_acknowledged(record: LeaseRecord, ballots: Sequence[Ballot], one: Bal
         voters = voters_of(term, ballots)
         if not term.acks_needed or len(voters) < promises_needed(len(term.electable), term.acks_needed):
             return False
-        if one.place < max(voter.place for voter in voters):
+        if one.log_position < max(voter.log_position for voter in voters):
             return False
     return True
 
 
-def missing(term: Term, ballots: Sequence[Ballot], *, is_remembered: bool = True) -> str:
-    """What is still needed to outvote a term; empty if nothing is.
+def missing_votes(term: Term, ballots: Sequence[Ballot], *, is_remembered: bool = True) -> str:
+    """Return which votes are still needed to outvote a term; empty if none are.
 
-    ``is_remembered``: whether a Lease names every term that may have begun. If not, the word of this term's master
-    proves nothing, since it may not know of a newer one.
+    ``is_remembered``: whether a Lease names every term that may have begun. If not, the report of this term's master
+    proves nothing, since the master may not know of a newer term.
     """
     master = next((one for one in ballots if one.number == term.master and is_remembered), None)
-    if master is not None and (never_began(term, master) or is_own_witness(term, master)):
+    if master is not None and (never_began(term, master) or has_complete_log(term, master)):
         return ""
     if term.members <= {one.number for one in ballots}:
         return ""
@@ -190,50 +195,50 @@ def missing(term: Term, ballots: Sequence[Ballot], *, is_remembered: bool = True
 
 
 def voters_of(term: Term, ballots: Iterable[Ballot]) -> list[Ballot]:
-    """Who counts after a term: the very stores that have acknowledged in it, if they have lost nothing since."""
+    """Return the ballots of the stores that could acknowledge in a term, unless they have lost data since."""
     stores = {(voter.number, voter.identity) for voter in term.electable if voter.identity}
     return [one for one in ballots if (one.number, one.identity) in stores and one.is_whole is not False]
 
 
 def never_began(term: Term, master: Ballot) -> bool:
-    """Whether its master never was promoted in it, nor can be any more."""
+    """Return whether a term's master was never promoted in it and can no longer be."""
     is_same = master.identity == term.identity and master.is_whole is not False
     return is_same and master.epoch < term.epoch and master.last_epoch < term.epoch
 
 
-def is_own_witness(term: Term, master: Ballot) -> bool:
-    """Whether its master has all that it ever acknowledged."""
+def has_complete_log(term: Term, master: Ballot) -> bool:
+    """Return whether a term's master has everything that it ever acknowledged."""
     return master.identity == term.identity and master.is_whole is True
 
 
 def loss_of(
-    term: Term, winner: Ballot, ballots: Sequence[Ballot], last_word: LastWord | None, silent_by_ms: int
+    term: Term, winner: Ballot, ballots: Sequence[Ballot], last_report: LastReport | None, silent_by_ms: int
 ) -> Loss:
-    """What of a term the winner lacks. ``silent_by_ms``: when its master acknowledged nothing more, at the latest."""
+    """Return how much of a term the winner lacks. The term's master had stopped acknowledging by ``silent_by_ms``."""
     if term.acks_needed > 0:
-        return NOTHING
+        return NO_LOSS
     master = next((one for one in ballots if one.number == term.master), None)
     if master is not None and never_began(term, master):
-        return NOTHING
-    if master is not None and is_own_witness(term, master):
-        return _between(winner, master.last_epoch, master.end, None)
-    if last_word is None or last_word.epoch != term.epoch or last_word.wrote is None:
+        return NO_LOSS
+    if master is not None and has_complete_log(term, master):
+        return _log_difference(winner, master.last_epoch, master.end, None)
+    if last_report is None or last_report.epoch != term.epoch or last_report.wrote is None:
         return Loss(0, None)
-    known = _between(winner, term.epoch, last_word.wrote, last_word.epoch_start)
-    unseen_ms = silent_by_ms - last_word.asked_ms
-    if unseen_ms <= 0:
+    known = _log_difference(winner, term.epoch, last_report.wrote, last_report.epoch_start)
+    unobserved_ms = silent_by_ms - last_report.asked_ms
+    if unobserved_ms <= 0:
         return known
-    if known.at_most is None or last_word.peak_bytes_per_s is None or winner.last_epoch < term.epoch:
+    if known.at_most is None or last_report.peak_bytes_per_s is None or winner.last_epoch < term.epoch:
         return Loss(known.at_least, None)
-    unseen = -(-unseen_ms // 1000) * max(last_word.peak_bytes_per_s, UNSEEN_BYTES_PER_S)
-    # That the winner has more than was heard of proves nothing of what came after, and the peak may be a young one: a
-    # load may have begun when nobody looked.
-    return Loss(known.at_least, max(0, last_word.wrote - winner.end) + unseen)
+    unobserved = -(-unobserved_ms // 1000) * max(last_report.peak_bytes_per_s, UNOBSERVED_BYTES_PER_S)
+    # That the winner has more than the last report proves nothing about what came later, and the peak may be too low: a
+    # higher load may have begun after that report.
+    return Loss(known.at_least, max(0, last_report.wrote - winner.end) + unobserved)
 
 
-def _between(winner: Ballot, epoch: int, end: int, epoch_start: int | None) -> Loss:
-    """What a log that ends at ``end`` of ``epoch`` has more than the winner's."""
+def _log_difference(winner: Ballot, epoch: int, end: int, epoch_start: int | None) -> Loss:
+    """Return how much more than the winner's a log has that ends at ``end`` of ``epoch``."""
     if winner.last_epoch >= epoch:
-        return Loss(max(0, end - winner.end), max(0, end - winner.end)) if winner.last_epoch == epoch else NOTHING
+        return Loss(max(0, end - winner.end), max(0, end - winner.end)) if winner.last_epoch == epoch else NO_LOSS
     start = winner.end if epoch_start is None else min(winner.end, epoch_start)
     return Loss(max(0, end - start) if epoch_start is not None else 0, None)

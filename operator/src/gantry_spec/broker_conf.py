@@ -1,12 +1,11 @@
-"""From a group's spec to the ``broker.conf`` of one member: pure, and the same for processes and for pods.
+"""The ``broker.conf`` of one member, made from the group's spec: pure, and the same for processes and for pods.
 
-    the spec        what every broker of the group has in common
-    the place       what only this one has: its number, its addresses, its folders
+    the spec        the settings that all brokers of the group share
+    the placement   the settings of one broker: its number, addresses and folders
 
-A member is started without a role: which one it gets, and who may be elected after it, are orders. So nothing of that
-is written here, and a member whose role moves needs no other file. ``template_of`` names what all have in common, so
-that whoever runs them sees which of them were started with something older.
-"""
+A member is started without a role. Its role and the electable slaves are given by orders and are not written here, so a
+change of the role needs no other file. ``template_of`` returns a hash of the shared settings, by which a member that
+was started with older settings is recognized."""
 
 from __future__ import annotations
 
@@ -20,115 +19,116 @@ from gantry_spec.manifest.group import Spec
 from gantry_spec.manifest.parts import AckLevel, FlushMode, Medium
 
 HOUR_MS: Final = 3_600_000
-WAITED_FLUSH_MS: Final = 10
+ACKED_FLUSH_INTERVAL_MS_MAX: Final = 10
+"""The longest flush interval where acknowledgements wait for the disks of slaves."""
 MESSAGE_BYTES_MAX: Final = 4 << 20
 RECORD_ROOM: Final = 65_536
-"""What a broker wants to be free in a file of its log beside the largest body."""
+"""The free space that a broker requires in a file of its log in addition to the largest body."""
 
 
 @final
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one member is, and what only it has."""
+class BrokerPlacement(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one member that the others do not share."""
 
     group: str
-    """The group's name."""
+    """The name of the group."""
 
     shard: int
     number: int
-    """Its own, from 1."""
+    """The member's own number, counted from 1."""
 
     address: str
-    """The IP address that clients and slaves are told."""
+    """The IP address that is advertised to clients and slaves."""
 
     listen: str = "0.0.0.0"
     port: int = 10911
     ha_port: int = 10912
-    """-1 for none."""
+    """The replication port; -1 for none."""
 
     name_servers: tuple[str, ...] = ()
     store: str
-    """The folder of its store."""
+    """The folder of the member's store."""
 
     control: str = ""
-    """The path of its control socket, if that is not in the store."""
+    """The path of the control socket; empty for the default inside the store."""
 
     status_page: str = ""
-    """The same of its status page."""
+    """The path of the status page; empty for the default inside the store."""
 
     buffers: str = ""
-    """The folder of its write buffers, on hugetlbfs or tmpfs; asked only with a buffer."""
+    """The folder of the write buffers, on hugetlbfs or tmpfs. It is used only if the spec has a write buffer."""
 
     access: tuple[tuple[str, str], ...] = ()
-    """Keys and values that say where accounts, secrets and certificates lie."""
+    """The keys and values of ``broker.conf`` with the paths of accounts, secrets and certificates."""
 
 
 def cluster_name(group: str) -> str:
-    """What name servers call the group. Not its own name: a cluster's is a topic, and groups are called like topics."""
+    """Return the group's RocketMQ cluster name. It is also a topic, so the plain group name might collide."""
     return f"{group}-cluster"
 
 
 def broker_name(group: str, shard: int) -> str:
-    """What clients know a shard by, whoever is its master."""
+    """Return a shard's broker name, by which clients know it. All members of the shard have the same."""
     return f"{group}-{shard}"
 
 
-def broker_conf(spec: Spec, place: Place, *, is_single: bool = False) -> dict[str, str]:
-    """The keys and values of a member's ``broker.conf``, by RocketMQ's names.
+def broker_conf(spec: Spec, placement: BrokerPlacement, *, is_single: bool = False) -> dict[str, str]:
+    """Return the keys and values of a member's ``broker.conf``, by RocketMQ's names.
 
-    With ``is_single`` only ``spec.broker`` and the place are written, and the broker has its own defaults beyond that:
-    it takes the sizes of files from its store, and serves while another program has its replication port.
+    With ``is_single`` only ``spec.broker`` and the placement are written, and the broker uses its own defaults for the
+    rest: it takes the file sizes from its store, and serves although another program uses its replication port.
     """
-    own = {
-        "brokerClusterName": cluster_name(place.group),
-        "brokerName": broker_name(place.group, place.shard),
-        "brokerId": str(place.number),
-        "brokerIP1": place.address,
-        "bindAddress": place.listen,
-        "listenPort": str(place.port),
-        "haListenPort": str(place.ha_port),
-        "storePathRootDir": place.store,
+    member_conf = {
+        "brokerClusterName": cluster_name(placement.group),
+        "brokerName": broker_name(placement.group, placement.shard),
+        "brokerId": str(placement.number),
+        "brokerIP1": placement.address,
+        "bindAddress": placement.listen,
+        "listenPort": str(placement.port),
+        "haListenPort": str(placement.ha_port),
+        "storePathRootDir": placement.store,
     }
-    if place.control:
-        own["controlSocketPath"] = place.control
-    if place.status_page:
-        own["statusPagePath"] = place.status_page
+    if placement.control:
+        member_conf["controlSocketPath"] = placement.control
+    if placement.status_page:
+        member_conf["statusPagePath"] = placement.status_page
     if spec.write_buffer.medium is not Medium.OFF:
-        own["transientStorePoolPath"] = place.buffers
-    own |= dict(place.access)
+        member_conf["transientStorePoolPath"] = placement.buffers
+    member_conf |= dict(placement.access)
     if not is_single:
-        return own | _common(spec, place.name_servers)
-    if place.ha_port > 0:
-        del own["haListenPort"]
-    return own | _supervised(place.name_servers) | spec.broker
+        return member_conf | _shared_settings(spec, placement.name_servers)
+    if placement.ha_port > 0:
+        del member_conf["haListenPort"]
+    return member_conf | _supervisor_settings(placement.name_servers) | spec.broker
 
 
 def conf_text(conf: dict[str, str]) -> str:
-    """A ``broker.conf`` as it lies on a disk."""
+    """Return the text of a ``broker.conf`` file."""
     return "".join(f"{key}={value}\n" for key, value in conf.items())
 
 
 def template_of(spec: Spec, name_servers: Sequence[str]) -> str:
-    """A name of what members are started with. Another one means that they have to be started again."""
-    text = conf_text(dict(sorted(_common(spec, name_servers).items())))
+    """Return a hash of the members' shared settings. If it changes, members have to be restarted."""
+    text = conf_text(dict(sorted(_shared_settings(spec, name_servers).items())))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _flush_interval_ms(spec: Spec) -> int:
-    """As the spec says; shorter where acknowledgements wait for it, on disks of slaves that nobody asks to flush."""
+    """Return the flush interval, shortened where acknowledgements wait for slaves that flush by interval."""
     interval_ms = max(1, int(spec.flush.interval))
-    is_waited_for = spec.replication.acks_needed > 0 and spec.replication.ack is AckLevel.FLUSHED
-    return min(interval_ms, WAITED_FLUSH_MS) if is_waited_for else interval_ms
+    is_waiting_for_slaves = spec.replication.acks_needed > 0 and spec.replication.ack is AckLevel.FLUSHED
+    return min(interval_ms, ACKED_FLUSH_INTERVAL_MS_MAX) if is_waiting_for_slaves else interval_ms
 
 
-def _supervised(name_servers: Sequence[str]) -> dict[str, str]:
-    """What whoever supervises a member needs."""
+def _supervisor_settings(name_servers: Sequence[str]) -> dict[str, str]:
+    """Return the settings that a supervised member needs."""
     return {"namesrvAddr": ";".join(name_servers), "roleAtStart": "UNASSIGNED"}
 
 
-def _common(spec: Spec, name_servers: Sequence[str]) -> dict[str, str]:
-    """What all members have alike. The spec's own lines come last, and may not name what its fields decide."""
+def _shared_settings(spec: Spec, name_servers: Sequence[str]) -> dict[str, str]:
+    """Return the settings that all members share. ``spec.broker`` comes last and may not set reserved keys."""
     replication, flush, buffer = spec.replication, spec.flush, spec.write_buffer
-    conf = _supervised(name_servers) | {
+    conf = _supervisor_settings(name_servers) | {
         "brokerRole": "SYNC_MASTER" if replication.acks_needed else "ASYNC_MASTER",
         "inSyncReplicas": str(replication.acks_needed + 1),
         "slaveTimeout": str(max(1, int(replication.ack_timeout))),
@@ -136,7 +136,7 @@ def _common(spec: Spec, name_servers: Sequence[str]) -> dict[str, str]:
         "haMaxGapNotInSync": str(max(1, int(replication.max_lag))),
         "flushDiskType": "SYNC_FLUSH" if flush.mode is FlushMode.SYNC else "ASYNC_FLUSH",
         "flushIntervalCommitLog": str(_flush_interval_ms(spec)),
-        "flushCommitLogLeastPages": "0",  # the interval is a promise, also for a trickle of messages
+        "flushCommitLogLeastPages": "0",  # the interval must hold for a trickle of messages, too
         "mappedFileSizeCommitLog": str(int(buffer.segment_size)),
         "fileReservedTime": str(max(1, -(-int(spec.storage.reserved_time) // HOUR_MS))),
     }

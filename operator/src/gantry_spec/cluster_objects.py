@@ -2,10 +2,10 @@
 
     g-0-master-0    pod of member 1 of shard 0
     g-0-slave-1     pod of member 3; a member's own Service has the name of its pod
-    g-0             what a shard has one of: its Lease, the Service of its master
+    g-0             objects that a shard has once: its Lease, the Service of its master
 
-A name says where a role belongs, and never where it is now. This module imports nothing of ours: the first process of
-every pod uses it.
+A pod's name states the initial role of its member, not the current one. This module imports no other module of the
+project, since the first process of every pod uses it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ BROKER: Final = "broker"
 NAME_SERVER: Final = "nameserver"
 BROKER_CONTAINER: Final = "broker"
 CONF_VARIABLE: Final = "GANTRY_BROKER_CONF"
-"""Environment variable of a broker's container with the settings that it was started with."""
+"""The environment variable of a broker's container that has the settings of its start."""
 
 _POD: Final = re.compile(r"(.+)-(0|[1-9][0-9]*)-(?:master-0|slave-(0|[1-9][0-9]*))")
 
 
 class Kind(NamedTuple):
-    """A kind of object, and where the API server has it."""
+    """A kind of Kubernetes object, with its path on the API server."""
 
     api_version: str
     name: str
@@ -42,14 +42,14 @@ class Kind(NamedTuple):
 
 
 class PodPlace(NamedTuple):
-    """Which member of which shard a broker's pod is."""
+    """The shard and the member number of a broker's pod."""
 
     shard: int
     member: int
 
 
 def shard_name(group: str, shard: int) -> str:
-    """Return the name of everything that a shard has one of."""
+    """Return the name of the objects that a shard has once."""
     return f"{group}-{shard}"
 
 
@@ -60,7 +60,7 @@ def member_pod(group: str, shard: int, member: int) -> str:
 
 
 def place_of_pod(pod: str) -> tuple[str, PodPlace] | None:
-    """Return the group of a broker's pod and its place in it; None for a name that no broker's pod has."""
+    """Return the group of a broker's pod and its place in it; None if it is not the name of a broker's pod."""
     match = _POD.fullmatch(pod)
     if match is None:
         return None
@@ -68,13 +68,13 @@ def place_of_pod(pod: str) -> tuple[str, PodPlace] | None:
 
 
 def member_of(group: str, pod: str) -> PodPlace | None:
-    """Return which member of a group a pod is; None for one that is no broker of the group."""
+    """Return which member of a group a pod is; None if it is not a broker of the group."""
     found = place_of_pod(pod)
     return found[1] if found is not None and found[0] == group else None
 
 
 def acks_needed(pod: Mapping[str, Any]) -> int | None:
-    """How many acks it would need as a master, as it was started; None if it does not say."""
+    """Return how many acks the broker needs as a master, by the pod's configuration; None if that does not say it."""
     containers = (pod.get("spec") or {}).get("containers") or []
     broker: Mapping[str, Any] = next((one for one in containers if one.get("name") == BROKER_CONTAINER), {})
     conf = next((one.get("value", "") for one in broker.get("env") or [] if one.get("name") == CONF_VARIABLE), "")

@@ -1,7 +1,8 @@
-"""``explain``: what would happen if the master of a shard died now. Said before it happens, and counted in bytes.
+"""``explain``: a forecast of what would happen if the master of a shard failed now, with the loss in bytes.
 
-It asks the same functions that would decide: who could promise, whether that outvotes every term, who would be named,
-and what would be lost. So what is announced here is what is done, unless the master takes more meanwhile.
+It calls the same functions that make the decision: which members could promise, whether their promises outvote every
+term, which member would win, and what would be lost. So the forecast is what would be done, unless the master
+acknowledges more in the meantime.
 """
 
 from __future__ import annotations
@@ -10,33 +11,33 @@ from typing import final
 
 import msgspec
 
-from gantry_spec.ballot import Ballot, Loss, count, voters_of
-from gantry_spec.decide.view import View
-from gantry_spec.gate import may_lose
+from gantry_spec.ballot import Ballot, Loss, count_ballots, voters_of
+from gantry_spec.decide.view import ShardView
+from gantry_spec.gate import check_loss
 from gantry_spec.manifest.group import Spec
 from gantry_spec.manifest.parts import FailoverMode
 from gantry_spec.manifest.quantities import bytes_text
-from gantry_spec.observed import Member, Observed
+from gantry_spec.observed import Member, ObservedGroup
 
 
 @final
 class CandidateOutlook(msgspec.Struct, frozen=True, kw_only=True):
-    """One who might be the master then."""
+    """A member that might become master, as a candidate in the forecast."""
 
     number: int
     last_epoch: int | None = None
     end: int | None = None
     gap_bytes: int | None = None
-    """What the master has more now; None if nobody knows."""
+    """How many bytes the candidate's log is behind the master's; None if unknown."""
 
-    has_voice: bool = False
+    has_vote: bool = msgspec.field(default=False, name="has_voice")
     blocked_by: str = ""
-    """Why it could not be; empty if it could."""
+    """Why the member could not become master; empty if it could."""
 
 
 @final
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """One shard without its master."""
+    """The forecast for one shard if its master failed now."""
 
     shard: int
     master: int | None = None
@@ -45,17 +46,17 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     winner: int | None = None
     loss_at_least: int = 0
     loss_at_most: int | None = None
-    """None if nobody knows."""
+    """The most bytes that could be lost; None if unknown."""
 
     blocked_by: tuple[str, ...] = ()
-    """Why the role would not move by itself; empty if it would."""
+    """Why there would be no automatic failover; empty if there would be one."""
 
     @property
     def lines(self) -> list[str]:
-        """For people."""
+        """The forecast as lines of text, for people."""
         head = f"shard {self.shard}: if master {self.master} of epoch {self.epoch} died now"
         if self.master is None:
-            head = f"shard {self.shard}: there is no master"
+            head = f"shard {self.shard}: no master"
         lines = [f"{head}, {self._outcome()}"]
         for one in self.candidates:
             what = "unknown" if one.gap_bytes is None else f"{bytes_text(one.gap_bytes)} behind"
@@ -65,28 +66,28 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
     def _outcome(self) -> str:
         if self.winner is None:
-            return "nobody could be elected"
+            return "no member could be elected"
         verb = "would take over" if not self.blocked_by else "could be promoted by order"
         return f"member {self.winner} {verb}, and {bytes_text(self.loss_at_most)} would be lost at most"
 
 
-def explain(spec: Spec, observed: Observed, now_ms: int) -> tuple[Outlook, ...]:
-    """Of every shard."""
+def explain(spec: Spec, observed: ObservedGroup, now_ms: int) -> tuple[Outlook, ...]:
+    """Return the forecast for every shard."""
     outlooks = []
     for shard in observed.shards:
         if shard.lease is None or shard.lease.record is None or shard.lease.record.newest is None:
-            reason = "its Lease cannot be read" if shard.lease is None else "it has not begun"
+            reason = "the Lease cannot be read" if shard.lease is None else "the shard has no master yet"
             outlooks.append(Outlook(shard=shard.number, blocked_by=(reason,)))
         else:
-            view = View(spec, shard, now_ms, observed.template)
+            view = ShardView(spec, shard, now_ms, observed.template)
             outlooks.append(_outlook(view, is_paused=observed.is_paused))
     return tuple(outlooks)
 
 
-def _outlook(view: View, *, is_paused: bool) -> Outlook:
+def _outlook(view: ShardView, *, is_paused: bool) -> Outlook:
     term = view.term
-    ballots = view.possible(without=term.master)
-    outcome = count(view.record, ballots)
+    ballots = view.possible_ballots(without=term.master)
+    outcome = count_ballots(view.record, ballots)
     loss = Loss(0, None)
     blocked = ["the group is paused"] if is_paused else []
     blocked += ["the shard is fenced"] if view.shard.is_fenced else []
@@ -94,14 +95,14 @@ def _outlook(view: View, *, is_paused: bool) -> Outlook:
         blocked.append(outcome.reason)
     else:
         loss = view.loss(outcome.winner, ballots, silent_by_ms=view.now_ms)
-        verdict = may_lose(loss.at_most, view.spec)
-        blocked += [] if verdict.is_allowed else [verdict.because]
+        verdict = check_loss(loss.at_most, view.spec)
+        blocked += [] if verdict.is_allowed else [verdict.reason]
     mode = view.spec.failover.mode
     if mode is not FailoverMode.AUTOMATIC:
         blocked.append(f"failover.mode is {mode}")
     return Outlook(
         shard=view.shard.number,
-        master=term.master if view.steady_master is not None else None,
+        master=term.master if view.healthy_master is not None else None,
         epoch=term.epoch,
         candidates=tuple(
             _candidate(view, member, ballots) for member in view.shard.members if member.number != term.master
@@ -113,21 +114,21 @@ def _outlook(view: View, *, is_paused: bool) -> Outlook:
     )
 
 
-def _candidate(view: View, member: Member, ballots: list[Ballot]) -> CandidateOutlook:
+def _candidate(view: ShardView, member: Member, ballots: list[Ballot]) -> CandidateOutlook:
     ballot = next((one for one in ballots if one.number == member.number), None)
     if ballot is None:
-        return CandidateOutlook(number=member.number, blocked_by="it has not been heard lately")
-    word = view.last_word(view.term)
+        return CandidateOutlook(number=member.number, blocked_by="no recent report")
+    word = view.last_report(view.term)
     gap = None if word is None or word.wrote is None else max(0, word.wrote - ballot.end)
-    has_voice = ballot in voters_of(view.term, ballots)
-    reason = "" if ballot.number in view.record.members else "it is no member that may be elected yet"
-    if not reason and not has_voice:
-        reason = "its store is another one than the one that acknowledged, or has lost something"
+    has_vote = ballot in voters_of(view.term, ballots)
+    reason = "" if ballot.number in view.record.members else "it is not electable yet"
+    if not reason and not has_vote:
+        reason = "its store was replaced or has lost data since it acknowledged"
     return CandidateOutlook(
         number=ballot.number,
         last_epoch=ballot.last_epoch,
         end=ballot.end,
         gap_bytes=gap,
-        has_voice=has_voice,
+        has_vote=has_vote,
         blocked_by=reason,
     )

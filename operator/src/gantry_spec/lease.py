@@ -1,15 +1,15 @@
-"""The record in a shard's Lease: which epochs were begun, by whom, and who may be elected after them.
+"""The record in a shard's Lease: the newest epoch, and the terms with their masters and electable slaves.
 
     epoch 3000, settled      terms: [2000 by 1, electable 2 3] [3000 by 2, electable 1 3]
-    epoch 4000, electing     the same terms: nobody has been crowned in 4000 yet
+    epoch 4000, in election  the same terms: epoch 4000 has no master yet
 
-The record is replaced by compare-and-swap only, so it is the one thing that all who decide agree on, however many
-they are and however old what they see. A new epoch is taken here before anybody is asked for a promise in it, and its
-master is named here before he is promoted. So an epoch has one master, for ever.
+The record is replaced only by compare-and-swap, so all deciding processes agree on it, however many they are and
+however old their observations are. A new epoch is taken here before any member is asked to promise it, and its master
+is recorded here before the master is promoted. So an epoch never has two masters.
 
-A *term* is an epoch with a master. Each must be outvoted before another begins, and not only the newest: whether a
-master that was named has ever been promoted, and got as far as his slaves, may not be known. A term is forgotten when
-a newer one holds all that it has acknowledged.
+A *term* is an epoch with a master. Every recorded term must be outvoted before another begins, not only the newest,
+because it may be unknown whether a recorded master was promoted and reached its slaves. A term is dropped when the
+master of a newer one has everything that it acknowledged.
 """
 
 from __future__ import annotations
@@ -20,126 +20,130 @@ from typing import Annotated, Final, final
 import msgspec
 
 EPOCH_STRIDE: Final = 1_000
-"""Epochs here end in 000. Those that a person begins by hand end in the number of their master, so never in that."""
+"""Epochs in a Lease are multiples of this. Epochs of manual promotions end in the number of their master instead."""
 TERMS_MAX: Final = 16
+"""How many terms a record may hold."""
 DURATION_MS: Final = 15_000
-"""Of a shard's Lease, where nothing else is said."""
+"""The default duration of a shard's Lease."""
 UNKNOWN_MASTER: Final = -1
-"""The master of a term of which no member has recorded it. Never in a Lease: only where there is none."""
+"""The master of a term whose master no member has recorded. It occurs only without a Lease, never in one."""
 
 Terms = Annotated[tuple["Term", ...], msgspec.Meta(max_length=TERMS_MAX)]
 
 
 @final
 class Voter(msgspec.Struct, frozen=True):
-    """A slave that may be elected after a term."""
+    """A slave that may be elected as the master after a term."""
 
     number: int
     identity: str = ""
-    """The uuid of its store; empty until it was first seen. A replaced disk has no vote: it has forgotten."""
+    """The uuid of its store; empty until first observed. A replaced disk has no vote, since it has lost its
+    promises."""
 
     coming: str = ""
-    """The store that is here instead, and gets the vote with ``bar``."""
+    """The uuid of the store that replaced it, which gets the vote when it has received everything up to ``bar``."""
 
     bar: int = 0
-    """The end of the master's log when it had that store as its slave: all that the other one acknowledged is below."""
+    """The end of the master's log when that store first followed. Everything the old store acknowledged is before
+    it."""
 
 
 @final
 class Term(msgspec.Struct, frozen=True, kw_only=True):
-    """An epoch with a master."""
+    """A term: an epoch with its master and the slaves that may be elected after it."""
 
     epoch: int
     master: int
     identity: str
-    """Of the master's store."""
+    """The uuid of the master's store."""
 
     electable: tuple[Voter, ...] = ()
-    """S: who acknowledges, and so who may be promoted after it."""
+    """S: the slaves whose acknowledgements count, and so those that may be promoted after this term."""
 
     acks_needed: int = 0
-    """k: how many of them an acknowledgement needs."""
+    """k: how many slaves of S must have a message before it is acknowledged."""
 
     last_epoch: int = 0
-    """Of the master's log when it was named."""
+    """The last epoch in the master's log when it was elected."""
 
     end: int = 0
-    """Of the master's log when it was named."""
+    """The end of the master's log when it was elected."""
 
     continues: int = 0
-    """The epoch of which it must still be the master when it is promoted, since nobody elected it; 0 if it was."""
+    """The epoch of which it must still be the master when it is promoted without an election; 0 if it was elected."""
 
     loss: int = 0
-    """How many bytes were said to be lost at most when it was named; -1 if a person accepted what nobody knew."""
+    """How many bytes could be lost at most when it was elected; -1 if a person accepted an unknown loss."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """S, as an order says it."""
+        """S as the member numbers that an order contains."""
         return tuple(voter.number for voter in self.electable)
 
     @property
     def members(self) -> frozenset[int]:
-        """Who can have something that was acknowledged in it."""
+        """The members that can have data that was acknowledged in this term."""
         return frozenset({self.master, *self.numbers}) - {UNKNOWN_MASTER}
 
 
 @final
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why an epoch was taken."""
+    """The purpose for which an epoch was taken."""
 
     why: str
     request: str = msgspec.field(default="", name="wish")
-    """The id of the promotion that a person ordered, if it was one."""
+    """The id of the promotion that a person requested; empty if there is none."""
 
     to: int = 0
-    """Who is wanted, if he has all that anybody has; 0 for nobody in particular."""
+    """The preferred master if its log is as long as any other; 0 if there is no preference."""
 
     loss_accepted: int | None = 0
-    """What may be lost, as whoever ordered it has said; None for whatever it is."""
+    """How many bytes the requester accepts to lose; None accepts any loss."""
 
     may_move: bool = False
-    """Whether the role may go to somebody else though it is not moved automatically."""
+    """Whether another member may become master although ``failover.mode`` is not ``Automatic``."""
 
 
 @final
 class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands in the Lease."""
+    """The record that is stored in a shard's Lease."""
 
     version: str = ""
-    """As whoever keeps it counts changes of it, where a renewal is none; an expectation, never written."""
+    """The version of the record that was read. Replacing the record changes it, a renewal does not. It is not
+    written."""
 
     epoch: int
-    """The newest that was taken."""
+    """The newest epoch that was taken."""
 
     terms: Terms = msgspec.field(default=(), name="reigns")
-    """The oldest first."""
+    """The terms that are not yet dropped, the oldest first."""
 
     goal: Goal | None = None
-    """Why `epoch` was taken."""
+    """The purpose for which `epoch` was taken."""
 
     duration_ms: int = DURATION_MS
-    """How long a master may acknowledge after it was renewed, if it needs nobody's ack."""
+    """How long a master that needs no acks may acknowledge sends after a renewal."""
 
     @property
     def newest(self) -> Term | None:
-        """The last term."""
+        """The newest term; None if there is none."""
         return self.terms[-1] if self.terms else None
 
     @property
     def is_settled(self) -> bool:
-        """Whether the newest epoch has a master."""
+        """Whether the newest epoch has a recorded master."""
         return bool(self.terms) and self.terms[-1].epoch == self.epoch
 
     @property
     def members(self) -> frozenset[int]:
-        """Everybody who can have something that was acknowledged."""
+        """The members that can have data that was acknowledged in any of the terms."""
         return frozenset(number for term in self.terms for number in term.members)
 
 
 def next_epoch(known: Iterable[int], *, suffix: int = 0) -> int:
-    """Greater than all of these. Its last digits are ``suffix``.
+    """Return an epoch that is greater than all known epochs and whose last three digits are ``suffix``.
 
-    Without a Lease that is the number of the epoch's master. So two promotions that know nothing of each other never
-    begin the same epoch with two masters.
+    Without a Lease the suffix is the number of the epoch's master, so two independent promotions never begin the same
+    epoch with two masters.
     """
     return (max(known, default=0) // EPOCH_STRIDE + 1) * EPOCH_STRIDE + suffix % EPOCH_STRIDE

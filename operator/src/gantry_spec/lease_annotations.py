@@ -1,13 +1,13 @@
-"""How a ``LeaseRecord`` stands in a Kubernetes Lease: as annotations, with a counter of their own. Pure.
+"""The annotations that store a ``LeaseRecord`` in a Kubernetes Lease, with a version counter of their own. Pure.
 
     metadata.annotations: gantry.dev/record   "{\"epoch\":3000,\"reigns\":[...],...}"
                           gantry.dev/version  "7"                 how often the record was replaced
-    spec: renewTime, holderIdentity, ...                          what a renewal writes
+    spec: renewTime, holderIdentity, ...                          written by a renewal
 
-`resourceVersion` cannot be the record's version: each renewal changes it, and whoever decides counts from when he first
-saw a version. So the record has a counter, to which whoever replaces the record adds one, and which a renewal leaves
-alone. `resourceVersion` is for the compare-and-swap of both: a record that was replaced makes every renewal fail that
-is under way, and a renewal makes whoever replaces the record read it again.
+`resourceVersion` cannot be the record's version: each renewal changes it, and timeouts are measured from the first
+observation of a version. So the record has a counter that each replacement increments and a renewal keeps.
+`resourceVersion` serves the compare-and-swap of both: after a replacement every renewal in progress fails, and after a
+renewal a replacement in progress has to read the Lease again.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ VERSION: Final = f"{API_GROUP}/version"
 VERSION_DIGITS_MAX: Final = 18
 
 
-class BadRecord(ValueError):
-    """Somebody has written into the Lease what is no record. Nobody may renew it; an operator must look."""
+class InvalidLeaseRecord(ValueError):
+    """The Lease holds an invalid record. It must not be renewed, and an administrator has to repair it."""
 
 
 def lease_annotations(record: LeaseRecord) -> dict[str, str]:
-    """What is to stand in the Lease once ``record`` has taken the place of the one with its ``version``."""
+    """Return the annotations for ``record``, which replaces the record with its ``version``."""
     names = zip(record.__struct_encode_fields__, record.__struct_fields__, strict=True)
     fields = {written: getattr(record, name) for written, name in names if name != "version"}
     count = _count(record.version) if record.version else 0
@@ -39,31 +39,31 @@ def lease_annotations(record: LeaseRecord) -> dict[str, str]:
 
 
 def record_of(annotations: Mapping[str, str]) -> LeaseRecord | None:
-    """The record that stands there, with its version; None in a Lease without one. Raises ``BadRecord``."""
+    """Return the record in a Lease with its version; None if it has none. Raises ``InvalidLeaseRecord``."""
     text, version = annotations.get(RECORD), annotations.get(VERSION)
     if text is None and version is None:
         return None
     if text is None or version is None:
-        raise BadRecord(f"{RECORD} and {VERSION} belong together")
+        raise InvalidLeaseRecord(f"{RECORD} and {VERSION} must both be set")
     _count(version)
     try:
         record = msgspec.json.decode(text, type=LeaseRecord)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRecord(f"{RECORD} is no record: {error}") from error
+        raise InvalidLeaseRecord(f"{RECORD} is not a valid record: {error}") from error
     return msgspec.structs.replace(record, version=version)
 
 
 def lease_seconds(duration_ms: int) -> int:
-    """A duration as ``leaseDurationSeconds``: whole seconds, never fewer than are meant."""
+    """Return a duration as ``leaseDurationSeconds``, rounded up to whole seconds."""
     return max(1, -(-duration_ms // 1000))
 
 
 def lease_time(at: datetime) -> str:
-    """A moment as Kubernetes writes it in Leases."""
+    """Return a time in the format that Kubernetes uses in Leases."""
     return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _count(version: str) -> int:
     if not (version.isascii() and version.isdigit() and len(version) <= VERSION_DIGITS_MAX):
-        raise BadRecord(f"{VERSION} is no number: {version[:40]!r}")
+        raise InvalidLeaseRecord(f"{VERSION} is not a number: {version[:40]!r}")
     return int(version)

@@ -1,13 +1,12 @@
-"""The durability ledger: how many acknowledged bytes one more fault would take right now, and for how long already.
+"""The durability ledger: how many acknowledged bytes one more fault would lose now, and how old they are.
 
     [0 ......... flushed ......... committed ......... acknowledged ... wrote)       the master
     [0 ................... received)                                                 its furthest slave
                                     `---- at risk if the machine is lost ----|
 
-What a fault takes is what was acknowledged beyond everything that survives it. A number that is not known makes the
-risk unknown, and unknown is never zero: it stops whatever would add to it. Bands are for status and alerts, where
-live bytes would only churn.
-"""
+A fault loses what was acknowledged beyond every copy that survives it. If a number is not known the risk is unknown,
+and unknown is never zero: it blocks every action that would add to the risk. Status and alerts show bands, since exact
+byte counts would change at every observation."""
 
 from __future__ import annotations
 
@@ -26,32 +25,32 @@ BANDS: Final = ((0, "none"), (64 << 10, "64Ki"), (1 << 20, "1Mi"), (16 << 20, "1
 
 
 class Fault(StrEnum):
-    """What may happen to a master."""
+    """A fault of a master for which the loss is calculated."""
 
     PROCESS = "process"
-    """Its process dies; its machine goes on."""
+    """The master's process fails; its machine keeps running."""
 
     MACHINE = "machine"
-    """Its machine loses power, and comes back with its disk."""
+    """The master's machine loses power and comes back with its disk."""
 
     DISK = "disk"
-    """Its disk is lost, or its machine for good."""
+    """The master's disk is lost, or its machine is lost for good."""
 
     SLAVE = "slave"
-    """Its furthest slave is lost, and then its disk."""
+    """The slave with the longest log is lost, and then the master's disk."""
 
 
 @final
 class Risk(msgspec.Struct, frozen=True, kw_only=True):
-    """What one fault would take."""
+    """How much one fault would lose."""
 
     bytes: int | None = None
     age_ms: int | None = None
-    """How old the oldest of them is at most; 0 if there are none."""
+    """The greatest possible age of the oldest byte at risk; 0 if none is at risk, None if unknown."""
 
     @property
     def band(self) -> str:
-        """For status and alerts."""
+        """The band of the bytes at risk, for status and alerts."""
         return band_of(self.bytes)
 
 
@@ -60,14 +59,14 @@ UNKNOWN_RISK: Final = Risk()
 
 @final
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """One shard at one moment."""
+    """The durability of one shard at one moment."""
 
     shard: int
     observed_ms: int
-    """When what it rests on was asked for."""
+    """When the report that this ledger is based on was requested."""
 
     is_fresh: bool = False
-    """Whether that is no longer ago than a master may be silent."""
+    """Whether that report is no older than ``failover.after``."""
 
     master: int | None = None
     epoch: int = 0
@@ -76,37 +75,37 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     committed: int | None = None
     flushed: int | None = None
     replicated: int | None = None
-    """What the furthest slave has; 0 if there is none."""
+    """How far the slave with the longest log has received; 0 if there is no slave."""
 
     acks_needed: int = 0
     in_sync: tuple[int, ...] = ()
-    """Slaves within ``maxLag`` of the master, by number."""
+    """The numbers of the slaves that are within ``maxLag`` of the master."""
 
     is_draining: bool = False
     risks: dict[Fault, Risk] = {}
     bound: str = ""
-    """What the bytes at risk wait for: `buffer`, `disk`, `slave`, or nothing."""
+    """What the bytes at risk wait for: `buffer`, `disk` or `slave`; empty if nothing."""
 
     def risk(self, fault: Fault) -> Risk:
-        """What one fault would take."""
+        """Return how much one fault would lose."""
         return self.risks.get(fault, UNKNOWN_RISK)
 
 
 def band_of(size: int | None) -> str:
-    """The smallest band that holds so many bytes."""
+    """Return the smallest band that holds a number of bytes."""
     if size is None:
         return "unknown"
     return next((name for limit, name in BANDS if size <= limit), "more")
 
 
 def worst_band(bands: Iterable[str]) -> str:
-    """The band with the most bytes; what is not known is worse than any number. Unknown of none."""
+    """Return the band with the most bytes. Unknown is worse than any number, and is the result without any band."""
     order = (*(name for _, name in BANDS), "more", "unknown")
     return max(bands, key=order.index, default="unknown")
 
 
 def ledger_of(spec: Spec, shard: ObservedShard, now_ms: int, previous: Ledger | None = None) -> Ledger:
-    """The ledger of a shard now. ``previous`` tells since when something is at risk."""
+    """Return the ledger of a shard now. The age of the bytes at risk is calculated from ``previous``."""
     record = None if shard.lease is None else shard.lease.record
     term = None if record is None else record.newest
     master = next((one for one in shard.members if term is not None and one.number == term.master), None)
@@ -123,7 +122,7 @@ def ledger_of(spec: Spec, shard: ObservedShard, now_ms: int, previous: Ledger | 
         Fault.DISK: 0,
         Fault.SLAVE: 0,
     }
-    copies = dict.fromkeys(Fault, replicated) | {Fault.SLAVE: _second(report.slaves, set(term.numbers))}
+    copies = dict.fromkeys(Fault, replicated) | {Fault.SLAVE: _second_furthest(report.slaves, set(term.numbers))}
     ages = {fault: _age(fault, report, survives[fault], copies[fault], acknowledged, previous) for fault in Fault}
     return Ledger(
         shard=shard.number,
@@ -140,10 +139,10 @@ def ledger_of(spec: Spec, shard: ObservedShard, now_ms: int, previous: Ledger | 
         in_sync=in_sync(spec, report),
         is_draining=report.is_draining,
         risks={
-            fault: Risk(bytes=beyond(acknowledged, survives[fault], copies[fault]), age_ms=ages[fault])
+            fault: Risk(bytes=bytes_beyond(acknowledged, survives[fault], copies[fault]), age_ms=ages[fault])
             for fault in Fault
         },
-        bound=_bound(report, replicated),
+        bound=_waiting_for(report, replicated),
     )
 
 
@@ -171,7 +170,7 @@ def behind(shard: ObservedShard) -> dict[int, int | None]:
 
 
 def in_sync(spec: Spec, report: Report) -> tuple[int, ...]:
-    """The slaves of a master that are within ``maxLag``, by number."""
+    """Return the numbers of a master's slaves that are within ``maxLag``."""
     if report.wrote is None:
         return ()
     bar = report.wrote - spec.replication.max_lag
@@ -179,7 +178,7 @@ def in_sync(spec: Spec, report: Report) -> tuple[int, ...]:
 
 
 def _acknowledged(spec: Spec, report: Report, acks_needed: int) -> int | None:
-    """Up to where clients may have been told that it is safe."""
+    """Return the offset up to which sends may have been acknowledged."""
     ends = [report.wrote]
     if acks_needed:
         ends.append(report.confirmed if report.acked is None else report.acked)
@@ -190,14 +189,14 @@ def _acknowledged(spec: Spec, report: Report, acks_needed: int) -> int | None:
 
 
 def _replicated(slaves: tuple[SlaveState, ...], electable: set[int]) -> int | None:
-    """How far the furthest slave is that may be promoted. Without any, nothing is elsewhere, which is a fact."""
+    """Return how far the furthest electable slave has received; 0 if there is none, None if it is unknown."""
     received = [one.received for one in slaves if one.number in electable]
     known = [one for one in received if one is not None]
     return max(known, default=None if received else 0)
 
 
-def _second(slaves: tuple[SlaveState, ...], electable: set[int]) -> int | None:
-    """The same without the furthest."""
+def _second_furthest(slaves: tuple[SlaveState, ...], electable: set[int]) -> int | None:
+    """Return how far the second furthest electable slave has received; 0 if there is none, None if it is unknown."""
     received = [one.received for one in slaves if one.number in electable]
     known = sorted((one for one in received if one is not None), reverse=True)
     if len(known) > 1:
@@ -205,8 +204,8 @@ def _second(slaves: tuple[SlaveState, ...], electable: set[int]) -> int | None:
     return 0 if len(received) <= 1 else None
 
 
-def beyond(end: int | None, local: int | None, copy: int | None) -> int | None:
-    """How much lies beyond both. One that is known to be far enough makes the other matter no more."""
+def bytes_beyond(end: int | None, local: int | None, copy: int | None) -> int | None:
+    """Return how many bytes before ``end`` are in neither copy. If one known copy reaches ``end`` the result is 0."""
     if end is None:
         return None
     known = [one for one in (local, copy) if one is not None]
@@ -218,8 +217,8 @@ def beyond(end: int | None, local: int | None, copy: int | None) -> int | None:
 def _age(
     fault: Fault, report: Report, local: int | None, copy: int | None, end: int | None, previous: Ledger | None
 ) -> int | None:
-    """How old the oldest byte at risk is at most: as old as the last look at which it was not there yet."""
-    size = beyond(end, local, copy)
+    """Return the greatest possible age of the oldest byte at risk: since the last observation without that byte."""
+    size = bytes_beyond(end, local, copy)
     if size is None or end is None:
         return None
     if size == 0:
@@ -233,7 +232,7 @@ def _age(
     return None if before_ms is None else before_ms + elapsed_ms
 
 
-def _bound(report: Report, replicated: int | None) -> str:
+def _waiting_for(report: Report, replicated: int | None) -> str:
     wrote, committed, flushed = report.wrote, report.committed, report.flushed
     if wrote is None or committed is None or flushed is None:
         return ""

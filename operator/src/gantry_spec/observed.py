@@ -1,13 +1,13 @@
-"""What was seen of a group: values that say when they were true, since what is seen is always old.
+"""The observed state of a group: values with the time at which they were true, since an observation is always old.
 
     asked_ms                    answered_ms            now_ms
-       |---- the report was true here ----|               |        all on the clock of whoever looks
+       |---- the report was true here ----|               |        all on the observer's clock
 
-A report is *of then or later* than when it was asked for, and *of then or earlier* than when it was answered; nothing
-more is known about its age. Every number that is not known is None. Zero is a fact.
+A report was true at some moment between its request (``asked_ms``) and its answer (``answered_ms``); nothing more is
+known about its age. A number that is not known is None. Zero is a known value.
 
-The adapter of a cluster fills this from sidecars, pods and Leases, the one of a single machine from sockets and
-processes. Both fill in what is the case, and judge nothing.
+The operator fills these values from sidecars, pods and Leases; the local supervisor fills them from sockets and
+processes. Both record facts only and draw no conclusions.
 """
 
 from __future__ import annotations
@@ -24,51 +24,51 @@ from gantry_status.broker_state import BrokerState, HaRole
 Role = HaRole
 
 CHECK_TOPIC: Final = "GANTRY_SELF_CHECK"
-"""Topic of the messages that ``gantry`` sends to itself; they are no user's."""
+"""Topic of the messages that ``gantry`` sends to itself for its self-check; no user's message is in it."""
 
-QUIET_MS: Final = 40_000
-"""Clients ask for routes every 30 s: a client that still knows a shard that is scaled away has asked by then."""
+EMPTY_FOR_MS: Final = 40_000
+"""How long a shard must stay empty before it is removed. Clients request routes every 30 s, so by then none uses it."""
 
 
 class Process(StrEnum):
-    """What is known of a member's process or pod."""
+    """The known state of a member's process or pod."""
 
     UNKNOWN = "Unknown"
-    """Nobody can say: its machine does not answer."""
+    """The state cannot be determined, for example because the member's machine does not answer."""
 
     RUNNING = "Running"
     STOPPED = "Stopped"
-    """It is known not to run. It may be about to start."""
+    """The process is known not to run. It may be about to start."""
 
     ABSENT = "Absent"
-    """There is none, nor will there be without an order."""
+    """No process or pod exists, and none is created without an action."""
 
 
 class Disk(StrEnum):
-    """What is known of a member's volume."""
+    """The known state of a member's volume."""
 
     UNKNOWN = "Unknown"
     PRESENT = "Present"
     LOST = "Lost"
-    """It is gone, or cannot be read."""
+    """The volume is gone or cannot be read."""
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Root of all that was seen. Never seen itself."""
+class ObservedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """The base class of all observed values. It is never instantiated itself."""
 
 
 @final
 class Report(BrokerState, frozen=True, kw_only=True):
-    """The state of one broker, and when it was true."""
+    """The reported state of one broker, with the time at which it was true."""
 
     asked_ms: int
     answered_ms: int
     boot_id: str = ""
-    """Of the process that reported, by the name that whoever runs it has for it."""
+    """The id of the process or pod that reported, as its supervisor or Kubernetes names it."""
 
-    def as_last_word(self) -> LastWord:
-        """What is kept of a master's report over its death."""
-        return LastWord(
+    def as_last_report(self) -> LastReport:
+        """Return the part of a master's report that is kept after its death."""
+        return LastReport(
             epoch=self.epoch,
             asked_ms=self.asked_ms,
             boot_id=self.boot_id,
@@ -79,74 +79,74 @@ class Report(BrokerState, frozen=True, kw_only=True):
 
 
 def report_of(status: Mapping[str, Any], *, asked_ms: int, answered_ms: int, boot_id: str = "") -> Report:
-    """The report in a broker's answer to ``status``. Raises ValueError when it is none.
+    """Return the report in a broker's answer to ``status``. Raises ValueError when the answer is not a broker status.
 
-    The answer comes as plain values (JSON) from another process, so it is decoded as a whole or refused. What only the
-    observer knows is added to it.
+    The answer comes as plain values (JSON) from another process, so it is decoded as a whole or refused. The times and
+    the boot id, which only the observer knows, are added.
     """
     more = {"asked_ms": asked_ms, "answered_ms": answered_ms, "boot_id": boot_id}
     try:
         return msgspec.convert({"role": Role.UNASSIGNED, **status, **more}, Report)
     except msgspec.ValidationError as error:
-        raise ValueError(f"it is no status of a broker: {error}") from error
+        raise ValueError(f"not a broker status: {error}") from error
 
 
 def is_of(answer: Mapping[str, Any], broker_name: str, member: int) -> bool:
-    """Return whether an answer to ``status`` is of this member: its pod's address may belong to another pod by now."""
+    """Return whether a status answer is of this member. The address of its pod may belong to another pod by now."""
     return (answer.get("broker_name"), answer.get("broker_id")) == (broker_name, member)
 
 
 def members_of(wanted: Iterable[int], present: Iterable[int], record: LeaseRecord | None) -> list[int]:
-    """Return the members of a shard: those of the spec, those that are there, and those that the Lease names."""
+    """Return the members of a shard: those of the spec, those that exist, and those that the Lease names."""
     return sorted({*wanted, *present, *(() if record is None else record.members)})
 
 
 @final
-class Member(Part, frozen=True):
-    """One broker of a shard, there or not."""
+class Member(ObservedPart, frozen=True):
+    """One broker of a shard, whether or not it exists."""
 
     number: int
-    """Its own, from 1, which it keeps in every role."""
+    """The member's own number, counted from 1. The member keeps it in every role."""
 
     process: Process = Process.UNKNOWN
     process_asked_ms: int = 0
-    """When somebody who knows was asked."""
+    """When the state of the process was requested from kubelet or the local supervisor."""
 
     stopped_by_ms: int | None = None
-    """Of one that does not run: when that was first known."""
+    """When the process was first known not to run; None while it runs or this is unknown."""
 
     boot_id: str = ""
-    """Of its process or pod, as whoever runs it knows, whether it reports or not."""
+    """The id of the process or pod, as its supervisor or Kubernetes names it. It is known without a report, too."""
 
     started_by_ms: int | None = None
-    """When that was first known to run."""
+    """When the process or pod with this ``boot_id`` was first known to run."""
 
     disk_id: str = ""
-    """The same of its volume."""
+    """The id of the member's volume."""
 
     template: str = ""
-    """Hash of what it was started with."""
+    """The hash of the configuration with which the member was started."""
 
     acks_needed: int = 0
-    """How many acks it would need as a master, as it was started."""
+    """How many acks the member needs as a master, by the configuration with which it was started."""
 
     disk: Disk = Disk.UNKNOWN
     disk_lost_since_ms: int | None = None
     is_leaving: bool = False
-    """Whether its machine is to be emptied."""
+    """Whether the member's machine is being drained."""
 
     report: Report | None = None
-    """The newest."""
+    """The newest report of the member; None if it has never reported."""
 
 
 @final
-class LastWord(Part, frozen=True):
+class LastReport(ObservedPart, frozen=True):
     """The newest report of the newest term's master while it was the master, kept over its death."""
 
     epoch: int
     asked_ms: int
     boot_id: str = ""
-    """Of its process then."""
+    """The id of the master's process at that time."""
 
     epoch_start: int | None = None
     wrote: int | None = None
@@ -154,112 +154,112 @@ class LastWord(Part, frozen=True):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Of two last words of a shard the one with the greater order counts."""
+        """The position among the last reports of a shard: the greatest is the newest."""
         return self.epoch, self.asked_ms
 
 
-def last_word_after(known: LastWord | None, report: Report) -> LastWord | None:
-    """The last word of a shard after one more report: that of the newest master."""
+def last_report_after(known: LastReport | None, report: Report) -> LastReport | None:
+    """Return the last report of a shard after one more report: the newest one of the newest master."""
     if report.role is not Role.MASTER:
         return known
-    word = report.as_last_word()
-    return word if known is None or word.order > known.order else known
+    latest = report.as_last_report()
+    return latest if known is None or latest.order > known.order else known
 
 
 @final
-class PromotionRequest(Part, frozen=True):
-    """What a person has ordered for one shard, and has not taken back."""
+class PromotionRequest(ObservedPart, frozen=True):
+    """The promotion that a person requested for one shard and has not withdrawn."""
 
     id: str
-    """Of the order, so that the same one is not obeyed twice."""
+    """The id of the request, so that the same request is not carried out twice."""
 
     to: int | None = None
-    """The member that is to be the master; None leaves the choice to the election."""
+    """The number of the member to promote; None leaves the choice to the election."""
 
     loss_accepted: int | None = 0
-    """How many bytes may be lost; None for whatever it is."""
+    """How many bytes the promotion may lose; None accepts any loss."""
 
     members: tuple[int, ...] = ()
-    """All members that are known, where a person runs the group by hand: no spec counts them, and no Lease remembers
-    terms. Empty everywhere else, and then the fields below say nothing."""
+    """The numbers of all known members, in a promotion with `gantry ha promote`: no spec counts the members and no
+    Lease records the terms. Empty in all other cases, in which the fields below have no meaning."""
 
     electable: tuple[int, ...] = ()
-    """The members that may be the master, if the person names them; else those that the members have recorded."""
+    """The members that may become master, if the person names them; otherwise those that the members have recorded."""
 
     old_master: int | None = None
-    """The last master, if no member that answers has recorded it."""
+    """The number of the last master, needed only if no member that answers has recorded it."""
 
     is_forced: bool = False
-    """Whether the person accepts too few voters, or a master that has less than another member."""
+    """Whether the person accepts too few voters, or a master whose log is shorter than another member's."""
 
     drain_timeout_ms: int = 10_000
-    """How long a master that hands over may take to drain."""
+    """How long the master may take to drain before the role moves."""
 
 
 @final
-class ObservedLease(Part, frozen=True):
-    """The shard's Lease as it was read last."""
+class ObservedLease(ObservedPart, frozen=True):
+    """The shard's Lease as of the last read."""
 
     record: LeaseRecord | None = None
-    """None if there is none."""
+    """The record in the Lease; None if there is no Lease or it has no record."""
 
     seen_ms: int = 0
-    """When this version was first seen, on the clock of whoever looks."""
+    """When this version of the record was first observed, on the observer's clock."""
 
 
 @final
-class ObservedShard(Part, frozen=True):
-    """One shard."""
+class ObservedShard(ObservedPart, frozen=True):
+    """One shard, as it was observed."""
 
     number: int
     lease: ObservedLease | None = None
-    """None if it could not be read."""
+    """The shard's Lease; None if it could not be read."""
 
     members: tuple[Member, ...] = ()
-    last_word: LastWord | None = None
+    last_report: LastReport | None = None
     request: PromotionRequest | None = None
     replace_disks: tuple[int, ...] = ()
-    """Members whose lost volume somebody has given up."""
+    """The members whose lost volume a person has given up."""
 
     restore: str = ""
-    """The order to begin again with the volumes that are there, if somebody has given it."""
+    """The id of the request to restore the shard from its existing volumes; empty if there is none."""
 
     is_fenced: bool = False
-    """Whether it shall take no sends, and get no other master."""
+    """Whether the shard must refuse sends and keep its master."""
 
-    is_asleep: bool = False
-    """Whether nothing of it is made to run any more; something may still be on its way out."""
+    is_scaled_to_zero: bool = False
+    """Whether the shard is scaled to zero; its processes may still be ending."""
 
-    holds_nothing: bool | None = None
-    """Whether no message and no consumer is left on it."""
+    is_empty: bool | None = None
+    """Whether the shard has no messages and no consumers left; None if this is unknown."""
 
-    left: str = ""
-    """What is left on one that is scaled away, for people."""
+    remaining_text: str = ""
+    """What a removed shard still holds, as text for people."""
 
 
 def remaining_messages(messages: Mapping[str, int]) -> dict[str, int]:
-    """Return how many messages are left on a shard that is scaled away, by topic; without any it may be removed.
+    """Return how many messages are left on a surplus shard, by topic. A shard without any may be removed.
 
-    ``messages`` has the number of messages of every topic on the shard. RocketMQ's own topics count, too: a delayed
+    ``messages`` has the number of messages of every topic on the shard. RocketMQ's system topics count, too: a delayed
     message is stored in SCHEDULE_TOPIC_XXXX until it is due, and an open transaction in RMQ_SYS_TRANS_HALF_TOPIC.
     """
     return {topic: count for topic, count in messages.items() if count and topic != CHECK_TOPIC}
 
 
 @final
-class Observed(Part, frozen=True):
-    """A group."""
+class ObservedGroup(ObservedPart, frozen=True):
+    """One group, as it was observed."""
 
     shards: tuple[ObservedShard, ...] = ()
     template: str = ""
-    """Hash of what members should be started with."""
+    """The hash of the configuration with which members should be started."""
 
     is_paused: bool = False
     is_hibernated: bool = False
-    """Whether no process of it shall run."""
+    """Whether the group must be stopped: none of its processes may run."""
 
     lease_duration_ms: int = DURATION_MS
-    """Of Leases that are made from now on."""
+    """The duration of Leases that are created from now on."""
 
     generation: int = 0
-    """Of the spec that was looked at."""
+    """The generation of the spec that was observed."""

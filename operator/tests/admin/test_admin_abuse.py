@@ -43,10 +43,10 @@ def attacked(
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_probes_are_answered_beside_an_attack_from_one_address(
+def test_probes_are_answered_during_an_attack_from_one_address(
     pair: tuple[BrokerChild, SidecarChild], attack: str
 ) -> None:
-    """600 connections: every probe and status is 200, descriptors stay at the address's limit, memory is bounded."""
+    """Under 600 connections every probe and status is 200, descriptors and memory stay bounded."""
     report = attacked(pair[1], attack)
 
     assert report.failures == {}
@@ -55,8 +55,10 @@ def test_probes_are_answered_beside_an_attack_from_one_address(
     assert report.rss_most_kib <= report.rss_before_kib + RSS_GROWTH_KIB_MAX
 
 
-def test_probes_are_answered_beside_half_requests_of_many_addresses(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """No address is at its limit, so the total limit holds."""
+def test_probes_are_answered_during_incomplete_requests_from_many_addresses(
+    pair: tuple[BrokerChild, SidecarChild],
+) -> None:
+    """No address reaches its own limit, so the total limit applies."""
     report = attacked(pair[1], "half requests", connections=900, addresses=9, rounds=12)
 
     assert report.failures == {}
@@ -64,8 +66,8 @@ def test_probes_are_answered_beside_half_requests_of_many_addresses(pair: tuple[
 
 
 @pytest.mark.verify
-def test_the_abuse_test_has_teeth(tmp_path: Path) -> None:
-    """The twin: without deadlines and eviction the same half requests take the probes away."""
+def test_without_deadlines_incomplete_requests_block_probes(tmp_path: Path) -> None:
+    """The counterpart: without deadlines and eviction the same incomplete requests make the probes fail."""
     with (
         broker_beside(tmp_path) as broker,
         sidecar_beside(tmp_path, "--http-connections-per-address", "512", program="unguarded_sidecar") as sidecar,
@@ -89,10 +91,10 @@ def test_the_abuse_test_has_teeth(tmp_path: Path) -> None:
     ],
     ids=["half head", "nothing", "half body", "idle"],
 )  # fmt: skip
-def test_a_connection_that_waits_too_long_is_closed_and_counted(
+def test_connection_past_its_deadline_is_closed_and_counted(
     tmp_path: Path, first: bytes, option: str, reason: str
 ) -> None:
-    """Each phase by its own deadline, with its reason in `/metrics`."""
+    """Each phase has its own deadline, and its reason is in `/metrics`."""
     with sidecar_beside(tmp_path, option, "200") as sidecar:
         host, _, port = sidecar.address.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=60) as half:
@@ -103,8 +105,8 @@ def test_a_connection_that_waits_too_long_is_closed_and_counted(
         wait_for(lambda: value_of(sidecar, line) >= 1, "it is counted")
 
 
-def test_half_requests_do_not_take_ranges_of_the_log_away(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """The other port has limits of its own: 200 half requests, and a range is answered."""
+def test_incomplete_requests_do_not_block_ranges_of_the_log(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """The second port has its own limits: during 200 incomplete requests a range is answered."""
     broker, sidecar = pair
     broker.send(5)
     wait_for(lambda: sidecar.get("/v1/status").json()["confirmed"] == broker.end, "all of it is published")
@@ -124,8 +126,8 @@ def test_half_requests_do_not_take_ranges_of_the_log_away(pair: tuple[BrokerChil
 
 
 @pytest.mark.verify
-def test_probes_are_answered_while_every_place_has_an_answer_under_way(tmp_path: Path) -> None:
-    """Event streams may fill the places; the reserve answers probes, and refuses everything else with 503."""
+def test_probes_are_answered_while_all_connections_are_in_use(tmp_path: Path) -> None:
+    """Event streams may use all connections; the reserve answers probes, and refuses all other requests with 503."""
     limits = ("--http-connections", "3", "--http-connections-per-address", "3", "--http-probe-connections", "2")
     with sidecar_beside(tmp_path, *limits) as sidecar, ExitStack() as stack:
         host, _, port = sidecar.address.rpartition(":")
@@ -143,15 +145,15 @@ def test_probes_are_answered_while_every_place_has_an_answer_under_way(tmp_path:
         assert "probes" in refused.json()["reason"]
 
 
-def test_limits_that_contradict_each_other_do_not_start(tmp_path: Path) -> None:
-    """The line names both options."""
+def test_contradictory_limits_stop_the_start(tmp_path: Path) -> None:
+    """The error message names both options."""
     with pytest.raises(AssertionError, match="--http-connections-per-address 9 is more than --http-connections 4"):
         SidecarChild(tmp_path, "--http-connections", "4", "--http-connections-per-address", "9")
 
 
 @pytest.mark.verify
-def test_an_attack_is_no_flood_of_log_lines(tmp_path: Path) -> None:
-    """600 broken requests: one line, and the counter says how many there were."""
+def test_attack_causes_few_log_lines(tmp_path: Path) -> None:
+    """600 invalid requests cause one line, and the counter has their number."""
     with sidecar_beside(tmp_path / "store", *token_files(tmp_path / "tokens")) as sidecar:
         attacked(sidecar, "no HTTP")
         assert sidecar.child.log.count("WARNING") <= 2

@@ -16,8 +16,8 @@ def write_credentials(path: Path, account: Credentials, secret: str | None = Non
 
 
 @pytest.mark.verify
-def test_an_account_is_replaced_without_a_restart(tmp_path: Path) -> None:
-    """With the wrong secret its tables come from the disk; once the file has the right one, from the broker itself."""
+def test_account_is_replaced_without_a_restart(tmp_path: Path) -> None:
+    """With the wrong secret the tables come from disk; after the file has the right one, they come from the broker."""
     conf = {"aclEnable": "true", "aclFile": str(write_accounts(tmp_path / "plain_acl.yml")), "haListenPort": "-1"}
     path = tmp_path / "account.yml"
     write_credentials(path, ADMIN, "another-secret")

@@ -55,12 +55,12 @@ def everything() -> tuple[BaseRoute, ...]:
 
 
 def routes() -> list[APIRoute]:
-    """All endpoints that need somebody."""
+    """Return all endpoints that require authentication."""
     return [route for route in everything() if isinstance(route, APIRoute) and route.path not in PUBLIC]
 
 
 def scopes_of(route: APIRoute) -> set[Scope]:
-    """What an endpoint asks of its callers, as far as it says so."""
+    """Return the scopes that an endpoint declares."""
     found: set[Scope] = set()
     waiting = [route.dependant]
     while waiting:
@@ -109,8 +109,8 @@ CONSOLE_SCOPES = {"/v1/console/codes": {Scope.READ}, "/v1/console/sessions": {Sc
 
 
 @pytest.mark.parametrize("route", routes(), ids=lambda route: f"{sorted(route.methods or ())[0]} {route.path}")
-def test_no_endpoint_answers_without_saying_who_may_ask(route: APIRoute) -> None:
-    """Each has one scope; whatever is no GET needs the one that may change, but for the way into the console."""
+def test_every_endpoint_declares_its_scope(route: APIRoute) -> None:
+    """Each has one scope; all but GET requests and the login of the console need the permission to change."""
     scopes = scopes_of(route)
 
     assert len(scopes) == 1, "give it `needs(...)`"
@@ -118,8 +118,8 @@ def test_no_endpoint_answers_without_saying_who_may_ask(route: APIRoute) -> None
     assert (scopes == {Scope.CHANGE}) == (route.methods != {"GET"} and route.path not in CONSOLE_SCOPES)
 
 
-def test_nothing_answers_that_is_no_endpoint() -> None:
-    """Besides the endpoints there are the files of the page, and nothing that answers without being listed here."""
+def test_only_known_routes_are_served() -> None:
+    """Besides the endpoints only the files of the console are served, and all routes are listed here."""
     others = [route for route in everything() if not isinstance(route, APIRoute)]
 
     assert {getattr(route, "path", repr(route)) for route in others} <= {"/console"}
@@ -132,18 +132,18 @@ def url_of(route: APIRoute) -> str:
 
 
 @pytest.mark.parametrize(("options", "status"), [((), 401), (("--open-reads",), 401)], ids=["tokens", "open reads"])
-async def test_every_endpoint_refuses_who_has_no_credentials(
+async def test_every_endpoint_refuses_requests_without_credentials(
     tmp_path: Path, options: tuple[str, ...], status: int
 ) -> None:
-    """Each of the application's, by asking it: 401 before a word about what is wrong with the request.
+    """Every endpoint answers 401 before it reports what is wrong with the request.
 
-    With --open-reads that is true of whatever changes anything.
+    With --open-reads this holds for each endpoint that changes something.
     """
     app = app_with(*token_files(tmp_path), *options)
     answers = {}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
         for route in routes():
-            if scopes_of(route) & ({Scope.PROBE} | ({Scope.LOOK, Scope.READ} if options else set())):
+            if scopes_of(route) & ({Scope.PROBE} | ({Scope.VIEW, Scope.READ} if options else set())):
                 continue
             for method in route.methods or ():
                 answers[f"{method} {route.path}"] = (await client.request(method, url_of(route))).status_code
@@ -152,8 +152,8 @@ async def test_every_endpoint_refuses_who_has_no_credentials(
     assert {name: code for name, code in answers.items() if code != status} == {}
 
 
-def test_an_endpoint_without_a_scope_is_caught() -> None:
-    """The twin: one that was added without a guard has none of the scopes."""
+def test_endpoint_without_a_scope_is_detected() -> None:
+    """The counterpart: an endpoint that is added without a guard has no scope."""
 
     async def bare() -> None:
         return None
@@ -161,8 +161,8 @@ def test_an_endpoint_without_a_scope_is_caught() -> None:
     assert scopes_of(APIRoute("/bare", bare)) == set()
 
 
-def test_an_endpoint_that_is_added_anywhere_is_found() -> None:
-    """The twin of looking at everything: one in a router of a router is among what is looked at."""
+def test_endpoint_of_a_nested_router_is_found() -> None:
+    """The counterpart: an endpoint in a router of a router is among the checked ones."""
     inner, outer, app = APIRouter(), APIRouter(), FastAPI(openapi_url=None)
 
     async def bare() -> None:
@@ -178,8 +178,8 @@ def test_an_endpoint_that_is_added_anywhere_is_found() -> None:
 
 @pytest.mark.parametrize(("option", "status"), [([], 404), (["--openapi"], 200)], ids=["off", "on"])
 @pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
-async def test_the_openapi_page_is_off_unless_asked_for(option: list[str], status: int, path: str) -> None:
-    """By default neither the document nor a page of it is served; the page has no script and nothing from elsewhere."""
+async def test_openapi_page_is_off_by_default(option: list[str], status: int, path: str) -> None:
+    """By default neither the document nor its page is served; the page has no script and no external resources."""
     app = app_with(*option)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
         answer = await client.get(path)
@@ -200,8 +200,8 @@ def orders_obeyed(sidecar: SidecarChild) -> int:
     [pytest.param((8, "examples,coverage,fuzzing"), marks=pytest.mark.slow, id="all"), pytest.param(None, id="some")],
 )
 @pytest.mark.parametrize(("state", "token"), [("moving", TOKEN), ("gone", TOKEN), ("moving", None)],
-                         ids=["a broker", "a broker that is gone", "nobody's token"])  # fmt: skip
-def test_schemathesis_finds_nothing(
+                         ids=["a broker", "a broker that is gone", "no token"])  # fmt: skip
+def test_schemathesis_finds_no_violation(
     tmp_path: Path, state: str, token: str | None, made_up: tuple[int, str] | None
 ) -> None:
     """Made-up requests from the OpenAPI document: no 5xx that is not documented, no answer that is not as it says.
@@ -236,9 +236,9 @@ def test_schemathesis_finds_nothing(
 
 
 def write_config(folder: Path) -> Path:
-    """Which refusals are right for a request that is formally right: a log that does not reach there has 416.
+    """Write the statuses that may refuse a valid request: a log that does not reach an offset answers 416.
 
-    And nobody waits for long, or listens for ever.
+    The parameters keep requests from waiting for long and from listening forever.
     """
     path = folder / "schemathesis.toml"
     path.write_text(

@@ -23,17 +23,17 @@ def watched(*pairs: tuple[int, int], origin: Origin = ORIGIN) -> WrittenHistory:
     """A history of (second, wrote)."""
     history = WrittenHistory()
     for second, wrote in pairs:
-        see(history, second, wrote, origin)
+        record(history, second, wrote, origin)
     return history
 
 
-def see(history: WrittenHistory, second: int, wrote: int, origin: Origin = ORIGIN) -> None:
+def record(history: WrittenHistory, second: int, wrote: int, origin: Origin = ORIGIN) -> None:
     status = replace(STATUS, published_boottime_ns=second * SECOND, wrote=wrote)
-    history.see(Reading(origin=origin, status=status, age_ms=0, is_writer_alive=True))
+    history.record(Reading(origin=origin, status=status, age_ms=0, is_writer_alive=True))
 
 
-def test_what_each_break_would_take() -> None:
-    """The process takes what is in an unsafe buffer, the machine what is not flushed, the master what is not acked."""
+def test_data_at_risk_of_each_failure() -> None:
+    """The process loses an unsafe buffer, the machine unflushed data, the master data that is not acked."""
     history = watched((1, 100), (2, 250), (3, 600), (4, 900))
 
     risks = {risk.loss: risk for risk in at_risk(STATUS, 250, history, 10 * SECOND)}
@@ -43,48 +43,48 @@ def test_what_each_break_would_take() -> None:
     assert (risks[Loss.MASTER].bytes, risks[Loss.MASTER].seconds) == (650, 8.0)
 
 
-def test_a_buffer_that_outlives_the_process_puts_nothing_at_risk() -> None:
-    """Crash-safe: the process alone can take nothing."""
+def test_crash_safe_buffer_puts_nothing_at_risk() -> None:
+    """With a crash-safe buffer a failure of the process alone loses nothing."""
     [process, *_] = at_risk(replace(STATUS, is_crash_safe=True), None, watched((1, 900)), SECOND)
 
     assert (process.bytes, process.seconds) == (0, 0.0)
 
 
-def test_what_is_not_known_is_not_guessed() -> None:
-    """Without acks the master's part is unknown; bytes older than the history have no age."""
+def test_unknown_values_are_none() -> None:
+    """Without acks the loss with the master is unknown; bytes older than the history have no age."""
     risks = {risk.loss: risk for risk in at_risk(STATUS, None, watched((5, 700), (6, 900)), 9 * SECOND)}
 
     assert (risks[Loss.MASTER].bytes, risks[Loss.MASTER].seconds) == (None, None)
     assert (risks[Loss.MACHINE].bytes, risks[Loss.MACHINE].seconds) == (650, None)
 
 
-def test_an_idle_log_grows_no_older_than_its_bytes() -> None:
-    """Looks without news move the moment at which the newest byte was not written yet."""
+def test_observations_without_writes_update_the_age_limit() -> None:
+    """Observations without writes move the time at which the newest byte was not written yet."""
     history = watched((1, 100), (2, 100), (7, 100), (8, 200))
 
     assert history.moment_before(100) == 7 * SECOND
     assert history.moment_before(99) is None
 
 
-def test_another_start_and_a_shorter_log_begin_anew() -> None:
-    """Offsets of another log say nothing of this one's ages."""
+def test_restart_or_shorter_log_resets_the_history() -> None:
+    """Offsets of another log say nothing about the ages of this one."""
     history = watched((1, 100), (2, 900))
-    see(history, 3, 50)
+    record(history, 3, 50)
     assert history.moment_before(60) == 3 * SECOND
-    see(history, 4, 1000, replace(ORIGIN, boot_id=uuid.uuid4()))
+    record(history, 4, 1000, replace(ORIGIN, boot_id=uuid.uuid4()))
     assert history.moment_before(60) is None
 
 
-def test_the_history_is_bounded() -> None:
-    """However long it is watched."""
+def test_history_is_bounded() -> None:
+    """The history has a maximum number of samples."""
     history = watched(*((second, second * 10) for second in range(SAMPLES_MAX + 50)))
 
     assert repr(history) == f"<WrittenHistory samples={SAMPLES_MAX // 2 + 50}>"
     assert history.rate(5 * SECOND) == 10.0
 
 
-def test_acked_is_what_enough_slaves_have() -> None:
-    """The broker's own word; what is confirmed and on the k-th furthest slave, if that is more; else that slave."""
+def test_acked_offset_is_what_enough_slaves_have() -> None:
+    """The broker's report, or confirmed data on the k-th most advanced slave if that is more, else that slave."""
     slaves = tuple(
         SlaveStatus(slave_id=number, received=received, flushed=None, last_seen_boottime_ns=None)
         for number, received in ((1, 500), (2, 800), (3, None))

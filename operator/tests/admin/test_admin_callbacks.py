@@ -18,8 +18,8 @@ from uvicorn.server import ServerState
 
 from gantry_admin import http_protocol, log_listener
 from gantry_admin.http_protocol import LimitedHttp
-from gantry_remoting.closings import LimitedLog
-from gantry_remoting.http_admission import HttpAdmission, HttpLimitSettings, HttpListener, Place
+from gantry_remoting.close_log import LimitedLog
+from gantry_remoting.http_admission import ConnectionSlot, HttpAdmission, HttpLimitSettings, HttpListener
 from gantry_testing.local import on_both_loops, wait_until
 
 PATIENCE_S = 60.0
@@ -35,7 +35,7 @@ def _fresh_log(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @final
 class Unguarded(LimitedHttp):
-    """The twin: the same connection without the guard around its callbacks."""
+    """The same connection without the guard around its callbacks."""
 
     def _callback_failed(self, callback: str, error: Exception) -> None:
         raise error
@@ -70,8 +70,8 @@ async def listening(protocol: type[LimitedHttp] = LimitedHttp) -> AsyncIterator[
     config = uvicorn.Config(PlainTextResponse("fine"), ws="none", lifespan="off", log_config=None, access_log=False)
     config.load()
 
-    def make(place: Place) -> LimitedHttp:
-        return protocol(place, subjects, config, state)
+    def make(slot: ConnectionSlot) -> LimitedHttp:
+        return protocol(slot, subjects, config, state)
 
     admission = HttpAdmission("test", HttpLimitSettings(), clock=time.monotonic)
     with socket.create_server(("127.0.0.1", 0)) as bound:
@@ -105,10 +105,10 @@ def break_callback(monkeypatch: pytest.MonkeyPatch, callback: str) -> None:
 
 @pytest.mark.parametrize("callback", ["connection_made", "data_received", "connection_lost"])
 @on_both_loops
-async def test_an_exception_in_a_callback_closes_its_own_connection(
+async def test_exception_in_a_callback_closes_only_its_connection(
     callback: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its place is free, one line has callback and traceback, another connection is served, the loop sees nothing."""
+    """Its place is freed, one line has callback and traceback, other connections are served, the loop sees nothing."""
     break_callback(monkeypatch, callback)
     async with listening() as port:
         await port.ask(BUG)
@@ -121,10 +121,10 @@ async def test_an_exception_in_a_callback_closes_its_own_connection(
 
 
 @on_both_loops
-async def test_a_flood_of_exceptions_leaves_one_traceback_and_few_lines(
+async def test_many_exceptions_cause_one_traceback_and_few_lines(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However often a peer runs into the same bug: one traceback, and a few lines a second."""
+    """A peer that triggers the same bug repeatedly causes one traceback, and a few lines per second."""
     break_callback(monkeypatch, "data_received")
     async with listening() as port:
         for _ in range(60):
@@ -135,8 +135,10 @@ async def test_a_flood_of_exceptions_leaves_one_traceback_and_few_lines(
 
 
 @on_both_loops
-async def test_the_callback_test_has_teeth(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: without the guard every exception reaches the event loop, which logs a traceback for each."""
+async def test_without_the_guard_exceptions_reach_the_event_loop(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The counterpart: without the guard every exception reaches the event loop, which logs a traceback for each."""
     break_callback(monkeypatch, "data_received")
     async with listening(Unguarded) as port:
         for _ in range(10):
@@ -145,10 +147,10 @@ async def test_the_callback_test_has_teeth(caplog: pytest.LogCaptureFixture, mon
     assert failed(caplog) == []
 
 
-async def test_an_exception_while_a_range_is_served_closes_its_own_connection(
+async def test_exception_while_serving_a_range_closes_only_its_connection(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The port for ranges of the log has the same guard: few lines, one traceback, nothing reaches the loop."""
+    """The port for ranges has the same guard: few lines, one traceback, nothing reaches the loop."""
 
     async def broken(self: log_listener.Connection) -> None:
         raise KeyError("a bug")

@@ -30,8 +30,8 @@ class Time:
         return self.now_s
 
 
-def test_a_code_is_exchanged_once() -> None:
-    """Whoever finds it afterwards gets nothing."""
+def test_code_is_exchanged_once() -> None:
+    """A second exchange of the same code fails."""
     sessions = ConsoleSessions(Time())
     code = sessions.new_code("token:console", DIGEST, may_change=True)
 
@@ -43,8 +43,8 @@ def test_a_code_is_exchanged_once() -> None:
     assert sessions.grant_of(code) is None, "a code is no session"
 
 
-def test_a_code_expires() -> None:
-    """After ten minutes it opens nothing, and it is used up by the attempt."""
+def test_code_expires() -> None:
+    """After ten minutes a code is invalid, and it is removed by the attempt."""
     time = Time()
     sessions = ConsoleSessions(time)
     early, late = (sessions.new_code("n", DIGEST, may_change=True) for _ in range(2))
@@ -55,8 +55,8 @@ def test_a_code_expires() -> None:
     assert sessions.exchange(late) is None
 
 
-def test_a_session_ends() -> None:
-    """Half a day later the page has to come again."""
+def test_session_expires() -> None:
+    """A session is invalid after half a day."""
     time = Time()
     sessions = ConsoleSessions(time)
     session = sessions.exchange(sessions.new_code("n", DIGEST, may_change=True))
@@ -68,8 +68,8 @@ def test_a_session_ends() -> None:
     assert sessions.grant_of(session) is None
 
 
-def test_codes_and_sessions_are_bounded() -> None:
-    """The oldest are forgotten first."""
+def test_number_of_codes_and_sessions_is_bounded() -> None:
+    """The oldest are dropped first."""
     sessions = ConsoleSessions(Time())
     codes = [sessions.new_code("n", DIGEST, may_change=True) for _ in range(CODES_MAX + 1)]
     assert sessions.exchange(codes[0]) is None
@@ -94,8 +94,8 @@ def entered(guard: Guard, token: str) -> str:
 
 
 @pytest.mark.parametrize(("token", "may_change"), [(TOKEN, True), (READ_TOKEN, False)])
-def test_a_session_may_what_its_token_may(tmp_path: Path, token: str, may_change: bool) -> None:
-    """And it goes by the token's name in the audit log, marked as the console's."""
+def test_session_has_the_permissions_of_its_token(tmp_path: Path, token: str, may_change: bool) -> None:
+    """The audit log has the token's name, marked as the console's."""
     one = guard(tmp_path)
 
     caller = one.caller(f"Bearer {entered(one, token)}", None)
@@ -108,8 +108,8 @@ def test_a_session_may_what_its_token_may(tmp_path: Path, token: str, may_change
             one.check(Scope.CHANGE, caller, "127.0.0.1")
 
 
-def test_a_session_gets_no_code_of_its_own(tmp_path: Path) -> None:
-    """Otherwise it could outlast itself for ever."""
+def test_session_cannot_request_a_code(tmp_path: Path) -> None:
+    """Otherwise a session could prolong itself for ever."""
     one = guard(tmp_path)
     shown = f"Bearer {entered(one, TOKEN)}"
 
@@ -118,8 +118,8 @@ def test_a_session_gets_no_code_of_its_own(tmp_path: Path) -> None:
     assert refused.value.status == 403
 
 
-def test_a_session_ends_with_its_token(tmp_path: Path) -> None:
-    """Who takes a token out of its file closes the pages that were opened with it."""
+def test_session_ends_with_its_token(tmp_path: Path) -> None:
+    """Removing a token from its file ends the sessions that were opened with it."""
     one = guard(tmp_path)
     session = entered(one, TOKEN)
     (tmp_path / "tokens").write_text("operator:another-token-for-the-operator\n")
@@ -138,8 +138,8 @@ def sidecar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SidecarChild]:
         yield one
 
 
-def test_the_way_of_a_browser_over_http(sidecar: SidecarChild) -> None:
-    """Token, code, session, questions; the second use of the code is refused with what to do."""
+def test_browser_login_over_http(sidecar: SidecarChild) -> None:
+    """Token, code, session, requests; the second use of the code is refused with the remedy."""
     code = sidecar.post("/v1/console/codes", {}, token=TOKEN).json()["code"]
 
     opened = sidecar.post("/v1/console/sessions", {"code": code})
@@ -153,8 +153,8 @@ def test_the_way_of_a_browser_over_http(sidecar: SidecarChild) -> None:
     assert TOKEN not in opened.text + again.text
 
 
-def test_nobody_gets_a_code_without_a_token(sidecar: SidecarChild) -> None:
-    """Neither without any, nor with a wrong one, nor with a session."""
+def test_code_requires_a_token(sidecar: SidecarChild) -> None:
+    """Requests without a token, with a wrong one, or with a session get no code."""
     code = sidecar.post("/v1/console/codes", {}, token=READ_TOKEN).json()["code"]
     session = sidecar.post("/v1/console/sessions", {"code": code}).json()["session"]
 

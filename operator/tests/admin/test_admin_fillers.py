@@ -30,7 +30,7 @@ def world(tmp_path: Path) -> StoreWorld:
     return world
 
 
-def test_lost_messages_hide_none_before_them(world: StoreWorld) -> None:
+def test_lost_messages_do_not_hide_earlier_ones(world: StoreWorld) -> None:
     """The queue begins at its first message, and all of them are shown."""
     files = StoreFiles(Path(world.root))
 
@@ -41,8 +41,8 @@ def test_lost_messages_hide_none_before_them(world: StoreWorld) -> None:
 
 
 @pytest.mark.parametrize("is_inside", [False, True], ids=["next message", "inside a record"])
-def test_a_search_by_time_finds_messages_before_lost_ones(world: StoreWorld, is_inside: bool) -> None:
-    """A lost message has the time of what is at its place, or of what is behind it; it has none of its own."""
+def test_search_by_time_finds_messages_before_lost_ones(world: StoreWorld, is_inside: bool) -> None:
+    """A lost message has no time of its own: it has that of the data at its offset, or of the data after it."""
     files = StoreFiles(Path(world.root))
     first = files.stored_at(*ORDERS, 0, 0)
     assert first is not None
@@ -58,7 +58,7 @@ def test_a_search_by_time_finds_messages_before_lost_ones(world: StoreWorld, is_
     assert files.stored_at(*ORDERS, 15, 0) is None
 
 
-def test_foreign_names_are_no_queues_and_no_segments(world: StoreWorld) -> None:
+def test_foreign_file_names_are_ignored(world: StoreWorld) -> None:
     """`007` is not queue 7, and a directory with a name of twenty digits is no file of the log."""
     root = Path(world.root)
     for name in ("007", "70000", "²"):
@@ -70,8 +70,8 @@ def test_foreign_names_are_no_queues_and_no_segments(world: StoreWorld) -> None:
     assert all(segment.size == world.settings.mapped_file_size_commit_log for segment in files.log_segments())
 
 
-def test_epochs_are_of_the_newer_copy_of_the_identity(world: StoreWorld) -> None:
-    """A `store.json` that was rolled back says less than its twin, and a start would use the twin, too."""
+def test_epochs_come_from_the_newer_copy_of_the_identity(world: StoreWorld) -> None:
+    """A `store.json` that was rolled back has less than its copy, and a start would use the copy too."""
     path = Path(world.root) / "store.json"
     newer = decode_sealed(path.read_bytes(), StoreIdentity)
     older = msgspec.structs.replace(newer, generation=newer.generation - 1, epochs=[Epoch(0, 0)])

@@ -24,8 +24,8 @@ def members(sidecar: SidecarChild) -> dict[str, dict[str, object]]:
 
 
 @pytest.mark.verify
-def test_the_group_is_one_picture_and_a_dead_peer_stays_in_it(tmp_path: Path) -> None:
-    """Two brokers, two sidecars: one view. A peer that dies is unreachable, with its last word and its age."""
+def test_group_view_keeps_an_unreachable_peer(tmp_path: Path) -> None:
+    """Two brokers, two sidecars, one view. A peer that dies is unreachable, with its last status and its age."""
     with (
         broker_beside(tmp_path / "a", brokerName="a"),
         broker_beside(tmp_path / "b", brokerName="b") as other,
@@ -39,7 +39,7 @@ def test_the_group_is_one_picture_and_a_dead_peer_stays_in_it(tmp_path: Path) ->
 
         other.child.send(signal.SIGSTOP)
         wait_for(
-            lambda: members(sidecar)[peer.url]["status"]["motion"]["state"] == "standing still",  # type: ignore[index]
+            lambda: members(sidecar)[peer.url]["status"]["loop_state"]["state"] == "standing still",  # type: ignore[index]
             "the peer's broker stands still",
         )
         peer.child.send(signal.SIGKILL)
@@ -51,8 +51,8 @@ def test_the_group_is_one_picture_and_a_dead_peer_stays_in_it(tmp_path: Path) ->
 
 
 @pytest.mark.verify
-def test_a_peer_that_answers_nonsense_or_nothing_holds_nobody_up(tmp_path: Path) -> None:
-    """One that never answers and one that answers too much: the view is there at once and says so."""
+def test_invalid_or_silent_peers_do_not_delay_the_group_view(tmp_path: Path) -> None:
+    """With a peer that never answers and one that answers too much, the view is answered at once and shows it."""
     listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
     with contextlib.ExitStack() as stack:
         _, liar, talker = map(stack.enter_context, listening)
@@ -72,8 +72,8 @@ def test_a_peer_that_answers_nonsense_or_nothing_holds_nobody_up(tmp_path: Path)
     assert min(took) < 2.0, "less than one timeout of a peer; a busy machine may delay some of them"
 
 
-def test_a_refusal_that_is_nothing_but_brackets_has_no_reason() -> None:
-    """What a peer says is data from somebody else, however deep it goes."""
+def test_deeply_nested_refusal_has_no_reason() -> None:
+    """The answer of a peer is untrusted, regardless of its nesting."""
     assert _reason(b"[" * (1 << 20)) == ""
     assert _reason(b'{"reason": "it is gone"}') == "it is gone"
 
@@ -93,20 +93,20 @@ def answer_nonsense(listener: socket.socket, head: bytes = b"HTTP/1.0 200 OK\r\n
 
 
 def member(url: str, name: str, role: str, epoch: int, *, is_reachable: bool = True) -> MemberDocument:
-    """A member whose status says little else."""
+    """Return a member with a minimal status."""
     fields: dict[str, object] = dict.fromkeys(StatusDocument.model_fields)
-    motion = {"state": "moving", "reason": "", "since_ms": 0, "last_heartbeat_wall_ms": 0}
+    loop_state = {"state": "moving", "reason": "", "since_ms": 0, "last_heartbeat_wall_ms": 0}
     fields |= {
         "broker_name": name, "role": role, "epoch": epoch, "wrote": 100 * epoch, "at_risk": [], "slaves": [],
-        "motion": motion, "sidecar": {}, "said_fresh": {"age_ms": 0, "fault": None},
-        "ready": {"ready": True, "reason": "", "now": "", "broker": motion},
+        "loop_state": loop_state, "sidecar": {}, "reported_role_fresh": {"age_ms": 0, "fault": None},
+        "ready": {"ready": True, "reason": "", "now": "", "broker": loop_state},
     }  # fmt: skip
     status = StatusDocument.model_validate(fields)
     return MemberDocument(url=url, is_self=False, is_reachable=is_reachable, age_ms=0, fault=None, status=status)
 
 
-def test_two_masters_are_shown_as_two() -> None:
-    """In one epoch: both. In an older one: as stale. One that cannot be reached counts for nothing."""
+def test_two_masters_are_both_shown() -> None:
+    """In one epoch both are shown, in an older one as stale; an unreachable one is ignored."""
     [shard] = shards_of(
         [
             member("m1", "a", "master", 7), member("m2", "a", "master", 7), member("old", "a", "master", 6),
@@ -117,7 +117,7 @@ def test_two_masters_are_shown_as_two() -> None:
     )  # fmt: skip
 
     assert (shard.epoch, shard.masters, shard.stale_masters) == (7, ["m1", "m2"], ["old"])
-    assert shard.wrote is None, "nobody knows whose it is"
+    assert shard.wrote is None, "it is ambiguous which master it belongs to"
     assert shard.ledger is None
 
 
@@ -126,8 +126,8 @@ def wait_path(offset: int, level: str, timeout_ms: int) -> str:
 
 
 @pytest.mark.verify
-def test_whoever_waits_is_told_when_it_is_safe_and_not_before(tmp_path: Path) -> None:
-    """Answered when the level is reached; at the deadline with `reached: false`; acked without slaves never."""
+def test_durability_wait_is_answered_when_the_level_is_reached(tmp_path: Path) -> None:
+    """At the deadline the answer is `reached: false`; acked is never reached without slaves."""
     with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path) as sidecar:
         sidecar.wait_ready()
         broker.send(5)
@@ -156,8 +156,8 @@ def wait_while_sending(broker: BrokerChild, sidecar: SidecarChild, offset: int) 
 
 
 @pytest.mark.verify
-def test_nobody_waits_for_a_broker_that_is_gone(tmp_path: Path) -> None:
-    """kill -9 ends every wait at once: what was not reached will not be by this broker."""
+def test_durability_wait_ends_when_the_broker_is_killed(tmp_path: Path) -> None:
+    """kill -9 ends every wait at once, because this broker will not reach the offset."""
     with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path) as sidecar:
         sidecar.wait_ready()
         found: list[dict[str, object]] = []
@@ -172,8 +172,8 @@ def test_nobody_waits_for_a_broker_that_is_gone(tmp_path: Path) -> None:
     assert found[0]["broker"]["state"] == "gone"  # type: ignore[index]
 
 
-def test_events_tell_of_what_changes(tmp_path: Path) -> None:
-    """First how things are, then offsets as they move, and at once that the broker stands still or is gone."""
+def test_events_report_changes(tmp_path: Path) -> None:
+    """First the current state, then offsets as they move, and at once that the broker stands still or is gone."""
     with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path) as sidecar:
         sidecar.wait_ready()
         seen: list[tuple[str, dict[str, object]]] = []

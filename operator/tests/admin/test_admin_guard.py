@@ -49,17 +49,17 @@ def outcome(
         (True, ["--listen", "0.0.0.0:8080"], READ_TOKEN, (200, 200, 200, 403)),
     ],
 )
-def test_each_caller_may_what_the_table_says(
+def test_permissions_of_each_caller(
     tmp_path: Path, with_tokens: bool, options: list[str], token: str | None, expected: tuple[int, ...]
 ) -> None:
-    """Probes, looking, reading messages and changing, for each kind of caller."""
+    """Probes, view, reading messages and changes, for each kind of caller."""
     guard = Guard(settings(*options, *(token_files(tmp_path) if with_tokens else [])))
 
     assert tuple(outcome(guard, scope, token=token) for scope in Scope) == expected
 
 
-def test_a_client_certificate_may_everything(tmp_path: Path) -> None:
-    """One that TLS has verified; its name is what the audit line says."""
+def test_client_certificate_has_all_permissions(tmp_path: Path) -> None:
+    """The audit line has the name of the certificate that TLS has verified."""
     guard = Guard(settings(*token_files(tmp_path), "--listen", "0.0.0.0:8080"))
 
     assert outcome(guard, Scope.CHANGE, subject="operator") == 200
@@ -67,17 +67,17 @@ def test_a_client_certificate_may_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["evil.example", "evil.example:8080", "10.0.0.1:8080", "", "127.0.0.1.evil.example"])
-def test_a_page_that_rebinds_its_name_is_not_on_this_machine(name: str) -> None:
+def test_dns_rebinding_is_refused(name: str) -> None:
     """Without a token the Host header must name the loopback; with one it does not matter."""
     guard = Guard(settings())
 
-    assert outcome(guard, Scope.LOOK, host=name) == 403
-    assert outcome(guard, Scope.LOOK, host=HOST) == 200
+    assert outcome(guard, Scope.VIEW, host=name) == 403
+    assert outcome(guard, Scope.VIEW, host=HOST) == 200
 
 
 @pytest.mark.parametrize("name", ["localhost", "LOCALHOST:1", "127.0.0.1", "127.9.9.9:80", "[::1]:8080", "[::1]"])
-def test_names_of_this_machine_are_known(name: str) -> None:
-    """With and without a port."""
+def test_loopback_host_names_are_accepted(name: str) -> None:
+    """They are accepted with and without a port."""
     assert is_own_name(name)
 
 
@@ -93,20 +93,20 @@ def test_names_of_this_machine_are_known(name: str) -> None:
         (["--log-readers", "0"], "--log-readers"),
     ],
 )
-def test_settings_that_promise_too_much_do_not_start(arguments: list[str], text: str) -> None:
-    """Each refusal names its option; nothing listens beyond loopback when nobody could prove who they are."""
+def test_unsafe_settings_stop_the_start(arguments: list[str], text: str) -> None:
+    """Each error names its option; without credentials the sidecar never listens beyond loopback."""
     with pytest.raises(SettingsError, match=text):
         settings(*arguments)
 
 
-def test_open_reads_are_for_loopback_only(tmp_path: Path) -> None:
-    """With tokens, too: other machines never read without one."""
+def test_open_reads_require_loopback(tmp_path: Path) -> None:
+    """Even with tokens configured, other machines never read without one."""
     with pytest.raises(SettingsError, match="--open-reads"):
         settings(*token_files(tmp_path), "--open-reads", "--listen", "0.0.0.0:8080")
 
 
-def test_a_token_is_replaced_without_a_restart(tmp_path: Path) -> None:
-    """A changed file is read again; one that is broken or gone keeps the old tokens."""
+def test_token_is_replaced_without_a_restart(tmp_path: Path) -> None:
+    """A changed file is reloaded; for an invalid or missing file the previous tokens stay valid."""
     path = tmp_path / "tokens"
     path.write_text("a:0123456789abcdef-old\n")
     tokens = TokenFile(path)
@@ -126,8 +126,8 @@ def test_a_token_is_replaced_without_a_restart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "# nothing\n", "a:short\n", "a:with a blank in the middle\n", "ü:üüüüüüüüüüüüüüüüüüüü\n"]
 )
-def test_a_file_without_good_tokens_does_not_start(tmp_path: Path, text: str) -> None:
-    """The line is named, and never what is in it."""
+def test_invalid_token_file_stops_the_start(tmp_path: Path, text: str) -> None:
+    """The error has the number of the line, and never its content."""
     path = tmp_path / "tokens"
     path.write_text(text)
 

@@ -12,8 +12,8 @@ from gantry_testing.local import TOPIC, Dialogue, properties_text
 
 
 @pytest.mark.verify
-def test_a_sidecar_asks_and_answers_over_ipv6(tmp_path: Path) -> None:
-    """It finds its broker by the page, listens in brackets, and shows hosts as they are."""
+def test_sidecar_works_over_ipv6(tmp_path: Path) -> None:
+    """It finds its broker by the page, listens on an address in brackets, and shows hosts correctly."""
     tokens, store = token_files(tmp_path), tmp_path / "store"
     with (
         broker_beside(store, bindAddress="::1", brokerIP1="::1") as broker,

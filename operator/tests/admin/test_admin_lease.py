@@ -14,37 +14,37 @@ import trustme
 from fake_api_server import NAME, TOKEN, FakeApiServer, api_server, record_with
 
 from gantry_admin.errors import Problem, SettingsError
-from gantry_admin.kubernetes_lease import KubernetesLease
-from gantry_admin.lease_keeper import KeptLease, LeaseMoved, LeaseUnavailable
-from gantry_admin.lease_renewal import HOLD_S, LeaseRenewal, lost_its_key
+from gantry_admin.kubernetes_lease import KubernetesLeaseClient
+from gantry_admin.lease_client import LeaseConflict, LeaseSnapshot, LeaseUnavailable
+from gantry_admin.lease_renewal import HOLD_S, LeaseRenewal, has_lost_key
 from gantry_admin.settings import LeaseSettings
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.lease_annotations import RECORD, VERSION, record_of
-from gantry_status.moment import Moment, now
+from gantry_status.clocks import Moment, now
 from gantry_status.orders import HaRole, HaStatus, Lease
 from gantry_testing.certificates import Party
 from gantry_testing.local import wait_until
 
-WORD = HaStatus(role=HaRole.MASTER, epoch=3_000, broker_id=1, identity="store-1", broker_name="orders-0")
+STATE = HaStatus(role=HaRole.MASTER, epoch=3_000, broker_id=1, identity="store-1", broker_name="orders-0")
 NAMED = record_with(3_000, 1, "store-1")
 
 
-def keeper_of(server: FakeApiServer, folder: Path, *, ca: Path | None = None) -> KubernetesLease:
+def lease_client_of(server: FakeApiServer, folder: Path, *, ca: Path | None = None) -> KubernetesLeaseClient:
     """The real one, before this server."""
     path = folder / "token"
     path.write_text(TOKEN + "\n")
-    return KubernetesLease(LeaseSettings(name=NAME, server=server.url, token_file=path, ca=ca or folder / "none"))
+    return KubernetesLeaseClient(LeaseSettings(name=NAME, server=server.url, token_file=path, ca=ca or folder / "none"))
 
 
 class Scene:
-    """A renewal for a broker that says what it is told to say."""
+    """A renewal for a broker with a scripted report."""
 
-    def __init__(self, server: FakeApiServer, folder: Path, word: HaStatus | None = WORD) -> None:
-        self.word = word
+    def __init__(self, server: FakeApiServer, folder: Path, state: HaStatus | None = STATE) -> None:
+        self.state = state
         self.given: list[Lease] = []
         self.refusal: Problem | None = None
         self.later_s = 0.0
-        self.renewal = LeaseRenewal(keeper_of(server, folder), lambda: self.word, self.give, clock=self.clock)
+        self.renewal = LeaseRenewal(lease_client_of(server, folder), lambda: self.state, self.give, clock=self.clock)
 
     def clock(self) -> Moment:
         real = now()
@@ -60,8 +60,8 @@ def boottime_ms() -> int:
     return now().boottime_ns // 1_000_000
 
 
-async def test_a_renewal_changes_the_time_and_nothing_of_the_record(tmp_path: Path) -> None:
-    """The record keeps its version; the broker is told when the request was sent, before it had come there."""
+async def test_renewal_changes_only_the_time(tmp_path: Path) -> None:
+    """The record keeps its version; the broker gets the time at which the request was sent."""
     with api_server() as server:
         server.put(NAMED)
         annotations, came = dict(server.annotations), []
@@ -76,15 +76,15 @@ async def test_a_renewal_changes_the_time_and_nothing_of_the_record(tmp_path: Pa
     assert first.duration_ms == 15_000 and wait_s == 5.0
     assert second.renewed_ms >= first.renewed_ms
     assert [write["metadata"]["annotations"] for write in server.writes] == [annotations, annotations]
-    assert server.writes[0]["metadata"]["labels"] == {"of": "somebody"}
+    assert server.writes[0]["metadata"]["labels"] == {"of": "another-tool"}
     assert server.spec["holderIdentity"] == "orders-0/1/store-1"
     assert (server.spec["leaseDurationSeconds"], server.spec["leaseTransitions"]) == (15, 1)
-    assert server.requests == ["GET", "PUT", "PUT"], "what the answer said is known without asking again"
-    assert scene.renewal.shown.reason == ""
+    assert server.requests == ["GET", "PUT", "PUT"], "the answer is used without another read"
+    assert scene.renewal.status.reason == ""
 
 
 @pytest.mark.parametrize(
-    ("record", "word"),
+    ("record", "state"),
     [
         (None, {}),
         (record_with(3_000, 2, "store-2"), {}),
@@ -98,31 +98,31 @@ async def test_a_renewal_changes_the_time_and_nothing_of_the_record(tmp_path: Pa
     ],
     ids=["empty", "another", "another disk", "older", "younger", "taken", "slave", "comparing", "silent"],
 )
-async def test_nobody_else_gets_a_key(
-    tmp_path: Path, record: LeaseRecord | None, word: dict[str, HaRole] | None
+async def test_only_the_named_master_gets_a_lease(
+    tmp_path: Path, record: LeaseRecord | None, state: dict[str, HaRole] | None
 ) -> None:
-    """Only the master whom the newest term names, in its epoch, with its store: else nothing is written or ordered."""
+    """The newest term must name the master, with its epoch and its store; else nothing is written or ordered."""
     with api_server() as server:
         if record is not None:
             server.put(record)
-        scene = Scene(server, tmp_path, None if word is None else msgspec.structs.replace(WORD, **word))
+        scene = Scene(server, tmp_path, None if state is None else msgspec.structs.replace(STATE, **state))
 
         await scene.renewal.step()
 
     assert (server.writes, scene.given) == ([], [])
-    assert scene.renewal.shown.reason
-    if word != {}:
-        assert server.requests == [], "nobody is asked for a broker that is no master"
+    assert scene.renewal.status.reason
+    if state != {}:
+        assert server.requests == [], "no request is sent for a broker that is not a master"
 
 
 @pytest.mark.parametrize("is_regained", [True, False], ids=["regained", "twin"])
-async def test_a_role_that_came_back_by_itself_waits_for_its_key(tmp_path: Path, is_regained: bool) -> None:
-    """Somebody may go by an old word that its process has ended: first the Lease is read for a while on end."""
+async def test_regained_role_waits_for_its_lease(tmp_path: Path, is_regained: bool) -> None:
+    """An election may rest on an old report that the process ended: first the Lease must be readable for a while."""
     with api_server() as server:
         server.put(NAMED)
-        scene = Scene(server, tmp_path, msgspec.structs.replace(WORD, is_regained=is_regained))
+        scene = Scene(server, tmp_path, msgspec.structs.replace(STATE, is_regained=is_regained))
         await scene.renewal.step()
-        given, reason = len(scene.given), scene.renewal.shown.reason
+        given, reason = len(scene.given), scene.renewal.status.reason
 
         scene.later_s = HOLD_S
         await scene.renewal.step()
@@ -140,7 +140,7 @@ async def test_a_role_that_came_back_by_itself_waits_for_its_key(tmp_path: Path,
 
 
 async def take_epoch_while_renewing(server: FakeApiServer, folder: Path) -> Scene:
-    """Somebody takes the next epoch after the renewal was sent, and before it is done."""
+    """A new epoch is written after the renewal was sent, and before it is executed."""
     server.put(NAMED)
     scene = Scene(server, folder)
     standing = record_of(server.annotations)
@@ -150,21 +150,21 @@ async def take_epoch_while_renewing(server: FakeApiServer, folder: Path) -> Scen
     return scene
 
 
-async def test_a_renewal_that_crosses_a_new_epoch_gives_no_key(tmp_path: Path) -> None:
-    """The compare-and-swap fails, the record is read again, and it names nobody any more."""
+async def test_renewal_concurrent_with_a_new_epoch_gives_no_lease(tmp_path: Path) -> None:
+    """The compare-and-swap fails, the record is read again, and it does not name this broker any more."""
     with api_server() as server:
         scene = await take_epoch_while_renewing(server, tmp_path)
         moved, requests = scene.renewal.moved, list(server.requests)
         await scene.renewal.step()
 
     assert (moved, requests, scene.given, server.writes) == (1, ["GET", "PUT"], [], [])
-    assert "4000 has no master yet" in scene.renewal.shown.reason
+    assert "4000 has no master yet" in scene.renewal.status.reason
     standing = record_of(server.annotations)
     assert standing is not None and (standing.epoch, standing.version) == (4_000, "2")
 
 
-async def test_the_test_of_crossing_has_teeth(tmp_path: Path) -> None:
-    """The twin: a keeper that does not compare takes the new epoch back, and the old master gets its key."""
+async def test_without_compare_and_swap_the_old_master_gets_a_lease(tmp_path: Path) -> None:
+    """The counterpart: a client that does not compare restores the old record, and the old master gets its lease."""
     with api_server() as server:
         server.compares = False
         scene = await take_epoch_while_renewing(server, tmp_path)
@@ -174,8 +174,8 @@ async def test_the_test_of_crossing_has_teeth(tmp_path: Path) -> None:
     assert len(scene.given) == 1
 
 
-async def test_a_change_that_takes_nothing_from_us_is_read_and_renewed(tmp_path: Path) -> None:
-    """Somebody else's label: one conflict, then the renewal is done."""
+async def test_unrelated_change_of_the_lease_is_retried(tmp_path: Path) -> None:
+    """A label set by someone else causes one conflict, then the Lease is renewed."""
     with api_server() as server:
         server.put(NAMED)
         server.on_put.append(lambda: setattr(server, "revision", server.revision + 1))
@@ -190,50 +190,48 @@ async def test_a_change_that_takes_nothing_from_us_is_read_and_renewed(tmp_path:
 @pytest.mark.parametrize(
     ("status", "body", "text"),
     [
-        (401, b"{}", "does not know our token"),
+        (401, b"{}", "does not accept the sidecar's token"),
         (403, b"{}", "needs get and update"),
-        (404, b"{}", f"no Lease {NAME}"),
-        (302, b"{}", "refuses (302)"),
+        (404, b"{}", f"Lease {NAME} not found"),
+        (302, b"{}", "refused the request (302)"),
         (429, b"{}", "(429)"),
         (500, b"oh no", "(500)"),
-        (200, b"[]", "no Lease"),
-        (200, b"{" * 5_000, "no Lease"),
-        (200, b'{"kind":"Secret","metadata":{"resourceVersion":"1"}}', "no Lease"),
+        (200, b"[]", "not a Lease"),
+        (200, b"{" * 5_000, "not a Lease"),
+        (200, b'{"kind":"Secret","metadata":{"resourceVersion":"1"}}', "not a Lease"),
         (200, b"x" * (2 << 20), "longer than"),
         (
             200,
             b'{"kind":"Lease","metadata":{"resourceVersion":"1","annotations":{"gantry.dev/record":"{}"}}}',
-            "no record",
+            "no valid record",
         ),
     ],
 )
-async def test_an_api_server_that_does_not_help_is_told_of_and_asked_again(
-    tmp_path: Path, status: int, body: bytes, text: str
-) -> None:
-    """The reason is shown, without the token; nothing is ordered; when it helps again the Lease is renewed."""
+async def test_failing_api_server_is_reported_and_retried(tmp_path: Path, status: int, body: bytes, text: str) -> None:
+    """The reason is shown, without the token; nothing is ordered; after recovery the Lease is renewed."""
     with api_server() as server:
         server.put(NAMED)
         scene = Scene(server, tmp_path)
         server.status_of_all, server.body_of_all = status, body
 
         wait_s = await scene.renewal.step()
-        reason, given = scene.renewal.shown.reason, list(scene.given)
+        reason, given = scene.renewal.status.reason, list(scene.given)
         server.status_of_all = None
         await scene.renewal.step()
 
     assert text in reason and TOKEN not in reason
     assert (given, scene.renewal.failed) == ([], 1)
     assert 0 < wait_s <= 1.0
-    assert len(scene.given) == 1 and scene.renewal.shown.reason == ""
+    assert len(scene.given) == 1 and scene.renewal.status.reason == ""
 
 
 @pytest.mark.parametrize("silence", ["is_silent", "applies_and_is_silent"])
-async def test_a_renewal_that_was_not_answered_is_not_told(tmp_path: Path, silence: str) -> None:
-    """Not even one that was done; and meanwhile the event loop goes on."""
+async def test_unanswered_renewal_is_not_passed_to_the_broker(tmp_path: Path, silence: str) -> None:
+    """Not even if it succeeded; and the event loop keeps running meanwhile."""
     with api_server() as server:
         server.put(record_with(3_000, 1, "store-1", duration_ms=1_500))
         scene = Scene(server, tmp_path)
-        while not scene.given:  # a machine that stands still for half a second has renewed nothing
+        while not scene.given:  # a machine that pauses for half a second has renewed nothing
             await scene.renewal.step()
         writes = len(server.writes)
         setattr(server, silence, True)
@@ -253,23 +251,23 @@ async def test_a_renewal_that_was_not_answered_is_not_told(tmp_path: Path, silen
         ticking.cancel()
 
     assert len(scene.given) == 1
-    assert "not answered within 0.5 s" in scene.renewal.shown.reason
-    assert took >= 0.5 and longest < took, "somebody else had the loop in between"
+    assert "did not answer within 0.5 s" in scene.renewal.status.reason
+    assert took >= 0.5 and longest < took, "the event loop ran other tasks in between"
     assert wait_s <= 0.2, "it is tried again while there is time"
     assert (len(server.writes) == writes + 1) == (silence == "applies_and_is_silent")
 
 
 @pytest.mark.verify
-async def test_a_new_reign_of_the_same_master_is_renewed_for_at_once(tmp_path: Path) -> None:
-    """Keys are a term's own: it does not wait for the time of the next renewal, which would be minutes from now."""
+async def test_new_term_of_the_same_master_is_renewed_at_once(tmp_path: Path) -> None:
+    """A lease belongs to one term: the renewal does not wait for its interval, which would be minutes."""
     with api_server() as server:
         server.put(record_with(3_000, 1, "store-1", duration_ms=900_000))
-        scene = Scene(server, tmp_path, msgspec.structs.replace(WORD, may_acknowledge=True))
+        scene = Scene(server, tmp_path, msgspec.structs.replace(STATE, may_acknowledge=True))
         running = asyncio.create_task(scene.renewal.run())
         try:
             await wait_until(lambda: len(scene.given) == 1)
             server.put(record_with(4_000, 1, "store-1", duration_ms=900_000, version="1"))
-            scene.word = msgspec.structs.replace(WORD, epoch=4_000)
+            scene.state = msgspec.structs.replace(STATE, epoch=4_000)
             await wait_until(lambda: len(scene.given) == 2)
         finally:
             running.cancel()
@@ -279,7 +277,7 @@ async def test_a_new_reign_of_the_same_master_is_renewed_for_at_once(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("before", "word", "is_lost"),
+    ("before", "state", "is_lost"),
     [
         ({}, {}, False),
         ({}, {"epoch": 4_000}, True),
@@ -290,30 +288,30 @@ async def test_a_new_reign_of_the_same_master_is_renewed_for_at_once(tmp_path: P
         ({}, None, False),
     ],
 )
-def test_a_key_is_lost_with_its_reign(
-    before: dict[str, object] | None, word: dict[str, object] | None, is_lost: bool
+def test_lease_is_lost_with_its_term(
+    before: dict[str, object] | None, state: dict[str, object] | None, is_lost: bool
 ) -> None:
-    """Another epoch, another role before, or a master that says that it has none; a slave has nothing to lose."""
-    base = msgspec.structs.replace(WORD, may_acknowledge=True)
-    values = [None if one is None else msgspec.structs.replace(base, **one) for one in (before, word)]
+    """By another epoch, another role before, or a master that reports to have none; a slave has none to lose."""
+    base = msgspec.structs.replace(STATE, may_acknowledge=True)
+    values = [None if one is None else msgspec.structs.replace(base, **one) for one in (before, state)]
 
-    assert lost_its_key(*values) is is_lost
+    assert has_lost_key(*values) is is_lost
 
 
-async def test_a_broker_that_refuses_the_order_is_told_of(tmp_path: Path) -> None:
-    """The reason is shown, and it is not counted as renewed for anybody."""
+async def test_refusal_of_the_broker_is_reported(tmp_path: Path) -> None:
+    """The reason is shown, and the renewal is not counted."""
     with api_server() as server:
         server.put(NAMED)
         scene = Scene(server, tmp_path)
-        scene.refusal = Problem(503, "nobody listens")
+        scene.refusal = Problem(503, "connection refused")
         await scene.renewal.step()
 
-    assert "nobody listens" in scene.renewal.shown.reason
-    assert scene.renewal.shown.renewed_ms is None
+    assert "connection refused" in scene.renewal.status.reason
+    assert scene.renewal.status.renewed_ms is None
 
 
-async def test_the_api_server_must_have_the_right_certificate(tmp_path: Path) -> None:
-    """HTTPS with its authority works; one with another certificate is never shown the token."""
+async def test_api_server_certificate_is_verified(tmp_path: Path) -> None:
+    """HTTPS with its authority works; a server with another certificate never gets the token."""
     good, other = trustme.CA(), trustme.CA()
     party, stranger = Party(tmp_path / "api", good), Party(tmp_path / "stranger", other)
 
@@ -324,47 +322,49 @@ async def test_the_api_server_must_have_the_right_certificate(tmp_path: Path) ->
 
     with api_server(tls(party)) as server:
         server.put(NAMED)
-        kept = await keeper_of(server, tmp_path, ca=party.authority).read(timeout_s=10)
+        snapshot = await lease_client_of(server, tmp_path, ca=party.authority).read(timeout_s=10)
     with api_server(tls(stranger)) as server:
         with pytest.raises(LeaseUnavailable, match="certificate"):
-            await keeper_of(server, tmp_path, ca=party.authority).read(timeout_s=10)
+            await lease_client_of(server, tmp_path, ca=party.authority).read(timeout_s=10)
 
         assert server.requests == []
-    assert kept.record == msgspec.structs.replace(NAMED, version="1")
+    assert snapshot.record == msgspec.structs.replace(NAMED, version="1")
 
 
-async def test_a_token_that_kubelet_replaces_is_shown_from_then_on(tmp_path: Path) -> None:
+async def test_token_replaced_by_kubelet_is_used(tmp_path: Path) -> None:
     """It is read for each request; it is in no repr and in no error."""
     with api_server() as server:
         server.put(NAMED)
-        keeper = keeper_of(server, tmp_path)
+        lease_client = lease_client_of(server, tmp_path)
         (tmp_path / "token").write_text("an-older-token")
         with pytest.raises(LeaseUnavailable, match="401") as raised:
-            await keeper.read(timeout_s=10)
+            await lease_client.read(timeout_s=10)
         (tmp_path / "token").write_bytes(b"\xff\xfe")
         with pytest.raises(LeaseUnavailable, match="no token"):
-            await keeper.read(timeout_s=10)
+            await lease_client.read(timeout_s=10)
         (tmp_path / "token").write_text(TOKEN)
 
-        assert (await keeper.read(timeout_s=10)).revision == "101"
-    assert "an-older-token" not in f"{raised.value}{raised.value.__cause__!r}" and TOKEN not in repr(keeper)
+        assert (await lease_client.read(timeout_s=10)).revision == "101"
+    assert "an-older-token" not in f"{raised.value}{raised.value.__cause__!r}" and TOKEN not in repr(lease_client)
 
 
-async def test_an_answer_with_another_record_renews_nothing(tmp_path: Path) -> None:
-    """Whatever rewrites requests on their way: what the answer says stands there, not what was sent."""
+async def test_answer_with_another_record_renews_nothing(tmp_path: Path) -> None:
+    """If a proxy rewrites requests, the record in the answer counts, not the one that was sent."""
     with api_server() as server:
         server.put(NAMED)
-        keeper = keeper_of(server, tmp_path)
-        kept = await keeper.read(timeout_s=10)
-        document = kept.document | {
-            "metadata": kept.document["metadata"] | {"annotations": {RECORD: "{}", VERSION: "1"}}
+        lease_client = lease_client_of(server, tmp_path)
+        snapshot = await lease_client.read(timeout_s=10)
+        document = snapshot.document | {
+            "metadata": snapshot.document["metadata"] | {"annotations": {RECORD: "{}", VERSION: "1"}}
         }
         with pytest.raises(LeaseUnavailable):
-            await keeper.renew(KeptLease(record=kept.record, revision="1", document=document), "x", timeout_s=10)
+            await lease_client.renew(
+                LeaseSnapshot(record=snapshot.record, revision="1", document=document), "x", timeout_s=10
+            )
         document = server.document()
         document["metadata"]["annotations"] = {}
-        with pytest.raises(LeaseMoved):
-            await keeper.renew(KeptLease(record=NAMED, revision="1", document=document), "x", timeout_s=10)
+        with pytest.raises(LeaseConflict):
+            await lease_client.renew(LeaseSnapshot(record=NAMED, revision="1", document=document), "x", timeout_s=10)
 
 
 def refused(make: Callable[[], object]) -> str:
@@ -373,13 +373,13 @@ def refused(make: Callable[[], object]) -> str:
     return str(raised.value)
 
 
-def test_a_keeper_without_a_token_or_an_authority_does_not_start(tmp_path: Path) -> None:
-    """The option is named."""
+def test_missing_token_or_authority_stops_the_start(tmp_path: Path) -> None:
+    """The error names the option."""
     missing = LeaseSettings(name=NAME, server="http://127.0.0.1:1", token_file=tmp_path / "none", ca=tmp_path / "none")
     (tmp_path / "token").write_text(TOKEN)
     no_authority = LeaseSettings(
         name=NAME, server="https://127.0.0.1:1", token_file=tmp_path / "token", ca=tmp_path / "none"
     )
 
-    assert "--lease-token-file" in refused(lambda: KubernetesLease(missing))
-    assert "--lease-ca" in refused(lambda: KubernetesLease(no_authority))
+    assert "--lease-token-file" in refused(lambda: KubernetesLeaseClient(missing))
+    assert "--lease-ca" in refused(lambda: KubernetesLeaseClient(no_authority))

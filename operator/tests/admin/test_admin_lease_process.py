@@ -18,7 +18,7 @@ from fake_api_server import NAME, TOKEN, FakeApiServer, api_server, record_with
 
 from gantry_spec.lease_annotations import record_of
 from gantry_status.order_client import order_once
-from gantry_status.orders import AskStatus, HaStatus, Promote
+from gantry_status.orders import HaStatus, Promote, StatusRequest
 from gantry_testing.local import Dialogue
 
 EPOCH = 3_000
@@ -29,7 +29,7 @@ between two looks: so a send that is to be acknowledged is tried again."""
 
 
 def word_of(broker: BrokerChild) -> HaStatus:
-    answer = order_once(str(broker.control), AskStatus())
+    answer = order_once(str(broker.control), StatusRequest())
     assert isinstance(answer, HaStatus), "a status is answered with a status"
     return answer
 
@@ -76,8 +76,8 @@ def reason_of(sidecar: SidecarChild) -> object:
 
 
 @pytest.mark.verify
-def test_a_master_acknowledges_as_long_as_its_sidecar_renews_the_lease(tmp_path: Path) -> None:
-    """No key, no acknowledgement; with the Lease it does; cut off from the API server it stops, until it is healed."""
+def test_master_acknowledges_while_its_sidecar_renews_the_lease(tmp_path: Path) -> None:
+    """Without a lease it acknowledges nothing; cut off from the API server it stops until reconnected."""
     with api_server() as server, lonely_master(tmp_path / "store") as broker:
         assert not has_key(broker)
         assert code_of_a_send(broker) != 0
@@ -90,7 +90,7 @@ def test_a_master_acknowledges_as_long_as_its_sidecar_renews_the_lease(tmp_path:
             server.is_silent = True
             wait_for(lambda: not has_key(broker), "the key has run out", MARGIN_S)
             assert code_of_a_send(broker) != 0
-            wait_for(lambda: "not answered" in str(reason_of(sidecar)), "the sidecar says why")
+            wait_for(lambda: "did not answer" in str(reason_of(sidecar)), "the sidecar reports the reason")
 
             server.is_silent = False
             wait_for(lambda: code_of_a_send(broker) == 0, "it is renewed again, and sends are acknowledged")
@@ -108,8 +108,8 @@ def bundle_of(sidecar: SidecarChild) -> str:
 
 
 @pytest.mark.verify
-def test_a_new_epoch_ends_the_old_masters_key_within_the_duration(tmp_path: Path) -> None:
-    """Whoever takes an epoch and waits for the whole duration finds that the old master acknowledges nothing."""
+def test_new_epoch_ends_the_old_masters_lease_within_its_duration(tmp_path: Path) -> None:
+    """After a new epoch and a wait of the whole duration, the old master acknowledges nothing."""
     with api_server() as server, lonely_master(tmp_path / "store") as broker:
         put_record(server, broker)
         with sidecar_beside(tmp_path / "store", *lease_options(server, tmp_path)) as sidecar:
@@ -121,14 +121,14 @@ def test_a_new_epoch_ends_the_old_masters_key_within_the_duration(tmp_path: Path
             time.sleep(DURATION_MS / 1000)
 
             assert not has_key(broker)
-            wait_for(lambda: "has no master yet" in str(reason_of(sidecar)), "the sidecar says why")
+            wait_for(lambda: "has no master yet" in str(reason_of(sidecar)), "the sidecar reports the reason")
             after = record_of(server.annotations)
             assert after is not None and after.epoch == EPOCH + 1_000
 
 
 @pytest.mark.verify
-def test_a_sidecar_that_is_killed_ends_nothing_at_once_and_another_goes_on(tmp_path: Path) -> None:
-    """The key is kept for as long as it was given; without any sidecar it runs out; the next one renews it."""
+def test_killed_sidecar_does_not_end_the_lease_at_once(tmp_path: Path) -> None:
+    """The lease stays valid for its duration; without any sidecar it expires; the next one renews it."""
     with api_server() as server, lonely_master(tmp_path / "store") as broker:
         put_record(server, broker)
         options = lease_options(server, tmp_path)
@@ -136,7 +136,7 @@ def test_a_sidecar_that_is_killed_ends_nothing_at_once_and_another_goes_on(tmp_p
             wait_for(lambda: has_key(broker), "the sidecar has renewed it")
             sidecar.child.send(signal.SIGKILL)
             sidecar.child.process.wait(60)
-            wait_for(lambda: not has_key(broker), "nobody renews it", MARGIN_S)
+            wait_for(lambda: not has_key(broker), "it is not renewed", MARGIN_S)
 
         with sidecar_beside(tmp_path / "store", *options):
             wait_for(lambda: code_of_a_send(broker) == 0, "another sidecar renews it")

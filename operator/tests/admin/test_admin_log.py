@@ -56,10 +56,10 @@ both = pytest.mark.parametrize("fast", [False, True], ids=["main", "sendfile"])
     [(0, 0), (0, 99), (SEGMENT - 10, SEGMENT + 9), (SEGMENT, SEGMENT + 1), (17, SEGMENT + 20_000)],
     ids=["one", "head", "across", "second", "long"],
 )
-def test_a_range_is_the_bytes_of_the_files(
+def test_range_has_the_bytes_of_the_files(
     pair: tuple[BrokerChild, SidecarChild], fast: bool, first: int, last: int
 ) -> None:
-    """206 with exactly the asked bytes, also across the end of a file."""
+    """206 with exactly the requested bytes, also across the end of a file."""
     broker, sidecar = pair
     end = log_of(sidecar)["end"]
 
@@ -71,8 +71,8 @@ def test_a_range_is_the_bytes_of_the_files(
     assert answer.headers["etag"] == log_of(sidecar)["etag"]
 
 
-def test_the_log_says_who_wrote_it_and_what_of_many_queues_can_be_read(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """Epochs with their beginnings, as the store has them; bounds of all queues of some topics in one answer."""
+def test_log_reports_epochs_and_bounds_of_queues(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """Epochs with their begins, as the store has them; bounds of all queues of some topics in one answer."""
     _, sidecar = pair
     one = sidecar.get("/v1/log/queues/TopicTest/0", token=READ_TOKEN).json()
 
@@ -88,8 +88,8 @@ def test_the_log_says_who_wrote_it_and_what_of_many_queues_can_be_read(pair: tup
 
 
 @both
-def test_a_reader_gets_every_message_and_nothing_else(pair: tuple[BrokerChild, SidecarChild], fast: bool) -> None:
-    """What is read range by range up to the end is the log: as many whole records as were acknowledged."""
+def test_reader_gets_every_message_and_nothing_else(pair: tuple[BrokerChild, SidecarChild], fast: bool) -> None:
+    """Reading range by range up to the end yields as many whole records as were acknowledged."""
     _, sidecar = pair
     end, data = log_of(sidecar)["end"], b""
     while len(data) < end:
@@ -106,8 +106,8 @@ def test_a_reader_gets_every_message_and_nothing_else(pair: tuple[BrokerChild, S
 
 
 @both
-def test_nothing_beyond_what_is_safe_is_read(pair: tuple[BrokerChild, SidecarChild], fast: bool) -> None:
-    """The file is longer than the log: a range that reaches beyond the end is cut there, one behind it is 416."""
+def test_nothing_beyond_the_readable_end_is_read(pair: tuple[BrokerChild, SidecarChild], fast: bool) -> None:
+    """The file is longer than the log: a range that crosses the end is cut there, one behind it is 416."""
     broker, sidecar = pair
     end = log_of(sidecar)["end"]
     assert len(file_bytes(broker.store)) > end + 1000
@@ -128,10 +128,8 @@ def test_nothing_beyond_what_is_safe_is_read(pair: tuple[BrokerChild, SidecarChi
         ("bytes=-0", 416), ("bytes=99999999999999999999-", 400), ("bytes=-7", 206),
     ],
 )  # fmt: skip
-def test_a_range_that_makes_no_sense_is_refused(
-    pair: tuple[BrokerChild, SidecarChild], fast: bool, text: str, status: int
-) -> None:
-    """400 for what is no single range, and no guess; the last bytes may be asked for by their number."""
+def test_invalid_range_is_refused(pair: tuple[BrokerChild, SidecarChild], fast: bool, text: str, status: int) -> None:
+    """Anything but a single valid range is 400; the last bytes may be requested by their number."""
     _, sidecar = pair
 
     found = sidecar.get("/v1/log/bytes", token=READ_TOKEN, fast=fast, Range=text).status_code
@@ -140,8 +138,8 @@ def test_a_range_that_makes_no_sense_is_refused(
 
 
 @both
-def test_another_log_is_noticed(pair: tuple[BrokerChild, SidecarChild], fast: bool) -> None:
-    """If-Match with the tag of another store or epoch is answered 412, with the tag that holds now."""
+def test_if_match_detects_another_log(pair: tuple[BrokerChild, SidecarChild], fast: bool) -> None:
+    """If-Match with the tag of another store or epoch is answered 412, with the current tag."""
     _, sidecar = pair
     etag = str(log_of(sidecar)["etag"])
     other = sidecar.get("/v1/log/bytes", token=READ_TOKEN, fast=fast, Range="bytes=0-9", If_Match='"another-1"')
@@ -153,8 +151,8 @@ def test_another_log_is_noticed(pair: tuple[BrokerChild, SidecarChild], fast: bo
 
 @pytest.mark.verify
 @both
-def test_what_retention_deleted_is_gone_with_the_oldest_that_there_is(tmp_path: Path, fast: bool) -> None:
-    """A file deleted while it is read is read to its end; afterwards its range is 410, and says where to go on."""
+def test_deleted_range_is_answered_with_the_oldest_offset(tmp_path: Path, fast: bool) -> None:
+    """A file deleted while it is read is read to its end; afterwards its range is 410, with the oldest offset."""
     with broker_beside(tmp_path / "store", **SMALL) as broker:
         broker.send(MESSAGES)
         with sidecar_beside(
@@ -178,8 +176,8 @@ def test_what_retention_deleted_is_gone_with_the_oldest_that_there_is(tmp_path: 
 
 @pytest.mark.verify
 @both
-def test_one_reader_too_many_is_told_to_come_again(tmp_path: Path, fast: bool) -> None:
-    """So many ranges at a time; one more is 429 with Retry-After, and has a place when another has ended."""
+def test_reader_beyond_the_limit_gets_retry_after(tmp_path: Path, fast: bool) -> None:
+    """One range more than allowed is 429 with Retry-After, and is served when another has ended."""
     with broker_beside(tmp_path / "store") as broker:
         broker.send(MESSAGES)
         limits = ["--log-readers", "1", "--log-rate", "200000", "--log-burst", "1000"]
@@ -200,7 +198,7 @@ def test_one_reader_too_many_is_told_to_come_again(tmp_path: Path, fast: bool) -
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
 
 
-def test_a_connection_of_the_fast_listener_serves_many_ranges(pair: tuple[BrokerChild, SidecarChild]) -> None:
+def test_connection_of_the_fast_listener_serves_many_ranges(pair: tuple[BrokerChild, SidecarChild]) -> None:
     """Keep-alive: ranges, refusals and HEAD on one connection, each with its own length."""
     broker, sidecar = pair
     data = file_bytes(broker.store)
@@ -218,8 +216,8 @@ def test_a_connection_of_the_fast_listener_serves_many_ranges(pair: tuple[Broker
         assert client.put("/v1/log/bytes").status_code == 405
 
 
-def test_the_fast_listener_closes_on_what_is_no_request(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """Garbage, a head without end, and a body end the connection, and nothing else."""
+def test_fast_listener_closes_the_connection_on_invalid_requests(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """Garbage, an endless head, and a body end the connection, and nothing else."""
     _, sidecar = pair
     host, _, port = sidecar.fast.rpartition(":")
     for data in (
@@ -235,8 +233,8 @@ def test_the_fast_listener_closes_on_what_is_no_request(pair: tuple[BrokerChild,
     assert sidecar.get("/v1/log/bytes", token=READ_TOKEN, fast=True, Range="bytes=0-9").status_code == 206
 
 
-def test_checksums_are_those_of_the_bytes(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """crc32 and sha256 of a range, across files, cut where the log ends."""
+def test_checksums_match_the_bytes(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """crc32 and sha256 of a range, across files, cut at the end of the log."""
     broker, sidecar = pair
     data, end = file_bytes(broker.store), log_of(sidecar)["end"]
     wanted = data[SEGMENT - 100 : SEGMENT + 100]
@@ -250,8 +248,8 @@ def test_checksums_are_those_of_the_bytes(pair: tuple[BrokerChild, SidecarChild]
     assert (cut["length"], cut["checksum"]) == (10, f"{zlib.crc32(data[end - 10 : end]):08x}")
 
 
-def test_units_of_a_queue_lead_to_its_messages(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """A slice of a queue is its units, each leading to a whole record of that queue; offsets by time agree with it."""
+def test_units_of_a_queue_point_to_its_messages(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """Each unit of a slice points to a whole record of that queue; offsets by time agree with it."""
     broker, sidecar = pair
     bounds = sidecar.get("/v1/log/queues/TopicTest/0", token=READ_TOKEN).json()
     assert (bounds["begin"], bounds["end"]) == (0, MESSAGES)
@@ -277,8 +275,8 @@ def test_units_of_a_queue_lead_to_its_messages(pair: tuple[BrokerChild, SidecarC
 
 
 @pytest.mark.verify
-def test_the_log_is_read_while_the_broker_stands_still_and_after_it_is_gone(tmp_path: Path) -> None:
-    """SIGSTOP and kill -9 take nothing away of what was confirmed and committed."""
+def test_log_is_readable_while_the_broker_is_stopped_or_gone(tmp_path: Path) -> None:
+    """SIGSTOP and kill -9 remove nothing that was confirmed and committed."""
     with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path, "--open-reads") as sidecar:
         broker.send(100)
         wait_for(lambda: sidecar.get("/v1/log").json()["end"] > 100_000, "it is published")
@@ -289,8 +287,8 @@ def test_the_log_is_read_while_the_broker_stands_still_and_after_it_is_gone(tmp_
                 assert sidecar.get("/v1/log/bytes", fast=fast, Range="bytes=0-99999").content == wanted
 
 
-def test_a_reader_that_takes_nothing_holds_nobody_up(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """Clients that ask for much and read nothing have their places, and every other endpoint answers on."""
+def test_stalled_readers_do_not_delay_other_endpoints(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """Clients that request much and read nothing keep their places, and all other endpoints still answer."""
     _, sidecar = pair
     host, _, port = sidecar.fast.rpartition(":")
     request = f"GET /v1/log/bytes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {READ_TOKEN}\r\nRange: bytes=0-\r\n\r\n"
@@ -312,7 +310,7 @@ def test_a_reader_that_takes_nothing_holds_nobody_up(pair: tuple[BrokerChild, Si
     assert results == [200] * 5
 
 
-def test_the_descriptors_of_many_ranges_are_given_back(pair: tuple[BrokerChild, SidecarChild]) -> None:
+def test_file_descriptors_of_ranges_are_closed(pair: tuple[BrokerChild, SidecarChild]) -> None:
     """After ranges, refusals and broken connections the sidecar has no more files open than before."""
     _, sidecar = pair
     folder = Path(f"/proc/{sidecar.child.process.pid}/fd")

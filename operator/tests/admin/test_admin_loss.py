@@ -28,7 +28,7 @@ def word(missing: list[RangeState]) -> HaStatus:
 
 
 @pytest.mark.parametrize(
-    ("status", "told", "starts"),
+    ("status", "state", "starts"),
     [
         (page(), word(ALL), [0, 200, 400, 600, 800]),
         (page(), None, [0, 200, 400, 600]),
@@ -38,15 +38,15 @@ def word(missing: list[RangeState]) -> HaStatus:
     ],
     ids=["answered", "no answer", "older answer", "accepted since", "no page"],
 )
-def test_missing_ranges_are_those_that_the_page_adds_up(
-    status: Status | None, told: HaStatus | None, starts: list[int]
+def test_missing_ranges_match_the_bytes_of_the_page(
+    status: Status | None, state: HaStatus | None, starts: list[int]
 ) -> None:
-    """All of them where the broker's answer agrees with its page, else the first four, which the page has."""
-    assert [one.start for one in missing_range_documents(status, told)] == starts
+    """All of them if the broker's report agrees with its page, else the first four, which the page has."""
+    assert [one.start for one in missing_range_documents(status, state)] == starts
 
 
-def test_the_role_document_passes_ranges_and_damage_on() -> None:
-    """What `gantry ha status` shows of loss and damage, the sidecar has, too."""
+def test_role_document_has_ranges_and_damage() -> None:
+    """The sidecar shows the same loss and damage as `gantry ha status`."""
     document = role_document(word(ALL[:1]))
 
     assert document.missing == [RangeDocument(start=0, end=100)]

@@ -30,7 +30,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild
 
 
 def sent_of(sidecar: SidecarChild) -> float | None:
-    """To the topic, as the sidecar has heard lately."""
+    """Return the offset of the topic in the sidecar's last inventory."""
     found = samples(sidecar.get("/metrics").text)
     return next((value for name, value in found.items() if name.startswith("rocketmq_producer_offset[")), None)
 
@@ -52,7 +52,7 @@ def samples(text: str) -> dict[str, float]:
 
 
 @pytest.mark.needs_prometheus
-def test_promtool_has_nothing_to_say(pair: tuple[BrokerChild, SidecarChild]) -> None:
+def test_promtool_accepts_the_metrics(pair: tuple[BrokerChild, SidecarChild]) -> None:
     """`promtool check metrics` is clean: names, units, help texts and types."""
     _, sidecar = pair
 
@@ -67,8 +67,8 @@ def test_promtool_has_nothing_to_say(pair: tuple[BrokerChild, SidecarChild]) -> 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_openmetrics_is_spoken_to_whoever_asks_for_it(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """With Prometheus' Accept header the answer is OpenMetrics, to its last line; the families are the same."""
+def test_openmetrics_is_served_on_request(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """With Prometheus' Accept header the answer is OpenMetrics, to its last line; the metrics are the same."""
     _, sidecar = pair
 
     answer = sidecar.get("/metrics", Accept=OPENMETRICS)
@@ -81,7 +81,7 @@ def test_openmetrics_is_spoken_to_whoever_asks_for_it(pair: tuple[BrokerChild, S
     }
 
 
-def test_what_is_told_is_true(pair: tuple[BrokerChild, SidecarChild]) -> None:
+def test_metrics_match_the_broker(pair: tuple[BrokerChild, SidecarChild]) -> None:
     """Offsets, topics and the broker's own rates are those of the broker, under the exporter's names."""
     broker, sidecar = pair
     wait_for(lambda: sidecar.get("/v1/status").json()["wrote"] == broker.end, "all of it is published")
@@ -97,8 +97,8 @@ def test_what_is_told_is_true(pair: tuple[BrokerChild, SidecarChild]) -> None:
     assert f"rocketmq_broker_tps{own}]" in found
 
 
-def test_every_reason_to_refuse_has_a_counter() -> None:
-    """Refused requests are counted by reason, with a zero where nothing has been refused yet or the broker is older."""
+def test_every_refusal_reason_has_a_counter() -> None:
+    """Refused requests are counted by reason, with a zero if there were none or the broker is older."""
     family = refusals((3, 0, 4))
 
     values = {sample.labels["reason"]: sample.value for sample in family.samples}
@@ -107,8 +107,8 @@ def test_every_reason_to_refuse_has_a_counter() -> None:
     assert {sample.name for sample in family.samples} == {"gantry_refused_requests_total"}
 
 
-def test_labels_are_bounded_however_many_topics_there_are() -> None:
-    """So many topics and rows at most; what was left out is a number itself."""
+def test_number_of_labels_is_bounded() -> None:
+    """Topics and rows have a maximum; the number of those left out is a metric."""
     names = [f"topic-{number:05d}" for number in range(TOPICS_MAX + 40)]
     inventory = Inventory(
         topics={name: TopicConfig(topic_name=name) for name in names},
@@ -127,7 +127,7 @@ def test_labels_are_bounded_however_many_topics_there_are() -> None:
     assert by_name["rocketmq_group_diff"].samples[0].value == 6
 
 
-def test_what_peers_cost_the_broker_is_told() -> None:
+def test_costs_of_connections_are_reported() -> None:
     """Bytes of unfinished frames and unread replies, and closed connections by reason, as the broker counts them."""
     runtime = {"unfinishedFrameBytes": "4096", "unreadReplyBytes": "0", "connectionsClosed": "idle=3 frame_budget=17"}
 
@@ -137,4 +137,4 @@ def test_what_peers_cost_the_broker_is_told() -> None:
     assert found["gantry_unread_reply_bytes"].samples[0].value == 0
     closed = {sample.labels["reason"]: sample.value for sample in found["gantry_connections_closed"].samples}
     assert closed == {"idle": 3, "frame_budget": 17}
-    assert [len(family.samples) for family in memory_metrics({})] == [0, 0, 0], "a broker that tells nothing of it"
+    assert [len(family.samples) for family in memory_metrics({})] == [0, 0, 0], "a broker without these counters"

@@ -1,4 +1,4 @@
-"""A replicated pair with a sidecar each, under load: what is told while a broker stands still, or dies badly."""
+"""A replicated pair with a sidecar each, under load: the answers while a broker stands still, and after a crash."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from gantry_spec.observed import Member, ObservedLease, ObservedShard, report_of
 from gantry_status import PageReader
 from gantry_status.layout import COPY, COPY_BYTES, COPY_FIELDS, HEADER_BYTES
 from gantry_status.order_client import order_once
-from gantry_status.orders import AskStatus
+from gantry_status.orders import StatusRequest
 from gantry_testing.ports import free_ports
 
 ANSWER_S: Final = 0.1
-"""The promise. The fastest of some tries is compared, because a machine that is busy delays anybody."""
+"""The promised limit. The fastest of several tries is compared, because a busy machine delays any answer."""
 TRIES: Final = 15
 TRIES_MAX: Final = 150
-"""When not one of them was fast: whoever waits for a broker never is."""
+"""The number of tries. If an answer waits for the broker, none of them is fast."""
 KILLS: Final = 4
 OF_A_LIVING_ONE: Final = 2
 """The pair's own sidecar may have opened its connections, to the port and to the control socket, only meanwhile."""
@@ -39,7 +39,7 @@ OFFSETS: Final = ("wrote", "committed", "flushed", "confirmed")
 
 
 class Pair(NamedTuple):
-    """Master and slave, and who stands beside each."""
+    """A master and a slave, with a sidecar each."""
 
     master: BrokerChild
     slave: BrokerChild
@@ -73,14 +73,14 @@ def slaves_of(sidecar: SidecarChild) -> list[int]:
 
 
 def peer_of(pair: Pair) -> dict[str, object]:
-    """What the slave's sidecar tells of the master."""
+    """Return the master as the slave's sidecar shows it."""
     members = pair.beside_slave.get("/v1/group").json()["members"]
     return next(member for member in members if member["url"] == pair.beside_master.url)
 
 
 @contextmanager
 def stopped(broker: BrokerChild) -> Iterator[None]:
-    """SIGSTOP, until the end."""
+    """Stop a process with SIGSTOP until the end of the block."""
     broker.child.send(signal.SIGSTOP)
     try:
         yield
@@ -90,7 +90,7 @@ def stopped(broker: BrokerChild) -> Iterator[None]:
 
 @contextmanager
 def ranges_are_read(sidecar: SidecarChild) -> Iterator[None]:
-    """Somebody reads the log at full speed from the `sendfile` port."""
+    """Read the log at full speed from the `sendfile` port."""
     stop = threading.Event()
 
     def read() -> None:
@@ -119,8 +119,8 @@ def tries(sidecar: SidecarChild, path: str) -> list[float]:
 
 
 @pytest.mark.verify
-def test_a_stopped_master_of_a_pair_delays_nobody_under_load(pair: Pair) -> None:
-    """SIGSTOP in the middle of sends, ranges being read: both sidecars answer within a tenth of a second."""
+def test_stopped_master_delays_no_sidecar_under_load(pair: Pair) -> None:
+    """SIGSTOP during sends and reads of ranges: both sidecars answer within a tenth of a second."""
     with Load(pair.master, b"x" * 100_000) as load, ranges_are_read(pair.beside_master):
         load.grows()
         wait_for(lambda: load.acknowledged > 100, "there is something to read")
@@ -145,52 +145,52 @@ def state_of(sidecar: SidecarChild) -> object:
 
 
 @pytest.mark.verify
-def test_the_slaves_sidecar_tells_since_when_the_master_stands_still(pair: Pair) -> None:
-    """In `/v1/group` the master stands still since the moment at which it did; the slave goes on, and stays one."""
+def test_slaves_sidecar_reports_since_when_the_master_stands_still(pair: Pair) -> None:
+    """`/v1/group` has the time at which the master stopped; the slave keeps running as a slave."""
     with Load(pair.master) as load:
         load.grows()
         began_ms = time.time() * 1000
         with stopped(pair.master):
-            wait_for(lambda: motion_of(peer_of(pair))["state"] == "standing still", "the peer tells it")
+            wait_for(lambda: loop_state_of(peer_of(pair))["state"] == "standing still", "the peer reports it")
             member = peer_of(pair)
             group = pair.beside_slave.get("/v1/group").json()
             own = pair.beside_slave.get("/v1/status").json()
         load.grows()
 
-    motion = motion_of(member)
+    loop_state = loop_state_of(member)
     assert member["is_reachable"] is True, "its sidecar answers all the time"
-    assert motion["since_ms"] >= 2_000
-    assert abs(motion["last_heartbeat_wall_ms"] - began_ms) < 60_000
-    assert own["motion"]["state"] == "moving" and own["role"] == "slave"
+    assert loop_state["since_ms"] >= 2_000
+    assert abs(loop_state["last_heartbeat_wall_ms"] - began_ms) < 60_000
+    assert own["loop_state"]["state"] == "moving" and own["role"] == "slave"
     [shard] = group["shards"]
     assert shard["masters"] == [pair.beside_master.url]
     wait_for(lambda: pair.beside_master.get("/readyz").status_code == 200, "it is ready again")
 
 
-def motion_of(member: dict[str, object]) -> dict[str, Any]:
+def loop_state_of(member: dict[str, object]) -> dict[str, Any]:
     status = member["status"]
     assert isinstance(status, dict), "it was reached once"
-    found: dict[str, Any] = status["motion"]
+    found: dict[str, Any] = status["loop_state"]
     return found
 
 
 @pytest.mark.verify
-def test_the_ledger_is_the_one_that_decides(pair: Pair) -> None:
-    """Both sidecars tell what `gantry_spec` makes of the master's word; of one that stands still it is not fresh."""
+def test_ledger_is_the_one_of_gantry_spec(pair: Pair) -> None:
+    """Both sidecars show the ledger of `gantry_spec` for the master's report; a stopped master's is not fresh."""
     wait_for(lambda: is_settled(pair), "everything is everywhere")
-    said = order_once(str(pair.master.control), AskStatus())
-    report = report_of(msgspec.to_builtins(said), asked_ms=0, answered_ms=0)
+    status = order_once(str(pair.master.control), StatusRequest())
+    report = report_of(msgspec.to_builtins(status), asked_ms=0, answered_ms=0)
     term = Term(epoch=report.epoch, master=0, identity=report.identity, electable=(Voter(1),), acks_needed=1)
     lease = ObservedLease(record=LeaseRecord(epoch=report.epoch, terms=(term,)))
     expected = ledger_of(Spec(), ObservedShard(number=0, lease=lease, members=(Member(number=0, report=report),)), 0)
 
     for sidecar in (pair.beside_master, pair.beside_slave):
-        told = ledger_at(sidecar)
-        assert {name: told[name] for name in NUMBERS} == {name: getattr(expected, name) for name in NUMBERS}
-        assert {risk["fault"]: risk["bytes"] for risk in told["risks"]} == {
+        shown = ledger_at(sidecar)
+        assert {name: shown[name] for name in NUMBERS} == {name: getattr(expected, name) for name in NUMBERS}
+        assert {risk["fault"]: risk["bytes"] for risk in shown["risks"]} == {
             fault.value: expected.risk(fault).bytes for fault in Fault
         }
-        assert told["in_sync"] == [1] and told["flush_mode"] == "async" and told["is_fresh"]
+        assert shown["in_sync"] == [1] and shown["flush_mode"] == "async" and shown["is_fresh"]
 
     with stopped(pair.master):
         wait_for(lambda: ledger_at(pair.beside_slave)["is_fresh"] is False, "it is not fresh any more")
@@ -213,8 +213,8 @@ def is_settled(pair: Pair) -> bool:
 
 
 @pytest.mark.verify
-def test_neither_broker_notices_that_sidecars_are_killed_again_and_again(pair: Pair) -> None:
-    """kill -9 in the middle of questions, streams and ranges: every send is acknowledged, no connection is left."""
+def test_killing_sidecars_repeatedly_does_not_affect_brokers(pair: Pair) -> None:
+    """kill -9 during requests, streams and ranges: every send is acknowledged, no connection is left."""
     master = pair.master
     options = ["--open-reads", "--peer", pair.beside_slave.url]
     logged = {broker: len(broker.child.log) for broker in (pair.master, pair.slave)}
@@ -234,11 +234,11 @@ def test_neither_broker_notices_that_sidecars_are_killed_again_and_again(pair: P
         assert load.fault == ""
     for broker in (pair.master, pair.slave):
         assert broker.child.process.poll() is None
-        said = broker.child.log[logged[broker] :]
-        assert " ERROR " not in said and " WARNING " not in said, said
+        logged_since = broker.child.log[logged[broker] :]
+        assert " ERROR " not in logged_since and " WARNING " not in logged_since, logged_since
 
 
-assert KILLS > OF_A_LIVING_ONE, "one connection that is left over by each would be seen"
+assert KILLS > OF_A_LIVING_ONE, "one leaked connection per kill would be detected"
 
 
 def sockets(broker: BrokerChild) -> int:
@@ -251,7 +251,7 @@ def sockets(broker: BrokerChild) -> int:
 
 
 def unguarded(page: bytes) -> dict[str, int]:
-    """The twin: a reader that takes the newest copy for what it is, without sequence and checksum."""
+    """A reader without sequence and checksum, which takes the newest copy as it is."""
     names = [name for name, code in COPY_FIELDS if not code.endswith("x")]
     copies = [
         dict(zip(names, COPY.unpack_from(page, start), strict=True))
@@ -262,8 +262,8 @@ def unguarded(page: bytes) -> dict[str, int]:
 
 
 @pytest.mark.verify
-def test_a_broker_that_dies_in_the_middle_of_a_page_write_fools_no_sidecar(tmp_path: Path) -> None:
-    """SIGKILL between two bytes of a publication: the whole one before it is told, by who watched and who comes."""
+def test_kill_during_a_page_write_leaves_the_previous_page(tmp_path: Path) -> None:
+    """SIGKILL between two bytes of a publication: running and new sidecars show the publication before it."""
     program = ("torn_page_broker", "--cut", str(CUT_BEHIND_WROTE), "--")
     with broker_beside(tmp_path, *program) as broker, sidecar_beside(tmp_path, "--open-reads") as watching:
         with Load(broker) as load:
@@ -277,8 +277,8 @@ def test_a_broker_that_dies_in_the_middle_of_a_page_write_fools_no_sidecar(tmp_p
         whole = {name: getattr(status, name) for name in OFFSETS}
         wait_for(lambda: state_of(watching) == "gone", "its death is noticed")
         with sidecar_beside(tmp_path, "--open-reads") as later:
-            told = [sidecar.get("/v1/status").json() for sidecar in (watching, later)]
+            answers = [sidecar.get("/v1/status").json() for sidecar in (watching, later)]
 
-    assert [{name: one[name] for name in OFFSETS} for one in told] == [whole, whole]
+    assert [{name: one[name] for name in OFFSETS} for one in answers] == [whole, whole]
     fooled = unguarded(torn)
-    assert fooled["wrote"] > (whole["wrote"] or 0) > fooled["committed"], "the twin tells a mixture that never was"
+    assert fooled["wrote"] > (whole["wrote"] or 0) > fooled["committed"], "without the checksum a mixture is read"

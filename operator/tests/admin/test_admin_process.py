@@ -1,4 +1,4 @@
-"""The sidecar beside a real broker: what it says while the broker stands still, is gone, or dies while it writes."""
+"""The sidecar beside a real broker: its answers while the broker stands still, is gone, or dies during a write."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gantry_status import PageReader
 from gantry_status.layout import COPY, COPY_BYTES, HEADER_BYTES, decode_copy, sequence_of
 
 ANSWER_S = 0.1
-"""The promise. The fastest of some tries is compared, because a machine that is busy delays anybody."""
+"""The promised limit. The fastest of several tries is compared, because a busy machine delays any answer."""
 TRIES = 15
 TRIES_MAX = 150
-"""When not one of them was fast: whoever waits for a broker never is."""
+"""The number of tries. If an answer waits for the broker, none of them is fast."""
 PATHS = (
     "/livez", "/readyz", "/startupz", "/v1/status", "/v1/group", "/v1/role", "/v1/topics", "/v1/groups", "/v1/log",
-    "/v1/queues/TopicTest/0/messages", "/v1/dead-letters/nobody",
+    "/v1/queues/TopicTest/0/messages", "/v1/dead-letters/unknown",
     "/metrics", "/v1/durability/wait?offset=0", "/v1/events?limit=1",
 )  # fmt: skip
 
@@ -39,7 +39,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild
 
 @pytest.mark.verify(quick=5)
 @pytest.mark.parametrize("path", PATHS)
-def test_every_question_is_answered_at_once_while_the_broker_is_stopped(
+def test_every_request_is_answered_at_once_while_the_broker_is_stopped(
     pair: tuple[BrokerChild, SidecarChild], path: str
 ) -> None:
     """SIGSTOP of the broker: each endpoint answers within a tenth of a second, from the first moment on."""
@@ -63,28 +63,28 @@ def test_every_question_is_answered_at_once_while_the_broker_is_stopped(
 
 
 @pytest.mark.verify
-def test_a_broker_that_stands_still_is_said_to_since_when(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """`/livez` and `/v1/status` say since when the event loop stands still, on the boot-time clock, and it grows."""
+def test_stopped_broker_is_reported_with_its_last_heartbeat(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """`/livez` and `/v1/status` have the time since the event loop stopped, on the boot-time clock, and it grows."""
     broker, sidecar = pair
     broker.child.send(signal.SIGSTOP)
     try:
         wait_for(lambda: sidecar.get("/livez").json()["broker"]["state"] == "standing still", "it is noticed")
         first = sidecar.get("/livez")
         status = sidecar.get("/v1/status").json()
-        heartbeat = status["motion"]["last_heartbeat_wall_ms"]
+        heartbeat = status["loop_state"]["last_heartbeat_wall_ms"]
     finally:
         broker.child.send(signal.SIGCONT)
 
     assert first.status_code == 200, "the sidecar itself lives"
     assert first.json()["broker"]["since_ms"] >= 2000
-    assert status["motion"]["since_ms"] >= first.json()["broker"]["since_ms"]
-    assert abs(time.time() * 1000 - status["motion"]["since_ms"] - heartbeat) < 60_000
-    wait_for(lambda: sidecar.get("/livez").json()["broker"]["state"] == "moving", "it goes on")
+    assert status["loop_state"]["since_ms"] >= first.json()["broker"]["since_ms"]
+    assert abs(time.time() * 1000 - status["loop_state"]["since_ms"] - heartbeat) < 60_000
+    wait_for(lambda: sidecar.get("/livez").json()["broker"]["state"] == "moving", "it runs again")
 
 
 @pytest.mark.verify
-def test_a_stopped_broker_gets_unready_and_its_tables_come_from_disk(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """After the hysteresis `/readyz` is 503 and says why; topics are answered from disk, and say so, too."""
+def test_stopped_broker_becomes_unready_and_its_tables_come_from_disk(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """After the hysteresis `/readyz` is 503 with the reason; topics are answered from disk, with the reason."""
     broker, sidecar = pair
     table = broker.store / "config/topics.json"
     wait_for(lambda: table.exists() and b"TopicTest" in table.read_bytes(), "the table is saved")
@@ -107,8 +107,8 @@ def test_a_stopped_broker_gets_unready_and_its_tables_come_from_disk(pair: tuple
 
 
 @pytest.mark.verify
-def test_an_order_to_a_broker_that_stands_still_is_refused_and_not_waited_for(tmp_path: Path) -> None:
-    """Orders to a stopped broker are answered 503 and are not obeyed later."""
+def test_order_to_a_stopped_broker_is_refused_at_once(tmp_path: Path) -> None:
+    """Orders to a stopped broker are answered 503 and are not executed later."""
     tokens = tmp_path / "tokens"
     tokens.write_text("operator:0123456789-0123456789\n")
     with broker_beside(tmp_path / "store") as broker, sidecar_beside(
@@ -129,21 +129,21 @@ def test_an_order_to_a_broker_that_stands_still_is_refused_and_not_waited_for(tm
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_a_signal_stops_the_sidecar_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    """Exit code 0, without a traceback, also while somebody listens to events; no broker is needed for that."""
+def test_signal_stops_the_sidecar_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    """Exit code 0, without a traceback, also with an open event stream; no broker is needed for that."""
     with sidecar_beside(tmp_path) as sidecar, httpx.stream("GET", f"{sidecar.url}/v1/events", timeout=60) as stream:
         next(stream.iter_lines())
         sidecar.child.send(number)
         sidecar.child.process.wait(120)
 
         assert sidecar.child.process.returncode == 0
-        wait_for(lambda: "stopped" in sidecar.child.log, "it says so")
+        wait_for(lambda: "stopped" in sidecar.child.log, "the stop is logged")
         assert "Traceback" not in sidecar.child.log
 
 
 @pytest.mark.verify
-def test_the_broker_does_not_notice_that_its_sidecar_is_killed(tmp_path: Path) -> None:
-    """kill -9 of the sidecar in the middle of everything: every send is acknowledged, and a new sidecar takes over."""
+def test_killing_the_sidecar_does_not_affect_the_broker(tmp_path: Path) -> None:
+    """kill -9 of the sidecar under load: every send is acknowledged, and a new sidecar takes over."""
     with broker_beside(tmp_path) as broker:
         with sidecar_beside(tmp_path, "--open-reads") as sidecar:
             sidecar.wait_ready()
@@ -160,8 +160,8 @@ def test_the_broker_does_not_notice_that_its_sidecar_is_killed(tmp_path: Path) -
             assert another.get("/v1/status").json()["wrote"] > 0
 
 
-def test_a_killed_broker_is_gone_at_once_and_its_last_word_stays(tmp_path: Path) -> None:
-    """kill -9 of the broker: not ready without hysteresis, `gone`, and the offsets it published last are still told."""
+def test_killed_broker_is_gone_at_once_and_its_last_report_remains(tmp_path: Path) -> None:
+    """kill -9 of the broker: unready without hysteresis, `gone`, and its last published offsets are still shown."""
     with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path, "--open-reads") as sidecar:
         sidecar.wait_ready()
         broker.send(20)
@@ -173,17 +173,17 @@ def test_a_killed_broker_is_gone_at_once_and_its_last_word_stays(tmp_path: Path)
         wait_for(lambda: sidecar.get("/readyz").status_code == 503, "it is not ready")
         after = sidecar.get("/v1/status").json()
 
-        assert after["motion"]["state"] == "gone"
+        assert after["loop_state"]["state"] == "gone"
         assert after["wrote"] == before["wrote"]
         assert sidecar.get("/livez").status_code == 200
 
 
 @pytest.mark.verify
-def test_a_broker_that_is_killed_while_it_writes_its_page_fools_nobody(tmp_path: Path) -> None:
-    """Whatever a kill leaves of the newest publication, the whole one before it is told, and no mixture of the two."""
+def test_torn_publication_is_never_shown(tmp_path: Path) -> None:
+    """After a kill during a publication the complete one before it is shown, and never a mixture of the two."""
     with broker_beside(tmp_path) as broker:
         broker.send(30)
-        wait_for(lambda: _told(broker.page) > 30_000, "it is published")
+        wait_for(lambda: _confirmed_on(broker.page) > 30_000, "it is published")
         broker.child.send(signal.SIGKILL)
         broker.child.process.wait(30)
 
@@ -192,15 +192,15 @@ def test_a_broker_that_is_killed_while_it_writes_its_page_fools_nobody(tmp_path:
         torn, before = _torn(whole, cut)
         broker.page.write_bytes(torn)
         with sidecar_beside(tmp_path) as sidecar:
-            told = sidecar.get("/v1/status").json()
-        assert {name: told[name] for name in ("wrote", "committed", "flushed", "confirmed")} == before
+            status = sidecar.get("/v1/status").json()
+        assert {name: status[name] for name in ("wrote", "committed", "flushed", "confirmed")} == before
 
 
-def test_the_page_test_has_teeth(tmp_path: Path) -> None:
-    """The twin: without sequence and checksum the torn publication would be read as offsets that never were."""
+def test_without_checksum_a_torn_publication_would_be_read(tmp_path: Path) -> None:
+    """The counterpart: without sequence and checksum the torn publication yields offsets that never existed."""
     with broker_beside(tmp_path) as broker:
         broker.send(30)
-        wait_for(lambda: _told(broker.page) > 30_000, "it is published")
+        wait_for(lambda: _confirmed_on(broker.page) > 30_000, "it is published")
     torn, before = _torn(broker.page.read_bytes(), 200)
     copies = [COPY.unpack_from(torn, start) for start in (HEADER_BYTES, HEADER_BYTES + COPY_BYTES)]
 
@@ -209,7 +209,7 @@ def test_the_page_test_has_teeth(tmp_path: Path) -> None:
     assert newest[7] != before["wrote"], "an unguarded reader takes the newest copy as it is"
 
 
-def _told(page: Path) -> int:
+def _confirmed_on(page: Path) -> int:
     with PageReader(str(page)) as reader:
         return reader.read().status.confirmed or 0
 

@@ -33,7 +33,7 @@ class Secured(NamedTuple):
 
 
 def plain(folder: Path) -> Secured:
-    """Loopback, nobody proves anything."""
+    """Options for loopback without any credentials."""
     return Secured([], {})
 
 
@@ -52,7 +52,7 @@ def with_token(folder: Path, token: str = READ_TOKEN) -> Secured:
 
 
 def with_certificate(folder: Path) -> Secured:
-    """TLS on both sides."""
+    """Options for TLS with certificates on both sides."""
     party = Party(folder / "party", trustme.CA())
     tls = ["--tls-cert", str(party.chain), "--tls-key", str(party.key), "--tls-client-ca", str(party.authority)]
     shown = {"ca_file": str(party.authority), "cert_file": str(party.chain), "key_file": str(party.key)}
@@ -107,7 +107,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus_at(folder: Path, sidecar: SidecarChild, scrape: dict[str, Any]) -> Iterator[Prometheus]:
-    """Killed at the end."""
+    """Run Prometheus, and kill it at the end of the block."""
     found = Prometheus(folder, sidecar.address, scrape)
     try:
         yield found
@@ -124,7 +124,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerChild]:
 
 @pytest.mark.verify
 @pytest.mark.parametrize("secured", [plain, with_token, with_certificate])
-def test_prometheus_gets_what_the_broker_has(broker: BrokerChild, tmp_path: Path, secured: Any) -> None:
+def test_prometheus_scrapes_the_values_of_the_broker(broker: BrokerChild, tmp_path: Path, secured: Any) -> None:
     """Offsets, roles, and topics under the exporter's names; every scrape succeeds, also with TLS and a token."""
     about = secured(tmp_path)
     with (
@@ -145,8 +145,8 @@ def test_prometheus_gets_what_the_broker_has(broker: BrokerChild, tmp_path: Path
 
 
 @pytest.mark.verify
-def test_prometheus_with_a_wrong_token_gets_nothing(broker: BrokerChild, tmp_path: Path) -> None:
-    """The twin: the same with another token is down, and says 401."""
+def test_prometheus_with_a_wrong_token_is_refused(broker: BrokerChild, tmp_path: Path) -> None:
+    """The counterpart: with another token the target is down, with a 401."""
     about = with_token(tmp_path, "another-token-0123456789")
     with (
         sidecar_beside(broker.store, *about.options) as sidecar,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gantry_admin.errors import Problem
 from gantry_admin.limits import TokenBucket
-from gantry_admin.ranges import Span, entity_tag, log_span, plan
+from gantry_admin.ranges import Span, entity_tag, log_span, plan_range
 
 ETAG = entity_tag("00ff", 7)
 SPAN = Span(100, 1000)
@@ -23,10 +23,10 @@ SPAN = Span(100, 1000)
         ("bytes=200-199", 400), ("bytes=1-2,3-4", 400), ("", 400), ("bytes=", 400), ("bytes=a-b", 400),
     ],
 )  # fmt: skip
-def test_a_range_is_answered_with_its_readable_beginning(text: str, expected: tuple[int, int] | int) -> None:
-    """Half-open, cut at the end and at the longest answer; gone, not yet and nonsense have their own statuses."""
+def test_range_is_answered_with_its_readable_beginning(text: str, expected: tuple[int, int] | int) -> None:
+    """Half-open, cut at the end and at the longest answer; deleted, future and invalid ones have own statuses."""
     try:
-        found = plan({"range": text}, SPAN, ETAG, 500)
+        found = plan_range({"range": text}, SPAN, ETAG, 500)
         outcome: tuple[int, int] | int = (found.start, found.end)
     except Problem as problem:
         outcome = problem.status
@@ -36,12 +36,12 @@ def test_a_range_is_answered_with_its_readable_beginning(text: str, expected: tu
 
 @pytest.mark.verify
 @given(st.text(max_size=40), st.integers(0, 2000), st.integers(0, 2000), st.integers(1, 3000))
-def test_no_header_reads_outside_of_what_is_safe(text: str, begin: int, size: int, longest: int) -> None:
-    """Whatever is asked: a subset of [begin, end), not longer than allowed, or a refusal below 500."""
+def test_no_range_header_reads_outside_of_the_readable_part(text: str, begin: int, size: int, longest: int) -> None:
+    """Any header yields a subset of [begin, end), not longer than allowed, or an error below 500."""
     span = Span(begin, begin + size)
     for header in (text, f"bytes={text}", f"bytes={begin}-{text}"):
         try:
-            found = plan({"range": header}, span, ETAG, longest)
+            found = plan_range({"range": header}, span, ETAG, longest)
         except Problem as problem:
             assert 400 <= problem.status < 500
         else:
@@ -53,26 +53,26 @@ def test_no_header_reads_outside_of_what_is_safe(text: str, begin: int, size: in
 @pytest.mark.parametrize(
     ("value", "is_let_through"), [(ETAG, True), ("*", True), (f'"x", {ETAG}', True), ('"x"', False)]
 )
-def test_a_condition_is_about_store_and_epoch(name: str, value: str, is_let_through: bool) -> None:
-    """Another tag is 412 and says which one holds."""
+def test_conditional_header_compares_store_and_epoch(name: str, value: str, is_let_through: bool) -> None:
+    """Another tag is 412, with the current one."""
     headers = {"range": "bytes=100-", name: value}
     if is_let_through:
-        assert plan(headers, SPAN, ETAG, 500).etag == ETAG
+        assert plan_range(headers, SPAN, ETAG, 500).etag == ETAG
         return
     with pytest.raises(Problem) as raised:
-        plan(headers, SPAN, ETAG, 500)
+        plan_range(headers, SPAN, ETAG, 500)
     assert (raised.value.status, raised.value.facts["etag"]) == (412, ETAG)
 
 
-def test_nobody_reads_a_log_of_which_nobody_knows_how_far() -> None:
-    """Without a page: 503."""
+def test_log_is_unavailable_without_a_page() -> None:
+    """Without a status page the answer is 503."""
     with pytest.raises(Problem) as raised:
         log_span(None)
     assert raised.value.status == 503
 
 
-def test_the_bucket_lets_so_many_bytes_a_second_go() -> None:
-    """A burst at once, then the rate, whatever the sizes; no rate is no limit."""
+def test_token_bucket_limits_the_rate() -> None:
+    """A burst at once, then the rate, for any sizes; a rate of 0 is no limit."""
     now = [0.0]
     bucket = TokenBucket(1000, 500, clock=lambda: now[0])
 

@@ -1,4 +1,4 @@
-"""A master and a slave as processes, a sidecar each, and an API server that says nothing: kill -9, and it goes on."""
+"""Role recovery with a master and a slave as processes, a sidecar each, and a silent API server, after kill -9."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ import pytest
 from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
 from fake_api_server import NAME, TOKEN, FakeApiServer, api_server, record_with
 
-from gantry_admin.__main__ import parsed, settings_of
+from gantry_admin.__main__ import parse_arguments, settings_of
 from gantry_admin.errors import Problem, SettingsError
-from gantry_admin.lease_keeper import KeptLease, LeaseUnavailable
+from gantry_admin.lease_client import LeaseSnapshot, LeaseUnavailable
 from gantry_admin.peers import PeerRoles, Peers
-from gantry_admin.regaining import RoleRegaining
+from gantry_admin.role_recovery import RoleRecovery
 from gantry_admin.settings import PeerSettings
 from gantry_remoting import RemotingError
 from gantry_spec.observed import Report, Role
 from gantry_status.order_client import Check, order_once
 from gantry_status.orders import (
     AnyOrder,
-    AskPromise,
-    AskStatus,
     Fence,
     Follow,
     HaRole,
     HaStatus,
     Promised,
+    PromiseRequest,
     Promote,
     Regain,
+    StatusRequest,
 )
 from gantry_testing.local import Dialogue
 from gantry_testing.ports import free_ports
@@ -43,7 +43,7 @@ SLAVE: Final = 2
 
 
 class Shard:
-    """Two brokers without roles of their own, and who stands beside them. Brokers can be killed and started again."""
+    """Two brokers and their sidecars. Brokers can be killed and restarted."""
 
     def __init__(self, folder: Path, server: FakeApiServer, role: str, stack: ExitStack) -> None:
         self._stack: Final = stack
@@ -85,7 +85,7 @@ class Shard:
         order_once(str(self.brokers[number].control), order)
 
     def word(self, number: int) -> HaStatus:
-        answer = order_once(str(self.brokers[number].control), AskStatus())
+        answer = order_once(str(self.brokers[number].control), StatusRequest())
         assert isinstance(answer, HaStatus), "a status is answered with a status"
         return answer
 
@@ -119,8 +119,8 @@ def shard(folder: Path, role: str = "SYNC_MASTER", *, is_silent: bool = True) ->
 
 @pytest.mark.verify
 @pytest.mark.parametrize("role", ["SYNC_MASTER", "ASYNC_MASTER"], ids=["sync", "async"])
-def test_a_master_that_is_killed_goes_on_though_nobody_decides(tmp_path: Path, role: str) -> None:
-    """kill -9 of its process, no Lease to be had: it is the master of the same epoch, and acknowledges again."""
+def test_killed_master_regains_its_role_without_an_operator(tmp_path: Path, role: str) -> None:
+    """kill -9 of its process, without a Lease: it is the master of the same epoch, and acknowledges again."""
     with shard(tmp_path, role) as (group, _):
         end = group.word(MASTER).wrote
 
@@ -135,8 +135,8 @@ def test_a_master_that_is_killed_goes_on_though_nobody_decides(tmp_path: Path, r
 
 
 @pytest.mark.verify
-def test_both_killed_go_on_as_what_they_were(tmp_path: Path) -> None:
-    """The slave that has no role either is in the epoch all the same; then it follows again."""
+def test_master_and_slave_regain_their_roles(tmp_path: Path) -> None:
+    """A slave without a role is still in the epoch; then it follows again."""
     with shard(tmp_path) as (group, _):
         group.kill(MASTER, SLAVE)
         group.start(SLAVE)
@@ -147,53 +147,53 @@ def test_both_killed_go_on_as_what_they_were(tmp_path: Path) -> None:
 
 
 @pytest.mark.verify
-def test_a_slave_that_has_promised_a_newer_epoch_keeps_its_master_down(tmp_path: Path) -> None:
-    """The twin: somebody may be promoting it just now."""
+def test_promise_of_a_newer_epoch_prevents_role_recovery(tmp_path: Path) -> None:
+    """The counterpart: the slave may be about to be promoted."""
     with shard(tmp_path) as (group, _):
         group.kill(MASTER)
-        group.order(SLAVE, AskPromise(epoch=EPOCH + 1_000, to="another"))
+        group.order(SLAVE, PromiseRequest(epoch=EPOCH + 1_000, to="another"))
         group.start(MASTER)
 
-        wait_for(lambda: "know a newer epoch" in group.reason(MASTER), "its sidecar says why")
+        wait_for(lambda: "know a newer epoch" in group.reason(MASTER), "its sidecar reports the reason")
         assert group.word(MASTER).role is HaRole.UNASSIGNED
         assert not group.acknowledges()
 
 
 @pytest.mark.verify
-def test_without_its_slave_and_without_the_lease_it_waits(tmp_path: Path) -> None:
-    """Nobody is left who could object; when the slave is there again, it goes on."""
+def test_role_recovery_waits_for_a_peer_or_the_lease(tmp_path: Path) -> None:
+    """Without both no other broker can object; when the slave is back, the master continues."""
     with shard(tmp_path) as (group, _):
         group.kill(MASTER, SLAVE)
         group.start(MASTER)
 
-        wait_for(lambda: "must answer" in group.reason(MASTER), "its sidecar says why")
+        wait_for(lambda: "must answer" in group.reason(MASTER), "its sidecar reports the reason")
         assert group.word(MASTER).role is HaRole.UNASSIGNED
         group.start(SLAVE)
         wait_for(group.acknowledges, "sends are acknowledged again")
 
 
 @pytest.mark.verify
-def test_one_that_was_fenced_stays_so(tmp_path: Path) -> None:
-    """What somebody has taken, no start gives back; and nothing is asked for it."""
+def test_fenced_broker_stays_fenced(tmp_path: Path) -> None:
+    """A role that was taken by an order is not regained by a restart, and no peer is asked."""
     with shard(tmp_path) as (group, _):
         group.order(MASTER, Fence(epoch=EPOCH))
         group.kill(MASTER)
         group.start(MASTER)
-        wait_for(lambda: said(group)["role"] == "unassigned", "its sidecar has heard of it")
+        wait_for(lambda: reported_role(group)["role"] == "unassigned", "its sidecar reports it")
 
         assert not group.word(MASTER).may_regain
         assert group.reason(MASTER) == "None"
 
 
-def said(group: Shard) -> dict[str, object]:
-    found: dict[str, object] = group.sidecars[MASTER].get("/v1/status").json()["said"]
+def reported_role(group: Shard) -> dict[str, object]:
+    found: dict[str, object] = group.sidecars[MASTER].get("/v1/status").json()["reported_role"]
     return found
 
 
 @pytest.mark.verify
 @pytest.mark.parametrize("is_named", [True, False], ids=["named", "another"])
-def test_where_the_lease_can_be_read_it_says_who_is_the_master(tmp_path: Path, is_named: bool) -> None:
-    """It is enough, and nothing is without it."""
+def test_readable_lease_decides_about_the_master(tmp_path: Path, is_named: bool) -> None:
+    """The record in the Lease is sufficient, and necessary."""
     with shard(tmp_path, is_silent=False) as (group, server):
         word = group.word(MASTER)
         named = record_with(EPOCH, MASTER if is_named else SLAVE, word.identity, electable=SLAVE, acks_needed=1)
@@ -205,7 +205,7 @@ def test_where_the_lease_can_be_read_it_says_who_is_the_master(tmp_path: Path, i
             wait_for(group.acknowledges, "sends are acknowledged again")
             assert group.word(MASTER).epoch == EPOCH
         else:
-            wait_for(lambda: "the Lease names member 2" in group.reason(MASTER), "its sidecar says why")
+            wait_for(lambda: "the Lease names member 2" in group.reason(MASTER), "its sidecar reports the reason")
             assert group.word(MASTER).role is HaRole.UNASSIGNED
 
 
@@ -225,108 +225,108 @@ PEER: Final = Report(
 class Keeper:
     """Has this Lease, or none."""
 
-    def __init__(self, kept: KeptLease | None) -> None:
-        self.kept = kept
+    def __init__(self, snapshot: LeaseSnapshot | None) -> None:
+        self.snapshot = snapshot
         self.reads = 0
 
-    async def read(self, *, timeout_s: float) -> KeptLease:
+    async def read(self, *, timeout_s: float) -> LeaseSnapshot:
         self.reads += 1
-        if self.kept is None:
+        if self.snapshot is None:
             raise LeaseUnavailable("it is away")
-        return self.kept
+        return self.snapshot
 
-    async def renew(self, kept: KeptLease, holder: str, *, timeout_s: float) -> KeptLease:
+    async def renew(self, snapshot: LeaseSnapshot, holder: str, *, timeout_s: float) -> LeaseSnapshot:
         raise AssertionError("nothing is renewed here")
 
 
 class Beside:
-    """A sidecar's part, with a broker that says what it is told to."""
+    """The role recovery of a sidecar, with a broker whose reports are scripted."""
 
-    def __init__(self, kept: KeptLease | None, *, patience_s: float = 0.0, word: HaStatus = OWN) -> None:
+    def __init__(self, snapshot: LeaseSnapshot | None, *, patience_s: float = 0.0, word: HaStatus = OWN) -> None:
         self.word: HaStatus = word
         self.then: HaStatus | None = None
-        """What it says when the order comes, if that is something else."""
+        """The report at the time of the order, if it differs."""
         self.ordered: list[AnyOrder] = []
-        self.keeper = Keeper(kept)
-        self.part = RoleRegaining(self.keeper, self, lambda: self.word, self.order, patience_s=patience_s)
+        self.lease_client = Keeper(snapshot)
+        self.part = RoleRecovery(self.lease_client, self, lambda: self.word, self.order, patience_s=patience_s)
 
-    async def now(self, own: HaStatus) -> dict[int, Report]:
+    async def ask_all(self, own: HaStatus) -> dict[int, Report]:
         return {SLAVE: PEER}
 
     async def order(self, order: AnyOrder, *, timeout_s: float, check: Check | None = None) -> HaStatus | Promised:
         if check is not None:
             check(self.then or self.word)
-        if not isinstance(order, AskStatus):
+        if not isinstance(order, StatusRequest):
             self.ordered.append(order)
         return self.word
 
 
-def lease() -> KeptLease:
-    return KeptLease(record=record_with(EPOCH, MASTER, "store-1", electable=SLAVE, acks_needed=1), revision="1")
+def lease() -> LeaseSnapshot:
+    return LeaseSnapshot(record=record_with(EPOCH, MASTER, "store-1", electable=SLAVE, acks_needed=1), revision="1")
 
 
-async def test_whoever_decides_comes_first_where_the_lease_can_be_read() -> None:
-    """With patience nothing is ordered yet; without the Lease there is nobody to wait for."""
+async def test_election_comes_first_if_the_lease_is_readable() -> None:
+    """With patience nothing is ordered yet; without the Lease there is no election to wait for."""
     patient, alone = Beside(lease(), patience_s=60.0), Beside(None, patience_s=60.0)
 
     await patient.part.step()
     await alone.part.step()
 
-    assert patient.ordered == [] and patient.part.reason == "whoever decides comes first"
+    assert patient.ordered == [] and patient.part.reason == "waiting for an election first"
     assert alone.ordered == [Regain(epoch=EPOCH)]
 
 
-async def test_nobody_is_asked_for_a_broker_that_has_a_role_or_may_not_have_its_own() -> None:
-    """Then this part of a sidecar costs nothing."""
+async def test_no_peer_is_asked_for_a_broker_that_cannot_regain_a_role() -> None:
+    """A broker with a role, or without one to regain, causes no requests."""
     for word in (HaStatus(role=HaRole.MASTER, may_regain=True), HaStatus(role=HaRole.UNASSIGNED)):
         beside = Beside(None, word=word)
         await beside.part.step()
-        assert beside.ordered == [] and beside.keeper.reads == 0
+        assert beside.ordered == [] and beside.lease_client.reads == 0
 
 
-async def test_an_order_is_for_the_process_that_was_judged() -> None:
-    """One that has promised something since gets none, and the twin that does not look would give it."""
+async def test_order_is_only_for_the_process_that_was_checked() -> None:
+    """A broker that has made a promise since gets no order; the counterpart without the check would give one."""
     beside = Beside(None)
     beside.then = HaStatus(role=HaRole.UNASSIGNED, epoch=EPOCH, promised_epoch=EPOCH + 1_000, identity="store-1")
 
     await beside.part.step()
 
-    assert beside.ordered == [] and "not where it was" in beside.part.reason
+    assert beside.ordered == [] and "has changed since" in beside.part.reason
     beside.then = None
     await beside.part.step()
     assert beside.ordered == [Regain(epoch=EPOCH)]
 
 
-async def test_who_does_not_answer_as_a_broker_of_the_shard_has_said_nothing() -> None:
-    """Nobody listens there; that is no word."""
+async def test_invalid_answer_of_a_peer_counts_as_silence() -> None:
+    """An unreachable peer has not reported either."""
     [port] = free_ports(1)
     peers = Peers(PeerSettings(urls=(f"http://127.0.0.1:{port}",)), lambda: "")
 
-    assert await PeerRoles(peers).now(OWN) == {}
+    assert await PeerRoles(peers).ask_all(OWN) == {}
 
 
-def test_it_is_an_option_of_the_lease() -> None:
-    """By default no role comes back by itself, so a supervisor's sidecars give none; and alone it is refused."""
+def test_role_recovery_requires_the_lease_option() -> None:
+    """By default no role is regained, so a supervisor's sidecars regain none; without --lease the option is refused."""
     about = ["--page", "p", "--control", "c", "--store", "s"]
-    options, _ = parsed([*about, "--lease", NAME])
+    options, _ = parse_arguments([*about, "--lease", NAME])
     found = settings_of(options).lease
     assert found is not None and not found.regains
-    options, _ = parsed([*about, "--lease", NAME, "--regain"])
+    options, _ = parse_arguments([*about, "--lease", NAME, "--regain"])
     found = settings_of(options).lease
     assert found is not None and found.regains
-    options, _ = parsed([*about, "--regain"])
+    options, _ = parse_arguments([*about, "--regain"])
     with pytest.raises(SettingsError, match="--regain needs --lease"):
         settings_of(options)
 
 
-def test_a_problem_is_said(tmp_path: Path) -> None:
-    """A broker that refuses is no reason to stop looking."""
+def test_refusal_of_an_order_is_reported(tmp_path: Path) -> None:
+    """After a refusal of the broker the next step tries again."""
     beside = Beside(None)
 
     async def refuse(order: AnyOrder, *, timeout_s: float, check: Check | None = None) -> HaStatus | Promised:
         raise Problem(409, "no")
 
-    part = RoleRegaining(beside.keeper, beside, lambda: OWN, refuse, patience_s=0)
+    part = RoleRecovery(beside.lease_client, beside, lambda: OWN, refuse, patience_s=0)
     asyncio.run(part.step())
 
-    assert part.reason == "the broker did not take it: no"
+    assert part.reason == "the broker refused it: no"

@@ -46,12 +46,12 @@ def audit_lines(log: str) -> list[dict[str, object]]:
 @pytest.mark.parametrize(
     ("token", "status"), [(None, 401), (READ_TOKEN, 403), ("x" * 40, 401)], ids=["no", "read", "wrong"]
 )
-def test_no_order_is_passed_on_without_a_token_that_may(
+def test_order_requires_a_token_that_may_change(
     pair: tuple[BrokerChild, SidecarChild], order: str, token: str | None, status: int
 ) -> None:
-    """401 and 403, one audit line, and the broker never heard of it."""
+    """401 and 403, one audit line, and nothing reaches the broker."""
     broker, sidecar = pair
-    before, heard = len(audit_lines(sidecar.child.log)), broker.child.log.count("gantry.audit")
+    before, audited_by_broker = len(audit_lines(sidecar.child.log)), broker.child.log.count("gantry.audit")
 
     answer = sidecar.post(f"/v1/role/{order}", ORDERS[order], token=token)
 
@@ -59,13 +59,13 @@ def test_no_order_is_passed_on_without_a_token_that_may(
     wait_for(lambda: len(audit_lines(sidecar.child.log)) == before + 1, "the line is written")
     line = audit_lines(sidecar.child.log)[-1]
     assert (line["what"], line["outcome"], line["server"]) == (order, f"http {status}", "sidecar")
-    assert broker.child.log.count("gantry.audit") == heard
+    assert broker.child.log.count("gantry.audit") == audited_by_broker
     assert "x" * 40 not in sidecar.child.log and READ_TOKEN not in sidecar.child.log
 
 
 @pytest.mark.verify
-def test_orders_move_the_role_and_leave_a_line_each(tmp_path: Path) -> None:
-    """Drain, promote, fence: the broker obeys, refuses in its own words, and both audit logs say who wanted it."""
+def test_orders_move_the_role_and_are_audited(tmp_path: Path) -> None:
+    """Drain, promote, fence: the broker executes or refuses with its reason, and both audit logs name the caller."""
     with broker_beside(tmp_path / "store") as broker:
         broker.send(3)
         with sidecar_beside(tmp_path / "store", *token_files(tmp_path / "tokens")) as sidecar:
@@ -81,7 +81,7 @@ def test_orders_move_the_role_and_leave_a_line_each(tmp_path: Path) -> None:
             wait_for(lambda: len(audit_lines(sidecar.child.log)) == 5, "every line is written")
             wait_for(lambda: broker.child.log.count('"what":"fence"') == 2, "the broker's own lines, too")
             lines = audit_lines(sidecar.child.log)
-            told = broker.child.log
+            broker_log = broker.child.log
 
     assert (drained.status_code, drained.json()["is_draining"]) == (200, True)
     assert "drain" in reason
@@ -95,7 +95,7 @@ def test_orders_move_the_role_and_leave_a_line_each(tmp_path: Path) -> None:
         ("promote", "http 409"),
     ]  # fmt: skip
     assert {line["account"] for line in lines} == {"token:operator"}
-    assert told.count('"what":"fence"') == 2
+    assert broker_log.count('"what":"fence"') == 2
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_orders_move_the_role_and_leave_a_line_each(tmp_path: Path) -> None:
         ("drain", {"timeout_ms": -1}),
     ],
 )  # fmt: skip
-def test_a_wrong_order_is_refused_before_the_broker_hears_of_it(
+def test_invalid_order_is_refused_before_it_reaches_the_broker(
     pair: tuple[BrokerChild, SidecarChild], order: str, body: object
 ) -> None:
     """422, with the name of the field."""
@@ -121,8 +121,8 @@ def test_a_wrong_order_is_refused_before_the_broker_hears_of_it(
     assert "body" in answer.json()["reason"]
 
 
-def test_asking_who_somebody_is_changes_nothing(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """`GET /v1/role` is a look: the read token is enough, and no audit line is left."""
+def test_reading_the_role_changes_nothing(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """`GET /v1/role` needs the permission to view: a read token is enough, and no audit line is written."""
     _, sidecar = pair
     before = len(audit_lines(sidecar.child.log))
 
@@ -130,25 +130,25 @@ def test_asking_who_somebody_is_changes_nothing(pair: tuple[BrokerChild, Sidecar
     assert len(audit_lines(sidecar.child.log)) == before
 
 
-def test_who_moves_roles_hears_the_broker_itself(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """`GET /v1/role/now` is the broker's own word of this moment, by the names of the control socket; a look."""
+def test_role_now_is_the_current_report_of_the_broker(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """`GET /v1/role/now` is the broker's current report, by the names of the control socket; viewing is enough."""
     broker, sidecar = pair
     before = len(audit_lines(sidecar.child.log))
     broker.send(1)
 
-    told = sidecar.get("/v1/role/now", token=READ_TOKEN)
+    answer = sidecar.get("/v1/role/now", token=READ_TOKEN)
 
-    assert told.status_code == 200
-    assert (told.json()["role"], told.json()["wrote"]) == ("MASTER", broker.end)
+    assert answer.status_code == 200
+    assert (answer.json()["role"], answer.json()["wrote"]) == ("MASTER", broker.end)
     assert sidecar.get("/v1/role/now").status_code == 401
     assert len(audit_lines(sidecar.child.log)) == before
 
 
-def test_a_promotion_that_was_meant_for_a_longer_log_is_refused(tmp_path: Path) -> None:
-    """With `expected`, the broker must still be what was named: its log as long, its role the one it goes on in.
+def test_promotion_with_an_outdated_expectation_is_refused(tmp_path: Path) -> None:
+    """With `expected`, the broker must still have the named state: the length of its log, and the role it continues.
 
-    A power cut between the naming and the promotion may have taken bytes that an election rested on. The twins without
-    `expected`, and with what is so, are promoted.
+    A power loss between election and promotion may have destroyed data that the election rested on. Without `expected`,
+    and with the true state, the broker is promoted.
     """
     with broker_beside(tmp_path / "store") as broker:
         broker.send(3)
@@ -169,7 +169,7 @@ def test_a_promotion_that_was_meant_for_a_longer_log_is_refused(tmp_path: Path) 
             plain = sidecar.post("/v1/role/promote", {"epoch": epoch + 1}, token=TOKEN)
 
     assert (refused.status_code, other.status_code) == (409, 409)
-    assert "named for a log" in refused.json()["reason"] and "go on" in other.json()["reason"]
+    assert "expected a log" in refused.json()["reason"] and "expected the master" in other.json()["reason"]
     assert (still["epoch"], still["role"]) == (now["epoch"], "MASTER")
     assert (done.status_code, done.json()["epoch"]) == (200, epoch)
     assert again.status_code == 200, "it was done already: a repetition is answered like the first"

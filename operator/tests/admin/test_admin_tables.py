@@ -1,4 +1,4 @@
-"""Topics and groups: from the broker, and from its files when it stands still; both say the same."""
+"""Topics and groups from the broker, and the same from its files while it stands still."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
 
-from gantry_admin.inventory import from_disk, make_inventory
+from gantry_admin.inventory import inventory_from_disk, make_inventory
 from gantry_admin.ranges import Span
 from gantry_admin.store_files import StoreFiles
 from gantry_store_files import StoreIdentity, encode_sealed
@@ -51,7 +51,7 @@ async def commit(address: str) -> None:
 
 @pytest.mark.verify
 def test_messages_that_are_stored_in_system_topics_are_counted(tmp_path: Path) -> None:
-    """A delayed message of a user is in a topic of RocketMQ's own until it is due; a shard with one is not empty."""
+    """A delayed message is in one of RocketMQ's system topics until it is due, and its shard is not empty."""
     with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path) as sidecar:
         broker.send(1, properties=format_properties({DELAY_LEVEL: "18"}))
         seen: list[dict[str, Any]] = []
@@ -72,8 +72,8 @@ def lag_in(document: dict[str, Any]) -> int | None:
 
 
 @pytest.mark.verify
-def test_lag_is_told_and_where_it_is_from(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """Ten sent, four consumed: six behind, asked of the broker a moment ago."""
+def test_lag_is_reported_with_its_source(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """Ten sent, four consumed: a lag of six, requested from the broker a moment ago."""
     _, sidecar = pair
     seen: list[dict[str, Any]] = []
 
@@ -81,7 +81,7 @@ def test_lag_is_told_and_where_it_is_from(pair: tuple[BrokerChild, SidecarChild]
         seen.append(sidecar.get("/v1/groups").json())
         return seen[-1].get("source") == "broker" and lag_in(seen[-1]) == 10 - CONSUMED
 
-    wait_for(is_asked, "the broker says so")
+    wait_for(is_asked, "the broker reports it")
     document = seen[-1]
 
     assert document["age_ms"] <= 120_000, "of now, as far as a busy machine knows it"
@@ -90,8 +90,8 @@ def test_lag_is_told_and_where_it_is_from(pair: tuple[BrokerChild, SidecarChild]
 
 
 @pytest.mark.verify
-def test_the_same_is_read_from_disk_while_the_broker_stands_still(pair: tuple[BrokerChild, SidecarChild]) -> None:
-    """With the broker stopped: the tables it saved last and its queue files give the same lag, and it is said so."""
+def test_tables_are_read_from_disk_while_the_broker_is_stopped(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """The tables it last saved and its queue files give the same lag, and the source is shown."""
     broker, sidecar = pair
     wait_for(lambda: GROUP.encode() in table(broker.store, "consumerOffset"), "offsets are saved")
     broker.child.send(signal.SIGSTOP)
@@ -111,8 +111,8 @@ def table(store: Path, name: str) -> bytes:
 
 
 @pytest.mark.verify
-def test_a_damaged_table_is_replaced_by_its_copy(pair: tuple[BrokerChild, SidecarChild], tmp_path: Path) -> None:
-    """The good copy is read; no messages beyond the limit are counted."""
+def test_damaged_table_is_read_from_its_copy(pair: tuple[BrokerChild, SidecarChild], tmp_path: Path) -> None:
+    """The valid copy is read; no messages beyond the limit are counted."""
     broker, _ = pair
     wait_for(lambda: TOPIC.encode() in table(broker.store, "topics"), "the table is saved")
     store = tmp_path / "copy"
@@ -121,8 +121,8 @@ def test_a_damaged_table_is_replaced_by_its_copy(pair: tuple[BrokerChild, Sideca
     (store / "config/topics.json").write_bytes(b'{"topicConfigTable":{"Topic')
     (store / "consumequeue").symlink_to(broker.store / "consumequeue")
     (store / "commitlog").symlink_to(broker.store / "commitlog")
-    whole = from_disk(StoreFiles(store), Span(0, broker.end), set())
-    half = from_disk(StoreFiles(store), Span(0, broker.end // 2), set())
+    whole = inventory_from_disk(StoreFiles(store), Span(0, broker.end), set())
+    half = inventory_from_disk(StoreFiles(store), Span(0, broker.end // 2), set())
 
     assert whole.queues[TOPIC][0].end == 10
     assert half.queues[TOPIC][0].end == 5
@@ -137,7 +137,7 @@ def test_a_damaged_table_is_replaced_by_its_copy(pair: tuple[BrokerChild, Sideca
     ],
     ids=["older", "a-flipped-bit", "of-another-store"],
 )
-def test_a_table_is_read_from_the_copy_that_the_broker_would_use(tmp_path: Path, current: bytes) -> None:
+def test_table_is_read_from_the_copy_that_the_broker_would_use(tmp_path: Path, current: bytes) -> None:
     """A file that was rolled back, damaged or taken from another store would set every group back, or forward."""
     (tmp_path / "config").mkdir()
     identity = StoreIdentity(uuid="a" * 32, generation=1, epochs=[Epoch(1, 0)])
@@ -145,13 +145,13 @@ def test_a_table_is_read_from_the_copy_that_the_broker_would_use(tmp_path: Path,
     (tmp_path / "config/consumerOffset.json").write_bytes(current)
     (tmp_path / "config/consumerOffset.json.bak").write_bytes(encode_table(offsets_of(5), Edition("aaaaaaaa", 2)))
 
-    found = from_disk(StoreFiles(tmp_path), Span(0, 0), set())
+    found = inventory_from_disk(StoreFiles(tmp_path), Span(0, 0), set())
 
     assert found.consumed == {GROUP: {(TOPIC, 0): 5}}
 
 
-def test_the_groups_of_rocketmq_itself_are_nobodys() -> None:
-    """They are left out, whether they are in the table of groups or have committed offsets."""
+def test_system_groups_are_left_out() -> None:
+    """RocketMQ's own groups are left out, whether they are in the table of groups or have committed offsets."""
     groups = {GROUP, *SYSTEM_GROUPS}
     offsets = {f"{TOPIC}@{group}": {0: 1} for group in groups}
 

@@ -48,8 +48,8 @@ def may_change(sidecar: SidecarChild, tls: ssl.SSLContext) -> bool:
 
 @pytest.mark.verify
 @pytest.mark.parametrize("needs_client", [False, True], ids=["server", "both"])
-def test_a_broker_that_insists_on_tls_is_asked_over_tls(tmp_path: Path, needs_client: bool) -> None:
-    """Its tables come from itself; without the options they come from the disk, and the reason is told."""
+def test_broker_that_requires_tls_is_asked_over_tls(tmp_path: Path, needs_client: bool) -> None:
+    """Its tables come from the broker; without the options they come from disk, with the reason."""
     authority = trustme.CA()
     broker_party, own = Party(tmp_path / "broker", authority), Party(tmp_path / "own", authority)
     conf = {
@@ -68,7 +68,7 @@ def test_a_broker_that_insists_on_tls_is_asked_over_tls(tmp_path: Path, needs_cl
         wait_for(lambda: plain.get("/readyz").status_code == 200, "the other one knows who it is")
         wait_for(
             lambda: str(plain.get("/v1/topics").json().get("reason")).startswith("the broker has not answered"),
-            "the twin that speaks plain text is told nothing",
+            "without TLS the broker does not answer",
         )
         assert source_of(plain) != "broker"
 
@@ -78,8 +78,8 @@ def source_of(sidecar: SidecarChild) -> object:
 
 
 @pytest.mark.verify
-def test_a_broker_with_a_certificate_of_somebody_else_is_not_believed(tmp_path: Path) -> None:
-    """Not by default; where names are not compared, the authority still counts."""
+def test_broker_certificate_of_another_authority_is_refused(tmp_path: Path) -> None:
+    """By default; if names are not compared, the authority is still verified."""
     good, other = trustme.CA(), trustme.CA()
     party, own = Party(tmp_path / "broker", good, "broker.example"), Party(tmp_path / "own", good, trusts=other)
     named = Party(tmp_path / "named", good)
@@ -100,7 +100,7 @@ def test_a_broker_with_a_certificate_of_somebody_else_is_not_believed(tmp_path: 
 
 
 @pytest.mark.verify
-def test_our_certificate_and_our_clients_authority_are_replaced_without_a_restart(tmp_path: Path) -> None:
+def test_certificate_and_client_authority_are_replaced_without_a_restart(tmp_path: Path) -> None:
     """On both ports new connections get the new one; who was of the old authority may change nothing any more."""
     first, second = trustme.CA(), trustme.CA()
     own, old_admin = Party(tmp_path / "own", first), Party(tmp_path / "old", first, "admin")
@@ -139,8 +139,8 @@ def may_read(sidecar: SidecarChild, tls: ssl.SSLContext) -> bool:
 
 
 @pytest.mark.verify
-def test_files_that_do_not_fit_together_leave_the_old_certificate_in_use(tmp_path: Path) -> None:
-    """A key of somebody else is named in the log, and connections go on as before."""
+def test_mismatched_key_keeps_the_previous_certificate(tmp_path: Path) -> None:
+    """A key that does not match is logged, and connections still work."""
     authority = trustme.CA()
     own, other = Party(tmp_path / "own", authority), Party(tmp_path / "other", authority)
     with sidecar_beside(tmp_path / "store", *token_files(tmp_path / "tokens"), *options(own)) as sidecar:
@@ -151,19 +151,19 @@ def test_files_that_do_not_fit_together_leave_the_old_certificate_in_use(tmp_pat
 
 
 @pytest.mark.verify
-def test_a_certificate_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
+def test_unusable_certificate_stops_the_start(tmp_path: Path) -> None:
     """One line that names the option."""
     authority = trustme.CA()
     own, other = Party(tmp_path / "own", authority), Party(tmp_path / "other", authority)
     own.key.write_bytes(other.key.read_bytes())
 
-    with pytest.raises(AssertionError, match=r"gantry sidecar: .*--tls-cert=.*key is not that of the certificate"):
+    with pytest.raises(AssertionError, match=r"gantry sidecar: .*--tls-cert=.*key does not belong to the certificate"):
         SidecarChild(tmp_path, *options(own))
 
 
 @pytest.mark.verify
-def test_peers_are_asked_with_the_token_and_the_authority_that_the_files_say_now(tmp_path: Path) -> None:
-    """A peer whose certificate and tokens are replaced is reachable again without a restart of anybody."""
+def test_peers_are_asked_with_the_current_token_and_authority(tmp_path: Path) -> None:
+    """A peer whose certificate and tokens are replaced is reachable again without any restart."""
     first, second = trustme.CA(), trustme.CA()
     own = Party(tmp_path / "own", first)
     tokens, shown = token_files(tmp_path / "tokens"), tmp_path / "shown"
@@ -186,8 +186,8 @@ def fault_of(sidecar: SidecarChild, url: str) -> object:
     return next(one["fault"] for one in sidecar.get("/v1/group").json()["members"] if one["url"] == url)
 
 
-async def test_another_account_in_the_file_is_used_from_the_next_question_on(tmp_path: Path) -> None:
-    """As long as the file says the same there is one client; then another."""
+async def test_new_account_is_used_from_the_next_request_on(tmp_path: Path) -> None:
+    """While the file is unchanged there is one client; then a new one."""
     path = tmp_path / "account.yml"
     path.write_text("accessKey: sidecar\nsecretKey: first-secret-0123\n")
     paths = BrokerPaths(page=path, control=path, store=tmp_path, credentials=path, address="127.0.0.1:1")

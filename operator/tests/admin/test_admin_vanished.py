@@ -35,8 +35,8 @@ def world(tmp_path: Path) -> StoreWorld:
     return world
 
 
-def test_a_message_that_expires_while_its_time_is_read_counts_as_older(world: StoreWorld) -> None:
-    """Retention may delete a log file after the bounds were taken: the search continues in the remaining files."""
+def test_message_deleted_while_its_time_is_read_counts_as_older(world: StoreWorld) -> None:
+    """Retention may delete a log file after the bounds were read: the search continues in the remaining files."""
     files = StoreFiles(Path(world.root))
     oldest = files.log_segments()[0].base_offset
     found, end = files.offset_at(*ORDERS, 0, 0, OFFSET_MAX)
@@ -46,8 +46,8 @@ def test_a_message_that_expires_while_its_time_is_read_counts_as_older(world: St
     assert files.stored_at(*ORDERS, 0, 0) is None
 
 
-def test_a_message_in_a_hole_of_the_log_is_no_expired_one(world: StoreWorld) -> None:
-    """A log file that is missing in the middle is a refusal (503), and not taken for retention."""
+def test_message_in_a_hole_of_the_log_is_not_expired(world: StoreWorld) -> None:
+    """A log file that is missing in the middle is an error (503), and not taken for retention."""
     files = StoreFiles(Path(world.root))
     oldest, lost, _ = files.log_segments()[:3]
     first_lost = files.bounds(*ORDERS, lost.base_offset, OFFSET_MAX).begin
@@ -58,10 +58,10 @@ def test_a_message_in_a_hole_of_the_log_is_no_expired_one(world: StoreWorld) -> 
     assert refused.value.status == 503
 
 
-def test_a_topic_that_vanishes_while_a_bundle_is_packed_hides_no_other(
+def test_topic_deleted_during_a_bundle_hides_no_other(
     world: StoreWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A topic may be deleted while its files are listed: the bundle is made, with the files of the others."""
+    """A topic may be deleted while its files are listed: the bundle has the files of the others."""
     root = Path(world.root)
     vanished = root / "consumequeue" / "bills"
     (vanished / "0").mkdir(parents=True)

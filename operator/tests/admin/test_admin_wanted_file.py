@@ -28,15 +28,15 @@ from gantry_wire.commands.admin import TopicConfig
     ],
     ids=["not there", "as it should be", "to be emptied", "too few", "too many: they can be read until they are empty"],
 )
-def test_a_topic_is_changed_in_its_queues_alone(there: TopicConfig | None, made: tuple[int, int, int] | None) -> None:
-    """And no queue that may hold something is taken from its consumers."""
+def test_only_the_queues_of_a_topic_are_changed(there: TopicConfig | None, made: tuple[int, int, int] | None) -> None:
+    """And no queue that may hold messages is removed."""
     change = topic_change("T", 4, there)
 
     assert (change and (change.read_queue_nums, change.write_queue_nums, change.perm)) == made
 
 
-def test_a_group_is_changed_in_its_retries_alone() -> None:
-    """What somebody has set besides stays."""
+def test_only_the_retries_of_a_group_are_changed() -> None:
+    """All other settings of the group are kept."""
     there = SubscriptionGroupConfig(group_name="G", consume_broadcast_enable=False)
 
     assert group_change("G", 16, there) is None
@@ -47,7 +47,7 @@ def test_a_group_is_changed_in_its_retries_alone() -> None:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[BrokerChild, SidecarChild, Path]]:
-    """A broker, its sidecar, and the file that says what there shall be."""
+    """A broker, its sidecar, and the file of wanted topics and groups."""
     wanted = tmp_path / "wanted"
     write(wanted, 4)
     with broker_beside(tmp_path / "store") as broker, sidecar_beside(broker.store, "--wanted", str(wanted)) as sidecar:
@@ -55,7 +55,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[BrokerChild, SidecarChild, Path]]:
 
 
 def write(path: Path, queues: int) -> None:
-    """By the manifest's names."""
+    """Write the file, with the field names of the manifest."""
     document = {"topics": [{"name": "orders", "queues": queues}], "groups": [{"name": "billing", "retryMax": 3}]}
     path.write_text(json.dumps(document))
 
@@ -73,8 +73,8 @@ def queues_of(broker: BrokerChild) -> int | None:
 
 
 @pytest.mark.verify
-def test_a_master_has_what_the_file_says_and_follows_it(pair: tuple[BrokerChild, SidecarChild, Path]) -> None:
-    """Made when it is missing, and changed when the file does, without a restart of anybody."""
+def test_master_is_reconciled_with_the_file(pair: tuple[BrokerChild, SidecarChild, Path]) -> None:
+    """Missing topics and groups are created, and changes of the file are applied, without any restart."""
     broker, sidecar, wanted = pair
     wait_for(lambda: queues_of(broker) == 4, "topic and group are there")
 
@@ -82,20 +82,22 @@ def test_a_master_has_what_the_file_says_and_follows_it(pair: tuple[BrokerChild,
 
     wait_for(lambda: queues_of(broker) == 6, "the topic has more queues")
     wanted.write_text("{")
-    wait_for(lambda: "not as they should be" in sidecar.child.log, "a broken file is complained about")
+    wait_for(
+        lambda: "failed to reconcile topics and subscription groups" in sidecar.child.log, "an invalid file is reported"
+    )
     assert queues_of(broker) == 6
 
 
 @pytest.mark.parametrize("role", [HaRole.SLAVE, HaRole.UNASSIGNED, None])
-async def test_who_is_no_master_is_left_alone(role: HaRole | None, tmp_path: Path) -> None:
-    """A slave has what its master has; nobody is even asked. The twin, a master, is."""
+async def test_only_a_master_is_reconciled(role: HaRole | None, tmp_path: Path) -> None:
+    """A slave has the tables of its master and is not even asked. The counterpart, a master, is."""
     wanted = tmp_path / "wanted"
     asked: list[int] = []
     write(wanted, 4)
 
     async def connected() -> tuple[Admin, str]:
         asked.append(1)
-        raise OSError("nobody is there")
+        raise OSError("connection refused")
 
     reconciler = WantedFileReconciler(wanted, lambda: None if role is None else HaStatus(role=role), connected)
     await reconciler.step()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from admin_scene import READ_TOKEN, ROOT, TOKEN, SidecarChild, broker_beside, sidecar_beside, token_files, wait_for
-from console_scene import Group, body_of, bury, console_group
+from console_scene import Group, body_of, console_group, store_dead_letters
 
 from gantry_admin.documents import AckWaitDocument
 from gantry_admin.message_documents import as_text, body_document
@@ -27,7 +27,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     with console_group(
         tmp_path_factory.mktemp("console-api"), members=1, conf={"brokerRole": "ASYNC_MASTER"}
     ) as started:
-        bury(started.name_server, "billing", [body_of(number) for number in range(LETTERS)])
+        store_dead_letters(started.name_server, "billing", [body_of(number) for number in range(LETTERS)])
         wait_for(lambda: letters(started.sidecars[0]).get("queues", []) != [], "they can be read")
         yield started
 
@@ -37,8 +37,8 @@ def letters(sidecar: SidecarChild) -> dict[str, list[dict[str, object]]]:
     return found
 
 
-def test_the_newest_messages_of_a_queue_are_shown_also_when_the_broker_is_gone(tmp_path: Path) -> None:
-    """Peeking reads files: the newest by default, from an offset on if asked; 410, 416 and 404 as the log has them."""
+def test_newest_messages_are_shown_even_if_the_broker_is_gone(tmp_path: Path) -> None:
+    """Messages are read from files: the newest by default, or from an offset on; 410, 416 and 404 as for the log."""
     with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path, "--open-reads") as sidecar:
         sidecar.wait_ready()
         broker.send(7, body=b"seven of them")
@@ -69,24 +69,24 @@ def test_the_newest_messages_of_a_queue_are_shown_also_when_the_broker_is_gone(t
 
 
 @pytest.mark.verify
-def test_a_message_is_found_by_its_key_and_by_both_of_its_ids(group: Group) -> None:
-    """The sender's id and keys in the broker's index, the broker's id in the files; of another broker: not here."""
+def test_message_is_found_by_key_and_by_both_ids(group: Group) -> None:
+    """Sender's id and keys in the broker's index, the broker's id in the files; ids of others are not found."""
     sidecar = group.sidecars[0]
     by_key = sidecar.get("/v1/messages?topic=billing-input&key=dead", token=TOKEN).json()["messages"]
     one = by_key[0]
     by_id = sidecar.get(f"/v1/messages?topic=billing-input&id={one['message_id']}", token=TOKEN).json()["messages"]
     broker_id = one["offset_message_id"]
-    elsewhere = f"0A000001{broker_id[8:]}"
+    other_id = f"0A000001{broker_id[8:]}"
 
     assert len(by_key) == LETTERS
     assert [found["physical_offset"] for found in by_id] == [one["physical_offset"]]
     assert sidecar.get(f"/v1/messages?id={broker_id}", token=TOKEN).json()["messages"] == [one]
-    assert sidecar.get(f"/v1/messages?id={elsewhere}", token=TOKEN).status_code == 404
+    assert sidecar.get(f"/v1/messages?id={other_id}", token=TOKEN).status_code == 404
 
 
 @pytest.mark.verify
-def test_dead_letters_are_counted_out_in_bounded_orders(group: Group) -> None:
-    """Each order takes so many at most and says what is left; what was sent is not sent again by the next one."""
+def test_dead_letters_are_resent_in_bounded_orders(group: Group) -> None:
+    """Each order has a maximum and returns the rest; resent messages are not resent by the next one."""
     sidecar = group.sidecars[0]
     path = "/v1/dead-letters/billing/resend"
     first = sidecar.post(path, {"messages_max": 2}, token=TOKEN).json()
@@ -101,13 +101,13 @@ def test_dead_letters_are_counted_out_in_bounded_orders(group: Group) -> None:
     assert single["sent"] == {"billing-input": 1}, "one of them is sent also for the second time"
     assert sidecar.post("/v1/dead-letters/billing/0/99/resend", {}, token=TOKEN).status_code == 404
     assert sidecar.post(path, {"messages_max": 501}, token=TOKEN).status_code == 422
-    assert sidecar.post("/v1/dead-letters/nobody/resend", {}, token=TOKEN).status_code == 404
+    assert sidecar.post("/v1/dead-letters/unknown/resend", {}, token=TOKEN).status_code == 404
     wait_for(lambda: "resend" in sidecar.child.log, "orders leave a line")
 
 
 @pytest.mark.verify
-def test_who_may_not_change_sends_nothing_again_and_who_may_not_read_sees_nothing(tmp_path: Path) -> None:
-    """Re-sending needs the token of orders, reading one that may read; without any: 401, and a line for the order."""
+def test_resend_and_read_require_their_permissions(tmp_path: Path) -> None:
+    """Resending requires a token that may change, reading one that may read; else 401, and orders are audited."""
     with broker_beside(tmp_path / "store"), sidecar_beside(
         tmp_path / "store", *token_files(tmp_path / "tokens")
     ) as sidecar:  # fmt: skip
@@ -122,8 +122,8 @@ def test_who_may_not_change_sends_nothing_again_and_who_may_not_read_sees_nothin
 
 
 @pytest.mark.verify
-def test_without_a_name_server_nothing_is_sent_again_and_that_is_said(tmp_path: Path) -> None:
-    """409: nobody would know where the topics are."""
+def test_resend_without_a_name_server_is_refused(tmp_path: Path) -> None:
+    """409, because the routes of topics are unknown."""
     with broker_beside(tmp_path / "store"), sidecar_beside(
         tmp_path / "store", *token_files(tmp_path / "tokens")
     ) as sidecar:  # fmt: skip
@@ -147,14 +147,14 @@ def test_without_a_name_server_nothing_is_sent_again_and_that_is_said(tmp_path: 
     ],
     ids=["text", "cut inside a character", "broken", "zero", "escape", "C1", "lines", "empty"],
 )
-def test_text_is_what_people_would_call_so(data: bytes, is_cut: bool, text: str | None) -> None:
-    """UTF-8 without control characters; anything else is shown as hex."""
+def test_body_is_text_only_if_it_is_readable(data: bytes, is_cut: bool, text: str | None) -> None:
+    """UTF-8 without control characters is text; anything else is shown as hex."""
     assert as_text(data, is_cut) == text
 
 
 @pytest.mark.parametrize("codec", Codec, ids=[one.value for one in Codec])
-def test_a_packed_body_is_unpacked_no_further_than_it_is_shown(codec: Codec) -> None:
-    """A bomb costs what is shown of it; a damaged body is shown as it is, with the reason."""
+def test_compressed_body_is_decompressed_only_as_far_as_shown(codec: Codec) -> None:
+    """A decompression bomb costs only what is shown; a damaged body is shown as stored, with the reason."""
     bomb = StoredMessage(topic="t", queue_id=0, body=pack(b"a" * 50_000_000, codec), sys_flag=codec.flags)
     shown = body_document(bomb, 100)
     damaged = body_document(StoredMessage(topic="t", queue_id=0, body=b"no frame", sys_flag=codec.flags), 100)
@@ -168,8 +168,8 @@ def counters(at_s: float, puts: int, waits: tuple[int, ...]) -> Counters:
     return Counters(at_s, "b", puts, puts * 100, puts, puts * 50, waits)
 
 
-def test_rates_are_measured_between_looks_or_not_there() -> None:
-    """One look is no rate. Two are; percentiles are upper ends of buckets, and sends that did not wait waited 0 ms."""
+def test_rates_need_two_samples() -> None:
+    """With one sample there is no rate. Percentiles are upper ends of buckets; sends without a wait count as 0 ms."""
     older, newer = counters(10.0, 1_000, (0, 0, 0, 0)), counters(13.0, 1_300, (0, 0, 30, 3))
     alone = rates_between([older], 0, 1.0, None)
     both = rates_between([older, newer], 0, 1.0, None)
@@ -183,8 +183,8 @@ def test_rates_are_measured_between_looks_or_not_there() -> None:
     assert upper_end_ms([0, 0, 0, 7], 0.5) == 0.008
 
 
-def test_a_broker_without_our_counters_is_not_judged() -> None:
-    """Java's tables lack the waits and the bytes that went out; without the others there is nothing to say."""
+def test_broker_without_extra_counters_has_no_waits() -> None:
+    """Java's tables lack the waits and the bytes sent; without the other counters there are no rates at all."""
     table = {"putMessageTimesTotal": "5", "putMessageSizeTotal": "50", "msgGetTotalTodayNow": "3"}
 
     assert counters_of(table, 1.0) == Counters(1.0, "", 5, 50, 3, None, ())
@@ -192,8 +192,8 @@ def test_a_broker_without_our_counters_is_not_judged() -> None:
     assert counters_of(table | {"putMessageTimesTotal": "many"}, 1.0) is None
 
 
-def test_the_console_is_served_with_its_files_and_nothing_else(group: Group) -> None:
-    """The page, its modules and styles, each with the right type and never from an old cache; no path leads out."""
+def test_console_serves_its_files_and_nothing_else(group: Group) -> None:
+    """The page, its modules and styles, each with its type and never from an old cache; no path leaves the folder."""
     sidecar = group.sidecars[0]
     kinds = {
         "": "text/html",
@@ -213,8 +213,8 @@ def test_the_console_is_served_with_its_files_and_nothing_else(group: Group) -> 
 
 
 @pytest.mark.verify
-def test_the_wheel_has_every_file_of_the_console(tmp_path: Path) -> None:
-    """What is installed serves the same page as the clone: each file beside the code is in the wheel."""
+def test_wheel_contains_every_file_of_the_console(tmp_path: Path) -> None:
+    """An installed wheel serves the same page as the repository."""
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)],
         cwd=ROOT, check=True, capture_output=True, timeout=600,
@@ -229,8 +229,8 @@ def test_the_wheel_has_every_file_of_the_console(tmp_path: Path) -> None:
 
 
 @pytest.mark.verify
-def test_one_sidecar_speaks_for_the_shards_of_its_peers_and_of_nobody_else(tmp_path: Path) -> None:
-    """`?shard=` asks a peer and takes only what is the right document; nobody can name an address; a dead peer: 404."""
+def test_requests_about_other_shards_are_relayed_to_peers_only(tmp_path: Path) -> None:
+    """`?shard=` asks a peer and accepts only the right document; callers cannot name addresses; a dead peer is 404."""
     with (
         broker_beside(tmp_path / "a", brokerName="a") as first,
         broker_beside(tmp_path / "b", brokerName="b") as second,

@@ -1,4 +1,4 @@
-"""The console while things break: the master is killed and a slave promoted, a sidecar dies, and the page goes on."""
+"""The console during failures: the master is killed, a slave promoted, a sidecar killed, and the page keeps working."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def card(page: Page, group: Group, number: int) -> str:
 
 
 @pytest.mark.verify
-def test_a_failover_is_watched_from_the_page_and_so_is_the_loss_of_a_sidecar(group: Group, chromium: Browser) -> None:
-    """kill -9 of the master: gone, since when, no master. Promoted: the new master in a greater epoch, with no reload.
+def test_console_shows_a_failover_and_the_loss_of_a_sidecar(group: Group, chromium: Browser) -> None:
+    """After kill -9 the master is shown as gone, then the promoted one with a greater epoch, without a reload.
 
-    Then the new master's sidecar is killed: its card says so, and when it was heard last. Then this page's own: a
-    banner says so, and what was known stays. It is started again: the page goes on by itself.
+    When the new master's sidecar is killed, its card shows that and the time of its last answer. When the page's own
+    sidecar is killed, a banner appears and the last known state stays; after its restart the page is updated again.
     """
     epoch = int(str(group.status()["epoch"]))
     with page_at(chromium, group.console) as page:
@@ -58,7 +58,7 @@ def test_a_failover_is_watched_from_the_page_and_so_is_the_loss_of_a_sidecar(gro
         expect(page.locator(card(page, group, 1))).to_contain_text("since")
         expect(page.locator(".card.vacant")).to_contain_text("No master")
         expect(page.locator(".verdict")).to_contain_text("orders-0 has no master")
-        expect(page.locator(".ledger")).to_contain_text("the last word of a broker that does not move")
+        expect(page.locator(".ledger")).to_contain_text("the last report of a broker that is not running")
 
         group.promote(2)
         expect(page.locator(card(page, group, 2))).to_have_attribute("data-role", "master")
@@ -69,7 +69,7 @@ def test_a_failover_is_watched_from_the_page_and_so_is_the_loss_of_a_sidecar(gro
 
         group.sidecars[1].child.send(signal.SIGKILL)
         expect(page.locator(card(page, group, 2))).to_have_attribute("data-state", "sidecar gone")
-        expect(page.locator(card(page, group, 2))).to_contain_text("heard last")
+        expect(page.locator(card(page, group, 2))).to_contain_text("last seen")
 
         end_and_begin_again(page, group)
         assert page.evaluate("window.mark") == "not reloaded"
@@ -79,7 +79,7 @@ def end_and_begin_again(page: Page, group: Group) -> None:
     """The page's own sidecar is killed, and another one started in its place."""
     own = group.sidecars[0]
     own.child.send(signal.SIGKILL)
-    expect(page.get_by_role("alert")).to_contain_text("This page's sidecar does not answer")
+    expect(page.get_by_role("alert")).to_contain_text("This page's sidecar is not responding")
     expect(page.locator("[data-connection]")).to_have_attribute("data-connection", "lost")
     expect(page.locator("[data-member]")).to_have_count(2)
 

@@ -1,4 +1,4 @@
-"""What the console is asked at a bad moment: orders while something else is looked at, a token for an open page."""
+"""Orders while another group is shown, and tokens and codes for an open page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from admin_scene import TOKEN
 from console_browser import browser, page_at
-from console_scene import Group, body_of, bury, console_group
+from console_scene import Group, body_of, console_group, store_dead_letters
 from playwright.sync_api import Browser, Page, Request, Route, expect
 
 pytestmark = [pytest.mark.verify, pytest.mark.needs_browser]
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.verify, pytest.mark.needs_browser]
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     """Two brokers with their sidecars, and a group with dead letters."""
     with console_group(tmp_path_factory.mktemp("orders")) as started:
-        bury(started.name_server, "billing", [body_of(number) for number in range(2)])
+        store_dead_letters(started.name_server, "billing", [body_of(number) for number in range(2)])
         yield started
 
 
@@ -30,7 +30,7 @@ def chromium() -> Iterator[Browser]:
 
 
 def orders(page: Page, left: Iterator[int]) -> list[str]:
-    """Where orders go, which reach nobody: each is told that it has sent one, and what is left."""
+    """Intercept orders: each is answered with one resent message, and the rest that is left."""
     given: list[str] = []
 
     def obey(route: Route, request: Request) -> None:
@@ -46,14 +46,14 @@ def orders(page: Page, left: Iterator[int]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("name", "verb", "path"),
-    [("Send 2 again", "Send 2 again", "/v1/dead-letters/billing/resend"),
-     ("Send dead letter 1 again", "Send it again", "/v1/dead-letters/billing/0/1/resend")],
+    [("Resend 2", "Resend 2", "/v1/dead-letters/billing/resend"),
+     ("Resend dead letter 1", "Resend", "/v1/dead-letters/billing/0/1/resend")],
     ids=["all", "one"],
 )  # fmt: skip
-def test_what_was_asked_about_is_sent_though_another_group_is_looked_at_by_then(
+def test_confirmed_order_keeps_its_group_after_navigation(
     group: Group, chromium: Browser, name: str, verb: str, path: str
 ) -> None:
-    """The question is about one group's dead letters, and the page moves on to another's before it is answered."""
+    """The confirmation is about one group, and the page shows another before it is confirmed."""
     with page_at(chromium, f"{group.console}") as page:
         page.evaluate("location.hash = '#/letters?group=billing'")
         given = orders(page, iter([0]))
@@ -64,43 +64,43 @@ def test_what_was_asked_about_is_sent_though_another_group_is_looked_at_by_then(
         expect(page.get_by_role("combobox", name="Group")).to_have_value("audit")
         dialog.get_by_role("button", name=verb).click()
         expect(dialog).to_be_hidden()
-        expect(page.locator(".outcome")).to_contain_text("Sent again: 1 to t")
+        expect(page.locator(".outcome")).to_contain_text("Resent: 1 to t")
 
     assert given == [path]
 
 
-def test_an_order_that_takes_several_goes_on_with_the_group_it_was_given_for(group: Group, chromium: Browser) -> None:
-    """Between the first and the second batch somebody looks at another group, which nobody was asked about."""
+def test_repeated_order_keeps_its_group_after_navigation(group: Group, chromium: Browser) -> None:
+    """Between the first and the second batch the user selects another group, which the order must not affect."""
     with page_at(chromium, f"{group.console}") as page:
         page.evaluate("location.hash = '#/letters?group=billing'")
         given = orders(page, iter([1, 0]))
-        page.get_by_role("button", name="Send 2 again").click()
-        page.get_by_role("dialog").get_by_role("button", name="Send 2 again").click()
+        page.get_by_role("button", name="Resend 2").click()
+        page.get_by_role("dialog").get_by_role("button", name="Resend 2").click()
         expect(page.get_by_role("combobox", name="Group")).to_have_value("audit")
-        expect(page.locator(".outcome")).to_contain_text("Sent again: 2 to t")
+        expect(page.locator(".outcome")).to_contain_text("Resent: 2 to t")
         expect(page.get_by_role("button", name="Stop")).to_have_count(0)
 
     assert given == ["/v1/dead-letters/billing/resend"] * 2
 
 
-def test_a_token_that_is_pasted_into_an_open_page_leaves_the_address_too(group: Group, chromium: Browser) -> None:
-    """The browser loads nothing anew for a fragment: the page itself takes the token out, and uses it."""
+def test_token_pasted_into_an_open_page_is_removed_from_the_address(group: Group, chromium: Browser) -> None:
+    """A changed fragment does not reload the page: the page itself removes the token, and uses it."""
     with page_at(chromium, group.console.partition("#")[0]) as page:
-        expect(page.get_by_role("button", name="Give a token").first).to_be_visible()
+        expect(page.get_by_role("button", name="Enter a token").first).to_be_visible()
         page.evaluate(f"location.hash = '#token={TOKEN}'")
-        expect(page.get_by_role("button", name="Token: change or forget it")).to_be_visible()
+        expect(page.get_by_role("button", name="Token: change or remove")).to_be_visible()
 
         assert TOKEN not in page.url
 
 
-def test_an_address_with_a_code_opens_the_page_once(group: Group, chromium: Browser) -> None:
-    """The page exchanges the code for a session; the same address opens nothing a second time, and says what to do."""
+def test_address_with_a_code_logs_in_once(group: Group, chromium: Browser) -> None:
+    """The page exchanges the code for a session; a second use is rejected, with the remedy."""
     address = group.console.partition("#")[0]
     code = group.sidecars[0].post("/v1/console/codes", {}, token=TOKEN).json()["code"]
 
     with page_at(chromium, f"{address}#code={code}") as page:
-        expect(page.get_by_role("button", name="Token: change or forget it")).to_be_visible()
+        expect(page.get_by_role("button", name="Token: change or remove")).to_be_visible()
         assert code not in page.url
         assert TOKEN not in page.evaluate("JSON.stringify(sessionStorage)")
     with page_at(chromium, f"{address}#code={code}") as page:
-        expect(page.locator(".banner")).to_contain_text("`gantry console` prints another")
+        expect(page.locator(".banner")).to_contain_text("run `gantry console` for a new one")

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from admin_scene import TOKEN, wait_for
 from console_browser import CONTRASTS, OVERFLOW, Scheme, browser, page_at
-from console_scene import Group, Load, body_of, bury, console_group, fullest, queue_ends, sent_again
+from console_scene import Group, Load, body_of, console_group, fullest, queue_ends, sent_again, store_dead_letters
 from playwright.sync_api import Browser, Page, expect
 
 from gantry_client import Message, ProducerSettings
@@ -31,7 +31,7 @@ HOSTILE = (
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     """A master and a slave with their sidecars, some messages and some dead letters."""
     with console_group(tmp_path_factory.mktemp("console")) as started:
-        bury(started.name_server, "billing", [body_of(number) for number in range(3)])
+        store_dead_letters(started.name_server, "billing", [body_of(number) for number in range(3)])
         yield started
 
 
@@ -45,7 +45,7 @@ CLOSED_AND_ASKED_AGAIN = """() => {
     document.querySelector("dialog").close();
     document.body.dispatchEvent(new KeyboardEvent("keydown", {key: "?", bubbles: true}));
 }"""
-"""The browser tells that a dialog is closed a moment later: the next one may be open by then."""
+"""The browser delivers the close event of a dialog late: the next dialog may be open by then."""
 
 
 def by_id(group: Group, topic: str, number: str | None) -> int:
@@ -61,7 +61,7 @@ def by_key(group: Group, topic: str, key: str) -> int:
 
 
 def shown_offsets(page: Page) -> dict[str, int | None]:
-    """What the ledger says, as numbers."""
+    """Return the offsets that the ledger shows."""
     found: dict[str, int | None] = page.evaluate(
         "Object.fromEntries([...document.querySelectorAll('[data-offset]')].map((one) =>"
         " [one.dataset.offset, one.dataset.value === '' ? null : Number(one.dataset.value)]))"
@@ -70,8 +70,8 @@ def shown_offsets(page: Page) -> dict[str, int | None]:
 
 
 @pytest.mark.verify
-def test_the_topology_is_what_the_group_says(group: Group, chromium: Browser) -> None:
-    """Every broker has a card: its role, its epoch, that it is ready, whom it follows; and all is well."""
+def test_topology_matches_the_group(group: Group, chromium: Browser) -> None:
+    """Every broker has a card with its role, its epoch, its readiness and its master; the group is healthy."""
     epoch = group.status()["epoch"]
     with page_at(chromium, group.console) as page:
         cards = page.locator("[data-member]")
@@ -80,26 +80,26 @@ def test_the_topology_is_what_the_group_says(group: Group, chromium: Browser) ->
         expect(master).to_have_attribute("data-state", "ready")
         expect(slave).to_have_attribute("data-state", "ready")
         expect(master).to_contain_text(group.brokers[0].address)
-        expect(slave).to_contain_text(f"follows {group.status()['said']['ha_address']}")  # type: ignore[index]
+        expect(slave).to_contain_text(f"follows {group.status()['reported_role']['ha_address']}")  # type: ignore[index]
         expect(page.locator("[data-epoch]")).to_have_attribute("data-epoch", str(epoch))
-        expect(page.get_by_role("status").first).to_contain_text("All is well: 1 shard, 2 brokers")
+        expect(page.get_by_role("status").first).to_contain_text("Healthy: 1 shard, 2 brokers")
         page.get_by_role("button", name="Details of orders-0 · 2").click()
         expect(page.get_by_role("dialog")).to_contain_text(str(group.status(2)["store_uuid"]))
 
 
-def test_the_token_leaves_the_address_and_is_kept_for_the_tab(group: Group, chromium: Browser) -> None:
-    """The fragment is gone after the first look; a reload still shows the token; another tab has none."""
+def test_token_is_removed_from_the_address_and_kept_for_the_tab(group: Group, chromium: Browser) -> None:
+    """The fragment is removed at once; a reload keeps the token; another tab has none."""
     with page_at(chromium, group.console) as page:
         assert TOKEN not in page.url
         page.reload()
-        expect(page.get_by_role("button", name="Token: change or forget it")).to_be_visible()
+        expect(page.get_by_role("button", name="Token: change or remove")).to_be_visible()
     with page_at(chromium, group.console.partition("#")[0]) as page:
-        expect(page.get_by_role("button", name="Give a token")).to_be_visible()
+        expect(page.get_by_role("button", name="Enter a token")).to_be_visible()
 
 
 @pytest.mark.verify
-def test_the_ledger_moves_under_load_and_agrees_with_the_status(group: Group, chromium: Browser) -> None:
-    """Offsets in the page rise while messages come, lie between two looks at `/v1/status`, and end where it ends."""
+def test_ledger_moves_under_load_and_matches_the_status(group: Group, chromium: Browser) -> None:
+    """Offsets in the page rise with the load, lie between two answers of `/v1/status`, and end at the last one."""
     with page_at(chromium, group.console) as page:
         expect(page.locator("[data-connection]")).to_have_attribute("data-connection", "live")
         with Load(group.name_server, per_second=200):
@@ -115,7 +115,7 @@ def test_the_ledger_moves_under_load_and_agrees_with_the_status(group: Group, ch
             wait_for(
                 lambda: page.inner_text('[data-series="Messages/in"]') not in (UNKNOWN, "0/s"), "the rate is there"
             )
-            wait_for(lambda: "ms" in page.inner_text('[data-series="Wait for acknowledgement/99%"]'), "waits are there")
+            wait_for(lambda: "ms" in page.inner_text('[data-series="Acknowledgement latency/99%"]'), "waits are there")
         assert seen == sorted(set(seen)), "it rises"
         assert 0.0 < float(moved) <= 1.0
 
@@ -151,8 +151,8 @@ REMEMBERED = """() => {
 
 
 @pytest.mark.verify
-def test_no_offset_goes_back_when_a_picture_of_the_group_comes_late(group: Group, chromium: Browser) -> None:
-    """What events said meanwhile is newer than the picture: it stays, and the picture's other facts are taken."""
+def test_late_group_document_sets_no_offset_back(group: Group, chromium: Browser) -> None:
+    """Offsets of events are newer than the document and are kept; its other values are used."""
     with page_at(chromium, group.console) as page, Load(group.name_server, per_second=200):
         expect(page.locator("[data-connection]")).to_have_attribute("data-connection", "live")
         page.evaluate(SLOW_PICTURES)
@@ -164,8 +164,8 @@ def test_no_offset_goes_back_when_a_picture_of_the_group_comes_late(group: Group
 
 
 @pytest.mark.verify
-def test_nothing_jumps_while_numbers_change(group: Group, chromium: Browser) -> None:
-    """Under load, after the first picture: the browser counts next to no layout shift."""
+def test_layout_does_not_shift_while_numbers_change(group: Group, chromium: Browser) -> None:
+    """Under load, after the first drawing, the browser measures next to no layout shift."""
     with page_at(chromium, group.console) as page, Load(group.name_server, per_second=100):
         expect(page.locator("[data-offset]")).to_have_count(6)
         wait_for(lambda: page.inner_text('[data-series="Messages/in"]') != UNKNOWN, "everything is drawn")
@@ -183,7 +183,7 @@ def test_nothing_jumps_while_numbers_change(group: Group, chromium: Browser) -> 
 @pytest.mark.verify
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 @pytest.mark.parametrize("size", ["wide", "narrow"])
-def test_every_view_fits_and_can_be_read(
+def test_every_view_fits_and_has_enough_contrast(
     group: Group, chromium: Browser, tmp_path: Path, size: str, scheme: Scheme
 ) -> None:
     """1280 and 390 px, dark and light: nothing is wider than the page, and every text has a contrast of 4.5."""
@@ -194,7 +194,7 @@ def test_every_view_fits_and_can_be_read(
             if view == "messages":
                 page.evaluate("location.hash = '/messages?how=newest&topic=billing-input&queue=0'")
             expect(page.locator("main h1")).to_be_attached()
-            wait_for(lambda: "asked for." not in page.inner_text("main"), "the tables are there")
+            wait_for(lambda: "Loading…" not in page.inner_text("main"), "the tables are there")
             if view in ("topics", "groups"):
                 page.locator("main .opener").first.click()
             contrasts = page.evaluate(CONTRASTS)
@@ -205,8 +205,8 @@ def test_every_view_fits_and_can_be_read(
             assert len(picture) > 10_000
 
 
-def test_the_theme_is_chosen_once_and_remembered(group: Group, chromium: Browser) -> None:
-    """The system's scheme counts until somebody chooses; the choice outlives a reload."""
+def test_theme_choice_is_remembered(group: Group, chromium: Browser) -> None:
+    """The system's scheme is used until the user chooses; the choice survives a reload."""
     ground = "getComputedStyle(document.documentElement).backgroundColor"
     with page_at(chromium, group.console, scheme="light") as page:
         light = page.evaluate(ground)
@@ -223,8 +223,8 @@ def test_the_theme_is_chosen_once_and_remembered(group: Group, chromium: Browser
 
 
 @pytest.mark.verify
-def test_less_motion_is_respected(group: Group, chromium: Browser) -> None:
-    """Whoever asks for less motion sees no animation at all; the twin, who does not, sees some."""
+def test_reduced_motion_is_respected(group: Group, chromium: Browser) -> None:
+    """With reduced motion there is no animation at all; the counterpart without it has some."""
     running = "document.getAnimations().length"
     with page_at(chromium, group.console, motion="reduce") as page:
         expect(page.locator('[data-role="slave"]')).to_have_attribute("data-state", "ready")
@@ -234,8 +234,8 @@ def test_less_motion_is_respected(group: Group, chromium: Browser) -> None:
         wait_for(lambda: page.evaluate(running) > 0, "something moves")
 
 
-def test_a_message_is_never_markup(group: Group, chromium: Browser) -> None:
-    """Body, tag, key and properties that look like a page are shown as they are; what hides text is shown as a code."""
+def test_message_is_never_interpreted_as_markup(group: Group, chromium: Browser) -> None:
+    """Body, tag, key and properties that look like markup are shown as text; invisible characters as codes."""
     with Producer(group.name_server, "hostile", settings=ProducerSettings(send_timeout_ms=60_000)) as producer:
         producer.send(
             Message(
@@ -255,12 +255,12 @@ def test_a_message_is_never_markup(group: Group, chromium: Browser) -> None:
         assert page.locator("main :is(img, script, u, b b, i:not(.swatch))").count() == 0
         assert page.evaluate("window.broken") is None
         page.evaluate("location.hash = '/messages?how=newest&topic=hostile&queue=9'")
-        expect(page.get_by_role("alert")).to_contain_text("no such queue")
+        expect(page.get_by_role("alert")).to_contain_text("queue not found")
 
 
 @pytest.mark.verify
-def test_the_browser_would_refuse_markup_all_the_same(group: Group, chromium: Browser) -> None:
-    """The guard behind it: the page's policy forbids text to become markup, and scripts that are not files of ours."""
+def test_content_security_policy_refuses_markup(group: Group, chromium: Browser) -> None:
+    """The second line of defence: the policy forbids text to become markup, and foreign scripts."""
     answer = httpx.get(f"{group.sidecars[0].url}/console/")
     policy = answer.headers["content-security-policy"]
     with page_at(chromium, group.console, expects_mistakes=True) as page:
@@ -275,37 +275,37 @@ def test_the_browser_would_refuse_markup_all_the_same(group: Group, chromium: Br
 
 
 @pytest.mark.verify
-def test_dead_letters_are_sent_again_one_and_all(group: Group, chromium: Browser) -> None:
-    """After a question, and for a token that may: one arrives in its topic again, with its id; then all of them."""
+def test_dead_letters_are_resent_one_and_all(group: Group, chromium: Browser) -> None:
+    """After a confirmation, and with a token that may: one arrives in its topic, with its id; then all of them."""
     wait_for(lambda: queue_ends(group, "billing-input") == 3, "the topic is known")
     url = group.console.partition("#")[0]
     with page_at(chromium, f"{url}#/letters?group=billing") as page:
         expect(page.locator("[data-message]")).to_have_count(3)
         first = page.locator("[data-message]").last
         wanted = first.get_attribute("data-message")
-        page.get_by_role("button", name="Send dead letter 0 again").click()
+        page.get_by_role("button", name="Resend dead letter 0").click()
         expect(page.get_by_role("dialog")).to_contain_text("billing-input")
         page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
-        page.get_by_role("button", name="Send dead letter 0 again").click()
-        page.get_by_role("dialog").get_by_role("button", name="Send it again").click()
+        page.get_by_role("button", name="Resend dead letter 0").click()
+        page.get_by_role("dialog").get_by_role("button", name="Resend", exact=True).click()
         page.get_by_role("textbox", name="Token").fill(TOKEN)
-        page.get_by_role("button", name="Use it").click()
-        expect(page.locator(".outcome")).to_contain_text("Sent again: 1 to billing-input")
+        page.get_by_role("button", name="Use token").click()
+        expect(page.locator(".outcome")).to_contain_text("Resent: 1 to billing-input")
         wait_for(lambda: by_id(group, "billing-input", wanted) >= 2, "the index has it")
         assert by_id(group, "billing-input", wanted) == 2, "once, and again; and not for the order that was cancelled"
 
-        page.get_by_role("button", name="Send 3 again").click()
-        page.get_by_role("dialog").get_by_role("button", name="Send 3 again").click()
-        expect(page.locator(".outcome")).to_contain_text("Sent again: 3 to billing-input.")
+        page.get_by_role("button", name="Resend 3").click()
+        page.get_by_role("dialog").get_by_role("button", name="Resend 3").click()
+        expect(page.locator(".outcome")).to_contain_text("Resent: 3 to billing-input.")
         wait_for(lambda: queue_ends(group, "billing-input") == 7, "they have arrived")
         wait_for(lambda: sent_again(group, "billing") == 3, "it is remembered")
         page.reload()
-        expect(page.locator(".message .badge", has_text="sent again")).to_have_count(3)
+        expect(page.locator(".message .badge", has_text="resent")).to_have_count(3)
 
 
 @pytest.mark.verify
-def test_topics_and_groups_lead_to_their_messages(group: Group, chromium: Browser) -> None:
-    """A topic opens to its queues, a queue to its newest messages, and a message to all of it."""
+def test_topics_and_groups_link_to_their_messages(group: Group, chromium: Browser) -> None:
+    """A topic opens to its queues, a queue to its newest messages, and a message to its whole content."""
     with page_at(chromium, group.console) as page:
         page.get_by_role("link", name="Topics").click()
         page.get_by_role("button", name="billing-input").click()
@@ -317,8 +317,8 @@ def test_topics_and_groups_lead_to_their_messages(group: Group, chromium: Browse
 
 
 @pytest.mark.verify
-def test_the_keyboard_is_enough(group: Group, chromium: Browser) -> None:
-    """Tab goes skip link, brand, tools, views, content, and is seen; keys go to views; `?` helps, Escape gives back."""
+def test_console_is_usable_with_the_keyboard_alone(group: Group, chromium: Browser) -> None:
+    """Tab moves visibly through skip link, tools, views and content; keys select views; `?` helps, Escape closes."""
     focused = "document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent"
     with page_at(chromium, group.console) as page:
         expect(page.locator("[data-offset]")).to_have_count(6)
@@ -360,7 +360,7 @@ def test_the_keyboard_is_enough(group: Group, chromium: Browser) -> None:
 
 
 @pytest.mark.verify
-def test_what_changes_is_told_to_screen_readers(group: Group, chromium: Browser) -> None:
+def test_changes_are_announced_to_screen_readers(group: Group, chromium: Browser) -> None:
     """The headline is a polite live region, tables can be reached and have names, decoration is hidden."""
     with page_at(chromium, group.console) as page:
         assert page.locator(".verdict[role=status][aria-live=polite]").count() == 1

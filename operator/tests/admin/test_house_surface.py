@@ -1,7 +1,7 @@
-"""Whatever can be typed or asked for is in the docs: every command, every option, every endpoint.
+"""Every command, option and endpoint is in the docs.
 
-commands.md is written from the code, so a command is in it by itself; that says nothing about whether anybody has
-explained it. So each command is looked for on the pages that people write, and only its options on that one.
+commands.md is generated from the code, so it has every command even if no page explains it. So each command must be on
+a page that people write, and only its options on commands.md.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def lacking(options: Mapping[str, set[str]], page: str) -> list[str]:
     ]
 
 
-def test_every_command_is_explained_by_somebody() -> None:
-    """Each command, with all its words, is on a page that a person has written."""
+def test_every_command_is_documented() -> None:
+    """Each command, with all its words, is on a hand-written page."""
     found = [words for words, _ in EVERY_COMMAND]
 
     assert len(found) > 25
@@ -108,10 +108,10 @@ def test_every_option_of_a_server_is_in_the_docs(words: str) -> None:
     modules = {"nameserver": "gantry_nameserver", "broker": "gantry_broker", "sidecar": "gantry_admin"}
     module = (modules | {"pipeline": "gantry_pipelines"})[words.split()[1]]
     text = (DOCS / SERVERS[words]).read_text()
-    said = subprocess.run(
+    help_text = subprocess.run(
         [sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True, cwd=ROOT
     ).stdout  # fmt: skip
-    options = set(re.findall(r"^ +(?:-\w(?: [A-Z=]+)?, )?(--[a-z-]+)", said, re.MULTILINE)) - OWN_HELP
+    options = set(re.findall(r"^ +(?:-\w(?: [A-Z=]+)?, )?(--[a-z-]+)", help_text, re.MULTILINE)) - OWN_HELP
 
     assert len(options) >= 4
     assert sorted(option for option in options if f"`{option}" not in text and f" {option}" not in text) == []
@@ -162,8 +162,8 @@ def test_every_endpoint_is_in_the_docs(tmp_path: Path) -> None:
     assert undocumented(found - {("GET", "/")}, (DOCS / "sidecar.md").read_text()) == []
 
 
-def test_undocumented_command_is_caught() -> None:
-    """A new command is missed, also where a page speaks of one with a longer or a shorter name."""
+def test_undocumented_command_is_detected() -> None:
+    """A new command is reported, even if a page has one with a longer or a shorter name."""
     text = "`gantry topic list` and gantry store verify --quick, gantry upgrade"
 
     asked = ["gantry topic list", "gantry store verify", "gantry topic", "gantry store", "gantry up"]
@@ -172,7 +172,7 @@ def test_undocumented_command_is_caught() -> None:
     assert unexplained(["gantry frobnicate"], written_by_hand()) == ["gantry frobnicate"]
 
 
-def test_undocumented_option_is_caught() -> None:
+def test_undocumented_option_is_detected() -> None:
     """An option of another command, or one that only begins like it, does not count."""
     page = "## `gantry a`\n  --one-more X\n## `gantry b`\n  --one X\n"
 
@@ -181,8 +181,8 @@ def test_undocumented_option_is_caught() -> None:
     assert lacking(options, page) == ["gantry a --one", "gantry c -z"]
 
 
-def test_undocumented_endpoint_is_caught(tmp_path: Path) -> None:
-    """A route that somebody adds, whether OpenAPI knows it or not, is named with its method."""
+def test_undocumented_endpoint_is_detected(tmp_path: Path) -> None:
+    """A new route, in the OpenAPI document or not, is reported with its method."""
     app = app_of(tmp_path)
     text = (DOCS / "sidecar.md").read_text()
 

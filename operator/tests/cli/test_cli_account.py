@@ -1,4 +1,4 @@
-"""`gantry --credentials FILE`: every command speaks as that account, and says what is wrong with the file."""
+"""`gantry --credentials FILE`: commands use the account, and report an invalid file."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def credentials_file(folder: Path, credentials: Credentials) -> str:
 
 
 async def gantry(*words: str, **environment: str) -> Result:
-    """One command, beside the loop on which the servers run."""
+    """Run one command in a thread, since the servers run on this event loop."""
     return await asyncio.to_thread(CliRunner().invoke, cli, list(words), env=environment)
 
 
-async def test_commands_speak_as_the_account_of_the_file(tmp_path: Path) -> None:
-    """As an option or from the environment; without it, or as somebody who may not, the remedy is named."""
+async def test_commands_use_the_account_of_the_credentials_file(tmp_path: Path) -> None:
+    """The account comes from the option or the environment; without permission the error names the option."""
     async with guarded_cluster(tmp_path) as (address, _):
         admin, billing = credentials_file(tmp_path, ADMIN), credentials_file(tmp_path, BILLING)
         listing = ("topic", "list", "-n", address)
@@ -38,8 +38,8 @@ async def test_commands_speak_as_the_account_of_the_file(tmp_path: Path) -> None
             assert refused.exit_code == 1 and "gantry --credentials FILE" in refused.output, refused.output
 
 
-async def test_commands_sign_strictly_when_told_to(tmp_path: Path) -> None:
-    """A strict cluster takes nothing else."""
+async def test_signature_strict_signs_strictly(tmp_path: Path) -> None:
+    """A cluster with strict access control refuses other signatures."""
     async with guarded_cluster(tmp_path, "STRICT") as (address, _):
         words = ("--credentials", credentials_file(tmp_path, ADMIN), "topic", "list", "-n", address)
 
@@ -47,9 +47,9 @@ async def test_commands_sign_strictly_when_told_to(tmp_path: Path) -> None:
         assert (await gantry("--signature", "strict", *words)).exit_code == 0
 
 
-@pytest.mark.parametrize(("text", "says"), [("accessKey: x\n", "secretKey is missing"), (None, "cannot read")])
-async def test_a_wrong_file_is_one_line_with_its_form(tmp_path: Path, text: str | None, says: str) -> None:
-    """Exit code 2: the command was typed wrongly."""
+@pytest.mark.parametrize(("text", "problem"), [("accessKey: x\n", "secretKey is missing"), (None, "cannot read")])
+async def test_invalid_credentials_file_is_reported_in_one_line(tmp_path: Path, text: str | None, problem: str) -> None:
+    """The exit code is 2, invalid usage, and the error shows the expected format."""
     path = tmp_path / "account.yml"
     if text is not None:
         path.write_text(text)
@@ -57,4 +57,4 @@ async def test_a_wrong_file_is_one_line_with_its_form(tmp_path: Path, text: str 
     result = await gantry("--credentials", str(path), "topic", "list", "-n", "127.0.0.1:1")
 
     assert result.exit_code == 2
-    assert says in result.output and "accessKey: NAME" in result.output and result.output.count("\n") == 1
+    assert problem in result.output and "accessKey: NAME" in result.output and result.output.count("\n") == 1

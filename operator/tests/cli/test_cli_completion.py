@@ -1,4 +1,4 @@
-"""What the Tab key offers: real shells are asked where they are installed, and no error is ever shown."""
+"""Shell completion, tested with real shells where they are installed. It never prints an error."""
 
 import os
 import shlex
@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gantry_cli.completing import ANSWER_S, END_S
-from gantry_cli.completion import SHELLS, script
-from gantry_cli.main import SECTIONS, cli
+from gantry_cli.completers import ANSWER_S, END_S
+from gantry_cli.completion import SHELLS, completion_script
+from gantry_cli.main import COMMAND_SECTIONS, cli
 from gantry_testing.client import FakeCluster, ThreadedCluster
 from gantry_testing.tree import PYTHON_PATH
 
@@ -31,19 +31,19 @@ def cluster() -> Iterator[FakeCluster]:
 
 @pytest.fixture
 def program(tmp_path: Path) -> dict[str, str]:
-    """The environment of a shell that finds `gantry`, and no stack."""
-    return finding(tmp_path, "-m gantry_cli")
+    """The environment of a shell that finds `gantry`, without a stack."""
+    return environment_with(tmp_path, "-m gantry_cli")
 
 
 @pytest.fixture
 def patient(tmp_path: Path) -> dict[str, str]:
-    """The same, with a `gantry` that gives a name server on a busy machine more time than somebody who types has."""
-    text = "from gantry_cli import completing; completing.ANSWER_S = completing.END_S = 90.0; "
-    return finding(tmp_path, f"-c {shlex.quote(f'{text}from gantry_cli.main import main; main()')}")
+    """The same environment, with longer timeouts of completion for a busy machine."""
+    text = "from gantry_cli import completers; completers.ANSWER_S = completers.END_S = 90.0; "
+    return environment_with(tmp_path, f"-c {shlex.quote(f'{text}from gantry_cli.main import main; main()')}")
 
 
-def finding(folder: Path, words: str) -> dict[str, str]:
-    """An environment in which `gantry` is Python with these words."""
+def environment_with(folder: Path, words: str) -> dict[str, str]:
+    """Return an environment in which `gantry` runs Python with these arguments."""
     launcher = folder / "bin/gantry"
     launcher.parent.mkdir()
     launcher.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n')
@@ -53,7 +53,7 @@ def finding(folder: Path, words: str) -> dict[str, str]:
 
 
 def bash_offers(program: dict[str, str], line: str, folder: Path) -> list[str]:
-    """What a real bash would show after a Tab at the end of `line`, and that nothing was written besides."""
+    """Return the completions of a real bash for Tab at the end of `line`; nothing else is printed."""
     asking = (
         'eval "$(gantry completion bash)"; COMP_LINE=$1; COMP_POINT=${#COMP_LINE}; '
         '_gantry_completion gantry; printf "%s\\n" "${COMPREPLY[@]}"'
@@ -82,15 +82,15 @@ def bash_offers(program: dict[str, str], line: str, folder: Path) -> list[str]:
 def test_bash_completes_commands_and_options(
     program: dict[str, str], line: str, offered: list[str], tmp_path: Path
 ) -> None:
-    """Also of commands whose modules are imported only now; what cannot be meant gets nothing, and no error."""
+    """Commands are imported for completion when needed; an invalid line has no completions and no error."""
     assert bash_offers(program, line, tmp_path) == offered
 
 
 @pytest.mark.verify
-def test_bash_completes_topics_by_name_behind_an_address_with_a_colon(
+def test_bash_completes_topics_after_an_address_with_a_colon(
     patient: dict[str, str], cluster: FakeCluster, tmp_path: Path
 ) -> None:
-    """Bash cuts words at colons; the name server that is asked is the one that was typed all the same."""
+    """Bash splits words at colons; the name server of the line is queried nevertheless."""
     assert bash_offers(patient, f"gantry consume -n {cluster.name_server} or", tmp_path) == ["orders", "orders-eu"]
     by_environment = patient | {"GANTRY_NAMESRV": cluster.name_server}
     assert bash_offers(by_environment, "gantry topic delete b", tmp_path) == ["bills"]
@@ -98,10 +98,8 @@ def test_bash_completes_topics_by_name_behind_an_address_with_a_colon(
 
 
 @pytest.mark.verify
-def test_name_server_that_does_not_answer_offers_nothing_and_holds_nobody_up(
-    program: dict[str, str], tmp_path: Path
-) -> None:
-    """It listens and never answers: Tab gives nothing, long before any other command would give up."""
+def test_unresponsive_name_server_does_not_block_completion(program: dict[str, str], tmp_path: Path) -> None:
+    """A name server that accepts connections and never answers: completion ends soon, without names."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -111,14 +109,14 @@ def test_name_server_that_does_not_answer_offers_nothing_and_holds_nobody_up(
         took_s = time.monotonic() - began
 
     assert ANSWER_S < END_S
-    assert took_s < 90, "it ends by itself; a busy machine starts two Pythons slowly"
+    assert took_s < 90, "completion ends by itself; a busy machine starts two interpreters slowly"
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_every_shell_gets_a_script_that_calls_back(
+def test_completion_script_of_every_shell_works(
     shell: str, patient: dict[str, str], cluster: FakeCluster, tmp_path: Path
 ) -> None:
-    """The script asks with the variable that `gantry` listens to, and gets the topics in the form of that shell."""
+    """The script uses the variable that `gantry` reads, and receives the topics in the format of the shell."""
     text = CliRunner().invoke(cli, ["completion", shell]).stdout
     words = f"gantry consume -n {cluster.name_server} or"
     typed = {"bash": {"COMP_TEXT": words}, "zsh": {"COMP_WORDS": words, "COMP_CWORD": "4"},
@@ -128,7 +126,7 @@ def test_every_shell_gets_a_script_that_calls_back(
         ["gantry"], env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False
     )
 
-    assert text == script(shell) and f"_GANTRY_COMPLETE={shell}_complete" in text
+    assert text == completion_script(shell) and f"_GANTRY_COMPLETE={shell}_complete" in text
     assert "orders" in answer.stdout and "orders-eu" in answer.stdout and "bills" not in answer.stdout
     assert answer.stderr == ""
     if (here := shutil.which(shell)) is not None:
@@ -137,10 +135,10 @@ def test_every_shell_gets_a_script_that_calls_back(
 
 
 @pytest.mark.parametrize("damage", [None, "{", "[]"], ids=["none", "torn", "other"])
-def test_record_of_a_local_group_that_is_damaged_offers_nothing(
+def test_damaged_record_of_local_group_offers_nothing(
     program: dict[str, str], damage: str | None, tmp_path: Path
 ) -> None:
-    """The command says what is wrong with it; Tab says nothing."""
+    """Completion prints nothing; only the command itself reports the damage."""
     if damage is not None:
         (tmp_path / ".gantry/local").mkdir(parents=True)
         (tmp_path / ".gantry/local/group.json").write_text(damage)
@@ -153,8 +151,8 @@ def test_record_of_a_local_group_that_is_damaged_offers_nothing(
     assert (answer.returncode, answer.stdout.strip(), answer.stderr) == (0, "", "")
 
 
-def test_overview_is_completed_without_importing_commands(program: dict[str, str], tmp_path: Path) -> None:
-    """Names come from the table: the first Tab of the day does not load every command's module."""
+def test_command_names_are_completed_without_importing_commands(program: dict[str, str], tmp_path: Path) -> None:
+    """Names come from the table, so that completion does not load the module of every command."""
     asking = (
         "import sys; from gantry_cli.main import cli; import click;"
         "print([item.value for item in cli.shell_complete(click.Context(cli), '')]);"
@@ -165,5 +163,5 @@ def test_overview_is_completed_without_importing_commands(program: dict[str, str
     )
 
     names, imported = done.stdout.splitlines()
-    assert names == str([name for entries in SECTIONS.values() for name in entries])
+    assert names == str([name for entries in COMMAND_SECTIONS.values() for name in entries])
     assert imported == "[]"

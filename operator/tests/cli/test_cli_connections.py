@@ -1,4 +1,4 @@
-"""Every command that talks to a cluster does it as it was told to: over TLS, and as the account that was given."""
+"""Every command that connects to a cluster uses the TLS options and the account that were set."""
 
 import ssl
 from collections.abc import Iterator
@@ -36,13 +36,13 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "group resend": ("billing", "--from-dead-letters"),
     "migrate": ("--data", "new", "--dry-run"),
 }
-"""What each command that has TLS options needs beside them."""
+"""The arguments that each command with TLS options needs in addition."""
 
 READING_AS_A_GROUP = ("consume", ("orders", "--group", "billing", "--count", "1"))
 
 
 def with_tls(command: click.Command, context: click.Context, words: tuple[str, ...] = ()) -> Iterator[str]:
-    """Every command at a leaf of the tree that has TLS options."""
+    """Yield every command without subcommands that has TLS options."""
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             inner = command.get_command(context, name)
@@ -54,7 +54,7 @@ def with_tls(command: click.Command, context: click.Context, words: tuple[str, .
 
 @pytest.fixture
 def connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """How every connection was asked for; none is made."""
+    """Record the arguments of every connection; none is opened."""
     monkeypatch.chdir(tmp_path)
     asked: list[dict[str, Any]] = []
 
@@ -69,32 +69,32 @@ def connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str,
 @pytest.fixture
 def account(tmp_path: Path) -> list[str]:
     path = tmp_path / "account.yml"
-    path.write_text("accessKey: somebody\nsecretKey: a-secret\n")
+    path.write_text("accessKey: an-account\nsecretKey: a-secret\n")
     return ["--credentials", str(path), "--signature", "strict"]
 
 
-def test_every_command_with_tls_is_in_this_test() -> None:
-    """Whoever adds a command has to say here how it is called."""
+def test_all_commands_with_tls_options_are_listed() -> None:
+    """A new command must be added to the table above."""
     assert set(with_tls(cli, click.Context(cli))) == COMMANDS.keys()
 
 
 @pytest.mark.parametrize(
     ("command", "more"), [*COMMANDS.items(), READING_AS_A_GROUP], ids=[*COMMANDS, "consume as a group"]
 )
-def test_a_command_connects_as_it_was_told(
+def test_command_connects_with_requested_tls_and_signature(
     tmp_path: Path, connected: list[dict[str, Any]], account: list[str], command: str, more: tuple[str, ...]
 ) -> None:
-    """Each of its connections has the TLS context and the strict signature that were asked for; without, neither."""
+    """Every connection has the TLS context and the strict signature if they are set, and neither otherwise."""
     party = Party(tmp_path / "party", trustme.CA())
     tls = ["--tls-ca", str(party.authority), "--tls-cert", str(party.chain), "--tls-key", str(party.key)]
     words = [*command.split(), *more, "-n", "127.0.0.1:1"]
 
-    told = CliRunner().invoke(cli, [*account, *words, *tls])
+    with_options = CliRunner().invoke(cli, [*account, *words, *tls])
     guarded = connected.copy()
     connected.clear()
-    untold = CliRunner().invoke(cli, words)
+    without_options = CliRunner().invoke(cli, words)
 
-    assert (told.exit_code, untold.exit_code) == (1, 1), (told.output, untold.output)
+    assert (with_options.exit_code, without_options.exit_code) == (1, 1), (with_options.output, without_options.output)
     assert guarded and connected
     for how in guarded:
         assert isinstance(how["tls"], ssl.SSLContext) and how["tls"].verify_mode is ssl.CERT_REQUIRED
@@ -106,10 +106,10 @@ def test_a_command_connects_as_it_was_told(
 
 @pytest.mark.parametrize("option", ["--tls-ca", "--tls-cert", "--tls-key"])
 @pytest.mark.parametrize("command", ["topic list", "migrate"])
-def test_a_file_that_is_none_is_named_by_its_option(
+def test_invalid_tls_file_is_reported_with_its_option(
     tmp_path: Path, connected: list[dict[str, Any]], command: str, option: str
 ) -> None:
-    """One line and exit code 1, and nobody was connected to in plain text instead."""
+    """The error is short, the exit code is 1, and no connection in plain text is opened instead."""
     party = Party(tmp_path / "party", trustme.CA())
     files = {"--tls-ca": party.authority, "--tls-cert": party.chain, "--tls-key": party.key}
     files[option].write_bytes(b"nonsense")

@@ -1,4 +1,4 @@
-"""With which code every command ends: 0 done, 1 it could not, 2 typed wrongly, 3 not there, 130 interrupted."""
+"""The exit codes of every command: 0 success, 1 failure, 2 invalid usage, 3 not found, 130 interrupted."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from gantry_cli import errors
 from gantry_cli import main as main_module
 from gantry_cli.main import cli, main
 from gantry_cli.status import page
-from gantry_cli.store import reading
+from gantry_cli.store import options as store_options
 from gantry_testing.tree import PYTHON_PATH, ROOT
 
 PAGE = ROOT / "docs/exit-codes.md"
@@ -26,7 +26,8 @@ SERVERS = {"gantry nameserver", "gantry broker", "gantry sidecar"}
 COMMANDS = {words: command for words, command in leaves(cli) if words not in SERVERS}
 
 TOLERANT = ("gantry pod broker", "gantry pod nameserver", "gantry pod sidecar")
-"""Whoever makes pods may be newer than their image: what these do not know is left out and named (test_pod_newer)."""
+"""The operator may be newer than the image of a pod: these commands ignore unknown options and report them
+(test_pod_newer)."""
 
 ARGUMENTS = {
     "name": "x",
@@ -39,7 +40,7 @@ ARGUMENTS = {
     "source": "y",
     "message_id": "7F00000100002A9F0000000000000C80",
 }
-"""What the arguments of commands can be; a command with another one has to be added here."""
+"""Values for the arguments of commands; a new argument must be added here."""
 OPTIONS = {
     "--socket": "/nowhere/control.sock",
     "--epoch": "8",
@@ -64,7 +65,7 @@ ABSENT = [
 
 
 def exit_code(*words: str) -> int:
-    """The code with which the program would end."""
+    """Return the exit code of a command line."""
     with pytest.raises(SystemExit) as ended:
         main(list(words))
     code = ended.value.code
@@ -73,7 +74,7 @@ def exit_code(*words: str) -> int:
 
 
 def arguments_of(command: click.Command) -> list[str]:
-    """What has to be typed behind a command, and which sockets are meant where nothing else says it."""
+    """Return the required arguments and options of a command, and the option --socket if it has one."""
     words: list[str] = []
     for parameter in command.params:
         if isinstance(parameter, click.Argument) and (parameter.required or parameter.name == "bodies"):
@@ -83,13 +84,14 @@ def arguments_of(command: click.Command) -> list[str]:
     return words
 
 
-def asks_name_servers() -> list[str]:
+def commands_with_name_server() -> list[str]:
+    """Return the commands that connect to a name server."""
     return [words for words, command in COMMANDS.items() if any(one.name == "name_server" for one in command.params)]
 
 
 @pytest.mark.parametrize("words", [words for words in COMMANDS if words not in TOLERANT])
-def test_a_mistyped_command_ends_with_2(words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """An option that there is not, said with how to get help."""
+def test_unknown_option_exits_with_2(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An unknown option is invalid usage, without a traceback."""
     assert exit_code(*words.split()[1:], "--no-such-option") == 2
     assert "Traceback" not in capsys.readouterr().err
 
@@ -116,35 +118,35 @@ def test_a_mistyped_command_ends_with_2(words: str, capsys: pytest.CaptureFixtur
         ("--signature strict topic list", "--signature", "--credentials"),
     ],
 )
-def test_an_option_without_effect_is_refused(
+def test_option_without_effect_is_refused(
     words: str, ignored: str, mode: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever types it believes that it does something. The message names both; the environment is no request."""
+    """The error names the option and the mode. A value from the environment is not an error."""
     monkeypatch.delenv("GANTRY_CREDENTIALS", raising=False)
     assert exit_code(*words.split()) == 2
-    said = capsys.readouterr().err
-    assert f"{ignored} has no effect" in said and mode in said
+    error = capsys.readouterr().err
+    assert f"{ignored} has no effect" in error and mode in error
 
 
-def test_an_attribute_is_not_set_and_taken_away_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """One of the two would be lost without a word."""
+def test_attribute_cannot_be_set_and_removed_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Contradictory options are refused, so that none is ignored silently."""
     assert exit_code("topic", "create", "x", "--attribute", "color=red", "--no-attribute", "color") == 2
     assert "both name color" in capsys.readouterr().err
 
 
 @pytest.fixture
-def nobody() -> Iterator[str]:
-    """An address at which nobody listens."""
+def unused_address() -> Iterator[str]:
+    """An address on which no process listens."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{unused.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("words", asks_name_servers())
-def test_a_name_server_that_is_not_there_ends_with_1(
-    words: str, nobody: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("words", commands_with_name_server())
+def test_unreachable_name_server_exits_with_1(
+    words: str, unused_address: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It could not be done, in one line, whatever was asked."""
+    """Every command that needs a name server fails with one line."""
     monkeypatch.setitem(OPTIONS, "--data", str(tmp_path))
     extra = {
         "gantry group resend": ["--from-dead-letters"],
@@ -152,27 +154,27 @@ def test_a_name_server_that_is_not_there_ends_with_1(
         "gantry migrate": ["--dry-run"],
     }.get(words, [])
 
-    assert exit_code(*words.split()[1:], *arguments_of(COMMANDS[words]), "-n", nobody, *extra) == 1
+    assert exit_code(*words.split()[1:], *arguments_of(COMMANDS[words]), "-n", unused_address, *extra) == 1
     lines = capsys.readouterr().err.splitlines()
     assert [line for line in lines if line.startswith("gantry: ")] == lines[-1:]
 
 
 @pytest.mark.parametrize("line", ABSENT)
-def test_what_is_not_there_ends_with_3(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A store, a socket, a page that do not exist."""
+def test_missing_file_or_socket_exits_with_3(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A store, socket, page or group that does not exist has its own exit code."""
     assert exit_code(*shlex.split(line)) == 3
     assert capsys.readouterr().err.startswith("gantry: ")
 
 
-def test_help_and_version_end_with_0() -> None:
-    """They are what was asked for."""
+def test_help_and_version_exit_with_0() -> None:
+    """Help and version are successful commands."""
     assert exit_code("--version") == 0
     assert [words for words in COMMANDS if exit_code(*words.split()[1:], "--help") != 0] == []
 
 
 @pytest.mark.parametrize("words", [words for words in COMMANDS if words != "gantry completion"])
-def test_ctrl_c_ends_with_130(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever the command was at; shells and scripts know the number."""
+def test_ctrl_c_exits_with_130(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """130 is the conventional exit code for SIGINT."""
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -183,8 +185,8 @@ def test_ctrl_c_ends_with_130(words: str, monkeypatch: pytest.MonkeyPatch, capsy
     assert capsys.readouterr().err.strip() == "gantry: interrupted"
 
 
-def test_real_ctrl_c_ends_a_real_command_with_130() -> None:
-    """A name server that says nothing is waited for until the signal comes, and then no more."""
+def test_sigint_ends_waiting_process_with_130() -> None:
+    """A command that waits for an unresponsive name server ends on SIGINT."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -196,17 +198,19 @@ def test_real_ctrl_c_ends_a_real_command_with_130() -> None:
             env=environment,
         ) as process:
             silent.settimeout(60)
-            peer, _ = silent.accept()  # now it waits for the answer
+            peer, _ = silent.accept()  # the command waits for the response now
             with peer:
                 process.send_signal(signal.SIGINT)
-                _, said = process.communicate(timeout=60)
+                _, errors_output = process.communicate(timeout=60)
 
     assert process.returncode == 130
-    assert said.decode().strip() == "gantry: interrupted"
+    assert errors_output.decode().strip() == "gantry: interrupted"
 
 
-def test_no_as_an_answer_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A question that is answered with no is no interruption, and nothing was done."""
+def test_declined_confirmation_exits_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A declined confirmation is a failure, not an interruption."""
 
     def asking(*_: object, **__: object) -> None:
         raise click.Abort
@@ -214,26 +218,26 @@ def test_no_as_an_answer_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr(COMMANDS["gantry topic delete"], "callback", asking)
 
     assert exit_code("topic", "delete", "x") == 1
-    assert capsys.readouterr().err.strip() == "gantry: not done"
+    assert capsys.readouterr().err.strip() == "gantry: canceled"
 
 
 def codes_in_the_source() -> set[int]:
-    """Every exit code that the command line has a name for."""
-    modules = (errors, page, reading)
+    """Return all exit codes that the command line defines as constants."""
+    modules = (errors, page, store_options)
     return {
         value for module in modules for name, value in vars(module).items() if name.startswith("EXIT_") and value != 0
     }
 
 
-def test_the_page_lists_every_code_and_no_other() -> None:
-    """A code that is new is on docs/exit-codes.md, and what is there exists."""
+def test_exit_codes_page_lists_exactly_all_codes() -> None:
+    """docs/exit-codes.md lists exactly the exit codes of the source."""
     listed = {int(number) for number in re.findall(r"^\| (\d+) \|", PAGE.read_text(), re.MULTILINE)}
 
     assert listed == codes_in_the_source() | {0}
 
 
-def test_commands_end_only_with_codes_that_have_a_name() -> None:
-    """No module of the command line ends the process with a bare number above 1."""
+def test_commands_use_only_named_exit_codes() -> None:
+    """No module of the command line exits with a literal number above 1."""
     folder = Path(main_module.__file__).parent
     bare = re.compile(r"(?:Exit|sys\.exit|exit_code =|_exit)\(?\s*([2-9]|\d\d+)\b")
     found = {path.name: hits for path in folder.glob("*.py") if (hits := bare.findall(path.read_text()))}

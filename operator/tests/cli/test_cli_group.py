@@ -1,4 +1,4 @@
-"""`gantry group`: how far groups are, who is in them, where they go on. Against a real broker, on a thread."""
+"""`gantry group`: progress, members, resets and clones of groups, against a real broker on a thread."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def committed(servers: ThreadedNamedCluster, group: str) -> int | None:
 
 @pytest.fixture
 def group(servers: ThreadedNamedCluster, request: pytest.FixtureRequest) -> str:
-    """A group of its own for each test, two messages behind."""
+    """A group of its own for each test, with a lag of two messages."""
     name = re.sub("[^a-z_]+", "-", request.node.name)[:100]
     servers.run(commit(servers.address, name, 3))
     return str(name)
@@ -103,8 +103,8 @@ def done(servers: ThreadedNamedCluster, *words: str, keys: str | None = None) ->
     return result.stdout
 
 
-def said(servers: ThreadedNamedCluster, *words: str) -> Any:
-    """The document, which is the same in both notations and of the type that is promised."""
+def json_document(servers: ThreadedNamedCluster, *words: str) -> Any:
+    """Return the document, which must be equal in JSON and YAML and of the documented type."""
     plain = json.loads(done(servers, *words, "-O", "json"))
     typed = msgspec.convert(plain, DOCUMENTS[f"gantry group {words[0]}"], strict=True)
     assert json.loads(msgspec.json.encode(typed)) == plain
@@ -114,69 +114,69 @@ def said(servers: ThreadedNamedCluster, *words: str) -> Any:
 # ------- looking
 
 
-def test_groups_are_listed_without_those_of_the_system(servers: ThreadedNamedCluster, group: str) -> None:
-    """One name a line, and what every broker has only on request."""
+def test_list_shows_groups_without_system_groups(servers: ThreadedNamedCluster, group: str) -> None:
+    """One name per line; the system's groups only with --all."""
     assert group in done(servers, "list").splitlines()
-    assert "TOOLS_CONSUMER" not in said(servers, "list")
-    assert "TOOLS_CONSUMER" in said(servers, "list", "--all")
+    assert "TOOLS_CONSUMER" not in json_document(servers, "list")
+    assert "TOOLS_CONSUMER" in json_document(servers, "list", "--all")
 
 
 @pytest.mark.parametrize("word", ["describe", "stats"])
-def test_a_group_is_described_queue_by_queue(servers: ThreadedNamedCluster, group: str, word: str) -> None:
-    """Consumed, in hand, left; by both names of the command."""
-    document = said(servers, word, group)
+def test_describe_shows_every_queue(servers: ThreadedNamedCluster, group: str, word: str) -> None:
+    """It shows consumed, in-flight and remaining messages, by both names of the command."""
+    document = json_document(servers, word, group)
 
     assert (document["members"], document["lag"]) == (0, 2)
     (queue,) = document["queues"]
     assert (queue["consumed_offset"], queue["fetched_offset"], queue["end_offset"]) == (3, 5, 5)
     text = done(servers, word, group, "--topic", TOPIC)
-    assert f"group {group}: 0 members, 2 messages behind" in text
+    assert f"group {group}: 0 members, lag of 2 messages" in text
     assert yaml.safe_load(done(servers, word, group, "-O", "yaml")) == document
 
 
-def test_a_group_that_is_not_there_is_absent(servers: ThreadedNamedCluster) -> None:
-    """Exit code 3, and where to look, from every command that needs one."""
-    for words in (("describe", "nobody"), ("reset", "nobody", TOPIC, "--to", "now"), ("clone", "nobody", "x")):
+def test_missing_group_is_exit_code_3(servers: ThreadedNamedCluster) -> None:
+    """Every command that needs a group names it and a remedy."""
+    for words in (("describe", "missing"), ("reset", "missing", TOPIC, "--to", "now"), ("clone", "missing", "x")):
         result = gantry(servers, *words)
         assert result.exit_code == 3
-        assert "there is no group nobody -- see `gantry group list`" in result.stderr
+        assert "group missing not found -- see `gantry group list`" in result.stderr
 
 
-def test_a_group_without_members_says_so(servers: ThreadedNamedCluster, group: str) -> None:
-    """That nobody is there is an answer, except to whoever asks one of them."""
-    assert done(servers, "members", group) == f"nobody consumes for {group} now\n"
-    assert done(servers, "running", group) == f"nobody consumes for {group} now\n"
-    assert said(servers, "members", group)["members"] == []
-    assert said(servers, "running", group) == []
-    assert gantry(servers, "running", group, "somebody").exit_code == 3
+def test_group_without_members_is_reported(servers: ThreadedNamedCluster, group: str) -> None:
+    """An empty result is a success, except for a request about one member."""
+    assert done(servers, "members", group) == f"No members in group {group}\n"
+    assert done(servers, "running", group) == f"No members in group {group}\n"
+    assert json_document(servers, "members", group)["members"] == []
+    assert json_document(servers, "running", group) == []
+    assert gantry(servers, "running", group, "stranger").exit_code == 3
     assert gantry(servers, "consume", group, "00" * 16).exit_code == 3
 
 
-def test_members_and_what_they_do(servers: ThreadedNamedCluster, group: str, consumer: PushConsumer) -> None:
-    """Who they are, what they want, what they have in hand, where they stand in their code."""
-    document = said(servers, "members", group)
+def test_members_and_their_state_are_shown(servers: ThreadedNamedCluster, group: str, consumer: PushConsumer) -> None:
+    """It shows clients, subscriptions, messages in flight, and stack traces."""
+    document = json_document(servers, "members", group)
     assert [one["client_id"] for one in document["members"]] == [consumer.client_id]
     assert document["subscriptions"] == {TOPIC: "*", f"%RETRY%{group}": "*"}
-    assert said(servers, "connections", group) == document
+    assert json_document(servers, "connections", group) == document
     assert consumer.client_id in done(servers, "members", group)
 
-    (running,) = said(servers, "running", group)
+    (running,) = json_document(servers, "running", group)
     assert running["failure"] is None
     assert {queue["topic"] for queue in running["queues"]} >= {TOPIC}
     text = done(servers, "running", group, consumer.client_id, "--stacks")
     assert "thread MainThread" in text
     assert "fetched/s" in text
-    result = gantry(servers, "running", group, "somebody")
+    result = gantry(servers, "running", group, "stranger")
     assert result.exit_code == 3
-    assert "somebody is no member" in result.stderr
+    assert "stranger is not a member" in result.stderr
 
 
 # ------- resetting
 
 
-def test_a_dry_run_moves_nobody(servers: ThreadedNamedCluster, group: str) -> None:
-    """It shows each queue before and after, and what that means in messages."""
-    document = said(servers, "reset", group, TOPIC, "--to", "earliest", "--dry-run")
+def test_dry_run_changes_no_offset(servers: ThreadedNamedCluster, group: str) -> None:
+    """It shows each queue before and after, and the number of messages."""
+    document = json_document(servers, "reset", group, TOPIC, "--to", "earliest", "--dry-run")
 
     assert document["is_dry_run"]
     assert document["queues"] == [
@@ -200,18 +200,18 @@ def test_a_dry_run_moves_nobody(servers: ThreadedNamedCluster, group: str) -> No
     ],
     ids=["earliest", "now", "latest", "age", "future", "one queue", "offset"],
 )
-def test_a_group_goes_where_it_is_sent(
+def test_reset_sets_the_requested_offsets(
     servers: ThreadedNamedCluster, group: str, words: tuple[str, ...], place: int
 ) -> None:
-    """To an end, a time, or a place; all queues or one."""
-    document = said(servers, "reset", group, TOPIC, *words, "--yes")
+    """The target is an end, a time, or an offset, for all queues or one."""
+    document = json_document(servers, "reset", group, TOPIC, *words, "--yes")
 
     assert (document["is_dry_run"], document["queues"][0]["after"]) == (False, place)
     assert committed(servers, group) == place
 
 
-def test_who_is_asked_may_say_no(servers: ThreadedNamedCluster, group: str) -> None:
-    """Nothing is moved, and the question says how much it is about."""
+def test_reset_can_be_declined(servers: ThreadedNamedCluster, group: str) -> None:
+    """Nothing changes, and the question names the number of messages."""
     result = gantry(servers, "reset", group, TOPIC, "--to", "earliest", keys="n\n")
 
     assert result.exit_code == 1
@@ -224,27 +224,27 @@ def test_who_is_asked_may_say_no(servers: ThreadedNamedCluster, group: str) -> N
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        ((), "where to?"),
-        (("--to", "now", "--to-offset", "1"), "one of them"),
+        ((), "give either --to WHEN or --to-offset OFFSET"),
+        (("--to", "now", "--to-offset", "1"), "give either --to WHEN or --to-offset OFFSET"),
         (("--to-offset", "1"), "name it with --queue"),
-        (("--to", "yesterday"), "is no place to begin"),
-        (("--to", "now", "--queue", "broker"), "is no queue"),
-        (("--to-offset", "6", "--queue", "test-broker:0"), "the queue holds [0, 5), and 6 is no place in it"),
+        (("--to", "yesterday"), "invalid start position"),
+        (("--to", "now", "--queue", "broker"), "is not a queue"),
+        (("--to-offset", "6", "--queue", "test-broker:0"), "offset 6 is outside the queue, which holds [0, 5)"),
     ],
     ids=["nowhere", "twice", "no queue", "no time", "half a queue", "beyond the end"],
 )
-def test_what_cannot_be_meant_is_refused(
+def test_invalid_reset_is_refused(
     servers: ThreadedNamedCluster, group: str, words: tuple[str, ...], fault: str
 ) -> None:
-    """Exit code 2 before anything is moved, and in a dry run, too."""
+    """The exit code is 2 before any change, and in a dry run, too."""
     result = gantry(servers, "reset", group, TOPIC, *words, "--dry-run")
 
     assert result.exit_code == 2
     assert fault in result.stderr
 
 
-def test_a_queue_that_is_not_there_is_absent(servers: ThreadedNamedCluster, group: str) -> None:
-    """A wrong number moves no other queue."""
+def test_reset_of_a_missing_queue_is_exit_code_3(servers: ThreadedNamedCluster, group: str) -> None:
+    """A wrong number changes no other queue."""
     result = gantry(servers, "reset", group, TOPIC, "--to", "now", "--queue", "test-broker:7", "--yes")
 
     assert result.exit_code == 3
@@ -254,28 +254,28 @@ def test_a_queue_that_is_not_there_is_absent(servers: ThreadedNamedCluster, grou
 # ------- cloning
 
 
-def test_a_clone_is_made_with_the_settings_of_the_first(servers: ThreadedNamedCluster, group: str) -> None:
-    """And goes on where it is, in all topics; a dry run makes nothing."""
+def test_clone_is_created_with_the_settings_of_the_source(servers: ThreadedNamedCluster, group: str) -> None:
+    """It starts at the same offsets in all topics; a dry run creates nothing."""
     copy = f"{group}-copy"
-    assert said(servers, "clone", group, copy, "--dry-run")["is_made"]
-    assert copy not in said(servers, "list")
+    assert json_document(servers, "clone", group, copy, "--dry-run")["is_made"]
+    assert copy not in json_document(servers, "list")
 
-    document = said(servers, "clone", group, copy, "--yes")
+    document = json_document(servers, "clone", group, copy, "--yes")
 
     assert [(queue["before"], queue["after"]) for queue in document["queues"]] == [(None, 3)]
     assert committed(servers, copy) == 3
-    assert said(servers, "describe", copy)["settings"]["groupName"] == copy
-    assert not said(servers, "clone", group, copy, "--topic", TOPIC, "--dry-run")["is_made"]
+    assert json_document(servers, "describe", copy)["settings"]["groupName"] == copy
+    assert not json_document(servers, "clone", group, copy, "--topic", TOPIC, "--dry-run")["is_made"]
 
 
-def test_a_running_group_is_cloned_onto_only_by_force(
+def test_clone_onto_a_running_group_needs_force(
     servers: ThreadedNamedCluster, group: str, consumer: PushConsumer
 ) -> None:
-    """Its members would go on where they are, so they are moved, too."""
+    """Its members would keep their offsets, so --force resets them, too."""
     servers.run(commit(servers.address, f"{group}-source", 4))
     result = gantry(servers, "clone", f"{group}-source", group, "--yes")
     assert result.exit_code == 1
-    assert "move them: --force" in result.stderr
+    assert "stop them, or use --force" in result.stderr
 
     done(servers, "clone", f"{group}-source", group, "--yes", "--force")
 
@@ -286,26 +286,26 @@ def test_a_running_group_is_cloned_onto_only_by_force(
     servers.run(wait_until(is_moved, timeout_s=100))
 
 
-def test_a_group_is_no_clone_of_itself(servers: ThreadedNamedCluster, group: str) -> None:
-    """Nor of one that has consumed nothing of the topic."""
+def test_group_cannot_be_cloned_onto_itself(servers: ThreadedNamedCluster, group: str) -> None:
+    """Neither can a group without committed offsets in the topic."""
     assert gantry(servers, "clone", group, group).exit_code == 2
     result = gantry(servers, "clone", "TOOLS_CONSUMER", group)
     assert result.exit_code == 3
-    assert "TOOLS_CONSUMER has consumed nothing yet" in result.stderr
+    assert "TOOLS_CONSUMER has no committed offsets" in result.stderr
 
 
 # ------- consuming directly
 
 
 def test_one_message_is_consumed_on_request(servers: ThreadedNamedCluster, group: str, consumer: PushConsumer) -> None:
-    """The exit code says whether the handler consumed it; ids of brokers and of senders are understood."""
+    """The exit code shows whether the handler consumed it; ids of brokers and of producers are accepted."""
     good, later, *_ = servers.run(ids(servers.address))
 
-    document = said(servers, "consume", group, good)
+    document = json_document(servers, "consume", group, good)
     assert (document["client_id"], document["result"]) == (consumer.client_id, "CR_SUCCESS")
     result = gantry(servers, "consume", group, later, "--client", consumer.client_id)
     assert result.exit_code == 1
     assert f"{consumer.client_id}: CR_LATER in " in result.stdout
 
-    assert gantry(servers, "consume", group, good, "--client", "somebody").exit_code == 3
+    assert gantry(servers, "consume", group, good, "--client", "stranger").exit_code == 3
     assert gantry(servers, "consume", group, "order-17").exit_code == 2

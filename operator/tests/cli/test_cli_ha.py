@@ -1,4 +1,4 @@
-"""`gantry ha`: what a person types and reads, over real control sockets of brokers that are not real."""
+"""`gantry ha`: its input and output, over real control sockets of simulated brokers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gantry_testing.loop_thread import LoopThread
 
 
 class Sockets:
-    """A group whose members listen at sockets of their own."""
+    """A group whose members listen on control sockets."""
 
     def __init__(self, group: FakeGroup, directory: Path, loop: LoopThread) -> None:
         self.group = group
@@ -51,7 +51,7 @@ class Sockets:
 
 @contextmanager
 def listening(group: FakeGroup, directory: Path) -> Iterator[Sockets]:
-    """Its members on a loop in another thread, since a command has its own."""
+    """Run its members on a loop in another thread, since a command has its own loop."""
     with LoopThread("fake-brokers") as loop:
         sockets = Sockets(group, directory, loop)
         for number in group.members:
@@ -62,7 +62,7 @@ def listening(group: FakeGroup, directory: Path) -> Iterator[Sockets]:
 
 @pytest.fixture
 def sockets(tmp_path: Path) -> Iterator[Sockets]:
-    """Master 1, slaves 2 and 3, one ack needed."""
+    """Master 1 and slaves 2 and 3, with one required ack."""
     group = FakeGroup([1, 2, 3], acks_needed=1)
     group.begin(1)
     with listening(group, tmp_path) as sockets:
@@ -77,8 +77,8 @@ def roles(group: FakeGroup) -> dict[int, str]:
     return {number: member.role.value for number, member in group.members.items()}
 
 
-def test_the_status_shows_every_member_and_what_a_promotion_would_need(sockets: Sockets) -> None:
-    """And exits 1 when somebody does not answer, whom it names."""
+def test_status_shows_all_members_and_promotion_needs(sockets: Sockets) -> None:
+    """The exit code is 1 when a member does not answer, and the member is named."""
     whole = gantry_ha("status", *sockets.options)
     sockets.stop(3)
     partly = gantry_ha("status", *sockets.options)
@@ -86,14 +86,14 @@ def test_the_status_shows_every_member_and_what_a_promotion_would_need(sockets: 
     assert whole.exit_code == 0, whole.output
     assert "b/1" in whole.output and "master" in whole.output and "slave" in whole.output
     needs = "epoch 1, slaves [2, 3] may be promoted; code 0 needs 1 ack(s), a promotion without the master 2 promise(s)"
-    assert needs + ", and [2, 3] can be asked\n" in whole.output
+    assert needs + ", and [2, 3] can vote\n" in whole.output
     assert partly.exit_code == 1
     assert "3/control.sock does not answer: there is no control socket at" in partly.output
-    assert "and [2] can be asked: too few" in partly.output
+    assert "and [2] can vote: too few" in partly.output
 
 
-def test_the_status_for_programs(sockets: Sockets) -> None:
-    """Each member with its socket, its status as the broker gave it, or why there is none."""
+def test_status_document_has_every_member(sockets: Sockets) -> None:
+    """Each member has its socket, and its status or the reason why there is none."""
     sockets.stop(3)
     result = gantry_ha("status", *sockets.options, "--json")
     members = json.loads(result.stdout)["members"]
@@ -103,8 +103,8 @@ def test_the_status_for_programs(sockets: Sockets) -> None:
     assert "no control socket" in members[2]["failure"]
 
 
-def test_what_is_not_as_it_should_be_is_said(sockets: Sockets, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trouble, a drain, a promise, and a master that may not acknowledge."""
+def test_status_shows_faults_and_temporary_states(sockets: Sockets, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shows faults, a drain, a promise, and a master that may not acknowledge."""
     member = sockets.group.members[1]
 
     async def troubled() -> HaStatus:
@@ -119,11 +119,11 @@ def test_what_is_not_as_it_should_be_is_said(sockets: Sockets, monkeypatch: pyte
     assert "broker/1 is drained: it takes no sends" in output
     assert "broker/1 may acknowledge nothing" in output
     assert "broker/1 has promised epoch 7" in output
-    assert "a promotion is not possible now: nobody has recorded who may be promoted" in output
+    assert "promotion is not possible now: no member has recorded which slaves may be promoted" in output
 
 
-def test_a_dead_masters_role_is_moved_by_one_command(sockets: Sockets) -> None:
-    """It says each step, how long it took, and who the master is."""
+def test_promote_replaces_a_dead_master(sockets: Sockets) -> None:
+    """The command prints each step with its duration, and the new master."""
     sockets.stop(1)
     result = gantry_ha("promote", *sockets.options)
 
@@ -136,8 +136,8 @@ def test_a_dead_masters_role_is_moved_by_one_command(sockets: Sockets) -> None:
     assert roles(sockets.group) == {1: "MASTER", 2: "MASTER", 3: "SLAVE"}
 
 
-def test_a_living_master_hands_over_to_whom_it_is_told(sockets: Sockets) -> None:
-    """For programs: one document with all steps; the steps go to standard error meanwhile."""
+def test_promote_hands_over_to_the_named_member(sockets: Sockets) -> None:
+    """The JSON document has all steps, which also go to standard error meanwhile."""
     result = gantry_ha("promote", *sockets.options, "--to", "3", "--json")
     document = json.loads(result.stdout)
 
@@ -148,8 +148,8 @@ def test_a_living_master_hands_over_to_whom_it_is_told(sockets: Sockets) -> None
     assert roles(sockets.group) == {1: "SLAVE", 2: "SLAVE", 3: "MASTER"}
 
 
-def test_too_few_are_refused_with_the_reason(sockets: Sockets) -> None:
-    """One line, exit code 1, and for programs the same in the document."""
+def test_promote_with_too_few_votes_is_refused_with_the_reason(sockets: Sockets) -> None:
+    """One line and exit code 1, and the same text in the document."""
     sockets.stop(1)
     sockets.stop(3)
     result = gantry_ha("promote", *sockets.options)
@@ -161,22 +161,22 @@ def test_too_few_are_refused_with_the_reason(sockets: Sockets) -> None:
     assert sockets.group.members[2].ordered == []
 
 
-def test_force_asks_before_something_may_be_lost(sockets: Sockets) -> None:
-    """No is no; --yes is for scripts, and the loss is printed in either case."""
+def test_force_asks_before_a_possible_loss(sockets: Sockets) -> None:
+    """Answering no changes nothing; --yes is for scripts; the loss is printed in either case."""
     sockets.stop(1)
     sockets.stop(3)
     no = gantry_ha("promote", *sockets.options, "--force", given="n\n")
     yes = gantry_ha("promote", *sockets.options, "--force", "--yes")
 
     assert no.exit_code == 1
-    assert "messages beyond the winner's end may have been acknowledged" in no.output
-    assert "nothing was done" in no.output
+    assert "Acknowledged messages beyond the new master's end are lost" in no.output
+    assert "nothing was changed" in no.output
     assert yes.exit_code == 0, yes.output
-    assert "lost, perhaps: whatever was acknowledged beyond 1 by members that do not answer" in yes.output
+    assert "possibly lost: acknowledged messages beyond 1 that only unreachable members have" in yes.output
 
 
-def test_a_member_that_does_not_follow_makes_it_exit_1(sockets: Sockets, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The role has moved, and something is left to do."""
+def test_member_that_does_not_follow_gives_exit_code_1(sockets: Sockets, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The role has moved, but not every member follows."""
 
     async def refuses(epoch: int, master: str) -> HaStatus:
         raise OrderRefused("its history is another one")
@@ -187,11 +187,11 @@ def test_a_member_that_does_not_follow_makes_it_exit_1(sockets: Sockets, monkeyp
     assert result.exit_code == 1
     assert "FAILED: its history is another one" in result.output
     assert "b/2 is the master in epoch 1002" in result.output
-    assert "not everybody follows it yet" in result.output
+    assert "some members do not follow it yet" in result.output
 
 
-def test_nobody_there_is_exit_code_3(tmp_path: Path) -> None:
-    """With the path, and what to do."""
+def test_no_broker_at_the_socket_is_exit_code_3(tmp_path: Path) -> None:
+    """The error has the path and the remedy."""
     path = str(tmp_path / "control.sock")
     for words in (["promote"], ["drain"], ["fence"], ["flush"], ["promise", "--epoch", "2"]):
         result = gantry_ha(*words, "--socket", path)
@@ -203,7 +203,7 @@ def test_nobody_there_is_exit_code_3(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "ordered", "text"),
     [
-        (["promise", "--epoch", "8", "--to", "ann"], "promise 8", "has promised to follow nobody below epoch 8"),
+        (["promise", "--epoch", "8", "--to", "ann"], "promise 8", "has promised to follow no master below epoch 8"),
         (["promote-at", "--epoch", "8", "--electable", "1"], "promote 8", "b/2 is master in epoch 8"),
         (["fence"], "fence 2", "b/2 is unassigned in epoch 1"),
         (["fence", "--epoch", "9"], "fence 9", "b/2 has promised epoch 9"),
@@ -214,8 +214,8 @@ def test_nobody_there_is_exit_code_3(tmp_path: Path) -> None:
     ],
     ids=["promise", "promote-at", "fence", "fence-at", "drain", "follow", "demote", "flush"],
 )  # fmt: skip
-def test_each_order_can_be_given_by_itself(sockets: Sockets, words: list[str], ordered: str, text: str) -> None:
-    """The steps of which a promotion is made, for emergencies and for programs."""
+def test_each_step_of_a_promotion_is_a_command(sockets: Sockets, words: list[str], ordered: str, text: str) -> None:
+    """The steps of a promotion are commands for emergencies and for programs."""
     shown = gantry_ha(words[0], *sockets.option(2), *words[1:])
     as_json = gantry_ha(words[0], *sockets.option(2), *words[1:], "--json")
 
@@ -225,8 +225,8 @@ def test_each_order_can_be_given_by_itself(sockets: Sockets, words: list[str], o
     assert json.loads(as_json.stdout)["broker_id"] == 2
 
 
-def test_orders_that_nothing_checks_are_not_listed() -> None:
-    """A person finds `promote`, which checks everything, and the orders that are useful by themselves."""
+def test_unchecked_orders_are_hidden() -> None:
+    """The help lists `promote`, which checks everything, and the orders that are useful by themselves."""
     listed = {
         line.split()[0] for line in gantry_ha("--help").output.splitlines() if line.startswith("  ") and line.split()
     }
@@ -235,14 +235,14 @@ def test_orders_that_nothing_checks_are_not_listed() -> None:
     assert not listed & {"promise", "promote-at", "fence", "follow", "demote"}
 
 
-def test_an_order_that_is_refused_is_one_line(sockets: Sockets) -> None:
-    """With the broker's reason, and exit code 1."""
+def test_refused_order_is_one_line(sockets: Sockets) -> None:
+    """It has the broker's reason and exit code 1."""
     gantry_ha("promise", *sockets.option(2), "--epoch", "9")
     result = gantry_ha("fence", *sockets.option(2), "--epoch", "3")
 
     assert result.exit_code == 1
     assert result.output.startswith("gantry: the broker at ")
-    assert "refuses: epoch 9 was promised -- nothing has changed" in result.output
+    assert "refused: epoch 9 was promised -- nothing has changed" in result.output
     assert result.output.count("\n") == 1
 
 
@@ -257,16 +257,16 @@ def test_an_order_that_is_refused_is_one_line(sockets: Sockets) -> None:
     ],
     ids=["zero", "huge", "missing", "no-port", "negative"],
 )
-def test_what_is_typed_wrongly_reaches_nobody(sockets: Sockets, words: list[str]) -> None:
-    """Exit code 2, and nothing was ordered."""
+def test_invalid_input_sends_no_order(sockets: Sockets, words: list[str]) -> None:
+    """The exit code is 2, and no broker gets an order."""
     result = gantry_ha(words[0], *sockets.option(2), *words[1:])
 
     assert result.exit_code == 2
     assert sockets.group.members[2].ordered == []
 
 
-def test_the_brokers_of_gantry_up_need_not_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their sockets lie below its directory; without any, that is said."""
+def test_sockets_of_gantry_up_are_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sockets are found below its directory; without any there is an error."""
     monkeypatch.chdir(tmp_path)
     missing = gantry_ha("status")
     with listening(FakeGroup([1, 2], acks_needed=1), tmp_path / ".gantry/local"):

@@ -1,4 +1,4 @@
-"""`gantry ha` orders brokers that are processes: the role moves, and what was acknowledged is where it went."""
+"""`gantry ha` with broker processes: the role moves, and acknowledged messages survive."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIMEOUT_S: Final = 240.0
 
 @final
 class Member:
-    """One broker of a group, started without a role, with as many lives as a test wants."""
+    """One broker of a group, started without a role, with any number of processes in turn."""
 
     def __init__(self, directory: Path, number: int, role: str, grant_ms: int) -> None:
         self.number = number
@@ -49,7 +49,7 @@ class Member:
         return ["--socket", str(self.control)]
 
     def start(self) -> None:
-        """Until it takes orders."""
+        """Start the broker, and wait until it takes orders."""
         options = [part for key, value in self._conf.items() for part in ("-o", f"{key}={value}")]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen([sys.executable, "-m", "gantry_broker", *options], stdout=log, stderr=log)
@@ -65,18 +65,18 @@ class Member:
         return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True).stdout
 
     def kill(self) -> None:
-        """As nobody expects it."""
+        """Kill the broker with SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(60)
             self._process = None
 
     async def connect(self) -> Dialogue:
-        """As a client."""
+        """Connect to the broker as a client."""
         return await Dialogue.open(f"127.0.0.1:{self._conf['listenPort']}")
 
     def send(self, *bodies: str) -> list[int]:
-        """The codes of the answers."""
+        """Send messages, and return the codes of the answers."""
 
         async def talk() -> list[int]:
             peer = await self.connect()
@@ -102,7 +102,7 @@ class Member:
 
 
 def holder_of(path: Path) -> int:
-    """The process that listens there; -1 if the last one that did is gone, or the next one comes just now."""
+    """Return the process that listens on a socket, or -1 if none does at this moment."""
     with socket.socket(socket.AF_UNIX) as peer:
         try:
             with socket_address(str(path)) as address:
@@ -119,7 +119,7 @@ def gantry(*words: str) -> list[str]:
 
 @final
 class Group:
-    """Members, and `gantry ha` for all of them."""
+    """The members of a group, and `gantry ha` for all of them."""
 
     def __init__(self, members: list[Member]) -> None:
         self.members = members
@@ -172,13 +172,13 @@ def sync_group(tmp_path: Path) -> Iterator[Group]:
 
 @pytest.fixture
 def async_group(tmp_path: Path) -> Iterator[Group]:
-    """Two members; code 0 needs nobody, and a grant outlives the start of a command on a busy machine."""
+    """Two members; code 0 needs no ack, and a grant lasts longer than the start of a command on a busy machine."""
     yield from group_of(tmp_path, 2, "ASYNC_MASTER", 15_000)
 
 
 @pytest.fixture
 def patient_group(tmp_path: Path) -> Iterator[Group]:
-    """The same, with grants that no slow machine outlives."""
+    """The same group, with grants that last longer than any delay of a slow machine."""
     yield from group_of(tmp_path, 2, "ASYNC_MASTER", 60_000)
 
 
@@ -186,8 +186,8 @@ EVERYBODY: Final = ("--electable", "1", "--electable", "2", "--electable", "3")
 
 
 @pytest.mark.verify
-def test_a_synchronous_group_is_begun_moved_and_survives_its_master(sync_group: Group) -> None:
-    """Begun by hand, handed over, and after kill -9 of the master with nothing but what the slaves have recorded."""
+def test_synchronous_group_is_started_moved_and_survives_its_master(sync_group: Group) -> None:
+    """Its first master is promoted by hand, hands over, and is replaced after kill -9 from the slaves' records."""
     group = sync_group
     assert group.roles() == ["UNASSIGNED"] * 3
     group.ha("promote", *EVERYBODY)
@@ -203,7 +203,7 @@ def test_a_synchronous_group_is_begun_moved_and_survives_its_master(sync_group: 
 
     group[2].kill()
     took = group.ha("promote")
-    assert "lost, perhaps" not in took, took
+    assert "possibly lost" not in took, took
     winner = group.roles().index("MASTER") + 1
     group.until_joined(1)
     assert group[winner].send("d") == [0]
@@ -217,8 +217,8 @@ def test_a_synchronous_group_is_begun_moved_and_survives_its_master(sync_group: 
 
 
 @pytest.mark.verify
-def test_a_group_with_too_few_members_left_is_refused(sync_group: Group) -> None:
-    """Nobody is asked for a promise in vain: the slave that is left goes on as it was."""
+def test_promotion_with_too_few_members_is_refused(sync_group: Group) -> None:
+    """No promise is requested in vain: the remaining slave is unchanged."""
     group = sync_group
     group.ha("promote", *EVERYBODY)
     group.until_joined(2)
@@ -233,8 +233,8 @@ def test_a_group_with_too_few_members_left_is_refused(sync_group: Group) -> None
 
 
 @pytest.mark.verify
-def test_an_asynchronous_group_moves_once_grants_have_ended(async_group: Group) -> None:
-    """The old master is dead, but what it was granted counts until it runs out."""
+def test_asynchronous_group_is_promoted_after_grants_expired(async_group: Group) -> None:
+    """The old master is dead, but its grants count until they expire."""
     group = async_group
     group.ha("promote", "--to", "1", "--electable", "1", "--electable", "2")
     group.until_joined(1)
@@ -243,14 +243,14 @@ def test_an_asynchronous_group_moves_once_grants_have_ended(async_group: Group) 
 
     took = group.ha("promote")
 
-    assert "wait" in took and "may still acknowledge: its Lease or its slaves' grants run" in took
-    assert "in an asynchronous group nobody else has that" in took
+    assert "wait" in took and "may still acknowledge: its Lease or its slaves' grants are valid" in took
+    assert "an asynchronous group has no other copy of them" in took
     assert group.roles() == [None, "MASTER"]
 
 
 @pytest.mark.verify
-def test_a_slave_that_was_started_again_still_knows_what_it_granted(patient_group: Group) -> None:
-    """Its last process may have granted a moment ago, so a promotion waits all the same; its disk says for how long."""
+def test_restarted_slave_still_knows_its_grants(patient_group: Group) -> None:
+    """Its last process may have granted just before, so a promotion waits as long as its disk records."""
     group = patient_group
     group.ha("promote", "--to", "1", "--electable", "1", "--electable", "2")
     group.until_joined(1)
@@ -264,8 +264,8 @@ def test_a_slave_that_was_started_again_still_knows_what_it_granted(patient_grou
 
 
 @pytest.mark.verify
-def test_nothing_acknowledged_is_lost_by_moves_under_load(sync_group: Group) -> None:
-    """A producer never stops, two masters hand over and one is killed; what was answered 0 is where it ended."""
+def test_acknowledged_messages_survive_promotions_under_load(sync_group: Group) -> None:
+    """During sends two masters hand over and one is killed; every acknowledged message is in the log."""
     group = sync_group
     group.ha("promote", *EVERYBODY)
     group.until_joined(2)
@@ -292,7 +292,7 @@ def test_nothing_acknowledged_is_lost_by_moves_under_load(sync_group: Group) -> 
 
 @final
 class Load(threading.Thread):
-    """A producer that tries one member after the other, and a new message each time."""
+    """A producer that tries one member after the other, with a new message each time."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(name="load")
@@ -320,7 +320,7 @@ class Load(threading.Thread):
                 asyncio.run(self._talk(member))
 
     async def _talk(self, member: int) -> None:
-        """To one member, for as long as it answers 0."""
+        """Send to one member while it answers 0."""
         peer = await self._group[member].connect()
         try:
             while not self._is_stopping:
@@ -334,8 +334,8 @@ class Load(threading.Thread):
 
 
 @pytest.mark.verify
-def test_slaves_say_what_their_master_waited_for(tmp_path: Path) -> None:
-    """Not what they would wait for themselves: fewer promises would be asked for than keep what was acknowledged."""
+def test_slaves_report_the_acks_their_master_needed(tmp_path: Path) -> None:
+    """With their own setting too few promises would be requested to keep acknowledged messages."""
     members = [Member(tmp_path, 1, "SYNC_MASTER", 1_000), Member(tmp_path, 2, "ASYNC_MASTER", 1_000)]
     group = Group(members)
     try:

@@ -1,4 +1,4 @@
-"""`gantry ha promote`: what was acknowledged stays, and what cannot be done is refused before it begins."""
+"""`gantry ha promote`: acknowledged messages survive, and an impossible promotion is refused before any change."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from typing import NamedTuple, overload
 
 import pytest
 
-from gantry_broker.control.orders import obey
+from gantry_broker.control.orders import execute_order
 from gantry_cli.ha import promote as ha_promote
 from gantry_cli.ha.group import CannotPromote, MemberClient
-from gantry_cli.ha.promote import Promoted, Promotion, Step, Wanted
-from gantry_spec.decide import electing
+from gantry_cli.ha.promote import Promoted, Promotion, PromotionOptions, Step
+from gantry_spec.decide import election
 from gantry_status.order_client import Check
 from gantry_status.orders import (
     UNKNOWN,
     AnyOrder,
-    AskPromise,
-    AskStatus,
     BrokerUnreachable,
     Failed,
     HaRole,
@@ -26,8 +24,10 @@ from gantry_status.orders import (
     OrderRefused,
     OrderUnanswered,
     Promised,
+    PromiseRequest,
     Refused,
     StatusOrder,
+    StatusRequest,
 )
 from gantry_testing.fake_group import FakeGroup, FakeMember
 
@@ -40,16 +40,16 @@ class Direct:
         self._member = member
 
     @overload
-    async def call(self, order: AskPromise, *, timeout_s: float | None = None) -> Promised: ...
+    async def call(self, order: PromiseRequest, *, timeout_s: float | None = None) -> Promised: ...
 
     @overload
     async def call(self, order: StatusOrder, *, timeout_s: float | None = None) -> HaStatus: ...
 
-    async def call(self, order: AskPromise | StatusOrder, *, timeout_s: float | None = None) -> HaStatus | Promised:
+    async def call(self, order: PromiseRequest | StatusOrder, *, timeout_s: float | None = None) -> HaStatus | Promised:
         await asyncio.sleep(0)
         if not self._member.is_answering:
-            raise BrokerUnreachable(f"nobody listens at {self.path}")
-        answer = await obey(self._member, order)
+            raise BrokerUnreachable(f"no broker listens at {self.path}")
+        answer = await execute_order(self._member, order)
         if isinstance(answer, Refused):
             raise OrderRefused(answer.reason)
         assert not isinstance(answer, Failed), "a fake member never fails"
@@ -57,32 +57,32 @@ class Direct:
 
     async def call_checked(self, order: AnyOrder, check: Check | None) -> HaStatus | Promised:
         if check is not None:
-            check(await self.call(AskStatus()))
+            check(await self.call(StatusRequest()))
         return await self.call(order)
 
 
 def group_of(count: int, *, acks_needed: int = 1) -> FakeGroup:
-    """Members 1 to ``count``; 1 is the master, all have the same log."""
+    """Return members 1 to ``count``; 1 is the master, and all have the same log."""
     group = FakeGroup(range(1, count + 1), acks_needed=acks_needed)
     group.begin(1)
     return group
 
 
 def promote(group: FakeGroup, *, yes: bool = False, steps: list[Step] | None = None, **typed: object) -> Promoted:
-    """Give it another master, as a person does."""
+    """Promote a member, as a person does."""
     clients: list[MemberClient] = [Direct(member) for member in group.members.values()]
     reported: list[Step] = [] if steps is None else steps
-    wanted = Wanted(**{"timeout_ms": 50, **typed})  # type: ignore[arg-type]
-    return asyncio.run(Promotion(clients, wanted, report=reported.append, confirm=lambda _: yes).run())
+    options = PromotionOptions(**{"timeout_ms": 50, **typed})  # type: ignore[arg-type]
+    return asyncio.run(Promotion(clients, options, report=reported.append, confirm=lambda _: yes).run())
 
 
 def orders(group: FakeGroup) -> list[list[str]]:
-    """What each member was ordered."""
+    """Return the orders that each member got."""
     return [member.ordered for member in group.members.values()]
 
 
-def test_a_master_that_answers_hands_over() -> None:
-    """It is drained and promises, then the slave is promoted, and all others follow: the old master, too."""
+def test_answering_master_hands_over() -> None:
+    """It is drained and promises, the slave is promoted, and all others follow, including the old master."""
     group = group_of(3)
     steps: list[Step] = []
     promoted = promote(group, to=3, steps=steps)
@@ -100,8 +100,8 @@ def test_a_master_that_answers_hands_over() -> None:
     assert all(step.is_done and step.took_ms >= 0 for step in steps)
 
 
-def test_a_hand_over_needs_no_third_member() -> None:
-    """What the master has written when it is drained is the measure, and one slave has it all."""
+def test_hand_over_needs_no_third_member() -> None:
+    """One slave with the log of the drained master is enough."""
     group = group_of(3)
     group.members[3].is_answering = group.members[3].is_linked = False
 
@@ -111,32 +111,32 @@ def test_a_hand_over_needs_no_third_member() -> None:
     assert group.members[2].electable == [1, 3]
 
 
-def test_the_furthest_slave_is_chosen() -> None:
-    """Whoever is asked for nobody in particular takes the least to wait for."""
+def test_slave_with_the_longest_log_is_chosen() -> None:
+    """Without --to the slave with the smallest lag is promoted."""
     group = group_of(3)
     group.members[1].send()
     group.members[3].copy(1)
     group.members[1].acknowledge()
 
-    with pytest.raises(CannotPromote, match="member 2 gets the rest: it has received up to 1 of 2"):
+    with pytest.raises(CannotPromote, match="member 2 is catching up: it has received 1 of 2"):
         promote(group, to=2)
     assert promote(group).number == 3
 
 
-def test_a_slave_that_cannot_catch_up_leaves_all_as_it_was() -> None:
-    """The master takes sends again, in its own epoch, and nobody was asked for a promise."""
+def test_slave_that_cannot_catch_up_changes_nothing() -> None:
+    """The master takes sends again, in its own epoch, and no promise was requested."""
     group = group_of(2)
     group.members[1].send()
 
-    with pytest.raises(CannotPromote, match="received up to 1 of 2 -- see what holds it up"):
+    with pytest.raises(CannotPromote, match="it has received 1 of 2 -- remove the cause"):
         promote(group)
 
     assert orders(group) == [["drain", "promote 1"], []]
     assert group.masters == [group.members[1]] and not group.members[1].is_draining
 
 
-def test_a_master_that_cannot_be_drained_stays() -> None:
-    """It says why; no other member is ordered anything."""
+def test_master_that_cannot_be_drained_stays_master() -> None:
+    """The reason is reported; no other member gets an order."""
     group = group_of(2)
     group.members[1].drain_reason = "not acknowledged in time"
 
@@ -147,8 +147,8 @@ def test_a_master_that_cannot_be_drained_stays() -> None:
     assert orders(group) == [["drain"], []]
 
 
-def test_a_master_whose_drain_was_not_answered_takes_sends_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may have been drained, so the next observation decides whether there is anything to end."""
+def test_master_with_an_unanswered_drain_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been drained, so the next observation decides whether it must resume."""
     group = group_of(2)
     master = group.members[1]
     drain = master.drain
@@ -165,8 +165,8 @@ def test_a_master_whose_drain_was_not_answered_takes_sends_again(monkeypatch: py
     assert not master.is_draining
 
 
-def test_a_master_that_writes_after_it_was_drained_gets_the_role_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slave lacks something once the master has promised: no other member may have the role."""
+def test_master_that_writes_after_its_drain_keeps_the_role(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the master's promise the slave lacks data, so no other member may become master."""
     group = group_of(2)
     master = group.members[1]
     promise = master.promise
@@ -184,8 +184,8 @@ def test_a_master_that_writes_after_it_was_drained_gets_the_role_back(monkeypatc
     assert (master.epoch, group.members[2].epoch) == (2001, 2001)
 
 
-def test_a_dead_master_is_replaced_by_the_furthest_of_enough_slaves() -> None:
-    """S - k + 1 have promised, so the furthest of them has all that was acknowledged."""
+def test_dead_master_is_replaced_by_the_longest_log_of_a_quorum() -> None:
+    """S - k + 1 slaves have promised, so the longest log among them has every acknowledged message."""
     group = group_of(3)
     group.members[1].send()
     group.members[3].copy(1)
@@ -200,8 +200,8 @@ def test_a_dead_master_is_replaced_by_the_furthest_of_enough_slaves() -> None:
     assert orders(group)[0] == []
 
 
-def test_too_few_slaves_are_refused_before_anybody_is_asked() -> None:
-    """A promise stops a slave from following, so none is asked for in vain."""
+def test_too_few_slaves_are_refused_before_any_promise() -> None:
+    """A promise stops a slave from following, so none is requested in vain."""
     group = group_of(3)
     for number in (1, 3):
         group.members[number].is_answering = False
@@ -212,28 +212,28 @@ def test_too_few_slaves_are_refused_before_anybody_is_asked() -> None:
     assert orders(group) == [[], [], []]
 
 
-def test_a_forced_promotion_asks_first_and_says_what_may_be_lost() -> None:
-    """Not confirmed, nothing is done; confirmed, it is done, and the loss is named."""
+def test_forced_promotion_asks_first_and_names_the_loss() -> None:
+    """Without confirmation nothing changes; with it the promotion is done and its loss named."""
     group = group_of(3)
     for number in (1, 3):
         group.members[number].is_answering = False
 
-    with pytest.raises(CannotPromote, match="nothing was done"):
+    with pytest.raises(CannotPromote, match="not confirmed"):
         promote(group, may_force=True, yes=False)
     assert orders(group) == [[], [], []]
     promoted = promote(group, may_force=True, yes=True)
 
     assert promoted.number == 2
-    assert promoted.loss == "whatever was acknowledged beyond 1 by members that do not answer"
+    assert promoted.loss == "acknowledged messages beyond 1 that only unreachable members have"
 
 
-def test_a_master_that_waits_for_slaves_that_are_gone_is_forced_to_go_on() -> None:
-    """It compares with somebody before it appends anything; nobody comes, and a person takes its log as it is."""
+def test_master_waiting_for_lost_slaves_can_be_forced() -> None:
+    """It compares its log with a slave before it appends; without slaves a person accepts its log as it is."""
     group = FakeGroup([0], acks_needed=1)
     group.begin(0)
     group.members[0].role = HaRole.COMPARING
 
-    with pytest.raises(CannotPromote, match="nobody has recorded who may be promoted"):
+    with pytest.raises(CannotPromote, match="no member has recorded which slaves may be promoted"):
         promote(group)
     promoted = promote(group, may_force=True, yes=True)
 
@@ -241,8 +241,8 @@ def test_a_master_that_waits_for_slaves_that_are_gone_is_forced_to_go_on() -> No
     assert group.members[0].role is HaRole.MASTER
 
 
-def test_nobody_who_has_less_is_promoted_by_name() -> None:
-    """Unless it is forced, and then the bytes are counted."""
+def test_named_member_with_a_shorter_log_is_refused() -> None:
+    """With --force it is promoted, and the lost bytes are counted."""
     group = group_of(3)
     group.members[1].send()
     group.members[2].copy(1)
@@ -256,8 +256,8 @@ def test_nobody_who_has_less_is_promoted_by_name() -> None:
     assert group.members[3].role is HaRole.MASTER
 
 
-def test_a_member_with_all_that_was_acknowledged_may_be_named_though_another_has_more() -> None:
-    """The old master was fenced, for its disk perhaps; what it alone has was promised to nobody."""
+def test_named_member_with_all_acknowledged_messages_is_promoted() -> None:
+    """The fenced old master has more, but its additional records were never acknowledged."""
     group = group_of(3)
     group.members[1].send()
     group.members[1].role = HaRole.UNASSIGNED
@@ -265,22 +265,22 @@ def test_a_member_with_all_that_was_acknowledged_may_be_named_though_another_has
     promoted = promote(group, to=2)
 
     assert promoted.number == 2
-    assert promoted.loss == "1 bytes, from 1 on, that another member has; none of them was acknowledged"
+    assert promoted.loss == "1 bytes, from 1 on, that another member has, and none of them was acknowledged"
 
 
-def test_an_asynchronous_group_says_that_nobody_knows_what_is_lost() -> None:
-    """One promise is enough there, and what only the old master has is gone."""
+def test_asynchronous_promotion_reports_an_unknown_loss() -> None:
+    """One promise is enough, and records that only the old master has are lost."""
     group = group_of(2, acks_needed=0)
     group.members[1].is_answering = False
 
     promoted = promote(group)
 
     assert promoted.number == 2
-    assert promoted.loss == "what the old master wrote beyond 1: in an asynchronous group nobody else has that"
+    assert promoted.loss == "the old master's records beyond 1: an asynchronous group has no other copy of them"
 
 
-def test_grants_that_were_given_are_waited_for() -> None:
-    """Until they end the old master may acknowledge, whatever is promised."""
+def test_promotion_waits_for_grants_to_expire() -> None:
+    """Until then the old master may acknowledge, despite all promises."""
     group = group_of(2, acks_needed=0)
     group.members[1].is_answering = False
     group.members[2].granted_ms = 60
@@ -292,8 +292,8 @@ def test_grants_that_were_given_are_waited_for() -> None:
     assert [step.what for step in steps].index("wait") < [step.what for step in steps].index("promote")
 
 
-def test_an_old_master_that_is_back_and_has_more_is_taken() -> None:
-    """It has no role, but what it alone has is lost with anybody else."""
+def test_returned_old_master_with_the_longest_log_is_promoted() -> None:
+    """It has no role, but its additional records would be lost with any other member."""
     group = group_of(2, acks_needed=0)
     group.members[1].send()
     group.members[1].acknowledge()
@@ -305,8 +305,8 @@ def test_an_old_master_that_is_back_and_has_more_is_taken() -> None:
     assert group.acknowledged <= set(group.members[1].log)
 
 
-def test_the_next_epoch_is_greater_than_all_that_anybody_has_recorded() -> None:
-    """A promise that led to nothing counts, too."""
+def test_next_epoch_exceeds_all_recorded_epochs() -> None:
+    """A promise without a promotion counts, too."""
     group = group_of(3)
     group.members[2].promised = 8_003
     group.members[1].is_answering = False
@@ -314,8 +314,8 @@ def test_the_next_epoch_is_greater_than_all_that_anybody_has_recorded() -> None:
     assert promote(group).epoch == 9_002
 
 
-def test_the_master_itself_may_be_named() -> None:
-    """Then nothing moves; a drain that somebody began ends, and whoever has no role is gathered."""
+def test_present_master_may_be_named() -> None:
+    """The role does not move; a pending drain ends, and members without a role follow."""
     group = group_of(2)
     group.members[1].is_draining = True
     group.members[2].role = HaRole.UNASSIGNED
@@ -328,11 +328,11 @@ def test_the_master_itself_may_be_named() -> None:
     assert group.members[2].role is HaRole.SLAVE
 
 
-def test_a_group_that_never_had_a_master_gets_one() -> None:
-    """Then everybody who may be the master is named, and enough of them have to promise."""
+def test_group_without_any_master_gets_its_first() -> None:
+    """All electable members are named, and enough of them must promise."""
     group = FakeGroup([1, 2], acks_needed=1)
 
-    with pytest.raises(CannotPromote, match="nobody has recorded who may be promoted -- name all slaves"):
+    with pytest.raises(CannotPromote, match="no member has recorded which slaves may be promoted -- name all slaves"):
         promote(group)
     promoted = promote(group, electable=frozenset({1, 2}))
 
@@ -340,8 +340,8 @@ def test_a_group_that_never_had_a_master_gets_one() -> None:
     assert group.members[1].electable == [2]
 
 
-def test_a_slave_that_recorded_nothing_is_told_who_the_master_was() -> None:
-    """Its number makes the difference between a slave that is missing and the master that is dead."""
+def test_old_master_can_be_named_for_slaves_without_records() -> None:
+    """Its number distinguishes a missing slave from the dead master."""
     group = group_of(2)
     group.members[1].is_answering = False
     group.members[2].master_id, group.members[2].electable = UNKNOWN, []
@@ -353,18 +353,18 @@ def test_a_slave_that_recorded_nothing_is_told_who_the_master_was() -> None:
     assert (promoted.number, group.members[2].electable) == (2, [1])
 
 
-def test_a_master_without_anybody_to_acknowledge_is_not_made() -> None:
-    """It could never answer 0; who may come back has to be named."""
+def test_master_without_acknowledging_slaves_is_refused() -> None:
+    """It could never answer 0; the slaves that may return must be named."""
     group = group_of(2)
     group.members[1].is_answering = False
     group.members[2].master_id = UNKNOWN
 
-    with pytest.raises(CannotPromote, match=r"code 0 needs 1 ack\(s\), and only \[\] could give them to member 2"):
+    with pytest.raises(CannotPromote, match=r"code 0 needs 1 ack\(s\), but only \[\] could give them to member 2"):
         promote(group)
 
 
-def test_somebody_who_does_not_follow_is_said() -> None:
-    """The role has promoted all the same."""
+def test_member_that_does_not_follow_is_reported() -> None:
+    """The promotion is done nevertheless."""
     group = group_of(3)
     group.members[1].is_answering = False
     steps: list[Step] = []
@@ -387,20 +387,20 @@ def test_somebody_who_does_not_follow_is_said() -> None:
     ("spoil", "reason"),
     [
         (lambda two, three: setattr(three, "number", 2), "socket-2 and socket-3 are brokers with the same store"),
-        (lambda two, three: setattr(three, "name", "other"), "these are members of different groups: c/b and c/other"),
+        (lambda two, three: setattr(three, "name", "other"), "the sockets belong to different groups: c/b and c/other"),
         (lambda two, three: three.group.silence(), "no broker answers"),
     ],
-    ids=["twice", "mixed", "nobody"],
+    ids=["twice", "mixed", "silent"],
 )
-def test_a_vote_that_is_worth_nothing_is_not_held(spoil: object, reason: str) -> None:
-    """One broker named twice would have two votes; two groups know nothing of each other."""
+def test_invalid_set_of_members_is_refused(spoil: object, reason: str) -> None:
+    """A broker that is named twice would have two votes, and two groups share no epochs."""
     group = group_of(3)
     clients: list[MemberClient] = [Direct(member) for member in group.members.values()]
     assert callable(spoil)
     spoil(group.members[2], group.members[3])
 
     with pytest.raises(CannotPromote, match=reason):
-        asyncio.run(Promotion(clients, Wanted(), report=lambda step: None, confirm=lambda text: True).run())
+        asyncio.run(Promotion(clients, PromotionOptions(), report=lambda step: None, confirm=lambda text: True).run())
     assert all(ordered == [] for ordered in orders(group))
 
 
@@ -408,7 +408,7 @@ def test_a_vote_that_is_worth_nothing_is_not_held(spoil: object, reason: str) ->
 
 
 class Outcome(NamedTuple):
-    """Of one seed."""
+    """The result of one seed."""
 
     moves: int
     lost: int
@@ -422,7 +422,7 @@ class Outcome(NamedTuple):
 def run_seed(
     seed: int, *, acks_needed: int | None = None, may_force: bool = False, are_old_epochs_counted: bool = False
 ) -> Outcome:
-    """Sends, copies, faults and moves in any order."""
+    """Run sends, copies, faults and promotions in random order."""
     chance = random.Random(seed)
     count = chance.randint(2, 5)
     acks = chance.randint(1, count - 1) if acks_needed is None else acks_needed
@@ -464,8 +464,8 @@ def run_seed(
 
 
 @pytest.mark.verify
-def test_no_order_of_events_loses_what_was_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With any number of members and of needed acks, whoever answers, and old masters that know of nothing."""
+def test_no_order_of_events_loses_acknowledged_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This holds for any number of members and acks, any set that answers, and old masters that return."""
     monkeypatch.setattr(ha_promote, "POLL_S", 0)
     outcomes = [run_seed(seed) for seed in range(150)]
 
@@ -474,16 +474,16 @@ def test_no_order_of_events_loses_what_was_acknowledged(monkeypatch: pytest.Monk
 
 
 @pytest.mark.verify
-def test_acks_of_an_older_epoch_alone_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A master that counted them would lose messages, however carefully the role is promoted: why masters do not."""
+def test_acks_of_an_older_epoch_alone_would_lose_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A master that counted them would lose messages after a correct promotion, so masters do not."""
     monkeypatch.setattr(ha_promote, "POLL_S", 0)
 
     assert sum(run_seed(seed, are_old_epochs_counted=True).lost for seed in range(150)) > 0
 
 
 @pytest.mark.parametrize(("acks_needed", "may_force"), [(0, False), (1, True)], ids=["asynchronous", "forced"])
-def test_whatever_is_lost_was_said(acks_needed: int, may_force: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a mode covers no dead master, or a person forces it. This also shows that the test above sees a loss."""
+def test_every_loss_is_reported(acks_needed: int, may_force: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loss is possible in modes without acks and by force. This also shows that the test above can detect a loss."""
     monkeypatch.setattr(ha_promote, "POLL_S", 0)
     outcomes = [run_seed(seed, acks_needed=acks_needed, may_force=may_force) for seed in range(100)]
 
@@ -492,13 +492,11 @@ def test_whatever_is_lost_was_said(acks_needed: int, may_force: bool, monkeypatc
 
 
 @pytest.mark.parametrize("is_numbered", [True, False], ids=["its-own-number", "one-more"])
-def test_promotions_that_know_nothing_of_each_other_begin_different_epochs(
-    is_numbered: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An epoch has one master, or nothing is sure any more. One more than is known would be the same for both."""
+def test_concurrent_promotions_take_different_epochs(is_numbered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch must have one master. The next number after the known epochs would be the same for both."""
     if not is_numbered:
-        monkeypatch.setattr(electing, "next_epoch", lambda known, suffix=0: max(known) + 1)
-        monkeypatch.setattr(electing, "EPOCH_STRIDE", 1)
+        monkeypatch.setattr(election, "next_epoch", lambda known, suffix=0: max(known) + 1)
+        monkeypatch.setattr(election, "EPOCH_STRIDE", 1)
     group = group_of(3, acks_needed=0)
     for winner in (2, 3):
         for number, member in group.members.items():
@@ -509,8 +507,8 @@ def test_promotions_that_know_nothing_of_each_other_begin_different_epochs(
     assert epochs == ([1002, 1003] if is_numbered else [2, 2])
 
 
-def test_a_dead_master_of_an_asynchronous_group_does_not_stop_its_successor() -> None:
-    """Without acks a master asks all of S for grants, and the dead grant nothing; when it is back it can be named."""
+def test_dead_asynchronous_master_does_not_block_its_successor() -> None:
+    """Without acks a master needs grants of all S slaves, so the dead one is left out until it is named."""
     group = group_of(2, acks_needed=0)
     old, new = group.members[1], group.members[2]
     old.is_answering = old.is_linked = False
@@ -528,8 +526,8 @@ def test_a_dead_master_of_an_asynchronous_group_does_not_stop_its_successor() ->
     assert (promoted.epoch, new.electable, old.role) == (2002, [1], HaRole.SLAVE)
 
 
-def test_a_slave_that_is_away_is_never_left_out() -> None:
-    """It could be elected by what it has recorded; the new master must ask it, or there would be two."""
+def test_absent_slave_stays_electable() -> None:
+    """It could be elected from its records; the new master must need it, or there could be two masters."""
     group = group_of(3, acks_needed=0)
     for number in (1, 3):
         group.members[number].is_answering = group.members[number].is_linked = False
@@ -539,8 +537,8 @@ def test_a_slave_that_is_away_is_never_left_out() -> None:
     assert group.members[2].electable == [3]
 
 
-def test_a_master_that_asks_nobody_is_deposed_by_force_alone() -> None:
-    """No promise ends what it may acknowledge, whoever is named."""
+def test_master_without_slaves_is_replaced_only_by_force() -> None:
+    """No promise limits what it may acknowledge."""
     group = group_of(2, acks_needed=0)
     group.members[1].is_answering = False
     promote(group)
@@ -548,14 +546,14 @@ def test_a_master_that_asks_nobody_is_deposed_by_force_alone() -> None:
     group.members[1].master_id, group.members[1].electable, group.members[1].epoch = 2, [], 1002
     group.members[1].role = HaRole.SLAVE
 
-    with pytest.raises(CannotPromote, match="nobody has recorded which slaves may be promoted"):
+    with pytest.raises(CannotPromote, match="no member has recorded which slaves may be promoted"):
         promote(group, electable=frozenset({1, 2}))
 
     assert promote(group, electable=frozenset({1, 2}), may_force=True, yes=True).number == 1
 
 
-def test_who_may_be_promoted_changes_only_where_that_makes_no_second_master() -> None:
-    """Where acks count, an election among those of before would not ask those of after."""
+def test_electable_set_changes_only_without_a_second_master() -> None:
+    """Where acks count, an election among the previous members would not need the new ones."""
     group = group_of(3)
 
     with pytest.raises(CannotPromote, match=r"\[2\] only after an election"):

@@ -1,4 +1,4 @@
-"""The command line with servers that have IPv6 addresses only."""
+"""The command line with servers that have only IPv6 addresses."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from local_group_kit import FREE_PORTS, Group, Load, gantry, manifest
 
 from gantry_cli.local import up as up_module
-from gantry_cli.local.group_run import GroupOptions
-from gantry_cli.local.plan import Planner, Wanted
+from gantry_cli.local.group_run import UpOptions
+from gantry_cli.local.plan import LaunchOptions, Planner
 from gantry_cli.local.ports import BROKER, NAME_SERVER, SIDECAR
 from gantry_cli.local.state import GroupState
 from gantry_cli.stack import StackDirectory
@@ -24,41 +24,43 @@ SMALL = {
 }  # fmt: skip
 
 
-def test_a_plan_writes_brackets_where_a_port_follows(tmp_path: Path) -> None:
-    """Name servers are named as clients must write them; hosts alone have no brackets."""
+def test_plan_writes_ipv6_addresses_with_brackets(tmp_path: Path) -> None:
+    """An address with a port has brackets; a host alone has none."""
     ports = tuple((kind, 0) for kind in (NAME_SERVER, BROKER, SIDECAR))
-    planner = Planner(GroupState(tmp_path), read_group(manifest().encode()), Wanted(host="::1", ports=ports), None)
+    planner = Planner(
+        GroupState(tmp_path), read_group(manifest().encode()), LaunchOptions(host="::1", ports=ports), None
+    )
 
     (server,) = planner.record.name_servers
     assert planner.record.addresses == [server.address] == [f"[::1]:{server.port}"]
     assert planner.record.host == "::1"
 
 
-@pytest.mark.parametrize("typed", ["::1", "[::1]"])
-def test_a_host_may_be_typed_with_brackets(tmp_path: Path, typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who copies it from an address has them."""
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_host_option_accepts_brackets(tmp_path: Path, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that is copied from an address has brackets."""
     hosts: list[str] = []
 
-    async def start(options: GroupOptions, face: object) -> None:
-        hosts.append(options.typed.host)
+    async def start(options: UpOptions, face: object) -> None:
+        hosts.append(options.launch.host)
 
     monkeypatch.setattr(up_module, "run_group", start)
-    result = CliRunner().invoke(up_module.up, ["--single", "--data", str(tmp_path), "--host", typed])
+    result = CliRunner().invoke(up_module.up, ["--single", "--data", str(tmp_path), "--host", host])
 
     assert (result.exit_code, hosts) == (0, ["::1"]), result.output
 
 
 @pytest.mark.verify
-def test_every_command_takes_what_up_has_printed(tmp_path: Path) -> None:
-    """A broker alone on ::1: sent to, read from, looked at, and its store dumped."""
+def test_commands_accept_ipv6_addresses_printed_by_up(tmp_path: Path) -> None:
+    """Commands work with a single broker on ::1: produce, consume, status and store dump."""
     options = [word for pair in SMALL.items() for word in ("-o", "=".join(pair))]
     up = ("up", "--single", "--data", str(tmp_path), "--host", "::1", "--detach")
-    said = gantry(*up, "--namesrv-port", "0", "--broker-port", "0", *options)
+    printed = gantry(*up, "--namesrv-port", "0", "--broker-port", "0", *options)
     directory = StackDirectory(tmp_path)
     try:
         record = directory.running()
         assert record is not None and record.name_server.startswith("[::1]:") and record.broker.startswith("[::1]:")
-        assert f'setNamesrvAddr("{record.name_server}")' in said
+        assert f'setNamesrvAddr("{record.name_server}")' in printed
         at = ("-n", record.name_server)
         receipt = json.loads(gantry("produce", *at, "orders", "one", "--key", "k", "--output", "json"))
         (message,) = map(json.loads, gantry("consume", *at, "orders", "--output", "json").splitlines())
@@ -75,8 +77,8 @@ def test_every_command_takes_what_up_has_printed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_slave_takes_over_on_ipv6(tmp_path: Path) -> None:
-    """A group on ::1 goes through a kill as any other, and nothing acknowledged is lost."""
+def test_slave_takes_over_on_ipv6(tmp_path: Path) -> None:
+    """A group on ::1 fails over after a kill, and no acknowledged message is lost."""
     group = Group(tmp_path / "crew")
     group.up("--host", "::1", *FREE_PORTS)
     try:

@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 from gantry_cli.kube import options
+from gantry_cli.kube.cluster_bundle import scrubbed
 from gantry_cli.kube.commands import plain_name
-from gantry_cli.kube.naming import group_word
-from gantry_cli.kube.packing import scrubbed
+from gantry_cli.kube.naming import group_name_in
 from gantry_cli.kube.plugin import cli
 from gantry_cli.main import cli as gantry
 from gantry_testing.tree import PYTHON_PATH
@@ -53,13 +53,13 @@ def test_namespace_is_n_with_kubectl_and_the_name_server_without(tmp_path: Path)
 
     assert {"-n", "--namespace", "--context", "--kubeconfig"} <= of_plugin and "--namesrv" not in of_plugin
     assert alone.exit_code == 2 and "bg/GROUP" in alone.stderr
-    assert other.exit_code == 2 and "'orders' names no group" in other.stderr
+    assert other.exit_code == 2 and "'orders' is not the name of a group" in other.stderr
 
 
 def test_a_group_is_named_as_kubectl_names_it() -> None:
     """By any name of its kind; a plain one is enough for the plugin."""
-    assert [group_word(text) for text in ("bg/a", "brokergroup/a", "BrokerGroups.gantry.dev/a")] == ["a", "a", "a"]
-    assert [group_word(text) for text in ("a", "pods/a", "/a")] == [None, None, None]
+    assert [group_name_in(text) for text in ("bg/a", "brokergroup/a", "BrokerGroups.gantry.dev/a")] == ["a", "a", "a"]
+    assert [group_name_in(text) for text in ("a", "pods/a", "/a")] == [None, None, None]
     assert (plain_name("a"), plain_name("bg/a"), plain_name(None)) == ("a", "a", None)
 
 
@@ -100,12 +100,12 @@ def test_tab_offers_what_kubectl_finds(tmp_path: Path) -> None:
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("kubectl", ["echo 'no such server' >&2; exit 1", "sleep 600; true", "exit 127"])
 def test_tab_is_silent_where_nothing_answers(tmp_path: Path, kubectl: str) -> None:
-    """A cluster that refuses, hangs, or is not there: nothing is offered, nothing said, and nobody waits for it."""
+    """If a cluster refuses, hangs or is missing, completion offers nothing, prints nothing and does not wait."""
     assert completed(tmp_path, kubectl, "status", "") == ([":4"], "")
 
 
 def test_tab_of_gantry_asks_a_cluster_only_behind_bg(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`gantry status <Tab>` of somebody without a cluster costs nothing."""
+    """`gantry status <Tab>` sends no request where there is no cluster."""
     asked: list[str] = []
 
     def lines(words: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The hands and eyes of a local group's supervisor: what is compared before an order, and what waits for whom."""
+"""Executing decisions about a local group: the checks before an order, and the waits between orders."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
-from spec_world.looks import NOW_MS, healthy, observed, spec_with
+from spec_world.observations import NOW_MS, healthy, observed, spec_with
 
 from gantry_broker.control.server import ControlServer
 from gantry_cli.errors import CliError
 from gantry_cli.local import topics
 from gantry_cli.local.access import Access
 from gantry_cli.local.commands import _down_ms, kill
+from gantry_cli.local.group_status import Event, LocalGroupStatus, LocalMemberStatus, status_screen
 from gantry_cli.local.lease import LeaseFile
-from gantry_cli.local.look import Event, Look, MemberView, render
-from gantry_cli.local.promote import leave_order
+from gantry_cli.local.promote import write_order
 from gantry_cli.local.state import GroupState
 from gantry_cli.output import console
 from gantry_client import QueueOffsets
@@ -26,9 +26,9 @@ from gantry_spec.decide import Condition, decide
 from gantry_spec.executor import Expected, check_promotion
 from gantry_spec.ledger import Fault, Ledger, Risk
 from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE
-from gantry_spec.observed import CHECK_TOPIC, QUIET_MS
+from gantry_spec.observed import CHECK_TOPIC, EMPTY_FOR_MS
 from gantry_status.order_client import OrderClient
-from gantry_status.orders import AskStatus, BrokerUnreachable, HaRole, HaStatus, OrderRefused, OrderUnanswered
+from gantry_status.orders import BrokerUnreachable, HaRole, HaStatus, OrderRefused, OrderUnanswered, StatusRequest
 from gantry_testing.fake_group import FakeGroup, FakeMember
 from gantry_wire.names import SCHEDULE_TOPIC
 
@@ -46,26 +46,26 @@ def status(**other: object) -> HaStatus:
     [{}, {"wrote": 501}, {"last_epoch": 1001, "wrote": 3}, {"epoch": 2000, "wrote": 0}],
     ids=["as-named", "longer", "newer-epoch", "promoted-already"],
 )
-def test_who_still_is_what_was_named_is_promoted(changes: dict[str, object]) -> None:
-    """As long a log or a longer one; and an order that was obeyed already does no harm."""
+def test_member_with_the_expected_log_is_promoted(changes: dict[str, object]) -> None:
+    """A log of the expected length or longer is accepted, and a repeated order is harmless."""
     check_promotion(EPOCH, NAMED, status(**changes))
 
 
 @pytest.mark.parametrize(
     "changes", [{"wrote": 499}, {"wrote": -1}, {"last_epoch": 999, "wrote": 9999}], ids=["shorter", "unknown", "older"]
 )
-def test_who_has_lost_something_since_is_not(changes: dict[str, object]) -> None:
-    """A power cut between the decision and the order: what was counted on is gone, and the order is not given."""
-    with pytest.raises(OrderRefused, match="named for a log that ends at 500 of epoch 1000"):
+def test_member_that_lost_data_after_the_decision_is_not_promoted(changes: dict[str, object]) -> None:
+    """After a power cut between decision and order, the expected log is gone, and no order is sent."""
+    with pytest.raises(OrderRefused, match="expected a log that ends at 500 of epoch 1000"):
         check_promotion(EPOCH, NAMED, status(**changes))
 
 
-def test_who_was_to_go_on_as_the_master_must_still_be_it() -> None:
-    """A new epoch of the same master is for that process, not for one that came after it."""
+def test_master_is_only_confirmed_in_the_same_process() -> None:
+    """A new epoch of the same master is for the observed process, and not for a later one."""
     order = msgspec.structs.replace(NAMED, continues=1000)
 
     check_promotion(EPOCH, order, status(role=HaRole.MASTER))
-    with pytest.raises(OrderRefused, match="to go on as the master"):
+    with pytest.raises(OrderRefused, match="expected the master of epoch"):
         check_promotion(EPOCH, order, status(role=HaRole.UNASSIGNED))
 
 
@@ -93,47 +93,47 @@ async def serve(tmp_path: Path, member: FakeMember) -> AsyncIterator[Callable[[]
 
 
 @pytest.mark.parametrize("is_one", [True, False], ids=["one-connection", "twin"])
-async def test_a_second_order_never_reaches_another_process(serve: Callable[[], ControlServer], is_one: bool) -> None:
-    """What was asked first was said by the process that is ordered then; the twin talks to whoever came after it."""
+async def test_checked_order_never_reaches_another_process(serve: Callable[[], ControlServer], is_one: bool) -> None:
+    """The order goes to the process that reported its status; the control case reaches a later process."""
     server = serve()
     await server.start()
     async with OrderClient(server.path, is_one_connection=is_one) as client:
-        await client.call(AskStatus())
+        await client.call(StatusRequest())
         await server.close()
         after = serve()
         await after.start()
 
         if is_one:
             with pytest.raises((OrderUnanswered, BrokerUnreachable)):
-                await client.call(AskStatus())
+                await client.call(StatusRequest())
             with pytest.raises((OrderUnanswered, BrokerUnreachable)):
-                await client.call(AskStatus())
+                await client.call(StatusRequest())
         else:
-            assert (await client.call(AskStatus())).broker_id == 2
+            assert (await client.call(StatusRequest())).broker_id == 2
 
 
 # ------- orders of people
 
 
-def test_an_order_replaces_the_one_before_for_its_shard_only(tmp_path: Path) -> None:
-    """One order for each shard stands; what follows @ makes each another one."""
+def test_new_order_replaces_only_the_order_of_its_shard(tmp_path: Path) -> None:
+    """Each shard has at most one order; the text after @ makes orders distinct."""
     state = GroupState(tmp_path)
-    leave_order(state, 0, "0=2@1", "0")
-    leave_order(state, 1, "1@2", "0")
-    leave_order(state, 0, "0@3", "0")
+    write_order(state, 0, "0=2@1", "0")
+    write_order(state, 1, "1@2", "0")
+    write_order(state, 0, "0@3", "0")
 
     assert state.read_annotations() == {PROMOTE: "1@2,0@3", ACCEPT_LOSS: "0"}
 
 
-def test_an_accepted_loss_is_not_lent_to_another_order(tmp_path: Path) -> None:
-    """The annotation holds for all orders that stand: so a second one must accept the same, or wait."""
+def test_accepted_loss_does_not_apply_to_another_order(tmp_path: Path) -> None:
+    """The annotation applies to all pending orders, so a second order must accept the same loss or wait."""
     state = GroupState(tmp_path)
-    leave_order(state, 0, "0@1", "0")
+    write_order(state, 0, "0@1", "0")
 
-    with pytest.raises(CliError, match="an order for shard 0 stands, which accepts 0"):
-        leave_order(state, 1, "1@2", "any")
-    with pytest.raises(CliError, match="is no size"):
-        leave_order(state, 0, "0@3", "much")
+    with pytest.raises(CliError, match="an order for shard 0 is pending, which accepts 0"):
+        write_order(state, 1, "1@2", "any")
+    with pytest.raises(CliError, match="is not a size"):
+        write_order(state, 0, "0@3", "much")
 
     assert state.read_annotations() == {PROMOTE: "0@1", ACCEPT_LOSS: "0"}
 
@@ -141,8 +141,8 @@ def test_an_accepted_loss_is_not_lent_to_another_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("after", "down_ms"), [("1s", 10_000), ("5s", 15_000), ("60s", 125_000)], ids=["least", "default", "patient"]
 )
-def test_a_killed_broker_stays_down_for_longer_than_a_failover_takes(tmp_path: Path, after: str, down_ms: int) -> None:
-    """By the manifest of the group; a time that somebody chose is taken as it is."""
+def test_killed_broker_stays_down_longer_than_a_failover_takes(tmp_path: Path, after: str, down_ms: int) -> None:
+    """The default time depends on the manifest; a given time is used unchanged."""
     head = "apiVersion: gantry.dev/v1alpha1\nkind: BrokerGroup\nmetadata: {name: crew}\n"
     state = GroupState(tmp_path)
     state.write_manifest(f"{head}spec: {{failover: {{after: {after}}}}}".encode())
@@ -151,7 +151,7 @@ def test_a_killed_broker_stays_down_for_longer_than_a_failover_takes(tmp_path: P
 
 
 def test_kill_documents_the_option_of_the_shell_command(tmp_path: Path) -> None:
-    """`kill -9` is what an operator types by habit; it says what happens anyway."""
+    """`kill -9` is a habit of operators; the help explains that it is the default."""
     run = CliRunner().invoke
     accepted = run(kill, ["-9", "master-0", "--data", str(tmp_path)])
     assert accepted.exit_code != 2 and "no group runs on" in accepted.stderr
@@ -165,12 +165,12 @@ def test_kill_documents_the_option_of_the_shell_command(tmp_path: Path) -> None:
     [
         (("slave-0-1", "--stop"), "--down has no effect with --stop, which ends no process"),
         (("slave-0-1", "--cont"), "--down has no effect with --cont"),
-        (("sidecar-master-0",), "--down has no effect for sidecar-master-0: only a broker stays down"),
+        (("sidecar-master-0",), "--down has no effect for sidecar-master-0: only a broker can be kept down"),
         (("nameserver-0",), "--down has no effect for nameserver-0"),
     ],
 )
-def test_kill_refuses_a_time_that_nothing_stays_down_for(tmp_path: Path, words: tuple[str, ...], reason: str) -> None:
-    """A process that is only stopped, and one that is started again at once, is not down."""
+def test_kill_refuses_down_time_without_effect(tmp_path: Path, words: tuple[str, ...], reason: str) -> None:
+    """A suspended process, and one that restarts at once, does not stay down."""
     refused = CliRunner().invoke(kill, [*words, "--down", "5s", "--data", str(tmp_path)])
     assert refused.exit_code == 2 and reason in refused.stderr
     assert "no group runs on" in CliRunner().invoke(kill, [*words, "--data", str(tmp_path)]).stderr
@@ -179,30 +179,30 @@ def test_kill_refuses_a_time_that_nothing_stays_down_for(tmp_path: Path, words: 
 # ------- what is shown
 
 
-def look(**other: object) -> Look:
-    view = MemberView(
+def look(**other: object) -> LocalGroupStatus:
+    view = LocalMemberStatus(
         name="master-0", shard=0, number=1, process="running", pid=7, starts=2, address="127.0.0.1:1", sidecar_url="",
         role="MASTER", epoch=1000, seen_ago_ms=9_000, wrote=2048, is_draining=True,
     )  # fmt: skip
     ledger = Ledger(shard=0, observed_ms=0, is_fresh=True, master=1, risks={Fault.MACHINE: Risk(bytes=0)})
     values: dict[str, object] = {
         "at_ms": 0, "group": "crew", "pid": 7, "started_at_ms": 0, "name_servers": ["ns:1"], "members": [view],
-        "conditions": (), "ledgers": (ledger,), "decision": ("shard 0: waits: for rain",), "outlook": (),
+        "conditions": (), "ledgers": (ledger,), "decision": ("shard 0: waiting: for rain",), "outlook": (),
         "events": [Event(0, "it began")],
     }  # fmt: skip
-    return Look(**(values | other))  # type: ignore[arg-type]
+    return LocalGroupStatus(**(values | other))  # type: ignore[arg-type]
 
 
-def shown(one: Look, *, with_events: bool = False) -> str:
+def shown(one: LocalGroupStatus, *, with_events: bool = False) -> str:
     out = console()
     with out.capture() as capture:
-        for part in render(one, with_events=with_events):
+        for part in status_screen(one, with_events=with_events):
             out.print(part)
     return capture.get()
 
 
-def test_a_screen_shows_lost_and_damaged_log_data_of_a_member() -> None:
-    """Both are remarks of their member, whatever its role and whether name servers know it."""
+def test_status_shows_lost_and_damaged_log_data() -> None:
+    """Both are remarks of the member, in any role."""
     healthy = look()
     [member] = healthy.members
     hurt = msgspec.structs.replace(
@@ -214,18 +214,18 @@ def test_a_screen_shows_lost_and_damaged_log_data_of_a_member() -> None:
     assert "missing" not in shown(healthy) and "damaged" not in shown(healthy)
 
 
-def test_a_screen_says_what_is_wrong_and_what_is_not_known() -> None:
-    """Old looks, silent members, drains and restarts are said; a risk that nobody knows is not zero."""
+def test_status_shows_faults_and_unknown_values() -> None:
+    """Outdated reports, drains and restarts are shown; an unknown risk is not shown as zero."""
     text = shown(look())
 
-    assert "the supervisor has not looked for" in text and "silent for 9s" in text
+    assert "the supervisor has not updated its status for" in text and "last report 9s ago" in text
     assert "drained" in text and "started 2 times" in text and "2.0 KiB" in text
     assert "machine 0 B" in text and "disk unknown" in text
-    assert "shard 0: waits: for rain" in text and "it began" not in text
+    assert "shard 0: waiting: for rain" in text and "it began" not in text
     assert "it began" in shown(look(), with_events=True)
 
 
-def test_a_screen_shows_no_condition_of_a_healthy_group() -> None:
+def test_screen_shows_no_condition_of_a_healthy_group() -> None:
     """Conditions are shown when they differ from those of a healthy group, by the same rule as in a cluster."""
     usual = decide(spec_with(), observed(healthy()), NOW_MS).conditions
     fenced = Condition(type="Fenced", is_so=True, reason="ByAnnotation", message="shards [0]")
@@ -239,18 +239,18 @@ def test_a_screen_shows_no_condition_of_a_healthy_group() -> None:
     assert lines(fenced, unready) == ["Fenced: ByAnnotation (shards [0])", "Ready: NotInSync"]
 
 
-def test_a_shard_without_a_master_is_said() -> None:
-    """No ledger that is fresh: nobody answers there."""
-    assert "shard 0: no master that answers" in shown(look(ledgers=(Ledger(shard=0, observed_ms=0),)))
+def test_status_shows_a_shard_without_a_master() -> None:
+    """A shard without a fresh ledger has no master that answers."""
+    assert "shard 0: no master answers" in shown(look(ledgers=(Ledger(shard=0, observed_ms=0),)))
 
 
-def test_a_look_can_be_written_and_read_by_another_process() -> None:
-    """As it stands in decision.json."""
-    assert msgspec.json.decode(msgspec.json.encode(look()), type=Look) == look()
+def test_status_survives_encoding_and_decoding() -> None:
+    """Another process reads the same status from decision.json."""
+    assert msgspec.json.decode(msgspec.json.encode(look()), type=LocalGroupStatus) == look()
 
 
-async def test_a_lease_that_was_taken_is_renewed_for_nobody(tmp_path: Path) -> None:
-    """Between the taking of an epoch and the naming of its master no master is told that the Lease is his."""
+async def test_taken_lease_is_not_renewed_before_a_master_is_recorded(tmp_path: Path) -> None:
+    """Between taking an epoch and recording its master no master gets a renewal."""
     from gantry_cli.local.lease import renew
     from gantry_spec.lease import LeaseRecord, Term
 
@@ -271,7 +271,7 @@ async def test_a_lease_that_was_taken_is_renewed_for_nobody(tmp_path: Path) -> N
 
 
 class FakeBrokers:
-    """What is on a shard, as its master says."""
+    """The queues of a shard, as its master reports them."""
 
     def __init__(self) -> None:
         self.messages = 1
@@ -313,19 +313,19 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> FakeBrokers:
     return found
 
 
-async def test_a_shard_goes_when_nothing_is_left_and_nobody_can_come(brokers: FakeBrokers) -> None:
-    """Producers are turned away first; until old routes are forgotten, and while one message is left, it stays."""
+async def test_surplus_shard_is_removed_when_empty_and_old_routes_expired(brokers: FakeBrokers) -> None:
+    """Producers are withdrawn first; the shard stays while it has a message or old routes are valid."""
     now_s = [0.0]
-    shards = topics.Emptying("crew", "ns:1", Access(), lambda _: None, lambda: now_s[0])
+    shards = topics.ShardDecommissioner("crew", "ns:1", Access(), lambda _: None, lambda: now_s[0])
 
     async def look(wrote: int) -> bool:
-        now_s[0] += topics.AGAIN_S
-        await shards.keep(1, {0: ("a:1", 10), 1: ("b:1", wrote)})
+        now_s[0] += topics.CHECK_INTERVAL_S
+        await shards.reconcile(1, {0: ("a:1", 10), 1: ("b:1", wrote)})
         return shards.is_empty(1, wrote)
 
     brokers.messages = 0
     early = await look(100)
-    now_s[0] += QUIET_MS / 1000
+    now_s[0] += EMPTY_FOR_MS / 1000
     brokers.messages = 1
     full = await look(100)
     brokers.messages, brokers.delayed_messages = 0, 1
@@ -336,21 +336,21 @@ async def test_a_shard_goes_when_nothing_is_left_and_nobody_can_come(brokers: Fa
     assert (early, full, delayed, empty) == (False, False, False, True)
     assert set(brokers.forbidden) == {"crew-1"}, "never one that is wanted"
     assert not shards.is_empty(1, 101), "something has come since"
-    assert not shards.is_empty(1, None), "nobody says whether something has come"
+    assert not shards.is_empty(1, None), "it is unknown whether a message has come"
     assert not shards.is_empty(0, 10)
 
 
-async def test_a_shard_that_is_wanted_again_is_shown_again(brokers: FakeBrokers) -> None:
-    """An edit that is taken back: producers come again, and nothing is believed of what was seen before."""
+async def test_restored_shard_returns_to_the_routes(brokers: FakeBrokers) -> None:
+    """After the manifest change is reverted, producers may send again, and earlier checks do not count."""
     now_s = [0.0]
-    shards = topics.Emptying("crew", "ns:1", Access(), lambda _: None, lambda: now_s[0])
+    shards = topics.ShardDecommissioner("crew", "ns:1", Access(), lambda _: None, lambda: now_s[0])
     brokers.messages = 0
     for _ in range(10):
-        now_s[0] += topics.AGAIN_S
-        await shards.keep(1, {1: ("b:1", 7)})
+        now_s[0] += topics.CHECK_INTERVAL_S
+        await shards.reconcile(1, {1: ("b:1", 7)})
     was_empty = shards.is_empty(1, 7)
 
-    now_s[0] += topics.AGAIN_S
-    await shards.keep(2, {1: ("b:1", 7)})
+    now_s[0] += topics.CHECK_INTERVAL_S
+    await shards.reconcile(2, {1: ("b:1", 7)})
 
     assert was_empty and not shards.is_empty(1, 7) and brokers.allowed == ["crew-1"]

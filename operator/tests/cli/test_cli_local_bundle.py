@@ -1,6 +1,6 @@
-"""What `gantry bundle` and `gantry console` show to whom.
+"""Which processes get the token of a group from `gantry bundle` and `gantry console`.
 
-Their token goes to sidecars of this group on this machine, and nowhere else.
+Their token is sent to sidecars of this group on this machine only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gantry_cli.processes import boot_id_of
 
 
 class Listener(HTTPServer):
-    """Answers everything, and puts down who showed what."""
+    """A server that answers every request, and records the tokens that it got."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -46,7 +46,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b'{"code": "one-time"}')
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """To nobody."""
+        """Log nothing, to keep the output of tests clean."""
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def listeners() -> Iterator[tuple[Listener, Listener]]:
 
 
 def of_one(folder: Path, sidecar: Listener, boot_id: str) -> GroupRecord:
-    """A group whose first sidecar is, as it is written down, this process, and listens there."""
+    """Return a group whose first sidecar is recorded as this process, which listens on its port."""
     record = planned(folder, "{}")
     [first, *_] = record.members
     first.sidecar_pid, first.sidecar_boot_id = os.getpid(), boot_id
@@ -72,7 +72,7 @@ def of_one(folder: Path, sidecar: Listener, boot_id: str) -> GroupRecord:
 
 
 def packed(folder: Path) -> dict[str, bytes]:
-    """What is in the bundle of a group, by name."""
+    """Return the contents of the bundle of a group, by file name."""
     target = folder / "b.tar.gz"
     result = CliRunner().invoke(cli, ["bundle", "--data", str(folder), "--to", str(target)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -81,8 +81,8 @@ def packed(folder: Path) -> dict[str, bytes]:
         return {name.removeprefix("gantry-bundle/"): file.read() for name, file in files.items() if file is not None}
 
 
-def test_no_secret_is_in_a_bundle(tmp_path: Path) -> None:
-    """A password that somebody has put into a broker's settings, or that was logged, does not leave this machine."""
+def test_bundle_contains_no_secret(tmp_path: Path) -> None:
+    """A password in a broker's settings or in a log does not leave this machine."""
     GroupState(tmp_path).write_group(planned(tmp_path, "{}"))
     for name, text in (
         ("conf/master-0.conf", "tlsKeyPassword=hunter-two\n"),
@@ -99,10 +99,10 @@ def test_no_secret_is_in_a_bundle(tmp_path: Path) -> None:
 
 
 @pytest.mark.verify
-def test_a_proxy_of_the_environment_is_not_shown_the_token(
+def test_token_is_not_sent_to_an_environment_proxy(
     tmp_path: Path, listeners: tuple[Listener, Listener], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`http_proxy` is for the rest of the world: the sidecar beside us is asked directly."""
+    """`http_proxy` does not apply: sidecars are asked directly."""
     sidecar, proxy = listeners
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_address[1]}")
     monkeypatch.delenv("no_proxy", raising=False)
@@ -116,23 +116,23 @@ def test_a_proxy_of_the_environment_is_not_shown_the_token(
     assert "sidecars/master-0.tar.gz" in found
 
 
-def test_whoever_has_the_port_of_a_sidecar_that_is_gone_is_not_shown_the_token(
+def test_token_is_not_sent_to_another_program_on_a_sidecar_port(
     tmp_path: Path, listeners: tuple[Listener, Listener]
 ) -> None:
-    """The supervisor was killed, and its record stands: another program may listen there by now."""
-    somebody, _ = listeners
-    of_one(tmp_path, somebody, "1-1")
+    """The supervisor was killed and its record remains, but another program may have the port by now."""
+    other_program, _ = listeners
+    of_one(tmp_path, other_program, "1-1")
 
     found = packed(tmp_path)
 
-    assert somebody.shown == [] and "sidecars/master-0.tar.gz" not in found
+    assert other_program.shown == [] and "sidecars/master-0.tar.gz" not in found
 
 
 @pytest.mark.parametrize("is_gone", [False, True], ids=["our sidecar", "another program"])
-def test_a_console_code_is_asked_of_our_own_sidecar_only(
+def test_console_code_is_requested_only_from_the_groups_sidecar(
     tmp_path: Path, listeners: tuple[Listener, Listener], is_gone: bool
 ) -> None:
-    """After `gantry down` another program may listen at the console's port, and must not be shown the token."""
+    """After `gantry down` another program may listen on the console's port, and must not get the token."""
     listener, _ = listeners
     record = of_one(tmp_path, listener, "1-1" if is_gone else boot_id_of(os.getpid()))
 

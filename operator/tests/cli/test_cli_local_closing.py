@@ -1,4 +1,4 @@
-"""Shards that go, at a bad moment: a master that falls silent may have taken a message that nobody has looked at."""
+"""Decommissioning shards under failures: a master that does not answer may have taken a late message."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import pytest
 from gantry_broker.control.server import ControlServer
 from gantry_cli.local import group_run
 from gantry_cli.local.access import Access
-from gantry_cli.local.acting import LocalActions
-from gantry_cli.local.group_run import GroupOptions, GroupRun, choose_group
-from gantry_cli.local.plan import Wanted
+from gantry_cli.local.action_executor import LocalActionExecutor
+from gantry_cli.local.group_run import GroupRun, UpOptions, choose_group
+from gantry_cli.local.plan import LaunchOptions
 from gantry_cli.local.ports import BROKER, NAME_SERVER, SIDECAR
-from gantry_cli.local.running import DetachedFace
-from gantry_cli.local.topics import Emptying, LocalTopicReconciler
+from gantry_cli.local.running import DetachedOutput
+from gantry_cli.local.topics import LocalTopicReconciler, ShardDecommissioner
 from gantry_cli.stack import StackDirectory
 from gantry_spec import actions as act
 from gantry_spec.manifest import Spec
@@ -33,12 +33,12 @@ EMPTY_AT = 1
 
 
 class FakeBody:
-    """A group whose shard 1 goes: nothing was found on it, and its master is asked over a real control socket."""
+    """A group with a surplus shard 1 that was found empty; its master has a real control socket."""
 
     def __init__(self, control: str) -> None:
         self.spec = Spec()
-        self.emptying = Emptying("crew", "ns:1", Access(), lambda _: None)
-        self.emptying._ends[1] = EMPTY_AT
+        self.decommissioner = ShardDecommissioner("crew", "ns:1", Access(), lambda _: None)
+        self.decommissioner._ends[1] = EMPTY_AT
         self.removed: list[int] = []
         self._member = SimpleNamespace(
             broker=SimpleNamespace(boot_id="7-1", is_running=True), report=SimpleNamespace(role=Role.MASTER),
@@ -86,49 +86,47 @@ async def going(folder: Path, what: str) -> AsyncIterator[FakeBody]:
 
 
 @pytest.mark.parametrize("what", ["twin", "something-came", "does-not-say"])
-async def test_a_master_that_does_not_say_what_it_has_is_not_removed(tmp_path: Path, what: str) -> None:
-    """It is drained, and then too busy to answer: a message that came before may be the only one of its kind."""
+async def test_master_without_a_report_is_not_removed(tmp_path: Path, what: str) -> None:
+    """The master is drained and then too busy to answer; it may have the only copy of a late message."""
     async with going(tmp_path, what) as body:
-        remove = act.Remove(shard=1, member=1, boot_id="7-1", holds_nothing=True)
-        await LocalActions(body, lambda _: None).execute([remove])  # type: ignore[arg-type]
+        remove = act.Remove(shard=1, member=1, boot_id="7-1", is_empty=True)
+        await LocalActionExecutor(body, lambda _: None).execute([remove])  # type: ignore[arg-type]
 
     assert body.removed == ([1] if what == "twin" else [])
-    assert body.emptying.is_empty(1, None) is (what == "twin"), "its slaves go after it, and only then"
+    assert body.decommissioner.is_empty(1, None) is (what == "twin"), "its slaves go after it, and only then"
 
 
-def test_a_master_that_fell_silent_may_have_taken_something_before() -> None:
-    """Nothing was found, then it was killed: between the two it may have acknowledged a message, which slaves have."""
-    shards = Emptying("crew", "ns:1", Access(), lambda _: None)
+def test_silent_master_may_have_taken_a_message_before() -> None:
+    """The shard was found empty, then its master was killed; in between it may have acknowledged a message."""
+    shards = ShardDecommissioner("crew", "ns:1", Access(), lambda _: None)
     shards._ends[1] = 7
 
     before = shards.is_empty(1, None)
-    shards.close(1)
+    shards.mark_closed(1)
 
     assert (before, shards.is_empty(1, None)) == (False, True)
 
 
-async def test_topics_are_reconciled_by_the_spec_of_that_moment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An edit that comes while shards that go are looked at counts at once, for as long as that may take."""
+async def test_topics_are_reconciled_with_the_current_spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest change during the check of surplus shards takes effect at once."""
     ports = tuple((kind, 0) for kind in (NAME_SERVER, BROKER, SIDECAR))
-    options = GroupOptions(data=tmp_path, manifest=None, typed=Wanted(ports=ports))
+    options = UpOptions(data=tmp_path, manifest=None, launch=LaunchOptions(ports=ports))
     directory = StackDirectory(tmp_path)
-    run = GroupRun(directory, choose_group(options), options, DetachedFace(-1))
+    run = GroupRun(directory, choose_group(options), options, DetachedOutput(-1))
     edited, supervisor = msgspec.structs.replace(run.supervisor.spec, shards=2), run.supervisor
     found: list[Spec] = []
 
-    async def keep(self: Emptying, wanted: int, masters: object) -> None:
+    async def reconcile_shards(self: ShardDecommissioner, wanted: int, masters: object) -> None:
         supervisor.replace_settings(replace(supervisor.settings, spec=edited))
 
     async def reconcile(self: LocalTopicReconciler, spec: Spec, masters: object) -> list[str]:
         found.append(spec)
         raise asyncio.CancelledError
 
-    monkeypatch.setattr(Emptying, "keep", keep)
+    monkeypatch.setattr(ShardDecommissioner, "reconcile", reconcile_shards)
     monkeypatch.setattr(LocalTopicReconciler, "reconcile", reconcile)
-    monkeypatch.setattr(group_run, "UPKEEP_S", 0)
+    monkeypatch.setattr(group_run, "TOPIC_INTERVAL_S", 0)
     with pytest.raises(asyncio.CancelledError):
-        await run._keep_topics()
+        await run._reconcile_topics()
 
     assert found == [edited]

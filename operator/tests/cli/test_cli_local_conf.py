@@ -1,4 +1,4 @@
-"""From a spec to broker.conf: whatever a manifest may say, a real broker's settings accept, and mean the same."""
+"""From a spec to broker.conf: a real broker's settings accept every valid manifest, with the same meaning."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gantry_broker.setting_keys import broker_settings
-from gantry_spec.broker_conf import Place, broker_conf, broker_name, cluster_name, conf_text, template_of
+from gantry_spec.broker_conf import BrokerPlacement, broker_conf, broker_name, cluster_name, conf_text, template_of
 from gantry_spec.manifest.errors import ManifestError
 from gantry_spec.manifest.group import Spec
 from gantry_spec.manifest.reading import group_of
 
-PLACE = Place(
+PLACE = BrokerPlacement(
     group="crew", shard=1, number=2, address="127.0.0.1", name_servers=("ns:9876",), store="/store", buffers="/buffers"
 )
 
@@ -53,8 +53,8 @@ SPECS = st.fixed_dictionaries(
 
 
 @given(SPECS)
-def test_every_spec_is_a_configuration_that_a_broker_accepts(fields: dict[str, Any]) -> None:
-    """A manifest that was read never becomes a broker that does not start."""
+def test_every_valid_spec_gives_an_accepted_broker_conf(fields: dict[str, Any]) -> None:
+    """A manifest that was accepted never results in a broker that does not start."""
     try:
         spec = spec_of(fields)
     except ManifestError:
@@ -71,8 +71,8 @@ def test_every_spec_is_a_configuration_that_a_broker_accepts(fields: dict[str, A
     assert (settings.cluster_name, settings.broker_name) == (cluster_name("crew"), broker_name("crew", 1))
 
 
-def test_the_flush_interval_is_kept_for_a_trickle_and_is_short_where_acknowledgements_wait_for_it() -> None:
-    """Whatever little there is goes to the disk at the interval; ``ack: Flushed`` must not wait half a second."""
+def test_flush_interval_is_kept_and_short_when_acks_wait_for_it() -> None:
+    """Small writes reach the disk at the interval; ``ack: Flushed`` must not wait half a second."""
     patient = broker_settings(broker_conf(spec_of({}), PLACE)).store.flush
     waited = broker_settings(broker_conf(spec_of({"replication": {"ack": "Flushed"}}), PLACE)).store.flush
 
@@ -80,8 +80,8 @@ def test_the_flush_interval_is_kept_for_a_trickle_and_is_short_where_acknowledge
     assert waited.flush_interval_ms == 10
 
 
-def test_lines_of_the_spec_win_over_what_is_derived() -> None:
-    """``spec.broker`` says maxMessageSize: that is taken, also where small files would have asked for another."""
+def test_settings_of_the_spec_override_derived_ones() -> None:
+    """``spec.broker`` sets maxMessageSize: it is used even where small files imply another value."""
     small = {"writeBuffer": {"segmentSize": "2Mi"}}
 
     assert broker_conf(spec_of(small), PLACE)["maxMessageSize"] == str(1 << 20)
@@ -103,22 +103,22 @@ def test_lines_of_the_spec_win_over_what_is_derived() -> None:
     ],
     ids=lambda value: str(value),
 )
-def test_a_template_changes_with_what_members_are_started_with(fields: dict[str, Any], is_other: bool) -> None:
-    """Only what is in a broker's file makes it start again: neither how many there are nor their topics."""
+def test_template_changes_only_with_start_settings(fields: dict[str, Any], is_other: bool) -> None:
+    """Only changes of a broker's file restart it, but not the number of members or topics."""
     before, after = template_of(spec_of({}), ["ns:9876"]), template_of(spec_of(fields), ["ns:9876"])
 
     assert (before != after) is is_other
 
 
-def test_a_template_is_the_same_for_every_member_and_another_one_for_other_name_servers() -> None:
-    """Numbers, ports and folders are not in it; the addresses of name servers are."""
+def test_template_is_shared_by_members_and_depends_on_name_servers() -> None:
+    """Numbers, ports and folders are not part of it; the addresses of name servers are."""
     spec = spec_of({})
 
     assert template_of(spec, ["a:1"]) == template_of(spec, ("a:1",)) != template_of(spec, ["b:1"])
 
 
-def test_the_file_has_a_line_for_each_key() -> None:
-    """As a broker reads it."""
+def test_broker_conf_has_one_line_per_key() -> None:
+    """The file has the form that a broker reads."""
     conf = broker_conf(
         spec_of({}), msgspec.structs.replace(PLACE, control="/c", status_page="/s", access=(("k", "v"),))
     )

@@ -1,4 +1,4 @@
-"""The files of a local group: whole or as they were, compared before they are replaced, and never half believed."""
+"""The files of a local group: replaced as a whole after a comparison, and never used when damaged."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from local_group_kit import planned
 
 from gantry_cli.errors import CliError
-from gantry_cli.local.group_run import wait_for_end
+from gantry_cli.local.group_run import wait_for_leftover_processes
 from gantry_cli.local.lease import LeaseFile
-from gantry_cli.local.state import GroupRecord, GroupState, Held
+from gantry_cli.local.state import GroupRecord, GroupState, MemberHold
 from gantry_cli.processes import boot_id_of
 from gantry_spec.lease import Goal, LeaseRecord
-from gantry_spec.manifest.annotations import wanted
-from gantry_spec.observed import LastWord
+from gantry_spec.manifest.annotations import parse_requests
+from gantry_spec.observed import LastReport
 
 MIB = 1 << 20
 
@@ -26,23 +26,23 @@ def lease_record(epoch: int) -> LeaseRecord:
     return LeaseRecord(epoch=epoch, goal=Goal(why="a test"))
 
 
-def test_a_lease_is_replaced_only_by_who_has_seen_it(tmp_path: Path) -> None:
-    """Compare and swap: a second write for the same version changes nothing; another process finds the first."""
+def test_lease_is_replaced_only_at_the_expected_version(tmp_path: Path) -> None:
+    """Compare and swap: a second write for the same version changes nothing, also from another process."""
     lease = LeaseFile(tmp_path / "lease-0.json", lambda: 7)
 
     assert lease.observed.record is None and lease.observed.seen_ms == 7
     assert lease.write(None, lease_record(1000))
-    assert not lease.write(None, lease_record(2000)), "somebody was faster"
+    assert not lease.write(None, lease_record(2000)), "another write came first"
     assert lease.write("1", lease_record(3000))
 
     found = LeaseFile(tmp_path / "lease-0.json", lambda: 9).observed
     assert found.record is not None and (found.record.epoch, found.record.version, found.seen_ms) == (3000, "2", 9)
 
 
-def test_a_loss_that_was_accepted_is_written_down(tmp_path: Path) -> None:
-    """An order's size in the Lease, as ``gantry promote --accept-loss`` leaves it."""
-    [order] = wanted({"gantry.dev/promote": "0", "gantry.dev/accept-loss": "64Mi"}).orders
-    goal = Goal(why="it was ordered", request=order.id, loss_accepted=order.loss_accepted)
+def test_accepted_loss_is_written_to_the_lease(tmp_path: Path) -> None:
+    """The Lease contains the size of ``gantry promote --accept-loss``."""
+    [order] = parse_requests({"gantry.dev/promote": "0", "gantry.dev/accept-loss": "64Mi"}).orders
+    goal = Goal(why="a promotion was requested", request=order.id, loss_accepted=order.loss_accepted)
 
     LeaseFile(tmp_path / "l", lambda: 0).write(None, LeaseRecord(epoch=1000, goal=goal))
 
@@ -52,8 +52,8 @@ def test_a_loss_that_was_accepted_is_written_down(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["group.json", "lease-0.json", "annotations.json", "manifest.yaml", "words.json"])
 @pytest.mark.parametrize("content", [b"", b'{"epoch"', b"\xff\xfe", b"[1]"], ids=["empty", "torn", "binary", "other"])
-def test_a_damaged_file_is_a_line_with_a_remedy(tmp_path: Path, name: str, content: bytes) -> None:
-    """Nothing is guessed from half a file: it is named, and what to do about it."""
+def test_damaged_file_is_an_error_with_a_remedy(tmp_path: Path, name: str, content: bytes) -> None:
+    """A damaged file is never used in part; the error names it and the remedy."""
     state = GroupState(tmp_path)
     (tmp_path / name).write_bytes(content)
     readers: dict[str, Callable[[], object]] = {
@@ -61,7 +61,7 @@ def test_a_damaged_file_is_a_line_with_a_remedy(tmp_path: Path, name: str, conte
         "lease-0.json": lambda: LeaseFile(state.lease(0), lambda: 0),
         "annotations.json": state.read_annotations,
         "manifest.yaml": state.read_manifest,
-        "words.json": lambda: state.read_words("boot"),
+        "words.json": lambda: state.read_last_reports("boot"),
     }
 
     with pytest.raises(CliError) as caught:
@@ -71,8 +71,8 @@ def test_a_damaged_file_is_a_line_with_a_remedy(tmp_path: Path, name: str, conte
     assert str(tmp_path / name) in text and " -- " in text and "\n" not in text
 
 
-def test_the_secret_is_made_once_and_only_we_can_read_it(tmp_path: Path) -> None:
-    """The same token in every run, in a file of ours alone; a damaged one is no token."""
+def test_token_is_created_once_and_private(tmp_path: Path) -> None:
+    """Every run has the same token, in a file that only its owner can read; a damaged file is an error."""
     state = GroupState(tmp_path)
     token = state.token()
 
@@ -83,41 +83,41 @@ def test_the_secret_is_made_once_and_only_we_can_read_it(tmp_path: Path) -> None
         state.token()
 
 
-def test_last_words_of_another_boot_are_not_believed(tmp_path: Path) -> None:
+def test_last_reports_of_another_boot_are_dropped(tmp_path: Path) -> None:
     """Their times are of another clock."""
     state = GroupState(tmp_path)
-    state.write_words("monday", {0: LastWord(epoch=1000, asked_ms=5, wrote=7)})
+    state.write_last_reports("monday", {0: LastReport(epoch=1000, asked_ms=5, wrote=7)})
 
-    assert state.read_words("monday")[0].wrote == 7
-    assert state.read_words("tuesday") == {}
+    assert state.read_last_reports("monday")[0].wrote == 7
+    assert state.read_last_reports("tuesday") == {}
 
 
-def test_a_member_is_held_until_its_time_is_over(tmp_path: Path) -> None:
-    """Only this one, only so long; a damaged file holds nobody."""
+def test_member_is_held_down_until_its_time_is_over(tmp_path: Path) -> None:
+    """Only this member is held down, and only for that time; a damaged file holds no member."""
     state = GroupState(tmp_path)
-    state.write_held([Held(name="master-0", until_ms=100, machine_boot="monday")])
+    state.write_holds([MemberHold(name="master-0", until_ms=100, machine_boot="monday")])
 
     assert state.is_held("master-0", 99, "monday") and not state.is_held("master-0", 100, "monday")
     assert not state.is_held("slave-0-1", 1, "monday")
     assert not state.is_held("master-0", 1, "tuesday"), "the clock of another boot began anew"
-    state.held_file.write_bytes(b"{")
+    state.holds_file.write_bytes(b"{")
     assert not state.is_held("master-0", 1, "monday")
 
 
-def test_a_process_is_known_by_more_than_its_number(tmp_path: Path) -> None:
-    """A number that belongs to somebody else by now is no orphan of ours, and nobody waits for it."""
+def test_process_is_identified_by_more_than_its_pid(tmp_path: Path) -> None:
+    """A pid that belongs to another process by now is not a leftover process, and is not waited for."""
     record = planned(tmp_path, "{}")
     mine = boot_id_of(os.getpid())
     record.members[0].pid, record.members[0].boot_id = os.getpid(), f"{mine}0"
 
-    told: list[str] = []
-    wait_for_end(record, told.append)
+    events: list[str] = []
+    wait_for_leftover_processes(record, events.append)
 
-    assert mine.startswith(f"{os.getpid()}-") and told == [] and boot_id_of(2**22 + 1) == ""
+    assert mine.startswith(f"{os.getpid()}-") and events == [] and boot_id_of(2**22 + 1) == ""
 
 
 def test_group_json_holds_no_secret(tmp_path: Path) -> None:
-    """The console's address is in it without its token."""
+    """The console's address is in it, without the token."""
     state = GroupState(tmp_path)
     token = state.token()
     state.write_group(planned(tmp_path, "{}"))

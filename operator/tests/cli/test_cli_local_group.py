@@ -1,4 +1,4 @@
-"""`gantry up -f` with real processes: a group goes on through kills, moves, edits, and the end of its supervisor."""
+"""`gantry up -f` with real processes: a group survives kills, promotions, manifest changes and its supervisor's end."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 from local_group_kit import FREE_PORTS, Group, Load, gantry
 
-from gantry_cli.local.look import Look
+from gantry_cli.local.group_status import LocalGroupStatus
 from gantry_cli.processes import boot_id_of
 
 
 @pytest.fixture(scope="module")
 def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    """One shard, one slave that is waited for. Each test leaves it well."""
+    """One shard with one slave that acknowledges. Each test leaves it healthy."""
     group = Group(tmp_path_factory.mktemp("crew") / "state", topics="[{name: hands, queues: 2}]")
-    said = group.up(*FREE_PORTS)
-    assert "1 message sent and read back" in said and f"console       {group.record.console_url}#code=" in said
-    assert group.state.token() not in said
+    output = group.up(*FREE_PORTS)
+    assert "1 message sent and read back" in output and f"console       {group.record.console_url}#code=" in output
+    assert group.state.token() not in output
     yield group
     group.down()
 
@@ -41,8 +41,8 @@ def other(name: str) -> str:
 
 
 @pytest.mark.verify
-def test_a_group_has_a_sidecar_beside_each_broker_and_one_secret(group: Group) -> None:
-    """Every sidecar answers and is asked without it for what may be looked at; only we can read the token."""
+def test_each_broker_has_a_sidecar_and_all_share_one_token(group: Group) -> None:
+    """Every sidecar answers public requests without the token, which only its owner can read."""
     record, token = group.record, (group.folder / "token").read_text().split(":", 1)[1].strip()
 
     for member in record.members:
@@ -57,15 +57,15 @@ def test_a_group_has_a_sidecar_beside_each_broker_and_one_secret(group: Group) -
     assert not [path for path in written if token in path.read_text(errors="replace")]
 
 
-def test_a_second_start_names_the_first(group: Group) -> None:
-    """One group at a time has a folder; who has it is said in a line."""
-    said = gantry("up", "--data", str(group.folder), code=1)
+def test_second_start_names_the_running_group(group: Group) -> None:
+    """Only one group at a time can use a folder; the error names the one that does."""
+    output = gantry("up", "--data", str(group.folder), code=1)
 
-    assert f"pid {group.record.pid}" in said and len(said.splitlines()) == 1
+    assert f"pid {group.record.pid}" in output and len(output.splitlines()) == 1
 
 
-def test_topics_of_the_spec_are_there(group: Group) -> None:
-    """A topic of the spec exists with its queues, without anybody having sent to it."""
+def test_topics_of_the_spec_are_created(group: Group) -> None:
+    """A topic of the spec exists with its queues before the first message."""
     group.until(lambda: "hands" in gantry("topic", "list", "-n", group.name_server))
 
     described = json.loads(gantry("topic", "describe", "-n", group.name_server, "hands", "--output", "json"))
@@ -73,17 +73,17 @@ def test_topics_of_the_spec_are_there(group: Group) -> None:
     assert described["topic"]["queues"] == 2
 
 
-def test_a_planned_promotion_loses_nothing_under_load(group: Group) -> None:
-    """The role moves while messages come in: everything acknowledged is there, and the master is who was ordered."""
+def test_planned_promotion_under_load_loses_nothing(group: Group) -> None:
+    """The role moves to the ordered member during sends, and every acknowledged message is stored."""
     [(before, epoch)] = group.masters().values()
     number = 2 if before == "master-0" else 1
 
     with Load(group, "moves") as load:
         group.until(load.more(30))
-        said = group.do("promote", f"0={number}")
+        output = group.do("promote", f"0={number}")
         group.until(load.more(30))
 
-    assert f"shard 0: {other(before)} is the master in epoch" in said
+    assert f"shard 0: {other(before)} is the master in epoch" in output
     [(after, newer)] = group.masters().values()
     assert after == other(before) and newer > epoch
     assert set(load.acknowledged) <= set(group.read("moves"))
@@ -91,8 +91,8 @@ def test_a_planned_promotion_loses_nothing_under_load(group: Group) -> None:
 
 
 @pytest.mark.verify
-def test_what_is_explained_is_what_happens_when_the_master_is_killed(group: Group) -> None:
-    """kill -9: whoever was named takes over, nothing acknowledged is lost, and the old master comes back as a slave."""
+def test_explained_failover_happens_when_the_master_is_killed(group: Group) -> None:
+    """After kill -9 the named member takes over without loss, and the old master returns as a slave."""
     [(before, epoch)] = group.masters().values()
 
     with Load(group, "kills") as load:
@@ -115,8 +115,8 @@ def test_what_is_explained_is_what_happens_when_the_master_is_killed(group: Grou
     assert set(load.acknowledged) <= set(group.read("kills"))
 
 
-def test_a_crashed_broker_is_back_at_once(group: Group) -> None:
-    """A slave that is killed without being held down runs again long before anything would have moved."""
+def test_crashed_broker_restarts_at_once(group: Group) -> None:
+    """A killed slave restarts long before a failover would start."""
     [(master, epoch)] = group.masters().values()
     slave = next(one for one in group.record.members if one.name != master)
     assert slave.pid is not None
@@ -129,8 +129,8 @@ def test_a_crashed_broker_is_back_at_once(group: Group) -> None:
 
 
 @pytest.mark.verify
-def test_a_master_that_stands_still_is_replaced_and_follows_when_it_goes_on(group: Group) -> None:
-    """SIGSTOP of the master, with all its connections open: it is silent, a slave is promoted; SIGCONT: it follows."""
+def test_suspended_master_is_replaced_and_follows_after_resuming(group: Group) -> None:
+    """A suspended master keeps its connections but is silent; a slave is promoted. After SIGCONT it follows."""
     [(before, _)] = group.masters().values()
 
     group.do("kill", before, "--stop")
@@ -141,18 +141,18 @@ def test_a_master_that_stands_still_is_replaced_and_follows_when_it_goes_on(grou
         group.do("kill", before, "--cont")
     group.until(group.is_well)
 
-    assert "silent for" in seen
+    assert "last report" in seen
     assert [name for name, _ in group.masters().values()] == [other(before)]
 
 
-def has_caught_up(look: Look, members: int) -> bool:
-    """Whether there are so many, and each has what the others have."""
+def has_caught_up(look: LocalGroupStatus, members: int) -> bool:
+    """Return whether there are so many slaves, each with the log of the others."""
     return len(look.members) == members and len({one.wrote for one in look.members}) == 1
 
 
 @pytest.mark.verify
-def test_slaves_come_and_go_by_an_edit(group: Group) -> None:
-    """One slave more by `gantry apply` gets the whole log and may be elected; then the highest number goes again."""
+def test_manifest_change_adds_and_removes_slaves(group: Group) -> None:
+    """A slave added by `gantry apply` gets the whole log and may be elected; then the highest number is removed."""
     group.send("edits", "one", "two")
 
     group.apply(slaves="2", topics="[{name: hands, queues: 2}]")
@@ -166,22 +166,23 @@ def test_slaves_come_and_go_by_an_edit(group: Group) -> None:
     assert sorted(group.read("edits")) == ["one", "two"]
 
 
-def test_an_edit_that_a_store_cannot_bear_is_refused(group: Group) -> None:
-    """Another segment size, another name: named by field, and the group goes on as it was."""
+def test_manifest_change_unsupported_by_the_store_is_refused(group: Group) -> None:
+    """Another segment size or name is refused with its field, and the group is unchanged."""
     other_group = group.manifest.with_name("other.yaml")
     other_group.write_text(group.manifest.read_text().replace("8Mi", "16Mi").replace("name: crew", "name: ship"))
 
-    said = group.do("apply", "-f", str(other_group), code=1)
+    output = group.do("apply", "-f", str(other_group), code=1)
 
-    assert "metadata.name: it was crew" in said and "spec.writeBuffer.segmentSize: it was 8Mi" in said
+    assert "metadata.name: the name cannot change from crew" in output
+    assert "spec.writeBuffer.segmentSize: cannot change from 8Mi" in output
     group.until(group.is_well)
 
 
 @pytest.mark.verify
-def test_a_bundle_holds_what_explains_and_no_secret(group: Group, tmp_path: Path) -> None:
-    """Records, decisions, logs and each sidecar's own bundle; the token and the messages are not in it."""
+def test_bundle_has_diagnostic_data_and_no_secret(group: Group, tmp_path: Path) -> None:
+    """It contains records, decisions, logs and each sidecar's bundle, but neither the token nor messages."""
     token = (group.folder / "token").read_text().split(":", 1)[1].strip()
-    group.send("packs", "a-body-that-nobody-should-find")
+    group.send("packs", "a-body-that-must-not-be-packed")
 
     def packed() -> dict[str, bytes]:
         group.do("bundle", "--to", str(tmp_path / "b.tar.gz"))
@@ -195,22 +196,22 @@ def test_a_bundle_holds_what_explains_and_no_secret(group: Group, tmp_path: Path
     assert {"manifest.yaml", "group.json", "decision.json", "lease-0.json", "logs/master-0.log"} <= texts.keys()
     assert {"sidecars/master-0.tar.gz", "sidecars/slave-0-1.tar.gz"} <= texts.keys()
     assert not [name for name, text in texts.items() if token.encode() in text]
-    assert not [name for name, text in texts.items() if b"a-body-that-nobody" in text]
+    assert not [name for name, text in texts.items() if b"a-body-that-must-not" in text]
 
 
 @pytest.mark.verify
-def test_a_killed_supervisor_takes_its_brokers_along_and_the_next_finds_everything(group: Group) -> None:
-    """kill -9 of the supervisor: its processes end, the next run has the same ports and all that was acknowledged."""
+def test_supervisor_kill_ends_its_brokers_and_next_run_recovers_all(group: Group) -> None:
+    """After kill -9 of the supervisor its processes end, and the next run has the same ports and messages."""
     group.send("orphans", "one", "two", "three")
     before = group.record
     assert before.pid is not None
     processes = [one.boot_id for one in before.members] + [one.sidecar_boot_id for one in before.members]
 
     os.kill(before.pid, signal.SIGKILL)
-    said = group.up()
+    output = group.up()
     group.until(group.is_well)
 
-    assert [name for name in processes if boot_id_of(int(name.split("-")[0])) == name] == [], said
+    assert [name for name in processes if boot_id_of(int(name.split("-")[0])) == name] == [], output
     after = group.record
     assert [(one.port, one.sidecar_port) for one in after.members] == [
         (one.port, one.sidecar_port) for one in before.members

@@ -1,4 +1,4 @@
-"""Orders of people to a local group: two processes edit them, and people mistype them."""
+"""Orders of people to a local group: concurrent edits and invalid texts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gantry_cli.errors import CliError
-from gantry_cli.local.promote import leave_order
-from gantry_cli.local.state import GroupState, StandingOrders
+from gantry_cli.local.promote import write_order
+from gantry_cli.local.state import GroupAnnotations, GroupState
 from gantry_cli.orders import Master, promotion_outcome
 from gantry_spec.manifest.annotations import (
     ACCEPT_LOSS,
@@ -19,17 +19,15 @@ from gantry_spec.manifest.annotations import (
     PROMOTE,
     REPLACE_DISK,
     RESTORE,
-    RESTORING,
-    Wanted,
+    RESTORE_ID_PREFIX,
+    GroupRequests,
 )
 
 
-def test_an_order_that_is_left_while_another_is_cleared_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Cleared by who has read the file before the new one came: `gantry promote` would take it for obeyed."""
+def test_order_given_while_another_is_cleared_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the clearing process would overwrite it, and `gantry promote` would take it for executed."""
     state = GroupState(tmp_path)
-    leave_order(state, 0, "0@1", "0")
+    write_order(state, 0, "0@1", "0")
     read, has_read, go_on = GroupState.read_annotations, threading.Event(), threading.Event()
 
     def slowly(self: GroupState) -> dict[str, str]:
@@ -40,10 +38,10 @@ def test_an_order_that_is_left_while_another_is_cleared_is_not_lost(
         return found
 
     monkeypatch.setattr(GroupState, "read_annotations", slowly)
-    clearing = threading.Thread(target=StandingOrders(state, lambda _: None).clear, args=("0@1",))
+    clearing = threading.Thread(target=GroupAnnotations(state, lambda _: None).clear, args=("0@1",))
     clearing.start()
     has_read.wait(30)
-    leaving = threading.Thread(target=leave_order, args=(GroupState(tmp_path), 1, "1@2", "0"))
+    leaving = threading.Thread(target=write_order, args=(GroupState(tmp_path), 1, "1@2", "0"))
     leaving.start()
     leaving.join(0.3)  # as far as it gets
     go_on.set()
@@ -53,15 +51,15 @@ def test_an_order_that_is_left_while_another_is_cleared_is_not_lost(
     assert state.read_annotations()[PROMOTE] == "1@2"
 
 
-def test_an_order_that_is_not_there_takes_nothing_else_off(tmp_path: Path) -> None:
-    """An accepted loss that is written before its promotion stays; with the last promotion it goes."""
+def test_clearing_a_missing_order_removes_nothing_else(tmp_path: Path) -> None:
+    """An accepted loss that is written before its promotion stays; it is removed with the last promotion."""
     state = GroupState(tmp_path)
-    orders = StandingOrders(state, lambda _: None)
+    orders = GroupAnnotations(state, lambda _: None)
     state.write_annotations({ACCEPT_LOSS: "any", RESTORE: "0,1"})
 
     orders.clear("single")
     kept = state.read_annotations()
-    orders.clear(f"{RESTORING}0")
+    orders.clear(f"{RESTORE_ID_PREFIX}0")
     restored = state.read_annotations()
     state.write_annotations({ACCEPT_LOSS: "any", PROMOTE: "0=2@1"})
     orders.clear("0=2@1")
@@ -76,61 +74,59 @@ def test_an_order_that_is_not_there_takes_nothing_else_off(tmp_path: Path) -> No
     [{PROMOTE: "zero"}, {PAUSED: "yes"}, {REPLACE_DISK: "2"}, {HIBERNATE: "yes"}, {FENCE: "0,x"}],
     ids=["promote", "paused", "disk", "hibernate", "fence"],
 )
-def test_a_fence_is_not_lost_by_what_is_misspelled_beside_it(tmp_path: Path, beside: dict[str, str]) -> None:
-    """It stands, the rest is told once, and orders are obeyed again when everything can be read."""
-    state, told = GroupState(tmp_path), list[str]()
-    orders = StandingOrders(state, told.append)
+def test_fence_survives_an_invalid_order_beside_it(tmp_path: Path, beside: dict[str, str]) -> None:
+    """The fence stays, the error is reported once, and orders are executed again when all are valid."""
+    state, events = GroupState(tmp_path), list[str]()
+    orders = GroupAnnotations(state, events.append)
     state.write_annotations({FENCE: "0"} | beside)
 
     asked = [orders.read() for _ in range(2)]
 
-    assert {(one.fenced, one.orders) for one in asked} == {((0,), ())}
-    assert len(told) == 1 and next(iter(beside)) in told[0]
+    assert {(one.fenced_shards, one.orders) for one in asked} == {((0,), ())}
+    assert len(events) == 1 and next(iter(beside)) in events[0]
     state.write_annotations({FENCE: "0", PROMOTE: "1=2"})
     assert [order.id for order in orders.read().orders] == ["1=2"]
 
 
-def test_without_what_stands_a_misspelled_word_would_lift_the_fence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The twin: where nothing is asked for that cannot be read as a whole, shard 0 takes sends again."""
-    monkeypatch.setattr("gantry_spec.manifest.annotations.standing", lambda _: Wanted())
+def test_fence_would_be_lifted_without_the_fallback_to_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control case: if invalid annotations are ignored as a whole, shard 0 takes sends again."""
+    monkeypatch.setattr("gantry_spec.manifest.annotations.parse_states", lambda _: GroupRequests())
     state = GroupState(tmp_path)
     state.write_annotations({FENCE: "0", PROMOTE: "zero"})
 
-    assert StandingOrders(state, lambda _: None).read().fenced == ()
+    assert GroupAnnotations(state, lambda _: None).read().fenced_shards == ()
 
 
-def test_a_damaged_file_lifts_no_fence(tmp_path: Path) -> None:
-    """What stood last stands; a supervisor that begins with it does nothing to its group until it is mended."""
+def test_damaged_annotations_lift_no_fence(tmp_path: Path) -> None:
+    """The states read last stay in force; a supervisor that has read none pauses its group."""
     state = GroupState(tmp_path)
     state.write_annotations({FENCE: "1"})
-    orders = StandingOrders(state, lambda _: None)
+    orders = GroupAnnotations(state, lambda _: None)
     orders.read()
 
     state.annotations_file.write_text('{"gantry.dev/fence": ')
 
-    assert (orders.read().fenced, orders.read().is_paused) == ((1,), False)
-    assert StandingOrders(state, lambda _: None).read() == Wanted(is_paused=True)
+    assert (orders.read().fenced_shards, orders.read().is_paused) == ((1,), False)
+    assert GroupAnnotations(state, lambda _: None).read() == GroupRequests(is_paused=True)
     state.annotations_file.unlink()
-    assert orders.read() == Wanted()
+    assert orders.read() == GroupRequests()
 
 
 @pytest.mark.parametrize(
     ("before", "wanted", "text"),
     [
-        (Master("a", 1000), "b", "shard 0: b is the master in epoch 2000; it was a in epoch 1000"),
-        (Master(), "", "shard 0: b is the master in epoch 2000; it was nobody"),
+        (Master("a", 1000), "b", "shard 0: b is the master in epoch 2000; previous master: a in epoch 1000"),
+        (Master(), "", "shard 0: b is the master in epoch 2000; previous master: none"),
         (Master("b", 2000), "b", "shard 0: b is the master already, in epoch 2000"),
     ],
     ids=["moved", "first", "already"],
 )
-def test_a_promotion_has_one_outcome_here_and_in_a_cluster(before: Master, wanted: str, text: str) -> None:
-    """The master of the newest epoch is named, and the one before it."""
+def test_promotion_outcome_is_the_same_locally_and_in_a_cluster(before: Master, wanted: str, text: str) -> None:
+    """The outcome names the master of the newest epoch, and the master before it."""
     assert promotion_outcome(0, before, Master("b", 2000), wanted) == text
 
 
-def test_a_promotion_has_failed_when_another_member_is_the_master() -> None:
-    """A member was ordered and another one was elected: that is no success."""
-    with pytest.raises(CliError, match="the order was taken off, and c is the master in epoch 3000"):
+def test_promotion_fails_when_another_member_is_the_master() -> None:
+    """The election of a member that was not ordered is an error."""
+    with pytest.raises(CliError, match="the order was removed, but c is the master in epoch 3000"):
         promotion_outcome(0, Master("a", 1000), Master("c", 3000), "b")

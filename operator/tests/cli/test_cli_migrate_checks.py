@@ -1,4 +1,4 @@
-"""What `gantry migrate` finds before it changes anything, and what it asks RocketMQ's brokers for."""
+"""The checks of `gantry migrate` before it changes anything, and its requests to RocketMQ brokers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,26 @@ from click.testing import CliRunner
 
 from gantry_broker.setting_keys import broker_settings
 from gantry_cli.main import cli
-from gantry_cli.migrate.checks import Kind, Seen, findings
-from gantry_cli.migrate.plan import bring, follow_up, free_number, master_of, only_name
-from gantry_cli.migrate.record import COPIED, Home, Phase, Record, master_conf, slave_conf
-from gantry_cli.migrate.run import Progress
+from gantry_cli.migrate.checks import MigrationFacts, Severity, check_migration
+from gantry_cli.migrate.migrator import (
+    copy_late_commits,
+    copy_offsets,
+    only_broker_name,
+    registered_master,
+    unused_broker_id,
+)
+from gantry_cli.migrate.procedure import Progress
+from gantry_cli.migrate.record import COPIED, MigrationDirectory, MigrationRecord, Phase, master_conf, slave_conf
 from gantry_cli.migrate.source import (
     GET_TIMER_METRICS,
-    STOPPED,
+    STOP_WRITES_SETTINGS,
     ApacheBroker,
-    CannotMigrate,
-    Listing,
-    Names,
+    BrokerRegistration,
+    MigrationError,
+    RemotingNameServers,
     RemotingPeer,
     SourceLog,
-    read_log,
+    parse_source_log,
 )
 from gantry_cli.migrate.target import log_files
 from gantry_cli.migrate.text import progress_text
@@ -33,12 +39,12 @@ from gantry_wire import fastjson
 
 OLD = "192.0.2.7:10911"
 CONFIG = SETTINGS
-SEEN = Seen(
+FACTS = MigrationFacts(
     version="V5_3_3",
     config=CONFIG,
     log=SourceLog(1 << 30, 4 << 30),
     stream="192.0.2.8:10912",
-    listings=[Listing("ns:9876", 479, "c", {0: OLD, 1: "ours"})],
+    registrations=[BrokerRegistration("ns:9876", 479, "c", {0: OLD, 1: "ours"})],
     old_address=OLD,
     free_bytes=100 << 30,
 )
@@ -47,80 +53,84 @@ SEEN = Seen(
 OWN_ACCESS = {"aclEnable": "true", "aclFile": "plain_acl.yml", "aclCredentialsPath": "broker.yml"}
 
 
-def bad(kind: Kind = Kind.BLOCKED, config: dict[str, str] | None = None, **seen: Any) -> list[str]:
-    """What is found of that kind."""
-    changed = dataclasses.replace(SEEN, config=CONFIG | (config or {}), **seen)
-    return [one.what for one in findings(changed) if one.kind is kind]
+def findings_of(severity: Severity = Severity.BLOCKED, config: dict[str, str] | None = None, **facts: Any) -> list[str]:
+    """Return the texts of the findings with this severity."""
+    changed = dataclasses.replace(FACTS, config=CONFIG | (config or {}), **facts)
+    return [one.what for one in check_migration(changed) if one.kind is severity]
 
 
-def test_a_broker_as_it_should_be_is_fine() -> None:
-    """Nothing is in the way, and nothing stays behind."""
-    assert {one.kind for one in findings(SEEN)} == {Kind.FINE}
+def test_suitable_broker_has_no_warnings() -> None:
+    """A suitable broker has neither blocking findings nor warnings."""
+    assert {one.kind for one in check_migration(FACTS)} == {Severity.FINE}
 
 
-def test_a_broker_with_accounts_is_fine_for_whoever_has_one() -> None:
-    """The command signs, ours signs and asks, too; that ours shall ask nobody has to be said, and is warned of."""
+def test_access_control_requires_accounts() -> None:
+    """With access control, the command and our broker need accounts; disabling it on our broker is a warning."""
     ready: dict[str, Any] = {"is_signing": True, "own_conf": OWN_ACCESS}
     open_to_all: dict[str, Any] = {"is_signing": True, "own_conf": OWN_ACCESS | {"aclEnable": "false"}}
 
     for key in ("aclEnable", "authenticationEnabled"):
-        assert bad(config={key: "true"}, **ready) == bad(Kind.WARNING, {key: "true"}, **ready) == []
-        assert bad(config={key: "true"}, **open_to_all) == []
-        assert "ours will serve everybody" in bad(Kind.WARNING, {key: "true"}, **open_to_all)[0]
+        assert findings_of(config={key: "true"}, **ready) == findings_of(Severity.WARNING, {key: "true"}, **ready) == []
+        assert findings_of(config={key: "true"}, **open_to_all) == []
+        assert (
+            "our broker will have no access control" in findings_of(Severity.WARNING, {key: "true"}, **open_to_all)[0]
+        )
 
 
-@pytest.mark.parametrize(("config", "seen", "says"), [
-    ({}, {"version": "V4_3_0"}, "known are RocketMQ 4.9 and 5"),
-    ({}, {"version": ""}, "says that it is nothing"),
-    ({}, {"listings": [Listing("old-ns:9876", 399, "c", {0: OLD})]}, "old-ns:9876 is older than RocketMQ 5"),
-    ({}, {"listings": [Listing("ns:9876", 479, "c", {0: "192.0.2.99:1"})]}, "knows 192.0.2.99:1 as the master"),
-    ({}, {"listings": [Listing("ns:9876", 479, "", {})]}, "knows nobody as the master"),
-    ({"brokerRole": "SLAVE"}, {}, "no master: brokerRole=SLAVE"),
+@pytest.mark.parametrize(("config", "facts", "text"), [
+    ({}, {"version": "V4_3_0"}, "supported are RocketMQ 4.9 and 5"),
+    ({}, {"version": ""}, "reports version unknown"),
+    ({}, {"registrations": [BrokerRegistration("old-ns:9876", 399, "c", {0: OLD})]}, "is older than RocketMQ 5"),
+    ({}, {"registrations": [BrokerRegistration("ns:9876", 479, "c", {0: "192.0.2.99:1"})]},
+     "has 192.0.2.99:1 as the master"),
+    ({}, {"registrations": [BrokerRegistration("ns:9876", 479, "", {})]}, "has none as the master"),
+    ({"brokerRole": "SLAVE"}, {}, "not a master: brokerRole=SLAVE"),
     ({"enableControllerMode": "true"}, {}, "enableControllerMode=true"),
     ({"enableDLegerCommitLog": "true"}, {}, "enableDLegerCommitLog=true"),
-    ({"duplicationEnable": "true"}, {}, "it cannot be stopped"),
+    ({"duplicationEnable": "true"}, {}, "its writes cannot be stopped"),
     ({"aclEnable": "true"}, {"own_conf": OWN_ACCESS}, "`gantry migrate` has no account"),
     ({"authenticationEnabled": "true"}, {"own_conf": OWN_ACCESS}, "`gantry migrate` has no account"),
-    ({"aclEnable": "true"}, {"is_signing": True, "own_conf": {"aclEnable": "true"}}, "no account to follow it with"),
-    ({"aclEnable": "true"}, {"is_signing": True, "own_conf": {"aclCredentialsPath": "x"}}, "would serve everybody"),
-    ({"mappedFileSizeCommitLog": ""}, {}, "does not say its mappedFileSizeCommitLog"),
+    ({"aclEnable": "true"}, {"is_signing": True, "own_conf": {"aclEnable": "true"}}, "no account for replication"),
+    ({"aclEnable": "true"}, {"is_signing": True, "own_conf": {"aclCredentialsPath": "x"}}, "no access control"),
+    ({"mappedFileSizeCommitLog": ""}, {}, "does not report its mappedFileSizeCommitLog"),
     ({}, {"own_file_bytes": 1 << 20}, "has files of 1048576 bytes, the old broker's have 1073741824"),
-    ({}, {"log": SourceLog(5, 100)}, "its log begins at 5"),
-    ({}, {"free_bytes": 3 << 30}, "too little room"),
+    ({}, {"log": SourceLog(5, 100)}, "the old log begins at 5"),
+    ({}, {"free_bytes": 3 << 30}, "not enough disk space"),
     ({}, {"stream_failure": "connection refused"}, "192.0.2.8:10912 cannot be reached: connection refused"),
-    ({}, {"ports_taken": [10909]}, "port 10909 is taken"),
+    ({}, {"ports_taken": [10909]}, "port 10909 is in use"),
 ])  # fmt: skip
-def test_what_would_fail_is_found_before(config: dict[str, str], seen: dict[str, Any], says: str) -> None:
-    """Each by its name, with what it was seen by."""
-    found = bad(config=config, **seen)
+def test_blocking_conditions_are_found(config: dict[str, str], facts: dict[str, Any], text: str) -> None:
+    """Each blocking condition is found, and named with its setting or value."""
+    found = findings_of(config=config, **facts)
 
-    assert any(says in what for what in found), found
+    assert any(text in what for what in found), found
 
 
-@pytest.mark.parametrize(("config", "seen", "says"), [
-    ({}, {"timers": 3}, "3 messages wait in its timer wheel"),
-    ({}, {"halves": 9, "halves_open": 2}, "up to 2 transactional messages are neither"),
-    ({}, {"popping": ["g1", "g2"]}, "by pop are not served here: g1, g2"),
-    ({}, {"listings": [Listing("ns", 479, "c", {0: OLD, 2: "192.0.2.9:1"})]}, "slaves of the old broker: 192.0.2.9:1"),
+@pytest.mark.parametrize(("config", "facts", "text"), [
+    ({}, {"timer_messages": 3}, "3 messages wait in the timer wheel"),
+    ({}, {"half_messages": 9, "half_messages_open": 2}, "up to 2 transactional messages are neither"),
+    ({}, {"pop_groups": ["g1", "g2"]}, "affected groups: g1, g2"),
+    ({}, {"registrations": [BrokerRegistration("ns", 479, "c", {0: OLD, 2: "192.0.2.9:1"})]},
+     "slaves of the old broker: 192.0.2.9:1"),
     ({"messageStorePlugIn": "tiered"}, {}, "messageStorePlugIn=tiered"),
 ])  # fmt: skip
-def test_what_does_not_come_along_is_said(config: dict[str, str], seen: dict[str, Any], says: str) -> None:
-    """It does not stop a migration: whoever goes on has been asked."""
-    assert any(says in what for what in bad(Kind.WARNING, config, **seen))
-    assert bad(Kind.BLOCKED, config, **seen) == []
+def test_data_that_is_not_migrated_is_a_warning(config: dict[str, str], facts: dict[str, Any], text: str) -> None:
+    """Data that is not migrated is a warning, which does not block the migration."""
+    assert any(text in what for what in findings_of(Severity.WARNING, config, **facts))
+    assert findings_of(Severity.BLOCKED, config, **facts) == []
 
 
-def test_what_was_copied_already_needs_no_room() -> None:
-    """A second run is not stopped by what the first has written."""
-    assert bad(free_bytes=3 << 30, copied_bytes=2 << 30) == []
+def test_copied_data_needs_no_disk_space() -> None:
+    """The space check of a second run does not count data that the first run has copied."""
+    assert findings_of(free_bytes=3 << 30, copied_bytes=2 << 30) == []
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def test_our_broker_is_told_what_the_old_one_is(tmp_path: Path) -> None:
-    """Its settings are good for a slave, and afterwards for a master; what was typed wins."""
-    home = Home(tmp_path)
+def test_settings_of_old_broker_are_copied(tmp_path: Path) -> None:
+    """The settings are valid for a slave and later for a master; options override them."""
+    home = MigrationDirectory(tmp_path)
     own = {"brokerIP1": "192.0.2.20", "listenPort": "10911", "namesrvAddr": "192.0.2.1:9876", "brokerId": "1"}
     conf = slave_conf(CONFIG, OLD, home, own, {"flushDiskType": "SYNC_FLUSH"})
 
@@ -136,127 +146,133 @@ def test_our_broker_is_told_what_the_old_one_is(tmp_path: Path) -> None:
     assert master.ha.master_address == ""
 
 
-def test_a_record_comes_back_as_it_was_kept(tmp_path: Path) -> None:
-    """Or is refused: half of one must not be taken for none."""
-    home = Home(tmp_path)
-    assert home.record() is None
-    record = Record(old_address=OLD, broker_name="b", phase=Phase.STOPPING, original={"brokerRole": "ASYNC_MASTER"})
-    home.keep(record)
-    assert home.record() == record
+def test_record_is_read_as_written(tmp_path: Path) -> None:
+    """A truncated record is an error, not a missing one."""
+    home = MigrationDirectory(tmp_path)
+    assert home.load_record() is None
+    record = MigrationRecord(
+        old_address=OLD, broker_name="b", phase=Phase.STOPPING, original={"brokerRole": "ASYNC_MASTER"}
+    )
+    home.save_record(record)
+    assert home.load_record() == record
 
     home.record_file.write_bytes(home.record_file.read_bytes()[:40])
-    with pytest.raises(CannotMigrate, match="cannot be read"):
-        home.record()
+    with pytest.raises(MigrationError, match="cannot be read"):
+        home.load_record()
 
 
 def test_progress_has_bytes_rate_and_time_left() -> None:
-    """And survives an empty log, and a copy that stands still."""
+    """Progress is formatted for a normal copy, for one without progress, and for an empty log."""
     gib = 1 << 30
     mid = "copied 1.0 GiB of 3.0 GiB (33%), 256.0 MiB/s"
     assert progress_text(Progress(gib, 3 * gib, 1 << 28, 1 << 27)) == f"{mid}, 16s left"
-    assert progress_text(Progress(gib, 3 * gib, 1 << 28, -1.0)) == f"{mid}, and the old log grows as fast"
+    assert progress_text(Progress(gib, 3 * gib, 1 << 28, -1.0)) == f"{mid}, the old log grows at the same rate"
     assert progress_text(Progress(0, 0, 0.0, 0.0)) == "copied 0 B of 0 B (100%), 0 B/s"
 
 
 # -- the wire ----------------------------------------------------------------------------------------------------------
 
 
-async def test_settings_that_are_not_taken_are_noticed() -> None:
-    """RocketMQ ignores in silence what it does not know; then nothing has stopped."""
+async def test_ignored_settings_are_detected() -> None:
+    """RocketMQ silently ignores unknown settings, so writes would not have stopped."""
     async with JavaBroker() as broker:
         old = ApacheBroker(broker.address)
-        await old.set(STOPPED)
-        assert {key: broker.settings[key] for key in STOPPED} == STOPPED
+        await old.update_config(STOP_WRITES_SETTINGS)
+        assert {key: broker.settings[key] for key in STOP_WRITES_SETTINGS} == STOP_WRITES_SETTINGS
         broker.is_deaf = True
-        with pytest.raises(CannotMigrate, match="has not taken its settings"):
-            await old.set({"brokerRole": "ASYNC_MASTER"})
+        with pytest.raises(MigrationError, match="did not apply settings"):
+            await old.update_config({"brokerRole": "ASYNC_MASTER"})
         await old.close()
 
 
-async def test_what_an_old_broker_has_not_counts_for_nothing() -> None:
-    """RocketMQ 4 knows neither timers nor pop; half messages are those beyond what was settled."""
+async def test_features_missing_in_rocketmq_4_count_as_zero() -> None:
+    """RocketMQ 4 has neither timers nor pop; open half messages are those after the settled offset."""
     async with JavaBroker() as broker:
         broker.offsets["RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS"] = {0: 10}
         old = ApacheBroker(broker.address)
-        assert (await old.timers(), await old.popping(), await old.transactions()) == (0, [], (12, 2))
+        assert (await old.timer_messages(), await old.pop_groups(), await old.half_message_counts()) == (0, [], (12, 2))
         await old.close()
 
 
-async def test_what_stays_behind_is_counted_in_javas_own_words() -> None:
-    """Its tables of timers and of consumption by pop, with keys as it writes them."""
+async def test_timer_messages_and_pop_groups_of_java_are_parsed() -> None:
+    """The tables of timers and of pop consumption are parsed with the keys that Java writes."""
     modes = b'{"messageRequestModeMap":{"t":{"g1":{"mode":"POP","popShareQueueNum":0},"g2":{"mode":"PULL"}}}}'
     async with JavaBroker(GET_ALL_MESSAGE_REQUEST_MODE=modes) as broker:
         timing = b'{"dataVersion":{"counter":1},"timingCount":{"a":{"count":3,"timeStamp":1},"b":{"count":4}}}'
         broker.bodies[GET_TIMER_METRICS] = timing
         old = ApacheBroker(broker.address)
-        assert (await old.timers(), await old.popping()) == (7, ["g1"])
+        assert (await old.timer_messages(), await old.pop_groups()) == (7, ["g1"])
         await old.close()
 
 
-async def test_late_commits_are_brought_and_none_is_set_back() -> None:
-    """What is further at ours stays; what only the old broker knows comes along."""
+async def test_late_commits_are_copied_and_never_decreased() -> None:
+    """Larger offsets of our broker are kept; larger ones of the old broker are copied."""
     async with JavaBroker() as old, JavaBroker() as ours:
         old.offsets = {"t@g": {0: 9, 1: 3}, "t@late": {0: 1}}
         peer = RemotingPeer(ours.address)
         theirs = await ApacheBroker(old.address).offsets()
-        assert await bring(theirs, peer) == 2
+        assert await copy_offsets(theirs, peer) == 2
         assert ours.offsets == {"t@g": {0: 9, 1: 7}, "t@late": {0: 1}}
-        assert await follow_up(ApacheBroker(old.address), ours.address, 0.1) == 0
+        assert await copy_late_commits(ApacheBroker(old.address), ours.address, 0.1) == 0
         await peer.close()
 
 
-@pytest.mark.parametrize(("table", "is_still"), [
+@pytest.mark.parametrize(("table", "is_stable"), [
     ({"remainHowManyDataToCommit": "0 B", "pageCacheLockTimeMills": "0"}, True),
     ({}, True),
     ({"remainHowManyDataToCommit": "16.0 KiB"}, False),
     ({"pageCacheLockTimeMills": "3"}, False),
 ])  # fmt: skip
-def test_a_log_stands_still_only_without_anything_under_way(table: dict[str, str], is_still: bool) -> None:
-    """A write buffer's bytes are beyond the end that RocketMQ says."""
+def test_log_is_stable_only_without_pending_data(table: dict[str, str], is_stable: bool) -> None:
+    """Bytes in a write buffer are beyond the end that RocketMQ reports."""
     ends = {"commitLogMinOffset": "-1", "commitLogMaxOffset": "77"}
-    assert read_log(ends | table, "b") == SourceLog(0, 77, is_still)
+    assert parse_source_log(ends | table, "b") == SourceLog(0, 77, is_stable)
 
 
-def test_a_log_of_unknown_length_is_none() -> None:
-    """Nothing can be compared with it."""
-    with pytest.raises(CannotMigrate, match="does not say where its log"):
-        read_log({"commitLogMinOffset": "0"}, "b")
+def test_log_without_end_is_refused() -> None:
+    """Without the end of the log, nothing can be compared."""
+    with pytest.raises(MigrationError, match="does not report where its log"):
+        parse_source_log({"commitLogMinOffset": "0"}, "b")
 
 
-async def test_every_name_server_is_asked_for_itself() -> None:
-    """They do not speak to each other; one that does not answer stops the migration."""
+async def test_every_name_server_is_queried() -> None:
+    """Name servers do not synchronize; one that does not answer stops the migration."""
     info = {"brokerAddrTable": {"a": {"cluster": "c", "brokerName": "a", "brokerAddrs": {0: OLD, 2: "x:1"}}}}
     body = fastjson.dumps(info)
     async with (
         JavaBroker(GET_BROKER_CLUSTER_INFO=body) as one,
         JavaBroker(GET_BROKER_CLUSTER_INFO=b'{"brokerAddrTable":{}}') as two,
     ):
-        names = Names(f"{one.address};{two.address}")
-        listings = await names.listings("a")
-        assert [dict(listing.brokers) for listing in listings] == [{0: OLD, 2: "x:1"}, {}]
-        assert (await only_name(names), master_of(listings, "a"), free_number(listings)) == ("a", OLD, 1)
+        names = RemotingNameServers(f"{one.address};{two.address}")
+        registrations = await names.registrations("a")
+        assert [dict(listing.brokers) for listing in registrations] == [{0: OLD, 2: "x:1"}, {}]
+        assert (
+            await only_broker_name(names),
+            registered_master(registrations, "a"),
+            unused_broker_id(registrations),
+        ) == ("a", OLD, 1)
         await names.close()
         gone = two.address
-    with pytest.raises(CannotMigrate, match="cannot connect"):
-        await Names(gone).names()
+    with pytest.raises(MigrationError, match="cannot connect"):
+        await RemotingNameServers(gone).broker_names()
 
 
-def test_the_command_says_what_is_wrong_in_a_line(tmp_path: Path) -> None:
-    """Nobody at the name server, nothing to take back, nonsense for a setting."""
+def test_command_errors_are_one_line(tmp_path: Path) -> None:
+    """An unreachable name server, a missing migration and an invalid setting are reported."""
     run = CliRunner().invoke
-    nobody = run(cli, ["migrate", "-n", "127.0.0.1:1", "--data", str(tmp_path), "--dry-run"])
-    assert (nobody.exit_code, "127.0.0.1:1: cannot connect" in nobody.stderr) == (1, True)
+    unreachable = run(cli, ["migrate", "-n", "127.0.0.1:1", "--data", str(tmp_path), "--dry-run"])
+    assert (unreachable.exit_code, "127.0.0.1:1: cannot connect" in unreachable.stderr) == (1, True)
     nothing = run(cli, ["migrate", "-n", "127.0.0.1:1", "--data", str(tmp_path), "--abort"])
-    assert (nothing.exit_code, "no migration was begun" in nothing.stderr) == (1, True)
+    assert (nothing.exit_code, "no migration found" in nothing.stderr) == (1, True)
     assert run(cli, ["migrate", "-n", "127.0.0.1:1", "--data", str(tmp_path), "-o", "nonsense"]).exit_code == 2
     both = run(cli, ["migrate", "-n", "127.0.0.1:1", "--data", str(tmp_path), "--abort", "--dry-run"])
     assert (both.exit_code, "--dry-run has no effect with --abort" in both.stderr) == (2, True)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_log_file_that_vanishes_while_sizes_are_summed_is_left_out(tmp_path: Path) -> None:
-    """Retention of a slave that runs may delete a file between the listing and its size: the others count."""
-    home = Home(tmp_path)
+def test_deleted_log_file_is_omitted_from_size(tmp_path: Path) -> None:
+    """A running slave may delete an expired file between the listing and the read of its size."""
+    home = MigrationDirectory(tmp_path)
     log = home.store / "commitlog"
     log.mkdir(parents=True)
     (log / f"{0:020d}").symlink_to(log / "deleted")

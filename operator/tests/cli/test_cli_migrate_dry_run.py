@@ -1,4 +1,4 @@
-"""`gantry migrate --dry-run`, as a process: it says everything, and leaves no trace."""
+"""`gantry migrate --dry-run` as a process: it prints the whole plan and changes nothing."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gantry_wire import RequestCode, fastjson
 from gantry_wire.signatures import is_signed_v1
 
 
-class Said(NamedTuple):
-    """What a command has printed."""
+class Completed(NamedTuple):
+    """The exit code and the output of a command."""
 
     code: int | None
     out: str
     err: str
 
 
-def alone(broker: JavaBroker) -> None:
-    """The broker is its own name server, and has a log of a mebibyte; its replication port is its only one."""
+def make_single_broker(broker: JavaBroker) -> None:
+    """Make the broker its own name server, with a log of 1 MiB and its only port as the replication port."""
     table = {"brokerVersionDesc": "V5_3_3", "commitLogMinOffset": "0", "commitLogMaxOffset": str(1 << 20)}
     data = {"cluster": "c", "brokerName": "broker-a", "brokerAddrs": {"0": broker.address}}
     broker.bodies[RequestCode.GET_BROKER_CLUSTER_INFO] = fastjson.dumps({"brokerAddrTable": {"broker-a": data}})
@@ -34,8 +34,8 @@ def alone(broker: JavaBroker) -> None:
     broker.settings |= {"brokerIP2": "127.0.0.1", "haListenPort": broker.address.rpartition(":")[2]}
 
 
-async def migrate(broker: JavaBroker, data: Path, *words: str, **environment: str) -> Said:
-    """Run the command."""
+async def migrate(broker: JavaBroker, data: Path, *words: str, **environment: str) -> Completed:
+    """Run `gantry migrate` and return its result."""
     port = str(free_broker_port())
     options = ["-n", broker.address, "--data", str(data), "--port", port, *words]
     pipe = asyncio.subprocess.PIPE
@@ -51,68 +51,66 @@ async def migrate(broker: JavaBroker, data: Path, *words: str, **environment: st
         env={**os.environ, **environment},
     )
     out, err = await process.communicate()
-    return Said(process.returncode, out.decode(), err.decode())
+    return Completed(process.returncode, out.decode(), err.decode())
 
 
 def files(path: Path) -> list[Path]:
     return list(path.iterdir())
 
 
-async def test_a_dry_run_says_all_and_changes_nothing(tmp_path: Path) -> None:
-    """What would be done, with the settings of the broker to come; nothing is written, nothing is set there."""
+async def test_dry_run_prints_plan_and_changes_nothing(tmp_path: Path) -> None:
+    """The plan has the settings of our broker; nothing is written, and the old broker is not changed."""
     async with JavaBroker() as broker:
-        alone(broker)
-        said = await migrate(broker, tmp_path / "new", "--dry-run", "-o", "flushDiskType=SYNC_FLUSH")
+        make_single_broker(broker)
+        result = await migrate(broker, tmp_path / "new", "--dry-run", "-o", "flushDiskType=SYNC_FLUSH")
 
-        assert said.code == 0, said
-        assert f"it follows broker-a at {broker.address} as slave 1" in said.out
-    assert "haMasterIsClassic=true" in said.out and "flushDiskType=SYNC_FLUSH" in said.out
+        assert result.code == 0, result
+        assert f"Our broker follows broker-a at {broker.address} as slave 1" in result.out
+    assert "haMasterIsClassic=true" in result.out and "flushDiskType=SYNC_FLUSH" in result.out
     assert files(tmp_path) == []
     assert RequestCode.UPDATE_BROKER_CONFIG not in {command.code for command in broker.asked}
 
 
 @pytest.mark.verify
-async def test_what_is_in_the_way_stops_a_dry_run_and_a_real_one(tmp_path: Path) -> None:
-    """For programs, too: with the finding in the document. The broker goes on as it was."""
+async def test_blocking_finding_stops_dry_run_and_migration(tmp_path: Path) -> None:
+    """The finding is in the document, too. The old broker is not changed."""
     async with JavaBroker() as broker:
-        alone(broker)
+        make_single_broker(broker)
         broker.settings["duplicationEnable"] = "true"
         dry = await migrate(broker, tmp_path, "--dry-run", "--json")
         real = await migrate(broker, tmp_path, "--yes")
 
     document = json.loads(dry.out)
     assert (dry.code, document["is_blocked"], document["findings"][0]["kind"]) == (1, True, "blocked")
-    assert (real.code, "it cannot be stopped" in real.err) == (1, True)
+    assert (real.code, "its writes cannot be stopped" in real.err) == (1, True)
     assert broker.settings["brokerRole"] == "ASYNC_MASTER" and files(tmp_path) == []
 
 
-async def test_nobody_who_can_be_asked_means_no(tmp_path: Path) -> None:
-    """A warning is a question, and so is the switch."""
+async def test_missing_confirmation_means_no(tmp_path: Path) -> None:
+    """Without a terminal, a warning that needs confirmation stops the migration."""
     async with JavaBroker() as broker:
-        alone(broker)
+        make_single_broker(broker)
         broker.settings["messageStorePlugIn"] = "tiered"
-        said = await migrate(broker, tmp_path)
+        result = await migrate(broker, tmp_path)
 
-    assert said.code == 1
-    assert "in spite of the warnings" in said.err
+    assert result.code == 1
+    assert "despite the warnings" in result.err
     assert broker.settings["brokerRole"] == "ASYNC_MASTER" and files(tmp_path) == []
 
 
 @pytest.mark.parametrize("is_signed", [True, False], ids=["with an account", "without"])
-async def test_a_broker_with_access_control_is_looked_at_by_whoever_has_an_account(
-    tmp_path: Path, is_signed: bool
-) -> None:
-    """Every question is signed as RocketMQ's clients sign; ours takes the account along. Without one it is blocked."""
+async def test_requests_to_broker_with_access_control_are_signed(tmp_path: Path, is_signed: bool) -> None:
+    """Requests are signed as by RocketMQ's clients, and our broker gets the account. Without one it is blocked."""
     account = tmp_path / "admin.yml"
     account.write_text("accessKey: admin-key\nsecretKey: admin-secret\n")
     async with JavaBroker() as broker:
-        alone(broker)
+        make_single_broker(broker)
         broker.settings["aclEnable"] = "true"
         environment = {"GANTRY_CREDENTIALS": str(account)} if is_signed else {}
         ours = ("-o", "aclEnable=true", "-o", "aclFile=/etc/gantry/plain_acl.yml", "-o", "haListenPort=-1")
-        said = await migrate(broker, tmp_path / "new", "--dry-run", *ours, **environment)
+        result = await migrate(broker, tmp_path / "new", "--dry-run", *ours, **environment)
 
         signed = [is_signed_v1(command.ext, command.body, b"admin-secret") for command in broker.asked]
-    assert (said.code, all(signed), any(signed)) == ((0, True, True) if is_signed else (1, False, False)), said
-    assert (f"aclCredentialsPath={account}" in said.out) == is_signed
-    assert ("has no account" in said.out) != is_signed
+    assert (result.code, all(signed), any(signed)) == ((0, True, True) if is_signed else (1, False, False)), result
+    assert (f"aclCredentialsPath={account}" in result.out) == is_signed
+    assert ("has no account" in result.out) != is_signed

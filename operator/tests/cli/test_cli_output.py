@@ -1,4 +1,4 @@
-"""`--output`: one document in two notations, of a type that is known, from every command that shows something."""
+"""`--output`: every command with output has tables and documents in JSON and YAML of a declared type."""
 
 import json
 from collections.abc import Iterator
@@ -10,36 +10,36 @@ import msgspec
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from looking.looks import filled
+from looking.looks import fill_store
 
 from gantry_cli.document_types import DOCUMENTS
 from gantry_cli.kube.plugin import cli as plugin
 from gantry_cli.main import cli
-from gantry_cli.output import FORMS, Form, yaml_text
+from gantry_cli.output import OUTPUT_FORMATS, OutputFormat, yaml_text
 from gantry_testing.client import FakeCluster, ThreadedCluster
 
-SHOWS_NOTHING = {
+COMMANDS_WITHOUT_DOCUMENTS = {
     "gantry up": "runs servers",
     "gantry down": "stops servers",
-    "gantry apply": "is an order to the group here; what comes of it `status` shows",
-    "gantry kill": "is an order to the group here; what comes of it `status` shows",
+    "gantry apply": "sends an order to the local group; `status` shows the result",
+    "gantry kill": "sends an order to the local group; `status` shows the result",
     "gantry bundle": "writes a file",
     "gantry console": "prints an address that works once",
     "gantry nameserver": "is the server itself",
     "gantry broker": "is the server itself",
     "gantry sidecar": "is the server itself",
-    "gantry pipeline": "hands over to the job, which has forms of its own",
+    "gantry pipeline": "runs a job, which has its own output formats",
     "gantry completion": "prints a script",
     "gantry pod broker": "is the first process of a container",
     "gantry pod nameserver": "is the first process of a container",
     "gantry pod sidecar": "is the first process of a container",
-    "gantry pod ask": "hands on what a sidecar answers, which is a document",
+    "gantry pod ask": "prints the response of a sidecar, which is a document",
     "kubectl gantry bundle": "writes a file",
 }
 
 
 def leaves(command: click.Command, words: str = "gantry") -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something by itself, hidden ones included, with the words that call it."""
+    """Yield every command without subcommands, including hidden ones, with its name."""
     if not isinstance(command, click.Group):
         yield words, command
         return
@@ -50,24 +50,26 @@ def leaves(command: click.Command, words: str = "gantry") -> Iterator[tuple[str,
         yield from leaves(inner, f"{words} {name}")
 
 
-def without_forms(command: click.Command) -> bool:
-    """Whether a command lacks a form for programs."""
+def lacks_output_option(command: click.Command) -> bool:
+    """Return whether a command lacks an option for the output format."""
     options = {word for parameter in command.params for word in parameter.opts}
     return not {"--output", "-O", "--json"} <= options
 
 
-def test_every_command_that_shows_something_has_every_form() -> None:
-    """A command without `--output` is in the list of those that have nothing to show, with the reason."""
+def test_every_command_with_output_supports_all_formats() -> None:
+    """A command without `--output` must be in the list of exceptions, with a reason."""
     found = dict(leaves(cli)) | dict(leaves(plugin, "kubectl gantry"))
 
-    assert {words for words, command in found.items() if without_forms(command)} - set(SHOWS_NOTHING) == set()
-    assert {words for words, command in found.items() if not without_forms(command)} - set(DOCUMENTS) == set()
+    assert {words for words, command in found.items() if lacks_output_option(command)} - set(
+        COMMANDS_WITHOUT_DOCUMENTS
+    ) == set()
+    assert {words for words, command in found.items() if not lacks_output_option(command)} - set(DOCUMENTS) == set()
     assert set(DOCUMENTS) <= set(found)
 
 
-def test_command_without_forms_is_caught() -> None:
-    """The check above sees a command that has only --json."""
-    assert without_forms(click.Command("new", params=[click.Option(["--json"])]))
+def test_format_check_detects_missing_output_option() -> None:
+    """The check above detects a command that has only --json."""
+    assert lacks_output_option(click.Command("new", params=[click.Option(["--json"])]))
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +97,7 @@ NETWORK = [
 
 
 def read(form: str, text: str, words: tuple[str, ...]) -> list[Any]:
-    """What was printed: one document, or one a line where a command shows one thing after another."""
+    """Parse the output: one document, or one a line of a command that prints a stream."""
     is_stream = words[0] in ("produce", "consume") or words[:2] == ("store", "dump")
     if form == "yaml":
         return list(yaml.safe_load_all(text))
@@ -108,8 +110,8 @@ def kind_of(words: tuple[str, ...]) -> Any:
 
 @pytest.mark.parametrize("words", NETWORK, ids=" ".join)
 @pytest.mark.parametrize("form", ["json", "yaml"])
-def test_documents_have_the_type_that_is_promised(words: tuple[str, ...], form: str, cluster: FakeCluster) -> None:
-    """Every field that the type names is there and of its kind, and none more."""
+def test_documents_match_their_declared_types(words: tuple[str, ...], form: str, cluster: FakeCluster) -> None:
+    """A document has exactly the fields of its type."""
     cluster.add_topic("%DLQ%billing", queues=1)
     result = gantry(*words, "-n", cluster.name_server, "--output", form)
 
@@ -122,9 +124,9 @@ def test_documents_have_the_type_that_is_promised(words: tuple[str, ...], form: 
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "dump", "repair-plan"])
-def test_documents_of_a_store_are_the_same_in_both_notations(command: str, tmp_path: Path) -> None:
-    """YAML says what JSON says, and both name every field of the type."""
-    filled(tmp_path).close()
+def test_store_documents_are_equal_in_json_and_yaml(command: str, tmp_path: Path) -> None:
+    """YAML and JSON have the same content, and every field of the type."""
+    fill_store(tmp_path).close()
     words = ("store", command)
     forms = {form: gantry(*words, str(tmp_path / "store"), "-O", form) for form in ("json", "yaml")}
     as_json, as_yaml = (read(form, result.stdout, words) for form, result in forms.items())
@@ -143,28 +145,28 @@ def test_documents_of_a_store_are_the_same_in_both_notations(command: str, tmp_p
         assert set(as_json[0]) == promised | extra
 
 
-def test_json_is_short_for_output_json(cluster: FakeCluster) -> None:
-    """The old option goes on working, and contradicts nobody silently."""
+def test_json_option_is_shorthand_for_output_json(cluster: FakeCluster) -> None:
+    """--json works alone and with --output json, and is refused with another format."""
     short = gantry("topic", "list", "--json", "-n", cluster.name_server)
     long = gantry("topic", "list", "--output", "json", "-n", cluster.name_server)
     both = gantry("topic", "list", "--json", "-O", "json", "-n", cluster.name_server)
     torn = gantry("topic", "list", "--json", "-O", "yaml", "-n", cluster.name_server)
 
     assert short.stdout == long.stdout == both.stdout and json.loads(long.stdout) == ["%DLQ%billing", "orders"][1:]
-    assert torn.exit_code == 2 and "contradict each other" in torn.stderr
+    assert torn.exit_code == 2 and "mutually exclusive" in torn.stderr
 
 
-def test_table_is_what_people_get_without_asking(cluster: FakeCluster) -> None:
-    """The form for people is the default, and has a name."""
+def test_table_is_the_default_format(cluster: FakeCluster) -> None:
+    """The table format is the default, and can be requested by name."""
     plain = gantry("topic", "describe", "orders", "-n", cluster.name_server)
     named = gantry("topic", "describe", "orders", "-n", cluster.name_server, "-O", "table")
 
-    assert plain.stdout == named.stdout and "topic orders:" in plain.stdout
-    assert FORMS == ("table", "json", "yaml") and not Form.TABLE.is_document
+    assert plain.stdout == named.stdout and 'Topic "orders":' in plain.stdout
+    assert OUTPUT_FORMATS == ("table", "json", "yaml") and not OutputFormat.TABLE.is_document
 
 
-def test_yaml_keeps_words_that_yaml_would_take_for_something_else() -> None:
-    """`on`, `1e3`, `null` and line breaks come back as the text that they were; nothing is folded or shared."""
+def test_yaml_quotes_ambiguous_strings() -> None:
+    """`on`, `1e3`, `null` and line breaks remain strings; nothing is folded or shared."""
     again = ["same"]
     document = {
         "tag": "on",

@@ -1,4 +1,4 @@
-"""Hints name a command that the reader's shell can find."""
+"""Hints name `gantry` in a form that the shell of the user finds."""
 
 from pathlib import Path
 
@@ -16,27 +16,27 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_command_on_the_path_is_called_by_its_name(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody types a path where the name is enough."""
+def test_program_on_the_path_is_called_by_name(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name is used if the PATH leads to this program."""
     monkeypatch.setenv("PATH", str(program.parent))
 
     assert own_name(str(program)) == "gantry"
 
 
-def test_a_command_off_the_path_is_called_by_a_path_that_works(
+def test_program_off_the_path_is_called_by_relative_path(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After `make up` the command is in .venv/bin, and the hint says so."""
+    """A program outside of the PATH, such as .venv/bin/gantry after `make up`, is shown with its relative path."""
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.chdir(tmp_path)
 
     assert own_name(str(program)) == "bin/gantry"
 
 
-def test_another_gantry_on_the_path_is_not_taken_for_this_one(
+def test_other_installation_on_the_path_is_not_used(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hint never sends the reader to another installation."""
+    """A hint never names another installation."""
     other = tmp_path / "other" / "gantry"
     other.parent.mkdir()
     other.write_text("#!/bin/sh\n")

@@ -1,4 +1,4 @@
-"""The command line with real servers: one stack is brought up, used by every command, and taken down."""
+"""The command line with real servers: one stack is started, used by every command, and stopped."""
 
 import contextlib
 import json
@@ -31,13 +31,13 @@ SMALL_STORE = tuple(
     for part in ("-o", f"{key}={value}")
 )
 TIMEOUT_S = 240
-"""A machine that is busy with other things starts four processes slowly."""
+"""The limit for one command; a busy machine starts four processes slowly."""
 
 
 def gantry(
     *arguments: str, namesrv: str | None = None, given: str | bytes | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run one command to its end."""
+    """Run one command and wait for its end."""
     return subprocess.run(
         [sys.executable, "-m", "gantry_cli", *arguments],
         input=given.decode() if isinstance(given, bytes) else given,
@@ -59,13 +59,13 @@ def wait_until(condition: Callable[[], bool], seconds: float = 180.0) -> None:
     """Wait until `condition` holds, or fail at the deadline."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
+        assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.02)
 
 
 @dataclass
 class Stack:
-    """A running stack and its commands."""
+    """A running stack, with methods to run commands."""
 
     directory: Path
     name_server: str
@@ -74,7 +74,7 @@ class Stack:
         return gantry(*arguments, namesrv=self.name_server, given=given)
 
     def done(self, *arguments: str, given: str | None = None) -> str:
-        """The output of a command that must succeed."""
+        """Return the output of a command that must succeed."""
         result = self.gantry(*arguments, given=given)
         assert result.returncode == 0, result.stderr
         return result.stdout
@@ -109,8 +109,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 @pytest.mark.verify
-def test_detached_stack_says_where_it_is_and_what_comes_next(tmp_path: Path) -> None:
-    """Addresses, the proof, three steps; a second `up` names the first; `down` ends it; a second `down` is no error."""
+def test_detached_stack_prints_addresses_and_next_steps(tmp_path: Path) -> None:
+    """`up` prints addresses and a self-check; a second `up` names the first; a second `down` is not an error."""
     ports = ("--namesrv-port", "0", "--broker-port", "0", *SMALL_STORE)
     up = gantry("up", "--single", "--data", str(tmp_path), "--detach", *ports)
     record = StackDirectory(tmp_path).running()
@@ -122,12 +122,14 @@ def test_detached_stack_says_where_it_is_and_what_comes_next(tmp_path: Path) -> 
     assert up.returncode == 0 and record is not None
     assert "1 message sent and read back" in up.stdout
     assert f'setNamesrvAddr("{record.name_server}")' in up.stdout and record.broker in up.stdout
-    assert f"{sys.executable} -m gantry_cli down --data {tmp_path}" in up.stdout, "as these tests call it"
+    assert f"{sys.executable} -m gantry_cli down --data {tmp_path}" in up.stdout, (
+        "the hint names the command as the tests run it"
+    )
     for refused in (again, again_detached):
         assert refused.returncode == 1 and len(refused.stderr.splitlines()) == 1
         assert f"name server {record.name_server}, pid {record.pid}" in refused.stderr
     assert down.returncode == 0 and record.broker in down.stdout
-    assert nothing.returncode == 0 and "nothing is running" in nothing.stdout
+    assert nothing.returncode == 0 and "Nothing is running" in nothing.stdout
     with pytest.raises(ConnectionRefusedError):
         host, _, port = record.name_server.rpartition(":")
         socket.create_connection((host, int(port)), timeout=60)
@@ -135,8 +137,8 @@ def test_detached_stack_says_where_it_is_and_what_comes_next(tmp_path: Path) -> 
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_foreground_stack_streams_state_and_stops_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
-    """The summary, a line of state, then a clean stop with code 0: the broker leaves no mark of an unclean one."""
+def test_foreground_stack_prints_state_and_stops_on_signal(tmp_path: Path, number: signal.Signals) -> None:
+    """The stack prints a summary and its state, and stops cleanly with exit code 0."""
     ports = ("--namesrv-port", "0", "--broker-port", "0")
     process = subprocess.Popen(
         [sys.executable, "-m", "gantry_cli", "up", "--single", "--data", str(tmp_path), *ports, *SMALL_STORE],
@@ -166,8 +168,8 @@ def test_foreground_stack_streams_state_and_stops_on_a_signal(tmp_path: Path, nu
 
 
 @pytest.mark.verify
-def test_bad_setting_ends_up_with_the_brokers_own_words(tmp_path: Path) -> None:
-    """A setting that the broker refuses is one line, in the foreground and with --detach, and nothing is left."""
+def test_invalid_setting_stops_up_with_error_of_broker(tmp_path: Path) -> None:
+    """An invalid setting is reported in one line, also with --detach, and no process is left."""
     for detach in ((), ("--detach",)):
         ports = ("--namesrv-port", "0", "--broker-port", "0")
         result = gantry("up", "--single", "--data", str(tmp_path), *ports, "-o", "no.such=1", *detach)
@@ -177,8 +179,8 @@ def test_bad_setting_ends_up_with_the_brokers_own_words(tmp_path: Path) -> None:
         assert not StackDirectory(tmp_path).is_running()
 
 
-def test_taken_port_is_one_line_before_anything_starts(tmp_path: Path) -> None:
-    """The port and the option that moves it; no server was started."""
+def test_port_in_use_is_reported_before_start(tmp_path: Path) -> None:
+    """The error names the port and its option, and no server is started."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -190,8 +192,8 @@ def test_taken_port_is_one_line_before_anything_starts(tmp_path: Path) -> None:
     assert not (tmp_path / "nameserver").exists()
 
 
-def test_killed_broker_comes_back_and_the_stack_goes_on(tmp_path: Path) -> None:
-    """kill -9 of the broker: it is restarted on its port, and what was acknowledged is there."""
+def test_killed_broker_is_restarted_with_its_messages(tmp_path: Path) -> None:
+    """After SIGKILL the broker is restarted on its port, and acknowledged messages are kept."""
     up = gantry(
         "up", "--single", "--data", str(tmp_path), "--namesrv-port", "0", "--broker-port", "0", "--detach", *SMALL_STORE
     )
@@ -209,13 +211,13 @@ def test_killed_broker_comes_back_and_the_stack_goes_on(tmp_path: Path) -> None:
             return sorted(gantry("consume", "survivors", namesrv=record.name_server).stdout.split())
 
         wait_until(lambda: read() == ["one", "two"])
-        assert "killed by SIGKILL; it starts again at once" in log.read_text()
+        assert "killed by SIGKILL; restarting immediately" in log.read_text()
     finally:
         assert gantry("down", "--data", str(tmp_path)).returncode == 0
 
 
 def child_of(parent: int, module: str) -> int:
-    """The process that runs `python -m module` for `parent`."""
+    """Return the pid of the child of `parent` that runs `python -m module`."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     for child in map(int, children):
         if module in Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0"):
@@ -226,8 +228,8 @@ def child_of(parent: int, module: str) -> int:
 # ------- messages
 
 
-def test_messages_come_back_in_the_order_of_their_sends(stack: Stack) -> None:
-    """Arguments are messages; receipts name the place; an onlooker reads all queues in order and changes nothing."""
+def test_messages_are_read_in_the_order_of_sends(stack: Stack) -> None:
+    """Each argument is a message with a receipt; reading without a group changes nothing."""
     topic = stack.topic("order")
     receipts = stack.done("produce", topic, "one", "two", "three", "four").splitlines()
 
@@ -239,7 +241,7 @@ def test_messages_come_back_in_the_order_of_their_sends(stack: Stack) -> None:
 
 @pytest.mark.verify
 def test_lines_of_standard_input_are_messages(stack: Stack) -> None:
-    """One message a line, text of any language, and many of them at once with one summary."""
+    """Each line is a message, in any language; many messages are summarized."""
     topic = stack.topic("lines", queues=1)
 
     stack.done("produce", topic, given="erste\nzweite, mit Umläuten: äöü\n")
@@ -252,8 +254,8 @@ def test_lines_of_standard_input_are_messages(stack: Stack) -> None:
 
 
 @pytest.mark.verify
-def test_everything_said_of_a_message_is_read_back(stack: Stack) -> None:
-    """Tag, keys and properties in --json and --verbose; --tag filters; --count repeats."""
+def test_message_properties_are_read_back(stack: Stack) -> None:
+    """--json and --verbose show tag, keys and properties; --tag filters; --count repeats."""
     topic = stack.topic("marks", queues=1)
     stack.done("produce", topic, "paid", "--tag", "a", "--key", "k1", "--key", "k2", "--property", "x=y")
     produced = [
@@ -272,8 +274,8 @@ def test_everything_said_of_a_message_is_read_back(stack: Stack) -> None:
 
 
 @pytest.mark.verify
-def test_properties_are_asked_for_in_sql(stack: Stack) -> None:
-    """--sql filters as an onlooker and as a member of a group, by properties, the tag among them."""
+def test_sql_filters_by_properties(stack: Stack) -> None:
+    """--sql filters by properties and by the tag, with and without a group."""
     topic = stack.topic("priced", queues=1)
     for price in ("5", "50", "x"):
         stack.done("produce", topic, f"at {price}", "--property", f"price={price}", "--tag", "new")
@@ -286,8 +288,8 @@ def test_properties_are_asked_for_in_sql(stack: Stack) -> None:
 
 
 @pytest.mark.verify
-def test_group_reads_each_message_once_and_printed_ones_are_done(stack: Stack) -> None:
-    """--count commits exactly what was printed; the next call goes on there; then there is nothing left."""
+def test_group_consumes_each_message_once(stack: Stack) -> None:
+    """--count commits exactly the printed messages; the next call continues with the rest."""
     topic = stack.topic("shared")
     stack.done("produce", topic, given="".join(f"{n}\n" for n in range(30)))
 
@@ -302,8 +304,8 @@ def test_group_reads_each_message_once_and_printed_ones_are_done(stack: Stack) -
 
 
 @pytest.mark.verify
-def test_reading_begins_where_it_is_told_to(stack: Stack) -> None:
-    """latest sees nothing old, an age sees what is younger."""
+def test_consume_starts_at_requested_position(stack: Stack) -> None:
+    """`latest` skips existing messages; an age selects newer ones."""
     topic = stack.topic("begin", queues=1)
     stack.done("produce", topic, "old")
 
@@ -313,9 +315,9 @@ def test_reading_begins_where_it_is_told_to(stack: Stack) -> None:
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("group", [(), ("--group", "followers")], ids=["onlooker", "group"])
-def test_following_prints_what_comes_until_interrupted(stack: Stack, group: tuple[str, ...]) -> None:
-    """A message that is sent later is printed at once; Ctrl-C is an ordinary end."""
+@pytest.mark.parametrize("group", [(), ("--group", "followers")], ids=["no group", "group"])
+def test_follow_prints_new_messages_until_interrupted(stack: Stack, group: tuple[str, ...]) -> None:
+    """A new message is printed immediately; Ctrl-C ends the command with exit code 0."""
     topic = stack.topic(f"follow{len(group)}", queues=1)
     stack.done("produce", topic, "before")
     process = subprocess.Popen(
@@ -338,8 +340,8 @@ def test_following_prints_what_comes_until_interrupted(stack: Stack, group: tupl
 
 
 @pytest.mark.verify
-def test_delayed_message_comes_later(stack: Stack) -> None:
-    """Level 1 is one second: not there at once, there soon after."""
+def test_delayed_message_is_delivered_after_its_delay(stack: Stack) -> None:
+    """A message with delay level 1 is delivered after one second."""
     topic = stack.topic("later", queues=1)
     sent = time.monotonic()
     stack.done("produce", topic, "hello", "--delay-level", "1")
@@ -354,7 +356,7 @@ def test_delayed_message_comes_later(stack: Stack) -> None:
 
 @pytest.mark.verify
 def test_topic_is_created_changed_described_and_deleted(stack: Stack) -> None:
-    """Each step shows in the next; deleting asks first."""
+    """A topic can be created, changed, described and deleted; deletion asks for confirmation."""
     stack.done("topic", "create", "cycle", "--queues", "2")
     assert "cycle" in stack.done("topic", "list").split()
     stack.done("topic", "create", "cycle", "--queues", "3")
@@ -362,10 +364,10 @@ def test_topic_is_created_changed_described_and_deleted(stack: Stack) -> None:
 
     described = json.loads(stack.done("topic", "stats", "cycle", "--json"))
     assert len(described["queues"]) == 3 and described["topic"]["messages"] == 1
-    assert "1 messages in 3 queues on broker-a" in stack.done("topic", "describe", "cycle")
+    assert "1 message in 3 queues on broker-a" in stack.done("topic", "describe", "cycle")
 
     refused = stack.gantry("topic", "delete", "cycle", given="n\n")
-    assert refused.returncode == 1 and "with 1 messages?" in refused.stdout
+    assert refused.returncode == 1 and "with 1 message?" in refused.stdout
     stack.done("topic", "delete", "cycle", "--yes")
     assert "cycle" not in json.loads(stack.done("topic", "list", "--json"))
     assert stack.gantry("topic", "describe", "cycle").returncode == 3
@@ -373,7 +375,7 @@ def test_topic_is_created_changed_described_and_deleted(stack: Stack) -> None:
 
 @pytest.mark.verify
 def test_read_only_topic_refuses_messages(stack: Stack) -> None:
-    """--permission r leaves reading alone."""
+    """--permission r refuses sends and permits reads."""
     topic = stack.topic("frozen")
     stack.done("produce", topic, "kept")
 
@@ -385,9 +387,8 @@ def test_read_only_topic_refuses_messages(stack: Stack) -> None:
 
 
 @pytest.mark.verify
-def test_what_is_set_for_a_topic_is_shown(stack: Stack) -> None:
-    """Queues to write and to read, permission, order and attributes; what is not said again falls back, but
-    attributes, which are changed one by one."""
+def test_topic_settings_are_shown(stack: Stack) -> None:
+    """Options omitted in an update return to their defaults; attributes are changed one by one."""
 
     def settings() -> dict[str, object]:
         (one,) = json.loads(stack.done("topic", "describe", "careful", "--json"))["settings"]
@@ -413,11 +414,11 @@ def test_what_is_set_for_a_topic_is_shown(stack: Stack) -> None:
 
 
 @pytest.mark.verify
-def test_an_order_is_kept_by_name_servers(stack: Stack) -> None:
-    """Set, shown and removed; by default over all queues that take messages."""
+def test_order_configuration_is_stored_on_name_servers(stack: Stack) -> None:
+    """An order configuration can be set, shown and removed; its default is all write queues."""
     topic = stack.topic("ledger", queues=3)
-    assert stack.done("topic", "order", topic) == "topic ledger: in no order\n"
-    assert stack.done("topic", "order", topic, "--set") == "topic ledger: broker-a:3\n"
+    assert stack.done("topic", "order", topic) == 'Topic "ledger": no order configuration\n'
+    assert stack.done("topic", "order", topic, "--set") == 'Topic "ledger": order broker-a:3\n'
     shown = json.loads(stack.done("topic", "order", topic, "--set", "--value", "broker-a:1;broker-b:2", "--json"))
     assert shown == {"topic": topic, "order": "broker-a:1;broker-b:2", "queues": {"broker-a": 1, "broker-b": 2}}
     assert json.loads(stack.done("topic", "order", topic, "--remove", "--json"))["order"] is None
@@ -426,7 +427,7 @@ def test_an_order_is_kept_by_name_servers(stack: Stack) -> None:
 
 @pytest.mark.verify
 def test_status_shows_brokers_topics_and_groups(stack: Stack) -> None:
-    """The same facts as tables and as JSON."""
+    """Tables and JSON show the same data."""
     topic = stack.topic("visible", queues=1)
     stack.done("produce", topic, "a", "b", "c")
     stack.done("consume", topic, "--group", "viewers", "--count", "1")
@@ -461,17 +462,17 @@ def test_status_shows_brokers_topics_and_groups(stack: Stack) -> None:
         (("produce", "x", "y", "--property", "nonsense"), 2, "NAME=VALUE"),
         (("consume", "x", "--sql", "a >"), 2, "the text ends"),
         (("consume", "x", "--sql", "a > 5 b"), 2, "would be ignored"),
-        (("consume", "x", "--sql", "a > 5", "--tag", "b"), 2, "do not go together"),
+        (("consume", "x", "--sql", "a > 5", "--tag", "b"), 2, "mutually exclusive"),
         (("status", "-n", "nonsense"), 2, "host:port"),
         (("frobnicate",), 2, "No such command"),
         (("up", "-o", "nonsense"), 2, "KEY=VALUE"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else None,
 )
-def test_failures_are_short_and_have_their_codes(
+def test_failures_are_short_with_correct_exit_codes(
     stack: Stack, arguments: tuple[str, ...], exit_code: int, words: str
 ) -> None:
-    """Never a traceback; 2 for what was typed wrongly, 3 for what is not there."""
+    """Errors have no traceback; exit code 2 is invalid usage, 3 is not found."""
     result = stack.gantry(*arguments)
 
     assert result.returncode == exit_code, result.stderr
@@ -482,29 +483,29 @@ def test_failures_are_short_and_have_their_codes(
 @pytest.mark.parametrize(
     "arguments", [("status",), ("topic", "list"), ("produce", "x", "y"), ("consume", "x")], ids="-".join
 )
-def test_absent_name_server_is_one_line_with_a_remedy(arguments: tuple[str, ...]) -> None:
-    """Where it looked, and what to start."""
+def test_unreachable_name_server_is_reported_with_remedy(arguments: tuple[str, ...]) -> None:
+    """The error names the address and the command that starts a name server."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         result = gantry(*arguments, namesrv=address)
 
     assert result.returncode == 1
-    remedy = "start one with `gantry up`, or name another with -n HOST:PORT"
+    remedy = "start one with `gantry up`, or set another address with -n HOST:PORT"
     assert result.stderr == f"gantry: no name server answers at {address} -- {remedy}\n"
 
 
 @pytest.mark.parametrize("server", ["nameserver", "broker"])
-def test_servers_own_help_is_passed_on_with_examples(server: str) -> None:
-    """`gantry SERVER --help` speaks as `gantry SERVER`."""
+def test_help_of_server_is_passed_through(server: str) -> None:
+    """`gantry SERVER --help` shows the help of the server with examples."""
     result = gantry(server, "--help")
 
     assert result.returncode == 0
     assert f"gantry {server} " in result.stdout and "xample" in result.stdout
 
 
-def test_server_runs_in_the_foreground_with_its_own_signals(tmp_path: Path) -> None:
-    """`gantry nameserver` is the server process itself: SIGTERM ends it with code 0."""
+def test_server_command_handles_sigterm_itself(tmp_path: Path) -> None:
+    """`gantry nameserver` becomes the server process: SIGTERM ends it with exit code 0."""
     process = subprocess.Popen(
         [sys.executable, "-m", "gantry_cli", "nameserver", "--listen", "127.0.0.1:0", "--data", str(tmp_path)],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment(),
@@ -523,8 +524,8 @@ def test_server_runs_in_the_foreground_with_its_own_signals(tmp_path: Path) -> N
 
 
 @pytest.mark.verify
-def test_terminal_gets_one_line_of_state_that_changes(tmp_path: Path) -> None:
-    """On a terminal the state line is rewritten in place, and Ctrl-C typed there stops the stack."""
+def test_state_line_is_updated_in_place_on_terminal(tmp_path: Path) -> None:
+    """On a terminal the state line is updated in place, and Ctrl-C stops the stack."""
     ports = ("--namesrv-port", "0", "--broker-port", "0")
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
@@ -539,7 +540,7 @@ def test_terminal_gets_one_line_of_state_that_changes(tmp_path: Path) -> None:
         while seen.count(b"\r\x1b[2Kup ") < 2:
             seen += os.read(controller, 4096)
         process.send_signal(signal.SIGINT)
-        with contextlib.suppress(OSError):  # a terminal whose last writer is gone reads as an error
+        with contextlib.suppress(OSError):  # reading a terminal without writers is an error
             while chunk := os.read(controller, 4096):
                 seen += chunk
     finally:

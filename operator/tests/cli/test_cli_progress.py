@@ -1,4 +1,4 @@
-"""What moves on a terminal while something long goes on, and that nobody else sees it."""
+"""Progress displays appear on a terminal during long operations, and nowhere else."""
 
 import os
 import pty
@@ -14,7 +14,7 @@ from gantry_testing.tree import PYTHON_PATH
 PROGRAM = """
 import sys, time
 from gantry_cli import progress
-progress.LATE_S = {late_s}
+progress.DISPLAY_DELAY_S = {late_s}
 with progress.{bar} as tell:
     if tell is not None:
         tell(3, 10)
@@ -26,7 +26,7 @@ with progress.{bar} as tell:
 
 
 def run(bar: str, *, late_s: float, lasts_s: float) -> tuple[str, str]:
-    """What a program prints to a pipe on standard output and to a terminal on standard error."""
+    """Run a program; return its output to a pipe on standard output and to a terminal on standard error."""
     controller, terminal = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(bar=bar, late_s=late_s, lasts_s=lasts_s)],
@@ -38,7 +38,7 @@ def run(bar: str, *, late_s: float, lasts_s: float) -> tuple[str, str]:
             while chunk := os.read(controller, 4096):
                 seen += chunk
         except OSError:
-            pass  # a terminal whose last writer is gone reads as an error
+            pass  # reading a terminal without writers is an error
         assert process.stdout is not None
         printed = process.stdout.read().decode()
     os.close(controller)
@@ -50,32 +50,32 @@ def run(bar: str, *, late_s: float, lasts_s: float) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("bar", "shown"),
     [
-        ("waiting('asking everybody')", "asking everybody"),
+        ("spinner('querying the cluster')", "querying the cluster"),
         ("count_progress('sending')", "3/10"),
         ("bytes_progress('reading')", "3/10 bytes"),
     ],
 )
-def test_long_work_moves_on_the_terminal_and_the_result_is_elsewhere(bar: str, shown: str) -> None:
-    """It is on standard error; standard output has the result and nothing else."""
+def test_progress_is_shown_on_standard_error_only(bar: str, shown: str) -> None:
+    """Progress is written to standard error; standard output has only the result."""
     printed, seen = run(bar, late_s=0.0, lasts_s=1.5)
 
     assert printed == "the result\n"
     assert shown in seen and "the result" not in seen
 
 
-def test_short_work_shows_nothing() -> None:
-    """What is over before anybody wonders leaves a terminal as it was."""
-    _, seen = run("waiting('asking everybody')", late_s=30.0, lasts_s=0.0)
+def test_short_operation_shows_no_progress() -> None:
+    """An operation that ends before the delay writes nothing to the terminal."""
+    _, seen = run("spinner('querying the cluster')", late_s=30.0, lasts_s=0.0)
 
-    assert "asking" not in seen
+    assert "querying" not in seen
 
 
 @pytest.mark.parametrize("bar", [progress.bytes_progress, progress.count_progress])
-def test_nothing_moves_where_nobody_watches(
+def test_no_progress_is_shown_without_terminal(
     bar: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Into a pipe or a file no bar is written, whatever it lasts."""
-    monkeypatch.setattr(progress, "LATE_S", 0.0)
+    """No progress is written to a pipe or a file."""
+    monkeypatch.setattr(progress, "DISPLAY_DELAY_S", 0.0)
     assert callable(bar)
 
     with bar("reading") as tell:
@@ -84,9 +84,9 @@ def test_nothing_moves_where_nobody_watches(
     assert capsys.readouterr() == ("", "")
 
 
-def test_it_comes_before_anybody_wonders() -> None:
-    """Everything that lasts longer than two seconds has shown something by then."""
-    assert progress.LATE_S < 2.0
+def test_progress_starts_within_two_seconds() -> None:
+    """The delay before a display is shorter than two seconds."""
+    assert progress.DISPLAY_DELAY_S < 2.0
 
 
 LONG = [
@@ -102,14 +102,14 @@ LONG = [
 
 @pytest.mark.verify(quick=5)
 @pytest.mark.parametrize("words", LONG, ids=" ".join)
-def test_command_that_waits_for_somebody_shows_it(words: tuple[str, ...]) -> None:
-    """A name server that takes the connection and says nothing: whoever waits sees that something goes on."""
+def test_command_shows_progress_while_waiting_for_server(words: tuple[str, ...]) -> None:
+    """While a name server does not answer, the terminal shows the elapsed time."""
     controller, terminal = pty.openpty()
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        at_once = "from gantry_cli import progress; progress.LATE_S = 0.0; from gantry_cli.main import main"
+        at_once = "from gantry_cli import progress; progress.DISPLAY_DELAY_S = 0.0; from gantry_cli.main import main"
         program = f"{at_once}; main({[*words, '-n', address]!r})"
         process = subprocess.Popen(
             [sys.executable, "-c", program],
@@ -119,7 +119,7 @@ def test_command_that_waits_for_somebody_shows_it(words: tuple[str, ...]) -> Non
         seen = b""
         try:
             while b"0:00:0" not in seen:
-                seen += os.read(controller, 4096)  # an error when the command ends without having shown anything
+                seen += os.read(controller, 4096)  # raises an error if the command ends without output
         finally:
             process.kill()
             process.wait()

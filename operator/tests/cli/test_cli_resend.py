@@ -1,4 +1,4 @@
-"""`gantry group resend`: dead letters go back to where they came from, once, and none is left out."""
+"""`gantry group resend`: each dead letter is sent to its original topic once, and none is omitted."""
 
 import asyncio
 import datetime
@@ -34,7 +34,7 @@ from gantry_wire.properties import encode_properties
 
 GROUP = "billing"
 DEAD = f"%DLQ%{GROUP}"
-NOTHING = f"no dead letters of {GROUP} to send\n"
+NOTHING = f"No dead letters of {GROUP} to send\n"
 
 
 @pytest.fixture
@@ -47,10 +47,10 @@ def cluster() -> Iterator[FakeCluster]:
         yield fake
 
 
-def bury(
+def store_dead_letter(
     cluster: FakeCluster, body: bytes, *, topic: str | None = "orders", at_ms: int = 1_000, **properties: str
 ) -> None:
-    """Put a dead letter where a broker would."""
+    """Store a dead letter as a broker would."""
     number = len(cluster.broker().messages(DEAD))
     pairs = {"UNIQ_KEY": f"{number:032d}", "KEYS": "k1 k2", "TAGS": "t", "own": "mine", **properties}
     if topic is not None:
@@ -84,9 +84,9 @@ def bodies(cluster: FakeCluster, topic: str = "orders") -> list[bytes]:
     return [message.body for message in cluster.broker().messages(topic)]
 
 
-def test_a_dead_letter_is_what_it_was_when_it_was_sent(cluster: FakeCluster) -> None:
-    """Body, id, keys, tags, flag and own properties are the sender's; what retries wrote on it is gone."""
-    bury(cluster, b"1", DELAY="18", TRAN_MSG="true", REAL_TOPIC="SCHEDULE", __SHARDINGKEY="customer-7")
+def test_resent_message_has_its_original_properties(cluster: FakeCluster) -> None:
+    """Body, id, keys, tags, flag and user properties are those of the sender; properties of retries are removed."""
+    store_dead_letter(cluster, b"1", DELAY="18", TRAN_MSG="true", REAL_TOPIC="SCHEDULE", __SHARDINGKEY="customer-7")
 
     assert done(cluster) == "sent to orders: 1\n"
 
@@ -99,35 +99,33 @@ def test_a_dead_letter_is_what_it_was_when_it_was_sent(cluster: FakeCluster) -> 
     assert properties.keys() <= {"UNIQ_KEY", "KEYS", "TAGS", "own", "__SHARDINGKEY", "WAIT", "CLUSTER"}
 
 
-def test_group_that_never_gave_anything_up_is_said_without_its_topic() -> None:
-    """Its topic of dead letters does not exist, and nobody is told to make it."""
+def test_group_without_dead_letter_topic_is_reported() -> None:
+    """The error does not advise the user to create the dead-letter topic, which does not exist."""
     with ThreadedCluster(FakeCluster(auto_creates_topics=False)) as threaded:
         words = ["group", "resend", GROUP, "--from-dead-letters", "-n", threaded.cluster.name_server]
         result = CliRunner().invoke(cli, words)
 
     assert result.exit_code == 3
-    assert (
-        result.stderr.startswith(f"gantry: there are no dead letters of {GROUP} -- ") and "%DLQ%" not in result.stderr
-    )
+    assert result.stderr.startswith(f"gantry: no dead letters of {GROUP} found -- ") and "%DLQ%" not in result.stderr
 
 
-def test_each_goes_to_its_own_topic_and_only_once(cluster: FakeCluster) -> None:
-    """Counts are by topic; the next call goes on behind what was sent, and from the start on request."""
+def test_dead_letters_are_resent_to_their_topics_once(cluster: FakeCluster) -> None:
+    """Messages are counted by topic; the next call continues after them, or restarts with --from-start."""
     for number in range(5):
-        bury(cluster, b"%d" % number, topic="bills" if number == 3 else "orders")
+        store_dead_letter(cluster, b"%d" % number, topic="bills" if number == 3 else "orders")
 
     assert done(cluster) == "sent to bills: 1\nsent to orders: 4\n"
     assert (bodies(cluster), bodies(cluster, "bills")) == ([b"0", b"1", b"2", b"4"], [b"3"])
     assert done(cluster) == NOTHING
 
-    bury(cluster, b"5")
+    store_dead_letter(cluster, b"5")
     assert json.loads(done(cluster, "--json"))["sent"] == {"orders": 1}
     assert json.loads(done(cluster, "--json", "--from-start"))["sent"] == {"bills": 1, "orders": 5}
 
 
-def test_a_dry_run_changes_nothing(cluster: FakeCluster) -> None:
-    """It counts what a call would send, and neither sends nor remembers."""
-    bury(cluster, b"1")
+def test_dry_run_sends_nothing(cluster: FakeCluster) -> None:
+    """A dry run counts the messages; it sends none and commits no progress."""
+    store_dead_letter(cluster, b"1")
     before = dict(cluster.broker().state.offsets)
 
     assert done(cluster, "--dry-run") == done(cluster, "--dry-run") == "would be sent to orders: 1\n"
@@ -135,10 +133,10 @@ def test_a_dry_run_changes_nothing(cluster: FakeCluster) -> None:
     assert (bodies(cluster), cluster.broker().state.offsets) == ([], before)
 
 
-def test_times_bound_what_is_sent(cluster: FakeCluster) -> None:
-    """From --since on and before --until; a later call goes on behind the last one that was sent."""
+def test_since_and_until_limit_resent_messages(cluster: FakeCluster) -> None:
+    """Messages from --since up to --until are sent; a later call continues after the last one."""
     for number in range(6):
-        bury(cluster, b"%d" % number, at_ms=number * 1_000_000_000)
+        store_dead_letter(cluster, b"%d" % number, at_ms=number * 1_000_000_000)
 
     assert done(cluster, "--since", iso(2_000_000), "--until", iso(4_000_000)) == "sent to orders: 2\n"
     assert bodies(cluster) == [b"2", b"3"]
@@ -151,11 +149,11 @@ def iso(second: int) -> str:
     return datetime.datetime.fromtimestamp(second, datetime.UTC).isoformat()
 
 
-def test_an_interrupted_call_is_gone_on_with(cluster: FakeCluster) -> None:
-    """A send that fails ends the call with what was sent remembered: nothing twice, nothing left out."""
+def test_failed_resend_continues_with_next_call(cluster: FakeCluster) -> None:
+    """A failed send ends the call after its progress is committed, so the next call repeats and omits nothing."""
     count = COMMIT_EVERY * 2 + 5
     for number in range(count):
-        bury(cluster, b"%d" % number)
+        store_dead_letter(cluster, b"%d" % number)
     taken = COMMIT_EVERY + 3
     fail_after(cluster, taken)
 
@@ -167,24 +165,22 @@ def test_an_interrupted_call_is_gone_on_with(cluster: FakeCluster) -> None:
     assert bodies(cluster) == [b"%d" % number for number in range(count)]
 
 
-def test_a_call_that_dies_sends_some_twice_and_leaves_none_out(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without its last commit, as after a kill, the next call repeats fewer than the messages between two commits."""
+def test_killed_resend_repeats_few_and_omits_none(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the last commit, as after a kill, fewer messages are repeated than are sent between two commits."""
     count = COMMIT_EVERY * 2
     for number in range(count):
-        bury(cluster, b"%d" % number)
+        store_dead_letter(cluster, b"%d" % number)
     fail_after(cluster, COMMIT_EVERY + 3)
     commits: list[int] = []
-    commit = dead_letters.DeadLetters._commit
+    commit = dead_letters.ResendRun._commit
 
-    async def dying(letters: dead_letters.DeadLetters, queue: object, offset: int) -> None:
+    async def dying(letters: dead_letters.ResendRun, queue: object, offset: int) -> None:
         commits.append(offset)
         if len(commits) == 1:
             await commit(letters, queue, offset)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(dead_letters.DeadLetters, "_commit", dying)
+        patch.setattr(dead_letters.ResendRun, "_commit", dying)
         assert resend(cluster).exit_code == 1
     cluster.broker().heal()
     done(cluster)
@@ -195,7 +191,7 @@ def test_a_call_that_dies_sends_some_twice_and_leaves_none_out(
 
 
 def fail_after(cluster: FakeCluster, taken: int) -> None:
-    """Let so many sends through, then refuse for good."""
+    """Accept ``taken`` sends, then refuse all others."""
     state = cluster.broker().state
     cluster.broker().fault(
         RequestCode.SEND_MESSAGE_V2, lambda command, connection: fake_send(state, command, connection), times=taken
@@ -203,25 +199,25 @@ def fail_after(cluster: FakeCluster, taken: int) -> None:
     cluster.broker().refuse(RequestCode.SEND_MESSAGE_V2, 13, times=100)
 
 
-def test_what_cannot_be_sent_is_passed_over_and_named(cluster: FakeCluster) -> None:
-    """Dead letters that do not say where they came from, or cannot be unpacked, do not stop the others."""
-    bury(cluster, b"1", topic=None)
-    bury(cluster, b"2", RETRY_TOPIC="bad/name", topic=None)
-    bury(cluster, b"3", RETRY_TOPIC="%RETRY%other", topic=None)
-    bury(cluster, b"4")
+def test_unsendable_dead_letters_are_skipped_and_listed(cluster: FakeCluster) -> None:
+    """Dead letters without an original topic, or with an invalid one, do not stop the others."""
+    store_dead_letter(cluster, b"1", topic=None)
+    store_dead_letter(cluster, b"2", RETRY_TOPIC="bad/name", topic=None)
+    store_dead_letter(cluster, b"3", RETRY_TOPIC="%RETRY%other", topic=None)
+    store_dead_letter(cluster, b"4")
 
     document = json.loads(done(cluster, "--json"))
 
     assert document["sent"] == {"orders": 1}
     assert document["without_origin"] == [f"{number:032d}" for number in range(3)]
     text = done(cluster, "--from-start")
-    assert "passed over, since they do not say where they came from: " in text
+    assert "skipped, without an original topic: " in text
 
 
-def test_a_damaged_dead_letter_is_passed_over_and_named(cluster: FakeCluster) -> None:
-    """One whose body does not match its checksum is not sent, and does not stop the others."""
+def test_damaged_dead_letter_is_skipped_and_listed(cluster: FakeCluster) -> None:
+    """A dead letter whose body does not match its checksum is not sent, and does not stop the others."""
     for body in (b"1", b"2", b"3"):
-        bury(cluster, body)
+        store_dead_letter(cluster, body)
     cluster.broker().state.log.damaged.add((DEAD, 0, 1))
 
     document = json.loads(done(cluster, "--json"))
@@ -230,9 +226,9 @@ def test_a_damaged_dead_letter_is_passed_over_and_named(cluster: FakeCluster) ->
     assert bodies(cluster) == [b"1", b"3"]
 
 
-def test_a_message_that_is_stored_but_not_acknowledged_stops_the_call(cluster: FakeCluster) -> None:
-    """Code 12 is no acknowledgement: progress stays before the message, and the next call sends it again."""
-    bury(cluster, b"1")
+def test_unacknowledged_resend_stops_the_call(cluster: FakeCluster) -> None:
+    """Response code 12 is not an acknowledgement: the message is not committed, and the next call sends it again."""
+    store_dead_letter(cluster, b"1")
     state = cluster.broker().state
 
     def unsure(command: Command, connection: Connection) -> Command:
@@ -248,24 +244,24 @@ def test_a_message_that_is_stored_but_not_acknowledged_stops_the_call(cluster: F
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "said"),
+    ("options", "code", "problem"),
     [
         (["--since", "yesterday"], 2, "--since"),
-        (["--until", "latest"], 2, "no bound"),
+        (["--until", "latest"], 2, "not a valid bound"),
     ],
     ids=["no time", "no bound"],
 )
-def test_what_cannot_be_meant_is_said(cluster: FakeCluster, options: list[str], code: int, said: str) -> None:
-    """A wrong time is a mistype, not a failure."""
+def test_invalid_time_options_are_refused(cluster: FakeCluster, options: list[str], code: int, problem: str) -> None:
+    """An invalid time is invalid usage, with exit code 2."""
     result = resend(cluster, *options)
-    assert (result.exit_code, said in result.output) == (code, True)
+    assert (result.exit_code, problem in result.output) == (code, True)
 
 
-def test_a_group_without_dead_letters_and_a_bad_name_are_said(cluster: FakeCluster) -> None:
-    """No topic of dead letters: absent; a name that no group can have, or no --from-dead-letters: mistyped."""
+def test_unknown_group_and_invalid_name_have_exit_codes(cluster: FakeCluster) -> None:
+    """A group without dead letters is not found (3); an invalid name or a missing option is invalid usage (2)."""
     base = ["group", "resend", "-n", cluster.name_server]
     codes = [
-        CliRunner().invoke(cli, [*base, "nobody", "--from-dead-letters"]).exit_code,
+        CliRunner().invoke(cli, [*base, "unknown", "--from-dead-letters"]).exit_code,
         CliRunner().invoke(cli, [*base, "bad/name", "--from-dead-letters"]).exit_code,
         CliRunner().invoke(cli, [*base, "x" * 250, "--from-dead-letters"]).exit_code,
         CliRunner().invoke(cli, [*base, GROUP]).exit_code,
@@ -273,9 +269,9 @@ def test_a_group_without_dead_letters_and_a_bad_name_are_said(cluster: FakeClust
     assert codes == [3, 2, 2, 2]
 
 
-def test_progress_is_a_reader_of_its_own(cluster: FakeCluster) -> None:
-    """The group's own offsets are not touched."""
-    bury(cluster, b"1")
+def test_resend_progress_is_separate_from_group_offsets(cluster: FakeCluster) -> None:
+    """Progress is stored under a group of its own, so that the offsets of the group do not change."""
+    store_dead_letter(cluster, b"1")
     done(cluster)
     assert {key[0] for key in cluster.broker().state.offsets} == {READER_PREFIX + GROUP}
 
@@ -284,8 +280,8 @@ def test_progress_is_a_reader_of_its_own(cluster: FakeCluster) -> None:
 
 
 @pytest.mark.verify
-async def test_given_up_messages_come_back_through_a_real_broker(tmp_path: Path) -> None:
-    """A consumer gives messages up, mends its mistake, and gets each of them once after the command."""
+async def test_rejected_messages_are_consumed_after_resend(tmp_path: Path) -> None:
+    """A consumer rejects messages until they are dead letters, is fixed, and consumes each once after the command."""
     port = free_port()
     servers = [name_server(tmp_path, port), broker(tmp_path, free_broker_port(), port, {"brokerName": "broker-a"})]
     address = f"{HOST}:{port}"
@@ -313,11 +309,11 @@ async def test_given_up_messages_come_back_through_a_real_broker(tmp_path: Path)
         async with Producer(address) as producer:
             sent = [await producer.send(Message("orders", b"%d" % number, keys=[f"k{number}"])) for number in range(5)]
         async with PushConsumer(address, GROUP, topics="orders", handler=fail, settings=first):
-            await wait_until(lambda: len(given_up) == 5, timeout_s=120, what="giving up")
+            await wait_until(lambda: len(given_up) == 5, timeout_s=120, what="the dead letters")
 
         async with PushConsumer(address, GROUP, topics="orders", handler=consume, settings=first):
             await until_sent(address, 5)
-            await wait_until(lambda: len(consumed) == 5, timeout_s=120, what="the second chance")
+            await wait_until(lambda: len(consumed) == 5, timeout_s=120, what="the resent messages")
     finally:
         for server in reversed(servers):
             await server.kill()
@@ -329,7 +325,7 @@ async def test_given_up_messages_come_back_through_a_real_broker(tmp_path: Path)
 
 
 async def until_sent(address: str, count: int) -> None:
-    """Run the command until it has sent `count` dead letters: the last may have been given up just now."""
+    """Run the command until it has sent `count` dead letters, since the last ones may not be stored yet."""
     total = 0
     async with asyncio.timeout(180):
         while total < count:

@@ -1,4 +1,4 @@
-"""The self check of `gantry up` waits for what the name server knows a moment later."""
+"""The self-check of `gantry up` waits until the name server has a route."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gantry_spec.observed import CHECK_TOPIC
 from gantry_testing.client import FakeCluster, wait_until
 
 
-async def test_the_self_check_waits_until_the_name_server_knows_a_broker() -> None:
-    """A broker is ready before the name server has its registration: that is no failure of the stack."""
+async def test_self_check_waits_for_broker_registration() -> None:
+    """A broker can be ready before it is registered, which is not a failure of the stack."""
     async with FakeCluster(auto_creates_topics=False) as cluster:
         trip = asyncio.ensure_future(round_trip.round_trip(cluster.name_server, ClientSettings()))
         await wait_until(lambda: len(cluster.name_server_requests) > 2)
@@ -24,8 +24,8 @@ async def test_the_self_check_waits_until_the_name_server_knows_a_broker() -> No
         assert (await trip).queue.topic == CHECK_TOPIC
 
 
-async def test_the_self_check_gives_up_without_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After its time the check says that there is no route."""
+async def test_self_check_fails_without_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a timeout the check raises NoRoute."""
     monkeypatch.setattr(round_trip, "ROUTE_TIMEOUT_S", 0.1)
     async with FakeCluster(auto_creates_topics=False) as cluster:
         with pytest.raises(NoRoute):

@@ -1,4 +1,4 @@
-"""`gantry up --single`: a group of one broker, in the folder that it always had."""
+"""`gantry up --single`: a group of one broker, in the folder of earlier versions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from local_group_kit import TIMEOUT_S, gantry
 
 from gantry_broker.setting_keys import broker_settings
 from gantry_cli.errors import CliError
-from gantry_cli.local.group_run import GroupOptions, choose_group
-from gantry_cli.local.look import Look, running_look
-from gantry_cli.local.plan import Planner, Wanted, single_group
+from gantry_cli.local.group_run import UpOptions, choose_group
+from gantry_cli.local.group_status import LocalGroupStatus, read_running_status
+from gantry_cli.local.plan import LaunchOptions, Planner, single_group
 from gantry_cli.local.ports import BROKER, NAME_SERVER
 from gantry_cli.local.state import GroupRecord, GroupState
 from gantry_cli.local.up import up as up_command
 from gantry_cli.stack import StackDirectory
-from gantry_spec.broker_conf import Place, broker_conf
+from gantry_spec.broker_conf import BrokerPlacement, broker_conf
 from gantry_testing.local import PATIENT, ROOMY
 from gantry_testing.ports import free_broker_port, free_port
 
@@ -39,27 +39,33 @@ FREE: Final = ("--namesrv-port", "0", "--broker-port", "0")
 
 
 def planned(state: Path, before: GroupRecord | None = None, **options: str) -> GroupRecord:
-    """Where it would be: on free ports, or on those that it had."""
+    """Plan the broker on free ports, or on those that it had before."""
     ports = tuple((kind, 0) for kind in (NAME_SERVER, BROKER) if before is None)
-    typed = Wanted(ports=ports, single=options)
-    return Planner(GroupState(state), single_group(options), typed, before, has_sidecars=False).record
+    launch = LaunchOptions(ports=ports, single=options)
+    return Planner(GroupState(state), single_group(options), launch, before, has_sidecars=False).record
 
 
-def test_typed_settings_win_over_all_others() -> None:
-    """RocketMQ's names by default; whatever is typed with -o replaces the line that the group would have."""
-    place = Place(group="single", shard=0, number=1, address="127.0.0.1", store="/store", name_servers=("ns:1",))
+def test_command_line_settings_override_all_others() -> None:
+    """RocketMQ's names are the defaults; a setting with -o replaces the group's line."""
+    place = BrokerPlacement(
+        group="single", shard=0, number=1, address="127.0.0.1", store="/store", name_servers=("ns:1",)
+    )
     plain = broker_conf(single_group({}).spec, place, is_single=True)
-    typed = {"brokerName": "mine", "flushDiskType": "SYNC_FLUSH", "mappedFileSizeCommitLog": "9"}
-    conf = broker_conf(single_group(typed).spec, place, is_single=True)
+    launch = {"brokerName": "mine", "flushDiskType": "SYNC_FLUSH", "mappedFileSizeCommitLog": "9"}
+    conf = broker_conf(single_group(launch).spec, place, is_single=True)
 
     assert (plain["brokerClusterName"], plain["brokerName"]) == ("DefaultCluster", "broker-a")
-    assert conf.items() >= typed.items() and conf["namesrvAddr"] == "ns:1"
+    assert conf.items() >= launch.items() and conf["namesrvAddr"] == "ns:1"
 
 
-def test_settings_that_were_not_typed_are_left_to_the_broker() -> None:
-    """A size of files that stands in broker.conf must be that of the store; one that does not is taken from the store.
-    The same holds for the replication port: one that was not asked for may be taken by another program."""
-    place = Place(group="single", shard=0, number=1, address="127.0.0.1", store="/store", name_servers=("ns:1",))
+def test_settings_not_given_are_left_to_the_broker() -> None:
+    """A file size in broker.conf must be that of the store; without one it is taken from the store.
+
+    The same holds for the replication port: one that was not given may be taken by another program.
+    """
+    place = BrokerPlacement(
+        group="single", shard=0, number=1, address="127.0.0.1", store="/store", name_servers=("ns:1",)
+    )
     conf = broker_conf(single_group({}).spec, place, is_single=True)
     settings = broker_settings(conf)
 
@@ -72,14 +78,14 @@ def test_settings_that_were_not_typed_are_left_to_the_broker() -> None:
 
 @pytest.mark.parametrize("key", ["brokerId", "brokerRole", "controlSocketPath", "roleAtStart"])
 def test_settings_of_the_role_are_refused(tmp_path: Path, key: str) -> None:
-    """The supervisor gives the broker its role over its control socket, so it must know both."""
+    """The supervisor assigns the role over the control socket, so it must control both settings."""
     result = CliRunner().invoke(up_command, ["--single", "--data", str(tmp_path), "-o", f"{key}=1"])
 
     assert result.exit_code == 2 and f"{key} is set by the supervisor" in result.output
 
 
-def test_data_lies_where_earlier_versions_put_it(tmp_path: Path) -> None:
-    """DIR/broker and DIR/nameserver; no port for a sidecar is asked for; ports are kept, and a store may be moved."""
+def test_data_stays_in_the_folders_of_earlier_versions(tmp_path: Path) -> None:
+    """The folders are DIR/broker and DIR/nameserver; there is no sidecar port; ports are kept; a store may be moved."""
     first = planned(tmp_path)
     first.members[0].identity = "of the store then"
     second = planned(tmp_path, first)
@@ -92,23 +98,25 @@ def test_data_lies_where_earlier_versions_put_it(tmp_path: Path) -> None:
     assert moved.members[0].store == str(tmp_path / "elsewhere")
 
 
-def test_a_folder_of_one_kind_is_refused_for_the_other(tmp_path: Path) -> None:
-    """A group does not start on the folder of a broker alone, nor the other way round: each would begin anew."""
+def test_folder_of_a_group_is_refused_for_single_and_vice_versa(tmp_path: Path) -> None:
+    """Otherwise each would start with an empty store."""
     single, group = tmp_path / "single", tmp_path / "group"
     (single / "broker").mkdir(parents=True)
     group.mkdir()
     (group / "manifest.yaml").write_text("{}")
 
-    assert "holds a broker that has no group -- gantry up --single" in gantry("up", "--data", str(single), code=1)
-    assert "holds a group -- gantry up without --single" in gantry("up", "--single", "--data", str(group), code=1)
+    assert "holds a single broker without a group -- run gantry up --single" in gantry(
+        "up", "--data", str(single), code=1
+    )
+    assert "holds a group -- run gantry up without --single" in gantry("up", "--single", "--data", str(group), code=1)
 
 
-def options_of(folder: Path, single: dict[str, str] | None = None) -> GroupOptions:
-    return GroupOptions(data=folder, manifest=None, typed=Wanted(single=single))
+def options_of(folder: Path, single: dict[str, str] | None = None) -> UpOptions:
+    return UpOptions(data=folder, manifest=None, launch=LaunchOptions(single=single))
 
 
-def test_a_group_starts_beside_the_broker_that_was_in_its_folder(tmp_path: Path) -> None:
-    """Earlier versions ran both in one folder, each on its own store. The manifest says that it is the group's now."""
+def test_group_starts_beside_a_single_broker_of_its_folder(tmp_path: Path) -> None:
+    """Earlier versions ran both in one folder with separate stores. The manifest marks the folder as the group's."""
     choose_group(options_of(tmp_path))
     (tmp_path / "broker").mkdir()
 
@@ -117,22 +125,22 @@ def test_a_group_starts_beside_the_broker_that_was_in_its_folder(tmp_path: Path)
         choose_group(options_of(tmp_path, {}))
 
 
-def test_a_broker_alone_is_recognised_by_its_record(tmp_path: Path) -> None:
-    """Its store may lie elsewhere. A group is refused before anything is written, and the broker still starts."""
-    folder, elsewhere = tmp_path / "single", tmp_path / "elsewhere"
-    typed = {"storePathRootDir": str(elsewhere)}
-    assert choose_group(options_of(folder, typed)).metadata.name == "single"
-    GroupState(folder).write_group(planned(folder, storePathRootDir=str(elsewhere)))
+def test_single_broker_is_recognised_by_its_record(tmp_path: Path) -> None:
+    """Its store may be elsewhere. A group is refused before anything is written, and the broker still starts."""
+    folder, store = tmp_path / "single", tmp_path / "elsewhere"
+    launch = {"storePathRootDir": str(store)}
+    assert choose_group(options_of(folder, launch)).metadata.name == "single"
+    GroupState(folder).write_group(planned(folder, storePathRootDir=str(store)))
     before = sorted(folder.rglob("*"))
 
-    with pytest.raises(CliError, match=r"holds a broker that has no group -- gantry up --single"):
+    with pytest.raises(CliError, match=r"holds a single broker without a group -- run gantry up --single"):
         choose_group(options_of(folder))
     assert sorted(folder.rglob("*")) == before
-    assert choose_group(options_of(folder, typed)).metadata.name == "single"
+    assert choose_group(options_of(folder, launch)).metadata.name == "single"
 
 
-def test_a_record_of_an_earlier_version_is_that_of_a_group(tmp_path: Path) -> None:
-    """It does not say which it is."""
+def test_record_of_an_earlier_version_is_a_groups(tmp_path: Path) -> None:
+    """Such a record does not have the field that distinguishes them."""
     state = GroupState(tmp_path)
     state.group_file.write_text('{"name": "local", "host": "127.0.0.1"}')
     record = state.read_group()
@@ -140,22 +148,25 @@ def test_a_record_of_an_earlier_version_is_that_of_a_group(tmp_path: Path) -> No
     assert record is not None and not record.is_single
 
 
-def test_the_replication_port_of_a_broker_alone_need_not_be_free(tmp_path: Path) -> None:
-    """It has no slaves: it serves while another program has that port, and where there is no such port."""
+def test_single_broker_needs_no_replication_port(tmp_path: Path) -> None:
+    """It has no slaves, so it serves while another program has that port, or if there is no such port."""
     port = free_broker_port()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port + 1))
         taken.listen()
         given, last = (
             Planner(
-                GroupState(tmp_path), single_group({}), Wanted(ports=((NAME_SERVER, 0), (BROKER, each)), single={}),
+                GroupState(tmp_path), single_group({}),
+                LaunchOptions(ports=((NAME_SERVER, 0), (BROKER, each)), single={}),
                 None, has_sidecars=False,
             ).record.members[0]
             for each in (port, 65535)
         )  # fmt: skip
 
     assert given.port == port and (last.port, last.ha_port) == (65535, -1)
-    place = Place(group="single", shard=0, number=1, address="127.0.0.1", store="/store", ha_port=last.ha_port)
+    place = BrokerPlacement(
+        group="single", shard=0, number=1, address="127.0.0.1", store="/store", ha_port=last.ha_port
+    )
     assert broker_conf(single_group({}).spec, place, is_single=True)["haListenPort"] == "-1"
 
 
@@ -164,7 +175,7 @@ def test_the_replication_port_of_a_broker_alone_need_not_be_free(tmp_path: Path)
 
 @contextmanager
 def earlier_version(folder: Path, name_server_port: int, broker_port: int) -> Iterator[None]:
-    """The two servers as `gantry up --single` ran them before there was a group, with the files that it wrote."""
+    """Run both servers as `gantry up --single` did before there was a group, with the files that it wrote."""
     folder.mkdir()
     conf = {
         "brokerClusterName": "DefaultCluster", "brokerName": "broker-a", "brokerId": "0", "brokerIP1": "127.0.0.1",
@@ -194,17 +205,19 @@ def earlier_version(folder: Path, name_server_port: int, broker_port: int) -> It
             process.wait(TIMEOUT_S)
 
 
-def look_at(folder: Path) -> Look:
-    look = running_look(folder)
+def look_at(folder: Path) -> LocalGroupStatus:
+    look = read_running_status(folder)
     assert look is not None, (folder / "up.log").read_text()
     return look
 
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("is_doubtful", [False, True], ids=["stopped cleanly", "may lack something"])
-def test_a_folder_of_an_earlier_version_keeps_its_messages(tmp_path: Path, *, is_doubtful: bool) -> None:
-    """It had no Lease. One is made from what its store has recorded, also where that store may have lost something:
-    no other broker could have more."""
+def test_folder_of_an_earlier_version_keeps_its_messages(tmp_path: Path, *, is_doubtful: bool) -> None:
+    """Without a Lease, one is created from the records of the store.
+
+    That is safe also if the store may have lost data, since no other broker could have more.
+    """
     folder, name_server_port, broker_port = tmp_path / "old", free_port(), free_broker_port()
     name_server = f"127.0.0.1:{name_server_port}"
     with earlier_version(folder, name_server_port, broker_port):
@@ -231,8 +244,8 @@ def test_a_folder_of_an_earlier_version_keeps_its_messages(tmp_path: Path, *, is
 
 
 @pytest.mark.verify
-def test_commands_for_groups_work_on_a_broker_alone(tmp_path: Path) -> None:
-    """It is seen, killed, started again, explained and packed like a member of a group, and has no manifest."""
+def test_group_commands_work_on_a_single_broker(tmp_path: Path) -> None:
+    """It is shown, killed, restarted, explained and bundled like a member of a group, and has no manifest."""
     folder = tmp_path / "alone"
     data = ("--data", str(folder))
     gantry("up", "--single", *data, "--detach", *FREE, *OPTIONS)
@@ -248,7 +261,7 @@ def test_commands_for_groups_work_on_a_broker_alone(tmp_path: Path) -> None:
             time.sleep(0.05)
         found = gantry("consume", "-n", name_server, "orders").split()
         promoted = gantry("promote", *data, "0")
-        explained = gantry("explain", *data)
+        explanation = gantry("explain", *data)
         bundle = gantry("bundle", *data, "--to", str(tmp_path / "bundle.tar.gz"))
         (tmp_path / "group.yaml").write_text(
             "apiVersion: gantry.dev/v1alpha1\nkind: BrokerGroup\nmetadata: {name: x}\n"
@@ -259,15 +272,17 @@ def test_commands_for_groups_work_on_a_broker_alone(tmp_path: Path) -> None:
 
     assert status["local_group"]["members"][0]["name"] == "master-0"
     assert status["brokers"][0]["address"]["name"] == "broker-a" and status["brokers"][0]["address"]["broker_id"] == 0
-    assert "is started again at once" in killed and found == ["one"]
-    assert "master-0 is the master already" in promoted and "shard 0" in explained
+    assert "restarts at once" in killed and found == ["one"]
+    assert "master-0 is the master already" in promoted and "shard 0" in explanation
     assert "bundle.tar.gz" in bundle and "has no manifest" in applied
 
 
 @pytest.mark.verify
-def test_a_restart_after_a_loss_needs_no_order(tmp_path: Path) -> None:
-    """After a power cut the store may lack what was acknowledged. A broker alone is the master again all the same, and
-    the same holds for a store that was thrown away: no other broker could have more."""
+def test_single_broker_restarts_after_a_loss_without_an_order(tmp_path: Path) -> None:
+    """After a power cut the store may lack acknowledged messages, and the single broker becomes the master anyway.
+
+    So it does with a deleted store, since no other broker could have more.
+    """
     data = ("--data", str(tmp_path))
     gantry("up", "--single", *data, "--detach", *FREE, *OPTIONS)
     name_server = look_at(tmp_path).name_servers[0]

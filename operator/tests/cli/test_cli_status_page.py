@@ -1,4 +1,4 @@
-"""`gantry status --page`: what a person reads, what a program reads, and what a script decides by."""
+"""`gantry status --page`: its table, its document and its exit code."""
 
 import json
 import time
@@ -27,7 +27,7 @@ SERVING: Final = Status(
 
 @contextmanager
 def published(path: Path, status: Status, *, age_ms: int = 0, is_alive: bool = True, **origin: Any) -> Iterator[str]:
-    """A page at `path`, published `age_ms` ago."""
+    """Write a page to `path` that was published `age_ms` ago."""
     moment = now()
     stamped = replace(
         status,
@@ -49,9 +49,9 @@ def status(*arguments: str) -> Result:
     ("phase", "age_ms", "is_alive", "code", "headline"),
     [
         (Phase.SERVING, 0, True, 0, "broker-a: serving"),
-        (Phase.SERVING, 60_000, True, 4, "broker-a: serving, but silent: its event loop has stood still since 1m"),
-        (Phase.SERVING, 0, False, 4, "broker-a: serving, but its process is gone; last seen"),
-        (Phase.RECOVERING, 60_000, True, 4, "broker-a: recovering, but silent"),
+        (Phase.SERVING, 60_000, True, 4, "broker-a: serving, but unresponsive: event loop blocked, last update 1m"),
+        (Phase.SERVING, 0, False, 4, "broker-a: serving, but its process has exited; last update"),
+        (Phase.RECOVERING, 60_000, True, 4, "broker-a: recovering, but unresponsive"),
         (Phase.STARTING, 0, True, 5, "broker-a: starting"),
         (Phase.RECOVERING, 0, True, 5, "broker-a: recovering"),
         (Phase.DRAINING, 0, True, 5, "broker-a: draining"),
@@ -59,10 +59,10 @@ def status(*arguments: str) -> Result:
         (Phase.FAILED, 60_000, False, 5, "broker-a: failed"),
     ],
 )
-def test_the_exit_code_says_how_the_broker_is(
+def test_exit_code_reflects_broker_state(
     tmp_path: Path, phase: Phase, age_ms: int, is_alive: bool, code: int, headline: str
 ) -> None:
-    """0 serving, 4 silent or dead, 5 alive and not serving or ended; the first line says the same in words."""
+    """0 serving, 4 unresponsive, 5 not serving or stopped; the first line describes the same state."""
     with published(tmp_path / "status", replace(SERVING, phase=phase), age_ms=age_ms, is_alive=is_alive) as path:
         shown = status("--page", path)
         as_json = status("--page", path, "--json")
@@ -72,17 +72,17 @@ def test_the_exit_code_says_how_the_broker_is(
     assert json.loads(as_json.output)["phase"] == phase.name.lower()
 
 
-def test_a_page_from_before_a_reboot_is_silent(tmp_path: Path) -> None:
-    """What was published before the machine was started last says nothing about now."""
+def test_page_from_before_reboot_is_stale(tmp_path: Path) -> None:
+    """A page that was published before the last reboot is stale."""
     with published(tmp_path / "status", SERVING, machine_boot_id=uuid.uuid4()) as path:
         shown = status("--page", path)
 
     assert shown.exit_code == 4
-    assert shown.output.startswith("broker-a: serving, but that was before the machine was started last")
+    assert shown.output.startswith("broker-a: serving, but the page is from before the last reboot")
 
 
-def test_a_person_reads_how_far_everything_is(tmp_path: Path) -> None:
-    """Offsets, how far each is behind, the buffer and what it survives, the disk, and the last error with its time."""
+def test_page_shows_positions_buffer_and_last_error(tmp_path: Path) -> None:
+    """The table has positions with their lag, the write buffer, the disk, and the last error with its time."""
     full = replace(
         SERVING,
         last_error="a flush failed",
@@ -102,10 +102,10 @@ def test_a_person_reads_how_far_everything_is(tmp_path: Path) -> None:
     assert lines["flushed"] == "4194304, 6.0 MiB behind"
     assert lines["confirmed"] == "10485760"
     assert lines["role"] == "master, epoch 2, generation 7"
-    assert lines["write buffer"] == "hugetlbfs, 2 of 3 free, survives a crash of the process"
+    assert lines["write buffer"] == "hugetlbfs, 2 of 3 free, survives a process crash"
     assert lines["disk"] == "25.0 MiB of 100.0 MiB, 25%"
     assert lines["recovery"] == "1.0 MiB of 4.0 MiB, 25%"
-    assert lines["sends"] == "taken, 5 parked"
+    assert lines["sends"] == "accepted, 5 parked"
     assert lines["connections"] == "1,234"
     assert lines["last error"].endswith(": a flush failed")
     assert "9437184" in lines["3"] and "8388608" in lines["3"]
@@ -113,11 +113,11 @@ def test_a_person_reads_how_far_everything_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("left_ms", "beginning", "end"),
-    [(13 * 86_400_000, "ends ", ", in 13d 0h"), (-3_600_000, "expired ", ", 1h 0m ago")],
+    [(13 * 86_400_000, "expires ", ", in 13d 0h"), (-3_600_000, "expired ", ", 1h 0m ago")],
     ids=["ahead", "over"],
 )
-def test_the_end_of_a_certificate_is_shown(tmp_path: Path, left_ms: int, beginning: str, end: str) -> None:
-    """A broker with TLS says when the first of its certificates ends, and one without says nothing."""
+def test_page_shows_certificate_expiry(tmp_path: Path, left_ms: int, beginning: str, end: str) -> None:
+    """A broker with TLS shows when the first of its certificates expires; one without TLS has no such line."""
     ends_ms = now().wall_ms + left_ms + 1000 * (left_ms > 0)
     with published(tmp_path / "status", replace(SERVING, certificate_ends_wall_ms=ends_ms)) as path:
         [line] = [line for line in status("--page", path).output.splitlines() if "certificate" in line]
@@ -132,7 +132,7 @@ def test_the_end_of_a_certificate_is_shown(tmp_path: Path, left_ms: int, beginni
 
 
 def test_refused_requests_are_shown_by_reason(tmp_path: Path) -> None:
-    """What a broker has refused is shown with its reasons."""
+    """The page counts refused requests by reason."""
     with published(tmp_path / "status", replace(SERVING, refused_requests=(3, 0, *[0] * 12, 2))) as path:
         [line] = [line for line in status("--page", path).output.splitlines() if "refused requests" in line]
         document = json.loads(status("--page", path, "--json").output)
@@ -145,19 +145,19 @@ def test_refused_requests_are_shown_by_reason(tmp_path: Path) -> None:
 
 
 def test_missing_ranges_of_the_log_are_shown(tmp_path: Path) -> None:
-    """The first ranges are named, for people and for programs, and the rest is counted."""
+    """The first missing ranges are listed in both formats, and the rest is counted."""
     ranges = (LogRange(0, 4096), LogRange(8192, 9216))
     facts = replace(SERVING, log_missing_bytes=6144, log_missing_ranges=ranges)
     with published(tmp_path / "status", facts) as path:
         output = status("--page", path).output
         document = json.loads(status("--page", path, "--json").output)
 
-    assert "6.0 KiB: [0, 4096), [8192, 9216) and 1.0 KiB more of the log are gone" in " ".join(output.split())
+    assert "6.0 KiB: [0, 4096), [8192, 9216) and 1.0 KiB more of the log are missing" in " ".join(output.split())
     assert document["log_missing_ranges"] == [{"start": 0, "end": 4096}, {"start": 8192, "end": 9216}]
 
 
-def test_what_is_not_known_is_a_dash(tmp_path: Path) -> None:
-    """Before the log is read there are no positions, and none are made up."""
+def test_unknown_values_are_shown_as_dash(tmp_path: Path) -> None:
+    """Before the log is read, positions are unknown."""
     early = Status(published_boottime_ns=0, published_wall_ms=0, phase=Phase.STARTING)
     with published(tmp_path / "status", early) as path:
         output = status("--page", path).output
@@ -168,8 +168,8 @@ def test_what_is_not_known_is_a_dash(tmp_path: Path) -> None:
     assert document["wrote"] is None and document["store_uuid"] is None
 
 
-def test_a_program_reads_every_field(tmp_path: Path) -> None:
-    """JSON has every field of the page under its name, and what the reader adds."""
+def test_page_document_has_every_field(tmp_path: Path) -> None:
+    """The document has every field of the page, and the fields of the reader."""
     with published(tmp_path / "status", SERVING) as path:
         document = json.loads(status("--page", path, "--json").output)
 
@@ -191,8 +191,8 @@ def test_a_program_reads_every_field(tmp_path: Path) -> None:
     ],
     ids=["absent", "foreign", "empty", "version"],
 )
-def test_what_is_no_page_is_one_line(tmp_path: Path, content: bytes | None, code: int, text: str) -> None:
-    """No page and no page of ours are told apart, each in a line that names the file."""
+def test_invalid_page_is_reported_in_one_line(tmp_path: Path, content: bytes | None, code: int, text: str) -> None:
+    """A missing and an invalid page have different exit codes, and each error names the file."""
     path = tmp_path / "status"
     if content is not None:
         path.write_bytes(content)
@@ -204,8 +204,8 @@ def test_what_is_no_page_is_one_line(tmp_path: Path, content: bytes | None, code
     assert line.startswith("gantry: ") and str(path) in line and text in line
 
 
-def test_moments_are_on_one_clock() -> None:
-    """Two moments of one machine can be subtracted."""
+def test_moments_of_one_machine_are_comparable() -> None:
+    """Moments of one machine use the same clock."""
     first, second = now(), now()
 
     assert second.boottime_ns >= first.boottime_ns > 0

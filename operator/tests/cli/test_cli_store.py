@@ -1,4 +1,4 @@
-"""`gantry store`: what it prints, and how it ends."""
+"""`gantry store`: its output and its exit codes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 from looking.looks import (
     LOG,
     STORES,
-    filled,
+    fill_store,
     gantry,
-    look,
+    run_reading_command,
 )
 
 from gantry_broker.store.inspect.verify import Verifier
 from gantry_testing.store_world import make_world
 
-# -- how it ends -------------------------------------------------------------------------------------------------------
+# -- exit codes --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -39,16 +39,16 @@ from gantry_testing.store_world import make_world
         ("empty", "dump-queue", 3),
     ],
 )
-def test_the_exit_code_says_whether_damage_was_found(store: str, command: str, code: int, tmp_path: Path) -> None:
-    """0 good, 1 damage, 3 it is not there."""
+def test_exit_code_reflects_damage(store: str, command: str, code: int, tmp_path: Path) -> None:
+    """The exit code is 0 without damage, 1 with damage, and 3 if the store is not found."""
     STORES[store](tmp_path)
 
-    assert look(command, str(tmp_path / "store")).exit_code == code
+    assert run_reading_command(command, str(tmp_path / "store")).exit_code == code
 
 
 @pytest.mark.parametrize("words", [["inspect"], ["verify"], ["dump"], ["repair-plan"], ["recover", "--yes"]], ids=str)
-def test_a_directory_that_is_not_there_is_one_line_with_a_remedy(words: list[str], tmp_path: Path) -> None:
-    """No traceback, and nothing is created."""
+def test_missing_directory_is_reported_with_remedy(words: list[str], tmp_path: Path) -> None:
+    """The error has one line, and nothing is created."""
     result = gantry(*words, str(tmp_path / "nowhere"))
 
     assert result.exit_code == 3
@@ -62,48 +62,48 @@ def test_a_directory_that_is_not_there_is_one_line_with_a_remedy(words: list[str
     [["verify", "--from", "10", "--to", "5"], ["dump", "--offset", "1", "--topic", "t"], ["dump", "--queue", "1"]],
     ids=str,
 )
-def test_what_cannot_be_meant_is_refused(words: list[str], tmp_path: Path) -> None:
-    """Exit code 2, as everywhere."""
+def test_contradictory_options_are_refused(words: list[str], tmp_path: Path) -> None:
+    """Contradictory options are invalid usage, with exit code 2."""
     assert gantry(words[0], str(tmp_path), *words[1:]).exit_code == 2
 
 
-def test_ctrl_c_prints_what_is_known_and_ends_with_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1 would mean damage."""
-    filled(tmp_path).close()
+def test_interrupted_verify_prints_partial_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code is 130, not 1, which means damage."""
+    fill_store(tmp_path).close()
 
     def interrupted(self: Verifier) -> int:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Verifier, "_read_log", interrupted)
 
-    result = look("verify", str(tmp_path / "store"))
+    result = run_reading_command("verify", str(tmp_path / "store"))
 
     assert result.exit_code == 130
-    assert "interrupted at 0: nothing is said about what follows" in result.output
+    assert "interrupted at 0: the rest of the store was not verified" in result.output
 
 
-# -- what it prints ----------------------------------------------------------------------------------------------------
+# -- output ------------------------------------------------------------------------------------------------------------
 
 
-def test_inspect_shows_a_store_at_a_glance(tmp_path: Path) -> None:
-    """Whose it is, how it ended, what is in it, and what a start would do."""
-    world = filled(tmp_path)
+def test_inspect_shows_summary(tmp_path: Path) -> None:
+    """The summary has the writer, the last stop, the contents, and what a start would do."""
+    world = fill_store(tmp_path)
     identity = world.store.identity
     end = world.store.log.wrote
     world.kill()
 
     text = gantry("inspect", world.root).output
-    seen = json.loads(gantry("inspect", world.root, "--json").output)
+    shown = json.loads(gantry("inspect", world.root, "--json").output)
 
-    assert "Gantry wrote it" in text and "not cleanly stopped" in text
-    assert (seen["uuid"], seen["generation"], seen["writer"]) == (identity.uuid, 1, "gantry")
-    assert (seen["log"]["start"], seen["log"]["end"], seen["log"]["is_end_known"]) == (0, end, True)
-    assert seen["messages"] == 220
-    assert [queue["max_offset"] for queue in seen["topics"]["orders"]] == [54, 33, 33]
-    through = seen["point_through"]
-    assert seen["flushed"] == through
-    assert seen["next_start"] == (
-        f"The last run crashed: a start would read the log from {through} on, {end - through} bytes."
+    assert "written by Gantry" in text and "not cleanly stopped" in text
+    assert (shown["uuid"], shown["generation"], shown["writer"]) == (identity.uuid, 1, "gantry")
+    assert (shown["log"]["start"], shown["log"]["end"], shown["log"]["is_end_known"]) == (0, end, True)
+    assert shown["messages"] == 220
+    assert [queue["max_offset"] for queue in shown["topics"]["orders"]] == [54, 33, 33]
+    through = shown["point_through"]
+    assert shown["flushed"] == through
+    assert shown["next_start"] == (
+        f"The last run crashed: the next start would read the log from {through} on, {end - through} bytes."
     )
     world.open()
     world.close()
@@ -111,31 +111,31 @@ def test_inspect_shows_a_store_at_a_glance(tmp_path: Path) -> None:
     assert "read nothing" in json.loads(gantry("inspect", world.root, "--json").output)["next_start"]
 
 
-def test_inspect_of_a_directory_without_a_store_says_so(tmp_path: Path) -> None:
-    """And what a start would do with it."""
+def test_inspect_reports_missing_store(tmp_path: Path) -> None:
+    """A directory without a store is reported, with what a start would do."""
     result = gantry("inspect", str(tmp_path))
 
     assert result.exit_code == 0
-    assert "there is no store here" in result.output
-    assert "A start would make a new, empty store here." in result.output
+    assert "no store found" in result.output
+    assert "The next start would create a new, empty store here." in result.output
 
 
-def test_verify_ends_with_the_verdict(tmp_path: Path) -> None:
-    """The last line is what somebody reads who was just woken."""
-    world = filled(tmp_path)
+def test_verdict_is_the_last_line_of_verify(tmp_path: Path) -> None:
+    """The last line of the output is the verdict."""
+    world = fill_store(tmp_path)
     world.close()
-    assert look("verify", world.root).output.splitlines()[-1] == "good"
+    assert run_reading_command("verify", world.root).output.splitlines()[-1] == "good"
     world.overwrite(LOG, 5000, b"XXXX")
 
-    damaged = look("verify", world.root).output.splitlines()
+    damaged = run_reading_command("verify", world.root).output.splitlines()
 
-    assert damaged[-1] == "DAMAGED: 1 lost; at least 1 message gone"
-    assert any("gone: 1 message: bills/0 number 7" in line for line in damaged)
+    assert damaged[-1] == "DAMAGED: at least 1 message lost (findings: 1 lost)"
+    assert any("lost: 1 message: bills/0 offset 7" in line for line in damaged)
 
 
-def test_dump_shows_a_record_as_json_lines(tmp_path: Path) -> None:
-    """Every field of the record, one line each, in the order of the log."""
-    world = filled(tmp_path)
+def test_dump_prints_records_as_json_lines(tmp_path: Path) -> None:
+    """Each record is one line, in the order of the log."""
+    world = fill_store(tmp_path)
     world.close()
 
     lines = gantry("dump", world.root, "--count", "0", "--json").output.splitlines()
@@ -146,8 +146,8 @@ def test_dump_shows_a_record_as_json_lines(tmp_path: Path) -> None:
     assert (records[1]["topic"], records[1]["queue_id"], records[1]["queue_offset"]) == ("bills", 0, 0)
 
 
-def test_dump_goes_over_the_end_of_a_file(tmp_path: Path) -> None:
-    """A blank record that closes a file is neither a message nor damage, however much it leaves free."""
+def test_dump_continues_after_end_of_file(tmp_path: Path) -> None:
+    """A blank record that closes a file is neither a message nor damage."""
     world = make_world("real", tmp_path)
     world.open()
     for _ in range(5):
@@ -158,12 +158,12 @@ def test_dump_goes_over_the_end_of_a_file(tmp_path: Path) -> None:
 
     assert result.exit_code == 0
     assert [json.loads(line)["offset"] for line in result.output.splitlines()] == sorted(world.records)
-    assert look("verify", world.root).output.splitlines()[-1] == "good"
+    assert run_reading_command("verify", world.root).output.splitlines()[-1] == "good"
 
 
-def test_dump_reads_a_queue_by_number(tmp_path: Path) -> None:
-    """In the queue's order, from the number that was asked for."""
-    world = filled(tmp_path)
+def test_dump_reads_queue_from_offset(tmp_path: Path) -> None:
+    """A queue is read in its order, from the requested offset."""
+    world = fill_store(tmp_path)
     world.close()
 
     lines = gantry(
@@ -174,9 +174,9 @@ def test_dump_reads_a_queue_by_number(tmp_path: Path) -> None:
     assert [json.loads(line)["body"].encode() for line in lines] == world.sent_bodies("orders", 2)[30:32]
 
 
-def test_dump_shows_the_bytes_around_what_is_damaged_and_goes_on(tmp_path: Path) -> None:
-    """The reason, the name that the head still has, the bytes, and then the next record."""
-    world = filled(tmp_path)
+def test_dump_shows_damaged_bytes_and_continues(tmp_path: Path) -> None:
+    """A damaged record is shown with the reason, its header and its bytes; then the next record follows."""
+    world = fill_store(tmp_path)
     world.close()
     world.overwrite(LOG, 5000, b"\x1b[2J")
     start = max(offset for offset in world.records if offset <= 5000)
@@ -185,8 +185,8 @@ def test_dump_shows_the_bytes_around_what_is_damaged_and_goes_on(tmp_path: Path)
         result = gantry("dump", world.root, *words, "--count", "2")
         assert result.exit_code == 1
         lines = result.output.splitlines()
-        assert lines[0].startswith(f"!! {start}  {len(world.records[start])} bytes  no record: ")
-        assert lines[1] == "   it was bills/0 number 7"
+        assert lines[0].startswith(f"!! {start}  {len(world.records[start])} bytes  damaged: ")
+        assert lines[1] == "   expected bills/0 offset 7"
         assert any(line.startswith("  >") for line in lines)
         assert "\x1b" not in result.output
         assert sum(line.startswith("@ ") for line in lines) == 1
@@ -194,8 +194,8 @@ def test_dump_shows_the_bytes_around_what_is_damaged_and_goes_on(tmp_path: Path)
     assert bytes.fromhex(hole["around"])[start - hole["around_start"] :].startswith(world.records[start][:60])
 
 
-def test_a_body_cannot_upset_the_terminal(tmp_path: Path) -> None:
-    """Control characters of a message are shown, not obeyed."""
+def test_control_characters_of_body_are_escaped(tmp_path: Path) -> None:
+    """Control characters in a body are escaped."""
     world = make_world("real", tmp_path)
     world.open()
     world.append([world.draft(body=b"\x1b[31mred\nline")])

@@ -1,4 +1,4 @@
-"""`gantry store` and write buffers on a real tmpfs, left by a process that was killed with messages in them."""
+"""`gantry store` with write buffers on a real tmpfs, from a process that was killed with messages in them."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def buffers() -> Iterator[Path]:
 
 @pytest.fixture
 def killed(tmp_path: Path, buffers: Path) -> tuple[str, int, int]:
-    """(root, wrote, committed) of a store whose process was killed."""
+    """The root, `wrote` and `committed` of a store whose process was killed."""
     root = str(tmp_path / "store")
     words = [sys.executable, "-c", WRITE, root, str(buffers)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         wrote, committed = map(int, process.stdout.readline().split())
-        seen = document("inspect", root)
-        assert seen["buffers"]["holder"] is not None, "while it runs, it is said to hold its buffers"
+        shown = document("inspect", root)
+        assert shown["buffers"]["holder"] is not None, "a running process holds its buffers"
         process.send_signal(signal.SIGKILL)
     return root, wrote, committed
 
@@ -74,8 +74,8 @@ def document(*words: str) -> dict[str, Any]:
     return found
 
 
-def test_inspect_shows_what_a_buffer_holds(killed: tuple[str, int, int], buffers: Path) -> None:
-    """Medium, file, store, start, and how much of it the log does not have."""
+def test_inspect_shows_write_buffers(killed: tuple[str, int, int], buffers: Path) -> None:
+    """The summary shows each buffer with its medium, store, start, and the data that is not in the log."""
     root, wrote, committed = killed
 
     directory = document("inspect", root)["buffers"]
@@ -90,8 +90,8 @@ def test_inspect_shows_what_a_buffer_holds(killed: tuple[str, int, int], buffers
     assert f"replay up to {wrote - committed} bytes of 1 write buffers" in text
 
 
-def test_verify_calls_what_waits_in_a_buffer_unsettled(killed: tuple[str, int, int]) -> None:
-    """The queues know messages that the log's files do not have yet: no damage."""
+def test_verify_reports_buffered_messages_as_unsettled(killed: tuple[str, int, int]) -> None:
+    """Queue units of messages that are only in a buffer are not damage."""
     report = document("verify", killed[0])
 
     assert not report["is_damaged"]
@@ -99,8 +99,8 @@ def test_verify_calls_what_waits_in_a_buffer_unsettled(killed: tuple[str, int, i
     assert {finding["harm"] for finding in report["findings"]} == {"unsettled"}
 
 
-def test_the_plan_replays_and_recover_does(killed: tuple[str, int, int], buffers: Path) -> None:
-    """After `recover` the log has everything, nothing live is left, and all of it is verified."""
+def test_recover_replays_write_buffers_as_planned(killed: tuple[str, int, int], buffers: Path) -> None:
+    """After `recover` the log has all messages, no live buffer is left, and the store verifies."""
     root, wrote, committed = killed
     plan = document("repair-plan", root)
     assert (plan["end"], plan["lost_messages"], [one["action"] for one in plan["buffers"]]) == (wrote, 0, ["replay"])
@@ -115,8 +115,8 @@ def test_the_plan_replays_and_recover_does(killed: tuple[str, int, int], buffers
     assert not (Path(root) / "abort").exists()
 
 
-def test_buffers_are_found_where_they_were_moved(killed: tuple[str, int, int], buffers: Path) -> None:
-    """The store names a directory that is not there on this machine; --buffers says where it is now."""
+def test_buffers_option_finds_moved_buffers(killed: tuple[str, int, int], buffers: Path) -> None:
+    """The directory of the buffers was moved; --buffers overrides the path in the store."""
     root, wrote, _ = killed
     moved = buffers / "moved"
     moved.mkdir()

@@ -1,4 +1,4 @@
-"""Server processes under supervision: ready lines, deaths, stops, locks and ports, with servers of a few lines."""
+"""Supervised server processes: ready lines, crashes, stops, locks and ports, with small test servers."""
 
 import asyncio
 import os
@@ -15,9 +15,9 @@ import pytest
 
 from gantry_cli.errors import CliError
 from gantry_cli.local.member import local_restart_policy
-from gantry_cli.local.ports import NAME_SERVER, PortPlan, is_free
-from gantry_cli.processes import Phase, ProcessLife, RestartPolicy, ServerProcess, send_signal
-from gantry_cli.stack import StackDirectory, StackRecord, StackRunning
+from gantry_cli.local.ports import NAME_SERVER, PortPlan, port_probe
+from gantry_cli.processes import Phase, ProcessLifecycle, RestartPolicy, ServerProcess, send_signal
+from gantry_cli.stack import StackDirectory, StackRecord, StackRunningError
 from gantry_testing.ports import free_port
 from gantry_testing.tree import PYTHON_PATH
 
@@ -36,7 +36,7 @@ sys.exit("2025-01-31 12:00:00,000 ERROR some.logger the disk is on fire")
 
 
 class Kept:
-    """A server of a few lines under a policy, the task that keeps it, and what was reported of it."""
+    """A small test server under a policy, the task that supervises it, and what was reported about it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -57,7 +57,7 @@ class Kept:
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
-    """Makes a server of a program's text."""
+    """Create a supervised server from the text of its program."""
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{PYTHON_PATH}")
     return Kept(tmp_path)
 
@@ -70,8 +70,8 @@ async def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> No
         await asyncio.sleep(0.01)
 
 
-async def test_server_is_stopped_politely_and_started_again(kept: Kept) -> None:
-    """stop lets it end by itself, start has it run again, restart does both; all that it printed is in its log."""
+async def test_server_stops_cleanly_and_restarts(kept: Kept) -> None:
+    """stop lets it exit by itself, start runs it again, restart does both; its whole output is in its log."""
     server = kept.make(GOOD)
     keeping = asyncio.create_task(server.run())
     try:
@@ -94,8 +94,8 @@ async def test_server_is_stopped_politely_and_started_again(kept: Kept) -> None:
         await asyncio.gather(keeping, return_exceptions=True)
 
 
-async def test_killed_server_comes_back(kept: Kept) -> None:
-    """kill -9 is reported with its signal, and another process takes over."""
+async def test_killed_server_restarts(kept: Kept) -> None:
+    """kill -9 is reported with its signal, and a new process starts."""
     server = kept.make(GOOD)
     server.start()
     keeping = asyncio.create_task(server.run())
@@ -106,61 +106,61 @@ async def test_killed_server_comes_back(kept: Kept) -> None:
     os.kill(first, signal.SIGKILL)
     await kept.ready(2)
 
-    assert kept.reports == ["server was killed by SIGKILL; it starts again at once"]
+    assert kept.reports == ["server was killed by SIGKILL; restarting immediately"]
     assert server.pid != first and server.starts == 2
     await server.stop()
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
 
 
-async def test_server_that_dies_is_reported_with_the_last_line_of_its_log(kept: Kept) -> None:
-    """The reason comes out of its log without the log's prefix, and it is kept for whoever asks why nothing starts."""
+async def test_crash_is_reported_with_the_last_log_line(kept: Kept) -> None:
+    """The reason comes from its log without the log's prefix, and is kept as the failure."""
     server = kept.make(FAILS)
     server.start()
     keeping = asyncio.create_task(server.run())
 
     await eventually(lambda: bool(kept.reports))
 
-    assert kept.reports[0] == "server ended with code 1: the disk is on fire; it starts again at once"
-    assert server.failure == "server ended with code 1: the disk is on fire"
+    assert kept.reports[0] == "server exited with code 1: the disk is on fire; restarting immediately"
+    assert server.failure == "server exited with code 1: the disk is on fire"
     await server.stop()
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
 
 
-def test_life_of_a_process_waits_ever_longer_and_ends_at_its_policys_limit() -> None:
-    """Deaths put the next start off; after the last one allowed nothing starts the process any more."""
-    life = ProcessLife(RestartPolicy(delay_s_max=8.0, short_lives_max=6))
-    life.want(10.0)
+def test_restart_delay_grows_until_the_policy_limit() -> None:
+    """Each crash delays the next start; after the last permitted one the process is not restarted."""
+    life = ProcessLifecycle(RestartPolicy(delay_s_max=8.0, short_lives_max=6))
+    life.request_start(10.0)
     delays = []
     while life.phase is Phase.WAITING:
-        life.started(life.start_at_s)
-        delays.append(life.ended(7, life.start_at_s))
+        life.record_start(life.start_at_s)
+        delays.append(life.record_exit(7, life.start_at_s))
 
     assert delays == [0.0, 1.0, 2.0, 4.0, 8.0, None] and life.phase is Phase.FAILED
 
 
-def test_life_of_a_process_that_was_asked_to_end_is_no_death() -> None:
-    """It is asked once; a later order decides whether it starts again; one whose start was under way is ended."""
-    life = ProcessLife(RestartPolicy(delay_s_max=1.0, final_codes=frozenset({2})))
-    life.want(0.0)
-    life.started(0.0)
-    asked = [life.renew(), life.unwant()]
+def test_requested_stop_is_not_a_crash() -> None:
+    """A stop is requested once; a later request decides about a restart; a pending start is cancelled."""
+    life = ProcessLifecycle(RestartPolicy(delay_s_max=1.0, final_codes=frozenset({2})))
+    life.request_start(0.0)
+    life.record_start(0.0)
+    asked = [life.request_restart(), life.request_stop()]
     phases = [life.phase]
-    life.want(1.0)
-    assert life.ended(0, 2.0) is None and life.start_at_s == 2.0
+    life.request_start(1.0)
+    assert life.record_exit(0, 2.0) is None and life.start_at_s == 2.0
     phases.append(life.phase)
 
-    asked.append(life.unwant())
+    asked.append(life.request_stop())
     phases.append(life.phase)
-    life.started(3.0)
+    life.record_start(3.0)
     phases.append(life.phase)
-    assert life.ended(0, 4.0) is None
+    assert life.record_exit(0, 4.0) is None
     phases.append(life.phase)
 
-    life.want(5.0)
-    life.started(5.0)
-    assert life.ended(2, 6.0) is None
+    life.request_start(5.0)
+    life.record_start(5.0)
+    assert life.record_exit(2, 6.0) is None
     phases.append(life.phase)
     assert asked == [True, False, False]
     assert phases == [Phase.STOPPING, Phase.WAITING, Phase.STOPPED, Phase.STOPPING, Phase.STOPPED, Phase.FAILED]
@@ -168,7 +168,7 @@ def test_life_of_a_process_that_was_asked_to_end_is_no_death() -> None:
 
 @pytest.mark.verify
 def test_server_does_not_outlive_its_supervisor(kept: Kept) -> None:
-    """kill -9 of whoever started it ends the server, too."""
+    """kill -9 of the supervisor ends the server, too."""
     kept.make("import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(600)")
     supervisor = subprocess.Popen(
         [sys.executable, "-c", "import os, subprocess, sys\n"
@@ -190,15 +190,15 @@ def test_server_does_not_outlive_its_supervisor(kept: Kept) -> None:
             time.sleep(0.01)
 
 
-def test_directory_is_claimed_once_and_free_after_release(tmp_path: Path) -> None:
-    """The second claim learns who has it; after release the record is gone and the next claim works."""
+def test_directory_lock_is_exclusive_until_release(tmp_path: Path) -> None:
+    """A second process learns which one has it; after release the record is gone and the lock is free."""
     first, second = StackDirectory(tmp_path), StackDirectory(tmp_path)
     record = StackRecord(pid=1, name_server="a:1", broker="a:2", broker_name="b", started_at_ms=3, is_detached=False)
     assert not first.is_running() and first.running() is None
 
     first.claim()
     first.write(record)
-    with pytest.raises(StackRunning) as refused:
+    with pytest.raises(StackRunningError) as refused:
         second.claim()
     assert refused.value.record == record and second.running() == record
 
@@ -208,8 +208,8 @@ def test_directory_is_claimed_once_and_free_after_release(tmp_path: Path) -> Non
     second.release()
 
 
-def test_record_of_a_dead_supervisor_is_not_believed(tmp_path: Path) -> None:
-    """Without the lock the record proves nothing, and the next claim removes it."""
+def test_record_of_a_dead_supervisor_is_ignored(tmp_path: Path) -> None:
+    """Without the lock the record is invalid, and the next process that takes the lock removes it."""
     directory = StackDirectory(tmp_path)
     directory.record_file.write_text('{"pid":1,"name_server":"a:1","broker":"a:2","broker_name":"b",'
                                      '"started_at_ms":3,"is_detached":true}')  # fmt: skip
@@ -220,20 +220,20 @@ def test_record_of_a_dead_supervisor_is_not_believed(tmp_path: Path) -> None:
     directory.release()
 
 
-def test_a_port_is_free_while_no_process_listens_on_it() -> None:
-    """A port that is taken is no error: whoever plans names it with what wanted it."""
+def test_port_is_free_while_no_process_listens_on_it() -> None:
+    """A busy port is not an exception: the planner reports it with its use."""
     port = free_port()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
         taken.listen()
-        assert not is_free("127.0.0.1")(port)
+        assert not port_probe("127.0.0.1")(port)
 
-    assert is_free("127.0.0.1")(port)
+    assert port_probe("127.0.0.1")(port)
 
 
-def test_unusable_host_is_named() -> None:
-    """An address that is not this machine's, with what wanted to listen there."""
-    plan = PortPlan(is_free=is_free("192.0.2.1"))
+def test_unusable_host_is_an_error_with_its_use() -> None:
+    """The error names an address of another machine, and the process that needs it."""
+    plan = PortPlan(is_free=port_probe("192.0.2.1"))
     with pytest.raises(CliError, match=r"cannot listen on 192\.0\.2\.1:9876 \(name server of ns\).*--host"):
         plan.first(NAME_SERVER, 9876, "ns")
 
@@ -246,8 +246,8 @@ def wait_until_ended(pid: int) -> None:
         time.sleep(0.005)
 
 
-def test_a_signal_to_a_process_that_has_just_ended_keeps_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process is a zombie when it is sent a signal; asyncio learns of its end afterwards, with the real code."""
+def test_signal_to_an_ended_process_keeps_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is a zombie when it gets a signal; asyncio then still reports the real exit code."""
     is_signalled = threading.Event()
     wait = asyncio.ThreadedChildWatcher._do_waitpid  # type: ignore[attr-defined]
 

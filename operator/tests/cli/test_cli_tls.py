@@ -1,4 +1,4 @@
-"""The command line over TLS: options and environment, and one line for what does not work."""
+"""The command line over TLS: options, environment variables and errors."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def party(tmp_path: Path) -> Party:
 
 @pytest.fixture
 def address(tmp_path: Path, party: Party) -> Iterator[str]:
-    """A name server process that takes nothing but TLS, and only from clients with a certificate."""
+    """A name server that requires TLS and client certificates."""
     arguments = ["--listen", "127.0.0.1:0", "--data", str(tmp_path / "data"), "--tls", "enforcing"]
     files = ["--tls-cert", str(party.chain), "--tls-key", str(party.key), "--tls-ca", str(party.authority)]
     with subprocess.Popen(
@@ -55,24 +55,24 @@ def gantry(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     )  # fmt: skip
 
 
-def test_a_command_speaks_tls(address: str, party: Party) -> None:
-    """With the authority and a certificate a command gets its answer; each missing part is one line and exit code 1."""
-    asked = ("topic", "list", "--all", "-n", address)
+def test_command_connects_with_tls(address: str, party: Party) -> None:
+    """A command with CA and certificate succeeds; without one of them it fails with exit code 1."""
+    command = ("topic", "list", "--all", "-n", address)
     authority, pair = ("--tls-ca", str(party.authority)), ("--tls-cert", str(party.chain), "--tls-key", str(party.key))
 
-    served = gantry(*asked, *authority, *pair)
+    served = gantry(*command, *authority, *pair)
     assert served.returncode == 0, served.stderr
     for options in ((), ("--tls", *pair), authority):
-        refused = gantry(*asked, *options)
+        refused = gantry(*command, *options)
         assert refused.returncode == 1 and "Traceback" not in refused.stderr, options
-    assert "certificate verify failed" in gantry(*asked, "--tls", *pair).stderr, "the reason is said"
-    half = gantry(*asked, *authority, *pair[:2])
+    assert "certificate verify failed" in gantry(*command, "--tls", *pair).stderr
+    half = gantry(*command, *authority, *pair[:2])
     assert half.returncode == 1 and "go together" in half.stderr
 
 
 @pytest.mark.verify
-def test_a_shell_may_always_speak_tls(address: str, party: Party) -> None:
-    """Everything may stand in the environment."""
+def test_tls_options_are_read_from_environment(address: str, party: Party) -> None:
+    """All TLS options can be set in the environment."""
     served = gantry(
         "topic", "list", "--all",
         GANTRY_NAMESRV=address, GANTRY_TLS_CA=str(party.authority), GANTRY_TLS_CERT=str(party.chain),
@@ -95,8 +95,8 @@ def test_a_shell_may_always_speak_tls(address: str, party: Party) -> None:
     ],
     ids=["plain", "full", "authority", "none"],
 )
-def test_options_become_settings(arguments: tuple[str, ...], settings: ClientTlsSettings | None) -> None:
-    """Verification is complete unless less is asked for, and TLS is only spoken when it is asked for."""
+def test_tls_options_are_converted_to_settings(arguments: tuple[str, ...], settings: ClientTlsSettings | None) -> None:
+    """TLS is used only if requested, with full verification by default."""
     found: list[ClientTlsSettings | None] = []
 
     @click.command()
@@ -110,8 +110,8 @@ def test_options_become_settings(arguments: tuple[str, ...], settings: ClientTls
     assert found == [settings]
 
 
-def test_a_verification_without_tls_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plain text verifies nothing, and who asks for less believes that something is; the environment may hold it."""
+def test_tls_verify_without_tls_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """--tls-verify would have no effect without TLS. Its variable is permitted, since other commands use TLS."""
 
     @click.command()
     @name_server_option
@@ -124,6 +124,6 @@ def test_a_verification_without_tls_is_refused(monkeypatch: pytest.MonkeyPatch) 
     assert refused.exit_code == 2 and "--tls-verify has no effect without --tls" in refused.stderr
 
 
-def test_outside_of_a_command_nothing_is_asked_for() -> None:
-    """Code that a command shares with others speaks plain text there."""
+def test_no_tls_outside_of_a_command() -> None:
+    """Without a click context, plain text is used."""
     assert client_tls() is None

@@ -1,4 +1,4 @@
-"""What the command line reads and writes, without any server: times, numbers, rates, restarts, help."""
+"""Parsing and formatting of the command line without servers: times, numbers, rates, restarts, help."""
 
 import asyncio
 import os
@@ -11,13 +11,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gantry_cli.errors import EXIT_ABSENT, EXIT_FAILED, EXIT_USAGE, CliError, explain
+from gantry_cli.errors import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, CliError, error_for_client
 from gantry_cli.examples import examples
-from gantry_cli.main import SECTIONS, cli, version_text
+from gantry_cli.main import COMMAND_SECTIONS, cli, version_text
 from gantry_cli.messages.produce import CHUNK_BYTES, standard_input_lines
-from gantry_cli.processes import WINDOW_S, RestartPolicy
-from gantry_cli.rates import rates_between, read_facts
-from gantry_cli.text import Start, bytes_text, duration_text, parse_start, rate_text
+from gantry_cli.processes import DEATH_WINDOW_S, RestartPolicy
+from gantry_cli.rates import message_rates, parse_runtime_info
+from gantry_cli.text import StartPosition, bytes_text, duration_text, parse_start_position, rate_text
 from gantry_client import (
     Attempt,
     BrokerRefused,
@@ -36,61 +36,61 @@ NOW_MS = 1_700_000_000_000
 @pytest.mark.parametrize(
     ("text", "start"),
     [
-        ("earliest", Start()),
-        (" Latest ", Start(is_latest=True)),
-        ("90s", Start(timestamp_ms=NOW_MS - 90_000)),
-        ("10m", Start(timestamp_ms=NOW_MS - 600_000)),
-        ("2h", Start(timestamp_ms=NOW_MS - 7_200_000)),
-        ("1d", Start(timestamp_ms=NOW_MS - 86_400_000)),
-        ("99999d", Start(timestamp_ms=0)),
-        ("1970-01-02T00:00:00+00:00", Start(timestamp_ms=86_400_000)),
+        ("earliest", StartPosition()),
+        (" Latest ", StartPosition(is_latest=True)),
+        ("90s", StartPosition(timestamp_ms=NOW_MS - 90_000)),
+        ("10m", StartPosition(timestamp_ms=NOW_MS - 600_000)),
+        ("2h", StartPosition(timestamp_ms=NOW_MS - 7_200_000)),
+        ("1d", StartPosition(timestamp_ms=NOW_MS - 86_400_000)),
+        ("99999d", StartPosition(timestamp_ms=0)),
+        ("1970-01-02T00:00:00+00:00", StartPosition(timestamp_ms=86_400_000)),
     ],
 )
-def test_places_to_begin_are_read_as_people_write_them(text: str, start: Start) -> None:
-    """Ends, ages and moments."""
-    assert parse_start(text, NOW_MS) == start
+def test_start_positions_are_parsed(text: str, start: StartPosition) -> None:
+    """Start positions are the earliest or latest offset, an age, or a time."""
+    assert parse_start_position(text, NOW_MS) == start
 
 
-def test_moment_without_a_zone_is_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A time as the clock on the wall shows it."""
+def test_time_without_zone_is_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time without a zone is in the local time zone."""
     monkeypatch.setenv("TZ", "UTC-3")
     time.tzset()
     try:
-        assert parse_start("1970-01-01T05:00", NOW_MS) == Start(timestamp_ms=2 * 3_600_000)
+        assert parse_start_position("1970-01-01T05:00", NOW_MS) == StartPosition(timestamp_ms=2 * 3_600_000)
     finally:
         monkeypatch.undo()
         time.tzset()
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "10", "m10", "-5m", "5 weeks"])
-def test_other_places_to_begin_are_refused_with_what_can_be_written(text: str) -> None:
-    """The text that was typed and the forms that work."""
+def test_invalid_start_position_names_valid_forms(text: str) -> None:
+    """The error names the invalid text and the valid forms."""
     with pytest.raises(ValueError, match="earliest, latest"):
-        parse_start(text, NOW_MS)
+        parse_start_position(text, NOW_MS)
 
 
-def test_numbers_are_written_for_people() -> None:
-    """Few digits, units last."""
+def test_sizes_rates_and_durations_are_formatted() -> None:
+    """Values are written with few digits and a unit at the end."""
     assert [bytes_text(n) for n in (0, 1023, 1536, 5 * 2**30)] == ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]
     assert [rate_text(r) for r in (0.0, 0.25, 9.96, 12345.6)] == ["0.0", "0.2", "10.0", "12,346"]
     assert [duration_text(s) for s in (0, 59.9, 61, 3725, 90_061)] == ["0s", "59s", "1m 1s", "1h 2m", "1d 1h"]
 
 
-def test_rates_are_differences_and_zero_over_a_restart() -> None:
-    """Two moments make a rate; counters that began again make none, and never a negative one."""
+def test_rates_are_zero_after_restart() -> None:
+    """A rate needs two samples of one run; after a restart it is zero, never negative."""
     table = {"msgPutTotalTodayNow": "100", "msgGetTotalTodayNow": "50", "bootTimestamp": "1"}
-    earlier = read_facts(table, 10.0)
-    later = read_facts(table | {"msgPutTotalTodayNow": "300", "msgGetTotalTodayNow": "60"}, 12.0)
-    restarted = read_facts({"msgPutTotalTodayNow": "5", "bootTimestamp": "2"}, 14.0)
+    earlier = parse_runtime_info(table, 10.0)
+    later = parse_runtime_info(table | {"msgPutTotalTodayNow": "300", "msgGetTotalTodayNow": "60"}, 12.0)
+    restarted = parse_runtime_info({"msgPutTotalTodayNow": "5", "bootTimestamp": "2"}, 14.0)
 
-    assert (rates_between(earlier, later).puts_per_s, rates_between(earlier, later).gets_per_s) == (100.0, 5.0)
-    assert rates_between(later, restarted).puts_per_s == 0.0
-    assert rates_between(later, later).puts_per_s == 0.0
+    assert (message_rates(earlier, later).puts_per_s, message_rates(earlier, later).gets_per_s) == (100.0, 5.0)
+    assert message_rates(later, restarted).puts_per_s == 0.0
+    assert message_rates(later, later).puts_per_s == 0.0
 
 
-def test_facts_are_read_from_java_brokers_and_from_partial_tables() -> None:
-    """Missing and unreadable values are zero, or None where zero would be a lie."""
-    java = read_facts(
+def test_runtime_info_of_java_broker_and_partial_tables_is_parsed() -> None:
+    """Missing and unreadable values are zero, or None where zero would be wrong."""
+    java = parse_runtime_info(
         {
             "putTps": "12.5 3.2 1.0",
             "getTransferedTps": "7.5 0 0",
@@ -101,60 +101,68 @@ def test_facts_are_read_from_java_brokers_and_from_partial_tables() -> None:
         },
         0.0,
     )
-    empty = read_facts({"commitLogDiskRatio": "-1.0", "putTps": "", "msgPutTotalTodayNow": "x"}, 0.0)
+    empty = parse_runtime_info({"commitLogDiskRatio": "-1.0", "putTps": "", "msgPutTotalTodayNow": "x"}, 0.0)
 
     assert (java.puts_per_s, java.gets_per_s, java.stored_bytes, java.disk_used_ratio) == (12.5, 7.5, 1000, 0.25)
     assert (empty.puts, empty.puts_per_s, empty.disk_used_ratio, empty.connections) == (0, 0.0, None, None)
 
 
-def test_restarts_come_ever_later_and_not_for_ever() -> None:
-    """At once, then 1, 2, 4, 8 s, then never; deaths of long ago do not count."""
+def test_restart_policy_backs_off_and_gives_up() -> None:
+    """Restarts are immediate, then after 1, 2, 4 and 8 s, then stop; old deaths do not count."""
     policy = RestartPolicy(delay_s_max=8.0, short_lives_max=6)
 
     assert [policy.delay_after_death(float(n), float(n)) for n in range(6)] == [0.0, 1.0, 2.0, 4.0, 8.0, None]
-    assert policy.delay_after_death(WINDOW_S, WINDOW_S * 3) == 0.0
+    assert policy.delay_after_death(DEATH_WINDOW_S, DEATH_WINDOW_S * 3) == 0.0
 
 
 @pytest.mark.parametrize(
     ("error", "exit_code", "words"),
     [
-        (NoRoute("orders", "unknown"), EXIT_ABSENT, "gantry topic create orders"),
+        (NoRoute("orders", "unknown"), EXIT_NOT_FOUND, "gantry topic create orders"),
         (NoMaster("orders", ("shard-0",)), EXIT_FAILED, "no master is registered for 'shard-0' -- a failover may be"),
-        (NoMaster("orders", ()), EXIT_FAILED, "look at `gantry status`"),
+        (NoMaster("orders", ()), EXIT_FAILED, "check `gantry status`"),
         (Unavailable("no name server answers: x"), EXIT_FAILED, "ns:1 -- start one with `gantry up`"),
-        (Unavailable("the name servers know no master of any cluster"), EXIT_FAILED, "no broker is registered"),
+        (
+            Unavailable("no master of any cluster is registered with the name servers"),
+            EXIT_FAILED,
+            "no broker is registered",
+        ),
         (Unavailable("broker x"), EXIT_FAILED, "gantry status"),
-        (BrokerRefused(17, "no topic", "b:1"), EXIT_ABSENT, "17 TOPIC_NOT_EXIST"),
-        (BrokerRefused(26, None, "b:1"), EXIT_ABSENT, "group does not exist"),
+        (BrokerRefused(17, "no topic", "b:1"), EXIT_NOT_FOUND, "17 TOPIC_NOT_EXIST"),
+        (BrokerRefused(26, None, "b:1"), EXIT_NOT_FOUND, "group does not exist"),
         (BrokerRefused(1, "boom", "b:1"), EXIT_FAILED, "boom"),
         (RequestTimeout("slow"), EXIT_FAILED, "busy or stopped"),
         (InvalidMessage("bad name"), EXIT_USAGE, "bad name"),
-        (SendFailed("t", (Attempt("b", RequestTimeout("slow")),), "gave up"), EXIT_FAILED, "may have stored it"),
+        (
+            SendFailed("t", (Attempt("b", RequestTimeout("slow")),), "gave up"),
+            EXIT_FAILED,
+            "may have stored the message",
+        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, ClientError) else None,
 )
-def test_every_failure_is_one_line_with_an_exit_code(error: ClientError, exit_code: int, words: str) -> None:
-    """What happened and what to do; absent things are 3, mistyped ones 2, all else 1."""
-    shown = explain(error, "ns:1")
+def test_every_client_error_has_one_line_and_exit_code(error: ClientError, exit_code: int, words: str) -> None:
+    """The line has the problem and the remedy; not found is 3, invalid input 2, everything else 1."""
+    shown = error_for_client(error, "ns:1")
 
     assert shown.exit_code == exit_code
     assert words in shown.message and "\n" not in shown.message
 
 
-def test_error_text_is_one_line_whatever_it_is_made_of(capsys: pytest.CaptureFixture[str]) -> None:
-    """Line breaks in a remark from the wire do not break the line."""
+def test_error_text_is_joined_to_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Line breaks in a remark of a broker are replaced by spaces."""
     CliError("first\nsecond", "do\tthis").show()
 
     assert capsys.readouterr().err == "gantry: first second -- do this\n"
 
 
 def root_context() -> click.Context:
-    """As when it is typed. A command keeps the help option of its first context for the rest of the process."""
+    """Return the context of the root command. A command keeps the help option of its first context."""
     return click.Context(cli, info_name="gantry", **cli.context_settings)
 
 
 def commands() -> list[tuple[str, click.Command]]:
-    """Every command and subcommand by the words that one types."""
+    """Return every command and subcommand with its name."""
     found: list[tuple[str, click.Command]] = []
     context = root_context()
     for name in cli.list_commands(context):
@@ -167,8 +175,8 @@ def commands() -> list[tuple[str, click.Command]]:
 
 
 @pytest.mark.parametrize(("words", "command"), commands(), ids=[words for words, _ in commands()])
-def test_help_teaches_with_examples(words: str, command: click.Command) -> None:
-    """Each command's help says what it does and shows commands that can be typed."""
+def test_help_has_examples(words: str, command: click.Command) -> None:
+    """The help of each command has a description and examples."""
     text = command.get_help(click.Context(command, parent=root_context(), info_name=words))
 
     assert command.help is not None and len(command.help) > 20
@@ -176,23 +184,25 @@ def test_help_teaches_with_examples(words: str, command: click.Command) -> None:
     assert re.search(rf"^\s+(.*\| )?gantry {words.split()[0]}", text, re.MULTILINE)
 
 
-WORDS_OF_SHELLS = re.compile(r"\s(?:\||>(?! \d)|&&)\s|\$\(")
+SHELL_OPERATORS = re.compile(r"\s(?:\||>(?! \d)|&&)\s|\$\(")
 
 
 def typed_examples(command: click.Command) -> list[list[str]]:
-    """The `gantry ...` of each example, as a shell would hand them over: without pipes, redirections and meanings."""
+    """Return the arguments of `gantry` in each example, without pipes, redirections and explanations."""
     lines = [line for line in (command.epilog or "").splitlines() if line.startswith("  ") and "gantry" in line]
     found = []
     for line in lines:
-        said = re.split(r"(?<=\S) {3,}", line.strip())[0]
-        [part] = [part for part in WORDS_OF_SHELLS.split(said) if re.match(r'"?gantry ', part.strip())] or [None]
+        line_without_meaning = re.split(r"(?<=\S) {3,}", line.strip())[0]
+        [part] = [
+            part for part in SHELL_OPERATORS.split(line_without_meaning) if re.match(r'"?gantry ', part.strip())
+        ] or [None]
         if part is not None:
-            found.append(shlex.split(part.strip().rstrip('")') if "$(" in said else part)[1:])
+            found.append(shlex.split(part.strip().rstrip('")') if "$(" in line_without_meaning else part)[1:])
     return found
 
 
 def parse(words: list[str]) -> click.Context:
-    """Read a command line as far as the command itself, and run nothing. Raises what a user would see."""
+    """Parse a command line without running the command. Raises UsageError."""
     context = cli.make_context("gantry", list(words))
     command: click.Command = cli
     while isinstance(command, click.Group):
@@ -206,10 +216,10 @@ EXAMPLES = [(words, typed) for words, command in commands() for typed in typed_e
 
 
 @pytest.mark.parametrize(("words", "typed"), EXAMPLES, ids=[" ".join(typed) for _, typed in EXAMPLES])
-def test_every_example_can_be_typed(
+def test_every_example_can_be_parsed(
     words: str, typed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Options and arguments of each example exist and take what they are given; that of a command is its own."""
+    """Each example has valid options and arguments, and is an example of its own command."""
     (tmp_path / "group.yaml").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GANTRY_NAMESRV", "127.0.0.1:9876")
@@ -220,22 +230,22 @@ def test_every_example_can_be_typed(
     assert context.command_path.split()[1] == words.split()[0]
 
 
-def test_every_command_has_an_example_that_is_checked() -> None:
-    """The parser of examples finds one in each command's help."""
+def test_every_command_has_a_parsed_example() -> None:
+    """The help of each command has at least one example that is parsed."""
     assert {words for words, _ in commands()} - {words for words, _ in EXAMPLES} == set()
 
 
 @pytest.mark.parametrize("typed", [["status", "--no-such-option"], ["topic", "list", "-n", "nonsense"], ["frobnicate"]])
-def test_example_that_cannot_be_typed_is_caught(typed: list[str]) -> None:
-    """The check above would notice."""
+def test_invalid_example_is_detected(typed: list[str]) -> None:
+    """The check above detects an invalid example."""
     with pytest.raises(click.UsageError):
         parse(typed)
 
 
-def test_overview_says_what_the_commands_say() -> None:
-    """The overview's summaries are the first lines of the commands' own help, and each command is listed once."""
+def test_overview_has_the_summaries_of_commands() -> None:
+    """A summary in the overview is the first line of the help of its command; each command is listed once."""
     context = root_context()
-    listed = [(name, entry.summary) for entries in SECTIONS.values() for name, entry in entries.items()]
+    listed = [(name, entry.summary) for entries in COMMAND_SECTIONS.values() for name, entry in entries.items()]
     overview = CliRunner().invoke(cli, ["--help"]).stdout
 
     assert len({name for name, _ in listed}) == len(listed)
@@ -247,16 +257,16 @@ def test_overview_says_what_the_commands_say() -> None:
     assert cli.get_command(context, "frobnicate") is None
 
 
-def test_version_names_the_distribution_and_python() -> None:
-    """One line that a bug report can carry."""
+def test_version_shows_gantry_and_python() -> None:
+    """--version prints one line with the versions of Gantry and Python."""
     result = CliRunner().invoke(cli, ["--version"])
 
     assert result.exit_code == 0 and result.stdout == version_text() + "\n"
     assert re.fullmatch(r"gantry \d+\.\d+\.\d+\S* \(Python 3\.\d+\.\d+\S*\)", version_text())
 
 
-def test_examples_stand_side_by_side_only_where_they_fit() -> None:
-    """Wide ones go below each other, so that no line of help is cut."""
+def test_long_examples_are_printed_below_each_other() -> None:
+    """Examples that do not fit in two columns are printed below each other, so that no line is cut."""
     assert "gantry a   does it" in examples(("gantry a", "does it"))
     assert "\n      does it" in examples(("gantry " + "x" * 90, "does it"))
 
@@ -272,8 +282,8 @@ def test_examples_stand_side_by_side_only_where_they_fit() -> None:
     ],
     ids=["nothing", "no end", "one line", "three lines", "longer than a chunk"],
 )
-async def test_standard_input_is_read_by_line(tmp_path: Path, data: bytes, lines: list[bytes]) -> None:
-    """Ends are taken off, the last line needs none, and an empty line is an empty message."""
+async def test_standard_input_is_split_into_lines(tmp_path: Path, data: bytes, lines: list[bytes]) -> None:
+    """Line ends are removed, the last line needs none, and an empty line is an empty message."""
     path = tmp_path / "input"
     path.write_bytes(data)
     descriptor = os.open(path, os.O_RDONLY)
@@ -283,8 +293,8 @@ async def test_standard_input_is_read_by_line(tmp_path: Path, data: bytes, lines
         os.close(descriptor)
 
 
-async def test_line_comes_as_soon_as_it_is_typed() -> None:
-    """A line is handed over before the next one exists."""
+async def test_line_is_available_immediately() -> None:
+    """A line is yielded before the next one is written."""
     reader, writer = os.pipe()
     lines = standard_input_lines(reader)
     try:

@@ -1,4 +1,4 @@
-"""`kubectl gantry` where the way to the cluster breaks: nobody answers, somebody else, late, or with nonsense."""
+"""`kubectl gantry` with a failing API server: no answer, a late or invalid one, or another server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from gantry_cli.kube import ordering
+from gantry_cli.kube import cluster_orders
 from gantry_cli.kube.cluster import Target, connect
 from gantry_cli.kube.plugin import cli
 from gantry_spec.manifest.annotations import FENCE, PROMOTE
@@ -32,7 +32,7 @@ GROUP: Object = {
 
 @final
 class Answering(ThreadingHTTPServer):
-    """Whatever a test wants, over plain HTTP; it puts down what it was asked."""
+    """An HTTP server with the answers of a test, which records its requests."""
 
     daemon_threads = True
 
@@ -70,7 +70,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer[1])
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """To nobody."""
+        """Log nothing, to keep the output of tests clean."""
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def server() -> Iterator[Answering]:
 
 
 def kubeconfig(folder: Path, url: str) -> str:
-    """One with a token."""
+    """Write a kubeconfig with a token."""
     document = {
         "apiVersion": "v1", "kind": "Config", "current-context": "here",
         "clusters": [{"name": "c", "cluster": {"server": url}}],
@@ -95,7 +95,7 @@ def kubeconfig(folder: Path, url: str) -> str:
 
 
 def kubectl(folder: Path, url: str, *words: str) -> Result:
-    """`kubectl gantry`, with no way to the cluster but this one."""
+    """Run `kubectl gantry` with only this API server."""
     return CliRunner().invoke(cli, [words[0], "--kubeconfig", kubeconfig(folder, url), *words[1:]])
 
 
@@ -104,18 +104,18 @@ def group_with(**changes: Any) -> bytes:
 
 
 def served(path: str) -> Answer:
-    """The group, and nothing else is there."""
+    """Serve the group, and no other object."""
     if path.endswith("/brokergroups/orders"):
         return 200, group_with()
     return 200, b'{"items": []}'
 
 
 @pytest.mark.parametrize(
-    ("answer", "code", "said"),
+    ("answer", "code", "shown"),
     [
         (UNSERVED, 3, "this cluster has no brokergroups.gantry.dev -- install the operator first"),
-        ((200, b"<html>log in</html>"), 1, "is this an API server?"),
-        ((200, b"[1]"), 1, "is this an API server?"),
+        ((200, b"<html>log in</html>"), 1, "check that this is an API server"),
+        ((200, b"[1]"), 1, "check that this is an API server"),
         ((500, b'{"kind":"Status","message":"etcd is away"}'), 1, "etcd is away (status 500)"),
         ((401, b""), 1, "does not know you (401)"),
         ((403, b'{"kind":"Status","message":"no"}'), 1, "you may not get brokergroups in namespace shop"),
@@ -123,20 +123,20 @@ def served(path: str) -> Answer:
     ],
     ids=["no-definition", "a-proxy", "a-list", "broken", "unknown", "forbidden", "hung-up"],
 )  # fmt: skip
-def test_every_answer_that_is_none_is_one_line(
-    server: Answering, tmp_path: Path, answer: Answer | None, code: int, said: str
+def test_invalid_answers_are_errors_of_one_line(
+    server: Answering, tmp_path: Path, answer: Answer | None, code: int, shown: str
 ) -> None:
-    """What it was and what to do; no traceback, no token."""
+    """The line has the cause and the remedy, and neither a traceback nor the token."""
     server.answer = lambda method, path, body: answer
 
     result = kubectl(tmp_path, server.url, "status", "orders")
 
-    assert (result.exit_code, said in result.stderr, result.stderr.count("\n")) == (code, True, 1), result.stderr
+    assert (result.exit_code, shown in result.stderr, result.stderr.count("\n")) == (code, True, 1), result.stderr
     assert "secret-of-jane" not in result.output
 
 
-def test_nobody_there_is_said_in_a_moment(tmp_path: Path) -> None:
-    """A port that nobody listens on."""
+def test_refused_connection_is_reported_at_once(tmp_path: Path) -> None:
+    """No process listens on the port."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         result = kubectl(tmp_path, f"http://127.0.0.1:{taken.getsockname()[1]}", "explain", "orders")
@@ -144,19 +144,19 @@ def test_nobody_there_is_said_in_a_moment(tmp_path: Path) -> None:
     assert result.exit_code == 1 and "the API server does not answer: Connection refused" in result.stderr
 
 
-def test_a_group_without_an_operator_says_so(server: Answering, tmp_path: Path) -> None:
-    """No status at all: nothing is made up of it, and `status` ends with 1, `explain` with a remedy."""
+def test_group_without_a_status_is_reported(server: Answering, tmp_path: Path) -> None:
+    """No values are invented: `status` exits with 1, `explain` with a remedy."""
     server.answer = lambda method, path, body: served(path)
 
     status = kubectl(tmp_path, server.url, "status", "orders")
     explain = kubectl(tmp_path, server.url, "explain", "orders")
 
-    assert status.exit_code == 1 and "no operator has written a status yet" in status.stdout
+    assert status.exit_code == 1 and "no status yet" in status.stdout
     assert explain.exit_code == 1 and "nothing is known" in explain.stderr
 
 
-def test_a_status_of_another_version_is_shown_as_far_as_it_goes(server: Answering, tmp_path: Path) -> None:
-    """Fields that are missing, or of another kind, or new, and a spec that this version cannot read, break nothing."""
+def test_status_of_another_version_is_shown_in_part(server: Answering, tmp_path: Path) -> None:
+    """Missing, changed or new fields, and a spec that this version cannot parse, cause no error."""
     strange = {
         "eachShard": [{"number": 0, "new": 1, "decision": None}, "what?"],
         "conditions": {"a": 1},
@@ -173,8 +173,8 @@ def test_a_status_of_another_version_is_shown_as_far_as_it_goes(server: Answerin
     assert (document["phase"], [one["number"] for one in document["shards"]]) == ("New", [0])
 
 
-def test_what_others_have_written_moves_no_terminal(server: Answering, tmp_path: Path) -> None:
-    """An event, a condition, an annotation with escape sequences, and with what would be markup, are shown as text."""
+def test_control_characters_from_the_cluster_are_replaced(server: Answering, tmp_path: Path) -> None:
+    """Escape sequences and markup in events, conditions and annotations are shown as text."""
     evil = "\x1b]0;owned\x07[/bold] [red]text[/red] \x1b[2J"
     condition = {"type": "Available", "status": "False", "reason": "NoMaster", "message": evil}
     event = {"reason": "Said", "message": evil, "type": "Normal", "lastTimestamp": "2026-01-01T00:00:00Z"}
@@ -198,11 +198,9 @@ def test_what_others_have_written_moves_no_terminal(server: Answering, tmp_path:
     assert "[/bold] [red]text[/red]" in screens[1]
 
 
-def test_an_api_server_that_goes_away_is_waited_for(
-    server: Answering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The order was left before; it stands, and what came of it is said when somebody answers again."""
-    monkeypatch.setattr(ordering, "POLL_S", 0.01)
+def test_wait_survives_an_api_server_outage(server: Answering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order stays pending, and its result is printed when the API server answers again."""
+    monkeypatch.setattr(cluster_orders, "POLL_S", 0.01)
     gone: list[Answer | None] = [None, (503, b"{}"), (200, b"<html>"), None]
 
     def answer(method: str, path: str, body: bytes) -> Answer | None:
@@ -227,8 +225,8 @@ def test_an_api_server_that_goes_away_is_waited_for(
     assert "orders-0-slave-0 is the master in epoch 4000" in result.stdout and gone == []
 
 
-def test_a_conflict_is_no_end_but_for_ever_it_is(server: Answering, tmp_path: Path) -> None:
-    """Somebody was faster each time: it is tried again from what there is then, and not without an end."""
+def test_conflicts_are_retried_a_limited_number_of_times(server: Answering, tmp_path: Path) -> None:
+    """Each retry uses the newest version, and the number of retries is limited."""
 
     def answer(method: str, path: str, body: bytes) -> Answer | None:
         return (409, b'{"kind":"Status","message":"changed"}') if method == "PATCH" else served(path)
@@ -238,7 +236,7 @@ def test_a_conflict_is_no_end_but_for_ever_it_is(server: Answering, tmp_path: Pa
     result = kubectl(tmp_path, server.url, "fence", "orders", "0")
 
     assert result.exit_code == 1 and "changed" in result.stderr
-    assert len(server.bodies) == ordering.TRIES
+    assert len(server.bodies) == cluster_orders.TRIES
     heads = [body["metadata"] for body in server.bodies]
     assert all(
         (head["uid"], head["resourceVersion"], head["annotations"]) == ("u-1", "7", {FENCE: "0"}) for head in heads
@@ -246,21 +244,19 @@ def test_a_conflict_is_no_end_but_for_ever_it_is(server: Answering, tmp_path: Pa
 
 
 @pytest.mark.parametrize("answer", [None, (504, b"{}")], ids=["hung-up", "timed-out"])
-def test_an_order_that_nobody_has_answered_may_stand(server: Answering, tmp_path: Path, answer: Answer | None) -> None:
-    """It may have been done before the answer was lost: nothing is claimed, and it is not repeated."""
+def test_unanswered_order_may_be_pending(server: Answering, tmp_path: Path, answer: Answer | None) -> None:
+    """The patch may have been applied before the answer was lost: the error says so, and it is not repeated."""
     server.answer = lambda method, path, body: answer if method == "PATCH" else served(path)
 
     result = kubectl(tmp_path, server.url, "promote", "orders", "0")
 
-    assert result.exit_code == 1 and "the order may stand: see `kubectl get bg/orders -n shop" in result.stderr
+    assert result.exit_code == 1 and "the order may be pending: see `kubectl get bg/orders -n shop" in result.stderr
     assert len(server.bodies) == 1
 
 
-def test_a_group_that_is_deleted_meanwhile_ends_the_waiting(
-    server: Answering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody waits for what cannot come any more."""
-    monkeypatch.setattr(ordering, "POLL_S", 0.01)
+def test_deleted_group_ends_the_wait(server: Answering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result can never appear."""
+    monkeypatch.setattr(cluster_orders, "POLL_S", 0.01)
     absent = b'{"kind":"Status","message":"not found","details":{"name":"orders"}}'
     server.answer = lambda method, path, body: (
         (200, group_with()) if method == "PATCH" else (404, absent) if server.bodies else served(path)
@@ -272,8 +268,8 @@ def test_a_group_that_is_deleted_meanwhile_ends_the_waiting(
     assert PROMOTE in server.bodies[0]["metadata"]["annotations"]
 
 
-def test_no_secret_is_ever_asked_for(server: Answering, tmp_path: Path) -> None:
-    """Not even by a bundle of somebody who might."""
+def test_secrets_are_never_read(server: Answering, tmp_path: Path) -> None:
+    """Not even a bundle of a user who may read them does."""
     server.answer = lambda method, path, body: served(path)
 
     assert kubectl(tmp_path, server.url, "bundle", "orders", "--to", str(tmp_path / "b.tar.gz")).exit_code == 0
@@ -288,7 +284,7 @@ def test_no_secret_is_ever_asked_for(server: Answering, tmp_path: Path) -> None:
 
 @contextmanager
 def without_kubernetes() -> Iterator[None]:
-    """As on a machine of a broker."""
+    """Hide the package `kubernetes`, as on a broker's machine."""
     hidden = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "kubernetes"}
     try:
         for name in hidden:
@@ -300,8 +296,8 @@ def without_kubernetes() -> Iterator[None]:
         sys.modules.update(hidden)
 
 
-def test_without_the_package_its_name_is_said(server: Answering, tmp_path: Path) -> None:
-    """One line with what to install; commands for this machine never need it."""
+def test_missing_package_is_named(server: Answering, tmp_path: Path) -> None:
+    """One line has the command to install it; commands for this machine never need it."""
     with without_kubernetes():
         result = kubectl(tmp_path, server.url, "status", "orders")
         local = CliRunner().invoke(
@@ -312,19 +308,19 @@ def test_without_the_package_its_name_is_said(server: Answering, tmp_path: Path)
     assert local.exit_code == 3 and "no group runs on" in local.stderr
 
 
-def test_without_any_kubeconfig_one_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither an option, nor a variable, nor a file at home."""
+def test_missing_kubeconfig_is_an_error_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no option, no variable, and no file in the home directory."""
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
 
     result = CliRunner().invoke(cli, ["status", "orders"])
 
-    assert result.exit_code == 1 and "there is no kubeconfig" in result.stderr and "--kubeconfig" in result.stderr
+    assert result.exit_code == 1 and "no kubeconfig found" in result.stderr and "--kubeconfig" in result.stderr
 
 
-def test_a_kubeconfig_that_is_none_is_said(tmp_path: Path) -> None:
-    """Not YAML, or without anything in it."""
+def test_invalid_kubeconfig_is_reported(tmp_path: Path) -> None:
+    """The file is not YAML, or is empty."""
     for text in ("{", "apiVersion: v1\nkind: Config\n", "just a word"):
         (tmp_path / "broken").write_text(text)
         result = CliRunner().invoke(cli, ["status", "orders", "--kubeconfig", str(tmp_path / "broken")])
@@ -335,8 +331,8 @@ def test_a_kubeconfig_that_is_none_is_said(tmp_path: Path) -> None:
         )
 
 
-def test_the_namespace_is_what_was_said_then_the_contexts_then_the_default(tmp_path: Path) -> None:
-    """As with kubectl."""
+def test_namespace_comes_from_option_context_or_default(tmp_path: Path) -> None:
+    """The order of precedence is that of kubectl."""
     path = kubeconfig(tmp_path, "http://127.0.0.1:1")
     text = Path(path).read_text()
 

@@ -1,4 +1,4 @@
-"""`kubectl gantry` and `gantry ... bg/GROUP` against a real API server: what is shown, ordered, packed and refused."""
+"""`kubectl gantry` and `gantry ... bg/GROUP` against a real API server: status, orders, bundles and refusals."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from api_server import api_server
 from kubectl_scene import BEHIND, EPOCH, PODS, SECRET, WROTE, Scene
 from scripted_kubelet import Outcome, scripted_kubelet
 
-from gantry_cli.kube import ordering
+from gantry_cli.kube import cluster_orders
 from gantry_cli.kube.cluster import Cluster
-from gantry_cli.kube.documents import GroupLook, KubeExplainDocument
-from gantry_cli.orders import OrderDocument, with_promotion
+from gantry_cli.kube.documents import ClusterGroupStatus, KubeExplainDocument
+from gantry_cli.orders import OrderDocument, add_promotion
 
 pytestmark = pytest.mark.needs_api_server
 
@@ -50,12 +50,12 @@ def scene(cluster: Scene) -> Iterator[Scene]:
 
 
 @pytest.mark.verify
-def test_status_shows_what_every_sidecar_says_now(scene: Scene) -> None:
-    """The group's status beside what brokers say this moment, asked inside of their pods, and no Secret is needed."""
+def test_status_shows_the_present_answers_of_sidecars(scene: Scene) -> None:
+    """The group's status beside the brokers' present reports, requested inside their pods without a Secret."""
     result = scene.kubectl("status", "orders", "-O", "json")
     assert result.exit_code == 0, f"{result.output} {result.exc_info}"
 
-    look = msgspec.json.decode(result.stdout, type=GroupLook, strict=True)
+    look = msgspec.json.decode(result.stdout, type=ClusterGroupStatus, strict=True)
     assert result.exit_code == 0, result.output
     assert [(one.pod, one.role, one.wrote, one.behind_bytes) for one in look.members] == [
         (PODS[0], "MASTER", WROTE, None), (PODS[1], "SLAVE", WROTE - BEHIND, BEHIND),
@@ -67,23 +67,23 @@ def test_status_shows_what_every_sidecar_says_now(scene: Scene) -> None:
     assert sorted(pod for pod, _, _ in scene.kubelet.ran) == sorted(PODS)
 
 
-def test_status_for_people_names_masters_risks_and_what_stands(scene: Scene) -> None:
-    """Tables and sentences, the same by `gantry status bg/orders`; an order that stands is shown."""
+def test_status_text_shows_masters_risks_and_orders(scene: Scene) -> None:
+    """The text is the same by `gantry status bg/orders`; a pending order is shown."""
     scene.annotate(promote="0=2@tuesday")
 
     result, other = scene.kubectl("status", "orders"), scene.gantry("status", "bg/orders")
 
     assert result.exit_code == other.exit_code == 0, result.output + other.output
-    for said in (result.stdout, other.stdout):
-        assert "group shop/orders (context admin): Ready, shards 2/2, name servers 1/1" in said
-        assert "orders-0-master-0" in said and "1000 B" in said
-        assert "shard 0: at risk if orders-0-master-0 lost its process 0 B, machine 0 B" in said
-        assert "asked for: gantry.dev/promote=0=2@tuesday" in said
-        assert "MasterPromoted" in said and "restarted 1 times" in said
+    for shown in (result.stdout, other.stdout):
+        assert "group shop/orders (context admin): Ready, shards 2/2, name servers 1/1" in shown
+        assert "orders-0-master-0" in shown and "1000 B" in shown
+        assert "shard 0: at risk if orders-0-master-0 lost its process 0 B, machine 0 B" in shown
+        assert "annotation: gantry.dev/promote=0=2@tuesday" in shown
+        assert "MasterPromoted" in shown and "restarted 1 times" in shown
 
 
 def test_the_only_group_of_a_namespace_need_not_be_named(scene: Scene) -> None:
-    """One: that. None: where there are some. Two: which?"""
+    """With one group it is used; with none, the error names other namespaces; with several it lists them."""
     other = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": "bills"}, "spec": {}}
 
     assert scene.kubectl("status", "-O", "json").exit_code == 0
@@ -92,12 +92,12 @@ def test_the_only_group_of_a_namespace_need_not_be_named(scene: Scene) -> None:
     two = scene.kubectl("status")
     scene.must("DELETE", "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups/bills")
 
-    assert nothing.exit_code == 3 and "groups are in namespace shop" in nothing.stderr
+    assert nothing.exit_code == 3 and "there are groups in namespace shop" in nothing.stderr
     assert two.exit_code == 2 and "bills, orders" in two.stderr
 
 
-def test_a_shard_that_acknowledges_nothing_is_the_exit_code(scene: Scene) -> None:
-    """0 becomes 1, for scripts."""
+def test_unavailable_shard_gives_exit_code_1(scene: Scene) -> None:
+    """Scripts can test the exit code."""
     scene.set_status(0, "orders-0-master-0", EPOCH, fenced="shards [0]")
 
     result = scene.kubectl("status", "orders")
@@ -106,10 +106,10 @@ def test_a_shard_that_acknowledges_nothing_is_the_exit_code(scene: Scene) -> Non
 
 
 @pytest.mark.verify
-def test_one_who_hangs_costs_the_others_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pod whose sidecar never answers, one that refuses, and one that is gone are named, and the rest is shown."""
-    monkeypatch.setattr("gantry_cli.kube.inside.ASK_S", 4.0)
-    scene.said = {PODS[1]: None}
+def test_hanging_sidecar_does_not_affect_others(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod without an answer, one that refuses and one that is gone are named, and the rest is shown."""
+    monkeypatch.setattr("gantry_cli.kube.sidecars.REQUEST_TIMEOUT_S", 4.0)
+    scene.reported_roles = {PODS[1]: None}
     inside = scene.run_inside
 
     def run(pod: str, container: str, command: list[str]) -> Outcome | None:
@@ -118,17 +118,17 @@ def test_one_who_hangs_costs_the_others_nothing(scene: Scene, monkeypatch: pytes
     scene.kubelet.run = run
     scene.must("DELETE", f"/api/v1/namespaces/shop/pods/{PODS[2]}?gracePeriodSeconds=0")
 
-    look = msgspec.json.decode(scene.kubectl("status", "orders", "-O", "json").stdout, type=GroupLook)
+    look = msgspec.json.decode(scene.kubectl("status", "orders", "-O", "json").stdout, type=ClusterGroupStatus)
 
     members = {one.pod: one for one in look.members}
     assert members[PODS[0]].wrote == WROTE
-    assert "no answer from inside of the pod within 4 s" in (members[PODS[1]].fault or "")
+    assert "timed out: no answer of the program in the pod within 4 s" in (members[PODS[1]].fault or "")
     assert members[PODS[2]].phase == "Missing"
     assert "the sidecar says no" in (members[PODS[3]].fault or "")
 
 
-def test_explain_counts_by_the_functions_that_decide(scene: Scene) -> None:
-    """From what the sidecars say now: who would take over, how far he is, and what would be lost."""
+def test_explain_uses_the_functions_that_decide(scene: Scene) -> None:
+    """From the present answers of sidecars: which member would take over, its lag, and the loss."""
     result = scene.kubectl("explain", "orders", "-O", "json")
 
     document = msgspec.json.decode(result.stdout, type=KubeExplainDocument, strict=True)
@@ -142,27 +142,29 @@ def test_explain_counts_by_the_functions_that_decide(scene: Scene) -> None:
     assert "member 2 would take over" in scene.gantry("explain", "bg/orders").stdout
 
 
-def test_without_rights_the_status_of_the_group_is_shown_and_what_lacks_is_said(scene: Scene) -> None:
-    """Less and less: no programs in pods, no Leases, no pods at all; never an error while the group may be seen."""
+def test_missing_rights_are_named_and_the_rest_is_shown(scene: Scene) -> None:
+    """Without pods/exec, Leases or pods the status is reduced; it is no error while the group can be read."""
     scene.let(LEASES_TOO)
     looking = scene.kubectl("status", "orders", context="jane")
-    explained = scene.kubectl("explain", "orders", context="jane")
+    explanation = scene.kubectl("explain", "orders", context="jane")
     scene.let(LOOK)
-    least = msgspec.json.decode(scene.kubectl("status", "orders", "-O", "json", context="jane").stdout, type=GroupLook)
+    least = msgspec.json.decode(
+        scene.kubectl("status", "orders", "-O", "json", context="jane").stdout, type=ClusterGroupStatus
+    )
 
     assert looking.exit_code == 0 and "orders-0-master-0" in looking.stdout
-    assert "not seen: what the sidecars say now: you may not get pods/exec in namespace shop" in looking.stdout
-    assert "shard 0: as the operator wrote it" in explained.stdout
-    assert "this is what the operator has written last" in explained.stdout
+    assert "not shown: the present answers of sidecars: you may not get pods/exec in namespace shop" in looking.stdout
+    assert "shard 0: as the operator wrote it" in explanation.stdout
+    assert "this is the operator's latest status" in explanation.stdout
     assert (least.phase, least.members) == ("Ready", [])
     assert "pods: you may not list pods in namespace shop" in least.left_out
     assert all(ran[0] != "" for ran in scene.kubelet.ran) and len(scene.kubelet.ran) == 0
 
 
-def test_nobody_is_asked_inside_of_pods_when_that_is_not_wanted(scene: Scene) -> None:
-    """--no-exec, for clusters that watch who runs what where; its twin without asks everybody."""
+def test_no_exec_runs_no_program_in_pods(scene: Scene) -> None:
+    """The control case without --no-exec asks all sidecars."""
     left = scene.kubectl("status", "orders", "--no-exec")
-    assert scene.kubelet.ran == [] and "they were not to be asked" in left.stdout
+    assert scene.kubelet.ran == [] and "excluded by --no-exec" in left.stdout
 
     scene.kubectl("status", "orders")
     assert len(scene.kubelet.ran) == len(PODS)
@@ -172,22 +174,22 @@ def test_nobody_is_asked_inside_of_pods_when_that_is_not_wanted(scene: Scene) ->
 
 
 def obey(scene: Scene, member: int, epoch: int, answered: threading.Event | None = None) -> None:
-    """As the operator: the Lease, the order is taken off, and the status; in the twin, that when all is over."""
+    """Act as the operator: write the Lease, remove the order, write the status; the control case writes it late."""
     deadline = time.monotonic() + PATIENCE_S
     while "gantry.dev/promote" not in scene.annotations():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    scene.crown(0, member, epoch)
+    scene.record_master(0, member, epoch)
     scene.annotate(promote=None, accept_loss=None)
     if answered is None:
-        time.sleep(0.7)  # the status comes last: whoever believes the old one says that nothing has changed
+        time.sleep(0.7)  # the status comes last: a command that reads the old one reports no change
     else:
         assert answered.wait(PATIENCE_S)
     scene.set_status(0, "orders-0-slave-0" if member == 2 else "orders-0-master-0", epoch)
 
 
-def test_promote_waits_until_the_new_master_is_named(scene: Scene) -> None:
-    """Not for the annotation to go only: the status of then still names the old one."""
+def test_promote_waits_until_the_status_names_the_new_master(scene: Scene) -> None:
+    """The removal of the annotation is not enough: the status may still name the old master."""
     with scene.meanwhile(lambda: obey(scene, 2, 4_000)):
         result = scene.kubectl("promote", "orders", "0=2", "-O", "json")
 
@@ -198,9 +200,9 @@ def test_promote_waits_until_the_new_master_is_named(scene: Scene) -> None:
 
 
 @pytest.mark.verify
-def test_a_status_of_before_is_believed_without_the_lease(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: whoever takes the status as it stands when the order is gone names the wrong master."""
-    monkeypatch.setattr(ordering.Waiting, "_is_written", lambda self, epoch: lambda document: True)
+def test_outdated_status_would_be_used_without_the_lease(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control case: a command that reads the status right after the removal names the wrong master."""
+    monkeypatch.setattr(cluster_orders.OrderWaiter, "_is_written", lambda self, epoch: lambda document: True)
 
     answered = threading.Event()
     with scene.meanwhile(lambda: obey(scene, 2, 4_000, answered)):
@@ -211,18 +213,18 @@ def test_a_status_of_before_is_believed_without_the_lease(scene: Scene, monkeypa
 
 
 @pytest.mark.verify
-def test_promote_says_when_somebody_else_became_the_master(scene: Scene) -> None:
-    """An order that was taken off is not an order that was done."""
+def test_promote_reports_another_master(scene: Scene) -> None:
+    """A removed order is not necessarily an executed one."""
     with scene.meanwhile(lambda: obey(scene, 1, 5_000)):
         result = scene.kubectl("promote", "orders", "0=2")
 
     assert result.exit_code == 1
-    assert "the order was taken off, and orders-0-master-0 is the master in epoch 5000" in result.stderr
+    assert "the order was removed, but orders-0-master-0 is the master in epoch 5000" in result.stderr
 
 
 @pytest.mark.verify
-def test_an_order_that_is_not_obeyed_stands_and_says_what_it_waits_for(scene: Scene) -> None:
-    """After the time is over; what blocks is the operator's own word. A new order for the shard takes its place."""
+def test_order_that_times_out_stays_pending_with_its_reason(scene: Scene) -> None:
+    """The reason is the operator's. A new order for the shard replaces it."""
     scene.set_status(0, "orders-0-master-0", EPOCH, blockedBy=["member 2 lacks 1000 bytes"])
 
     result = scene.kubectl("promote", "orders", "0", "--timeout", "1")
@@ -230,49 +232,51 @@ def test_an_order_that_is_not_obeyed_stands_and_says_what_it_waits_for(scene: Sc
     again = scene.gantry("promote", "bg/orders", "0=2", "--timeout", "0", "--accept-loss", "64Mi")
 
     assert result.exit_code == 1
-    assert "not done after 1 s: shard 0: waits: member 2 lacks 1000 bytes -- the order stands" in result.stderr
+    assert (
+        "timed out after 1 s: shard 0: waiting: member 2 lacks 1000 bytes -- the order stays pending" in result.stderr
+    )
     assert first.startswith("0@")
-    assert again.exit_code == 0 and "the order is left" in again.stdout
+    assert again.exit_code == 0 and "order given" in again.stdout
     found = scene.annotations()
     assert found["gantry.dev/promote"].startswith("0=2@") and "," not in found["gantry.dev/promote"]
     assert found["gantry.dev/accept-loss"] == "64Mi"
 
 
-def test_an_order_stands_beside_those_for_other_shards(scene: Scene) -> None:
-    """Neither takes the other away; one that accepts another loss has to wait."""
+def test_orders_for_several_shards_coexist(scene: Scene) -> None:
+    """Neither removes the other; an order that accepts another loss must wait."""
     scene.annotate(promote="1=2@monday", accept_loss="0")
 
     assert scene.kubectl("promote", "orders", "0", "--timeout", "0").exit_code == 0
     refused = scene.kubectl("promote", "orders", "0", "--timeout", "0", "--accept-loss", "any")
 
     assert scene.annotations()["gantry.dev/promote"].startswith("1=2@monday,0@")
-    assert refused.exit_code == 1 and "an order for shard 1 stands, which accepts 0" in refused.stderr
+    assert refused.exit_code == 1 and "an order for shard 1 is pending, which accepts 0" in refused.stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "shown"),
     [
-        (("promote", "orders", "7"), 3, "there is no shard 7 -- the shards are 0, 1"),
-        (("promote", "orders", "0=9"), 3, "there is no member 9"),
-        (("promote", "orders", "first"), 2, "is no order"),
-        (("promote", "orders", "0", "1"), 2, "too much was typed"),
+        (("promote", "orders", "7"), 3, "shard 7 not found -- the shards are 0, 1"),
+        (("promote", "orders", "0=9"), 3, "member 9 not found"),
+        (("promote", "orders", "first"), 2, "invalid shard"),
+        (("promote", "orders", "0", "1"), 2, "unexpected arguments"),
         (("promote", "orders", "0", "--accept-loss", "much"), 1, "gantry.dev/accept-loss"),
-        (("fence", "orders", "5"), 3, "there is no shard 5"),
-        (("fence", "orders", "all"), 2, "is no shard"),
+        (("fence", "orders", "5"), 3, "shard 5 not found"),
+        (("fence", "orders", "all"), 2, "invalid shard"),
         (("fence", "orders", "0", "--lift"), 3, "shard 0 is not fenced"),
-        (("status", "pods/orders"), 2, "names no group"),
+        (("status", "pods/orders"), 2, "is not the name of a group"),
     ],
 )
-def test_orders_that_cannot_be_meant_are_refused(scene: Scene, words: tuple[str, ...], code: int, said: str) -> None:
-    """Before anything is left in the cluster."""
+def test_invalid_orders_are_refused(scene: Scene, words: tuple[str, ...], code: int, shown: str) -> None:
+    """Nothing is changed in the cluster."""
     result = scene.kubectl(*words)
 
-    assert result.exit_code == code and said in result.output
+    assert result.exit_code == code and shown in result.output
     assert not [name for name in scene.annotations() if name.startswith("gantry.dev/")]
 
 
-def test_fence_waits_until_the_operator_says_that_it_stands(scene: Scene) -> None:
-    """Put beside other fences, taken from among them, and done when the condition says so for this shard."""
+def test_fence_waits_for_the_operators_condition(scene: Scene) -> None:
+    """It is added to other fences or removed from them, and done when the condition shows this shard."""
     scene.annotate(fence="1")
     scene.set_status(0, "orders-0-master-0", EPOCH, fenced="shards [1]")
 
@@ -290,17 +294,17 @@ def test_fence_waits_until_the_operator_says_that_it_stands(scene: Scene) -> Non
     with scene.meanwhile(lambda: until("1", "shards [1]")):
         lifted = scene.kubectl("fence", "orders", "0", "--lift", "-O", "json")
 
-    assert fenced.exit_code == 0 and "shard 0 takes no sends, and keeps its master" in fenced.stdout
+    assert fenced.exit_code == 0 and "shard 0 is fenced: it takes no sends, and keeps its master" in fenced.stdout
     assert lifted.exit_code == 0, lifted.output
-    assert msgspec.json.decode(lifted.stdout, type=OrderDocument).message == "shard 0 is fenced no more"
+    assert msgspec.json.decode(lifted.stdout, type=OrderDocument).message == "shard 0 is not fenced any more"
     assert scene.annotations()["gantry.dev/fence"] == "1"
 
 
 @pytest.mark.verify
-def test_restore_gives_nothing_up_before_somebody_says_so(scene: Scene) -> None:
-    """It says what the operator waits for, and leaves an order with --yes only; a shard with a master needs none."""
+def test_restore_accepts_a_loss_only_with_confirmation(scene: Scene) -> None:
+    """It shows what the operator waits for, and gives an order only with --yes; a shard with a master needs none."""
     refused = scene.kubectl("restore", "orders", "0", "--yes")
-    scene.set_status(0, "", 0, blockedBy=["it comes back from its volumes, and something may lack: member 2"])
+    scene.set_status(0, "", 0, blockedBy=["the shard is restored from its volumes, and data may be missing: member 2"])
     careful = scene.gantry("restore", "bg/orders", "0")
     before = scene.annotations()
 
@@ -309,7 +313,7 @@ def test_restore_gives_nothing_up_before_somebody_says_so(scene: Scene) -> None:
         while scene.annotations().get("gantry.dev/restore") != "0":
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        scene.crown(0, 2, 7_000)
+        scene.record_master(0, 2, 7_000)
         scene.annotate(restore=None)
         time.sleep(0.7)
         scene.set_status(0, "orders-0-slave-0", 7_000)
@@ -318,15 +322,15 @@ def test_restore_gives_nothing_up_before_somebody_says_so(scene: Scene) -> None:
         result = scene.kubectl("restore", "orders", "0", "--yes", "-O", "json")
 
     assert refused.exit_code == 1 and "there is nothing to restore" in refused.stderr
-    assert careful.exit_code == 1 and "something may lack: member 2 -- say --yes" in careful.stderr
+    assert careful.exit_code == 1 and "data may be missing: member 2 -- confirm with --yes" in careful.stderr
     assert not [name for name in before if name.startswith("gantry.dev/")]
     document = msgspec.json.decode(result.stdout, type=OrderDocument, strict=True)
     assert (document.master, document.epoch, document.before_master) == ("orders-0-slave-0", 7_000, "")
 
 
 @pytest.mark.parametrize("compares", [True, False], ids=["compared", "twin"])
-def test_whoever_is_faster_is_not_overwritten(scene: Scene, monkeypatch: pytest.MonkeyPatch, compares: bool) -> None:
-    """An order that comes between reading and writing stays: the patch is for the version that was read."""
+def test_concurrent_order_is_not_overwritten(scene: Scene, monkeypatch: pytest.MonkeyPatch, compares: bool) -> None:
+    """An order between reading and writing stays, since the patch is for the version that was read."""
     if not compares:
         patch = Cluster.patch
 
@@ -334,7 +338,7 @@ def test_whoever_is_faster_is_not_overwritten(scene: Scene, monkeypatch: pytest.
             return patch(self, kind, name, {"metadata": {"annotations": change["metadata"]["annotations"]}})
 
         monkeypatch.setattr(Cluster, "patch", careless)
-    real, others = with_promotion, ["1=2@faster"]
+    real, others = add_promotion, ["1=2@faster"]
 
     def slow(*arguments: Any) -> Any:
         change = real(*arguments)
@@ -342,7 +346,7 @@ def test_whoever_is_faster_is_not_overwritten(scene: Scene, monkeypatch: pytest.
             scene.annotate(promote=others.pop(), accept_loss="0")
         return change
 
-    monkeypatch.setattr(ordering, "with_promotion", slow)
+    monkeypatch.setattr(cluster_orders, "add_promotion", slow)
 
     assert scene.kubectl("promote", "orders", "0", "--timeout", "0").exit_code == 0
     assert scene.annotations()["gantry.dev/promote"].startswith("1=2@faster,0@" if compares else "0@")
@@ -357,8 +361,8 @@ def packed(path: Path) -> dict[str, bytes]:
                 for one in archive.getmembers()}  # fmt: skip
 
 
-def test_a_bundle_has_everything_but_secrets(scene: Scene, tmp_path: Path) -> None:
-    """Objects, events, logs of now and of before, what sidecars pack, the operator; what looks like a secret is out."""
+def test_cluster_bundle_has_everything_but_secrets(scene: Scene, tmp_path: Path) -> None:
+    """It has objects, events, present and previous logs, sidecars' bundles and the operator; secrets are redacted."""
     scene.kubelet.log = lambda pod, container, is_previous: (
         f"{'before' if is_previous else 'now'} {container}\nAuthorization: Bearer {SECRET}\ntoken={SECRET}\n"
     )
@@ -384,11 +388,11 @@ def test_a_bundle_has_everything_but_secrets(scene: Scene, tmp_path: Path) -> No
 
 
 @pytest.mark.verify
-def test_without_scrubbing_a_bundle_has_secrets_in_it(
+def test_bundle_without_scrubbing_would_contain_secrets(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The twin: what is looked for above is there to be found."""
-    monkeypatch.setattr("gantry_cli.kube.packing.scrubbed", lambda value: value)
+    """The control case: the secrets that the test above looks for are really there."""
+    monkeypatch.setattr("gantry_cli.kube.cluster_bundle.scrubbed", lambda value: value)
     file = tmp_path / "orders.tar.gz"
 
     assert scene.kubectl("bundle", "orders", "--to", str(file)).exit_code == 0
@@ -398,8 +402,8 @@ def test_without_scrubbing_a_bundle_has_secrets_in_it(
     ]
 
 
-def test_a_bundle_without_rights_names_what_lacks(scene: Scene, tmp_path: Path) -> None:
-    """What may be seen is in it."""
+def test_cluster_bundle_names_missing_rights(scene: Scene, tmp_path: Path) -> None:
+    """It contains everything that the user may read."""
     scene.let(LOOK)
     file = tmp_path / "orders.tar.gz"
 
@@ -416,22 +420,27 @@ def test_a_bundle_without_rights_names_what_lacks(scene: Scene, tmp_path: Path) 
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_there_is_said_with_what_is(scene: Scene) -> None:
-    """A name that is written like another, another namespace, another context, another kubeconfig."""
+def test_not_found_errors_suggest_what_exists(scene: Scene) -> None:
+    """Suggestions for a similar name, another namespace, another context, another kubeconfig."""
     near = scene.kubectl("status", "oders")
-    elsewhere = scene.kubectl("status", "orders", namespace="bank")
+    other_namespace = scene.kubectl("status", "orders", namespace="bank")
     context = scene.kubectl("status", "orders", context="jan")
     missing = scene.folder / "nowhere"
     file = scene.kubectl("status", "orders", "--kubeconfig", str(missing))
 
-    assert near.exit_code == 3 and "no group oders in namespace shop -- did you mean orders?" in near.stderr
-    assert elsewhere.exit_code == 3 and "it is in namespace shop: name it with --namespace" in elsewhere.stderr
-    assert context.exit_code == 3 and "no context 'jan'" in context.stderr and "did you mean jane?" in context.stderr
-    assert file.exit_code == 3 and f"there is no kubeconfig at {missing}" in file.stderr
+    assert near.exit_code == 3 and "group oders not found in namespace shop -- did you mean orders?" in near.stderr
+    assert other_namespace.exit_code == 3
+    assert "it exists in namespace shop: name it with --namespace" in other_namespace.stderr
+    assert (
+        context.exit_code == 3
+        and "context 'jan' not found" in context.stderr
+        and "did you mean jane?" in context.stderr
+    )
+    assert file.exit_code == 3 and f"no kubeconfig found at {missing}" in file.stderr
 
 
-def test_what_is_not_allowed_is_named_with_verb_and_kind(scene: Scene) -> None:
-    """Reading, ordering, and somebody whom the cluster does not know."""
+def test_forbidden_requests_name_verb_and_kind(scene: Scene) -> None:
+    """For reading, for orders, and for a user whom the cluster does not know."""
     scene.let([])
     read = scene.kubectl("status", "orders", context="jane")
     scene.let(PODS_TOO)

@@ -1,4 +1,4 @@
-"""`kubectl gantry` and the real operator: what one leaves, the other obeys, and what the other writes, one understands.
+"""`kubectl gantry` and the real operator: the operator executes its orders, and it understands the operator's status.
 
 The cluster is the model one with its judge, over real HTTP; the operator's loop runs while the command waits.
 """
@@ -19,7 +19,7 @@ from operator_world.http_kubernetes import TOKEN, HttpKubernetes
 from operator_world.play import SYNC, Play
 from test_operator_withheld import lost_without_proof
 
-from gantry_cli.kube.documents import GroupLook, KubeExplainDocument
+from gantry_cli.kube.documents import ClusterGroupStatus, KubeExplainDocument
 from gantry_cli.kube.plugin import cli
 from gantry_cli.orders import OrderDocument
 from gantry_spec.manifest.annotations import PROMOTE
@@ -27,14 +27,14 @@ from gantry_testing.http_server import application, http_server
 
 
 class Person:
-    """Somebody at a terminal, and a cluster that goes on meanwhile."""
+    """A user at a terminal, while the cluster keeps running."""
 
     def __init__(self, play: Play, kubeconfig: Path) -> None:
         self.play = play
         self.kubeconfig = kubeconfig
 
     async def types(self, command: str, *words: str) -> Result:
-        """One command, to its end."""
+        """Run one command to its end."""
         where = ["--kubeconfig", str(self.kubeconfig), "-n", NAMESPACE]
         typed = asyncio.create_task(asyncio.to_thread(CliRunner().invoke, cli, [command, *where, *words]))
         while not typed.done():
@@ -45,7 +45,7 @@ class Person:
 
 @asynccontextmanager
 async def person_at(play: Play, folder: Path) -> AsyncIterator[Person]:
-    """With a kubeconfig for the model cluster."""
+    """Return a user with a kubeconfig for the model cluster."""
     async with http_server(application(HttpKubernetes(play.cluster.api).answer)) as port:
         kubeconfig = folder / "kubeconfig"
         write_kubeconfig(kubeconfig, f"http://127.0.0.1:{port}")
@@ -54,8 +54,8 @@ async def person_at(play: Play, folder: Path) -> AsyncIterator[Person]:
 
 
 @pytest.mark.verify
-async def test_a_promotion_is_obeyed_and_seen(tmp_path: Path) -> None:
-    """The role is where it was ordered when the command says so, by the brokers themselves; and back again."""
+async def test_promotion_is_executed_and_reported(tmp_path: Path) -> None:
+    """When the command ends, the brokers themselves report the ordered roles; and back again."""
     play = await Play(SYNC).begun()
     async with person_at(play, tmp_path) as person:
         there = await person.types("promote", GROUP, "0=2", "-O", "json")
@@ -71,26 +71,26 @@ async def test_a_promotion_is_obeyed_and_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.verify
-async def test_a_promotion_that_would_lose_something_waits_and_says_why(tmp_path: Path) -> None:
-    """Of a slave that is cut off: nothing is moved, the operator's reason is said, and the order stands."""
+async def test_promotion_with_a_loss_waits_and_reports_the_reason(tmp_path: Path) -> None:
+    """The slave is cut off: the role stays, the operator's reason is printed, and the order stays pending."""
     play = await Play(SYNC).begun()
     play.cluster.cut(play.cluster.node_of(0, 2))
     async with person_at(play, tmp_path) as person:
         result = await person.types("promote", GROUP, "0=2", "--timeout", "3")
 
-    assert result.exit_code == 1 and "not done after 3 s: shard 0: " in result.stderr, result.output
-    assert "waits: " in result.stderr and "the order stands" in result.stderr
+    assert result.exit_code == 1 and "timed out after 3 s: shard 0: " in result.stderr, result.output
+    assert "waiting: " in result.stderr and "the order stays pending" in result.stderr
     assert play.cluster.group["metadata"]["annotations"][PROMOTE].startswith("0=2@")
 
 
-async def test_what_the_operator_writes_is_shown(tmp_path: Path) -> None:
-    """Status and explanation, without a single sidecar asked."""
+async def test_operator_status_is_shown(tmp_path: Path) -> None:
+    """Status and explanation need no answer of a sidecar."""
     play = await Play(SYNC).begun()
     async with person_at(play, tmp_path) as person:
         status = await person.types("status", GROUP, "--no-exec", "-O", "json")
-        explained = await person.types("explain", "--no-exec", "-O", "json")
+        explanation = await person.types("explain", "--no-exec", "-O", "json")
 
-    look = msgspec.json.decode(status.stdout, type=GroupLook)
+    look = msgspec.json.decode(status.stdout, type=ClusterGroupStatus)
     assert status.exit_code == 0 and (look.phase, look.ready, look.generation) == (
         "Ready",
         "1/1",
@@ -102,32 +102,32 @@ async def test_what_the_operator_writes_is_shown(tmp_path: Path) -> None:
     assert [(one.master, one.in_sync, one.is_durability_met) for one in look.shards] == [
         (f"{GROUP}-0-master-0", 1, True)
     ]
-    document = msgspec.json.decode(explained.stdout, type=KubeExplainDocument)
+    document = msgspec.json.decode(explanation.stdout, type=KubeExplainDocument)
     assert document.source == "status" and "member 2 would take over" in document.lines[0]
 
 
-async def test_a_fence_stands_when_the_command_says_so(tmp_path: Path) -> None:
-    """The master takes no send any more, by its own word; lifted, it takes them again."""
+async def test_fence_is_in_effect_when_the_command_ends(tmp_path: Path) -> None:
+    """The master itself reports that it takes no sends; after --lift it takes them again."""
     play = await Play(SYNC).begun()
     async with person_at(play, tmp_path) as person:
         fenced = await person.types("fence", GROUP, "0")
-        is_closed = play.cluster.shards[0].said(1)["is_draining"]
+        is_closed = play.cluster.shards[0].status(1)["is_draining"]
         status = await person.types("status", GROUP, "--no-exec")
         lifted = await person.types("fence", GROUP, "0", "--lift")
         await play.until(play.is_well, "it takes sends again")
 
     assert fenced.exit_code == lifted.exit_code == 0, fenced.output + lifted.output
-    assert "shard 0 takes no sends, and keeps its master" in fenced.stdout and is_closed
+    assert "shard 0 is fenced: it takes no sends, and keeps its master" in fenced.stdout and is_closed
     assert status.exit_code == 1 and "Available is False: Fenced" in status.stdout
-    assert "asked for: gantry.dev/fence=0" in status.stdout
-    assert "shard 0 is fenced no more" in lifted.stdout
-    assert not play.cluster.shards[0].said(1)["is_draining"]
+    assert "annotation: gantry.dev/fence=0" in status.stdout
+    assert "shard 0 is not fenced any more" in lifted.stdout
+    assert not play.cluster.shards[0].status(1)["is_draining"]
     assert play.cluster.master(0) == 1
 
 
 @pytest.mark.verify
-async def test_a_lost_group_is_restored_when_somebody_gives_up_what_lacks(tmp_path: Path) -> None:
-    """The operator's question is what the command asks; with --yes the furthest that is there becomes the master."""
+async def test_lost_group_is_restored_after_confirmation(tmp_path: Path) -> None:
+    """The command shows the operator's question; with --yes the longest log becomes the master."""
     play = await lost_without_proof()
     async with person_at(play, tmp_path) as person:
         asked = await person.types("restore", GROUP, "0")
@@ -135,7 +135,7 @@ async def test_a_lost_group_is_restored_when_somebody_gives_up_what_lacks(tmp_pa
         play.cluster.shards[0].judge.safe.clear()  # given up by that person
         done = await person.types("restore", GROUP, "0", "--yes", "-O", "json")
 
-    assert asked.exit_code == 1 and "it comes back from its volumes, and something may lack" in asked.stderr
+    assert asked.exit_code == 1 and "the shard is restored from its volumes, and data may be missing" in asked.stderr
     assert not is_begun
     assert done.exit_code == 0, done.output
     assert msgspec.json.decode(done.stdout, type=OrderDocument).master == f"{GROUP}-0-slave-1"

@@ -1,4 +1,4 @@
-"""`gantry pod broker` with a real broker: a member by its name, back after a kill, and clean after SIGTERM."""
+"""`gantry pod broker` with a real broker: its member by the pod's name, a restart after a kill, a clean stop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ haListenPort={ha}
 
 
 class Pod:
-    """One broker's pod, without its container."""
+    """The pod of one broker, without its container."""
 
     def __init__(self, folder: Path, still_looks: int) -> None:
         """``still_looks``: after so many looks at a page that stays the same it is killed."""
@@ -59,7 +59,7 @@ class Pod:
         )  # fmt: skip
 
     def wait_for(self, phase: Phase, other_than: int = 0) -> int:
-        """Until the page of another process than that one says so; whose page it is."""
+        """Wait until the page of another process than the given one meets the condition; return that process."""
         deadline = time.monotonic() + 180
         while True:
             with contextlib.suppress(StatusPageError), PageReader(str(self.folder / "run" / "status")) as reader:
@@ -72,7 +72,7 @@ class Pod:
 
 @pytest.fixture
 def pod(tmp_path: Path, still_looks: int) -> Iterator[Pod]:
-    """One that is gone after the test."""
+    """A pod that is stopped after the test."""
     made = Pod(tmp_path, still_looks)
     yield made
     if made.process.poll() is None:
@@ -81,17 +81,17 @@ def pod(tmp_path: Path, still_looks: int) -> Iterator[Pod]:
 
 
 @pytest.mark.parametrize("still_looks", [60], ids=["patient"])
-def test_a_broker_in_a_pod_is_a_member_that_comes_back(pod: Pod) -> None:
-    """It has its number, no role, and both addresses; killed it is back with them; at SIGTERM it stops cleanly."""
+def test_pod_broker_is_its_member_and_restarts(pod: Pod) -> None:
+    """It has its number, no role, and both addresses, also after a kill; at SIGTERM it stops cleanly."""
     first = pod.wait_for(Phase.SERVING)
     os.kill(first, signal.SIGKILL)
     second = pod.wait_for(Phase.SERVING, other_than=first)
 
     pod.process.terminate()
-    _, said = pod.process.communicate(timeout=180)
+    _, output = pod.process.communicate(timeout=180)
 
     assert pod.process.returncode == 0
-    assert "was killed by SIGKILL; it starts again at once" in said
+    assert "was killed by SIGKILL; restarting immediately" in output
     conf = (pod.folder / "run" / "broker.conf").read_text().splitlines()
     assert {"brokerId=3", "brokerIP1=127.0.0.1", "brokerMasterIP=127.0.0.9", "memoryScope=11-22"} <= set(conf)
     assert pod.wait_for(Phase.STOPPED) == second
@@ -99,14 +99,14 @@ def test_a_broker_in_a_pod_is_a_member_that_comes_back(pod: Pod) -> None:
 
 @pytest.mark.verify
 @pytest.mark.parametrize("still_looks", [4], ids=["quick"])
-def test_a_broker_that_stands_still_is_killed_and_comes_back(pod: Pod) -> None:
-    """Its process lives, so nothing else would end it; what it had written is recovered."""
+def test_stalled_broker_is_killed_and_restarts(pod: Pod) -> None:
+    """Its process lives, so nothing else would end it; everything it had written is recovered."""
     first = pod.wait_for(Phase.SERVING)
 
     os.kill(first, signal.SIGSTOP)
     pod.wait_for(Phase.SERVING, other_than=first)
     pod.process.terminate()
-    _, said = pod.process.communicate(timeout=180)
+    _, output = pod.process.communicate(timeout=180)
 
     assert pod.process.returncode == 0
-    assert "lives and stands still: it is killed" in said
+    assert "is stalled; killing it" in output

@@ -1,6 +1,6 @@
-"""An operator that is newer than a pod's image: what the image does not know is left out and named, and the pod runs.
+"""An operator that is newer than a pod's image: unknown settings are ignored and named, and the pod runs.
 
-Each server alone still refuses what it does not know, since a typing error must not become a default.
+Each server by itself still refuses unknown settings, since a typing error must not become a default.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gantry_admin.__main__ import parsed
+from gantry_admin.__main__ import parse_arguments
 from gantry_admin.wanted_file import parse_wanted_file
 from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.setting_keys import broker_settings, effective_settings, unknown_keys
@@ -38,8 +38,8 @@ Started = Callable[..., "Container"]
 # -- what each server reads --------------------------------------------------------------------------------------------
 
 
-def test_a_broker_leaves_out_what_it_does_not_know_only_when_told() -> None:
-    """Everything else of the same file holds, and a value that is wrong is refused all the same."""
+def test_broker_ignores_unknown_settings_only_when_enabled() -> None:
+    """All other settings of the file apply, and an invalid value is refused nevertheless."""
     tolerant = broker_settings({**TOMORROW, **TOLERANT, "brokerName": "orders-0"})
 
     assert (tolerant.broker_name, unknown_keys(tolerant.given)) == ("orders-0", ["settingOfTomorrow"])
@@ -51,8 +51,8 @@ def test_a_broker_leaves_out_what_it_does_not_know_only_when_told() -> None:
         broker_settings({**TOLERANT, "listenPort": "soon"})
 
 
-def test_a_name_server_leaves_out_what_it_does_not_know_only_when_told(caplog: pytest.LogCaptureFixture) -> None:
-    """Named in the log."""
+def test_name_server_ignores_unknown_settings_only_when_enabled(caplog: pytest.LogCaptureFixture) -> None:
+    """The ignored settings are named in the log."""
     entries = {**TOMORROW, "listenPort": "19876"}
 
     settings = with_entries(NameServerSettings(), {**entries, **TOLERANT})
@@ -64,21 +64,21 @@ def test_a_name_server_leaves_out_what_it_does_not_know_only_when_told(caplog: p
         with_entries(NameServerSettings(), entries)
 
 
-def test_a_sidecar_leaves_out_options_only_when_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """Their values are not named; the beginning of an option's name is not the option."""
-    options, left_out = parsed(["--ignore-unknown", *NEWER_OPTIONS, *SIDECAR])
+def test_sidecar_ignores_unknown_options_only_when_enabled(capsys: pytest.CaptureFixture[str]) -> None:
+    """Their values are not named; a prefix of an option's name is not the option."""
+    options, left_out = parse_arguments(["--ignore-unknown", *NEWER_OPTIONS, *SIDECAR])
 
     assert (str(options.page), str(options.store)) == ("p", "s")
     assert left_out == ["--option-of-tomorrow", "--other", "--pag"]
     with pytest.raises(SystemExit):
-        parsed([*NEWER_OPTIONS, *SIDECAR])
+        parse_arguments([*NEWER_OPTIONS, *SIDECAR])
     assert "unrecognized arguments: --option-of-tomorrow" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        parsed(["--ignore-unknown", *SIDECAR, "--max-lag", "much"])
+        parse_arguments(["--ignore-unknown", *SIDECAR, "--max-lag", "much"])
 
 
-def test_topics_are_kept_though_the_file_says_more_of_them() -> None:
-    """Fields of tomorrow are left out at every level; one that is wrong is refused."""
+def test_topics_with_unknown_fields_are_kept() -> None:
+    """Unknown fields are ignored at every level; an invalid known one is refused."""
     text = b'{"topics": [{"name": "a", "queues": 3, "order": true}], "groups": [{"name": "g"}], "users": []}'
 
     wanted, left_out = parse_wanted_file(text)
@@ -92,10 +92,8 @@ def test_topics_are_kept_though_the_file_says_more_of_them() -> None:
 
 
 @pytest.mark.parametrize(("is_tolerant", "batch"), [("true", "64"), ("false", "32")], ids=["pod", "alone"])
-async def test_a_file_of_settings_of_a_newer_operator_holds_as_far_as_it_is_known(
-    is_tolerant: str, batch: str, tmp_path: Path
-) -> None:
-    """Also a key that only a newer broker takes from there; without the order the file is used as a whole or not."""
+async def test_live_settings_of_a_newer_operator_apply_in_part(is_tolerant: str, batch: str, tmp_path: Path) -> None:
+    """Also a key that only a newer broker takes from that file; without the option the file applies as a whole."""
     path = tmp_path / "live.conf"
     path.write_text("maxPullBatchSize=64\nsettingOfTomorrow=1\nflushDiskType=SYNC_FLUSH\n")
     async with running_broker(
@@ -107,10 +105,8 @@ async def test_a_file_of_settings_of_a_newer_operator_holds_as_far_as_it_is_know
 
 
 @pytest.mark.parametrize("is_tolerant", [True, False], ids=["pod", "alone"])
-async def test_a_broker_of_yesterday_starts_with_what_one_of_today_was_told_at_run_time(
-    is_tolerant: bool, tmp_path: Path
-) -> None:
-    """The way back to an older image: what an administrator had changed holds, as far as it is known."""
+async def test_older_broker_starts_with_newer_run_time_settings(is_tolerant: bool, tmp_path: Path) -> None:
+    """After a downgrade, an administrator's changes apply as far as they are known."""
     path = tmp_path / "store" / "config" / "liveSettings.json"
     path.parent.mkdir(parents=True)
     settings = {"maxPullBatchSize": "64", "settingOfTomorrow": "1"}
@@ -131,10 +127,10 @@ async def test_a_broker_of_yesterday_starts_with_what_one_of_today_was_told_at_r
 
 
 class Container:
-    """`gantry pod ...`, and what it has said."""
+    """A `gantry pod ...` process, and its output."""
 
     def __init__(self, words: list[str], variables: dict[str, str]) -> None:
-        self.said = ""
+        self.output = ""
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gantry_cli", "pod", *words],
             env={**os.environ, **variables},
@@ -143,29 +139,29 @@ class Container:
             stderr=subprocess.STDOUT,
         )
 
-    def wait_said(self, *texts: str) -> None:
-        """Until it has said all of them."""
+    def wait_for_output(self, *texts: str) -> None:
+        """Wait until the output has all of these texts."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + 180
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
-            while not all(text in self.said for text in texts):
-                assert selector.select(deadline - time.monotonic()), self.said
+            while not all(text in self.output for text in texts):
+                assert selector.select(deadline - time.monotonic()), self.output
                 data = os.read(self.process.stdout.fileno(), 65536)
-                assert data, self.said
-                self.said += data.decode()
+                assert data, self.output
+                self.output += data.decode()
 
     def end(self) -> int:
-        """In order; its exit code."""
+        """Stop it with SIGTERM, and return its exit code."""
         self.process.terminate()
         rest, _ = self.process.communicate(timeout=180)
-        self.said += rest.decode()
+        self.output += rest.decode()
         return self.process.returncode
 
 
 @pytest.fixture
 def started() -> Iterator[Started]:
-    """Starts one that is gone after the test."""
+    """Start a container that is stopped after the test."""
     made: list[Container] = []
 
     def start(*words: str, **variables: str) -> Container:
@@ -178,8 +174,8 @@ def started() -> Iterator[Started]:
         one.process.communicate()
 
 
-def test_a_name_server_of_a_newer_operator_runs(started: Started, tmp_path: Path) -> None:
-    """With an option and a setting of tomorrow."""
+def test_name_server_of_a_newer_operator_runs(started: Started, tmp_path: Path) -> None:
+    """It gets an unknown option and an unknown setting."""
     port, alive = free_ports(2)
     container = started(
         *("nameserver", "--option-of-tomorrow", "value", "--data", f"{tmp_path}/data", "--run", str(tmp_path)),
@@ -187,15 +183,15 @@ def test_a_name_server_of_a_newer_operator_runs(started: Started, tmp_path: Path
         GANTRY_NAMESERVER_CONF=f"listenPort={port}\nsettingOfTomorrow=1\n",
     )
 
-    container.wait_said("name server listening on", "settingOfTomorrow", "--option-of-tomorrow, --other")
+    container.wait_for_output("name server listening on", "settingOfTomorrow", "--option-of-tomorrow, --other")
 
     assert container.end() == 0
-    assert "secret" not in container.said
+    assert "secret" not in container.output
 
 
 @pytest.mark.verify
-def test_a_sidecar_of_a_newer_operator_runs(started: Started, tmp_path: Path) -> None:
-    """With an option of tomorrow and its value."""
+def test_sidecar_of_a_newer_operator_runs(started: Started, tmp_path: Path) -> None:
+    """It gets an unknown option with a value."""
     port, log_port = free_ports(2)
     (tmp_path / "store").mkdir()
     container = started(
@@ -204,14 +200,14 @@ def test_a_sidecar_of_a_newer_operator_runs(started: Started, tmp_path: Path) ->
         *("--listen", f"127.0.0.1:{port}", "--log-listen", f"127.0.0.1:{log_port}"),
     )
 
-    container.wait_said("left out that this version does not know: --option-of-tomorrow", "listening")
+    container.wait_for_output("ignored options that this version does not know: --option-of-tomorrow", "listening")
 
     assert container.end() == 0
-    assert "secret" not in container.said
+    assert "secret" not in container.output
 
 
-def test_a_broker_of_a_newer_operator_runs(started: Started, tmp_path: Path) -> None:
-    """With an option and a setting of tomorrow; without a pod's tolerance the same settings are refused."""
+def test_broker_of_a_newer_operator_runs(started: Started, tmp_path: Path) -> None:
+    """With an unknown option and setting it runs; outside a pod the same settings are refused."""
     port, ha, alive = free_ports(3)
     (tmp_path / "addresses.json").write_text('{"orders-0-master-0": "127.0.0.1", "orders-0": "127.0.0.1"}')
     conf = (
@@ -224,7 +220,7 @@ def test_a_broker_of_a_newer_operator_runs(started: Started, tmp_path: Path) -> 
         POD_NAME="orders-0-master-0", POD_NAMESPACE="shop", GANTRY_BROKER_CONF=conf,
     )  # fmt: skip
 
-    container.wait_said("broker listening on", "settingOfTomorrow", "--option-of-tomorrow")
+    container.wait_for_output("broker listening on", "settingOfTomorrow", "--option-of-tomorrow")
 
     assert container.end() == 0
     refused = CliRunner().invoke(cli, ["pod", "broker", "--still", "soon", "--option-of-tomorrow"])

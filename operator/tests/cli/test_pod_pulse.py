@@ -1,4 +1,4 @@
-"""Whether a broker stands still is counted in looks: nobody is blamed for a machine that stood still."""
+"""A stalled broker is detected by a number of checks, so a suspended machine does not cause a kill."""
 
 from __future__ import annotations
 
@@ -7,57 +7,57 @@ from pathlib import Path
 import pytest
 
 from gantry_cli.pod import member
-from gantry_cli.pod.member import Pulse
+from gantry_cli.pod.member import BrokerWatchdog
 
 
 class Broker:
-    """What its page says, and what time it is."""
+    """A broker's page, and the clock."""
 
     def __init__(self) -> None:
         self.published: int | None = 1
         self.now = 0.0
 
-    def looks(self, one: Pulse, seconds: list[float]) -> list[bool]:
-        """What is found after each of these waits."""
+    def looks(self, one: BrokerWatchdog, seconds: list[float]) -> list[bool]:
+        """Return the results of checks after each of these waits."""
         found = []
         for wait in seconds:
             self.now += wait
-            found.append(one.is_still())
+            found.append(one.is_stalled())
         return found
 
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
-    """One whose page is made up."""
+    """A broker with a simulated page."""
     made = Broker()
-    monkeypatch.setattr(member.Pulse, "_published", lambda self: made.published)
+    monkeypatch.setattr(member.BrokerWatchdog, "_published", lambda self: made.published)
     return made
 
 
-def made(broker: Broker, looks_max: int = 3) -> Pulse:
-    """That looks at it."""
-    return Pulse(Path("page"), looks_max, now=lambda: broker.now)
+def made(broker: Broker, checks_max: int = 3) -> BrokerWatchdog:
+    """Return a watchdog of the broker's page."""
+    return BrokerWatchdog(Path("page"), checks_max, now=lambda: broker.now)
 
 
-def test_a_page_that_stays_the_same_is_still_after_so_many_looks(broker: Broker) -> None:
-    """The first look only learns; what was said is counted anew, or the next broker would be killed at its start."""
+def test_unchanged_page_is_stalled_after_enough_checks(broker: Broker) -> None:
+    """The first check only reads the page; after a result the count restarts, or a new broker would be killed."""
     one = made(broker)
 
     assert broker.looks(one, [1.0] * 8) == [False, False, False, True, False, False, False, True]
 
 
-def test_looks_that_come_together_are_one(broker: Broker) -> None:
-    """Whoever asks often, as kubelet's probes make us do, does not shorten the time."""
+def test_checks_in_quick_succession_count_once(broker: Broker) -> None:
+    """Frequent calls, as by kubelet's probes, do not shorten the time."""
     assert not any(broker.looks(made(broker), [0.1] * 30))
 
 
-def test_a_machine_that_slept_blames_nobody(broker: Broker) -> None:
-    """An hour between two looks is one look."""
+def test_suspended_machine_counts_as_one_check(broker: Broker) -> None:
+    """An hour between two checks is one check."""
     assert broker.looks(made(broker), [1.0, 1.0, 3600.0]) == [False, False, False]
 
 
-def test_a_page_that_moves_or_is_gone_is_not_still(broker: Broker) -> None:
-    """Each publication begins the count anew; without a page, or after its last word, there is nothing to count."""
+def test_changing_or_missing_page_is_not_stalled(broker: Broker) -> None:
+    """Each publication restarts the count; without a page, or after its final one, there is no count."""
     one = made(broker)
     broker.looks(one, [1.0] * 3)
     broker.published = 2
@@ -66,6 +66,6 @@ def test_a_page_that_moves_or_is_gone_is_not_still(broker: Broker) -> None:
     assert not any(broker.looks(one, [1.0] * 9))
 
 
-def test_it_can_be_switched_off(broker: Broker) -> None:
-    """0 looks are never enough."""
+def test_watchdog_can_be_disabled(broker: Broker) -> None:
+    """With 0 checks the broker is never stalled."""
     assert not any(broker.looks(made(broker, 0), [1.0] * 9))

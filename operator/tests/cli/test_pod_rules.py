@@ -1,10 +1,10 @@
-"""What a pod knows by itself: which member it is, how it is reached, and when its server starts again."""
+"""The facts that a pod derives by itself: its member, its addresses, and the restarts of its server."""
 
 from pathlib import Path
 
 import pytest
 
-from gantry_cli.pod.member import Addresses, NotYet, PodMember, member_of_pod, with_own
+from gantry_cli.pod.member import Addresses, NotReadyError, PodMember, merge_conf, parse_pod_name
 from gantry_cli.pod.supervisor import AT_ONCE_MAX, DELAY_S_MAX, SHORT_LIVES_MAX, pod_restart_policy
 
 
@@ -20,13 +20,13 @@ from gantry_cli.pod.supervisor import AT_ONCE_MAX, DELAY_S_MAX, SHORT_LIVES_MAX,
         ("orders-0-slave-x", None),
     ],
 )
-def test_a_pod_is_a_member_by_its_name_alone(pod: str, member: PodMember | None) -> None:
-    """The number stays the same for ever; the Service that follows the role is the shard's."""
-    assert member_of_pod(pod) == member
+def test_pod_name_determines_the_member(pod: str, member: PodMember | None) -> None:
+    """The number never changes; the Service that follows the role is the shard's."""
+    assert parse_pod_name(pod) == member
 
 
-def test_a_server_starts_again_at_once_until_it_dies_too_often() -> None:
-    """Five deaths within a minute cost no wait; more cost ever longer ones, and never more than kubelet's first."""
+def test_server_restarts_at_once_until_it_crashes_too_often() -> None:
+    """Five crashes within a minute cause no delay; more cause longer delays, up to kubelet's first one."""
     restarts = pod_restart_policy()
 
     delays = [restarts.delay_after_death(float(second), second + 0.5) for second in range(SHORT_LIVES_MAX - 1)]
@@ -34,16 +34,16 @@ def test_a_server_starts_again_at_once_until_it_dies_too_often() -> None:
     assert delays == [0.0] * AT_ONCE_MAX + [1.0, 2.0, 4.0, 8.0, 16.0, DELAY_S_MAX]
 
 
-def test_deaths_are_forgotten_after_a_minute() -> None:
-    """Three crashes an hour are three restarts at once."""
+def test_crashes_are_forgotten_after_a_minute() -> None:
+    """Three crashes an hour are three immediate restarts."""
     restarts = pod_restart_policy()
 
     assert [restarts.delay_after_death(now, now + 100.0) for now in range(0, 5000, 500)] == [0.0] * 10
     assert restarts.recent == 1
 
 
-def test_a_server_that_never_lives_is_left_to_kubelet() -> None:
-    """Twelve short lives in a row end the container, where people look; one long life begins the count anew."""
+def test_server_that_always_crashes_ends_the_container() -> None:
+    """Twelve short lives in a row end the container; one long life restarts the count."""
     restarts = pod_restart_policy()
     for number in range(SHORT_LIVES_MAX - 1):
         assert restarts.delay_after_death(number, number + 0.1) is not None
@@ -54,38 +54,38 @@ def test_a_server_that_never_lives_is_left_to_kubelet() -> None:
     assert restarts.delay_after_death(100.0, 300.0) == 0.0
 
 
-def test_what_a_member_knows_itself_wins() -> None:
-    """One line a key: the pod's own over what it was made with."""
-    assert with_own("# made\na=1\n\n brokerId = 9\n", {"brokerId": "2"}) == "a=1\nbrokerId=2\n"
+def test_pod_settings_override_those_of_the_operator() -> None:
+    """The result has one line per key: the pod's own value where both exist."""
+    assert merge_conf("# made\na=1\n\n brokerId = 9\n", {"brokerId": "2"}) == "a=1\nbrokerId=2\n"
 
 
-def test_an_address_is_asked_once_in_the_life_of_a_pod(tmp_path: Path) -> None:
-    """A container that is started again needs no name server: what was found lies in the pod."""
+def test_address_is_resolved_once_per_pod(tmp_path: Path) -> None:
+    """A restarted container needs no DNS: the address is stored in the pod."""
     asked: list[str] = []
 
     def resolve(host: str) -> str:
         asked.append(host)
         return "10.96.0.7"
 
-    assert Addresses(tmp_path, "shop", resolve).of("orders-0") == "10.96.0.7"
-    assert Addresses(tmp_path, "shop", resolve).of("orders-0") == "10.96.0.7"
+    assert Addresses(tmp_path, "shop", resolve).address_of("orders-0") == "10.96.0.7"
+    assert Addresses(tmp_path, "shop", resolve).address_of("orders-0") == "10.96.0.7"
     assert asked == ["orders-0.shop.svc"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null"], ids=["empty", "torn", "list", "null"])
-def test_a_spoiled_memory_is_none(tmp_path: Path, text: str) -> None:
-    """Whatever is not ours is asked for again, and never believed or died of."""
+def test_damaged_address_file_is_ignored(tmp_path: Path, text: str) -> None:
+    """Its addresses are resolved again, and it causes no crash."""
     (tmp_path / "addresses.json").write_text(text)
 
-    assert Addresses(tmp_path, "shop", lambda host: "10.0.0.1").of("orders-0") == "10.0.0.1"
+    assert Addresses(tmp_path, "shop", lambda host: "10.0.0.1").address_of("orders-0") == "10.0.0.1"
 
 
-def test_a_name_that_is_not_known_is_waited_for(tmp_path: Path) -> None:
-    """A Service that is not there yet is no error of ours, and nothing is written down."""
+def test_unresolved_name_is_retried(tmp_path: Path) -> None:
+    """A Service that does not exist yet is not an error, and nothing is stored."""
 
     def resolve(host: str) -> str:
-        raise NotYet(host)
+        raise NotReadyError(host)
 
-    with pytest.raises(NotYet):
-        Addresses(tmp_path, "shop", resolve).of("orders-0")
+    with pytest.raises(NotReadyError):
+        Addresses(tmp_path, "shop", resolve).address_of("orders-0")
     assert list(tmp_path.iterdir()) == []

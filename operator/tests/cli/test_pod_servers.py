@@ -1,4 +1,4 @@
-"""`gantry pod sidecar` and `gantry pod nameserver` as real processes, as the rendered containers start them."""
+"""`gantry pod sidecar` and `gantry pod nameserver` as real processes, started as the rendered containers do."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ TOKEN = "a-token-that-is-long-enough"
 
 
 class Containers:
-    """Processes that a test starts, and that are gone after it."""
+    """Processes that a test starts, stopped after it."""
 
     def __init__(self) -> None:
         self.processes: list[subprocess.Popen[str]] = []
 
     def start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
-        """`gantry pod ...`."""
+        """Start `gantry pod ...` as a process."""
         process = subprocess.Popen(
             [sys.executable, "-m", "gantry_cli", "pod", *words],
             env={**os.environ, **variables},
@@ -40,7 +40,7 @@ class Containers:
 
 @pytest.fixture
 def containers() -> Iterator[Containers]:
-    """None to begin with."""
+    """An empty set of containers."""
     made = Containers()
     yield made
     for process in made.processes:
@@ -57,7 +57,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def is_open(port: int) -> bool:
-    """Whether somebody listens."""
+    """Return whether a process listens on the port."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=60).close()
     except OSError:
@@ -66,7 +66,7 @@ def is_open(port: int) -> bool:
 
 
 def answers(port: int) -> bool:
-    """Whether a sidecar lives there."""
+    """Return whether a sidecar answers on the port."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=60) as answer:
             return bool(answer.status == 200)
@@ -75,12 +75,12 @@ def answers(port: int) -> bool:
 
 
 def children_of(process: subprocess.Popen[str]) -> list[str]:
-    """Processes that a supervisor has started and not buried yet."""
+    """Return the processes that a supervisor has started and not reaped yet."""
     return Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
 
 
 def arguments_of(process: subprocess.Popen[str]) -> list[str]:
-    """Of the server that a supervisor has started; nothing between two."""
+    """Return the arguments of the server that a supervisor has started; empty between two."""
     try:
         [child, *_] = children_of(process) or [""]
         return Path(f"/proc/{child}/cmdline").read_text().split("\0")[:-1] if child else []
@@ -89,14 +89,14 @@ def arguments_of(process: subprocess.Popen[str]) -> list[str]:
 
 
 def peers_of(process: subprocess.Popen[str]) -> list[str]:
-    """Those that the sidecar was started with."""
+    """Return the peers that the sidecar was started with."""
     words = arguments_of(process)
     return [words[number + 1] for number, word in enumerate(words) if word == "--peer"]
 
 
 @pytest.mark.verify
-def test_a_sidecar_follows_the_groups_members_without_a_new_pod(containers: Containers, tmp_path: Path) -> None:
-    """It is started with all peers but itself, and again when the ConfigMap names others; then it ends cleanly."""
+def test_sidecar_follows_the_members_without_a_new_pod(containers: Containers, tmp_path: Path) -> None:
+    """It is started with all peers but itself, and restarted when the ConfigMap changes; then it stops cleanly."""
     port, log_port = free_ports(2)
     (tmp_path / "tokens").write_text(f"operator:{TOKEN}\n")
     (tmp_path / "store").mkdir()
@@ -117,14 +117,14 @@ def test_a_sidecar_follows_the_groups_members_without_a_new_pod(containers: Cont
     wait_for(lambda: peers_of(process) == [first, second])
     wait_for(lambda: answers(port))
     process.terminate()
-    _, said = process.communicate(timeout=180)
+    _, output = process.communicate(timeout=180)
 
-    assert process.returncode == 0, said
-    assert "the sidecar has ended, and starts with what is new" in said
+    assert process.returncode == 0, output
+    assert "the sidecar has ended; restarting it with new arguments" in output
 
 
-def test_a_name_server_comes_back_and_ends_cleanly(containers: Containers, tmp_path: Path) -> None:
-    """With the settings of its pod; killed it is back at once, and the port that says that we live is always open."""
+def test_name_server_restarts_and_stops_cleanly(containers: Containers, tmp_path: Path) -> None:
+    """It has its pod's settings, restarts at once after a kill, and the alive port is always open."""
     port, outside, alive = free_ports(3)
     process = containers.start(
         *("nameserver", "--data", f"{tmp_path}/data", "--run", str(tmp_path), "--alive", str(alive)),
@@ -137,7 +137,7 @@ def test_a_name_server_comes_back_and_ends_cleanly(containers: Containers, tmp_p
     wait_for(lambda: children_of(process) not in ([], [child]) and is_open(port))
     assert is_open(alive)
     process.terminate()
-    _, said = process.communicate(timeout=180)
+    _, output = process.communicate(timeout=180)
 
-    assert process.returncode == 0, said
-    assert "the name server was killed by SIGKILL; it starts again at once" in said
+    assert process.returncode == 0, output
+    assert "the name server was killed by SIGKILL; restarting immediately" in output

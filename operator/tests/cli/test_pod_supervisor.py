@@ -1,4 +1,4 @@
-"""Process 1 of a container, as a real process: restarts, signals, orphans, exit codes, the port that says it lives."""
+"""Process 1 of a container as a real process: restarts, signals, orphans, exit codes, the alive port."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from gantry_testing.tree import PYTHON_PATH
 RUNNER = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
-from gantry_cli.pod.member import NotYet
+from gantry_cli.pod.member import NotReadyError
 from gantry_cli.pod.supervisor import PodServer, PodSupervisor
-ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)   # as process 1 of a container: whoever lost its parent is our child
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)   # as process 1 of a container: orphans become our children
 wish, alive = Path("wish"), int(sys.argv[1])
 read = [""]
 def command():
     with Path("looks").open("a") as file:
         file.write("x")
     if not wish.exists():
-        raise NotYet("the wish is not there")
+        raise NotReadyError("the wish is not there")
     read[0] = wish.read_text()
     return ["small_pod_server", read[0]]
 def is_changed():
@@ -40,8 +40,8 @@ def is_changed():
         while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
             time.sleep(0.001)
     return True
-charge = PodServer(name="server", command=command, alive=("127.0.0.1", alive) if alive else None, is_changed=is_changed)
-sys.exit(PodSupervisor(charge).run())
+server = PodServer(name="server", command=command, alive=("127.0.0.1", alive) if alive else None, is_changed=is_changed)
+sys.exit(PodSupervisor(server).run())
 """
 SERVER = """
 import os, signal, subprocess, sys, time
@@ -51,7 +51,7 @@ with Path("starts").open("a") as file:
     file.write(f"{os.getpid()} {wish}\\n")
 if wish.startswith("exit "):
     sys.exit(int(wish[5:]))
-if wish == "orphan":    # a child of a child that ends by itself while nobody waits for it
+if wish == "orphan":    # a grandchild that ends by itself without a wait
     subprocess.run([sys.executable, "-c", "import subprocess, sys; print(subprocess.Popen(['sleep', '0.2']).pid)"],
                    stdout=open("orphan", "w"), check=True)
 def leave(*_):
@@ -93,7 +93,7 @@ class Container:
 
     @property
     def starts(self) -> list[tuple[int, str]]:
-        """Process and wish of every start."""
+        """Return process and settings of every start."""
         path = self.folder / "starts"
         lines = path.read_text().splitlines() if path.exists() else []
         return [(int(pid), wish) for pid, _, wish in (line.partition(" ") for line in lines)]
@@ -106,7 +106,7 @@ class Container:
             time.sleep(0.02)
 
     def wait_ready(self) -> int:
-        """Until the server of the last start listens to signals; its process."""
+        """Wait until the server of the last start handles signals; return its process."""
         ready = self.folder / "ready"
         self.wait_for(lambda: ready.exists() and ready.read_text() == str(self.starts[-1][0]))
         return self.starts[-1][0]
@@ -118,15 +118,15 @@ class Container:
         return self.ended()
 
     def ended(self) -> tuple[int, str]:
-        """Its exit code and what it said."""
+        """Wait for the end; return the exit code and the output."""
         assert self.process is not None
-        _, said = self.process.communicate(timeout=180)
-        return self.process.returncode, said
+        _, output = self.process.communicate(timeout=180)
+        return self.process.returncode, output
 
 
 @pytest.fixture
 def container(tmp_path: Path) -> Iterator[Container]:
-    """One that is gone after the test."""
+    """A container that is stopped after the test."""
     made = Container(tmp_path)
     yield made
     if made.process is not None and made.process.poll() is None:
@@ -135,22 +135,22 @@ def container(tmp_path: Path) -> Iterator[Container]:
 
 
 @pytest.mark.verify
-def test_a_killed_server_is_back_at_once_three_times(container: Container) -> None:
-    """A crash costs a start and no wait, the third time in a minute, too."""
+def test_killed_server_restarts_at_once_three_times(container: Container) -> None:
+    """A crash costs a start and no delay, also the third time within a minute."""
     container.start("run")
 
     for number in range(3):
         os.kill(container.wait_ready(), signal.SIGKILL)
         container.wait_for(lambda wanted=number + 2: len(container.starts) == wanted)  # type: ignore[misc]
     container.wait_ready()
-    code, said = container.end()
+    code, output = container.end()
 
     assert code == 0
-    assert said.count("was killed by SIGKILL; it starts again at once") == 3
+    assert output.count("was killed by SIGKILL; restarting immediately") == 3
 
 
-def test_a_signal_waits_for_the_drain_and_passes_the_code_on(container: Container) -> None:
-    """The server is asked once, has its time, and its exit code is the container's; it is not started again."""
+def test_sigterm_waits_for_the_server_and_passes_its_exit_code(container: Container) -> None:
+    """The server gets one SIGTERM and unlimited time, its exit code is the container's, and it is not restarted."""
     container.start("bad end")
     container.wait_ready()
 
@@ -164,45 +164,45 @@ def test_a_signal_waits_for_the_drain_and_passes_the_code_on(container: Containe
 
 
 @pytest.mark.verify
-def test_a_signal_before_the_server_is_there_ends_cleanly(container: Container) -> None:
-    """What a start needs is waited for, said once, and a signal is heard meanwhile."""
+def test_sigterm_before_the_first_start_ends_cleanly(container: Container) -> None:
+    """A start that is not ready is reported once and retried, and a signal ends the wait."""
     [alive] = free_ports(1)
     container.start(None, alive)
     container.wait_for(lambda: is_open(alive))
 
     container.wait_for(lambda: len((container.folder / "looks").read_text()) >= 3)
-    code, said = container.end()
+    code, output = container.end()
 
     assert code == 0
-    assert said == "gantry pod: not yet: the wish is not there\n"
+    assert output == "gantry pod: not ready: the wish is not there\n"
 
 
-def test_wrong_settings_are_not_tried_again(container: Container) -> None:
-    """Exit code 2 goes to kubelet as it is: no restart mends a typing error."""
+def test_wrong_settings_are_not_retried(container: Container) -> None:
+    """Exit code 2 is passed to kubelet: a restart does not help against a typing error."""
     container.start("exit 2")
 
-    code, said = container.ended()
+    code, output = container.ended()
 
     assert (code, len(container.starts)) == (2, 1)
-    assert "settings are wrong" in said
+    assert "settings are wrong" in output
 
 
-def test_a_server_that_fails_slows_down(container: Container) -> None:
-    """The sixth death within a minute is waited for; a signal ends the wait."""
+def test_repeated_crashes_delay_the_restart(container: Container) -> None:
+    """The sixth crash within a minute causes a delay; a signal ends the wait."""
     container.start("exit 1")
     container.wait_for(lambda: len(container.starts) >= 6)
     container.wait_for(lambda: not Path(f"/proc/{container.starts[-1][0]}").exists())
 
-    code, said = container.end()
+    code, output = container.end()
 
-    assert said.count("at once (") == 5
+    assert output.count("immediately (") == 5
     assert len(container.starts) >= 6
     assert code in (0, 1)
 
 
 @pytest.mark.verify
-def test_what_was_left_behind_is_buried(container: Container) -> None:
-    """A process that lost its parent becomes ours, and does not stay as a zombie."""
+def test_orphaned_process_is_reaped(container: Container) -> None:
+    """A process that lost its parent becomes a child of process 1, and does not stay a zombie."""
     container.start("orphan")
     container.wait_ready()
     orphan = int((container.folder / "orphan").read_text())
@@ -212,23 +212,23 @@ def test_what_was_left_behind_is_buried(container: Container) -> None:
     assert container.end()[0] == 0
 
 
-def test_a_change_starts_the_server_with_what_is_new(container: Container) -> None:
-    """It is asked to end, has its time, and is no death; the container stays."""
+def test_changed_arguments_restart_the_server(container: Container) -> None:
+    """It is stopped with its own time, which is not a crash; the container stays."""
     container.start("first")
     container.wait_ready()
 
     container.wish("second")
     container.wait_for(lambda: [wish for _, wish in container.starts] == ["first", "second"])
     container.wait_ready()
-    code, said = container.end()
+    code, output = container.end()
 
     assert code == 0
-    assert "starts with what is new" in said
-    assert "death" not in said
+    assert "restarting it with new arguments" in output
+    assert "crash" not in output
     assert (container.folder / "drained").exists()
 
 
-def test_a_server_that_ends_just_before_it_is_asked_to_is_started_again(container: Container) -> None:
+def test_server_that_exits_just_before_sigterm_restarts(container: Container) -> None:
     """A signal to a process that has ended does not hide its end from the supervisor."""
     container.start("dies of a change")
     container.wait_ready()
@@ -240,8 +240,8 @@ def test_a_server_that_ends_just_before_it_is_asked_to_is_started_again(containe
     assert container.end()[0] == 0
 
 
-def test_the_alive_port_answers_while_the_server_is_dead(container: Container) -> None:
-    """Kubelet asks the supervisor, so a broker may recover or be down for as long as it takes."""
+def test_alive_port_answers_while_the_server_is_down(container: Container) -> None:
+    """Kubelet probes the supervisor, so a broker may take any time to recover."""
     [alive] = free_ports(1)
     container.start("exit 1", alive)
 
@@ -252,7 +252,7 @@ def test_the_alive_port_answers_while_the_server_is_dead(container: Container) -
 
 
 def is_open(port: int) -> bool:
-    """Whether somebody takes a connection, and says goodbye."""
+    """Return whether a connection is accepted and closed."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
             return connection.recv(1) == b""

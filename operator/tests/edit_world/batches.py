@@ -1,8 +1,8 @@
-"""Rows that are edited together, so that a group is not rolled for each of them, and that do not hide each other.
+"""Batches of rows that are edited together, so that a group is not rolled for each of them.
 
-A row joins a batch only if no field that it touches is touched otherwise there, if nothing that shows it also shows
-another, and if both sides of all rows together are specs that are allowed. What it shows must then be just what it
-would show alone: whatever hides it makes its own test fail.
+A row joins a batch only if no other row edits its field differently, if no other row shows the same values, and if both
+sides of all rows together are valid specs. Its values must then be the same as if it were edited alone, or its test
+fails.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ SHARED = {"broker", *(leaf for leaf in LEAVES if "[]" in leaf)}
 """Fields of which two rows edit different parts. Of any other, one row's default is another's edit."""
 
 SUMMED = {"resources", "writeBuffer.medium", "writeBuffer.buffers", "writeBuffer.segmentSize"}
-"""What a pod's limit of memory is the sum of: one of them in a batch."""
+"""The fields that a pod's memory limit is the sum of: at most one of them in a batch."""
 
 
 class Batch(NamedTuple):
-    """Some rows."""
+    """Rows that are edited together."""
 
     rows: tuple[Row, ...]
 
@@ -37,17 +37,17 @@ class Batch(NamedTuple):
 
     @property
     def after(self) -> dict[str, Any]:
-        """And after it."""
+        """The spec after the edit."""
         return _together(self.rows, [row.after for row in self.rows])
 
     @property
     def name(self) -> str:
-        """By its first row, for people."""
+        """The name of the batch, by its first row."""
         return f"{self.rows[0]} and {len(self.rows) - 1} more"
 
 
 def batches(rows: Iterable[Row]) -> list[Batch]:
-    """All of them, each in the first batch that it can join."""
+    """Return the batches of all rows, each row in the first batch that it can join."""
     found: list[Batch] = []
     for row in rows:
         for number, batch in enumerate(found):
@@ -60,7 +60,7 @@ def batches(rows: Iterable[Row]) -> list[Batch]:
 
 
 def fits(row: Row, batch: Batch) -> bool:
-    """Whether neither hides the other."""
+    """Return whether a row can join a batch without hiding an effect."""
     if any(row.path == other.path and row.path not in SHARED for other in batch.rows):
         return False
     shown = {one[:2] for other in batch.rows for one in other.shown}
@@ -79,7 +79,7 @@ def fits(row: Row, batch: Batch) -> bool:
 
 
 def _has(spec: Fields, own: Fields, leaf: str) -> bool:
-    """Whether everything that one says at a leaf stands in the whole."""
+    """Return whether all values of ``own`` at a leaf are in the whole spec."""
     whole = values_at(spec, leaf)
     return all(any(_is_in(value, other) for other in whole) for value in values_at(own, leaf))
 

@@ -1,7 +1,7 @@
-"""Every leaf of a definition's schema: what somebody can write into a spec, by path, as the API server knows it.
+"""Every leaf of a definition's schema: the paths of all fields that a spec can have, as the API server knows them.
 
-A leaf has no fields of its own that are known: a text, a number, a mapping of whatever keys, a part of a pod. Items of
-lists are gone into with ``[]``, so that a field added to an item is a leaf, too.
+A leaf has no known fields of its own: a text, a number, a mapping with any keys, a part of a pod. Items of lists are
+entered with ``[]``, so that a field added to an item is a leaf, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Schema = Mapping[str, Any]
 
 
 def leaves(schema: Schema, path: str = "") -> Iterator[str]:
-    """Below a schema of an object."""
+    """Yield the paths of all leaves below the schema of an object."""
     for name, inner in schema.get("properties", {}).items():
         here = f"{path}.{name}" if path else name
         items = inner.get("items", {})
@@ -26,17 +26,17 @@ def leaves(schema: Schema, path: str = "") -> Iterator[str]:
 
 
 def spec_schema(definition: Schema) -> Schema:
-    """Of the spec in a CustomResourceDefinition that serves one version."""
+    """Return the schema of the spec in a CustomResourceDefinition that serves one version."""
     [version] = definition["spec"]["versions"]
     schema: Schema = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
     return schema
 
 
 def without_rows(definition: Schema, paths: set[str]) -> set[str]:
-    """Leaves that nobody has thought about."""
+    """Return the leaves that have no row in the table."""
     return set(leaves(spec_schema(definition))) - paths
 
 
 def without_leaves(definition: Schema, paths: set[str]) -> set[str]:
-    """Rows of fields that are no more."""
+    """Return the paths of rows whose field does not exist any more."""
     return paths - set(leaves(spec_schema(definition)))

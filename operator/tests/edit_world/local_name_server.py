@@ -1,4 +1,4 @@
-"""A name server of a group as a process of this machine: what is rendered for it, on ports of loopback."""
+"""Runs a name server of a group as a process of this machine, from its rendered objects, on loopback ports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gantry_testing.ports import free_ports
 
 @final
 class LocalNameServer:
-    """Entered and left."""
+    """A context manager that runs a group's name server."""
 
     def __init__(self, folder: Path) -> None:
         self._folder: Final = folder
@@ -34,12 +34,12 @@ class LocalNameServer:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Where brokers of a group with one name server find it, by the name that they are given."""
+        """The local address of the group's only name server, by its address in the cluster."""
         [address] = names.name_server_addresses(GROUP, "shop", 1)
         return {address: self.inner}
 
     def have(self, spec: Mapping[str, Any]) -> None:
-        """Be what a group with this spec has; made anew if that is another one, as a StatefulSet does it."""
+        """Run the name server of a group with this spec; restarted if its settings change, as a StatefulSet does."""
         home = of_kind(rendered(group(GROUP, **spec)), "StatefulSet")[f"{GROUP}-nameserver"]
         container = containers(home["spec"]["template"])[names.NAME_SERVER]
         [conf] = [one["value"] for one in container["env"]]
@@ -47,7 +47,7 @@ class LocalNameServer:
             return
         self._end()
         self._conf = conf
-        ports = {str(names.NAME_SERVER_PORT): self.inner, str(names.OUTER_NAME_SERVER_PORT): self.outer}
+        ports = {str(names.NAME_SERVER_PORT): self.inner, str(names.EXTERNAL_NAME_SERVER_PORT): self.outer}
         lines = dict(line.partition("=")[::2] for line in conf.splitlines())
         for key in ("listenPort", "externalListenPort"):
             if key in lines:

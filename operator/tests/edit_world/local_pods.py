@@ -1,11 +1,11 @@
-"""A pod of a group as processes of this machine: what is rendered for it is started, and nothing else is made up.
+"""Runs a pod of a group as processes of this machine, from its rendered objects.
 
-    the pod's template     the words and variables with which `gantry pod broker` and `gantry pod sidecar` are started
-    the ConfigMap          files in a folder, replaced under them as kubelet does
-    paths and ports        those of the pod, in a temporary folder and on free ports of loopback
+    the pod's template     the arguments and variables of `gantry pod broker` and `gantry pod sidecar`
+    the ConfigMap          files in a folder, replaced as kubelet does
+    paths and ports        those of the pod, mapped to a temporary folder and to free ports of loopback
 
-An edit is what a cluster makes of it: if the hash of the template changes, the pod is made anew, store and all that is
-on its volume kept; if not, only the mounted files change. There is no API server, so the sidecar renews no Lease.
+An edit has the same effect as in a cluster: if the hash of the template changes, the pod is recreated, and its volume
+is kept; if not, only the mounted files change. There is no API server, so the sidecar renews no Lease.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gantry_testing.accounts import ACCOUNTS, ADMIN
 from gantry_testing.local import Dialogue
 
 ANYBODY: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Whoever answers on this machine is believed."""
+"""Accepts any certificate, since only this machine answers."""
 ANYBODY.check_hostname, ANYBODY.verify_mode = False, ssl.CERT_NONE
 
 KEY: Final = bytes(32)
@@ -51,7 +51,7 @@ WAIT_S: Final = 240.0
 
 @final
 class LocalPod:
-    """A member of a group's first shard. Entered and left."""
+    """A context manager that runs a member of a group's first shard."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class LocalPod:
     ) -> None:
         """``buffers`` is a folder in memory, for write buffers of that medium."""
         self.starts = 0
-        """How often the pod was made anew."""
+        """How often the pod was recreated."""
 
         self.is_rolling = True
-        """Whether another template makes another pod: a twin turns that off."""
+        """Whether a changed template recreates the pod; a control case turns that off."""
 
         self.outside: Mapping[str, str] = {}
-        """What the cluster has given to Services for clients from outside."""
+        """The addresses that the cluster has assigned to Services for external clients."""
 
         self._started_with: Mapping[str, Any] = {}
         self._folder: Final = folder
@@ -91,14 +91,14 @@ class LocalPod:
     # -- what the cluster does -----------------------------------------------------------------------------------------
 
     def edit(self, spec: Mapping[str, Any]) -> None:
-        """Be what a group with this spec is; returns when the broker is the master."""
+        """Run the pod of a group with this spec; return when the broker is the master."""
         if self.have(spec):
             self.promote(EPOCH + self.starts, 2)
 
     def have(self, spec: Mapping[str, Any]) -> bool:
-        """The same without a role; whether the pod was made anew for it."""
+        """Run the pod of a group with this spec, without a role. Return whether the pod was recreated."""
         one = group(GROUP, **spec)
-        known = facts(outside=self.outside)
+        known = facts(external_addresses=self.outside)
         objects, wanted = rendered(one, known), template_hash(one, known)
         data = of_kind(objects, "ConfigMap")[f"{GROUP}-0"]["data"]
         for name, text in data.items():
@@ -112,11 +112,11 @@ class LocalPod:
         return True
 
     def promote(self, epoch: int, electable: int) -> None:
-        """As the operator orders it."""
+        """Promote the broker as the operator does."""
         self._order("promote", {"epoch": epoch, "electable": [electable]})
 
     def follow(self, epoch: int, master: LocalPod) -> None:
-        """The same."""
+        """Order the broker to follow a master, as the operator does."""
         self._order("demote", {"epoch": epoch, "master": f"127.0.0.1:{master._here.broker + 1}"})
 
     def _order(self, what: str, order: Mapping[str, Any]) -> None:
@@ -138,7 +138,7 @@ class LocalPod:
         self._mount("accounts", "credentials", f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
 
     def _mount(self, volume: str, name: str, text: str) -> None:
-        """As kubelet does: another file under the same name."""
+        """Replace a file of a volume atomically, as kubelet does."""
         path = self._folder / volume / name
         draft = path.with_name(f"..{name}")
         draft.write_text(text)
@@ -158,7 +158,7 @@ class LocalPod:
         self._process(["sidecar", "--group", str(self._here.places[configuration.CONFIGURATION]), *sidecar], variables)
         self._process([*made["broker"]["args"][1:], "--run", run, "--alive", "0"], variables)
         wait_for(self._is_serving, "the broker serves", WAIT_S)
-        wait_for(self._is_heard, "the sidecar has heard the broker", WAIT_S)
+        wait_for(self._has_report, "the sidecar has a report of the broker", WAIT_S)
 
     def _process(self, words: list[str], variables: Mapping[str, str]) -> None:
         log = (self._folder / f"{words[0]}-{self.starts}.log").open("wb")
@@ -191,17 +191,17 @@ class LocalPod:
             assert process.poll() is None, self.logs()
         return False
 
-    def _is_heard(self) -> bool:
-        return self.status().get("said") is not None
+    def _has_report(self) -> bool:
+        return self.status().get("reported_role") is not None
 
     def logs(self) -> str:
-        """The end of what all of them said."""
+        """Return the ends of all logs."""
         return "\n".join(path.read_text()[-3000:] for path in sorted(self._folder.glob("*.log")))
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """`/v1/status`; nothing while the sidecar starts again."""
+        """Return the document `/v1/status`, empty while the sidecar restarts."""
         headers = {"Authorization": f"Bearer {self._token}"}
         url = f"{self._sidecar}/v1/status"
         try:
@@ -211,23 +211,23 @@ class LocalPod:
         return found
 
     def arguments(self) -> dict[str, str]:
-        """What the sidecar runs with: the last value of each option, and how many peers; nothing between two."""
+        """Return the sidecar's options, each with its last value, and the number of peers; 0 while it restarts."""
         children = Path(f"/proc/{self._processes[0].pid}/task/{self._processes[0].pid}/children").read_text().split()
         words: list[str] = []
         if children:
-            with suppress(OSError):  # it was started again at this moment
+            with suppress(OSError):  # the sidecar was restarted at this moment
                 words = Path(f"/proc/{children[0]}/cmdline").read_text().split("\0")
         found = {word: after for word, after in pairwise(words) if word.startswith("--")}
         return found | {"--peer": str(words.count("--peer"))}
 
     async def config(self) -> dict[str, str]:
-        """The broker's own settings, by its own word."""
+        """Return the settings that the broker reports."""
         async with Admin(self._nowhere, client_settings=self._as_we_may()) as admin:
             found = await admin.brokers.config(self.address)
         return {key: self._here.as_there(value) for key, value in found.items()}
 
     async def tables(self) -> dict[str, Any]:
-        """Topics and groups that it has."""
+        """Return the topics and groups that the broker reports."""
         async with Admin(self._nowhere, client_settings=self._as_we_may()) as admin:
             topics = await admin.brokers.topic_table(self.address)
             groups = await admin.brokers.group_table(self.address)
@@ -237,9 +237,9 @@ class LocalPod:
         }
 
     async def write(self, count: int = 20) -> None:
-        """So many messages, all acknowledged."""
+        """Send a number of messages, all acknowledged."""
         may = self._as_we_may()
-        assert may.credentials is None, "nobody writes where accounts are asked for"
+        assert may.credentials is None, "messages are not written with accounts"
         tls = may.tls.client_context() if isinstance(may.tls, ClientTlsSettings) else None
         channel = await Channel.connect(self.address, on_request=lambda command, channel: None, tls=tls)
         try:
@@ -249,7 +249,7 @@ class LocalPod:
             await channel.close()
 
     async def door(self) -> dict[str, str]:
-        """Whether a client that shows nothing is answered."""
+        """Return whether the broker answers a client without an account and certificate."""
         try:
             async with Admin(self._nowhere) as admin:
                 await admin.brokers.config(self.address)
@@ -264,12 +264,12 @@ class LocalPod:
 
     @property
     def address(self) -> str:
-        """Of the broker, for clients."""
+        """The broker's address for clients."""
         return f"127.0.0.1:{self._here.broker}"
 
     @property
     def _nowhere(self) -> str:
-        """Nobody asks the name server here."""
+        """An address without a listener, since no name server is used."""
         return "127.0.0.1:1"
 
     def _as_we_may(self) -> ClientSettings:

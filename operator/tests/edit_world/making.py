@@ -1,4 +1,4 @@
-"""How rows are written: the few shapes that they have, and names of what they change."""
+"""Functions that build the rows of the table, and names of the objects that edits change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ YES, NO = "yes", "no"
 SETS: Final = frozenset({"StatefulSet/orders-0-master", "StatefulSet/orders-0-slave"})
 CONF: Final = frozenset({"ConfigMap/orders-0"})
 STARTED: Final = SETS | CONF
-"""What a broker is started with stands in its pod's template, and in the ConfigMap for people to read."""
+"""A broker's start settings are in its pod's template, and in the ConfigMap for people to read."""
 NAME_SERVER: Final = frozenset({"StatefulSet/orders-nameserver"})
 BUDGET: Final = frozenset({"PodDisruptionBudget/orders-0-slaves"})
 ALERTS: Final = frozenset({"PrometheusRule/orders"})
@@ -25,7 +25,7 @@ CLAIM: Final = "PersistentVolumeClaim/data-orders-0-master-0"
 def edit(
     effect: Effect, path: str, before: Any, after: Any, changes: frozenset[str], *shown: Shown, also: Fields = NOTHING
 ) -> Row:
-    """A row of a field that is not in a list."""
+    """Return a row of a field that is not in a list."""
     return Row(
         path=path,
         before=at(path, before),
@@ -38,23 +38,23 @@ def edit(
 
 
 def roll(path: str, before: Any, after: Any, *shown: Shown, more: frozenset[str] = frozenset()) -> Row:
-    """What a broker is started with."""
+    """Return a row of a start setting of brokers, which rolls the pods."""
     return edit(Effect.ROLL, path, before, after, STARTED | more, *shown)
 
 
 def of_pod(path: str, before: Any, after: Any, key: str, was: str, becomes: str) -> Row:
-    """What is the pod's, and not the broker's."""
+    """Return a row of a field of the pod that is not a setting of the broker."""
     return edit(Effect.ROLL, path, before, after, SETS, Shown(POD, key, was, becomes))
 
 
 def decided(path: str, before: Any, after: Any, *shown: Shown, more: frozenset[str] = frozenset()) -> Row:
-    """What only the operator acts by."""
+    """Return a row of a field that only the operator's decisions use."""
     model = Shown(MODEL, path, str(before), str(after))
     return edit(Effect.DECIDED, path, before, after, more, model, *shown)
 
 
 def refused(path: str, before: Any, after: Any, refusal: str, title: str = "") -> Row:
-    """What stays as it is."""
+    """Return a row of an edit that the API server refuses."""
     return Row(
         path=path,
         before=at(path, before),
@@ -66,17 +66,17 @@ def refused(path: str, before: Any, after: Any, refusal: str, title: str = "") -
 
 
 def appearing(*names: str) -> frozenset[str]:
-    """Objects that were not there."""
+    """Return changes that create these objects."""
     return frozenset(f"+{name}" for name in names)
 
 
 def going(*names: str) -> frozenset[str]:
-    """Objects that are there no more."""
+    """Return changes that delete these objects."""
     return frozenset(f"-{name}" for name in names)
 
 
 def table_row(path: str, before: Fields, after: Fields, key: str, was: str, becomes: str) -> Row:
-    """Of something that the sidecar keeps on the master."""
+    """Return a row of a table that the sidecar reconciles on the master."""
     return Row(
         path=path,
         before=before,

@@ -1,4 +1,4 @@
-"""Secrets that a group refers to, as somebody makes them for a group on this machine."""
+"""The Secrets that a group refers to, with certificates for this machine."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import trustme
 from edit_world.rows_of_groups import CERTIFICATES
 
 Secrets = Mapping[str, Mapping[str, str]]
-"""By name, and by key."""
+"""The content of Secrets by name and key."""
 
 
 def certificates() -> Secrets:
-    """Of one authority, which vouches for whoever is on this machine."""
+    """Return Secrets with certificates of one authority for 127.0.0.1."""
     authority, found = trustme.CA(), {}
     for name, ends in CERTIFICATES.items():
         issued = authority.issue_cert("127.0.0.1", not_after=ends)

@@ -1,9 +1,9 @@
-"""How a value is found in a report, the same way in whatever says it: a document, a pod, the objects of a group.
+"""Finds values in reports by keys, which have the same form for documents, pods and the objects of a group.
 
-spec.containers.0.image             a value by its path; numbers are places in lists
-spec.tolerations?dedicated          whether the text stands anywhere in that value: yes or no
-Service/orders-0:spec.type          the same, of an object
-Service/orders-0                    whether there is such an object: yes or no
+spec.containers.0.image             a value by its path; numbers are indexes of lists
+spec.tolerations?dedicated          whether that value contains the text: yes or no
+Service/orders-0:spec.type          a value of an object
+Service/orders-0                    whether the object exists: yes or no
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ YES_OR_NO = {True: "yes", False: "no"}
 
 
 def value_in(document: Any, key: str) -> str:
-    """In one document."""
+    """Return the value at a key of one document as text."""
     path, is_asked, text = key.partition("?")
     value = document
     for name in path.split("."):
@@ -31,17 +31,17 @@ def value_in(document: Any, key: str) -> str:
 
 
 def object_named(objects: Iterable[Mapping[str, Any]], name: str) -> Mapping[str, Any] | None:
-    """``Kind/name`` of them, if it is there."""
+    """Return the object with the name ``Kind/name``, if it exists."""
     return next((one for one in objects if name_of(one) == name), None)
 
 
 def name_of(document: Mapping[str, Any]) -> str:
-    """``Kind/name``."""
+    """Return the name of an object in the form ``Kind/name``."""
     return f"{document['kind']}/{document['metadata']['name']}"
 
 
 def object_value(found: Mapping[str, Any] | None, key: str) -> str:
-    """Of an object that was looked for by what stands before the colon."""
+    """Return the value of a key in the object that was found by the part before the colon."""
     _, has_path, path = key.partition(":")
     if not has_path:
         return YES_OR_NO[found is not None]

@@ -1,15 +1,15 @@
-"""A row of the table of edits: one field of a group's spec, one edit of it, and what shows that the edit is in force.
+"""A row of the table of edits: one field of a group's spec, one edit of it, and the values that show its effect.
 
-How an edit takes effect is one of few words, and each is a promise that is held against what is rendered:
+The effect of an edit is one of these kinds, and each is checked against the rendered objects:
 
-    HOT       a running broker, its sidecar or a name server takes it; no pod of a broker is made anew
-    ROLL      pods of brokers get another template, and are made anew one after the other
-    OBJECTS   other objects of the cluster change, and no broker notices
-    DECIDED   nothing of it is an object: the operator decides otherwise from now on
-    REFUSED   the API server takes no such edit, nor do we
+    HOT       a running broker, its sidecar or a name server adopts it; no broker's pod is recreated
+    ROLL      brokers' pods get another template, and are recreated one after the other
+    OBJECTS   other objects of the cluster change, without an effect on brokers
+    DECIDED   no object changes: the operator decides by the new value from now on
+    REFUSED   the API server refuses the edit, and so do we
 
-What shows it is a value in a report, before and after. Reports of the same name are made where nothing is a cluster
-(pods as processes of this machine, ``local_pods``) and where everything is (``e2e/tests/test_e2e_group_edits.py``).
+The effect shows in values of reports, before and after. Reports of the same names are made without a cluster (pods as
+processes of this machine, ``local_pods``) and in a real one (``e2e/tests/test_e2e_group_edits.py``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, final
 
 Fields = Mapping[str, Any]
-"""A part of a spec, as a manifest has it."""
+"""A part of a spec, in the form of a manifest."""
 
 GROUP: Final = "orders"
 BASE: Final[Fields] = {
@@ -38,11 +38,11 @@ BASE: Final[Fields] = {
         "waitTimeMillsInSendQueue": "60000",
     },
 }
-"""What every edit is tried on: a shard with a slave that is waited for, in small files, on however full a disk."""
+"""The spec of every edit: a shard with a slave that acknowledges, with small files, on a disk of any usage."""
 
 
 class Effect(StrEnum):
-    """How an edit takes effect."""
+    """The kind of effect of an edit."""
 
     HOT = "hot"
     ROLL = "roll"
@@ -52,42 +52,42 @@ class Effect(StrEnum):
 
 
 class Source(StrEnum):
-    """Whose report a value is in."""
+    """The report that has a value."""
 
     CONFIG = "config"
     """The broker's own settings, as it answers GET_BROKER_CONFIG (26); a key is a setting."""
 
     STATUS = "status"
-    """`/v1/status` of its sidecar."""
+    """The document `/v1/status` of its sidecar."""
 
     TABLES = "tables"
-    """Topics and groups that the broker has, by its own word: `topics.NAME.queues`, `groups.NAME.retryMax`."""
+    """Topics and groups that the broker reports: `topics.NAME.queues`, `groups.NAME.retryMax`."""
 
     ROUTES = "routes"
-    """What name servers tell clients: `inside` and `outside`, whether the group's master is known there."""
+    """The routes of name servers: `inside` and `outside`, whether they contain the group's master."""
 
     ARGUMENTS = "arguments"
-    """What the sidecar's process was started with; a key is an option."""
+    """The arguments of the sidecar's process; a key is an option."""
 
     POD = "pod"
-    """The pod that runs."""
+    """The object of the running pod."""
 
     DOOR = "door"
-    """How a client comes in: `plain`, `signed`, `tls`; whether it is answered."""
+    """Whether the broker answers a client of a kind: `plain`, `signed`, `tls`."""
 
     OBJECT = "object"
-    """An object of the cluster: `Kind/name:path`, or whether it is there."""
+    """An object of the cluster: `Kind/name:path`, or whether it exists."""
 
     STATUS_OF_GROUP = "group"
-    """What the operator says in the group's status."""
+    """The group's status, written by the operator."""
 
     MODEL = "model"
-    """What the operator does with brokers that are models, for edits whose effect is seen only when something breaks:
-    a test in ``test_edit_decided`` that has the row's title."""
+    """The operator's actions on model brokers, for edits whose effect shows only in a failure: a test in
+    ``test_edit_decided`` with the row's title."""
 
 
 class Shown(NamedTuple):
-    """One value of one report. Values are compared as text; `absent` is a value that is not there."""
+    """One value of one report, before and after. Values are compared as text; `absent` stands for a missing value."""
 
     source: Source
     key: str
@@ -110,28 +110,28 @@ class Row:
     after: Fields
     effect: Effect
     changes: frozenset[str] = frozenset()
-    """Objects that are rendered otherwise: `Kind/name`, with + if it appears and with - if it goes."""
+    """Objects whose rendering changes: `Kind/name`, with + if it is created and with - if it is deleted."""
 
     shown: tuple[Shown, ...] = ()
     also: Fields = field(default_factory=dict)
-    """What the spec needs besides, before and after."""
+    """Other fields that the spec needs, before and after."""
 
     title: str = ""
-    """To tell two rows of one leaf apart."""
+    """Distinguishes two rows of one leaf; empty for a single row."""
 
     refusal: str = ""
-    """What the API server says, where it takes no such edit."""
+    """The API server's error message for an edit that it refuses."""
 
     def __str__(self) -> str:
         return self.title or self.path
 
     def spec(self, fields: Fields) -> dict[str, Any]:
-        """A whole spec with the fields of one of its sides."""
+        """Return a whole spec with the fields of the row before or after the edit."""
         return merged(merged(BASE, self.also), fields)
 
 
 def merged(one: Fields, other: Fields) -> dict[str, Any]:
-    """Both; where they meet the other holds. Of lists, things with names are parts."""
+    """Merge two specs; on conflict ``other`` wins. Lists of items with names are merged by name."""
     result = copy.deepcopy(dict(one))
     for key, value in other.items():
         inner = result.get(key)
@@ -150,13 +150,13 @@ def _has_names(value: Any) -> bool:
 
 
 def at(path: str, value: Any) -> dict[str, Any]:
-    """A part of a spec in which one field has a value."""
+    """Return a part of a spec in which one field has a value."""
     name, _, rest = path.partition(".")
     return {name: at(rest, value) if rest else value}
 
 
 def values_at(fields: Any, path: str) -> list[Any]:
-    """Everything that stands at a leaf: nothing, one thing, or one of each item of its list."""
+    """Return all values at a leaf: none, one, or one for each item of its list."""
     if not path:
         return [fields]
     name, _, rest = path.partition(".")

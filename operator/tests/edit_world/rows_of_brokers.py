@@ -1,4 +1,4 @@
-"""Rows of what a broker is and promises: replication, flush, buffers, lines of its settings, its tables, its pod."""
+"""Rows about brokers: replication, flush, write buffers, lines of broker.conf, tables, pods."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ LIVE: Final[dict[str, tuple[str, str]]] = {
     "transactionCheckMax": ("15", "10"),
     "transactionCheckInterval": ("30000", "20000"),
 }
-"""Lines of a `broker.conf` that a running broker takes, each before and after."""
+"""Lines of a `broker.conf` that a running broker adopts, each before and after."""
 
 
 PROMISES: Final = (
@@ -76,13 +76,13 @@ PROMISES: Final = (
         "replication.mode", "Sync", "Async",
         Shown(CONFIG, "brokerRole", "SYNC_MASTER", "ASYNC_MASTER"),
         Shown(CONFIG, "inSyncReplicas", "2", "1"),
-        Shown(STATUS, "said.acks_needed", "1", "0"),
+        Shown(STATUS, "reported_role.acks_needed", "1", "0"),
         more=BUDGET,
     ),
     edit(
         Effect.ROLL, "replication.inSyncReplicas", 2, 3, STARTED | BUDGET,
         Shown(CONFIG, "inSyncReplicas", "2", "3"),
-        Shown(STATUS, "said.acks_needed", "1", "2"),
+        Shown(STATUS, "reported_role.acks_needed", "1", "2"),
         also=TWO_SLAVES,
     ),
     roll("replication.ackTimeout", "3s", "4s", Shown(CONFIG, "slaveTimeout", "3000", "4000")),
@@ -126,7 +126,7 @@ PROMISES: Final = (
         Shown(STATUS, "buffer.buffers_total", "3", "4"),
         also=BUFFERED,
     ),
-    refused("writeBuffer.segmentSize", "8Mi", "16Mi", "a store's files have one size for ever"),
+    refused("writeBuffer.segmentSize", "8Mi", "16Mi", "the file size of a store cannot change"),
 )  # fmt: skip
 
 TABLES_KEPT: Final = (
@@ -178,7 +178,7 @@ LINES: Final = (
         before={},
         after={"broker": {"brokerRole": "SLAVE"}},
         effect=Effect.REFUSED,
-        refusal="a key of broker is decided by another field",
+        refusal="a key of broker is reserved, because another field",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Rows of what a group is: how many, where, on which volumes, what may be lost, and who may come in."""
+"""Rows about groups: numbers of members, placement, volumes, loss bounds, and access."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ HOME: Final = "StatefulSet/orders-0-master:spec"
 CERTIFICATES: Final = {
     name: datetime(year, 1, 1, tzinfo=UTC) for name, year in (("certificates", 2035), ("renewed", 2036))
 }
-"""Secrets with certificates of one authority, and when these end."""
+"""Secrets with certificates of one authority, and their expiry times."""
 
 
 def wall_ms(moment: datetime) -> str:
-    """As it is reported."""
+    """Return the value as it is reported."""
     return str(int(moment.timestamp() * 1000))
 
 
@@ -97,8 +97,8 @@ VOLUMES: Final = (
         Shown(OBJECT, f"{HOME}.volumeClaimTemplates.0.spec.resources.requests.storage", "1Gi", "2Gi"),
         Shown(OBJECT, f"{CLAIM}:spec.resources.requests.storage", "1Gi", "2Gi"),
     ),
-    refused("storage.size", "1Gi", "512Mi", "a volume only grows", "storage.size: less"),
-    refused("storage.storageClassName", "", "other", "a volume stays in the class in which it was made"),
+    refused("storage.size", "1Gi", "512Mi", "a volume can only grow", "storage.size: less"),
+    refused("storage.storageClassName", "", "other", "the storage class of a volume cannot change"),
     edit(
         Effect.OBJECTS, "storage.retain", "Always", "Never", SETS,
         Shown(OBJECT, f"{HOME}.persistentVolumeClaimRetentionPolicy.whenDeleted", "Retain", "Delete"),
@@ -134,8 +134,10 @@ ACCESS: Final = (
         Effect.ROLL, "access.tlsSecret", "certificates", "renewed", SETS | NAME_SERVER,
         Shown(STATUS, "certificate_ends_wall_ms", *(wall_ms(ends) for ends in CERTIFICATES.values())),
     ),
-    refused("access.tlsSecret", "", "certificates", "TLS is on from the beginning", "access.tlsSecret: switched on"),
-    refused("access.tlsSecret", "certificates", "", "TLS is on from the beginning", "access.tlsSecret: switched off"),
+    refused("access.tlsSecret", "", "certificates", "TLS cannot be switched on or off",
+            "access.tlsSecret: switched on"),
+    refused("access.tlsSecret", "certificates", "", "TLS cannot be switched on or off",
+            "access.tlsSecret: switched off"),
     edit(
         Effect.OBJECTS, "access.external.type", "None", "NodePort",
         appearing(*OUTER) | NAME_SERVER | {"NetworkPolicy/orders-nameserver"},

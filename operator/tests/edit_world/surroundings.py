@@ -1,4 +1,4 @@
-"""Where things of a pod are on this machine: its paths in a folder, its ports on loopback, its name servers' too."""
+"""Maps the environment of a pod to this machine: its paths to a folder, its ports and name servers to loopback."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ DROPPED_FLAGS: Final = ("--regain",)
 
 @final
 class Surroundings:
-    """Of one pod. What is said in its words is said in ours, and back."""
+    """Translates the paths and addresses of one pod to those of this machine, and back."""
 
     def __init__(self, folder: Path, buffers: Path, name_servers: Mapping[str, str]) -> None:
-        """``name_servers`` are those that are there; in place of others nobody answers."""
+        """``name_servers`` maps the addresses of running ones; others get a port without a listener."""
         self.broker: Final = free_broker_port()
         self.http, log = free_ports(2)
         self.places: Final = {
@@ -42,7 +42,7 @@ class Surroundings:
         self._name_servers: Final = dict(name_servers)
 
     def conf(self, text: str) -> str:
-        """What a broker is started with."""
+        """Return a broker's settings with the paths and addresses of this machine."""
         lines = dict(line.partition("=")[::2] for line in text.splitlines())
         lines["bindAddress"] = HOST
         for key in ("listenPort", "haListenPort"):
@@ -54,7 +54,7 @@ class Surroundings:
         return "".join(f"{key}={self._as_here(value)}\n" for key, value in lines.items())
 
     def arguments(self, words: list[str]) -> list[str]:
-        """Of the sidecar's container, behind `pod sidecar`."""
+        """Return the arguments of the sidecar's container after `pod sidecar`, for this machine."""
         kept: list[str] = []
         for word in words[2:]:
             if kept and kept[-1] in DROPPED:
@@ -64,7 +64,7 @@ class Surroundings:
         return kept
 
     def as_there(self, value: str) -> str:
-        """As the pod would say it."""
+        """Return a value with the addresses that the pod would show."""
         for address, here in self._name_servers.items():
             value = value.replace(here, address)
         return value

@@ -1,7 +1,7 @@
-"""The table: every field that a group's spec has, an edit of it, how that takes effect, and what shows it.
+"""The table of edits: every field of a group's spec, with an edit, its kind of effect, and the values that show it.
 
-A field that is added to the spec is a leaf without a row, and a test fails until somebody has thought about it. Fields
-with more than one way to be edited have more than one row.
+A field that is added to the spec is a leaf without a row, and a test fails until it has one. Fields with several kinds
+of edits have several rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is shipped is what its source says today: the CRD, schemas, READMEs, the dashboard, manifests and samples."""
+"""The generated files match their sources: the CRDs, schemas, READMEs, the dashboard, manifests and samples."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ METRIC = re.compile(r"\b((?:gantry|rocketmq)_[a-z0-9_]+)\b")
 
 
 def metrics_in(text: str) -> set[str]:
-    """Names of metrics; labels that Prometheus' operator adds are none."""
+    """Return the names of metrics in an expression, without the labels that the Prometheus operator adds."""
     return {name for name in METRIC.findall(text) if not name.startswith("gantry_dev_")}
 
 
-def test_nothing_that_is_generated_is_stale() -> None:
-    """Run `make manifests` after editing fields, values, the dashboard or a chart."""
+def test_generated_files_are_up_to_date() -> None:
+    """Run `make manifests` after a change of fields, values, the dashboard or a chart."""
     pages: dict[Path, str] = manifests.plain_pages(ROOT)
     stale = [
         str(path.relative_to(ROOT)) for path, text in pages.items() if not path.exists() or path.read_text() != text
@@ -34,8 +34,8 @@ def test_nothing_that_is_generated_is_stale() -> None:
 
 
 @pytest.mark.needs_helm
-def test_the_manifests_are_the_chart() -> None:
-    """Whoever has kubectl alone gets the same as whoever has helm."""
+def test_manifests_equal_the_rendered_chart() -> None:
+    """kubectl and helm install the same objects."""
     pages: dict[Path, str] = manifests.helm_pages(ROOT, helm())
     stale = [
         str(path.relative_to(ROOT)) for path, text in pages.items() if not path.exists() or path.read_text() != text
@@ -44,14 +44,14 @@ def test_the_manifests_are_the_chart() -> None:
     assert stale == []
 
 
-def test_the_definition_that_is_shipped_is_ours() -> None:
-    """One document, for `kubectl apply` and for an API server that tests its rules."""
+def test_shipped_crd_is_the_generated_one() -> None:
+    """It is one document, for `kubectl apply` and for an API server that tests its rules."""
     assert yaml.safe_load((ROOT / "manifests/crd.yaml").read_text()) == crd()
 
 
 @pytest.mark.parametrize("chart", [OPERATOR, GROUP], ids=["operator", "group"])
-def test_every_value_is_explained(chart: Path) -> None:
-    """Each leaf of values.yaml, or the mapping that it is in, has a line that says what it is for."""
+def test_every_chart_value_is_documented(chart: Path) -> None:
+    """Each leaf of values.yaml, or its mapping, has a line that explains it."""
     described = {path for path, _, _ in manifests.described_values(chart)}
 
     def leaves(value: object, path: str) -> set[str]:
@@ -63,18 +63,18 @@ def test_every_value_is_explained(chart: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=[path.stem for path in SAMPLES])
-def test_samples_are_groups_that_can_be_run(path: Path) -> None:
-    """Read as the operator reads them, with every rule."""
+def test_samples_are_valid_groups(path: Path) -> None:
+    """They are read as the operator reads them, with every rule."""
     assert read_group(path.read_text()).metadata.name
 
 
-def test_there_are_samples_from_the_least_to_production() -> None:
-    """What the documents name is there."""
+def test_samples_of_the_documents_exist() -> None:
+    """They range from the minimal one to production."""
     assert {"minimal", "production", "async-buffered", "external"} <= {path.stem for path in SAMPLES}
 
 
-def test_the_dashboard_shows_metrics_that_exist() -> None:
-    """Each is one that the page about sidecars knows."""
+def test_dashboard_uses_existing_metrics() -> None:
+    """Each one is in the page about sidecars."""
     known = metrics_in((ROOT / "docs/sidecar.md").read_text())
     shown = metrics_in("\n".join(dashboard.expressions()))
 

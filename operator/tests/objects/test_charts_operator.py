@@ -19,19 +19,19 @@ CLUSTER_WIDE |= PIPELINES | {f"{plural}/status" for plural in PIPELINES}
 
 
 def named(found: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
-    """Those of a kind, by name."""
+    """Return the objects of a kind, by name."""
     return {one["metadata"]["name"]: one for one in found if one["kind"] == kind}
 
 
 def rules(found: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
-    """Every rule of every role, with the kind of its role."""
+    """Return every rule of every role, with the kind of its role."""
     roles = [one for one in found if one["kind"] in ("Role", "ClusterRole")]
     return [(one["kind"], rule) for one in roles for rule in one["rules"]]
 
 
 @pytest.mark.parametrize("chart", [OPERATOR, GROUP], ids=["operator", "group"])
-def test_helm_has_nothing_against_a_chart(chart: Any) -> None:
-    """`helm lint --strict`, with the defaults."""
+def test_charts_pass_helm_lint(chart: Any) -> None:
+    """`helm lint --strict` passes with the defaults."""
     words = [str(helm()), "lint", "--strict", "--kube-version", "1.34.0", str(chart)]
 
     result = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -40,8 +40,8 @@ def test_helm_has_nothing_against_a_chart(chart: Any) -> None:
 
 
 @pytest.mark.verify
-def test_no_right_is_a_wildcard_and_no_secret_is_read() -> None:
-    """Neither a kind, nor a verb, nor a group is `*`; of Secrets the operator reads its own key, by name."""
+def test_rights_have_no_wildcard_and_read_no_secrets() -> None:
+    """No kind, verb or group is `*`; the only Secret that the operator reads is its own key, by name."""
     for kind, rule in [*rules(documents(OPERATOR)), *rules(documents(OPERATOR, "--set", "namespaces={a,b}"))]:
         assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
         assert not {"impersonate", "escalate"} & set(rule["verbs"])
@@ -56,8 +56,8 @@ def test_no_right_is_a_wildcard_and_no_secret_is_read() -> None:
             assert rule["resources"] == ["secrets"]
 
 
-def test_listed_namespaces_need_no_right_in_others() -> None:
-    """Only what has no namespace is asked for in the whole cluster, and that can be left out, too."""
+def test_given_namespaces_need_no_cluster_wide_rights() -> None:
+    """Only cluster-scoped kinds need cluster-wide rights, and these can be left out, too."""
     found = documents(OPERATOR, "--set", "namespaces={shop,bank}")
     looking = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "watch"]}
     wide = [rule for kind, rule in rules(found) if kind == "ClusterRole" and rule != looking]  # that is for people
@@ -69,15 +69,15 @@ def test_listed_namespaces_need_no_right_in_others() -> None:
     assert not [one for one in bare if one["kind"].startswith("ClusterRole")]
 
 
-def test_what_is_given_on_is_had() -> None:
-    """The operator makes Roles for sidecars, and the API server lets nobody give what he has not."""
+def test_operator_has_the_rights_that_it_grants() -> None:
+    """The operator creates Roles for sidecars, and the API server requires the same rights for that."""
     for options in ((), ("--set", "namespaces={shop}")):
         leases = [rule for _, rule in rules(documents(OPERATOR, *options)) if rule["resources"] == ["leases"]]
         assert any({"get", "update"} <= set(rule["verbs"]) and "resourceNames" not in rule for rule in leases)
 
 
-def test_the_operator_passes_restricted_pod_security() -> None:
-    """So does the pod of `helm test`, and both are limited."""
+def test_operator_passes_restricted_pod_security() -> None:
+    """So does the pod of `helm test`, and both have limits."""
     found = documents(OPERATOR)
     specs = [
         named(found, "Deployment")["gantry-operator"]["spec"]["template"]["spec"],
@@ -93,8 +93,8 @@ def test_the_operator_passes_restricted_pod_security() -> None:
             assert container["resources"]["limits"]["memory"] and container["resources"]["requests"]["cpu"]
 
 
-def test_two_operators_stand_apart_and_are_not_drained_at_once() -> None:
-    """One budget for two or more; one operator alone must not hold up a drain."""
+def test_two_operators_are_spread_and_not_drained_at_once() -> None:
+    """There is one budget for two or more; a single operator must not block a drain."""
     found = documents(OPERATOR)
 
     assert named(found, "Deployment")["gantry-operator"]["spec"]["replicas"] == 2
@@ -102,8 +102,8 @@ def test_two_operators_stand_apart_and_are_not_drained_at_once() -> None:
     assert not named(documents(OPERATOR, "--set", "replicas=1"), "PodDisruptionBudget")
 
 
-def test_images_go_by_digest_where_there_is_one() -> None:
-    """The operator's and that of brokers; and nobody gets `latest`."""
+def test_images_are_pinned_by_digest_if_given() -> None:
+    """This holds for the images of the operator and of brokers; `latest` is never used."""
     text = template(OPERATOR, "--set", f"image.digest={DIGEST},brokerImage.digest={DIGEST},brokerImage.repository=a/b")
 
     assert f"image: gantry-operator@{DIGEST}" in text
@@ -112,8 +112,8 @@ def test_images_go_by_digest_where_there_is_one() -> None:
 
 
 @pytest.mark.verify
-def test_the_resource_definition_stays_and_can_be_left_out() -> None:
-    """Uninstalling the operator takes no group with it, unless that is asked for."""
+def test_crd_is_kept_and_optional() -> None:
+    """Uninstalling the operator deletes no group, unless that is requested."""
     crds = named(documents(OPERATOR), "CustomResourceDefinition")
 
     assert crds["brokergroups.gantry.dev"]["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
@@ -123,8 +123,8 @@ def test_the_resource_definition_stays_and_can_be_left_out() -> None:
 
 
 @pytest.mark.verify
-def test_what_others_define_is_rendered_only_where_it_exists() -> None:
-    """PodMonitor and PrometheusRule need their definitions; the dashboard needs a wish."""
+def test_optional_kinds_are_rendered_only_where_they_exist() -> None:
+    """PodMonitor and PrometheusRule need their CRDs; the dashboard must be enabled."""
     plain = {one["kind"] for one in documents(OPERATOR)}
     known = documents(OPERATOR, *MONITORING, "--set", "monitoring.dashboard=true")
 
@@ -134,15 +134,15 @@ def test_what_others_define_is_rendered_only_where_it_exists() -> None:
     assert not {"PodMonitor", "PrometheusRule"} & {one["kind"] for one in off}
 
 
-def test_groups_let_in_the_operator_that_made_them() -> None:
-    """The labels that it is told are on its own pods."""
+def test_groups_admit_their_operator() -> None:
+    """The labels that the operator is given are on its own pods."""
     deployment = named(documents(OPERATOR), "Deployment")["gantry-operator"]
     template_of = deployment["spec"]["template"]
-    [told] = [
+    [labels_text] = [
         one["value"] for one in template_of["spec"]["containers"][0]["env"] if one["name"] == "GANTRY_OPERATOR_LABELS"
     ]
 
-    wanted = dict(pair.split("=") for pair in told.split(","))
+    wanted = dict(pair.split("=") for pair in labels_text.split(","))
     assert wanted.items() <= template_of["metadata"]["labels"].items()
     assert wanted == deployment["spec"]["selector"]["matchLabels"]
 
@@ -161,7 +161,7 @@ def test_groups_let_in_the_operator_that_made_them() -> None:
         "namespaces={UPPER}",
     ],
 )
-def test_values_that_nobody_knows_are_refused(setting: str) -> None:
+def test_unknown_values_are_refused(setting: str) -> None:
     """A typing error must not become a default."""
     assert "schema" in refusal(OPERATOR, "--set", setting)
 
@@ -181,15 +181,15 @@ def test_values_that_nobody_knows_are_refused(setting: str) -> None:
         ("topics[0].queues=3", False),
     ],
 )
-def test_a_groups_values_are_as_strict_as_the_api_server(spec: str, is_taken: bool) -> None:
-    """What a group may say is checked when it is rendered, before anything is sent."""
+def test_group_values_are_as_strict_as_the_api_server(spec: str, is_taken: bool) -> None:
+    """The spec of a group is checked when it is rendered, before it is sent."""
     settings = ",".join(f"spec.{one}" for one in spec.split(","))
 
     assert (refusal(GROUP, "--set", settings) == "") is is_taken
 
 
-def test_a_group_is_what_its_values_say() -> None:
-    """Name of the release or an own one, spec as it is, and it may be kept."""
+def test_group_follows_from_its_values() -> None:
+    """It has the name of the release or its own, the spec as given, and it may be kept."""
     [group] = named(documents(GROUP, "--set", "spec.shards=3", release="orders"), "BrokerGroup").values()
     paused = ("--set-string", "annotations.gantry\\.dev/paused=true")
     kept = documents(GROUP, "--set", "keep=true,name=bills", *paused, release="orders")
@@ -201,8 +201,8 @@ def test_a_group_is_what_its_values_say() -> None:
     assert "40" in refusal(GROUP, "--set", f"name={'a' * 41}")
 
 
-def test_every_document_has_labels_and_belongs_somewhere() -> None:
-    """Whatever has a namespace says which, so that `kubectl apply` needs no other flag."""
+def test_every_object_has_labels_and_a_namespace() -> None:
+    """All namespaced objects have a namespace, so that `kubectl apply` needs no other flag."""
     for one in documents(OPERATOR, *MONITORING):
         assert one["metadata"]["labels"], one["kind"]
         is_wide = one["kind"] in ("ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition")
@@ -215,10 +215,8 @@ def test_every_document_has_labels_and_belongs_somewhere() -> None:
     [((), "ClusterRole", [None]), (("--set", "namespaces={shop,bank}"), "Role", ["bank", "shop"])],
     ids=["everywhere", "listed"],
 )
-def test_drivers_may_make_pods_by_a_role_of_the_chart(
-    options: tuple[str, ...], kind: str, namespaces: list[str | None]
-) -> None:
-    """It is where the operator is told that it is, holds pods and nothing else, and can be left out."""
+def test_chart_has_a_role_for_drivers(options: tuple[str, ...], kind: str, namespaces: list[str | None]) -> None:
+    """The operator gets its name; it allows only pods, and can be left out."""
     found = documents(OPERATOR, *options)
     roles = [one for one in found if one["kind"] == kind and one["metadata"]["name"] == "gantry-operator-executors"]
     variables = named(found, "Deployment")["gantry-operator"]["spec"]["template"]["spec"]["containers"][0]["env"]

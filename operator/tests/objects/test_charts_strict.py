@@ -1,4 +1,4 @@
-"""What the charts take and make beyond their defaults: nothing is open in their schemas, and alerts fire."""
+"""The schemas and alerts of the charts beyond the defaults: no schema is open, and alerts fire."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ OPEN = {
         "/spec/template/topologySpreadConstraints/items",
     },
 }
-"""Helm's own, and what is handed on to pods as Kubernetes has it: the API server is strict about that."""
+"""Helm's own values, and those that are passed to pods, which the API server validates."""
 
 
 def schema_of(chart: Path) -> dict[str, Any]:
-    """What its values must be."""
+    """Return the schema of the values of a chart."""
     found: dict[str, Any] = json.loads((chart / "values.schema.json").read_text())
     return found
 
 
 def objects_in(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every object that a schema speaks of, by where it is."""
+    """Yield every object in a schema, with its path."""
     if schema.get("type") == "object" or "properties" in schema:
         yield path or "/", schema
     for name, inner in {**schema.get("properties", {}), **schema.get("definitions", {})}.items():
@@ -43,16 +43,16 @@ def objects_in(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, di
 
 
 @pytest.mark.parametrize("chart", [OPERATOR, GROUP], ids=["operator", "group"])
-def test_nothing_is_open_in_a_schema(chart: Path) -> None:
-    """Each object names its fields, or says what all of them are; so a typing error is refused at every level."""
+def test_schemas_are_closed(chart: Path) -> None:
+    """Each object names its fields, or has a schema for all of them; so typing errors are refused at every level."""
     found = {path for path, one in objects_in(schema_of(chart)) if one.get("additionalProperties", True) is True}
 
     assert found == OPEN[chart]
 
 
 @pytest.mark.parametrize("chart", [OPERATOR, GROUP], ids=["operator", "group"])
-def test_schema_and_values_name_the_same(chart: Path) -> None:
-    """What may be set has a default that says so, and what has a default may be set."""
+def test_schema_and_defaults_have_the_same_keys(chart: Path) -> None:
+    """Every value has a default, and every default is in the schema."""
     values = yaml.safe_load((chart / "values.yaml").read_text())
 
     assert set(schema_of(chart)["properties"]) - {"global"} == set(values)
@@ -60,8 +60,8 @@ def test_schema_and_values_name_the_same(chart: Path) -> None:
 
 @pytest.mark.needs_helm
 @pytest.mark.parametrize("name", ["gantry-operator", "other"], ids=["usual name", "another name"])
-def test_the_dashboard_is_one_that_grafana_takes(name: str) -> None:
-    """As the ConfigMap has it: panels have numbers of their own and do not lie upon each other."""
+def test_dashboard_is_valid_for_grafana(name: str) -> None:
+    """It is checked as it is in the ConfigMap: panels have unique numbers and do not overlap."""
     found = documents(OPERATOR, "--set", "monitoring.dashboard=true", release=name)
     [held] = [one["data"] for one in found if one["kind"] == "ConfigMap"]
     [text] = held.values()
@@ -85,7 +85,7 @@ def test_the_dashboard_is_one_that_grafana_takes(name: str) -> None:
 
 
 def rules_in(folder: Path) -> Path:
-    """Those of the chart, as Prometheus reads them."""
+    """Return the alerting rules of the chart, as Prometheus reads them."""
     [rule] = [one for one in documents(OPERATOR, *MONITORING) if one["kind"] == "PrometheusRule"]
     path = folder / "rules.yaml"
     path.write_text(yaml.safe_dump(rule["spec"]))
@@ -93,14 +93,14 @@ def rules_in(folder: Path) -> Path:
 
 
 def promtool(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Prometheus' own tool."""
+    """Return the path of Prometheus' own tool."""
     return subprocess.run(["promtool", *words], cwd=folder, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.needs_helm
 @pytest.mark.needs_prometheus
-def test_the_operators_rules_are_rules(tmp_path: Path) -> None:
-    """Prometheus takes them."""
+def test_operator_rules_are_valid(tmp_path: Path) -> None:
+    """Prometheus accepts the rules of the chart."""
     result = promtool("check", "rules", "--lint-fatal", str(rules_in(tmp_path)), folder=tmp_path)
 
     assert result.returncode == 0, result.stderr
@@ -120,8 +120,8 @@ def test_the_operators_rules_are_rules(tmp_path: Path) -> None:
     ],
     ids=["up", "down shortly", "down", "never seen", "down since 4 minutes", "down since 6 minutes"],
 )
-def test_an_operator_that_is_gone_is_told(samples: str, at: str, fires: bool, tmp_path: Path) -> None:
-    """After five minutes, also where Prometheus has never seen one; another namespace's does not count for it."""
+def test_missing_operator_fires_an_alert(samples: str, at: str, fires: bool, tmp_path: Path) -> None:
+    """It fires after five minutes, also if Prometheus has never scraped one; other namespaces do not count."""
     rules_in(tmp_path)
     labels = {"severity": "critical", "namespace": "gantry-system"}
     [rule] = yaml.safe_load((tmp_path / "rules.yaml").read_text())["groups"][0]["rules"]

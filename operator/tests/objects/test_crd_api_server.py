@@ -1,4 +1,4 @@
-"""The custom resource and all that is rendered, judged by a real API server: rules, defaults, edits, subresources."""
+"""The custom resource and all rendered objects at a real API server: rules, defaults, edits, subresources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gantry_operator.objects import group_token, secret
 from gantry_operator.objects.base import Object
 from gantry_spec.manifest.changes import FIXED
 from gantry_spec.manifest.group import Spec
-from gantry_spec.manifest.reading import group_of, plain
+from gantry_spec.manifest.reading import group_of, plain_values
 from gantry_spec.manifest.rules import RULES
 
 pytestmark = pytest.mark.needs_api_server
@@ -35,9 +35,9 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
         {"slaves": 0, "replication": {"mode": "Async"}, "durability": {"maxAtRisk": "100ms"}},
     ),
     ("switchback moves", {"failover": {"mode": "Disabled", "switchback": True}}),
-    ("decided by another field", {"broker": {"brokerRole": "SLAVE"}}),
+    ("another field of the spec controls it", {"broker": {"brokerRole": "SLAVE"}}),
 ]
-"""Every rule, by what the API server says, and a spec that breaks it."""
+"""Every rule, by the message of the API server, and a spec that violates it."""
 
 SHAPES: list[tuple[str, dict[str, Any]]] = [
     ("unknown field", {"shard": 2}),
@@ -46,28 +46,28 @@ SHAPES: list[tuple[str, dict[str, Any]]] = [
     ("flush.interval", {"flush": {"interval": "soon"}}),
     ("Duplicate value", {"topics": [{"name": "a"}, {"name": "a"}]}),
 ]
-"""What the schema itself refuses."""
+"""Specs that the schema itself refuses."""
 
 
 @pytest.fixture
 def server(groups_api: ApiServer) -> ApiServer:
-    """The one that all share."""
+    """The API server that all tests share."""
     return groups_api
 
 
 def document(spec: dict[str, Any] | None, name: str = "orders") -> Object:
-    """A group as somebody writes it."""
+    """Return a group as a user writes it."""
     head: Object = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": name}}
     return head | ({} if spec is None else {"spec": spec})
 
 
 def create(server: ApiServer, spec: dict[str, Any] | None, name: str = "orders") -> tuple[int, Any]:
-    """As `kubectl apply` does first: nothing is kept of it."""
+    """Create a group with a dry run, so that nothing is stored."""
     return server.ask("POST", f"{GROUPS}?dryRun=All&fieldValidation=Strict", document(spec, name))
 
 
-def test_every_rule_has_a_spec_that_breaks_it() -> None:
-    """A rule that is added says here what it refuses."""
+def test_every_rule_has_a_spec_that_violates_it() -> None:
+    """A new rule needs an entry with a spec that it refuses."""
     messages = [rule.message for rule in RULES if rule.cel]
 
     assert len(messages) == len(BROKEN)
@@ -76,18 +76,18 @@ def test_every_rule_has_a_spec_that_breaks_it() -> None:
 
 
 @pytest.mark.verify(quick=5)
-@pytest.mark.parametrize(("said", "spec"), [*BROKEN, *SHAPES], ids=[said for said, _ in [*BROKEN, *SHAPES]])
-def test_the_api_server_refuses_what_we_refuse(server: ApiServer, said: str, spec: dict[str, Any]) -> None:
-    """With our words, before anything is stored."""
+@pytest.mark.parametrize(("expected", "spec"), [*BROKEN, *SHAPES], ids=[expected for expected, _ in [*BROKEN, *SHAPES]])
+def test_api_server_applies_our_rules(server: ApiServer, expected: str, spec: dict[str, Any]) -> None:
+    """Invalid specs are refused with our messages, before anything is stored."""
     status, answer = create(server, spec)
 
     assert status in (400, 422), answer
-    assert said in answer["message"]
+    assert expected in answer["message"]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "manifests/samples").glob("*.yaml")), ids=lambda path: path.stem)
-def test_samples_are_taken(server: ApiServer, path: Path) -> None:
-    """As they lie there."""
+def test_samples_are_accepted(server: ApiServer, path: Path) -> None:
+    """The API server accepts them as they are."""
     sample = yaml.safe_load(path.read_text())
 
     status, answer = server.ask("POST", f"{GROUPS}?dryRun=All&fieldValidation=Strict", sample)
@@ -96,8 +96,8 @@ def test_samples_are_taken(server: ApiServer, path: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"shards": 2}, EVERYTHING], ids=["none", "empty", "a field", "everything"])
-def test_the_server_fills_in_our_defaults(server: ApiServer, spec: dict[str, Any] | None) -> None:
-    """What comes back is read as what was written: the same group, whoever fills in what was not said."""
+def test_api_server_fills_in_our_defaults(server: ApiServer, spec: dict[str, Any] | None) -> None:
+    """The stored spec equals the given one, whichever side adds the defaults."""
     status, answer = create(server, spec)
 
     assert status == 201, answer
@@ -118,8 +118,8 @@ def test_the_server_fills_in_our_defaults(server: ApiServer, spec: dict[str, Any
     ],
     ids=["grow", "same in other words", "shrink", "class", "same segment", "other segment", "counts"],
 )
-def test_an_edit_changes_what_may_change(server: ApiServer, spec: dict[str, Any], is_taken: bool) -> None:
-    """Fixed fields stay as they are, and a volume only grows; every such rule is tried."""
+def test_only_mutable_fields_can_be_edited(server: ApiServer, spec: dict[str, Any], is_taken: bool) -> None:
+    """Immutable fields cannot be edited, and a volume only grows; every such rule is tried."""
     path = f"{GROUPS}/edited"
     assert server.apply(path, document({}, "edited"))[0] in (200, 201)
 
@@ -130,14 +130,14 @@ def test_an_edit_changes_what_may_change(server: ApiServer, spec: dict[str, Any]
         assert any(f"{one.path}: {one.reason}" in answer["message"] for one in FIXED)
 
 
-def test_a_name_has_to_fit_into_those_of_pods(server: ApiServer) -> None:
-    """Forty characters, or a pod could not be named."""
+def test_name_is_limited_by_the_names_of_pods(server: ApiServer) -> None:
+    """It has at most forty characters, or the names of pods would be too long."""
     assert create(server, {}, "a" * 40)[0] == 201
     assert create(server, {}, "a" * 41)[0] == 422
 
 
-def test_status_and_scale_are_apart_from_the_spec(server: ApiServer) -> None:
-    """Whoever writes the status changes no spec, and `kubectl scale` changes the number of shards."""
+def test_status_and_scale_are_subresources(server: ApiServer) -> None:
+    """A write of the status does not change the spec, and `kubectl scale` changes the number of shards."""
     path = f"{GROUPS}/scaled"
     assert server.apply(path, document({}, "scaled"))[0] in (200, 201)
     change = {"spec": {"shards": 9}, "status": {"shards": 1, "selector": "gantry.dev/group=scaled", "phase": "Ready"}}
@@ -151,7 +151,7 @@ def test_status_and_scale_are_apart_from_the_spec(server: ApiServer) -> None:
 
 
 def path_of(one: Object) -> str:
-    """Where the API server has an object."""
+    """Return the API path of an object."""
     version, plural = one["apiVersion"], PLURALS.get(one["kind"], f"{one['kind'].lower()}s")
     root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
     namespace = one["metadata"].get("namespace")
@@ -160,8 +160,8 @@ def path_of(one: Object) -> str:
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("spec", [{}, EVERYTHING], ids=["defaults", "everything"])
-def test_everything_that_is_rendered_is_taken(server: ApiServer, spec: dict[str, Any]) -> None:
-    """Every object of a group, and applying it once more changes nothing of it."""
+def test_rendered_objects_are_accepted(server: ApiServer, spec: dict[str, Any]) -> None:
+    """This holds for every object of a group, and a repeated apply changes nothing."""
     one = group(**spec)
     for made in [secret(one, group_token(bytes(32), one)), *rendered(one, facts())]:
         status, first = server.apply(path_of(made), made)
@@ -173,8 +173,8 @@ def test_everything_that_is_rendered_is_taken(server: ApiServer, spec: dict[str,
 
 
 @pytest.mark.parametrize("spec", [{}, EVERYTHING], ids=["defaults", "everything"])
-def test_pods_are_admitted_where_only_restricted_ones_are(server: ApiServer, spec: dict[str, Any]) -> None:
-    """Made of the templates as a StatefulSet would; its twin that may grow is refused."""
+def test_pods_pass_restricted_pod_security(server: ApiServer, spec: dict[str, Any]) -> None:
+    """They are made from the templates as a StatefulSet does it; a twin with more privileges is refused."""
     for made in rendered(group(**spec), facts()):
         if made["kind"] != "StatefulSet":
             continue
@@ -193,19 +193,19 @@ def test_pods_are_admitted_where_only_restricted_ones_are(server: ApiServer, spe
         assert status == 403 and "PodSecurity" in answer["message"]
 
 
-def test_the_manifests_of_the_operator_are_taken(server: ApiServer) -> None:
-    """What `kubectl apply` would send, one after another."""
+def test_manifests_of_the_operator_are_accepted(server: ApiServer) -> None:
+    """They are sent one by one, as `kubectl apply` does."""
     for made in yaml.safe_load_all((ROOT / "manifests/operator.yaml").read_text()):
         if made:
             status, answer = server.apply(path_of(made), made)
             assert status in (200, 201), answer
 
 
-def test_the_default_of_the_whole_spec_is_ours() -> None:
-    """It stands in the definition as a whole, since rules are tried on it before anything is filled in."""
+def test_default_of_the_whole_spec_is_ours() -> None:
+    """It is in the CRD as a whole, because rules are evaluated on it before defaults are added."""
     definition = yaml.safe_load((ROOT / "manifests/crd.yaml").read_text())
     schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    ours = plain(Spec())
+    ours = plain_values(Spec())
     ours["nameServers"].pop("replicas")
     ours["replication"].pop("inSyncReplicas")
 

@@ -1,4 +1,4 @@
-"""What is rendered is what brokers, name servers and sidecars understand: asked of their own parsers."""
+"""Brokers, name servers and sidecars accept the rendered configuration: it is checked with their own parsers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from objects_scene import EVERYTHING, broker_sets, containers, group, of_kind, r
 from gantry_admin.__main__ import parser
 from gantry_broker.server.core.live_settings import CHANGEABLE, check_changeable
 from gantry_broker.setting_keys import broker_settings, parse_properties_file
-from gantry_cli.pod.member import with_own
+from gantry_cli.pod.member import merge_conf
 from gantry_operator.objects import configuration, names
 from gantry_operator.objects.base import Object
 
@@ -24,20 +24,20 @@ SPECS: dict[str, dict[str, Any]] = {
 
 
 def variables(container: Object) -> dict[str, str]:
-    """The plain ones of a container."""
+    """Return the environment variables of a container that have a plain value."""
     return {one["name"]: one["value"] for one in container["env"] if "value" in one}
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_a_broker_understands_its_configuration(spec: dict[str, Any]) -> None:
-    """Every key is one of its own, nothing contradicts itself, and it waits for its role."""
+def test_broker_accepts_its_configuration(spec: dict[str, Any]) -> None:
+    """Every key exists, no settings contradict each other, and the broker waits for its role."""
     objects = rendered(group(**spec))
     for name, one in broker_sets(objects).items():
         conf = variables(containers(one["spec"]["template"])["broker"])["GANTRY_BROKER_CONF"]
         live = of_kind(objects, "ConfigMap")[name.rpartition("-")[0]]["data"]["live.conf"]
         own = {"brokerId": "2", "brokerIP1": "10.0.0.1", "brokerMasterIP": "10.0.0.2"}
 
-        settings = broker_settings(parse_properties_file(with_own(conf, own)))
+        settings = broker_settings(parse_properties_file(merge_conf(conf, own)))
 
         assert settings.ha.role_at_start.value == "UNASSIGNED"
         assert (settings.listen_port, settings.fast_listen_port) == (names.BROKER_PORT, names.FAST_PORT)
@@ -48,15 +48,15 @@ def test_a_broker_understands_its_configuration(spec: dict[str, Any]) -> None:
         assert not set(parse_properties_file(conf)) & set(parse_properties_file(live))
 
 
-def test_live_keys_are_those_that_a_running_broker_takes() -> None:
-    """Another key here would never take effect; what brokers take and is not here is started again for, on purpose."""
+def test_live_keys_are_those_that_a_running_broker_reloads() -> None:
+    """Another key here would never take effect; live keys that are missing here need a restart on purpose."""
     assert configuration.LIVE_KEYS <= CHANGEABLE
     assert {"maxMessageSize", "shutdownTimeout"} == CHANGEABLE - configuration.LIVE_KEYS
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_a_sidecar_understands_its_options(spec: dict[str, Any]) -> None:
-    """Its own parser takes what follows `gantry pod sidecar --`; ports and files are those of the pod."""
+def test_sidecar_accepts_its_options(spec: dict[str, Any]) -> None:
+    """Its own parser accepts the arguments after `gantry pod sidecar --`; ports and files are those of the pod."""
     for one in broker_sets(rendered(group(**spec))).values():
         container = containers(one["spec"]["template"])["sidecar"]
         pod, kind, dashes, *arguments = container["args"]
@@ -70,8 +70,8 @@ def test_a_sidecar_understands_its_options(spec: dict[str, Any]) -> None:
             assert any(str(path).startswith(f"{folder}/") for folder in folders), path
 
 
-def test_every_path_in_a_configuration_is_in_a_volume_of_its_container() -> None:
-    """No file is looked for where nothing is mounted."""
+def test_every_path_in_a_configuration_is_mounted() -> None:
+    """No file is expected where no volume is mounted."""
     for one in of_kind(rendered(group(**EVERYTHING)), "StatefulSet").values():
         for container in one["spec"]["template"]["spec"]["containers"]:
             folders = [mount["mountPath"] for mount in container["volumeMounts"]]

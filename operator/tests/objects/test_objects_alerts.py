@@ -1,4 +1,4 @@
-"""Alerts fire when they should and not otherwise, as Prometheus' own tool works them out."""
+"""Alerts fire for their reasons and not otherwise, as Prometheus' own tool evaluates them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from gantry_operator.objects.monitoring import ALERTS, rule_group
 S = 'namespace="shop",gantry_dev_group="orders",gantry_dev_shard="0"'
 MIB = 1 << 20
 LONG = "x40"
-"""Forty samples more of the same: ten minutes by 15 s."""
+"""Forty more samples of the same value: ten minutes with an interval of 15 s."""
 
 
 def series(name: str, pod: str, values: str, **labels: str) -> dict[str, str]:
-    """One input of promtool's."""
+    """Return one input series of promtool."""
     more = "".join(f',{key}="{value}"' for key, value in labels.items())
     return {"series": f'{name}{{{S},pod="{pod}"{more}}}', "values": values}
 
 
 def master(pod: str, is_master: int) -> dict[str, str]:
-    """Whether a pod says that it is the master."""
+    """Return the series of a pod's role."""
     return series("gantry_role", pod, f"{is_master}+0{LONG}", role="master")
 
 
@@ -53,7 +53,7 @@ WELL = [
     series("gantry_write_buffer_crash_safe", "orders-0-master-0", f"1+0{LONG}"),
     series("gantry_certificate_ends_timestamp_seconds", "orders-0-master-0", f"{10**9}+0{LONG}"),
 ]
-"""A group that is well; the clock of a test begins at 0."""
+"""A healthy group; the clock of a test starts at 0."""
 
 CHANGES: dict[str, list[dict[str, str]]] = {
     "GantryNoMaster": [master("orders-0-master-0", 0)],
@@ -77,11 +77,11 @@ CHANGES: dict[str, list[dict[str, str]]] = {
         series("gantry_certificate_ends_timestamp_seconds", "orders-0-master-0", f"{6 * 86400}+0x300")
     ],
 }
-"""What is otherwise when an alert should fire."""
+"""The changed series with which an alert should fire."""
 
 
 def with_changes(name: str) -> list[dict[str, str]]:
-    """The inputs of a group in which one thing is not well."""
+    """Return the inputs of a group with one problem."""
     if name == "GantryGroupUnseen":
         return [{"series": 'gantry_role{namespace="shop",gantry_dev_group="bills",pod="x"}', "values": f"1+0{LONG}"}]
     changed = {one["series"]: one for one in [*WELL, *CHANGES[name]]}
@@ -89,7 +89,7 @@ def with_changes(name: str) -> list[dict[str, str]]:
 
 
 def fired(folder: Path, inputs: list[dict[str, str]], at: str = "10m") -> set[str]:
-    """Which alerts promtool finds firing: those whose expectation of silence fails."""
+    """Return which alerts fire in promtool: those for which the expectation of silence fails."""
     (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": [rule_group(group())]}))
     expected = [{"eval_time": at, "alertname": alert.name, "exp_alerts": []} for alert in ALERTS]
     test: dict[str, Any] = {"interval": "15s", "input_series": inputs, "alert_rule_test": expected}
@@ -103,10 +103,10 @@ def fired(folder: Path, inputs: list[dict[str, str]], at: str = "10m") -> set[st
 
 
 @pytest.mark.needs_prometheus
-def test_rules_are_rules(tmp_path: Path) -> None:
-    """Prometheus takes them, and every expression of the dashboard."""
-    looks = [{"record": f"look:{number}", "expr": text} for number, text in enumerate(dashboard.expressions())]
-    groups = [rule_group(group()), {"name": "dashboard", "rules": looks}]
+def test_rules_are_valid(tmp_path: Path) -> None:
+    """Prometheus accepts them, and every expression of the dashboard."""
+    queries = [{"record": f"look:{number}", "expr": text} for number, text in enumerate(dashboard.expressions())]
+    groups = [rule_group(group()), {"name": "dashboard", "rules": queries}]
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": groups}))
 
     result = subprocess.run(
@@ -118,12 +118,12 @@ def test_rules_are_rules(tmp_path: Path) -> None:
     )
 
     assert result.returncode == 0, result.stderr
-    assert f"{len(ALERTS) + len(looks)} rules found" in result.stdout
+    assert f"{len(ALERTS) + len(queries)} rules found" in result.stdout
 
 
 @pytest.mark.needs_prometheus
-def test_a_group_that_is_well_wakes_nobody(tmp_path: Path) -> None:
-    """Nor does another group's trouble."""
+def test_healthy_group_fires_no_alert(tmp_path: Path) -> None:
+    """A problem of another group does not fire one either."""
     other = [{**one, "series": one["series"].replace('"orders"', '"bills"')} for one in CHANGES["GantrySendsRefused"]]
 
     assert fired(tmp_path, [*WELL, *other]) == set()
@@ -132,17 +132,17 @@ def test_a_group_that_is_well_wakes_nobody(tmp_path: Path) -> None:
 @pytest.mark.verify(quick=12)
 @pytest.mark.needs_prometheus
 @pytest.mark.parametrize("name", sorted(CHANGES))
-def test_an_alert_fires_for_its_reason(name: str, tmp_path: Path) -> None:
-    """With one thing changed in a group that is well it fires, and no other does that says something else."""
+def test_alert_fires_for_its_reason(name: str, tmp_path: Path) -> None:
+    """With one problem in a healthy group its alert fires, and no other one that does not apply."""
     found = fired(tmp_path, with_changes(name), at="65m" if name == "GantryCertificateEnds" else "10m")
 
     assert name in found
     if name != "GantryCertificateEnds":  # an hour later the rest has no samples any more
-        assert found <= {name, "GantrySendsRefused"}, "another alert says what is not so"
+        assert found <= {name, "GantrySendsRefused"}, "another alert does not apply"
 
 
-def test_every_alert_is_tried_and_documented() -> None:
-    """A row in the table above, a paragraph in docs/alerts.md, and metrics that sidecars have."""
+def test_every_alert_is_tested_and_documented() -> None:
+    """It has a row in the table above, a paragraph in docs/alerts.md, and uses existing metrics of sidecars."""
     names = [alert.name for alert in ALERTS]
     page = (ROOT / "docs/alerts.md").read_text()
     known = metrics_in((ROOT / "docs/sidecar.md").read_text())

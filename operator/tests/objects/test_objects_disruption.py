@@ -1,4 +1,4 @@
-"""Which pods a drain may evict, worked out as Kubernetes' disruption controller does, wherever the roles are now."""
+"""Which pods a drain may evict, computed as Kubernetes' disruption controller does, for any roles."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ROLES = st.sampled_from(["master", "slave", ""])
 
 
 def budgets_of(objects: tuple[Object, ...]) -> dict[str, Object]:
-    """All of a group."""
+    """Return all disruption budgets of a group."""
     return of_kind(objects, "PodDisruptionBudget")
 
 
 def allowed(budget: Object, objects: tuple[Object, ...], pods: Pods, healthy: set[str]) -> int:
-    """``disruptionsAllowed`` as the controller counts it: see getExpectedPodCount in its source."""
+    """Return ``disruptionsAllowed`` as the controller computes it: see getExpectedPodCount in its source."""
     spec = budget["spec"]
     mine = [(pod, home) for pod, labels, home in pods if is_selected(labels, spec["selector"])]
     if not mine:
@@ -37,7 +37,7 @@ def allowed(budget: Object, objects: tuple[Object, ...], pods: Pods, healthy: se
 
 
 def with_roles(objects: tuple[Object, ...], masters: dict[int, int]) -> Pods:
-    """Every pod with the label of the role that it has; ``masters`` names the member of each shard."""
+    """Return every pod with its role label; ``masters`` names the member of each shard."""
     found = []
     for pod, labels, home in pods_of(objects):
         place = names.member_of("orders", pod)
@@ -50,8 +50,8 @@ def with_roles(objects: tuple[Object, ...], masters: dict[int, int]) -> Pods:
 
 @given(data=st.data(), shards=st.integers(1, 3), slaves=st.integers(0, 3))
 @settings(max_examples=60, deadline=None)
-def test_no_pod_is_ever_in_two_budgets(data: st.DataObject, shards: int, slaves: int) -> None:
-    """Whatever role each pod has or has not: with two budgets its eviction would be an error for ever."""
+def test_no_pod_is_in_two_budgets(data: st.DataObject, shards: int, slaves: int) -> None:
+    """This holds for any role: the eviction of a pod in two budgets always fails."""
     objects = rendered(group(shards=shards, slaves=slaves, replication={"mode": "Async"}))
     for pod, labels, _ in pods_of(objects):
         role = data.draw(ROLES, label=pod)
@@ -62,8 +62,8 @@ def test_no_pod_is_ever_in_two_budgets(data: st.DataObject, shards: int, slaves:
 
 @given(shards=st.integers(1, 3), slaves=st.integers(1, 3), master=st.integers(1, 4))
 @settings(max_examples=60, deadline=None)
-def test_a_master_is_never_evicted_and_a_slave_one_at_a_time(shards: int, slaves: int, master: int) -> None:
-    """Also after the role has moved into the other StatefulSet, where a budget by maxUnavailable would be stuck."""
+def test_masters_are_never_evicted_and_slaves_one_at_a_time(shards: int, slaves: int, master: int) -> None:
+    """This also holds after a switchover to the other StatefulSet, where a budget by maxUnavailable would be stuck."""
     objects = rendered(group(shards=shards, slaves=slaves, replication={"mode": "Async"}))
     pods = with_roles(objects, {0: min(master, slaves + 1)})
     everybody = {pod for pod, _, _ in pods}
@@ -77,8 +77,8 @@ def test_a_master_is_never_evicted_and_a_slave_one_at_a_time(shards: int, slaves
         assert allowed(budget, objects, pods, everybody - {slave}) == 0
 
 
-def test_max_unavailable_would_be_stuck_after_a_move() -> None:
-    """The twin of the rule above: the same budget, counted the usual way, lets nobody go once slaves are in both."""
+def test_max_unavailable_would_be_stuck_after_a_switchover() -> None:
+    """The twin of the rule above: with maxUnavailable no pod may be evicted once slaves are in both StatefulSets."""
     objects = rendered(group(slaves=2, replication={"mode": "Async"}))
     pods = with_roles(objects, {0: 2})
     budget = budgets_of(objects)["orders-0-slaves"]
@@ -93,8 +93,10 @@ def test_max_unavailable_would_be_stuck_after_a_move() -> None:
     [(1, 2, None, 0), (2, 2, None, 1), (2, 3, None, 0), (3, 3, None, 1), (2, 2, 2, 1), (2, 2, 1, 0)],
     ids=["1 of 1", "2 of 1", "2 of 2", "3 of 2", "2 in sync", "1 in sync"],
 )
-def test_the_last_acknowledgement_is_not_evicted(slaves: int, replicas: int, in_sync: int | None, free: int) -> None:
-    """A sync shard lets a slave go only while enough others could acknowledge without it."""
+def test_slave_that_is_needed_for_acks_is_not_evicted(
+    slaves: int, replicas: int, in_sync: int | None, free: int
+) -> None:
+    """In a sync shard a slave may be evicted only while enough others could acknowledge."""
     replication = {"mode": "Sync", "inSyncReplicas": replicas}
     known = facts(shards=(ShardFacts(number=0, slaves_in_sync=in_sync),))
     objects = rendered(group(slaves=slaves, replication=replication), known)
@@ -103,7 +105,7 @@ def test_the_last_acknowledgement_is_not_evicted(slaves: int, replicas: int, in_
     assert allowed(budgets_of(objects)["orders-0-slaves"], objects, pods, {pod for pod, _, _ in pods}) == free
 
 
-def test_what_does_not_serve_holds_up_no_drain() -> None:
-    """Pods that are not healthy may always go."""
+def test_unhealthy_pods_do_not_block_a_drain() -> None:
+    """Unhealthy pods may always be evicted."""
     for budget in budgets_of(rendered(group(slaves=2))).values():
         assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"

@@ -1,4 +1,4 @@
-"""How much a broker's pod gets: buffers are added by themselves, and sums that cannot work are refused by name."""
+"""The memory of a broker's pod: buffers are added automatically, and impossible sums are refused with their field."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from objects_scene import group, rendered
 
 from gantry_broker.store.write_buffer import piece_bytes
-from gantry_operator.objects import CannotFit, NodeFacts, hugepages_shortage
+from gantry_operator.objects import ImpossibleResources, NodeFacts, hugepages_shortage
 from gantry_operator.objects.memory import PAGE_BYTES, broker_resources
 from gantry_spec.manifest.quantities import parse_size
 
@@ -16,7 +16,7 @@ MEBIBYTE = 1 << 20
 
 
 def sums(resources: dict[str, Any] | None = None, **buffer: Any) -> tuple[int, int, int]:
-    """Request and limit of memory in MiB, and the hugepages, which have one number."""
+    """Return request and limit of memory in MiB, and the huge pages, which have one number."""
     spec = group(resources=resources or {}, writeBuffer=buffer).spec
     found = broker_resources(spec)
     request, limit = (parse_size(found[name]["memory"]) // MEBIBYTE for name in ("requests", "limits"))
@@ -25,26 +25,26 @@ def sums(resources: dict[str, Any] | None = None, **buffer: Any) -> tuple[int, i
     return request, limit, parse_size(pages.pop()) // MEBIBYTE
 
 
-def test_hugepages_are_the_buffers_and_no_part_of_the_memory() -> None:
-    """3 buffers of 64Mi, each with a page before it: 198Mi; the memory is the default with the small volume in it."""
+def test_hugepages_are_not_part_of_the_memory() -> None:
+    """3 buffers of 64Mi, each after one page: 198Mi; the memory is the default with the small volume."""
     assert sums(medium="HugePages-2Mi", buffers=3, segmentSize="64Mi") == (1040, 1040, 198)
     assert sums(medium="Off", segmentSize="64Mi") == (1040, 1040, 0)
 
 
 @pytest.mark.parametrize("segment", ["2Mi", "8Mi", "64Mi", "1Gi"])
-def test_a_broker_gets_the_hugepages_that_it_takes(segment: str) -> None:
-    """The broker's own sum for a buffer, times their number: with one page less it cannot start."""
+def test_broker_gets_the_hugepages_that_it_uses(segment: str) -> None:
+    """The sum is the broker's own size of a buffer times their number: with one page less it cannot start."""
     taken = 3 * piece_bytes(int(parse_size(segment)), PAGE_BYTES)
 
     assert sums(medium="HugePages-2Mi", buffers=3, segmentSize=segment)[2] == taken // MEBIBYTE
 
 
-def test_buffers_in_memory_are_in_the_limit_with_room() -> None:
-    """What a crashed container leaves in tmpfs is paid for by the pod, together with what the next one needs."""
+def test_limit_includes_buffers_in_memory() -> None:
+    """The pod must have memory for what a crashed container leaves in tmpfs, and for the next process."""
     assert sums(medium="Memory", buffers=4, segmentSize="64Mi") == (1040 + 256 + 16, 1040 + 256 + 16, 0)
 
 
-def test_what_a_user_asks_for_is_for_the_process() -> None:
+def test_resources_of_the_spec_are_for_the_process() -> None:
     """Request and limit may differ; the buffers are added to both; other resources are passed on."""
     asked = {"requests": {"memory": "512Mi", "cpu": "2"}, "limits": {"memory": "2Gi", "example.com/disk": "1"}}
 
@@ -55,28 +55,28 @@ def test_what_a_user_asks_for_is_for_the_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("resources", "path", "words"),
+    ("resources", "path", "expected_text"),
     [
         ({"limits": {"memory": "64Mi"}}, "spec.resources.limits.memory", "at least 256Mi"),
         ({"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}, "spec.resources.requests.memory", "limit, 1Gi"),
-        ({"limits": {"hugepages-2Mi": "1Gi"}}, "spec.resources.limits.hugepages-2Mi", "spec.writeBuffer decides"),
-        ({"limits": {"memory": "lots"}}, "spec.resources.limits.memory", "no size"),
-        ({"memory": "1Gi"}, "spec.resources.memory", "requests, limits and claims"),
+        ({"limits": {"hugepages-2Mi": "1Gi"}}, "spec.resources.limits.hugepages-2Mi", "follow from spec.writeBuffer"),
+        ({"limits": {"memory": "lots"}}, "spec.resources.limits.memory", "is not a size"),
+        ({"memory": "1Gi"}, "spec.resources.memory", "requests, limits, claims"),
         ({"limits": "1Gi"}, "spec.resources.limits", "mapping"),
     ],
     ids=["too little", "request above limit", "twice", "no size", "no such field", "no mapping"],
 )
-def test_impossible_sums_are_refused_before_a_pod_is_made(resources: dict[str, Any], path: str, words: str) -> None:
-    """The field to change is named, and there is a reason that never changes for the condition."""
-    with pytest.raises(CannotFit, match=words) as refused:
+def test_impossible_resources_are_refused(resources: dict[str, Any], path: str, expected_text: str) -> None:
+    """The field to change is named, and the condition has a stable reason."""
+    with pytest.raises(ImpossibleResources, match=expected_text) as refused:
         rendered(group(resources=resources))
 
     assert refused.value.path == path
     assert refused.value.reason == "ImpossibleResources"
 
 
-def test_a_shortage_of_pages_names_the_machine_that_has_most() -> None:
-    """For the condition: how much is needed, and who comes nearest; what is not known is no shortage."""
+def test_shortage_of_hugepages_names_the_largest_node() -> None:
+    """The condition has the needed size and the closest Node; unknown Nodes are no shortage."""
     spec = group(writeBuffer={"medium": "HugePages-2Mi", "buffers": 2, "segmentSize": "64Mi"}).spec
     small = [NodeFacts(name="a", memory_bytes=1 << 30), NodeFacts(name="b", memory_bytes=1, hugepages_bytes=2 << 20)]
     enough = NodeFacts(name="c", memory_bytes=1, hugepages_bytes=132 << 20)
@@ -84,5 +84,5 @@ def test_a_shortage_of_pages_names_the_machine_that_has_most() -> None:
     assert hugepages_shortage(spec, []) is None
     assert hugepages_shortage(spec, [*small, enough]) is None
     assert hugepages_shortage(group().spec, small) is None
-    told = hugepages_shortage(spec, small)
-    assert told is not None and "132Mi" in told and "2Mi (b)" in told
+    shortage = hugepages_shortage(spec, small)
+    assert shortage is not None and "132Mi" in shortage and "2Mi (b)" in shortage

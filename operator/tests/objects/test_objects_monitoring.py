@@ -1,4 +1,4 @@
-"""What is made for Prometheus' operator, judged by that operator's own definitions at a real API server."""
+"""The objects for the Prometheus operator, checked with its own CRDs at a real API server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GROUPS = "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """With their definitions and ours, the rights of our operator, and a namespace."""
+    """An API server with both projects' CRDs, the rights of our operator, and a namespace."""
     with api_server(tmp_path_factory.mktemp("api")) as made:
         found = [*definitions(), yaml.safe_load((ROOT / "manifests/crd.yaml").read_text())]
         found += [one for one in yaml.safe_load_all((ROOT / "manifests/operator.yaml").read_text()) if one]
@@ -42,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 
 def judged(server: ApiServer, document: Object) -> tuple[int, Any]:
-    """A field that the definition has not got is refused here, and not merely dropped."""
+    """Apply an object strictly: an unknown field is refused, and not dropped."""
     path = f"{path_of(document)}?fieldManager=test&force=true&dryRun=All&fieldValidation=Strict"
     return server.ask("PATCH", path, document, "application/apply-patch+yaml")
 
@@ -52,8 +52,8 @@ def of_groups(spec: dict[str, Any]) -> list[Object]:
 
 
 @pytest.mark.parametrize("spec", [{}, EVERYTHING], ids=["defaults", "everything"])
-def test_their_definitions_take_what_a_group_has(server: ApiServer, spec: dict[str, Any]) -> None:
-    """Each field is one of theirs, and says what it may."""
+def test_crds_accept_the_objects_of_a_group(server: ApiServer, spec: dict[str, Any]) -> None:
+    """Each field exists, and has an allowed value."""
     made = of_groups(spec)
 
     assert [one["kind"] for one in made] == list(KINDS)
@@ -63,8 +63,8 @@ def test_their_definitions_take_what_a_group_has(server: ApiServer, spec: dict[s
 
 
 @pytest.mark.needs_helm
-def test_their_definitions_take_what_the_operators_chart_has(server: ApiServer) -> None:
-    """The same for its own monitor and alerts."""
+def test_crds_accept_the_objects_of_the_operators_chart(server: ApiServer) -> None:
+    """These are its own monitor and alerts."""
     made = [one for one in documents(OPERATOR, *MONITORING) if one["kind"] in KINDS]
 
     assert [one["kind"] for one in made] == list(KINDS)
@@ -73,8 +73,8 @@ def test_their_definitions_take_what_the_operators_chart_has(server: ApiServer) 
         assert status in (200, 201), answer
 
 
-def test_their_definitions_refuse_what_is_not_theirs(server: ApiServer) -> None:
-    """The twin: a field that is misspelled, a duration that is none, and a rule without an expression."""
+def test_crds_refuse_invalid_objects(server: ApiServer) -> None:
+    """The twin: a misspelled field, an invalid duration, and a rule without an expression are refused."""
     monitor, rules = of_groups({})
     monitor["spec"]["podMetricsEndpoint"] = monitor["spec"].pop("podMetricsEndpoints")
     status, answer = judged(server, monitor)
@@ -88,8 +88,8 @@ def test_their_definitions_refuse_what_is_not_theirs(server: ApiServer) -> None:
     assert judged(server, rules)[0] == 422
 
 
-def test_the_operator_makes_them_where_the_cluster_knows_them(server: ApiServer, tmp_path: Path) -> None:
-    """With the rights of its chart, and owned by the group."""
+def test_operator_creates_them_where_the_crds_exist(server: ApiServer, tmp_path: Path) -> None:
+    """It uses the rights of its chart, and the group owns the objects."""
     kubeconfig = server.kubeconfig(tmp_path, SYSTEM, "gantry-operator")
     settings = OperatorSettings(
         image="gantry:test", namespaces=("shop",), namespace=SYSTEM, kubeconfig=str(kubeconfig), listen="127.0.0.1:0"
@@ -102,4 +102,4 @@ def test_the_operator_makes_them_where_the_cluster_knows_them(server: ApiServer,
             owners = server.ask("GET", f"{MADE}/{plural}/orders")[1]["metadata"]["ownerReferences"]
             assert [one["kind"] for one in owners] == ["BrokerGroup"]
     run.demand_order()
-    assert not run.said("failed to apply object; retrying"), run.said("failed to apply object; retrying")
+    assert not run.logged("failed to apply object; retrying"), run.logged("failed to apply object; retrying")

@@ -1,4 +1,4 @@
-"""Who may come to which port, worked out from the policies as a network would."""
+"""Which pods may connect to which port, computed from the policies as a network does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OTHER_GROUP: Source = ("shop", pods_of(rendered(group("orders-0")))[-1][1])
 
 
 def may(source: Source, component: str, port: int, **spec: Any) -> bool:
-    """Whether a pod may connect to a port of a pod of the group, which is in the namespace `shop`."""
+    """Return whether a pod may connect to a port of a pod of the group, which is in the namespace `shop`."""
     objects = rendered(group(**spec), facts())
     labels = next(labels for _, labels, _ in pods_of(objects) if labels[names.COMPONENT_LABEL] == component)
     policies = [one["spec"] for one in of_kind(objects, "NetworkPolicy").values()]
@@ -52,24 +52,24 @@ def _is(source: Source, peer: dict[str, Any]) -> bool:
         (IMPOSTOR, {10911, 10909}),
         (OTHER_GROUP, {10911, 10909}),
     ],
-    ids=["client", "broker", "operator", "prometheus", "somebody with the operator's label", "another group"],
+    ids=["client", "broker", "operator", "prometheus", "pod with the operator's label", "another group"],
 )
-def test_only_who_is_meant_reaches_a_port(source: Source, ports: set[int]) -> None:
+def test_ports_admit_only_their_clients(source: Source, ports: set[int]) -> None:
     """Clients reach the broker; replication is for the group, orders for the operator and the group."""
     asked = {10909, 10911, 10912, 10913, 10921, 8080, 8081, 9876}
 
     assert {port for port in asked if may(source, "broker", port)} == ports
 
 
-def test_everybody_may_ask_name_servers() -> None:
-    """And only on their port."""
+def test_name_servers_admit_the_whole_cluster() -> None:
+    """Only their own port is open."""
     assert may(CLIENT, "nameserver", 9876)
     assert not may(CLIENT, "nameserver", 10913)
 
 
-def test_the_way_in_from_outside_is_closed_until_it_is_asked_for() -> None:
-    """The outer listener of name servers has a rule only with spec.access.external."""
+def test_external_listener_is_closed_by_default() -> None:
+    """The external listener of name servers has a rule only with spec.access.external."""
     external = {"access": {"external": {"type": "LoadBalancer"}}}
 
-    assert not may(CLIENT, "nameserver", names.OUTER_NAME_SERVER_PORT)
-    assert may(CLIENT, "nameserver", names.OUTER_NAME_SERVER_PORT, **external)
+    assert not may(CLIENT, "nameserver", names.EXTERNAL_NAME_SERVER_PORT)
+    assert may(CLIENT, "nameserver", names.EXTERNAL_NAME_SERVER_PORT, **external)

@@ -1,4 +1,4 @@
-"""Clients outside of the cluster: Services for each that they talk to, and how brokers learn their outer addresses."""
+"""Clients outside of the cluster: their Services, and how brokers get their external addresses."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from objects_scene import broker_sets, containers, facts, group, is_selected, of_kind, pods_of, rendered, template_hash
 
-from gantry_broker.registration import parse_addresses
+from gantry_broker.registration import parse_external_addresses
 from gantry_nameserver.settings import NameServerSettings, with_entries
-from gantry_operator.objects import names, outside_address
+from gantry_operator.objects import external_address, names
 from gantry_wire.properties_text import read_properties
 
 OUTSIDE: dict[str, Any] = {"access": {"external": {"type": "LoadBalancer", "annotations": {"example.com/pool": "a"}}}}
 
 
-def test_nothing_is_open_to_the_outside_by_default() -> None:
-    """No Service but those of the cluster, and no second listener."""
+def test_no_external_access_by_default() -> None:
+    """There are only internal Services, and no second listener."""
     objects = rendered(group())
 
     kinds = {one["spec"].get("type", "ClusterIP") for one in of_kind(objects, "Service").values()}
@@ -24,8 +24,8 @@ def test_nothing_is_open_to_the_outside_by_default() -> None:
     assert "externalListenPort" not in str(objects)
 
 
-def test_every_inner_service_that_clients_use_has_an_outer_one() -> None:
-    """It takes the same pods: the master in every role, each broker, the name servers at their outer listener."""
+def test_every_internal_service_of_clients_has_an_external_one() -> None:
+    """It selects the same pods: the master in every role, each broker, the name servers at their external listener."""
     objects = rendered(group(slaves=1, **OUTSIDE))
     services = of_kind(objects, "Service")
     outer = {name: one for name, one in services.items() if one["spec"].get("type") == "LoadBalancer"}
@@ -44,8 +44,8 @@ def test_every_inner_service_that_clients_use_has_an_outer_one() -> None:
     assert (port["port"], port["targetPort"]) == (9876, 9886)
 
 
-def test_a_name_server_listens_where_its_outer_service_leads() -> None:
-    """Its own settings, read by itself."""
+def test_name_server_listens_at_the_port_of_its_external_service() -> None:
+    """Its settings are read by its own parser."""
     one = of_kind(rendered(group(**OUTSIDE)), "StatefulSet")["orders-nameserver"]
     [container] = containers(one["spec"]["template"]).values()
     [text] = [each["value"] for each in container["env"] if each["name"] == "GANTRY_NAMESERVER_CONF"]
@@ -55,14 +55,16 @@ def test_a_name_server_listens_where_its_outer_service_leads() -> None:
     assert (settings.listen_port, settings.external_listen_port) == (9876, 9886)
 
 
-def test_outer_addresses_reach_brokers_without_a_restart() -> None:
-    """They are in the ConfigMap, as brokers read them, and in no template; what is not known is left out."""
+def test_external_addresses_need_no_restart() -> None:
+    """They are in the ConfigMap, as brokers read them, and in no template; unknown ones are left out."""
     one = group(slaves=1, **OUTSIDE)
-    known = facts(outside={"orders-0-external": "203.0.113.7:10911", "orders-0-slave-0-external": "lb.example:10911"})
+    known = facts(
+        external_addresses={"orders-0-external": "203.0.113.7:10911", "orders-0-slave-0-external": "lb.example:10911"}
+    )
 
     text = of_kind(rendered(one, known), "ConfigMap")["orders-0"]["data"]["outside"]
 
-    assert parse_addresses(text) == {"master": "203.0.113.7:10911", "2": "lb.example:10911"}
+    assert parse_external_addresses(text) == {"master": "203.0.113.7:10911", "2": "lb.example:10911"}
     assert template_hash(one, known) == template_hash(one) == template_hash(group(slaves=1))
     assert of_kind(rendered(group(), known), "ConfigMap")["orders-0"]["data"]["outside"] == ""
     for home in broker_sets(rendered(one)).values():
@@ -70,12 +72,12 @@ def test_outer_addresses_reach_brokers_without_a_restart() -> None:
 
 
 def service(kind: str, **status: Any) -> dict[str, Any]:
-    """As the API server has it."""
+    """Return a Service as the API server has it."""
     return {"spec": {"type": kind, "ports": [{"port": 10911, "nodePort": 31000}]}, "status": status}
 
 
 def node(name: str, is_ready: str = "True", **addresses: str) -> dict[str, Any]:
-    """A machine."""
+    """Return a Node with these addresses."""
     listed = [{"type": kind, "address": address} for kind, address in addresses.items()]
     status = {"addresses": listed, "conditions": [{"type": "Ready", "status": is_ready}]}
     return {"metadata": {"name": name}, "status": status}
@@ -99,6 +101,6 @@ def node(name: str, is_ready: str = "True", **addresses: str) -> dict[str, Any]:
     ],
     ids=["pending", "address", "name", "IPv6", "no machine", "first", "first ready", "outer"],
 )
-def test_an_outer_address_is_read_from_what_the_cluster_says(one: Any, nodes: Any, address: str | None) -> None:
-    """A load balancer's own, or a machine's that is there; nothing is guessed."""
-    assert outside_address(one, nodes) == address
+def test_external_address_comes_from_the_cluster(one: Any, nodes: Any, address: str | None) -> None:
+    """It is that of the load balancer, or of an existing Node; it is never guessed."""
+    assert external_address(one, nodes) == address

@@ -1,4 +1,4 @@
-"""Pods of a group: restricted, limited, and only the broker has what only the broker may have."""
+"""The pods of a group: they are restricted and limited, and only the broker mounts what only the broker needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pod_security import broken_rules
 
 from gantry_operator.objects import names
 from gantry_operator.objects.base import Object
-from gantry_operator.observe.pods import speaks_tls
+from gantry_operator.observe.pods import has_tls
 
 SPECS: list[dict[str, Any]] = [
     {},
@@ -22,50 +22,50 @@ SPECS: list[dict[str, Any]] = [
 
 
 def templates(spec: dict[str, Any]) -> list[Object]:
-    """Of every pod that a spec makes."""
+    """Return the templates of all pods of a spec."""
     return [one["spec"]["template"] for one in of_kind(rendered(group(**spec)), "StatefulSet").values()]
 
 
 @pytest.fixture(params=SPECS, ids=["defaults", "everything", "alone in memory"])
 def each(request: pytest.FixtureRequest) -> list[Object]:
-    """The templates of several specs."""
+    """Return the templates of several specs."""
     return templates(request.param)
 
 
 def test_every_pod_passes_restricted_pod_security(each: list[Object]) -> None:
-    """A namespace that enforces `restricted` takes every pod of every group."""
+    """A namespace that enforces `restricted` accepts every pod of every group."""
     for template in each:
         assert list(broken_rules(template["spec"])) == []
 
 
 def drop_capabilities(spec: Object) -> None:
-    """One container that keeps what it should give up."""
+    """Let one container keep its capabilities."""
     spec["containers"][0]["securityContext"]["capabilities"] = {}
 
 
 def run_as_root(spec: Object) -> None:
-    """A pod of root's."""
+    """Let a pod run as root."""
     spec["securityContext"]["runAsUser"] = 0
 
 
 def host_volume(spec: Object) -> None:
-    """A folder of the machine."""
+    """Mount a folder of the machine."""
     spec["volumes"].append({"name": "host", "hostPath": {"path": "/"}})
 
 
 def unconfined(spec: Object) -> None:
-    """No profile for a sidecar."""
+    """Remove the profile of a sidecar."""
     spec["initContainers"][0]["securityContext"]["seccompProfile"] = {"type": "Unconfined"}
 
 
 def escalation(spec: Object) -> None:
-    """Silence is consent."""
+    """Remove the ban of privilege escalation, which is allowed by default."""
     del spec["initContainers"][0]["securityContext"]["allowPrivilegeEscalation"]
 
 
 @pytest.mark.parametrize("spoil", [drop_capabilities, run_as_root, host_volume, unconfined, escalation])
-def test_the_checker_sees_what_is_not_restricted(spoil: Callable[[Object], None]) -> None:
-    """Its twin: a pod that was spoiled in one place is refused."""
+def test_checker_detects_unrestricted_pods(spoil: Callable[[Object], None]) -> None:
+    """The twin: a pod with one unrestricted setting is refused."""
     spec = copy.deepcopy(templates(EVERYTHING)[1]["spec"])
 
     spoil(spec)
@@ -73,7 +73,7 @@ def test_the_checker_sees_what_is_not_restricted(spoil: Callable[[Object], None]
     assert list(broken_rules(spec)) != []
 
 
-def test_every_container_is_limited_and_cannot_write_but_into_volumes(each: list[Object]) -> None:
+def test_every_container_is_limited_and_writes_only_to_volumes(each: list[Object]) -> None:
     """Memory has a request and a limit everywhere, and the root file system is read-only."""
     for template in each:
         for container in containers(template).values():
@@ -86,7 +86,7 @@ def test_every_container_is_limited_and_cannot_write_but_into_volumes(each: list
 
 
 @pytest.mark.parametrize("medium", ["HugePages-2Mi", "Memory"])
-def test_only_the_broker_has_the_buffers(medium: str) -> None:
+def test_only_the_broker_mounts_the_buffers(medium: str) -> None:
     """The sidecar would get SIGBUS: it has no pages of its own, so it never mounts them."""
     for template in templates({"writeBuffer": {"medium": medium, "segmentSize": "64Mi"}})[1:]:
         by_name = containers(template)
@@ -99,8 +99,8 @@ def test_only_the_broker_has_the_buffers(medium: str) -> None:
         assert template["spec"]["securityContext"]["fsGroup"] > 0
 
 
-def test_the_api_token_and_the_orders_token_are_the_sidecars_alone() -> None:
-    """Whoever takes over a broker can neither renew a Lease nor give orders to other brokers."""
+def test_only_the_sidecar_has_the_tokens() -> None:
+    """An attacker who controls a broker can neither renew a Lease nor give orders to other brokers."""
     for template in templates(EVERYTHING):
         assert template["spec"]["automountServiceAccountToken"] is False
         for name, container in containers(template).items():
@@ -108,8 +108,8 @@ def test_the_api_token_and_the_orders_token_are_the_sidecars_alone() -> None:
             assert ("replication" in mounts(container)) == (name == "broker")
 
 
-def test_the_sidecar_outlives_the_broker_and_does_not_wait_for_it() -> None:
-    """It is a native sidecar, and its start depends on itself: kubelet starts the broker only after it."""
+def test_sidecar_outlives_the_broker_and_does_not_wait_for_it() -> None:
+    """It is a native sidecar, and its startup probe depends on itself: kubelet starts the broker only after it."""
     for template in templates({})[1:]:
         [sidecar] = template["spec"]["initContainers"]
 
@@ -119,8 +119,8 @@ def test_the_sidecar_outlives_the_broker_and_does_not_wait_for_it() -> None:
         assert mounts(sidecar)["data"]["readOnly"] is True
 
 
-def test_no_probe_of_a_broker_ends_a_recovery() -> None:
-    """Its container has one probe, of its supervisor's port, and no deadline to start."""
+def test_no_probe_of_a_broker_interrupts_a_recovery() -> None:
+    """Its container has one probe, of its supervisor's port, and no deadline for the start."""
     for template in templates({})[1:]:
         broker = containers(template)["broker"]
 
@@ -128,8 +128,8 @@ def test_no_probe_of_a_broker_ends_a_recovery() -> None:
         assert broker["livenessProbe"]["tcpSocket"]["port"] == names.ALIVE_PORT
 
 
-def test_what_a_user_puts_into_pods_takes_nothing_away() -> None:
-    """Own labels, annotations and rules stand; what is ours cannot be overwritten."""
+def test_users_template_cannot_override_our_settings() -> None:
+    """The user's labels, annotations and rules are added; reserved ones cannot be overwritten."""
     affinity = {
         "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []},
         "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack"}]},
@@ -150,7 +150,7 @@ def test_what_a_user_puts_into_pods_takes_nothing_away() -> None:
 
 
 def test_brokers_of_one_shard_never_share_a_machine() -> None:
-    """The rule takes exactly the pods of its own shard, whichever StatefulSet they are from; zones are a wish."""
+    """The rule selects exactly the pods of its own shard, in both StatefulSets; zones are preferred only."""
     for name, one in broker_sets(rendered(group(shards=2, slaves=2))).items():
         pod = one["spec"]["template"]["spec"]
         [term] = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -164,8 +164,8 @@ def test_brokers_of_one_shard_never_share_a_machine() -> None:
         assert zone["whenUnsatisfiable"] == "ScheduleAnyway"
 
 
-def test_a_broker_has_time_to_drain_before_it_is_killed() -> None:
-    """Its own deadline to stop lies within the pod's grace period."""
+def test_broker_has_time_to_drain_before_it_is_killed() -> None:
+    """Its own shutdown deadline is within the pod's grace period."""
     for grace, wanted in (("2m", 60_000), ("30s", 20_000), ("5s", 1_000)):
         spec = {"template": {"terminationGracePeriod": grace}}
         template = templates(spec)[1]
@@ -175,8 +175,8 @@ def test_a_broker_has_time_to_drain_before_it_is_killed() -> None:
         assert wanted < template["spec"]["terminationGracePeriodSeconds"] * 1000
 
 
-def test_pods_are_told_where_images_come_from() -> None:
-    """The group's own image goes before the operator's; pull secrets are passed on."""
+def test_pods_have_image_and_pull_settings() -> None:
+    """The group's own image takes precedence over the operator's; pull secrets are passed on."""
     known = facts(pull_secrets=("registry",), pull_policy="Always")
     for one in broker_sets(rendered(group(image="example.com/other:1"), known)).values():
         pod = one["spec"]["template"]["spec"]
@@ -184,16 +184,16 @@ def test_pods_are_told_where_images_come_from() -> None:
         assert pod["imagePullSecrets"] == [{"name": "registry"}]
 
 
-def test_a_broker_knows_which_pod_it_is_in() -> None:
-    """By the uid: a pod of the same name has another memory, and its broker must not believe that nothing was lost."""
+def test_broker_knows_the_uid_of_its_pod() -> None:
+    """A pod of the same name has another memory, and its broker must not assume that nothing was lost."""
     for home in broker_sets(rendered(group())).values():
         variables = {one["name"]: one for one in containers(home["spec"]["template"])["broker"]["env"]}
         assert variables["POD_UID"]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.uid"
 
 
 @pytest.mark.parametrize("secret", ["", "orders-tls"], ids=["plain", "tls"])
-def test_with_certificates_sidecars_speak_tls_to_everybody(secret: str) -> None:
-    """kubelet, peers, Prometheus and the operator learn it from one field; the operator from the pod itself."""
+def test_sidecars_with_certificates_use_tls_for_all(secret: str) -> None:
+    """kubelet, peers, Prometheus and the operator follow from one field; the operator reads it from the pod itself."""
     objects = rendered(group(access={"tlsSecret": secret} if secret else {}), facts(has_pod_monitor=True))
     template = next(iter(broker_sets(objects).values()))["spec"]["template"]
     sidecar = containers(template)["sidecar"]
@@ -201,7 +201,7 @@ def test_with_certificates_sidecars_speak_tls_to_everybody(secret: str) -> None:
     peers = of_kind(objects, "ConfigMap")["orders-0"]["data"]["peers"]
     endpoint = of_kind(objects, "PodMonitor")["orders"]["spec"]["podMetricsEndpoints"][0]
 
-    assert speaks_tls({"spec": template["spec"]}) is bool(secret)
+    assert has_tls({"spec": template["spec"]}) is bool(secret)
     assert probes == (["HTTPS"] * 3 if secret else [None] * 3)
     assert all(line.startswith("https://" if secret else "http://") for line in peers.splitlines())
     assert endpoint.get("scheme") == ("https" if secret else None)

@@ -1,4 +1,4 @@
-"""Everything that exists for a group: whole, owned, labelled, and the same whenever it is rendered."""
+"""All objects of a group: complete, owned, labelled, and the same for each rendering."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from objects_scene import (
 )
 
 from gantry_admin.wanted_file import WantedFile
-from gantry_cli.pod.member import member_of_pod
+from gantry_cli.pod.member import parse_pod_name
 from gantry_operator.objects import ShardFacts, group_token, names, render, secret
 from gantry_operator.objects.base import Object
 
 KEY = bytes(range(32))
 
 
-def test_everything_has_a_name_of_its_own_an_owner_and_labels() -> None:
-    """Deleting the group deletes all of it, without a finalizer; no two objects overwrite each other."""
+def test_every_object_has_a_unique_name_an_owner_and_labels() -> None:
+    """Deleting the group deletes all of them, without a finalizer; no two objects overwrite each other."""
     objects = rendered(group(**EVERYTHING))
 
     assert max(Counter((one["kind"], one["metadata"]["name"]) for one in objects).values()) == 1
@@ -44,16 +44,16 @@ def test_everything_has_a_name_of_its_own_an_owner_and_labels() -> None:
         assert one["metadata"]["labels"]["gantry.dev/group"] == "orders"
 
 
-def test_the_same_group_gives_the_same_objects() -> None:
-    """So applying them again changes nothing; nothing in them depends on when or where they were rendered."""
+def test_rendering_is_deterministic() -> None:
+    """So a repeated apply changes nothing; objects do not depend on the time or place of rendering."""
     first, second = rendered(group(**EVERYTHING)), rendered(group(**EVERYTHING))
 
     assert json.dumps(first) == json.dumps(second)
 
 
 @pytest.mark.parametrize("policy", ["Always", "Never"])
-def test_volumes_are_owned_by_nobody(policy: str) -> None:
-    """Only the StatefulSet's own policy deletes them, and only where the group says so."""
+def test_volumes_have_no_owner(policy: str) -> None:
+    """Only the StatefulSet's own policy deletes them, and only if the group's spec says so."""
     for one in broker_sets(rendered(group(storage={"retain": policy}))).values():
         [claim] = one["spec"]["volumeClaimTemplates"]
         assert "ownerReferences" not in claim["metadata"]
@@ -61,28 +61,28 @@ def test_volumes_are_owned_by_nobody(policy: str) -> None:
         assert one["spec"]["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": kept, "whenScaled": kept}
 
 
-def test_no_stateful_set_knows_a_role() -> None:
-    """The role is in no selector and no template, so moving it moves no pod; and nobody but us starts pods anew."""
+def test_stateful_sets_do_not_contain_roles() -> None:
+    """The role is in no selector and no template, so a switchover replaces no pod; only the operator restarts pods."""
     for one in broker_sets(rendered(group(**EVERYTHING))).values():
         spec = one["spec"]
         assert names.ROLE_LABEL not in json.dumps(spec)
         assert (spec["podManagementPolicy"], spec["updateStrategy"]) == ("Parallel", {"type": "OnDelete"})
 
 
-def test_each_pod_is_selected_by_its_own_stateful_set_alone() -> None:
-    """Also those of the twin with the same shard, and those of another group whose name begins alike."""
+def test_each_pod_is_selected_only_by_its_own_stateful_set() -> None:
+    """The other StatefulSet of the shard, and another group with a similar name, do not select it."""
     objects = [*rendered(group("orders", **EVERYTHING)), *rendered(group("orders-0", **EVERYTHING))]
     sets = of_kind(objects, "StatefulSet")
     for pod, labels, home in pods_of(objects):
         assert [name for name, one in sets.items() if is_selected(labels, one["spec"]["selector"])] == [home], pod
 
 
-def test_a_pod_knows_the_member_that_the_operator_takes_it_for() -> None:
-    """A pod reads its name as the operator does, without knowing its group; members are numbered without a gap."""
+def test_pod_and_operator_agree_on_the_member() -> None:
+    """A pod parses its name as the operator does, without the name of the group; members are numbered without gaps."""
     one = group(**EVERYTHING)
     found = []
     for pod, _, home in pods_of(rendered(one)):
-        place, own = names.member_of("orders", pod), member_of_pod(pod)
+        place, own = names.member_of("orders", pod), parse_pod_name(pod)
         if home == "orders-nameserver":
             assert place is None and own is None
             continue
@@ -95,14 +95,14 @@ def test_a_pod_knows_the_member_that_the_operator_takes_it_for() -> None:
 
 @given(st.text(alphabet="abcd0123-mastervl", max_size=30))
 def test_no_other_name_is_a_member(pod: str) -> None:
-    """Whatever is taken for a member has that member's name, and nothing else does."""
+    """A name that is parsed as a member is the name of that member."""
     place = names.member_of("a-1", pod)
 
     assert place is None or names.member_pod("a-1", *place) == pod
 
 
-def test_every_service_selects_what_it_is_for() -> None:
-    """A member's takes its pod in every role; the shard's takes whoever is the master, ready or not, by its name."""
+def test_every_service_selects_its_pods() -> None:
+    """A member's Service selects its pod in every role; the shard's selects the master by name, ready or not."""
     objects = rendered(group(shards=2, slaves=1))
     services, pods = of_kind(objects, "Service"), {pod: labels for pod, labels, _ in pods_of(objects)}
 
@@ -121,11 +121,11 @@ def test_every_service_selects_what_it_is_for() -> None:
     known = facts(shards=(ShardFacts(number=1, slaves=1, master_pod="orders-1-slave-0"),))
     services = of_kind(render(group(shards=2, slaves=1, access={"external": {"type": "NodePort"}}), known), "Service")
     pods["orders-1-master-0"] = pods["orders-1-master-0"] | {names.ROLE_LABEL: "master"}
-    assert taken("orders-1") == taken("orders-1-external") == ["orders-1-slave-0"], "whatever labels say meanwhile"
+    assert taken("orders-1") == taken("orders-1-external") == ["orders-1-slave-0"], "regardless of the present labels"
 
 
-def test_names_in_the_configuration_are_services_that_exist() -> None:
-    """Name servers and peers are asked by names that headless Services give to pods."""
+def test_host_names_in_the_configuration_exist() -> None:
+    """Name servers and peers have names that headless Services give to pods."""
     one = group(shards=2, slaves=1)
     objects = rendered(one)
     services, pods = of_kind(objects, "Service"), {pod: home for pod, _, home in pods_of(objects)}
@@ -140,8 +140,8 @@ def test_names_in_the_configuration_are_services_that_exist() -> None:
     assert len(peers) == 4
 
 
-def test_topics_and_groups_of_the_spec_are_written_for_the_sidecar() -> None:
-    """By the manifest's names, as the sidecar reads them, and where it looks for them."""
+def test_topics_and_groups_of_the_spec_are_in_the_config_map() -> None:
+    """They have the names of the manifest, and the sidecar finds and reads them there."""
     one = group(topics=[{"name": "orders", "queues": 16}], groups=[{"name": "billing", "retryMax": 3}])
     objects = rendered(one)
     text = of_kind(objects, "ConfigMap")["orders-0"]["data"]["wanted"]
@@ -151,17 +151,17 @@ def test_topics_and_groups_of_the_spec_are_written_for_the_sidecar() -> None:
 
     assert (list(wanted.topics), list(wanted.groups)) == (one.spec.topics, one.spec.groups)
     assert sidecar["args"][sidecar["args"].index("--wanted") + 1] == "/etc/gantry/group/wanted"
-    assert "--regain" in sidecar["args"], "a shard goes on while the API server is away"
+    assert "--regain" in sidecar["args"], "a shard continues while the API server is unavailable"
 
 
 def environment(stateful_set: Object) -> dict[str, str]:
-    """The plain variables of a broker's container."""
+    """Return the environment variables of a broker's container that have a plain value."""
     container = containers(stateful_set["spec"]["template"])["broker"]
     return {one["name"]: one["value"] for one in container["env"] if "value" in one}
 
 
-def test_the_groups_secrets_are_derived_and_in_its_secret_alone() -> None:
-    """Nobody can compute the token for orders from another one; two groups, also of one name, share nothing."""
+def test_secrets_of_a_group_are_derived_and_only_in_its_secret() -> None:
+    """The token for orders cannot be computed from another one; two groups, even of one name, share no secret."""
     one = group(**EVERYTHING)
     token = group_token(KEY, one)
     made = secret(one, token)
@@ -177,8 +177,8 @@ def test_the_groups_secrets_are_derived_and_in_its_secret_alone() -> None:
     assert token not in others and len(others) == 2
 
 
-def test_a_shards_account_may_renew_its_own_lease_and_nothing_else() -> None:
-    """By name, and only what a renewal needs: no list, no watch, no wildcard, no other shard."""
+def test_account_of_a_shard_may_only_renew_its_own_lease() -> None:
+    """The Lease is given by name, with the verbs of a renewal: no list, no watch, no wildcard, no other shard."""
     objects = rendered(group(shards=2))
     for number in (0, 1):
         role = of_kind(objects, "Role")[f"orders-{number}"]
@@ -197,8 +197,8 @@ def test_a_shards_account_may_renew_its_own_lease_and_nothing_else() -> None:
     assert not {"ClusterRole", "ClusterRoleBinding"} & {one["kind"] for one in objects}
 
 
-def test_what_others_define_is_rendered_only_where_it_exists() -> None:
-    """A cluster without Prometheus' operator takes everything that is rendered for it."""
+def test_optional_kinds_are_rendered_only_where_they_exist() -> None:
+    """A cluster without the Prometheus operator accepts all rendered objects."""
     kinds = {one["kind"] for one in rendered(group(), facts())}
 
     assert not {"PodMonitor", "PrometheusRule"} & kinds
@@ -206,7 +206,7 @@ def test_what_others_define_is_rendered_only_where_it_exists() -> None:
 
 
 def test_slaves_and_shards_stay_while_they_are_needed() -> None:
-    """Scaling in is asked for by the spec and done by whoever knows that nothing is lost by it."""
+    """The spec requests the removal, and the operator executes it when no data can be lost."""
     known = facts(shards=(ShardFacts(number=0, slaves=2), ShardFacts(number=1)))
     sets = broker_sets(rendered(group(shards=1, slaves=1), known))
 
@@ -218,15 +218,15 @@ def test_slaves_and_shards_stay_while_they_are_needed() -> None:
     }
 
 
-def test_a_hibernated_group_keeps_all_but_its_pods() -> None:
-    """Volumes, addresses and records stay; the same objects with other numbers."""
+def test_hibernated_group_keeps_all_but_its_pods() -> None:
+    """Volumes, addresses and records stay: the same objects with other replica counts."""
     awake, asleep = rendered(group(), facts()), rendered(group(), facts(is_hibernated=True))
 
     assert pods_of(asleep) == []
     assert [one["metadata"]["name"] for one in awake] == [one["metadata"]["name"] for one in asleep]
 
 
-def test_name_servers_elsewhere_are_not_made_here() -> None:
+def test_external_name_servers_are_not_rendered() -> None:
     """With addresses there is no name server, no Service and no policy for one, and brokers get the addresses."""
     objects = rendered(group(nameServers={"addresses": ["ns.example:9876", "ns2.example:9876"]}))
 

@@ -1,8 +1,8 @@
-"""A model cluster: StatefulSets make claims and pods, pods run model brokers, machines fail, and time is a number.
+"""A model cluster: StatefulSets create claims and pods, pods run model brokers, machines fail, and time is a number.
 
-What Kubernetes does is here as far as an operator can notice: names and uids, graceful and forced deletion, states of
-containers as kubelet reports them, machines that stop answering while what runs on them runs on, Leases that are
-renewed by sidecars. The judge of each shard hears of every acknowledgement and every promotion.
+It models the behaviour of Kubernetes that an operator can observe: names and uids, graceful and forced deletion, states
+of containers as kubelet reports them, unreachable machines whose processes continue to run, and Leases that sidecars
+renew. The judge of each shard gets every acknowledgement and every promotion.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from gantry_operator.api import (
     STATEFUL_SETS,
     VOLUMES,
     Object,
-    Place,
+    ObjectRef,
     annotations_of,
     labels_of,
-    place_of,
+    ref_of,
     uid_of,
 )
-from gantry_operator.errors import SidecarRefused, SidecarSilent
+from gantry_operator.errors import SidecarRefused, SidecarUnavailable
 from gantry_operator.objects import names
 from gantry_operator.sidecars import Peer
 from gantry_spec.executor import Expected
@@ -48,7 +48,7 @@ START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 @final
 class ModelClock:
-    """Of one operator; moved by the cluster."""
+    """The clock of one operator, which the cluster advances."""
 
     def __init__(self) -> None:
         self.ms = 100_000
@@ -62,7 +62,7 @@ class ModelClock:
 
 @final
 class ModelCluster:
-    """Owned by one test; also the port to its sidecars."""
+    """A model cluster, which is also the port to its sidecars. Owned by one test."""
 
     def __init__(self, spec: Mapping[str, Any], nodes: int = 3) -> None:
         self.api: Final = FakeKubernetes()
@@ -70,29 +70,31 @@ class ModelCluster:
         self.clock: Final = ModelClock()
         self.shards: Final[dict[int, PodShard]] = {}
         self.silent: Final[set[str]] = set()
-        """Machines that nobody reaches; what runs there runs on."""
+        """The unreachable machines, whose processes continue to run."""
 
         self.ghosts: Final[set[tuple[int, int]]] = set()
-        """Shard and member of processes that run on where nobody reaches them, after their pods were taken off."""
+        """Shard and member of unreachable processes that continue to run after the forced deletion of their pods."""
 
         self.deaf: Final[set[str]] = set()
-        """Pods whose sidecar does not answer."""
+        """The pods whose sidecar does not answer."""
 
         self.load = 1.0
         self.is_scheduling = True
-        """Whether new pods are put anywhere."""
+        """Whether new pods are scheduled."""
 
         self.local_disks = True
         self.grace_ms = 0
-        """For how long a pod that was deleted runs on."""
+        """How long a deleted pod continues to run."""
 
         self.messages = 0
+        """The messages that every master reports as left in its queues."""
+
         self.delayed_messages = 0
-        """That every master says are left in its queues."""
+        """The delayed messages that every master reports as left."""
 
         self._addresses = 0
         self._condemned: Final[set[tuple[str, str]]] = set()
-        """Pods whose claims go when they are gone."""
+        """The pods whose claims are deleted after them."""
 
         for number in range(nodes):
             self._node(f"node-{number}")
@@ -107,13 +109,13 @@ class ModelCluster:
         return found
 
     def edit(self, **fields: Any) -> None:
-        """The spec."""
+        """Edit the spec of the group."""
         group = self.group
         group["spec"] = group["spec"] | fields
         self.api.put(group)
 
     def annotate(self, **values: str | None) -> None:
-        """With names of ours, dashes written as underscores."""
+        """Set annotations with the prefix of this project; dashes are written as underscores."""
         group = self.group
         annotations = dict(annotations_of(group))
         for name, value in values.items():
@@ -126,7 +128,7 @@ class ModelCluster:
         self.api.put(group)
 
     def delete(self) -> None:
-        """The group: what it owns goes with it, pods as they should, and volumes stay."""
+        """Delete the group: its objects are deleted, pods gracefully, and volumes stay."""
         for pod in self.pods():
             shard, member = self.place(pod)
             self.shards[shard].end(member)
@@ -134,7 +136,7 @@ class ModelCluster:
             self.api.remove(place)
 
     def recreate(self, spec: Mapping[str, Any]) -> None:
-        """The same name again: another group to Kubernetes."""
+        """Create a group of the same name again, which is another one to Kubernetes."""
         head = {"name": GROUP, "namespace": NAMESPACE}
         self.api.put({"apiVersion": GROUPS.api_version, "kind": GROUPS.name, "metadata": head, "spec": dict(spec)})
 
@@ -149,7 +151,7 @@ class ModelCluster:
         self.api.put({"apiVersion": "v1", "kind": "Node", "metadata": head, "spec": spec, "status": status})
 
     def cut(self, node: str) -> None:
-        """Nobody reaches it, and what runs on it reaches nobody; Kubernetes notices."""
+        """Partition a machine from all others; Kubernetes notices it."""
         self.silent.add(node)
         self._node(node, is_ready="Unknown")
 
@@ -161,7 +163,7 @@ class ModelCluster:
         self._node(node, unschedulable=True)
 
     def out_of_service(self, node: str) -> None:
-        """It is off, and a person says so."""
+        """Switch a machine off, and declare it out of service."""
         for pod in self.pods():
             if pod["spec"].get("nodeName") == node:
                 shard, member = self.place(pod)
@@ -191,7 +193,7 @@ class ModelCluster:
         return None if document is None else record_of(annotations_of(document))
 
     def master(self, shard: int) -> int | None:
-        """By its own word and the Lease's."""
+        """Return the master according to both its own report and the Lease."""
         record = self.lease(shard)
         for broker in self.shards[shard].masters() if shard in self.shards else ():
             term = None if record is None or not record.is_settled else record.newest
@@ -200,7 +202,7 @@ class ModelCluster:
         return None
 
     def labels(self, shard: int) -> dict[int, str]:
-        """Roles by member."""
+        """Return the role labels by member."""
         return {
             self.place(pod).member: labels_of(pod).get(names.ROLE_LABEL, "")
             for pod in self.pods()
@@ -210,7 +212,7 @@ class ModelCluster:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def advance(self, by_ms: int) -> None:
-        """Controllers and kubelets do their part; brokers send, copy and renew."""
+        """Let controllers and kubelets act, and brokers send, replicate and renew."""
         self.clock.ms += by_ms
         self._controllers()
         for pod in self.pods():
@@ -228,7 +230,7 @@ class ModelCluster:
                 shard.flush(number)
 
     def _cuts(self, shard: PodShard) -> set[frozenset[int | str]]:
-        """Who does not reach whom: brokers on silent machines reach nobody but each other, nor the API server."""
+        """Return the partitions: brokers on unreachable machines reach only each other, and not the API server."""
         away = {
             self.place(pod).member
             for pod in self.pods()
@@ -240,7 +242,7 @@ class ModelCluster:
         return {frozenset({one, other}) for one in away for other in reached}
 
     def _renewed(self, shard: PodShard) -> None:
-        """A sidecar's renewal changes the revision, and nothing that anybody decides by."""
+        """Renew a Lease as a sidecar does: only its revision changes."""
         document = self.api.found(LEASES, NAMESPACE, names.shard_name(GROUP, shard.number))
         if document is not None and shard.masters() and self.clock.ms % 3_000 < 250:
             document["spec"]["renewTime"] = self.clock.wall().isoformat()
@@ -261,17 +263,17 @@ class ModelCluster:
                     self._condemn(home, pod)
         for place in [place for place in self._condemned if self.api.found(PODS, *place) is None]:
             self._condemned.discard(place)
-            self.api.remove(Place(CLAIMS, place[0], f"data-{place[1]}"))
+            self.api.remove(ObjectRef(CLAIMS, place[0], f"data-{place[1]}"))
 
     def _condemn(self, home: Object, pod: Object) -> None:
-        """One that its StatefulSet makes no more; by today's policy its claim goes after it."""
+        """Delete a pod that its StatefulSet no longer creates, and its claim if the present policy says so."""
         policy = home["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
         if policy.get("whenScaled") == "Delete":
             self._condemned.add((NAMESPACE, pod["metadata"]["name"]))
         self.terminate(pod)
 
     def _make(self, home: Object, name: str, ordinal: int) -> None:
-        claim = Place(CLAIMS, NAMESPACE, f"data-{name}")
+        claim = ObjectRef(CLAIMS, NAMESPACE, f"data-{name}")
         known = self.api.found(CLAIMS, NAMESPACE, claim.name)
         if known is not None and known["metadata"].get("deletionTimestamp"):
             return
@@ -291,7 +293,7 @@ class ModelCluster:
         self.api.put({"apiVersion": "v1", "kind": "Pod", "metadata": head, "spec": spec, "status": status})
 
     def _kubelet(self, pod: Object) -> None:
-        """One step in a pod's life."""
+        """Advance the life of a pod by one step."""
         shard, member = self.place(pod)
         if shard not in self.shards:
             spec = group_of({key: value for key, value in self.group.items() if key != "status"}).spec
@@ -311,7 +313,7 @@ class ModelCluster:
             pod["status"] |= {"phase": "Succeeded"}
             pod["status"]["containerStatuses"] = [_container(pod, "terminated")]
             self.api.put(pod)
-            self.api.remove(place_of(pod))
+            self.api.remove(ref_of(pod))
         elif not deleted and not pod["status"].get("podIP"):
             claim = self._claim_of(pod)
             self.ghosts.discard((shard, member))
@@ -322,7 +324,7 @@ class ModelCluster:
             self.api.put(pod)
 
     def _schedule(self, pod: Object, shard: int, member: int) -> None:
-        """On a machine of its own; where the disk is local, where that is."""
+        """Schedule a pod on a machine of its own, or on that of its local disk."""
         claim = self._claim_of(pod)
         volume = claim["spec"].get("volumeName")
         known = None if not volume or not self.local_disks else self.api.found(VOLUMES, "", volume)
@@ -360,7 +362,7 @@ class ModelCluster:
         return claim
 
     def _delete_pod(self, pod: Object, grace_s: int | None) -> bool:
-        """Whether it is gone at once. By force it is, whatever its machine does with its process."""
+        """Delete a pod; return whether it is gone at once. A forced deletion is immediate."""
         if grace_s != 0:
             self.terminate(pod)
             return False
@@ -372,7 +374,7 @@ class ModelCluster:
         return True
 
     def terminate(self, pod: Object) -> None:
-        """Have kubelet end it."""
+        """Let kubelet terminate a pod."""
         pod = self.api.found(PODS, NAMESPACE, pod["metadata"]["name"]) or pod
         if not pod["metadata"].get("deletionTimestamp"):
             pod["metadata"]["deletionTimestamp"] = self.clock.wall().isoformat()
@@ -382,7 +384,7 @@ class ModelCluster:
 
     async def status(self, peer: Peer) -> Mapping[str, Any]:
         shard, member = self._reach(peer)
-        return self.shards[shard].said(member)
+        return self.shards[shard].status(member)
 
     async def topics(self, peer: Peer) -> Mapping[str, Any]:
         self._reach(peer)
@@ -406,7 +408,7 @@ class ModelCluster:
                 if pod["spec"]["nodeName"] in self.silent or name in self.deaf or broker is None or not broker.is_up:
                     break
                 return place
-        raise SidecarSilent(f"{peer.host} does not answer")
+        raise SidecarUnavailable(f"{peer.host} does not answer")
 
 
 def _container(pod: Object, state: str) -> Object:

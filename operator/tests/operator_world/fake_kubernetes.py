@@ -1,8 +1,8 @@
-"""A Kubernetes API in memory: the port of ``gantry_operator.api`` with the rules that its users rely on.
+"""A Kubernetes API in memory: the port of ``gantry_operator.api`` with the semantics that the operator relies on.
 
-Revisions grow with every change, uids are never used twice, preconditions are compared, server-side apply takes away
-what its manager said before and no longer says, and every change is told to whoever watches. What else a cluster does
-(pods of StatefulSets, volumes, nodes) is the business of whoever plays the cluster. Faults: ``refuse`` may raise.
+Revisions grow with every change, uids are never reused, preconditions are compared, server-side apply removes fields
+that its manager no longer sends, and every change is reported to the watchers. The other functions of a cluster (pods
+of StatefulSets, volumes, nodes) belong to the model of the cluster. Faults: ``refuse`` may return an error.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import pickle
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar, final
 
-from gantry_operator.api import FIELD_MANAGER, PODS, STATUS_MANAGER, Kind, Object, Place, kind_of, place_of
-from gantry_operator.errors import ApiError, Conflict, Gone
+from gantry_operator.api import FIELD_MANAGER, PODS, STATUS_MANAGER, Kind, Object, ObjectRef, kind_of, ref_of
+from gantry_operator.errors import ApiError, Conflict, NotFound
 
 T = TypeVar("T")
 Listed = list[Object]
@@ -20,92 +20,92 @@ Watcher = Callable[[str, Object], None]
 
 
 def copied(value: T) -> T:
-    """One of its own. By way of bytes, which takes a tenth of what `copy.deepcopy` does: worlds do little else."""
+    """Return a copy, made through bytes, which takes a tenth of the time of `copy.deepcopy`."""
     made: T = pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
     return made
 
 
 @final
 class FakeKubernetes:
-    """Owned by one event loop."""
+    """The API server in memory. Owned by one event loop."""
 
     def __init__(self) -> None:
-        self.objects: Final[dict[Place, Object]] = {}
-        self.calls: Final[list[tuple[str, Place]]] = []
-        """Verb and place of every call that came through."""
+        self.objects: Final[dict[ObjectRef, Object]] = {}
+        self.calls: Final[list[tuple[str, ObjectRef]]] = []
+        """Verb and object of every call that was not refused."""
 
         self.watchers: Final[list[Watcher]] = []
-        self.refuse: Callable[[str, Place], ApiError | None] = lambda verb, place: None
+        self.refuse: Callable[[str, ObjectRef], ApiError | None] = lambda verb, ref: None
         self.is_compared = True
-        """Whether revisions and uids are: a twin turns that off."""
+        """Whether revisions and uids are compared: a twin turns this off."""
 
         self.deleting: Callable[[Object, int | None], bool] = lambda document, grace_s: True
-        """Asked when a pod is deleted: whether it is gone at once."""
+        """Returns whether a pod that is deleted is gone at once."""
 
-        self._applied: Final[dict[tuple[Place, str], Object]] = {}
+        self._applied: Final[dict[tuple[ObjectRef, str], Object]] = {}
         self._count = 100
 
     # -- the port ------------------------------------------------------------------------------------------------------
 
-    async def get(self, place: Place) -> Object:
-        self._come("get", place)
-        return copied(self._find(place))
+    async def get(self, ref: ObjectRef) -> Object:
+        self._come("get", ref)
+        return copied(self._find(ref))
 
     async def list(self, kind: Kind, namespace: str = "", labels: str = "") -> Listed:
-        self._come("list", Place(kind, namespace, ""))
+        self._come("list", ObjectRef(kind, namespace, ""))
         return [
             copied(one)
-            for place, one in sorted(self.objects.items(), key=lambda pair: (pair[0].namespace, pair[0].name))
-            if place.kind == kind and namespace in ("", place.namespace) and matches(one, labels)
+            for ref, one in sorted(self.objects.items(), key=lambda pair: (pair[0].namespace, pair[0].name))
+            if ref.kind == kind and namespace in ("", ref.namespace) and matches(one, labels)
         ]
 
     async def apply(self, document: Object) -> Object:
-        return self._apply(place_of(document), document, FIELD_MANAGER)
+        return self._apply(ref_of(document), document, FIELD_MANAGER)
 
-    async def apply_status(self, place: Place, status: Mapping[str, Any]) -> Object:
-        self._find(place)
-        return self._apply(place, {"status": dict(status)}, STATUS_MANAGER)
+    async def apply_status(self, ref: ObjectRef, status: Mapping[str, Any]) -> Object:
+        self._find(ref)
+        return self._apply(ref, {"status": dict(status)}, STATUS_MANAGER)
 
     async def patch(
-        self, place: Place, change: Mapping[str, Any], *, uid: str = "", revision: str = "", part: str = ""
+        self, ref: ObjectRef, change: Mapping[str, Any], *, uid: str = "", revision: str = "", part: str = ""
     ) -> Object:
-        self._come("patch", place)
-        known = self._find(place)
+        self._come("patch", ref)
+        known = self._find(ref)
         metadata = known["metadata"]
-        self._compare(place, uid or (change.get("metadata") or {}).get("uid", ""), metadata["uid"])
+        self._compare(ref, uid or (change.get("metadata") or {}).get("uid", ""), metadata["uid"])
         self._compare(
-            place, revision or (change.get("metadata") or {}).get("resourceVersion", ""), metadata["resourceVersion"]
+            ref, revision or (change.get("metadata") or {}).get("resourceVersion", ""), metadata["resourceVersion"]
         )
-        told = dict(change)
-        if "metadata" in told:
-            told["metadata"] = {
-                key: value for key, value in told["metadata"].items() if key not in ("uid", "resourceVersion")
+        patch_body = dict(change)
+        if "metadata" in patch_body:
+            patch_body["metadata"] = {
+                key: value for key, value in patch_body["metadata"].items() if key not in ("uid", "resourceVersion")
             }
-        return self.put(merged(known, told))
+        return self.put(merged(known, patch_body))
 
     async def create(self, document: Object) -> Object:
-        place = place_of(document)
-        self._come("create", place)
-        if place in self.objects:
-            raise Conflict(str(place), "it exists", 409)
+        ref = ref_of(document)
+        self._come("create", ref)
+        if ref in self.objects:
+            raise Conflict(str(ref), "it exists", 409)
         return self.put(copied(document))
 
-    async def delete(self, place: Place, *, uid: str, grace_s: int | None = None, is_orphaning: bool = False) -> None:
+    async def delete(self, ref: ObjectRef, *, uid: str, grace_s: int | None = None, is_orphaning: bool = False) -> None:
         assert uid, "nothing is deleted by its name alone"
-        self._come("delete", place)
-        known = self.objects.get(place)
+        self._come("delete", ref)
+        known = self.objects.get(ref)
         if known is None:
             return
-        self._compare(place, uid, known["metadata"]["uid"])
-        if place.kind == PODS and not self.deleting(known, grace_s):
+        self._compare(ref, uid, known["metadata"]["uid"])
+        if ref.kind == PODS and not self.deleting(known, grace_s):
             return
-        self.remove(place)
+        self.remove(ref)
 
     # -- what a cluster does -------------------------------------------------------------------------------------------
 
     def put(self, document: Object) -> Object:
-        """Whole, as it shall be; nothing happens if it is so already."""
-        place, known = place_of(document), self.objects.get(place_of(document))
+        """Store a complete object; nothing happens if it is equal already."""
+        ref, known = ref_of(document), self.objects.get(ref_of(document))
         document = copied(document)
         metadata = document["metadata"]
         if known is not None:
@@ -118,55 +118,55 @@ class FakeKubernetes:
         else:
             metadata |= {"uid": metadata.get("uid") or f"uid-{self._next()}", "generation": 1}
         metadata["resourceVersion"] = str(self._next())
-        self.objects[place] = document
+        self.objects[ref] = document
         self._tell("ADDED" if known is None else "MODIFIED", document)
         return copied(document)
 
-    def remove(self, place: Place) -> None:
-        """It is gone."""
-        document = self.objects.pop(place, None)
+    def remove(self, ref: ObjectRef) -> None:
+        """Remove an object without a call."""
+        document = self.objects.pop(ref, None)
         if document is None:
             return
-        for key in [key for key in self._applied if key[0] == place]:
+        for key in [key for key in self._applied if key[0] == ref]:
             del self._applied[key]
         document["metadata"]["resourceVersion"] = str(self._next())
         self._tell("DELETED", document)
 
     def found(self, kind: Kind, namespace: str, name: str) -> Object | None:
-        """A copy, without a call."""
-        return copied(self.objects.get(Place(kind, namespace, name)))
+        """Return a copy of an object, without a call."""
+        return copied(self.objects.get(ObjectRef(kind, namespace, name)))
 
     def of_kind(self, kind: Kind) -> Listed:
-        """All of them, without a call."""
-        return [copied(one) for place, one in self.objects.items() if place.kind == kind]
+        """Return all objects of a kind, without a call."""
+        return [copied(one) for ref, one in self.objects.items() if ref.kind == kind]
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _apply(self, place: Place, document: Mapping[str, Any], manager: str) -> Object:
-        self._come("status" if manager == STATUS_MANAGER else "apply", place)
-        before = self._applied.get((place, manager), {})
-        head = {"apiVersion": place.kind.api_version, "kind": place.kind.name}
-        known = self.objects.get(place) or head | {"metadata": {"name": place.name, "namespace": place.namespace}}
+    def _apply(self, ref: ObjectRef, document: Mapping[str, Any], manager: str) -> Object:
+        self._come("status" if manager == STATUS_MANAGER else "apply", ref)
+        before = self._applied.get((ref, manager), {})
+        head = {"apiVersion": ref.kind.api_version, "kind": ref.kind.name}
+        known = self.objects.get(ref) or head | {"metadata": {"name": ref.name, "namespace": ref.namespace}}
         result = merged(merged(known, taken_back(before, document)), document)
         answer = self.put(result)
-        self._applied[place, manager] = copied(dict(document))
+        self._applied[ref, manager] = copied(dict(document))
         return answer
 
-    def _come(self, verb: str, place: Place) -> None:
-        error = self.refuse(verb, place)
+    def _come(self, verb: str, ref: ObjectRef) -> None:
+        error = self.refuse(verb, ref)
         if error is not None:
             raise error
-        self.calls.append((verb, place))
+        self.calls.append((verb, ref))
 
-    def _find(self, place: Place) -> Object:
+    def _find(self, ref: ObjectRef) -> Object:
         try:
-            return self.objects[place]
+            return self.objects[ref]
         except KeyError:
-            raise Gone(str(place), "not found", 404) from None
+            raise NotFound(str(ref), "not found", 404) from None
 
-    def _compare(self, place: Place, wanted: str, found: str) -> None:
+    def _compare(self, ref: ObjectRef, wanted: str, found: str) -> None:
         if self.is_compared and wanted and wanted != found:
-            raise Conflict(str(place), f"it is {found}, and {wanted} was meant", 409)
+            raise Conflict(str(ref), f"it is {found}, and {wanted} was meant", 409)
 
     def _tell(self, what: str, document: Object) -> None:
         for watcher in list(self.watchers):
@@ -178,7 +178,7 @@ class FakeKubernetes:
 
 
 def matches(document: Object, labels: str) -> bool:
-    """Whether it has these labels: ``a=b,c=d`` or just ``a``."""
+    """Return whether an object has these labels: ``a=b,c=d`` or just ``a``."""
     has = document["metadata"].get("labels") or {}
     for term in (one for one in labels.split(",") if one):
         name, is_valued, value = term.partition("=")
@@ -188,7 +188,7 @@ def matches(document: Object, labels: str) -> bool:
 
 
 def merged(known: Mapping[str, Any], change: Mapping[str, Any]) -> Object:
-    """A merge patch: None takes away."""
+    """Apply a merge patch: None removes a field."""
     result = copied(dict(known))
     for key, value in change.items():
         if value is None:
@@ -202,7 +202,7 @@ def merged(known: Mapping[str, Any], change: Mapping[str, Any]) -> Object:
 
 
 def taken_back(before: Mapping[str, Any], now: Mapping[str, Any]) -> Object:
-    """The patch that removes what was said before and is not said now."""
+    """Return the patch that removes the fields of the last apply that are missing in this one."""
     gone: Object = {}
     for key, value in before.items():
         if key not in now:
@@ -214,8 +214,8 @@ def taken_back(before: Mapping[str, Any], now: Mapping[str, Any]) -> Object:
     return gone
 
 
-def kind_at(path: str, kinds: tuple[Kind, ...]) -> tuple[Place, str]:
-    """What a path of the API means, and which part of it."""
+def kind_at(path: str, kinds: tuple[Kind, ...]) -> tuple[ObjectRef, str]:
+    """Return the object that an API path denotes, and the part of it."""
     for kind in kinds:
         root = kind.path().rpartition("/")[0]
         if not path.startswith(root + "/"):
@@ -225,7 +225,7 @@ def kind_at(path: str, kinds: tuple[Kind, ...]) -> tuple[Place, str]:
         if words[0] == "namespaces" and len(words) > 2:
             namespace, words = words[1], words[2:]
         if words[0] == kind.plural:
-            return Place(kind, namespace, words[1] if len(words) > 1 else ""), words[2] if len(words) > 2 else ""
+            return ObjectRef(kind, namespace, words[1] if len(words) > 1 else ""), words[2] if len(words) > 2 else ""
     raise KeyError(path)
 
 

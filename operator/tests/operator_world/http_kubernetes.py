@@ -1,4 +1,4 @@
-"""The same API in memory, over real HTTP: for the real port. Answers late, not at all, or with nonsense when told."""
+"""The same API in memory, over real HTTP, for the real port. A test can make it answer late, wrongly or not at all."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ TOKEN: Final = "the-token-of-the-operator"
 
 @final
 class HttpKubernetes:
-    """Owned by the event loop."""
+    """The API server over HTTP. Owned by the event loop."""
 
     def __init__(self, fake: FakeKubernetes) -> None:
         self.fake: Final = fake
         self.url = ""
         self.delay_s = 0.0
         self.raw: tuple[int, bytes] | None = None
-        """Answer everything with this."""
+        """The status and body of every answer, if set."""
 
         self.is_breaking = False
-        """Close the connection instead of an answer."""
+        """Whether connections are closed instead of an answer."""
 
         self.requests: Final[list[tuple[str, str, str]]] = []
-        """Method, path with query, content type."""
+        """Method, path with query and content type of every request."""
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Of anything."""
+        """Answer any request of the real port."""
         self.requests.append((request.method, request.path_qs, request.headers.get("Content-Type", "")))
         await asyncio.sleep(self.delay_s)
         if self.is_breaking:
@@ -49,23 +49,23 @@ class HttpKubernetes:
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":
             return failure(401, "who are you?")
         try:
-            place, part = kind_at(request.path, KINDS)
+            ref, part = kind_at(request.path, KINDS)
         except KeyError:
             return failure(404, "no such path")
         data = await request.read()
         body: dict[str, Any] = json.loads(data) if data else {}
         try:
-            return web.json_response(await self._do(request, place, part, body))
+            return web.json_response(await self._do(request, ref, part, body))
         except ApiError as error:
             return failure(error.status or 500, error.reason)
 
-    async def _do(self, request: web.Request, place: Any, part: str, body: dict[str, Any]) -> Any:
+    async def _do(self, request: web.Request, ref: Any, part: str, body: dict[str, Any]) -> Any:
         query, kind = request.query, request.headers.get("Content-Type", "")
         match request.method:
-            case "GET" if place.name:
-                return await self.fake.get(place)
+            case "GET" if ref.name:
+                return await self.fake.get(ref)
             case "GET":
-                items = await self.fake.list(place.kind, place.namespace, query.get("labelSelector", ""))
+                items = await self.fake.list(ref.kind, ref.namespace, query.get("labelSelector", ""))
                 begin, size = int(query.get("continue", "0")), int(query["limit"])
                 onward = str(begin + size) if begin + size < len(items) else ""
                 return {"items": items[begin : begin + size], "metadata": {"continue": onward}}
@@ -73,17 +73,17 @@ class HttpKubernetes:
                 return await self.fake.create(body)
             case "DELETE":
                 uid = body["preconditions"]["uid"]
-                await self.fake.delete(place, uid=uid, grace_s=body.get("gracePeriodSeconds"))
+                await self.fake.delete(ref, uid=uid, grace_s=body.get("gracePeriodSeconds"))
                 return {"kind": "Status"}
             case "PATCH" if kind == "application/apply-patch+yaml":
                 assert query["force"] == "true" and query["fieldManager"], "as it is meant"
                 if part == "status":
                     assert query["fieldManager"] == STATUS_MANAGER, "another manager"
-                    return await self.fake.apply_status(place, body["status"])
+                    return await self.fake.apply_status(ref, body["status"])
                 return await self.fake.apply(body)
             case "PATCH" if kind == "application/merge-patch+json":
-                return await self.fake.patch(place, body, part=part)
-        raise AssertionError(f"nobody sends {request.method} {kind}")
+                return await self.fake.patch(ref, body, part=part)
+        raise AssertionError(f"unexpected request: {request.method} {kind}")
 
 
 def failure(status: int, message: str) -> web.Response:
@@ -92,7 +92,7 @@ def failure(status: int, message: str) -> web.Response:
 
 @asynccontextmanager
 async def http_kubernetes(**options: Any) -> AsyncIterator[tuple[HttpKubernetes, KubernetesApi]]:
-    """A server, and the real port to it."""
+    """Start a server, and yield it with the real port to it."""
     server = HttpKubernetes(FakeKubernetes())
     async with http_server(application(server.answer)) as port:
         settings = Configuration()

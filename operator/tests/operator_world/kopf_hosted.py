@@ -1,11 +1,11 @@
-"""The whole operator inside of `kopf run`, in a thread of the test: Kopf's own runner begins it and stops it.
+"""The whole operator inside of `kopf run`, in a thread of the test: Kopf's own runner starts and stops it.
 
-    Kopf begins     the operator wins its Lease, lists everything, and only then are there handlers to watch for
-    Kopf watches    and tells the operator's groups
-    Kopf ends       the operator ends in order, with its Lease given back
+    Kopf starts     the operator acquires its Lease, lists all resources, and only then registers handlers
+    Kopf watches    and reports events to the operator's groups
+    Kopf stops      the operator ends in order, and releases its Lease
 
-It is the operator that a pod runs, with its options, its Lease and its rights; only who has Kopf watch is turned
-around, and losing the Lease ends the operator instead of the process, which is the test's.
+It is the operator that a pod runs, with its options, its Lease and its rights. Two things differ: Kopf runs the
+operator and not vice versa, and losing the Lease ends the operator instead of the process, which is that of the test.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any, Final, final
 import kopf
 from kopf.testing import KopfRunner
 
-from gantry_operator.handlers import connection_of, fill, settings_of
+from gantry_operator.handlers import kopf_connection, kopf_settings, register_handlers
 from gantry_operator.kubernetes_api import configuration
 from gantry_operator.main import JsonFormatter
-from gantry_operator.process import Around, Operator
+from gantry_operator.process import Collaborators, Operator
 from gantry_operator.settings import OperatorSettings
 from gantry_operator.sidecars import HttpSidecars, Sidecars
 from gantry_operator.watched_resources import WatchedResources
@@ -35,7 +35,7 @@ BEGIN_S_MAX: Final = 180.0
 
 @final
 class Hosted:
-    """One operator, and the registry by which Kopf begins and ends it. Owned by the loop of Kopf's thread."""
+    """One operator, and the registry through which Kopf starts and stops it. Owned by the loop of Kopf's thread."""
 
     def __init__(
         self,
@@ -43,7 +43,9 @@ class Hosted:
         sidecars: Callable[[], AbstractAsyncContextManager[Sidecars]] = HttpSidecars,
     ) -> None:
         self.registry: Final = kopf.OperatorRegistry()
-        self.operator: Final = Operator(settings, Around(watch=self._watch, sidecars=sidecars, on_lost=self._lost))
+        self.operator: Final = Operator(
+            settings, Collaborators(watch=self._watch, sidecars=sidecars, on_lost=self._lost)
+        )
         self.is_lost = False
         self._settings: Final = settings
         self._began: Final = asyncio.Event()
@@ -52,7 +54,7 @@ class Hosted:
         kopf.on.cleanup(registry=self.registry, id="end")(self._end)
 
     async def _begin(self, **_: Any) -> None:
-        """Until it leads and knows everything; then Kopf looks what is to be watched."""
+        """Start the operator; return when it is the leader and has listed all resources, before Kopf starts watches."""
         running = self._running = asyncio.create_task(self.operator.run(), name="gantry-operator")
         began = asyncio.create_task(self._began.wait())
         try:
@@ -67,12 +69,14 @@ class Hosted:
 
     async def _watch(self, resources: WatchedResources, stopped: asyncio.Event) -> None:
         settings = self._settings
-        fill(self.registry, resources, lambda: connection_of(configuration(settings.kubeconfig, settings.context)))
+        register_handlers(
+            self.registry, resources, lambda: kopf_connection(configuration(settings.kubeconfig, settings.context))
+        )
         self._began.set()
         await stopped.wait()
 
     async def _end(self, **_: Any) -> None:
-        """What it raised is what Kopf ends with."""
+        """Stop the operator; Kopf ends with its exception."""
         self.operator.stop()
         if self._running is not None:
             await self._running
@@ -84,40 +88,40 @@ class Hosted:
 
 @final
 class Run:
-    """One `kopf run`; what Kopf and the operator have said and done."""
+    """One `kopf run`, with the output of Kopf and the log of the operator."""
 
     def __init__(self, hosted: Hosted, runner: KopfRunner) -> None:
         self.hosted: Final = hosted
         self.runner: Final = runner
         self.lines: Final[list[dict[str, Any]]] = []
-        """What the operator has logged."""
+        """The log lines of the operator."""
 
-    def said(self, message: str) -> list[dict[str, Any]]:
-        """Its lines of one message."""
+    def logged(self, message: str) -> list[dict[str, Any]]:
+        """Return the log lines with this message."""
         return [line for line in self.lines if line["message"] == message]
 
-    def wait_said(self, message: str, seconds: float = BEGIN_S_MAX) -> None:
-        """Until it has."""
+    def wait_for_log(self, message: str, seconds: float = BEGIN_S_MAX) -> None:
+        """Wait for a log line with this message."""
         deadline = time.monotonic() + seconds
-        while not self.said(message):
+        while not self.logged(message):
             assert not self.runner.future.done(), self.runner.output[-3000:]
             assert time.monotonic() < deadline, (message, self.lines[-20:])
             time.sleep(0.02)
 
     def demand_order(self) -> None:
-        """It has ended as it should: by itself, with its Lease given back, and without a bug from beginning to end."""
+        """Check an orderly end: by itself, with the Lease released, and without unexpected errors."""
         assert self.runner.exit_code == 0, self.runner.output[-3000:]
         assert self.runner.future.result().exception is None
         assert not self.hosted.is_lost
         assert "Traceback" not in self.runner.output, self.runner.output[-6000:]
         bad = [line for line in self.lines if line["level"] in ("error", "critical")]
         assert bad == []
-        assert self.said("released leadership")
+        assert self.logged("released leadership")
 
 
 @final
 class _Lines(logging.Handler):
-    """Keeps what is logged, as it stands in the log of a pod."""
+    """Keeps log records as the log of a pod has them."""
 
     def __init__(self, lines: list[dict[str, Any]]) -> None:
         super().__init__()
@@ -133,11 +137,11 @@ def kopf_runs(
     settings: OperatorSettings,
     sidecars: Callable[[], AbstractAsyncContextManager[Sidecars]] = HttpSidecars,
 ) -> Iterator[Run]:
-    """`kopf run` while this is entered, with the operator leading. What is printed meanwhile is in Kopf's output."""
+    """Run `kopf run` while this is entered, with the operator as the leader. Kopf's output includes what is printed."""
     hosted = Hosted(settings, sidecars)
     spaces = [word for name in settings.namespaces for word in ("--namespace", name)] or ["--all-namespaces"]
     words = ["run", "--standalone", *spaces]
-    runner = KopfRunner(words, registry=hosted.registry, settings=settings_of(), timeout=END_S_MAX)
+    runner = KopfRunner(words, registry=hosted.registry, settings=kopf_settings(), timeout=END_S_MAX)
     run = Run(hosted, runner)
     handler = _Lines(run.lines)
     ours = logging.getLogger("gantry_operator")
@@ -145,7 +149,7 @@ def kopf_runs(
         ours.addHandler(handler)
         try:
             with runner:
-                run.wait_said("acquired leadership")
+                run.wait_for_log("acquired leadership")
                 yield run
         finally:
             ours.removeHandler(handler)
@@ -153,7 +157,7 @@ def kopf_runs(
 
 @contextmanager
 def _logging_as_it_was() -> Iterator[None]:
-    """Kopf's command configures the logging of the whole process."""
+    """Restore the logging of the process, which Kopf's command configures."""
     root, loop = logging.getLogger(), logging.getLogger("asyncio")
     before = root.handlers[:], root.level, loop.handlers[:], loop.propagate
     try:

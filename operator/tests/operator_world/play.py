@@ -1,4 +1,4 @@
-"""A model cluster and the real loop of one operator, turn by turn; and who else could come after it."""
+"""A model cluster and the real loop of one operator, round by round; and later operators."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ASYNC: Final = SYNC | {"replication": {"mode": "Async"}, "failover": {"maxDataLo
 
 
 def operator_of(cluster: ModelCluster) -> ResourceLoop[GroupReconciler]:
-    """A new process: it knows nothing but what watches show."""
+    """Return a new operator process, which only knows what watches report."""
     cache = Cache()
     for document in list(cluster.api.objects.values()):
-        cache.take(None, document)
-    cluster.api.watchers.append(cache.take)
+        cache.apply_event(None, document)
+    cluster.api.watchers.append(cache.apply_event)
     context = GroupContext(
         cache=cache, api=cluster.api, sidecars=cluster, clock=cluster.clock, metrics=Metrics(),
         base=Facts(image="gantry:test"), render=render, key=b"k" * 32,
@@ -31,7 +31,7 @@ def operator_of(cluster: ModelCluster) -> ResourceLoop[GroupReconciler]:
 
 
 class Play:
-    """A cluster and one operator's loop, turn by turn."""
+    """A cluster and the loop of one operator, round by round."""
 
     def __init__(self, spec: dict[str, Any], *, nodes: int = 3) -> None:
         self.cluster = ModelCluster(spec, nodes)
@@ -39,18 +39,18 @@ class Play:
 
     @classmethod
     def of(cls, cluster: ModelCluster, loop: ResourceLoop[GroupReconciler]) -> Play:
-        """Of what is there already."""
+        """Create a play of a cluster that exists already."""
         play = cls.__new__(cls)
         play.cluster, play.loop = cluster, loop
         return play
 
     async def turn(self, by_ms: int = 250) -> None:
-        await self.loop.step()
+        await self.loop.reconcile_once()
         await self.loop.reconciler.settle()
         self.cluster.advance(by_ms)
 
     async def until(self, predicate: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
-        """How many seconds of the model it took."""
+        """Run until the condition holds; return the seconds of the model that it took."""
         began_ms = self.cluster.clock.ms
         while not predicate():
             assert self.cluster.clock.ms - began_ms < seconds * 1000, f"it did not happen: {what}; {self.why()}"
@@ -61,13 +61,13 @@ class Play:
         return self.loop.reconciler.decision.explanation, self.cluster.group.get("status")
 
     def condition(self, kind: str) -> tuple[str, str, str]:
-        """Status, reason and message of one."""
+        """Return status, reason and message of a condition."""
         found = (self.cluster.group.get("status") or {}).get("conditions", [])
         one: dict[str, str] = next((one for one in found if one["type"] == kind), {})
         return one.get("status", ""), one.get("reason", ""), one.get("message", "")
 
     def is_well(self) -> bool:
-        """As the status says, and as it is."""
+        """Return whether the group is ready, both by its status and in fact."""
         status = self.cluster.group.get("status") or {}
         ready = {one["type"]: one["status"] for one in status.get("conditions", [])}.get("Ready")
         is_current = status.get("observedGeneration") == self.cluster.group["metadata"]["generation"]

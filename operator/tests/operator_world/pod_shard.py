@@ -1,6 +1,6 @@
-"""A shard of model brokers that live in pods: the fleet and the judge of ``spec_world``, with stores on claims.
+"""A shard of model brokers in pods: the fleet and the judge of ``spec_world``, with stores on claims.
 
-A broker's control socket is two functions here: what it says, by the names of the socket, and obeying an order.
+The control socket of a broker is two functions here: its status, with the socket's field names, and executing an order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gantry_status import orders
 
 @final
 class PodShard(Fleet):
-    """Owned by one test; ``read_lease`` says what stands in the shard's Lease now."""
+    """The brokers of one shard. Owned by one test; ``read_lease`` returns the present Lease of the shard."""
 
     def __init__(self, group: str, number: int, spec: Spec, read_lease: Callable[[], LeaseRecord | None]) -> None:
         self._read_lease = read_lease
@@ -30,7 +30,7 @@ class PodShard(Fleet):
         self.number = number
         self.brokers = {}
         self.stores: dict[str, Store] = {}
-        """By the claim's uid."""
+        """The stores by the uid of their claim."""
 
     @property
     def lease(self) -> LeaseRecord | None:
@@ -38,10 +38,10 @@ class PodShard(Fleet):
 
     @lease.setter
     def lease(self, record: LeaseRecord | None) -> None:
-        assert record is None, "it stands in the cluster"
+        assert record is None, "the record is in the cluster"
 
     def begin(self, member: int, claim: str) -> None:
-        """A pod's broker starts on a claim."""
+        """Start a pod's broker on a claim."""
         store = self.stores.get(claim)
         if store is None:
             store = self.stores[claim] = Store(f"store-{member}-{self.next_serial()}")
@@ -52,18 +52,18 @@ class PodShard(Fleet):
         broker.start("", self.acks_needed, self.now_ms)
 
     def end(self, member: int) -> None:
-        """Its process has ended, and what it had is on its disk."""
+        """End the process of a broker; its store stays on its disk."""
         self.flush(member)
         self.crash(member)
         self.disconnect(member)
 
     def forget(self, member: int, claim: str) -> None:
-        """Its volume is deleted."""
+        """Delete a volume with its store."""
         self.judge.removed(self.brokers.get(member), self.brokers.values())
         self.stores.pop(claim, None)
 
-    def said(self, member: int) -> dict[str, Any]:
-        """As on the control socket."""
+    def status(self, member: int) -> dict[str, Any]:
+        """Return the status of a broker, as its control socket does."""
         broker = self.brokers[member]
         report = broker.report(self.now_ms, self.now_ms, PEAK_RECORDS_PER_S * RECORD_BYTES)
         own = {
@@ -93,10 +93,10 @@ class PodShard(Fleet):
         }
 
     def obey(self, member: int, order: orders.AnyOrder, expected: Expected | None) -> None:
-        """Raises ``Refused``, as the sidecar of a broker does."""
+        """Execute an order. Raises ``Refused``, as the sidecar of a broker does."""
         broker = self.brokers[member]
         match order:
-            case orders.AskPromise(epoch=epoch):
+            case orders.PromiseRequest(epoch=epoch):
                 broker.promise(epoch)
             case orders.Promote(epoch=epoch, electable=electable):
                 if expected is not None:
@@ -116,9 +116,9 @@ class PodShard(Fleet):
         if broker.store.epoch == epoch:
             return
         if expected.continues and (broker.role, broker.store.epoch) != (Role.MASTER, expected.continues):
-            raise Refused("it was to go on as the master, and is none")
+            raise Refused("expected the master of that epoch, but the broker has no role")
         if place < (expected.last_epoch, expected.end):
-            raise Refused("it was named for a longer log")
+            raise Refused("expected a longer log")
 
 
 def _unknown(value: object) -> object:

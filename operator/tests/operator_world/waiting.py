@@ -1,4 +1,4 @@
-"""Waiting for what comes by itself."""
+"""Waiting for a condition in a test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 async def until(predicate: Callable[[], bool], what: str = "it", seconds: float = 120.0) -> None:
-    """Until it is so; a failure says what did not happen."""
+    """Wait until the condition holds; a failure names the missing event."""
     try:
         async with asyncio.timeout(seconds):
             while not predicate():  # noqa: ASYNC110  (what is waited for has no event)

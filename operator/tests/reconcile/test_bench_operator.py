@@ -1,6 +1,6 @@
-"""The operator's benchmark, small: groups become Ready, calls are counted, and what is not well has no figures.
+"""The operator's benchmark in small: groups become Ready, calls are counted, and a failed run has no figures.
 
-Nothing here looks at a time. That the figures mean something is the business of a quiet machine.
+No test checks a time: figures are meaningful only on an idle machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gantry_bench.operator_figures import (
 )
 from gantry_bench.operator_sidecars import StandInSidecars
 from spec_world.brokers import Refused
-from spec_world.judge import Wrong
+from spec_world.judge import InvariantViolation
 
 from gantry_operator.kubernetes_api import THREADS
 from gantry_operator.objects.names import SIDECAR_PORT, PodPlace
@@ -47,7 +47,7 @@ INFINITY = float("inf")
 @pytest.mark.verify
 @pytest.mark.needs_api_server
 def test_groups_become_ready_and_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each with its pods; the API server counts what the operator asks, and no less than the operator does itself."""
+    """Each group has its pods; the API server counts no fewer calls than the operator does itself."""
     monkeypatch.setattr(reported_run, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(operator_groups, "QUICK", SMALL)
 
@@ -69,7 +69,7 @@ def test_groups_become_ready_and_are_measured(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.slow
 @pytest.mark.needs_api_server
 def test_groups_that_do_not_become_ready_have_no_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: with sidecars that refuse every order nothing is measured, and the run says how far it came."""
+    """The twin: with sidecars that refuse every order nothing is measured, and the run reports its progress."""
 
     def refuse(*_: object) -> None:
         raise Refused("it will not")
@@ -85,8 +85,8 @@ def test_groups_that_do_not_become_ready_have_no_figures(tmp_path: Path, monkeyp
     assert list((tmp_path / "results").iterdir()) == []
 
 
-async def test_each_stand_in_has_an_address_of_its_own() -> None:
-    """As pods have: whoever is asked there answers for himself."""
+async def test_each_stand_in_has_its_own_address() -> None:
+    """It has one as pods do, and answers for itself."""
     async with StandInSidecars(operator_run.group_spec()) as sidecars:
         places = [PodPlace(0, member) for member in (1, 2)]
         addresses = [await sidecars.begin("orders", place, f"claim-{place.member}", 0) for place in places]
@@ -95,8 +95,8 @@ async def test_each_stand_in_has_an_address_of_its_own() -> None:
     assert all(address.startswith("127.") for address in addresses)
 
 
-async def test_a_broken_promise_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the judge of the model brokers says is not lost in an answer to the operator; without it all goes on."""
+async def test_violated_guarantee_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finding of the judge is not lost in an answer to the operator; without one the run continues."""
     answers: list[Callable[[], None]] = [lambda: None]
     monkeypatch.setattr("operator_world.pod_shard.PodShard.obey", lambda *_: answers[0]())
     async with StandInSidecars(operator_run.group_spec()) as sidecars, aiohttp.ClientSession() as session:
@@ -114,7 +114,7 @@ async def test_a_broken_promise_ends_the_run(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def broken() -> None:
-    raise Wrong("two masters")
+    raise InvariantViolation("two masters")
 
 
 # -- what is made of what was read -------------------------------------------------------------------------------------
@@ -126,8 +126,8 @@ def event(number: int, after_s: float, verb: str = "patch", **reference: str) ->
     return json.dumps(found | ({"objectRef": reference} if reference else {}))
 
 
-def test_a_request_counts_once_and_when_it_arrived() -> None:
-    """A watch is written down when it begins and when it ends; what began before the time is of before."""
+def test_request_counts_once_at_its_arrival() -> None:
+    """A watch is logged at its start and its end; one that started before the measurement does not count."""
     lines = [
         event(1, 9.9, resource="pods"),
         event(2, 10.0, resource="pods", subresource="status"),
@@ -150,16 +150,16 @@ def test_a_request_counts_once_and_when_it_arrived() -> None:
 @pytest.mark.parametrize(
     ("share", "seconds"), [(0.5, 0.15), (0.75, 0.2), (0.95, 0.84), (1.0, 1.0)], ids=["p50", "p75", "p95", "all"]
 )
-def test_quantiles_are_of_what_came_between_two_looks(share: float, seconds: float) -> None:
-    """Half of twenty rounds took at most 0.15 s, if they lie evenly in their buckets; earlier rounds do not count."""
+def test_quantiles_cover_the_rounds_between_two_scrapes(share: float, seconds: float) -> None:
+    """Half of twenty rounds took at most 0.15 s, if spread evenly in their buckets; earlier ones do not count."""
     before = {0.1: 100.0, 0.2: 100.0, 1.0: 100.0, INFINITY: 100.0}
     after = {0.1: 105.0, 0.2: 115.0, 1.0: 120.0, INFINITY: 120.0}
 
     assert quantile(before, after, share) == pytest.approx(seconds)
 
 
-def test_a_quantile_beyond_all_buckets_is_the_last_bound() -> None:
-    """The histogram knows no more; and of nothing there is none."""
+def test_quantile_beyond_all_buckets_is_the_last_bound() -> None:
+    """The histogram has no more detail; without rounds there is no quantile."""
     assert quantile({}, {0.1: 0.0, INFINITY: 4.0}, 0.95) == 0.1
     assert quantile({0.1: 1.0, INFINITY: 1.0}, {0.1: 1.0, INFINITY: 1.0}, 0.95) == 0.0
 
@@ -172,8 +172,8 @@ def phase(count: int, resident_bytes: int = MEBIBYTE) -> Phase:
 
 
 @pytest.mark.parametrize(("count", "peak", "met"), [(500, 200, [True, True]), (501, 201, [False, False])], ids=str)
-def test_the_goals_are_those_of_the_acceptance_line(count: int, peak: int, met: list[bool]) -> None:
-    """50 groups, 2 calls a group and minute, 200 MiB; one more of either misses it."""
+def test_goals_are_those_of_the_acceptance_criteria(count: int, peak: int, met: list[bool]) -> None:
+    """50 groups, 2 calls per group and minute, 200 MiB; one more of either misses them."""
     assert FULL.groups == 50
     report = OperatorReport(
         groups=50, pods=200, ready_p50_s=1.0, ready_max_s=2.0, creation=phase(10_000), rest=phase(count),

@@ -1,4 +1,4 @@
-"""Every edit of the table on a real API server: taken or refused as the table says, and so are the objects it makes."""
+"""Every edit of the table on a real API server: it is accepted or refused as in the table, and so are the objects."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from edit_world.row import BASE, Effect, Fields, Row
 from edit_world.table import ROWS
 from objects_scene import group, rendered
 
-from gantry_operator.api import place_of
+from gantry_operator.api import ref_of
 from gantry_operator.objects.base import Object
 
 pytestmark = pytest.mark.needs_api_server
 
 MERGE = "application/merge-patch+json"
 FOREIGN = ("PodMonitor", "PrometheusRule")
-"""Kinds that this server does not know."""
+"""The kinds that this server does not have."""
 
 MADE_ANEW = {("storage.size", "StatefulSet/orders-0-master"), ("storage.size", "StatefulSet/orders-0-slave")}
-"""Where the API server takes no change of an object, and the operator makes it anew around its pods."""
+"""The edits for which the API server rejects a change of an object, and the operator recreates it around its pods."""
 
 
 @pytest.fixture
 def server(groups_api: ApiServer) -> ApiServer:
-    """The one that all share."""
+    """The API server that all tests share."""
     return groups_api
 
 
 def edited(server: ApiServer, row: Row, number: int, after: Fields) -> tuple[int, Any]:
-    """Make a group of one side of a row, and replace its spec by another, as `kubectl replace` does."""
+    """Create a group with one side of a row, and replace its spec with the other, as `kubectl replace` does."""
     path = f"{GROUPS}/edit-{number}"
     head = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": f"edit-{number}"}}
     status, answer = server.ask("POST", f"{GROUPS}?fieldValidation=Strict", head | {"spec": row.spec(row.before)})
@@ -45,8 +45,8 @@ def edited(server: ApiServer, row: Row, number: int, after: Fields) -> tuple[int
 
 @pytest.mark.verify(quick=4)
 @pytest.mark.parametrize(("number", "row"), list(enumerate(ROWS)), ids=[str(row) for row in ROWS])
-def test_an_edit_is_taken_or_refused_as_the_table_says(server: ApiServer, number: int, row: Row) -> None:
-    """What is refused says why, in our words, and before anybody acts by it; a new generation is what is taken."""
+def test_edit_is_accepted_or_refused_as_in_the_table(server: ApiServer, number: int, row: Row) -> None:
+    """A refusal has our message, and comes before any action; an accepted edit makes a new generation."""
     status, answer = edited(server, row, number, row.after)
 
     if row.effect is Effect.REFUSED:
@@ -58,8 +58,8 @@ def test_an_edit_is_taken_or_refused_as_the_table_says(server: ApiServer, number
 
 
 @pytest.mark.parametrize("number", [0, 1, 2], ids=["shards", "slaves", "image"])
-def test_the_same_again_is_no_edit(server: ApiServer, number: int) -> None:
-    """The twin: a spec that says the same makes no new generation, so that one is the edit's doing."""
+def test_equal_spec_is_not_an_edit(server: ApiServer, number: int) -> None:
+    """The twin: an equal spec makes no new generation, so a new one comes from the edit."""
     row = ROWS[number]
 
     status, answer = edited(server, row, 100 + number, row.before)
@@ -69,8 +69,8 @@ def test_the_same_again_is_no_edit(server: ApiServer, number: int) -> None:
 
 @pytest.mark.verify(quick=4)
 @pytest.mark.parametrize("row", [row for row in ROWS if row.effect is not Effect.REFUSED], ids=str)
-def test_objects_that_an_edit_changes_are_taken(server: ApiServer, row: Row) -> None:
-    """Each by server-side apply over the one before; those that cannot be are the ones that are made anew."""
+def test_objects_that_an_edit_changes_are_accepted(server: ApiServer, row: Row) -> None:
+    """Each is applied over the one before; those that cannot be are the ones that are recreated."""
     old, new = (by_name(row, fields) for fields in (row.before, row.after))
     names = {name.lstrip("+") for name in row.changes if not name.startswith("-")}
     for name in sorted(name for name in names if not name.startswith(FOREIGN)):
@@ -85,25 +85,25 @@ def test_objects_that_an_edit_changes_are_taken(server: ApiServer, row: Row) -> 
 
 
 def by_name(row: Row, fields: Fields) -> dict[str, Object]:
-    """What is rendered of one side."""
+    """Return the objects that are rendered for one side, by name."""
     return {name_of(one): one for one in rendered(group(**row.spec(fields)))}
 
 
 def apply(server: ApiServer, document: Object) -> tuple[int, Any]:
-    """As the operator does."""
-    place = place_of(document)
-    return server.apply(place.kind.path(place.namespace, place.name), document)
+    """Apply an object as the operator does."""
+    ref = ref_of(document)
+    return server.apply(ref.kind.path(ref.namespace, ref.name), document)
 
 
 def delete(server: ApiServer, document: Object) -> None:
-    """So that the next row begins with nothing."""
-    place = place_of(document)
-    status, answer = server.ask("DELETE", place.kind.path(place.namespace, place.name))
+    """Delete an object, so that the next row starts with none."""
+    ref = ref_of(document)
+    status, answer = server.ask("DELETE", ref.kind.path(ref.namespace, ref.name))
     assert status == 200, answer
 
 
-def test_a_field_that_nobody_knows_is_refused(server: ApiServer) -> None:
-    """A typing error in an edit is no edit."""
+def test_unknown_field_is_refused(server: ApiServer) -> None:
+    """A typing error in an edit is not dropped silently."""
     path = f"{GROUPS}/typed"
     head = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": "typed"}}
     assert server.apply(path, head | {"spec": dict(BASE)})[0] == 201

@@ -28,14 +28,14 @@ Seen = Callable[[Play], Awaitable[str]]
 
 
 async def turns(play: Play, seconds: float) -> None:
-    """So many of the model."""
+    """Run this many rounds of the model."""
     until_ms = play.cluster.clock.ms + seconds * 1000
     while play.cluster.clock.ms < until_ms:
         await play.turn()
 
 
 async def master_is_cut_off(play: Play) -> str:
-    """Whether another one takes over by itself, soon, late or never."""
+    """Return whether another member is promoted automatically: soon, late or never."""
     play.cluster.cut(play.cluster.node_of(0, 1))
     began_ms = play.cluster.clock.ms
     await turns(play, SOON_S)
@@ -49,7 +49,7 @@ async def master_is_cut_off(play: Play) -> str:
 
 
 async def role_is_moved(play: Play) -> str:
-    """Whether it goes back by itself."""
+    """Return whether the role moves back automatically."""
     play.cluster.annotate(promote="0=2")
     await play.until(lambda: play.cluster.master(0) == 2, "member 2 is the master")
     await turns(play, SOON_S)
@@ -57,7 +57,7 @@ async def role_is_moved(play: Play) -> str:
 
 
 async def volume_is_lost(play: Play) -> str:
-    """Whether another one is made for the slave by itself."""
+    """Return whether the slave's volume is replaced automatically."""
     claim = play.cluster.api.found(CLAIMS, NAMESPACE, "data-g-0-slave-0")
     assert claim is not None
     before = uid_of(claim)
@@ -69,7 +69,7 @@ async def volume_is_lost(play: Play) -> str:
 
 
 async def disks_stand_still(play: Play) -> str:
-    """Whether the group says that more is at risk than it allows, some seconds later."""
+    """Return whether the group reports, some seconds later, that more bytes are at risk than allowed."""
     for shard in play.cluster.shards.values():
         shard.flush = lambda number: None  # type: ignore[method-assign]
         shard.copy = lambda number, records: None  # type: ignore[method-assign]
@@ -79,7 +79,7 @@ async def disks_stand_still(play: Play) -> str:
 
 
 def edit(play: Play, fields: Fields) -> None:
-    """Of the group; whoever judges hears of it, and brokers that start from now on are started with it."""
+    """Edit the group; the judge and the brokers that start from now on use the new spec."""
     play.cluster.edit(**fields)
     spec = group_of({name: value for name, value in play.cluster.group.items() if name != "status"}).spec
     for shard in play.cluster.shards.values():
@@ -100,16 +100,16 @@ SCENES: dict[str, tuple[dict[str, Any], Seen, str, str]] = {
     "failover.after": (TWO_SLAVES, master_is_cut_off, "soon", "late"),
     "failover.switchback": (TWO_SLAVES, role_is_moved, "member 2", "member 1"),
 }  # fmt: skip
-"""By leaf: the group, what comes over it, and what is seen with the value before and the one after."""
+"""By leaf: the group, the event, and the results with the value before and the value after."""
 
 
-def test_every_edit_that_only_decides_has_a_scene() -> None:
-    """And no scene is about a field whose row does not want it."""
+def test_every_edit_of_a_decision_has_a_scene() -> None:
+    """No scene is about a field whose row does not need it."""
     assert {row.path for row in MODELLED} == SCENES.keys()
 
 
 def name(batch: Batch) -> str:
-    """Of a test."""
+    """Return the name of a test."""
     return batch.name
 
 
@@ -118,24 +118,24 @@ ROLLED = batches(row for row in ROWS if row.effect is Effect.ROLL)
 
 
 async def edited(batch: Batch) -> tuple[dict[str, str], dict[str, str], Play]:
-    """Pods of the first shard before and after the edit of all rows, in a group that clients use, and the group."""
+    """Return the first shard's pods before and after the edits of all rows, in a group in use, and the group."""
     play = await Play(merged({"shards": 1}, batch.before), nodes=4).begun()
     before = pods_of(play)
     edit(play, merged({"shards": 1}, batch.after))
-    await play.until(play.is_well, "the edit is seen", 300)
+    await play.until(play.is_well, "the edit is applied", 300)
     await play.until(lambda: not play.loop.reconciler.decision.actions, "nothing is to be done any more", 300)
     return before, pods_of(play), play
 
 
 def pods_of(play: Play) -> dict[str, str]:
-    """Of the first shard, by name."""
+    """Return the pods of the first shard, by name."""
     pods = {pod["metadata"]["name"]: uid_of(pod) for pod in play.cluster.pods()}
     return {name: uid for name, uid in pods.items() if name.startswith("g-0-")}
 
 
 @pytest.mark.parametrize("batch", TAKEN, ids=name)
-async def test_no_pod_is_made_anew_for_what_running_ones_take(batch: Batch) -> None:
-    """All such edits together: the pods that were there are there."""
+async def test_live_edits_restart_no_pod(batch: Batch) -> None:
+    """After all such edits together the pods are the same."""
     before, after, play = await edited(batch)
 
     assert before.items() <= after.items()
@@ -143,8 +143,8 @@ async def test_no_pod_is_made_anew_for_what_running_ones_take(batch: Batch) -> N
 
 
 @pytest.mark.parametrize("batch", ROLLED, ids=name)
-async def test_every_pod_is_made_anew_for_what_it_is_started_with(batch: Batch) -> None:
-    """All such edits together: each pod once, and nothing that was acknowledged is lost by it."""
+async def test_other_edits_restart_every_pod_once(batch: Batch) -> None:
+    """After all such edits together each pod was recreated once, and no acknowledged message is lost."""
     before, after, play = await edited(batch)
 
     assert before.keys() == after.keys()
@@ -154,16 +154,16 @@ async def test_every_pod_is_made_anew_for_what_it_is_started_with(batch: Batch) 
 
 @pytest.mark.verify(quick=3)
 @pytest.mark.parametrize("row", MODELLED, ids=str)
-async def test_the_operator_decides_by_the_edit(row: Row) -> None:
-    """Without the edit the group does as before; with it, made while the group runs, it does otherwise from then on."""
+async def test_edit_changes_the_decision(row: Row) -> None:
+    """Without the edit the group decides as before; with an edit of the running group the decision changes."""
     base, scene, before, after = SCENES[row.path]
     untouched = await Play(merged(base, row.before)).begun()
     assert await scene(untouched) == before
 
     edited = await Play(merged(base, row.before)).begun()
     edit(edited, merged(base, row.after))
-    await edited.until(edited.is_well, "the edit is seen")
+    await edited.until(edited.is_well, "the edit is applied")
     pods = {uid_of(pod) for pod in edited.cluster.pods()}
     await turns(edited, 1.0)
-    assert {uid_of(pod) for pod in edited.cluster.pods()} == pods, "no pod is made anew"
+    assert {uid_of(pod) for pod in edited.cluster.pods()} == pods, "no pod is recreated"
     assert await scene(edited) == after

@@ -1,7 +1,7 @@
-"""What an edit makes appear and go, by the operator's loop on a real API server: then there is just what is asked.
+"""The objects that an edit creates and deletes, by the operator's loop on a real API server.
 
-No broker runs there, so nobody registers at name servers, and shards and slaves only come: what makes them go needs the
-word of brokers, and is tried with models of them (``test_operator_leftovers``).
+No broker runs there, so none registers at name servers, and shards and slaves are only added: their removal needs the
+reports of brokers, and is tested with models (``test_operator_leftovers``).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from kubernetes.client import ApiClient, Configuration
 from objects_scene import facts
 from operator_world.cluster import ModelClock
 
-from gantry_operator.api import CONFIG_MAPS, GROUPS, Object, Place, place_of
+from gantry_operator.api import CONFIG_MAPS, GROUPS, Object, ObjectRef, ref_of
 from gantry_operator.cache import Cache
-from gantry_operator.execute.leftovers import CLEARED, Leftovers
+from gantry_operator.execute.pruner import PRUNED_KINDS, Pruner
 from gantry_operator.group_reconciler import GroupContext
 from gantry_operator.kubernetes_api import KubernetesApi
 from gantry_operator.metrics import Metrics
 from gantry_operator.objects import render
-from gantry_operator.resource_loop import LoopKeeper, ResourceLoop
+from gantry_operator.resource_loop import LoopManager, ResourceLoop
 from gantry_operator.sidecars import HttpSidecars
 from gantry_operator.watched_resources import WatchedResources
 from gantry_spec.manifest.reading import group_of
@@ -39,7 +39,7 @@ pytestmark = [
 ]
 
 NAMESPACE = "shop"
-KINDS = (*CLEARED, CONFIG_MAPS)
+KINDS = (*PRUNED_KINDS, CONFIG_MAPS)
 ONLY_COME = {"shards", "slaves"}
 COMING = [row for row in ROWS if row.effect is not Effect.REFUSED and any(name[0] in "+-" for name in row.changes)]
 GOING = [row for row in COMING if row.path not in ONLY_COME]
@@ -48,13 +48,13 @@ STEPS = 4
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """One for all tests here."""
+    """One API server for all tests of this file."""
     with groups_server(tmp_path_factory.mktemp("api")) as made:
         yield made
 
 
 class Operated:
-    """A group on a server, and the loop that runs it."""
+    """A group on an API server, and the loop that runs it."""
 
     def __init__(self, server: ApiServer) -> None:
         settings = Configuration()
@@ -67,15 +67,15 @@ class Operated:
             cache=Cache(), api=self.api, sidecars=HttpSidecars(), clock=self.clock, metrics=Metrics(),
             base=facts(), render=render, key=bytes(32),
         )  # fmt: skip
-        self.resources = WatchedResources(LoopKeeper(context, (NAMESPACE,)))
+        self.resources = WatchedResources(LoopManager(context, (NAMESPACE,)))
         self.loop = ResourceLoop((NAMESPACE, GROUP), context)
 
     async def edit(self, spec: dict[str, Any]) -> None:
-        """Write it down, and let the operator come round some times."""
+        """Write the edit, and run some rounds of the operator."""
         head = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": GROUP}}
         path = f"{GROUPS_PATH}/{GROUP}"
         answer: tuple[int, Any] = (409, {})
-        while answer[0] == 409:  # somebody has written the status meanwhile: what a person's edit does then, too
+        while answer[0] == 409:  # the status was written meanwhile: a user's edit is retried then, too
             status, there = self.server.ask("GET", path)
             if status == 200:
                 answer = self.server.ask("PUT", path, there | {"spec": spec})
@@ -84,42 +84,42 @@ class Operated:
         assert answer[0] in (200, 201), answer
         for _ in range(STEPS):
             await self.resources.list_all()
-            await self.loop.step()
+            await self.loop.reconcile_once()
             await self.loop.reconciler.settle()
             self.clock.ms += 10_000
 
     async def there(self) -> list[Object]:
-        """What the server has of the group."""
+        """Return the objects of the group on the server."""
         label = f"gantry.dev/group={GROUP}"
         return [one for kind in KINDS for one in await self.api.list(kind, NAMESPACE, label)]
 
     async def wanted(self) -> set[str]:
-        """What is rendered for the group as it stands there."""
-        document = await self.api.get(Place(GROUPS, NAMESPACE, GROUP))
+        """Return the objects that are rendered for the present group."""
+        document = await self.api.get(ObjectRef(GROUPS, NAMESPACE, GROUP))
         group = group_of({key: value for key, value in document.items() if key != "status"})
         kinds = {kind.name for kind in KINDS}
         return {name_of(one) for one in render(group, facts()) if one["kind"] in kinds}
 
     async def end(self) -> None:
-        """Nothing of it stays; the group's objects would go with it where a collector runs."""
+        """Delete all objects of the group, as the garbage collector of a cluster would."""
         assert self.server.ask("DELETE", f"{GROUPS_PATH}/{GROUP}")[0] == 200
         for one in await self.there():
-            place = place_of(one)
-            self.server.ask("DELETE", place.kind.path(place.namespace, place.name))
+            ref = ref_of(one)
+            self.server.ask("DELETE", ref.kind.path(ref.namespace, ref.name))
         await self.loop.reconciler.settle()
         self.api.close()
 
 
 @pytest.fixture
 async def operated(server: ApiServer) -> AsyncIterator[Operated]:
-    """One that is gone after the test."""
+    """Return a group that is deleted after the test."""
     made = Operated(server)
     yield made
     await made.end()
 
 
 async def check(operated: Operated, row: Row, fields: Fields, *, is_after: bool) -> None:
-    """Just what is asked is there, and it says what the row says."""
+    """Check that exactly the desired objects exist, with the values of the row."""
     await operated.edit(row.spec(fields))
     there = await operated.there()
 
@@ -132,30 +132,28 @@ async def check(operated: Operated, row: Row, fields: Fields, *, is_after: bool)
 
 @pytest.mark.verify
 @pytest.mark.parametrize("row", COMING, ids=str)
-async def test_an_edit_makes_and_takes_away(operated: Operated, row: Row) -> None:
-    """As the table says."""
+async def test_edit_creates_and_deletes_objects(operated: Operated, row: Row) -> None:
+    """It does so as in the table."""
     await check(operated, row, row.before, is_after=False)
     await check(operated, row, row.after, is_after=True)
 
 
 @pytest.mark.verify
 @pytest.mark.parametrize("row", GOING, ids=str)
-async def test_an_edit_that_is_taken_back_leaves_nothing(operated: Operated, row: Row) -> None:
-    """What it made is gone, and what it took away is there again."""
+async def test_reverted_edit_leaves_no_objects(operated: Operated, row: Row) -> None:
+    """Objects that it created are deleted, and objects that it deleted exist again."""
     await check(operated, row, row.after, is_after=True)
     await check(operated, row, row.before, is_after=False)
 
 
 @pytest.mark.verify
-async def test_without_looking_for_leftovers_a_closed_way_in_stays_open(
-    operated: Operated, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The twin: server-side apply alone takes no object away."""
+async def test_without_pruning_external_services_stay(operated: Operated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: server-side apply alone deletes no object."""
 
-    async def nothing(self: Leftovers, rendered: object, owner: str) -> None:
+    async def nothing(self: Pruner, rendered: object, owner: str) -> None:
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(Leftovers, "clear", nothing)
+    monkeypatch.setattr(Pruner, "clear", nothing)
     row = next(one for one in COMING if str(one) == "access.external.type: closed again")
     await operated.edit(row.spec(row.before))
     await operated.edit(row.spec(row.after))

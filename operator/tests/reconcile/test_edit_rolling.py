@@ -1,7 +1,7 @@
-"""Every edit that is rolled can be: while one broker has it and the other has not, either follows the other.
+"""Every edit that needs a roll can be rolled: a broker with the edit and one without can follow each other.
 
-A roll starts the slave again first, waits until it has everything, and moves the role to it; then the old master is its
-slave until it is started again. An edit that the two could not meet over would stop in the middle, for ever.
+A roll restarts the slave first, waits until it is in sync, and switches over to it; then the old master is its slave
+until it is restarted. If the two could not replicate, the roll would stop in the middle, for ever.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from edit_world.row import GROUP, Effect, Row
 from edit_world.table import ROWS
 
 NEEDS_PAGES = {"writeBuffer.medium: huge pages"}
-"""Where the volume is not one that any machine has."""
+"""The edits with a storage medium that this machine may not have."""
 
 ROLLED = batches(row for row in ROWS if row.effect is Effect.ROLL and str(row) not in NEEDS_PAGES)
 SWITCHED = [row for row in ROWS if row.effect is Effect.REFUSED and row.path == "access.tlsSecret"]
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 
 
 class Pair(NamedTuple):
-    """The members of a shard."""
+    """Master and slave of one shard."""
 
     first: LocalPod
     second: LocalPod
@@ -43,7 +43,7 @@ class Pair(NamedTuple):
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
-    """Gone after the test, also from memory."""
+    """Return a pair that is stopped after the test, also in memory."""
     buffers = Path(tempfile.mkdtemp(prefix="gantry-buffers-", dir=MEMORY))
     made = certificates()
     try:
@@ -57,7 +57,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 def follows(master: LocalPod, seconds_max: float) -> bool:
-    """Whether the master has a slave that has all it wrote, in time."""
+    """Return whether the master has, in time, a slave with all that it wrote."""
     deadline = time.monotonic() + seconds_max
     while time.monotonic() < deadline:
         status = master.status()
@@ -69,12 +69,12 @@ def follows(master: LocalPod, seconds_max: float) -> bool:
 
 
 def is_followed(master: LocalPod) -> bool:
-    """Whether a slave has said how far it is."""
+    """Return whether a slave has reported its progress."""
     return any(slave["received"] is not None for slave in master.status().get("slaves", []))
 
 
 def begin(pair: Pair, spec: Mapping[str, Any]) -> None:
-    """Master and slave with something in their logs."""
+    """Start master and slave with messages in their logs."""
     for pod in pair:
         pod.have(spec)
     pair.first.promote(1000, 2)
@@ -85,8 +85,8 @@ def begin(pair: Pair, spec: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("batch", ROLLED, ids=lambda batch: batch.name)
-def test_brokers_on_both_sides_of_an_edit_follow_each_other(pair: Pair, batch: Batch) -> None:
-    """The new one the old one, and, once the role has moved, the old one the new one."""
+def test_brokers_before_and_after_an_edit_follow_each_other(pair: Pair, batch: Batch) -> None:
+    """The new one follows the old one, and after the switchover the old one the new one."""
     begin(pair, batch.before)
 
     assert pair.second.have(batch.after)
@@ -98,8 +98,8 @@ def test_brokers_on_both_sides_of_an_edit_follow_each_other(pair: Pair, batch: B
 
 
 @pytest.mark.parametrize("row", SWITCHED, ids=str)
-def test_an_edit_over_which_they_could_not_meet_is_refused(pair: Pair, row: Row) -> None:
-    """The twin: a broker with TLS never follows one without, nor the other way round; the roll would never end."""
+def test_edit_that_brokers_could_not_roll_over_is_refused(pair: Pair, row: Row) -> None:
+    """The twin: a broker with TLS cannot follow one without, nor vice versa; the roll would never end."""
     begin(pair, row.spec(row.before))
 
     assert pair.second.have(row.spec(row.after))

@@ -1,4 +1,4 @@
-"""The table of edits is whole, and what it says of each edit is what is rendered: which objects, and whether pods."""
+"""The table of edits is complete, and each row matches the rendered objects: which ones change, and whether pods do."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from gantry_broker.settings import BrokerSettings
 from gantry_operator.objects import ShardFacts, configuration
 from gantry_operator.objects.base import Object
 from gantry_operator.objects.configuration import LIVE_KEYS
-from gantry_spec.manifest.changes import changes
+from gantry_spec.manifest.changes import check_changes
 from gantry_spec.manifest.crd import crd
 from gantry_spec.manifest.errors import ManifestError
 from gantry_spec.manifest.group import BrokerGroup
-from gantry_spec.manifest.rules import OURS
+from gantry_spec.manifest.rules import RESERVED_KEYS
 
 PATHS = {row.path for row in ROWS}
 EDITED = [row for row in ROWS if row.effect is not Effect.REFUSED]
@@ -33,32 +33,32 @@ FIXED_FOR_EVER = ("selector", "serviceName", "podManagementPolicy")
 
 
 def side(row: Row, fields: Fields) -> BrokerGroup:
-    """A group with one side of a row."""
+    """Return a group with one side of a row."""
     return group(**row.spec(fields))
 
 
 def both(row: Row) -> tuple[tuple[Object, ...], tuple[Object, ...]]:
-    """What is rendered before and after."""
+    """Return the objects before and after the edit of a row."""
     return rendered(side(row, row.before)), rendered(side(row, row.after))
 
 
-def test_every_leaf_of_the_definition_has_a_row() -> None:
-    """A field that is added to the spec says here how its edit takes effect and what shows it; one that goes, goes."""
+def test_every_leaf_of_the_crd_has_a_row() -> None:
+    """A new field of the spec needs a row that says how its edit takes effect and what reports it."""
     assert without_rows(crd(), PATHS) == set()
     assert without_leaves(crd(), PATHS) == set()
 
 
 @pytest.mark.parametrize("path", sorted(PATHS))
-def test_a_leaf_without_its_rows_is_found(path: str) -> None:
-    """The twin: whichever row is left out, its leaf is named."""
+def test_leaf_without_a_row_is_detected(path: str) -> None:
+    """The twin: whichever row is missing, its leaf is named."""
     assert without_rows(crd(), PATHS - {path}) == {path}
 
 
 @pytest.mark.parametrize(
     "place", ["", "replication", "access.external", "topics[]", "template"], ids=lambda place: place or "spec"
 )
-def test_a_new_leaf_is_found_wherever_it_is(place: str) -> None:
-    """The twin: a field added to any part, also to items of lists, is a leaf without a row; one removed is a row."""
+def test_new_leaf_is_detected_everywhere(place: str) -> None:
+    """The twin: a field added to any part or item of a list is a leaf without a row; a removed one is a surplus row."""
     definition = copy.deepcopy(crd())
     part: Any = spec_schema(definition)
     for name in filter(None, place.split(".")):
@@ -75,8 +75,8 @@ def test_a_new_leaf_is_found_wherever_it_is(place: str) -> None:
     assert without_leaves(definition, PATHS) == {f"{prefix}{gone}"}
 
 
-def test_the_walk_goes_into_parts_and_items() -> None:
-    """A sample of each kind of leaf, so that a walk that finds too little does not agree with a table that has it."""
+def test_walk_covers_parts_and_items() -> None:
+    """It finds a sample of each kind of leaf, so that a walk that finds too little does not agree with the table."""
     found = set(leaves(spec_schema(crd())))
 
     assert {"shards", "access.external.type", "topics[].queues", "nameServers.addresses", "broker"} <= found
@@ -86,8 +86,8 @@ def test_the_walk_goes_into_parts_and_items() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
-def test_a_row_edits_its_field_and_says_what_shows_it(row: Row) -> None:
-    """Both sides differ at that leaf and nowhere else, and so does every value that is to show it."""
+def test_row_edits_only_its_field_and_names_its_reports(row: Row) -> None:
+    """Both sides differ at that leaf alone, and so do all values that report it."""
     if not row.refusal:
         assert row.shown, "something reports it"
         before, after = side(row, row.before).spec, side(row, row.after).spec
@@ -102,8 +102,8 @@ def test_a_row_edits_its_field_and_says_what_shows_it(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", EDITED, ids=str)
-def test_an_edit_changes_just_these_objects(row: Row) -> None:
-    """Objects that change, appear and go are those of the row, and no others."""
+def test_edit_changes_exactly_the_objects_of_its_row(row: Row) -> None:
+    """No other object changes, appears or is deleted."""
     old, new = ({name_of(one): one for one in objects} for objects in both(row))
 
     found = {name for name in old.keys() & new.keys() if old[name] != new[name]}
@@ -113,20 +113,20 @@ def test_an_edit_changes_just_these_objects(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", EDITED, ids=str)
-def test_an_edit_starts_pods_again_only_if_it_must(row: Row) -> None:
-    """The hash of the pods' template changes exactly where the table says that brokers are started again."""
+def test_edit_restarts_pods_only_as_in_the_table(row: Row) -> None:
+    """The template hash changes exactly for the rows with a restart of brokers."""
     hashes = [template_hash(side(row, fields)) for fields in (row.before, row.after)]
 
     assert (hashes[0] != hashes[1]) is (row.effect in STARTS_PODS)
     if row.effect is Effect.HOT:
         assert row.changes == {"ConfigMap/orders-0"}, "which is mounted, and changes under the pod"
     if row.effect is Effect.DECIDED:
-        assert row.changes <= {"PrometheusRule/orders"}, "nobody else needs to know"
+        assert row.changes <= {"PrometheusRule/orders"}, "no other object depends on it"
 
 
 @pytest.mark.parametrize("row", EDITED, ids=str)
-def test_what_is_rendered_says_what_will_be_seen(row: Row) -> None:
-    """Values of pods and objects that a row promises are in what is rendered, before and after."""
+def test_rendered_objects_have_the_values_of_the_row(row: Row) -> None:
+    """The values of pods and objects that a row promises are rendered before and after."""
     for objects, is_after in zip(both(row), (False, True), strict=True):
         template = broker_sets(objects)["orders-0-master"]["spec"]["template"]
         for shown in row.shown:
@@ -139,11 +139,11 @@ def test_what_is_rendered_says_what_will_be_seen(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=str)
-def test_an_edit_that_cannot_be_is_refused_by_us_too(row: Row) -> None:
-    """Where no API server asks: the reader or the comparison of two manifests says why."""
+def test_invalid_edit_is_refused_without_an_api_server(row: Row) -> None:
+    """The reader, or the comparison of two manifests, gives the reason."""
     old = side(row, row.before)
     try:
-        problems = [str(problem) for problem in changes(old, side(row, row.after))]
+        problems = [str(problem) for problem in check_changes(old, side(row, row.after))]
     except ManifestError as error:
         problems = [str(error)]
 
@@ -151,8 +151,8 @@ def test_an_edit_that_cannot_be_is_refused_by_us_too(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", EDITED, ids=str)
-def test_no_edit_renames_anything(row: Row) -> None:
-    """What a StatefulSet is found by, and so its pods' volumes and addresses, is the same for ever."""
+def test_no_edit_renames_objects(row: Row) -> None:
+    """The key fields of a StatefulSet, and so its volumes and addresses, never change."""
     old, new = (of_kind(objects, "StatefulSet") for objects in both(row))
 
     for name in old.keys() & new.keys():
@@ -163,29 +163,29 @@ def test_no_edit_renames_anything(row: Row) -> None:
         assert claims[0] == claims[1]
 
 
-def test_every_line_that_a_running_broker_takes_is_tried() -> None:
-    """Those that no other field decides."""
+def test_every_live_key_is_tested() -> None:
+    """These are the keys that no other field controls."""
     assert LIVE.keys() == LIVE_KEYS - {"fileReservedTime"}
 
 
 SAID_TWICE = {"shutdownTimeout", "maxMessageSize"}
-"""Keys that are rendered, and that a line of `broker` may say otherwise."""
+"""The rendered keys that a line of `broker` may override."""
 
 
-def test_no_line_of_a_broker_undoes_what_a_field_decides() -> None:
-    """Whatever is rendered from other fields, or known to the pod alone, is refused there and not silently dropped."""
+def test_line_of_a_broker_cannot_override_a_field() -> None:
+    """Keys that come from other fields, or from the pod, are refused there and not silently dropped."""
     buffered = {"medium": "Memory", "segmentSize": "1Mi"}
     one = group(**EVERYTHING | {"broker": {}, "writeBuffer": buffered})
-    lines = f"{configuration.cold_conf(one, 0)}{configuration.live_conf(one)}".splitlines()
+    lines = f"{configuration.startup_conf(one, 0)}{configuration.live_conf(one)}".splitlines()
     own = {"brokerId", "brokerIP1", "brokerMasterIP"}
 
-    assert {line.partition("=")[0] for line in lines} | own <= OURS | SAID_TWICE
-    assert not OURS & SAID_TWICE
-    assert effective_settings(BrokerSettings()).keys() >= OURS, "and each is a key that there is"
+    assert {line.partition("=")[0] for line in lines} | own <= RESERVED_KEYS | SAID_TWICE
+    assert not RESERVED_KEYS & SAID_TWICE
+    assert effective_settings(BrokerSettings()).keys() >= RESERVED_KEYS, "and each is a key that there is"
 
 
-def test_what_is_seen_of_a_group_changes_no_template() -> None:
-    """Roles, counts and machines come and go; pods are made of the spec and the operator's own settings."""
+def test_observed_state_does_not_change_templates() -> None:
+    """Roles, counts and machines change; pods depend only on the spec and the operator's own settings."""
     one = group()
     plain = template_hash(one, facts())
 
@@ -194,8 +194,8 @@ def test_what_is_seen_of_a_group_changes_no_template() -> None:
     assert template_hash(one, facts(image="example.com/gantry@sha256:5678")) != plain
 
 
-def test_both_homes_of_a_shard_are_made_of_one_template() -> None:
-    """So a hash says what a member was started with, whichever StatefulSet it is from."""
+def test_both_stateful_sets_of_a_shard_have_the_same_template() -> None:
+    """So the hash shows the settings of a member, whichever StatefulSet it is from."""
     sets = of_kind(rendered(group()), "StatefulSet")
     hashes = {
         sets[name]["spec"]["template"]["metadata"]["annotations"]["gantry.dev/template"]

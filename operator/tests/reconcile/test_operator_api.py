@@ -1,4 +1,4 @@
-"""The port to Kubernetes: preconditions, server-side apply and errors, by the real port over HTTP and by the fake."""
+"""The port to Kubernetes: preconditions, server-side apply and errors, with the real port and with the fake."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from operator_world.fake_kubernetes import FakeKubernetes
 from operator_world.http_kubernetes import HttpKubernetes, http_kubernetes
 from operator_world.waiting import until
 
-from gantry_operator.api import CONFIG_MAPS, GROUPS, LEASES, PODS, Kubernetes, Object, Place, revision_of, uid_of
-from gantry_operator.errors import ApiError, Conflict, Forbidden, Gone, NotLeader, Refused, Unavailable
+from gantry_operator.api import CONFIG_MAPS, GROUPS, LEASES, PODS, Kubernetes, Object, ObjectRef, revision_of, uid_of
+from gantry_operator.errors import ApiError, Conflict, Forbidden, InvalidObject, NotFound, NotLeader, Unavailable
 
-POD = Place(PODS, "shop", "g-0-master-0")
-MAP = Place(CONFIG_MAPS, "shop", "g-0")
-GROUP = Place(GROUPS, "shop", "g")
+POD = ObjectRef(PODS, "shop", "g-0-master-0")
+MAP = ObjectRef(CONFIG_MAPS, "shop", "g-0")
+GROUP = ObjectRef(GROUPS, "shop", "g")
 
 
-def document(place: Place, **body: Any) -> Object:
-    head = {"name": place.name, "namespace": place.namespace}
-    return {"apiVersion": place.kind.api_version, "kind": place.kind.name, "metadata": head} | body
+def document(ref: ObjectRef, **body: Any) -> Object:
+    head = {"name": ref.name, "namespace": ref.namespace}
+    return {"apiVersion": ref.kind.api_version, "kind": ref.kind.name, "metadata": head} | body
 
 
 @pytest.fixture(params=["fake", "http"])
@@ -34,8 +34,8 @@ async def api(request: pytest.FixtureRequest) -> AsyncIterator[Kubernetes]:
             yield real
 
 
-async def test_a_patch_is_for_just_the_object_and_version_that_was_meant(api: Kubernetes) -> None:
-    """Another uid, or another revision: `Conflict`, and nothing has changed; with what is so, it is done."""
+async def test_patch_requires_the_given_uid_and_revision(api: Kubernetes) -> None:
+    """For another uid or revision `Conflict` is raised and nothing changes; otherwise the patch is applied."""
     made = await api.create(document(POD))
 
     with pytest.raises(Conflict):
@@ -50,8 +50,8 @@ async def test_a_patch_is_for_just_the_object_and_version_that_was_meant(api: Ku
     assert not taken["metadata"].get("labels")
 
 
-async def test_only_the_one_that_was_meant_is_deleted(api: Kubernetes) -> None:
-    """By uid: a namesake that came since stays; one that is gone is deleted already."""
+async def test_delete_requires_the_given_uid(api: Kubernetes) -> None:
+    """A newer object of the same name stays; deleting a missing object succeeds."""
     made = await api.create(document(POD))
 
     with pytest.raises(Conflict):
@@ -59,12 +59,12 @@ async def test_only_the_one_that_was_meant_is_deleted(api: Kubernetes) -> None:
     await api.delete(POD, uid=uid_of(made))
     await api.delete(POD, uid=uid_of(made))
 
-    with pytest.raises(Gone):
+    with pytest.raises(NotFound):
         await api.get(POD)
 
 
-async def test_applying_owns_what_it_says_and_nothing_else(api: Kubernetes) -> None:
-    """What is no longer said is taken away; what others have said stays; the same twice changes nothing."""
+async def test_apply_owns_only_the_fields_that_it_sends(api: Kubernetes) -> None:
+    """Fields that are no longer sent are removed; fields of others stay; a repeated apply changes nothing."""
     first = await api.apply(document(MAP, data={"a": "1", "b": "2"}))
     await api.patch(MAP, {"data": {"theirs": "3"}})
     second = await api.apply(document(MAP, data={"a": "1"}))
@@ -75,11 +75,11 @@ async def test_applying_owns_what_it_says_and_nothing_else(api: Kubernetes) -> N
     assert revision_of(second) == revision_of(third)
 
 
-async def test_a_call_that_nobody_waits_for_is_still_under_way() -> None:
-    """Whoever gives up leadership has to know: the request is out, and may be done later."""
+async def test_cancelled_call_is_still_pending() -> None:
+    """An operator that gives up leadership must know: the request was sent, and may take effect later."""
     async with http_kubernetes() as (server, api):
         await server.fake.create(document(POD))
-        assert await api.settled(0)
+        assert await api.wait_until_idle(0)
         server.delay_s = 0.3
         call = asyncio.create_task(api.patch(POD, {"metadata": {"labels": {"a": "b"}}}))
         await until(lambda: bool(server.requests), "it is sent")
@@ -87,26 +87,26 @@ async def test_a_call_that_nobody_waits_for_is_still_under_way() -> None:
         with pytest.raises(asyncio.CancelledError):
             await call
 
-        assert not await api.settled(0.01)
-        assert await api.settled(60)
+        assert not await api.wait_until_idle(0.01)
+        assert await api.wait_until_idle(60)
         assert (await server.fake.get(POD))["metadata"]["labels"] == {"a": "b"}
 
 
-async def test_the_status_is_applied_beside_the_spec(api: Kubernetes) -> None:
-    """Status and spec have a manager each: neither takes the other's fields away. Without a group: `Gone`."""
+async def test_status_and_spec_have_separate_field_managers(api: Kubernetes) -> None:
+    """Neither removes the other's fields. Without the object `NotFound` is raised."""
     await api.create(document(GROUP, spec={"shards": 2}))
 
     await api.apply_status(GROUP, {"phase": "Ready"})
     found = await api.get(GROUP)
 
     assert (found["spec"], found["status"]) == ({"shards": 2}, {"phase": "Ready"})
-    with pytest.raises(Gone):
-        await api.apply_status(Place(GROUPS, "shop", "other"), {"phase": "Ready"})
+    with pytest.raises(NotFound):
+        await api.apply_status(ObjectRef(GROUPS, "shop", "other"), {"phase": "Ready"})
 
 
-async def test_a_lease_is_made_once(api: Kubernetes) -> None:
-    """Two who create: one gets `Conflict`."""
-    lease = document(Place(LEASES, "shop", "leader"), spec={"holderIdentity": "one"})
+async def test_second_creation_conflicts(api: Kubernetes) -> None:
+    """Of two creations of a Lease one gets `Conflict`."""
+    lease = document(ObjectRef(LEASES, "shop", "leader"), spec={"holderIdentity": "one"})
 
     await api.create(lease)
 
@@ -114,13 +114,13 @@ async def test_a_lease_is_made_once(api: Kubernetes) -> None:
         await api.create(lease)
 
 
-async def test_a_list_is_whole_though_it_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`continue` is followed to the end, labels select, and every item knows its kind."""
+async def test_list_follows_all_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`continue` is followed to the end, labels select, and every item has its kind."""
     monkeypatch.setattr("gantry_operator.kubernetes_api.LIST_LIMIT", 3)
     async with http_kubernetes() as (server, api):
         for number in range(8):
-            place = Place(PODS, f"n{number % 2}", f"p{number}")
-            made = document(place)
+            ref = ObjectRef(PODS, f"n{number % 2}", f"p{number}")
+            made = document(ref)
             made["metadata"]["labels"] = {"gantry.dev/group": "g" if number else "other"}
             server.fake.put(made)
 
@@ -134,13 +134,15 @@ async def test_a_list_is_whole_though_it_comes_in_pieces(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(400, Refused), (401, Forbidden), (403, Forbidden), (404, Gone), (409, Conflict), (410, Gone), (422, Refused),
-     (429, Unavailable), (500, Unavailable), (503, Unavailable), (200, Unavailable), (302, Unavailable)],
+    [(400, InvalidObject), (401, Forbidden), (403, Forbidden), (404, NotFound), (409, Conflict), (410, NotFound),
+     (422, InvalidObject), (429, Unavailable), (500, Unavailable), (503, Unavailable),
+     (200, Unavailable), (302, Unavailable)],
 )  # fmt: skip
-async def test_what_the_server_says_becomes_an_error_that_says_whose_move_it_is(
-    status: int, kind: type[ApiError]
-) -> None:
-    """Every status has one; so has an answer that is no JSON. No redirection is followed: it would show the token."""
+async def test_each_status_is_mapped_to_its_error(status: int, kind: type[ApiError]) -> None:
+    """Every status has an error; so has an answer that is not JSON.
+
+    Redirections, which could leak the token, are not followed.
+    """
     async with http_kubernetes() as (server, api):
         server.raw = (status, b'{"message": "because"}' if status >= 400 else b"<html>")
 
@@ -152,8 +154,8 @@ async def test_what_the_server_says_becomes_an_error_that_says_whose_move_it_is(
     assert len(server.requests) == 1, "nothing is tried again behind our back"
 
 
-async def test_a_slow_server_holds_nobody_up() -> None:
-    """A call ends at its deadline, and the event loop turns meanwhile, also when every thread waits."""
+async def test_slow_server_does_not_block_the_event_loop() -> None:
+    """A call ends at its deadline, and the event loop runs meanwhile, even when all threads wait."""
     turns = 0
 
     async def count() -> None:
@@ -170,12 +172,12 @@ async def test_a_slow_server_holds_nobody_up() -> None:
         counting.cancel()
 
     assert all(isinstance(one, Unavailable) for one in outcomes)
-    assert time.monotonic() - began < 60.0, "nobody has waited for an answer"
+    assert time.monotonic() - began < 60.0, "no call has waited for an answer"
     assert turns >= 3, "a loop that is held for as long as that turns once"
 
 
-async def test_a_write_whose_answer_is_lost_is_not_sent_again() -> None:
-    """A connection that breaks: `Unavailable`, after one try, since it may have been done."""
+async def test_write_without_an_answer_is_not_retried() -> None:
+    """A broken connection raises `Unavailable` after one attempt, because the write may have been made."""
     async with http_kubernetes() as (server, api):
         server.is_breaking = True
         with pytest.raises(Unavailable):
@@ -183,8 +185,8 @@ async def test_a_write_whose_answer_is_lost_is_not_sent_again() -> None:
     assert [method for method, _, _ in server.requests] == ["POST"]
 
 
-async def test_who_may_lead_no_more_writes_nothing() -> None:
-    """With ``may_write`` false, reads go on and writes never leave. The twin, with it true, writes."""
+async def test_writes_are_refused_without_leadership() -> None:
+    """With ``may_write`` false, reads continue and writes are not sent. The twin, with it true, writes."""
     may = False
     async with http_kubernetes(may_write=lambda: may) as (server, api):
         for write in (
@@ -193,7 +195,7 @@ async def test_who_may_lead_no_more_writes_nothing() -> None:
         ):  # fmt: skip
             with pytest.raises(NotLeader):
                 await write
-        with pytest.raises(Gone):
+        with pytest.raises(NotFound):
             await api.get(MAP)
         may = True
         await api.create(document(MAP))
@@ -202,16 +204,19 @@ async def test_who_may_lead_no_more_writes_nothing() -> None:
 
 
 async def test_calls_are_counted() -> None:
-    """Verb, kind and status of each call, for the metrics."""
-    noted: list[tuple[str, str, int]] = []
-    async with http_kubernetes(noted=lambda verb, plural, status, _: noted.append((verb, plural, status))) as (_, api):
+    """Verb, kind and status of each call are counted for the metrics."""
+    on_call: list[tuple[str, str, int]] = []
+    async with http_kubernetes(on_call=lambda verb, plural, status, _: on_call.append((verb, plural, status))) as (
+        _,
+        api,
+    ):
         await api.create(document(MAP))
-        with pytest.raises(Gone):
+        with pytest.raises(NotFound):
             await api.get(POD)
 
-    assert noted == [("create", "configmaps", 200), ("get", "pods", 404)]
+    assert on_call == [("create", "configmaps", 200), ("get", "pods", 404)]
 
 
-def test_the_server_of_these_tests_is_the_one_that_is_told_of() -> None:
-    """The fake over HTTP holds the fake that the other tests use."""
+def test_http_server_serves_the_shared_fake() -> None:
+    """The fake over HTTP contains the fake that the other tests use."""
     assert isinstance(HttpKubernetes(FakeKubernetes()).fake, FakeKubernetes)

@@ -1,4 +1,4 @@
-"""Orders over TLS: to whoever proves that he knows the token, whatever his certificate says, and to nobody else."""
+"""Orders over TLS: they are sent only to a sidecar that proves to know the token, with any certificate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from admin_scene import READY_S, TOKEN, broker_beside, patient_sidecars, sidecar
 from aiohttp import web
 
 from gantry_operator import sidecars as sidecars_module
-from gantry_operator.errors import SidecarDenied, SidecarSilent
+from gantry_operator.errors import SidecarUnauthorized, SidecarUnavailable
 from gantry_operator.sidecars import HttpSidecars, Peer
 from gantry_spec.sidecar_proof import fingerprint_of, proof_of
 from gantry_status.orders import Fence
@@ -26,13 +26,13 @@ from gantry_testing.http_server import application, http_server
 
 
 class TlsSidecar:
-    """One that answers over TLS, and knows the token that it proves its certificate with, or another one."""
+    """A sidecar that answers over TLS, with a proof made from the right or from another token."""
 
     def __init__(self, party: Party, token: str = TOKEN) -> None:
         self.party = party
         self.token = token
         self.shown: list[str] = []
-        """Tokens that came."""
+        """The tokens that were received."""
 
         self.proof_of: Callable[[str], Awaitable[str]] = self._own
         self.port = 0
@@ -56,14 +56,14 @@ class TlsSidecar:
 
 
 async def relayed(sidecar: TlsSidecar, nonce: str) -> str:
-    """What the real one answers to somebody in between."""
+    """Return the answer of the real sidecar, as a man in the middle relays it."""
     url = f"https://127.0.0.1:{sidecar.port}/v1/proof?nonce={nonce}"
     async with aiohttp.ClientSession() as session, session.get(url, ssl=False) as answer:
         return str((await answer.json())["proof"])
 
 
-async def test_the_token_goes_over_tls_to_whoever_knows_it(tmp_path: Path) -> None:
-    """Whatever names stand in the certificate, and whoever signed it; a replaced one is asked for its proof again."""
+async def test_token_is_sent_to_a_sidecar_that_proves_to_know_it(tmp_path: Path) -> None:
+    """The names and the issuer of the certificate do not matter; after a replacement a new proof is requested."""
     sidecar = TlsSidecar(Party(tmp_path / "one", trustme.CA()))
     async with patient_sidecars() as sidecars:
         async with sidecar.listening() as peer:
@@ -77,59 +77,61 @@ async def test_the_token_goes_over_tls_to_whoever_knows_it(tmp_path: Path) -> No
 
 
 async def in_between(folder: Path) -> list[str]:
-    """Tokens that somebody has got who stands between, with a certificate of his own and the real one's answers."""
+    """Return the tokens that a man in the middle gets, with his own certificate and the real sidecar's answers."""
     authority = trustme.CA()
     real, thief = TlsSidecar(Party(folder / "real", authority)), TlsSidecar(Party(folder / "thief", authority))
     thief.proof_of = partial(relayed, real)
     async with real.listening(), thief.listening() as peer, patient_sidecars() as sidecars:
-        with suppress(SidecarDenied):
+        with suppress(SidecarUnauthorized):
             await sidecars.status(peer)
     return thief.shown
 
 
-async def test_somebody_in_between_gets_no_token(tmp_path: Path) -> None:
-    """Though his certificate is of the same authority, and he passes everything on."""
+async def test_man_in_the_middle_gets_no_token(tmp_path: Path) -> None:
+    """This holds although his certificate is of the same authority, and he relays everything."""
     assert await in_between(tmp_path) == []
 
 
-async def test_without_the_proof_somebody_in_between_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: any answer will do."""
+async def test_without_the_proof_a_man_in_the_middle_gets_the_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: any answer is accepted as a proof."""
     monkeypatch.setattr(sidecars_module, "is_proven", lambda *_: True)
 
     assert await in_between(tmp_path) == [f"Bearer {TOKEN}"]
 
 
-async def test_who_does_not_know_the_token_is_not_told_it(tmp_path: Path) -> None:
-    """Another group's sidecar at an address that was ours."""
+async def test_sidecar_of_another_group_gets_no_token(tmp_path: Path) -> None:
+    """Another group's sidecar may have an address that one of this group had before."""
     other = TlsSidecar(Party(tmp_path, trustme.CA()), token="another-token-of-another-group-00")
     async with other.listening() as peer, patient_sidecars() as sidecars:
-        with pytest.raises(SidecarDenied, match="does not prove"):
+        with pytest.raises(SidecarUnauthorized, match="did not prove"):
             await sidecars.status(peer)
     assert other.shown == []
 
 
 async def answered(sidecars: HttpSidecars, peer: Peer) -> Mapping[str, Any]:
-    """When its broker is there."""
+    """Wait until the sidecar's broker is ready."""
     async with asyncio.timeout(READY_S):
         while True:
             try:
                 return await sidecars.status(peer)
-            except SidecarSilent:
+            except SidecarUnavailable:
                 await asyncio.sleep(0.1)
 
 
 @pytest.mark.verify
-async def test_a_real_sidecar_is_ordered_over_tls(tmp_path: Path) -> None:
-    """With the options that its pod has; the same without a certificate proves nothing."""
+async def test_real_sidecar_accepts_orders_over_tls(tmp_path: Path) -> None:
+    """It has the options of its pod; without a certificate it cannot prove anything."""
     party = Party(tmp_path / "certificates", trustme.CA())
     tls = ["--tls-cert", str(party.chain), "--tls-key", str(party.key)]
     store = tmp_path / "store"
     with broker_beside(store), sidecar_beside(store, *tls, *token_files(tmp_path)) as sidecar:
         host, _, port = sidecar.address.rpartition(":")
         async with patient_sidecars() as sidecars:
-            said = await answered(sidecars, Peer(host, int(port), TOKEN, is_tls=True))
-            with pytest.raises(SidecarDenied):
+            answer_now = await answered(sidecars, Peer(host, int(port), TOKEN, is_tls=True))
+            with pytest.raises(SidecarUnauthorized):
                 await sidecars.status(Peer(host, int(port), "x" * 40, is_tls=True))
-            with pytest.raises(SidecarSilent):
+            with pytest.raises(SidecarUnavailable):
                 await sidecars.status(Peer(host, int(port), TOKEN))
-    assert said["role"] == "MASTER"
+    assert answer_now["role"] == "MASTER"

@@ -1,4 +1,4 @@
-"""A group that has the name of one before it: what is left of the first one is neither believed nor in the way."""
+"""A group with the name of an earlier one: objects of the earlier group are neither trusted nor in the way."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gantry_operator.tokens import GroupSecret
 TOKEN = "t" * 64
 
 
-async def test_a_loop_ends_with_the_group_that_it_was_begun_for() -> None:
-    """Deleted and applied again between two looks: what is remembered of the first is not said of the second."""
+async def test_loop_ends_with_its_group() -> None:
+    """A group was recreated between two rounds: the state of the first loop does not apply to the second group."""
     play = await Play(SYNC).begun()
     first = uid_of(play.cluster.group)
     play.cluster.delete()
@@ -23,18 +23,18 @@ async def test_a_loop_ends_with_the_group_that_it_was_begun_for() -> None:
     before = len(play.cluster.api.calls)
 
     assert uid_of(play.cluster.group) != first
-    assert await play.loop.step() is None
+    assert await play.loop.reconcile_once() is None
     assert play.cluster.api.calls[before:] == []
 
     play.loop = operator_of(play.cluster)
-    await play.until(play.is_well, "another loop looks after it")
+    await play.until(play.is_well, "another loop reconciles it")
 
 
 # -- the Secret --------------------------------------------------------------------------------------------------------
 
 
 class Deleted:
-    """A group that was deleted and applied again: the first one's Secret is there when the second one's is created."""
+    """A group that was deleted and created again: the first Secret still exists when the second one is created."""
 
     def __init__(self, *, is_begun: bool) -> None:
         self.bench = bench = Bench()
@@ -45,13 +45,13 @@ class Deleted:
         bench.put(PODS, "g-0-master-0", spec={"nodeName": "n"}, status=status)
 
     async def pass_by(self, seconds: int, *, is_denied: bool = False) -> None:
-        """A look a second."""
+        """Let time pass, with one round a second."""
         for _ in range(seconds):
             self.bench.clock.ms += 1_000
-            await self.keeper.keep(group(), TOKEN, is_denied=is_denied)
+            await self.keeper.ensure(group(), TOKEN, is_denied=is_denied)
 
     def end(self) -> None:
-        """Kubernetes has come to it."""
+        """Let Kubernetes delete the first Secret."""
         [place] = [one for one in self.bench.api.objects if one.kind == SECRETS]
         self.bench.api.remove(place)
 
@@ -60,8 +60,8 @@ class Deleted:
         return self.bench.api.of_kind(SECRETS)
 
 
-async def test_a_pod_that_does_not_begin_gets_the_secret_that_it_waits_for() -> None:
-    """Within seconds of when the old one went, and asked for no oftener than is needed."""
+async def test_pod_that_waits_for_its_secret_gets_it() -> None:
+    """The Secret is created within seconds after the old one was deleted, without more calls than needed."""
     scene = Deleted(is_begun=False)
     await scene.pass_by(1)
     assert scene.there == [scene.old]
@@ -74,8 +74,8 @@ async def test_a_pod_that_does_not_begin_gets_the_secret_that_it_waits_for() -> 
     assert len(scene.bench.api.calls) == 2, "one found the old one, one has made it"
 
 
-async def test_where_all_brokers_have_begun_nobody_asks_for_it() -> None:
-    """The twin: at rest a minute goes by without a call; a sidecar that does not know the token is reason enough."""
+async def test_secret_is_not_requested_when_all_brokers_run() -> None:
+    """The twin: at rest there is no call for a minute; a sidecar that rejects the token is a reason for one."""
     scene = Deleted(is_begun=True)
     await scene.pass_by(1)
     scene.end()
@@ -91,7 +91,7 @@ async def test_where_all_brokers_have_begun_nobody_asks_for_it() -> None:
 
 
 async def brought_back(play: Play) -> None:
-    """A group whose claims people have made of its volumes: their names are right, and they have no labels."""
+    """Return a group whose claims a user has created for its volumes: with the right names, and without labels."""
     await play.begun()
     play.cluster.delete()
     for claim in play.cluster.api.of_kind(CLAIMS):
@@ -102,8 +102,8 @@ async def brought_back(play: Play) -> None:
 
 
 @pytest.mark.verify
-async def test_claims_that_people_have_made_are_seen_like_all_others() -> None:
-    """They get the labels that a StatefulSet would have given them, and so they are watched, and grow."""
+async def test_claims_of_users_are_labelled_and_resized() -> None:
+    """They get the labels of the StatefulSet's own claims, and so they are watched, and grow."""
     play = Play(SYNC)
     labels = {"gantry.dev/group": "g", "gantry.dev/shard": "0", "app.kubernetes.io/component": "broker"}
 
@@ -116,13 +116,13 @@ async def test_claims_that_people_have_made_are_seen_like_all_others() -> None:
     await play.until(lambda: sizes(play) == {str(40 << 30)}, "they grow")
 
 
-async def test_a_claim_that_nobody_labels_is_never_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: without it the volume stays as small as it was, and nobody says so."""
+async def test_unlabelled_claim_is_not_resized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: without labels the volume keeps its size, without any error."""
 
     async def nothing(_: object) -> None:
         return
 
-    monkeypatch.setattr("gantry_operator.execute.applier.Applier.adopt", nothing)
+    monkeypatch.setattr("gantry_operator.execute.applier.Applier.adopt_claims", nothing)
     play = Play(SYNC)
     await brought_back(play)
 
@@ -135,5 +135,5 @@ async def test_a_claim_that_nobody_labels_is_never_seen(monkeypatch: pytest.Monk
 
 
 def sizes(play: Play) -> set[str]:
-    """What all claims ask for."""
+    """Return the sizes that all claims request."""
     return {str(one["spec"]["resources"]["requests"]["storage"]) for one in play.cluster.api.of_kind(CLAIMS)}

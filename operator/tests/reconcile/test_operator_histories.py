@@ -1,4 +1,4 @@
-"""Random histories of a group in a model cluster: two operators at once, restarts of both, cuts, deletions, edits.
+"""Random histories of a group in a model cluster: two operators, restarts of both, partitions, deletions, edits.
 
 A failure names its seed; this replays one: `GANTRY_SEED=7 pytest operator/tests/reconcile/test_operator_histories.py`.
 """
@@ -13,7 +13,7 @@ import pytest
 from operator_world.cluster import GROUP, NAMESPACE, ModelCluster
 from operator_world.play import ASYNC, SYNC, Play, operator_of
 
-from gantry_operator.api import Place, place_of
+from gantry_operator.api import ObjectRef, ref_of
 from gantry_operator.errors import ApiError, Unavailable
 from gantry_operator.group_reconciler import GroupReconciler
 from gantry_operator.resource_loop import ResourceLoop
@@ -30,7 +30,7 @@ CALM_TURNS_MAX: Final = 1_200
 
 
 class History:
-    """Everything that happens follows from the seed."""
+    """A random history that follows from its seed."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -40,9 +40,9 @@ class History:
         self.images = 0
         self.cluster.api.refuse = self.refuse
 
-    def refuse(self, verb: str, place: Place) -> ApiError | None:
+    def refuse(self, verb: str, ref: ObjectRef) -> ApiError | None:
         is_lost = self.random.random() < 0.02
-        return Unavailable(str(place), "away") if self.is_away or is_lost else None
+        return Unavailable(str(ref), "away") if self.is_away or is_lost else None
 
     async def run(self) -> None:
         for _ in range(TURNS):
@@ -50,12 +50,12 @@ class History:
             await self.turn()
 
     async def turn(self) -> None:
-        """Either, both or none of the operators comes round; what they order may still be under way after that."""
+        """Run a round of one, both or none of the operators; their orders may still be pending after that."""
         for index in range(2):
             if self.random.random() < 0.8:
                 loop = self.loops[index]
                 try:
-                    await loop.step()
+                    await loop.reconcile_once()
                 except ApiError:
                     continue
                 if self.random.random() < 0.7:
@@ -85,12 +85,12 @@ class History:
             self.is_away = not self.is_away
 
     def force(self, pod: dict[str, Any]) -> None:
-        """As `kubectl delete --force` does, whatever its machine does with it."""
+        """Delete a pod as `kubectl delete --force` does, without a confirmation of its machine."""
         if self.cluster.api.deleting(pod, 0):
-            self.cluster.api.remove(place_of(pod))
+            self.cluster.api.remove(ref_of(pod))
 
     async def calm(self) -> None:
-        """All faults end: it must be well again, with nobody's help."""
+        """End all faults: the group must recover by itself."""
         self.is_away = False
         for node in list(self.cluster.silent):
             self.cluster.mend(node)
@@ -105,8 +105,8 @@ class History:
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("seed", [int(os.environ["GANTRY_SEED"])] if "GANTRY_SEED" in os.environ else SEEDS)
-async def test_no_history_breaks_a_promise_and_every_one_ends_well(seed: int) -> None:
-    """The judge sees every acknowledgement and promotion; without faults the group is ready again by itself."""
+async def test_no_history_violates_a_guarantee_and_all_recover(seed: int) -> None:
+    """The judge sees every acknowledgement and promotion; without faults the group becomes ready again by itself."""
     history = History(seed)
 
     await history.run()

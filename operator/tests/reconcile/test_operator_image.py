@@ -1,4 +1,4 @@
-"""The image of the operator builds on a base made here, and holds what the operator imports, for an ordinary user."""
+"""The image of the operator is built on the local base image, and contains its imports, for an unprivileged user."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ InContainer = Callable[..., str]
 
 
 def run(*words: str) -> str:
-    """Run a command to its end; its output when it succeeds."""
+    """Run a command to its end, and return its output if it succeeds."""
     result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=SCRIPT_TIMEOUT_S)
     assert result.returncode == 0, f"{words}\n{result.stdout}\n{result.stderr}"
     return result.stdout
 
 
 def buildah(*words: str) -> str:
-    """buildah over the storage that the scripts use."""
+    """Run buildah with the storage that the scripts use."""
     folder = ROOT / ".image"
     storage = ["--storage-driver", "vfs", "--root", str(folder / "storage"), "--runroot", str(folder / "run")]
     return run("buildah", *storage, *words)
@@ -32,7 +32,7 @@ def buildah(*words: str) -> str:
 
 @pytest.fixture(scope="module")
 def in_container() -> Iterator[InContainer]:
-    """Run a command in a container of the image, built now."""
+    """Run a command in a container of the image that was just built."""
     run("scripts/local-base")
     run("scripts/image-operator", "gantry-base")
     container = buildah("from", "--pull-never", "gantry-operator").strip()
@@ -40,8 +40,8 @@ def in_container() -> Iterator[InContainer]:
     buildah("rm", container)
 
 
-def test_what_the_operator_imports_is_in_the_image(in_container: InContainer) -> None:
-    """Kopf, the client of Kubernetes, and every module of ours that it runs."""
+def test_image_contains_the_imports_of_the_operator(in_container: InContainer) -> None:
+    """These are Kopf, the Kubernetes client, and all modules of this project that it runs."""
     program = (
         "import kopf, kubernetes, pkgutil, importlib, gantry_operator as o;"
         "names = [m.name for m in pkgutil.walk_packages(o.__path__, 'gantry_operator.') if '__main__' not in m.name];"
@@ -51,16 +51,16 @@ def test_what_the_operator_imports_is_in_the_image(in_container: InContainer) ->
     assert in_container("python", "-c", program).strip() == "True"
 
 
-def test_the_image_is_safe_by_default(in_container: InContainer) -> None:
-    """No root, no imports from the working directory, no installer."""
+def test_image_is_safe_by_default(in_container: InContainer) -> None:
+    """It has no root user, no imports from the working directory, and no installer."""
     program = "import os, sys; print(os.getuid(), sys.flags.safe_path)"
 
     assert in_container("python", "-c", program).split() == ["10001", "True"]
     assert in_container("python", "-c", "import importlib.util as u; print(u.find_spec('pip'))").strip() == "None"
 
 
-def test_the_archive_is_there(in_container: InContainer) -> None:
-    """What a cluster without a registry imports: small, and it says what it was made of."""
+def test_image_archive_is_written(in_container: InContainer) -> None:
+    """A cluster without a registry imports it; it is small, and records the sources that it was made from."""
     assert 0 < (ROOT / ".image/gantry-operator.tar").stat().st_size < ARCHIVE_BYTES_MAX
     made_of = (ROOT / ".image/gantry-operator.tar.sources").read_text()
     assert made_of == run("scripts/image-sources", "operator")

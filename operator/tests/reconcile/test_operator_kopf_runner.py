@@ -1,6 +1,6 @@
-"""The operator as `kopf run` has it, by Kopf's own runner, at a real API server: a group's life, and two operators'.
+"""The operator in Kopf's own runner (`kopf run`), at a real API server: the life of a group, and of two operators.
 
-Pods are stood in for, as in the operator's benchmark; the rights are those of the chart.
+A stand-in creates the pods, as in the operator's benchmark; the rights are those of the chart.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ MERGE = "application/merge-patch+json"
 EVENTS = "/api/v1/namespaces/shop/events"
 ORDERS = f"{GROUPS}/orders"
 RESERVED = "fileReservedTime=12"
-SOME_LOOKS_S = 1.5
+SOME_ROUNDS_S = 1.5
 GOING = "namespace of group is terminating; nothing more is changed"
 TOO_LITTLE = {"resources": {"limits": {"memory": "64Mi"}}}
 
 
 def settings_in(server: ApiServer, folder: Path, space: str = "shop") -> OperatorSettings:
-    """As the chart says them, for one namespace."""
+    """Return the settings of the chart, for one namespace."""
     kubeconfig = server.kubeconfig(folder, SYSTEM, "gantry-operator")
     return OperatorSettings(
         image="gantry:test", namespaces=(space,), namespace=SYSTEM, kubeconfig=str(kubeconfig), listen="127.0.0.1:0"
@@ -47,7 +47,7 @@ def settings_in(server: ApiServer, folder: Path, space: str = "shop") -> Operato
 
 @contextmanager
 def nodes(server: ApiServer) -> Iterator[None]:
-    """What runs there is stood in for, in a thread of its own: whoever waits here makes no sidecar late."""
+    """Run the stand-ins of pods in a thread of their own, so that a waiting test does not delay sidecars."""
 
     async def run() -> None:
         async with StandInSidecars(group_spec()) as sidecars, StandInCluster(server.url, sidecars) as cluster:
@@ -73,7 +73,7 @@ def nodes(server: ApiServer) -> Iterator[None]:
 
 
 def create(server: ApiServer, name: str, spec: dict[str, Any], path: str = GROUPS) -> None:
-    """As a person does it."""
+    """Create a group, as a user does."""
     head = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": name}}
     assert server.ask("POST", path, head | {"spec": spec})[0] == 201
 
@@ -83,13 +83,13 @@ def items(server: ApiServer, path: str) -> dict[str, Any]:
 
 
 def reasons(server: ApiServer, group: str) -> set[str]:
-    """Of the events of a group."""
+    """Return the reasons of the events of a group."""
     events = items(server, EVENTS).values()
     return {one["reason"] for one in events if one["involvedObject"]["name"] == group}
 
 
 def conditions(server: ApiServer, group: str) -> dict[str, str]:
-    """Of the newest spec; nothing while that was not looked at."""
+    """Return the conditions for the newest spec; none while it has not been observed."""
     found = server.ask("GET", f"{GROUPS}/{group}")[1]
     status = found.get("status") or {}
     is_current = status.get("observedGeneration") == found["metadata"]["generation"]
@@ -97,45 +97,45 @@ def conditions(server: ApiServer, group: str) -> dict[str, str]:
 
 
 def kept_settings(server: ApiServer) -> str:
-    """Of the brokers of the shard."""
+    """Return the settings of the brokers of the shard."""
     return str(items(server, "/api/v1/namespaces/shop/configmaps")["orders-0"]["data"])
 
 
 def is_well(server: ApiServer, slaves: int) -> bool:
-    """As the status says; and each of so many slaves may be elected by now, which has begun an epoch of its own."""
-    said, lease = conditions(server, "orders"), items(server, LEASES).get("orders-0")
+    """Return whether the status reports a ready group, whose slaves are all electable, each in an epoch of its own."""
+    found_conditions, lease = conditions(server, "orders"), items(server, LEASES).get("orders-0")
     record = None if lease is None else record_of(lease["metadata"]["annotations"])
     if record is None or record.newest is None or len(record.newest.electable) != slaves:
         return False
     is_mastered = server.ask("GET", ORDERS)[1]["status"]["master"] == "orders-0-master-0"
-    return is_mastered and (said.get("Ready"), said.get("Progressing")) == ("True", "False")
+    return is_mastered and (found_conditions.get("Ready"), found_conditions.get("Progressing")) == ("True", "False")
 
 
 def change(server: ApiServer, **fields: Any) -> None:
-    """Edit the group."""
+    """Edit the group as a user does."""
     status, answer = server.ask("PATCH", ORDERS, fields, MERGE)
     assert status == 200, answer
 
 
-def is_told(server: ApiServer, group: str, reason: str) -> Callable[[], bool]:
+def has_event(server: ApiServer, group: str, reason: str) -> Callable[[], bool]:
     return lambda: reason in reasons(server, group)
 
 
 @pytest.mark.verify
-def test_kopfs_runner_runs_the_whole_operator(server: ApiServer, tmp_path: Path) -> None:
-    """Made, edited, refused with events; the next run goes on where the first has ended, and both end in order."""
+def test_kopf_runner_runs_the_whole_operator(server: ApiServer, tmp_path: Path) -> None:
+    """A group is created, edited and refused with events; a second run continues, and both end in order."""
     settings = settings_in(server, tmp_path)
     with nodes(server):
         with kopf_runs(settings) as first:
             create(server, "orders", {})
             create(server, "little", TOO_LITTLE)
-            wait_for("the group is well", lambda: is_well(server, 1))
-            wait_for("it is told", lambda: {"MasterNamed", "MasterPromoted"} <= reasons(server, "orders"))
-            wait_for("somebody hears why it is not made", is_told(server, "little", "NotApplied"))
+            wait_for("the group is ready", lambda: is_well(server, 1))
+            wait_for("events are recorded", lambda: {"MasterNamed", "MasterPromoted"} <= reasons(server, "orders"))
+            wait_for("the reason is recorded", has_event(server, "little", "NotApplied"))
             assert conditions(server, "little")["Applied"] == "False"
             assert not any(name.startswith("little") for name in items(server, SETS))
             change(server, metadata={"annotations": {"gantry.dev/fence": "x"}})
-            wait_for("an order that nobody understands is told", is_told(server, "orders", "BadOrder"))
+            wait_for("an invalid order is recorded", has_event(server, "orders", "BadOrder"))
             change(server, metadata={"annotations": {"gantry.dev/fence": None}}, spec={"slaves": 2})
             wait_for("the edit has its effect", lambda: is_well(server, 2))
         first.demand_order()
@@ -145,18 +145,20 @@ def test_kopfs_runner_runs_the_whole_operator(server: ApiServer, tmp_path: Path)
 
         with kopf_runs(settings) as second:
             wait_for("what was edited meanwhile has its effect", lambda: RESERVED in kept_settings(server))
-            wait_for("the group is well", lambda: is_well(server, 2))
+            wait_for("the group is ready", lambda: is_well(server, 2))
             after = server.ask("GET", ORDERS)[1]["status"]
             assert (after["master"], after["epoch"]) == (before["master"], before["epoch"])
             assert server.ask("DELETE", ORDERS)[0] == 200
-            second.wait_said("stopped reconciling group")
+            second.wait_for_log("stopped reconciling group")
         second.demand_order()
     assert server.ask("GET", ORDERS)[0] == 404, "no finalizer has held it back"
 
 
 @pytest.mark.verify
-def test_a_run_with_a_bug_is_no_good_one(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: a look that raises ends nothing, and whoever judges the run finds it in its output."""
+def test_run_with_an_unexpected_error_is_reported(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: a round that raises ends nothing, and the error is found in the output of the run."""
 
     def decide(*_: object) -> None:
         raise ValueError("a bug")
@@ -164,7 +166,7 @@ def test_a_run_with_a_bug_is_no_good_one(server: ApiServer, tmp_path: Path, monk
     monkeypatch.setattr("gantry_operator.group_reconciler.decide", decide)
     create(server, "spoilt", {})
     with kopf_runs(settings_in(server, tmp_path)) as run:
-        run.wait_said("unexpected error while reconciling group")
+        run.wait_for_log("unexpected error while reconciling group")
     assert server.ask("DELETE", f"{GROUPS}/spoilt")[0] == 200
 
     assert run.runner.exit_code == 0
@@ -175,10 +177,10 @@ def test_a_run_with_a_bug_is_no_good_one(server: ApiServer, tmp_path: Path, monk
 # -- the end of a namespace --------------------------------------------------------------------------------------------
 
 
-def leaving(server: ApiServer, folder: Path, space: str, told: str) -> Run:
-    """A group is made; then its namespace is deleted, and somebody takes its things away one after the other.
+def leaving(server: ApiServer, folder: Path, space: str, message: str) -> Run:
+    """Create a group, and delete its namespace, whose objects are deleted one after the other.
 
-    It goes when the operator has said ``told`` of that.
+    The group itself is deleted when the operator has logged ``message``.
     """
     core, apps = f"/api/v1/namespaces/{space}", f"/apis/apps/v1/namespaces/{space}"
     groups = f"/apis/gantry.dev/v1alpha1/namespaces/{space}/brokergroups"
@@ -191,28 +193,28 @@ def leaving(server: ApiServer, folder: Path, space: str, told: str) -> Run:
         for path in (f"{core}/services", f"{apps}/statefulsets", f"{core}/services"):
             for name in items(server, path):
                 server.ask("DELETE", f"{path}/{name}")
-            wait_for("the operator looks", after(SOME_LOOKS_S))
+            wait_for("the operator runs some rounds", after(SOME_ROUNDS_S))
             assert items(server, path) == {}, "nothing is made any more"
-        run.wait_said(told)
+        run.wait_for_log(message)
         assert server.ask("DELETE", f"{groups}/orders")[0] == 200
-        run.wait_said("stopped reconciling group")
+        run.wait_for_log("stopped reconciling group")
     return run
 
 
 def after(seconds: float) -> Callable[[], bool]:
-    """So much later it is so."""
+    """Wait this long, and return true."""
     deadline = time.monotonic() + seconds
     return lambda: time.monotonic() >= deadline
 
 
 def of_refusals(run: Run) -> list[str]:
-    """What was said of a namespace that goes; each line has its reason."""
+    """Return the log lines about the terminating namespace, each with its reason."""
     return [line["message"] for line in run.lines if "being terminated" in str(line)]
 
 
 @pytest.mark.verify
-def test_a_namespace_that_goes_is_told_once(server: ApiServer, tmp_path: Path) -> None:
-    """Whatever goes with it is not missed; the group ends like any other, and the run is a good one."""
+def test_terminating_namespace_is_logged_once(server: ApiServer, tmp_path: Path) -> None:
+    """Its objects are not created again; the group ends like any other, and the run has no error."""
     run = leaving(server, tmp_path, "going", GOING)
 
     assert of_refusals(run) == [GOING]
@@ -220,8 +222,10 @@ def test_a_namespace_that_goes_is_told_once(server: ApiServer, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_who_does_not_see_it_goes_on_asking(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: taken for a lack of rights it is a refusal for every object."""
+def test_without_detection_every_object_is_refused(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: taken for missing rights, the namespace causes a refusal for every object."""
     monkeypatch.setattr("gantry_operator.kubernetes_api.TERMINATING", "NobodySaysThis")
 
     run = leaving(server, tmp_path, "unseen", "failed to apply object; retrying")

@@ -1,4 +1,4 @@
-"""At most one leads: candidates with clocks of their own, pauses, lost answers and an API server that goes away."""
+"""There is at most one leader: candidates with their own clocks, pauses, lost answers and an unreachable API server."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import pytest
 from operator_world.fake_kubernetes import FakeKubernetes
 from operator_world.waiting import until
 
-from gantry_operator.api import LEASES, Place
+from gantry_operator.api import LEASES, ObjectRef
 from gantry_operator.errors import Unavailable
-from gantry_operator.leader_election import Candidate, Leadership, Read, SeenLease, Sleep, Step, Terms, Write
+from gantry_operator.leader_election import Candidate, LeaderLease, Leadership, LeaseTimings, Read, Sleep, Step, Write
 
-TERMS: Final = Terms(duration_ms=1_500, renew_deadline_ms=1_000, retry_ms=200)
-QUICK: Final = Terms(retry_ms=20)
-"""The usual terms, for a clock that is twenty times too fast while sleeping is not."""
+TIMINGS: Final = LeaseTimings(duration_ms=1_500, renew_deadline_ms=1_000, retry_ms=200)
+QUICK: Final = LeaseTimings(retry_ms=20)
+"""The default timings, for a clock that runs twenty times too fast, while sleeping does not."""
 
 LOOK_MS_MAX: Final = 1_000
-"""What passes at most between two looks at that clock: a renewal that is due comes before the end of a Lease."""
+"""The largest step between two reads of that clock, so that a due renewal comes before a Lease expires."""
 
 SEEDS: Final = range(150)
 STEPS: Final = 400
@@ -29,14 +29,14 @@ STEPS: Final = 400
 
 @dataclass
 class ModelLease:
-    """The Lease in a cluster: compared and swapped by its revision."""
+    """The Lease in a cluster, compared and swapped by its revision."""
 
     revision: int = 0
     holder: str | None = None
     is_compared: bool = True
 
-    def seen(self) -> SeenLease | None:
-        return None if self.holder is None else SeenLease(str(self.revision), self.holder)
+    def seen(self) -> LeaderLease | None:
+        return None if self.holder is None else LeaderLease(str(self.revision), self.holder)
 
     def write(self, step: Write, name: str) -> bool:
         current = None if self.holder is None else str(self.revision)
@@ -49,7 +49,7 @@ class ModelLease:
 
 @dataclass
 class Player:
-    """A candidate with a clock that is off, and perhaps too fast or too slow."""
+    """A candidate whose clock is off, and may run too fast or too slow."""
 
     candidate: Candidate
     offset_ms: int
@@ -57,9 +57,9 @@ class Player:
     paused_until_ms: int = 0
     cut_until_ms: int = 0
     under_way: list[tuple[Step, int, int]] = field(default_factory=list)
-    """What was decided, its sending time on the own clock, and when it goes on in the world's time."""
+    """The pending step, its sending time on the own clock, and its arrival in the world's time."""
 
-    believed: bool = False
+    was_leader: bool = False
 
     def own_ms(self, world_ms: int) -> int:
         return self.offset_ms + int(world_ms * self.rate)
@@ -69,21 +69,21 @@ class Player:
 
 
 class Game:
-    """Time passes; everybody does a step, is paused, or is cut off; a request and its answer may be lost or late."""
+    """Time passes; every candidate does a step, is paused, or is cut off; requests and answers may be lost or late."""
 
-    def __init__(self, seed: int, *, is_compared: bool = True, terms: Terms = TERMS) -> None:
+    def __init__(self, seed: int, *, is_compared: bool = True, timings: LeaseTimings = TIMINGS) -> None:
         self.random = random.Random(seed)
         self.lease = ModelLease(is_compared=is_compared)
         self.now_ms = 10_000
-        self.terms = terms
-        self.reigns = 0
+        self.timings = timings
+        self.terms = 0
         self.names = 0
         self.players = [self.player() for _ in range(3)]
 
     def player(self) -> Player:
         self.names += 1
         rate = self.random.uniform(0.95, 1.05)
-        return Player(Candidate(f"operator-{self.names}", self.terms), self.random.randrange(10**9), rate)
+        return Player(Candidate(f"operator-{self.names}", self.timings), self.random.randrange(10**9), rate)
 
     def step(self) -> None:
         self.now_ms += self.random.choice([1, 20, 100, 300])
@@ -96,11 +96,11 @@ class Game:
                 continue
             self.act(player)
         leaders = [one.candidate.name for one in self.players if one.is_leader(self.now_ms)]
-        assert len(leaders) <= 1, f"{leaders} all believe at {self.now_ms}"
+        assert len(leaders) <= 1, f"{leaders} are leaders at {self.now_ms}"
         for player in self.players:
             is_leader = player.is_leader(self.now_ms)
-            self.reigns += is_leader and not player.believed
-            player.believed = is_leader
+            self.terms += is_leader and not player.was_leader
+            player.was_leader = is_leader
 
     def trouble(self, player: Player) -> None:
         dice = self.random.random()
@@ -116,26 +116,26 @@ class Game:
             player.under_way.remove(one)
             self.arrive(player, one[0], one[1])
         if not player.under_way:
-            step = player.candidate.next(own_ms)
+            step = player.candidate.next_step(own_ms)
             if not isinstance(step, Sleep):
                 player.under_way.append((step, own_ms, self.now_ms + self.random.choice([0, 0, 10, 500])))
 
     def arrive(self, player: Player, step: Step, sent_ms: int) -> None:
-        """At the API server; the answer is lost sometimes."""
+        """Execute a step at the API server; its answer is lost sometimes."""
         candidate, answered_ms = player.candidate, player.own_ms(self.now_ms)
         is_cut = player.cut_until_ms > self.now_ms
         is_lost = self.random.random() < 0.05
         if isinstance(step, Read):
             if not is_cut and not is_lost:
-                candidate.read(self.lease.seen(), answered_ms)
+                candidate.handle_read(self.lease.seen(), answered_ms)
             return
         assert isinstance(step, Write), step
         if is_cut or not self.lease.write(step, candidate.name) or is_lost:
-            candidate.failed()
+            candidate.handle_failure()
             return
         seen = self.lease.seen()
         assert seen is not None, "it was just written"
-        candidate.written(seen, sent_ms, answered_ms)
+        candidate.handle_write(seen, sent_ms, answered_ms)
 
 
 def play(seed: int, *, is_compared: bool = True) -> Game:
@@ -145,74 +145,76 @@ def play(seed: int, *, is_compared: bool = True) -> Game:
     return game
 
 
-def test_two_never_lead_at_the_same_time() -> None:
-    """Many histories of three: pauses, cuts, late and lost answers, clocks 5 % apart; and somebody does lead."""
-    reigns = sum(play(seed).reigns for seed in SEEDS)
+def test_there_are_never_two_leaders() -> None:
+    """Random histories of three candidates: pauses, cuts, late and lost answers, clocks 5 % apart."""
+    terms = sum(play(seed).terms for seed in SEEDS)
 
-    assert reigns > len(SEEDS)
+    assert terms > len(SEEDS)
 
 
-def test_without_the_comparison_two_do() -> None:
-    """The twin: a Lease that anybody may overwrite has two leaders in some history, so the game can tell."""
-    with pytest.raises(AssertionError, match="all believe"):
+def test_without_the_comparison_there_are_two_leaders() -> None:
+    """The twin: a Lease that any candidate may overwrite has two leaders in some history."""
+    with pytest.raises(AssertionError, match="are leaders"):
         for seed in SEEDS:
             play(seed, is_compared=False)
 
 
-def test_a_deadline_beyond_the_duration_is_refused() -> None:
-    """The margin between both is what everything rests on."""
+def test_renew_deadline_beyond_the_duration_is_refused() -> None:
+    """Safety rests on the margin between both."""
     with pytest.raises(AssertionError, match="margin"):
-        Candidate("one", Terms(duration_ms=1_000, renew_deadline_ms=1_000, retry_ms=100))
+        Candidate("one", LeaseTimings(duration_ms=1_000, renew_deadline_ms=1_000, retry_ms=100))
 
 
-def test_a_taker_waits_out_a_whole_duration_of_one_revision_on_its_own_clock() -> None:
-    """Each change begins the wait anew, whatever time stands in the Lease."""
-    taker = Candidate("taker", TERMS)
-    taker.read(SeenLease("1", "holder"), 0)
+def test_challenger_waits_a_whole_duration_of_one_revision_on_its_own_clock() -> None:
+    """Each change starts the wait again; the times in the Lease are ignored."""
+    taker = Candidate("taker", TIMINGS)
+    taker.handle_read(LeaderLease("1", "holder"), 0)
 
-    assert taker.next(TERMS.duration_ms - 1) == Read()
-    taker.read(SeenLease("2", "holder"), TERMS.duration_ms - 1)
-    assert taker.next(2 * TERMS.duration_ms - 2) == Read()
-    taker.read(SeenLease("2", "holder"), 2 * TERMS.duration_ms - 2)
-    assert taker.next(2 * TERMS.duration_ms + 500) == Write("2")
+    assert taker.next_step(TIMINGS.duration_ms - 1) == Read()
+    taker.handle_read(LeaderLease("2", "holder"), TIMINGS.duration_ms - 1)
+    assert taker.next_step(2 * TIMINGS.duration_ms - 2) == Read()
+    taker.handle_read(LeaderLease("2", "holder"), 2 * TIMINGS.duration_ms - 2)
+    assert taker.next_step(2 * TIMINGS.duration_ms + 500) == Write("2")
 
 
-def test_belief_counts_from_the_sending() -> None:
-    """A slow answer makes belief shorter, and an answer that comes after the deadline makes none."""
-    slow = Candidate("slow", TERMS)
-    slow.written(SeenLease("1", "slow"), 0, 900)
+def test_leadership_counts_from_the_sending_of_the_renewal() -> None:
+    """A slow answer shortens it, and an answer after the deadline grants none."""
+    slow = Candidate("slow", TIMINGS)
+    slow.handle_write(LeaderLease("1", "slow"), 0, 900)
 
     assert slow.is_leader(999) and not slow.is_leader(1_000)
     assert slow.is_lost(1_000)
 
 
-def test_what_was_given_back_is_taken_at_once() -> None:
-    """A holder that ends in peace leaves nobody waiting."""
-    taker, holder = Candidate("taker", TERMS), Candidate("holder", TERMS)
-    holder.written(SeenLease("1", "holder"), 0, 1)
+def test_released_lease_is_acquired_at_once() -> None:
+    """An orderly shutdown makes no candidate wait."""
+    taker, holder = Candidate("taker", TIMINGS), Candidate("holder", TIMINGS)
+    holder.handle_write(LeaderLease("1", "holder"), 0, 1)
 
-    assert taker.next(0) == Read()
-    taker.read(SeenLease("1", "holder"), 1)
+    assert taker.next_step(0) == Read()
+    taker.handle_read(LeaderLease("1", "holder"), 1)
     assert holder.release() == Write("1", is_release=True)
-    assert taker.next(TERMS.retry_ms) == Read()
-    taker.read(SeenLease("2", ""), TERMS.retry_ms + 5)
-    assert taker.next(TERMS.retry_ms + 6) == Write("2")
-    taker.failed()
-    assert taker.next(TERMS.retry_ms + 7) == Sleep(2 * TERMS.retry_ms + 6), "a write that failed is not tried at once"
+    assert taker.next_step(TIMINGS.retry_ms) == Read()
+    taker.handle_read(LeaderLease("2", ""), TIMINGS.retry_ms + 5)
+    assert taker.next_step(TIMINGS.retry_ms + 6) == Write("2")
+    taker.handle_failure()
+    assert taker.next_step(TIMINGS.retry_ms + 7) == Sleep(2 * TIMINGS.retry_ms + 6), (
+        "a write that failed is not tried at once"
+    )
 
 
-def test_an_answer_that_was_lost_makes_nobody_the_leader() -> None:
-    """It may have been done: it is read, found to be ours, and written again before anybody believes."""
-    one = Candidate("one", TERMS)
-    one.read(None, 0)
-    assert one.next(0) == Write(None)
-    one.failed()
+def test_lost_answer_makes_no_leader() -> None:
+    """The write may have succeeded: the Lease is read, found to be held by the candidate, and written again."""
+    one = Candidate("one", TIMINGS)
+    one.handle_read(None, 0)
+    assert one.next_step(0) == Write(None)
+    one.handle_failure()
 
     assert not one.is_leader(1)
-    assert one.next(300) == Read()
-    one.read(SeenLease("7", "one"), 301)
-    assert one.next(600) == Write("7")
-    one.written(SeenLease("8", "one"), 600, 610)
+    assert one.next_step(300) == Read()
+    one.handle_read(LeaderLease("7", "one"), 301)
+    assert one.next_step(600) == Write("7")
+    one.handle_write(LeaderLease("8", "one"), 600, 610)
     assert one.is_leader(611)
 
 
@@ -220,7 +222,7 @@ def test_an_answer_that_was_lost_makes_nobody_the_leader() -> None:
 
 
 class TestClock:
-    """Real time, twenty times faster, for those who share it; while the machine stands still it does, too."""
+    """Real time, twenty times faster, for several users; it stops while the machine is stalled."""
 
     __test__ = False
 
@@ -238,16 +240,16 @@ class TestClock:
         return datetime(2026, 1, 1, tzinfo=UTC)
 
 
-async def test_a_leader_that_is_cut_off_ends_its_process_before_the_next_one_acts() -> None:
-    """Its API calls fail, its belief runs out, ``on_lost`` is called; only then does the other one win."""
-    fake, place = FakeKubernetes(), Place(LEASES, "gantry-system", "gantry-operator")
+async def test_partitioned_leader_exits_before_the_next_one_acts() -> None:
+    """Its API calls fail, its deadline passes, ``on_lost`` is called; only then the other candidate takes over."""
+    fake, ref = FakeKubernetes(), ObjectRef(LEASES, "gantry-system", "gantry-operator")
     cut: set[str] = set()
     ended: list[str] = []
     parts: dict[str, Leadership] = {}
     clock = TestClock()
 
     class Cuttable:
-        """The API as one operator reaches it."""
+        """The API as one operator reaches it, which can be cut off."""
 
         def __init__(self, name: str) -> None:
             self.name = name
@@ -261,7 +263,7 @@ async def test_a_leader_that_is_cut_off_ends_its_process_before_the_next_one_act
         running = []
         for name in ("one", "two"):
             candidate = Candidate(name, QUICK)
-            part = Leadership(Cuttable(name), place, candidate, clock, lambda name=name: ended.append(name))  # type: ignore[arg-type, misc]
+            part = Leadership(Cuttable(name), ref, candidate, clock, lambda name=name: ended.append(name))  # type: ignore[arg-type, misc]
             parts[name] = part
             running.append(tasks.create_task(part.run()))
             await asyncio.sleep(0.005)
@@ -281,16 +283,16 @@ async def test_a_leader_that_is_cut_off_ends_its_process_before_the_next_one_act
 
 
 @pytest.mark.parametrize("is_renewed", [False, True], ids=["as known", "renewed meanwhile"])
-async def test_a_lease_is_given_back_though_its_last_renewal_was_not_answered(is_renewed: bool) -> None:
-    """A renewal that was under way at the end has made a newer revision: it is read, and that one is given back."""
-    fake, place = FakeKubernetes(), Place(LEASES, "gantry-system", "gantry-operator")
-    leadership = Leadership(fake, place, Candidate("one", QUICK), TestClock())
+async def test_lease_is_released_after_an_unanswered_renewal(is_renewed: bool) -> None:
+    """A renewal that was pending at the end may have made a newer revision: it is read, and that one is released."""
+    fake, ref = FakeKubernetes(), ObjectRef(LEASES, "gantry-system", "gantry-operator")
+    leadership = Leadership(fake, ref, Candidate("one", QUICK), TestClock())
     task = asyncio.create_task(leadership.run())
     await until(leadership.is_leader)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     if is_renewed:
-        await fake.patch(place, {"spec": {"renewTime": "2026-01-01T00:00:01.000000Z"}})
+        await fake.patch(ref, {"spec": {"renewTime": "2026-01-01T00:00:01.000000Z"}})
 
     await leadership.release()
     await leadership.release()
@@ -299,15 +301,15 @@ async def test_a_lease_is_given_back_though_its_last_renewal_was_not_answered(is
     assert lease is not None and lease["spec"]["holderIdentity"] == ""
 
 
-async def test_a_lease_that_another_one_has_taken_is_left_to_it() -> None:
-    """It is read before it is given back a second time."""
-    fake, place = FakeKubernetes(), Place(LEASES, "gantry-system", "gantry-operator")
-    leadership = Leadership(fake, place, Candidate("one", QUICK), TestClock())
+async def test_lease_of_another_holder_is_not_released() -> None:
+    """The Lease is read before the release is tried a second time."""
+    fake, ref = FakeKubernetes(), ObjectRef(LEASES, "gantry-system", "gantry-operator")
+    leadership = Leadership(fake, ref, Candidate("one", QUICK), TestClock())
     task = asyncio.create_task(leadership.run())
     await until(leadership.is_leader)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    await fake.patch(place, {"spec": {"holderIdentity": "two"}})
+    await fake.patch(ref, {"spec": {"holderIdentity": "two"}})
 
     await leadership.release()
 
@@ -315,17 +317,20 @@ async def test_a_lease_that_another_one_has_taken_is_left_to_it() -> None:
     assert lease is not None and lease["spec"]["holderIdentity"] == "two"
 
 
-async def test_of_two_that_start_at_once_the_slower_one_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """That is how it should be. A leader whose Lease was written by somebody else has reason to."""
-    fake, place = FakeKubernetes(), Place(LEASES, "gantry-system", "gantry-operator")
+async def test_losing_candidate_does_not_warn(caplog: pytest.LogCaptureFixture) -> None:
+    """A conflict is normal when two candidates start at once.
+
+    It is a warning for a leader whose Lease was overwritten.
+    """
+    fake, ref = FakeKubernetes(), ObjectRef(LEASES, "gantry-system", "gantry-operator")
     caplog.set_level("DEBUG")
-    parts = [Leadership(fake, place, Candidate(name, Terms()), TestClock()) for name in ("one", "two")]
+    parts = [Leadership(fake, ref, Candidate(name, LeaseTimings()), TestClock()) for name in ("one", "two")]
 
     for part in parts:
         await part._do(Write(None))
 
     assert [part.is_leader() for part in parts] == [True, False]
-    [slower] = [one for one in caplog.records if one.message == "leader Lease request failed"]
+    [slower] = [one for one in caplog.records if one.message == "leader Lease request failed; retrying"]
     assert slower.levelname == "DEBUG"
 
     await parts[0]._do(Write("0"))

@@ -1,4 +1,4 @@
-"""What an edit no longer asks for is gone: a way in that was closed, name servers that were replaced, and no more."""
+"""Objects that an edit makes superfluous are deleted: external Services and replaced name servers, but no others."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from operator_world.cluster import GROUP, NAMESPACE
 from operator_world.play import SYNC, Play, operator_of
 
 from gantry_operator.api import BUDGETS, CLAIMS, POLICIES, SERVICES, STATEFUL_SETS, Kind, annotations_of
-from gantry_operator.execute.leftovers import Leftovers
+from gantry_operator.execute.pruner import Pruner
 
 OWN_NAME_SERVERS: dict[str, Any] = {"shards": 1, "slaves": 1}
 OPEN = {"access": {"external": {"type": "NodePort"}}}
 
 
 def named(play: Play, kind: Kind) -> set[str]:
-    """What there is of a kind."""
+    """Return the names of all objects of a kind."""
     return {one["metadata"]["name"] for one in play.cluster.api.of_kind(kind)}
 
 
 async def some_turns(play: Play, count: int = 60) -> None:
-    """Enough for whatever comes by itself."""
+    """Run enough rounds for everything that happens without a change."""
     for _ in range(count):
         await play.turn()
 
 
-async def test_a_way_in_that_is_closed_is_closed() -> None:
-    """Every outer Service goes, whichever operator sees it; those inside stay, and so does everything else."""
+async def test_external_services_are_deleted_when_disabled() -> None:
+    """Every external Service is deleted, also by a new operator; internal ones and all other objects stay."""
     play = await Play(SYNC | OPEN).begun()
     inside = {name for name in named(play, SERVICES) if not name.endswith("-external")}
     before = {kind: named(play, kind) for kind in (BUDGETS, POLICIES, STATEFUL_SETS, CLAIMS)}
@@ -42,7 +42,7 @@ async def test_a_way_in_that_is_closed_is_closed() -> None:
 
 
 async def replaced_name_servers() -> tuple[Play, list[tuple[bool, bool]]]:
-    """Others are named; at each turn whether the own ones are there, and whether a broker was started with them."""
+    """Let the spec name other name servers; return for each round whether the old ones exist, and are still in use."""
     play = await Play(OWN_NAME_SERVERS).begun()
     await some_turns(play)
     seen = []
@@ -55,8 +55,8 @@ async def replaced_name_servers() -> tuple[Play, list[tuple[bool, bool]]]:
     return play, seen
 
 
-async def test_name_servers_that_are_replaced_go_when_no_broker_registers_there() -> None:
-    """Until the roll is over clients find the brokers where they were; then Service, budget and policy go, too."""
+async def test_replaced_name_servers_are_deleted_after_the_roll() -> None:
+    """Until the roll is over clients find the brokers there; then Service, budget and policy are deleted, too."""
     play, seen = await replaced_name_servers()
 
     assert all(is_there for is_there, is_used in seen if is_used)
@@ -66,17 +66,17 @@ async def test_name_servers_that_are_replaced_go_when_no_broker_registers_there(
     assert len(named(play, STATEFUL_SETS)) == 2
 
 
-async def test_without_that_guard_they_go_under_brokers_that_need_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin."""
-    monkeypatch.setattr(Leftovers, "_are_started_with", lambda self, rendered: True)
+async def test_without_the_guard_name_servers_in_use_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: the name servers are deleted while brokers still register there."""
+    monkeypatch.setattr(Pruner, "_are_pods_current", lambda self, rendered: True)
 
     _, seen = await replaced_name_servers()
 
     assert (False, True) in seen
 
 
-async def test_a_slave_that_went_takes_its_service_along() -> None:
-    """Not before its pod is gone, and its volume stays."""
+async def test_service_of_a_removed_slave_is_deleted() -> None:
+    """It is not deleted before its pod, and the volume stays."""
     play = await Play(SYNC | {"slaves": 2}).begun()
 
     play.cluster.edit(slaves=1)
@@ -91,8 +91,8 @@ async def test_a_slave_that_went_takes_its_service_along() -> None:
     assert play.cluster.api.found(CLAIMS, NAMESPACE, "data-g-0-slave-1") is not None
 
 
-async def test_what_others_made_beside_a_group_stays() -> None:
-    """Its label is on it, and its owner is not this group: a group of the same name before it, or a person."""
+async def test_objects_of_other_owners_are_kept() -> None:
+    """An object with the group's label may belong to an earlier group of the same name, or to a user."""
     play = await Play(SYNC).begun()
     strange = {"apiVersion": "v1", "kind": "Service", "spec": {}}
     head: dict[str, Any] = {"name": "by-hand", "namespace": NAMESPACE, "labels": {"gantry.dev/group": GROUP}}
@@ -114,10 +114,10 @@ async def test_what_others_made_beside_a_group_stays() -> None:
     [(1, {}, False), (2, {}, True), (1, {"phase": "Ready"}, True)],
     ids=["new", "edited", "known"],
 )
-async def test_nothing_is_looked_for_where_nothing_can_be_left(
+async def test_new_group_is_not_checked_for_leftovers(
     monkeypatch: pytest.MonkeyPatch, generation: int, status: dict[str, Any], is_looked_for: bool
 ) -> None:
-    """Of a group that nobody has edited or said anything of; any other may have had other objects."""
+    """A group without an edit and without a status never had other objects; any other group may have had."""
     play = Play(SYNC)
     group = play.cluster.group
     group["metadata"]["generation"], group["status"] = generation, status
@@ -129,6 +129,6 @@ async def test_nothing_is_looked_for_where_nothing_can_be_left(
         return await real(kind, namespace, labels)
 
     monkeypatch.setattr(play.cluster.api, "list", spied)
-    await play.loop.step()
+    await play.loop.reconcile_once()
 
     assert (listed & {SERVICES, BUDGETS, POLICIES} != set()) is is_looked_for

@@ -1,4 +1,4 @@
-"""The process: its options, its key, its probes and lines; and sidecars asked and ordered over real HTTP."""
+"""The operator's process: options, key, probes and log lines; and sidecars that are called over real HTTP."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from operator_world.waiting import until
 
 from gantry_operator.api import CRON_JOBS, GROUPS, POD_MONITORS, SECRETS, STATEFUL_SETS, Object
 from gantry_operator.cache import Cache
-from gantry_operator.errors import Gone, SettingsError, SidecarDenied, SidecarRefused, SidecarSilent
+from gantry_operator.errors import NotFound, SettingsError, SidecarRefused, SidecarUnauthorized, SidecarUnavailable
 from gantry_operator.group_reconciler import GroupContext
-from gantry_operator.handlers import registry_of, settings_of
+from gantry_operator.handlers import kopf_registry, kopf_settings
 from gantry_operator.main import JsonFormatter, main
 from gantry_operator.main import settings_of as options_of
 from gantry_operator.metrics import Metrics
 from gantry_operator.objects import Facts, render
 from gantry_operator.probes import probes
-from gantry_operator.process import KnownKinds, Operator
-from gantry_operator.resource_loop import LoopKeeper
-from gantry_operator.settings import OperatorSettings, address_of, pairs_of
+from gantry_operator.process import KindDiscovery, Operator
+from gantry_operator.resource_loop import LoopManager
+from gantry_operator.settings import OperatorSettings, parse_address, parse_pairs
 from gantry_operator.sidecars import HttpSidecars, Peer
 from gantry_operator.tokens import operator_key
-from gantry_operator.watched_resources import LISTED, WatchedResources
+from gantry_operator.watched_resources import WATCHED_KINDS, WatchedResources
 from gantry_spec.executor import Expected
 from gantry_spec.observed import report_of
 from gantry_status import orders
@@ -50,13 +50,13 @@ contexts: [{name: here, context: {cluster: here, user: here}}]
 clusters: [{name: here, cluster: {server: "http://127.0.0.1:9"}}]
 users: [{name: here, user: {}}]
 """
-"""Of a cluster where nobody answers."""
+"""A kubeconfig for a cluster that does not answer."""
 
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
-def test_help_names_every_option_of_the_chart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the chart sets is an environment variable of an option."""
+def test_help_documents_every_variable_of_the_chart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each environment variable that the chart sets belongs to an option."""
     chart = (Path(__file__).resolve().parents[3] / "charts/gantry-operator/templates/deployment.yaml").read_text()
     known = {parameter.envvar for parameter in main.params}
 
@@ -78,21 +78,21 @@ def test_options_become_settings() -> None:
 
     assert settings.namespaces == ("a", "b")
     assert settings.operator_labels == (("x", "1"), ("y", "2"))
-    assert (settings.looks_at_machines, settings.listen) == (False, "0.0.0.0:0")
+    assert (settings.can_read_nodes, settings.listen) == (False, "0.0.0.0:0")
 
 
 @pytest.mark.parametrize("text", ["8080", "host:", ":1", "host:http", "host:99999", "host:\u00b2", "[::1:80"])
-def test_an_address_that_is_none_is_refused(text: str) -> None:
-    """With the option's name."""
+def test_invalid_address_is_refused(text: str) -> None:
+    """The error names the option."""
     with pytest.raises(SettingsError, match="--listen"):
-        address_of(text, "--listen")
+        parse_address(text, "--listen")
     with pytest.raises(SettingsError, match="--labels"):
-        pairs_of("novalue", "--labels")
+        parse_pairs("novalue", "--labels")
 
 
 @pytest.mark.verify
-async def test_the_process_needs_no_name_of_its_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A pod's user is a number without an entry in passwd: nobody may ask what it is called, Kopf included."""
+async def test_process_does_not_need_a_user_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The user of a pod is a number without an entry in passwd, so Kopf must not look up its name either."""
 
     def refuse() -> str:
         raise KeyError("getpwuid(): uid not found: 65532")
@@ -101,7 +101,7 @@ async def test_the_process_needs_no_name_of_its_user(monkeypatch: pytest.MonkeyP
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(KUBECONFIG)
     operator = Operator(OperatorSettings(image="gantry:test", kubeconfig=str(kubeconfig)))
-    resources = WatchedResources(LoopKeeper(context_of(FakeKubernetes()), ("a",)))
+    resources = WatchedResources(LoopManager(context_of(FakeKubernetes()), ("a",)))
 
     operator.stop()
     async with asyncio.timeout(120):
@@ -111,41 +111,45 @@ async def test_the_process_needs_no_name_of_its_user(monkeypatch: pytest.MonkeyP
 # -- what the cluster knows --------------------------------------------------------------------------------------------
 
 
-async def test_a_definition_that_comes_later_is_seen() -> None:
-    """One that the API server does not serve yet is asked for again; where all are there, nobody asks anything."""
+async def test_kind_that_is_installed_later_is_discovered() -> None:
+    """A kind that the API server does not serve yet is checked again; if no kind is missing, there are no calls."""
     api = FakeKubernetes()
     unknown = {CRON_JOBS, POD_MONITORS}
-    api.refuse = lambda verb, place: Gone("list", "no such resource", 404) if place.kind in unknown else None
-    known = KnownKinds(api, first_s=0.001, last_s=0.002)
-    assert [await known.has(kind, ("a", "b")) for kind in (GROUPS, CRON_JOBS, POD_MONITORS)] == [True, False, False]
+    api.refuse = lambda verb, ref: NotFound("list", "no such resource", 404) if ref.kind in unknown else None
+    known = KindDiscovery(api, period_min_s=0.001, period_max_s=0.002)
+    assert [await known.is_available(kind, ("a", "b")) for kind in (GROUPS, CRON_JOBS, POD_MONITORS)] == [
+        True,
+        False,
+        False,
+    ]
     asked = len(api.calls)
 
-    waiting = asyncio.create_task(known.until_more())
+    waiting = asyncio.create_task(known.wait_for_missing())
     await asyncio.sleep(0.02)
     assert not waiting.done()
     unknown.remove(POD_MONITORS)
     async with asyncio.timeout(60):
         assert await waiting is POD_MONITORS
-    assert {place.kind for _, place in api.calls[asked:]} == {POD_MONITORS}
+    assert {ref.kind for _, ref in api.calls[asked:]} == {POD_MONITORS}
 
 
 @pytest.mark.verify
-async def test_a_definition_that_came_with_the_operator_is_waited_for() -> None:
-    """A moment, before anything is decided without it; one that is never served costs that moment."""
+async def test_kind_of_the_operators_chart_is_waited_for() -> None:
+    """The wait is short, and comes before the first decision; it ends if the kind is never served."""
     api = FakeKubernetes()
     refusals = iter([True, True, False])
-    api.refuse = lambda verb, place: Gone("list", "no such resource", 404) if next(refusals, True) else None
-    known = KnownKinds(api)
+    api.refuse = lambda verb, ref: NotFound("list", "no such resource", 404) if next(refusals, True) else None
+    known = KindDiscovery(api)
 
-    assert await known.has(CRON_JOBS, patience_s=5.0)
-    assert not await known.has(CRON_JOBS, patience_s=0.5)
+    assert await known.is_available(CRON_JOBS, timeout_s=5.0)
+    assert not await known.is_available(CRON_JOBS, timeout_s=0.5)
 
 
 # -- the key -----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_key_is_made_once_by_whoever_comes_first() -> None:
-    """Two at once, and everybody after them, have the same; it is long, and in no message."""
+async def test_operator_key_is_created_once() -> None:
+    """Two operators at once, and all later ones, get the same key; it is long, and in no error text."""
     api = FakeKubernetes()
 
     keys = await asyncio.gather(*(operator_key(api, "gantry-system", "op") for _ in range(3)))
@@ -165,11 +169,11 @@ async def test_the_key_is_made_once_by_whoever_comes_first() -> None:
 # -- probes, metrics, lines --------------------------------------------------------------------------------------------
 
 
-async def test_a_process_whose_groups_stand_still_is_not_live() -> None:
-    """200 while nothing is wrong, 503 with the reason else; metrics beside it."""
+async def test_process_with_stale_groups_is_not_live() -> None:
+    """The probe answers 200 without a problem, else 503 with the reason; metrics are served as well."""
     complaints = [""]
     metrics = Metrics()
-    metrics.acted("Promote", is_done=True)
+    metrics.record_action("Promote", is_done=True)
     async with probes(("127.0.0.1", 0), metrics, lambda: complaints[0]) as port, aiohttp.ClientSession() as session:
         async with session.get(f"http://127.0.0.1:{port}/livez") as answer:
             assert answer.status == 200
@@ -185,7 +189,7 @@ async def test_a_process_whose_groups_stand_still_is_not_live() -> None:
 async def test_an_exception_in_a_probe_connection_closes_that_connection(
     callback: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line names the callback, the event loop sees nothing, and the next probe is answered."""
+    """One log line names the callback, the event loop gets no exception, and the next probe is answered."""
     uncaught: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: uncaught.append(context))
     real, left = getattr(web.RequestHandler, callback), [1]
@@ -210,8 +214,8 @@ async def test_an_exception_in_a_probe_connection_closes_that_connection(
     assert line.__dict__["callback"] == callback
 
 
-async def test_half_requests_do_not_take_the_operators_probes_away() -> None:
-    """300 half requests of one address: each probe is answered, and the displaced ones are counted by reason."""
+async def test_incomplete_requests_do_not_block_probes() -> None:
+    """With 300 incomplete requests of one address, probes are answered, and displaced requests are counted."""
     metrics = Metrics()
     async with probes(("127.0.0.1", 0), metrics, lambda: "") as port:
         halves = []
@@ -230,8 +234,8 @@ async def test_half_requests_do_not_take_the_operators_probes_away() -> None:
     assert b'gantry_operator_http_closed_total{reason="address_limit"} 269.0' in metrics.text()
 
 
-def test_a_line_is_one_fact_as_json() -> None:
-    """With its keys, and an error as text."""
+def test_log_line_is_json_with_its_fields() -> None:
+    """An exception is included as text."""
     try:
         raise ValueError("bad\nthing")
     except ValueError as error:
@@ -262,23 +266,23 @@ def group_object(name: str, namespace: str = "shop") -> Object:
     return {"apiVersion": GROUPS.api_version, "kind": GROUPS.name, "metadata": head, "spec": spec}
 
 
-async def test_every_group_has_a_task_of_its_own_and_one_that_is_gone_none() -> None:
-    """Begun by a watch or by a list; ended with the group; a bad one does not touch the others."""
+async def test_every_group_has_its_own_loop_until_it_is_deleted() -> None:
+    """The loop is started by a watch event or a list, and ends with the group; a failing one does not affect others."""
     api = FakeKubernetes()
     for name in ("a", "b"):
         api.put(group_object(name))
     bad = group_object("bad")
     bad["spec"] = {"shard": 1}
     api.put(bad)
-    resources = WatchedResources(LoopKeeper(context_of(api)))
+    resources = WatchedResources(LoopManager(context_of(api)))
     async with HttpSidecars() as sidecars:
         object.__setattr__(resources.groups.context, "sidecars", sidecars)
         await resources.list_all()
-        api.watchers.append(resources.take)
+        api.watchers.append(resources.apply_event)
         resources.start_missing()
         await until(lambda: len(api.of_kind(STATEFUL_SETS)) == 6, "two groups have what they need")
         assert set(resources.groups.loops) == {("shop", "a"), ("shop", "b"), ("shop", "bad")}
-        api.remove(next(place for place in api.objects if place.kind == GROUPS and place.name == "b"))
+        api.remove(next(ref for ref in api.objects if ref.kind == GROUPS and ref.name == "b"))
         await until(lambda: ("shop", "b") not in resources.groups.loops, "its task has ended")
         await resources.close()
 
@@ -286,19 +290,21 @@ async def test_every_group_has_a_task_of_its_own_and_one_that_is_gone_none() -> 
     assert "bad" not in {one["metadata"]["labels"]["gantry.dev/group"] for one in api.of_kind(STATEFUL_SETS)}
 
 
-async def test_only_groups_of_the_listed_namespaces_are_looked_after() -> None:
-    """Others are not touched, whatever is told of them."""
-    resources = WatchedResources(LoopKeeper(context_of(FakeKubernetes()), ["ours"]))
-    resources.take(None, group_object("a", "theirs") | {"metadata": {"name": "a", "namespace": "theirs", "uid": "1"}})
+async def test_only_groups_of_the_given_namespaces_are_reconciled() -> None:
+    """Watch events of other namespaces start no loop."""
+    resources = WatchedResources(LoopManager(context_of(FakeKubernetes()), ["ours"]))
+    resources.apply_event(
+        None, group_object("a", "theirs") | {"metadata": {"name": "a", "namespace": "theirs", "uid": "1"}}
+    )
 
     assert resources.groups.loops == {}
 
 
-async def test_a_group_that_does_not_come_round_is_named() -> None:
-    """What the liveness probe says."""
+async def test_stale_group_is_named() -> None:
+    """The liveness probe reports this text."""
     context = context_of(FakeKubernetes())
-    resources = WatchedResources(LoopKeeper(context))
-    resources.take(None, group_object("a") | {"metadata": {"name": "a", "namespace": "shop", "uid": "1"}})
+    resources = WatchedResources(LoopManager(context))
+    resources.apply_event(None, group_object("a") | {"metadata": {"name": "a", "namespace": "shop", "uid": "1"}})
     assert resources.stale(60) == ""
     assert isinstance(context.clock, ModelClock)
     context.clock.ms += 61_000
@@ -307,15 +313,15 @@ async def test_a_group_that_does_not_come_round_is_named() -> None:
     await resources.close()
 
 
-def test_kopf_only_watches_and_so_adds_no_finalizer() -> None:
-    """Event handlers of every kind, and nothing of the sort that needs a finalizer or keeps state on objects."""
-    resources = WatchedResources(LoopKeeper(context_of(FakeKubernetes())))
-    registry = registry_of(resources, lambda: kopf.ConnectionInfo(server="https://nowhere"))
+def test_kopf_has_only_event_handlers() -> None:
+    """There is one for every kind, and no handler that needs a finalizer or keeps state on objects."""
+    resources = WatchedResources(LoopManager(context_of(FakeKubernetes())))
+    registry = kopf_registry(resources, lambda: kopf.ConnectionInfo(server="https://nowhere"))
 
-    assert len(registry._watching.get_all_handlers()) == len(LISTED)
+    assert len(registry._watching.get_all_handlers()) == len(WATCHED_KINDS)
     assert registry._changing.get_all_handlers() == []
     assert registry._spawning.get_all_handlers() == []
-    settings = settings_of()
+    settings = kopf_settings()
     assert settings.peering.standalone and not settings.posting.enabled
 
 
@@ -337,33 +343,33 @@ def peer_of(sidecar: SidecarChild, token: str = TOKEN) -> Peer:
     return Peer(host, int(port), token)
 
 
-async def test_a_real_sidecar_says_what_a_decision_needs_obeys_and_refuses(
+async def test_real_sidecar_reports_executes_and_refuses(
     pair: tuple[BrokerChild, SidecarChild],
 ) -> None:
-    """Its answer is a report, whole and of this moment; each order in its words.
+    """Its answer is a complete and present report, and each order is accepted with its fields.
 
-    A promotion for a longer log is refused, and a wrong token denied.
+    A promotion for a longer log is refused, and a wrong token is rejected.
     """
     broker, sidecar = pair
     peer = peer_of(sidecar)
     async with patient_sidecars() as sidecars:
-        said = await sidecars.status(peer)
-        report = report_of(said, asked_ms=1, answered_ms=2)
+        present = await sidecars.status(peer)
+        report = report_of(present, asked_ms=1, answered_ms=2)
         assert (report.role, report.wrote) == ("MASTER", await asyncio.to_thread(lambda: broker.end))
         assert report.identity and report.is_whole is True and report.ha_address
 
-        epoch, end = int(said["epoch"]), int(said["wrote"])
+        epoch, end = int(present["epoch"]), int(present["wrote"])
         await sidecars.order(peer, orders.Drain(timeout_ms=5_000))
         assert (await sidecars.status(peer))["is_draining"] is True
         await sidecars.order(peer, orders.Promote(epoch=epoch))
-        longer = Expected(last_epoch=int(said["last_epoch"]), end=end + 1)
-        with pytest.raises(SidecarRefused, match="named for a log"):
+        longer = Expected(last_epoch=int(present["last_epoch"]), end=end + 1)
+        with pytest.raises(SidecarRefused, match="expected a log that ends"):
             await sidecars.order(peer, orders.Promote(epoch=epoch + 1000, electable=[2]), longer)
-        await sidecars.order(peer, orders.AskPromise(epoch=epoch + 1000))
+        await sidecars.order(peer, orders.PromiseRequest(epoch=epoch + 1000))
         await sidecars.order(peer, orders.Fence(epoch=epoch + 2000))
         with pytest.raises(SidecarRefused):
             await sidecars.order(peer, orders.Follow(epoch=epoch, master="127.0.0.1:1"))
-        with pytest.raises(SidecarDenied):
+        with pytest.raises(SidecarUnauthorized):
             await sidecars.status(peer_of(sidecar, "x" * 40))
         after = await sidecars.status(peer)
 
@@ -372,20 +378,20 @@ async def test_a_real_sidecar_says_what_a_decision_needs_obeys_and_refuses(
 
 @asynccontextmanager
 async def answering(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[Peer]:
-    """A sidecar that is none."""
+    """Serve a fixed answer that does not come from a sidecar."""
     async with http_server(application(handler)) as port:
         yield Peer("127.0.0.1", port, TOKEN)
 
 
-async def test_a_sidecar_that_hangs_lies_or_sends_us_away_is_silent() -> None:
-    """Late, no JSON, too long, a redirection: no report, within the deadline, and the token goes to nobody else."""
+async def test_unusable_answers_of_a_sidecar_are_errors() -> None:
+    """Late, not JSON, too long, or a redirection: an error comes in time, and the token is not disclosed."""
     stolen: list[str] = []
 
     async def thief(request: web.Request) -> web.Response:
         stolen.append(request.headers.get("Authorization", ""))
         return web.json_response({})
 
-    async with answering(thief) as away, HttpSidecars(look_timeout_s=0.3) as sidecars:
+    async with answering(thief) as away, HttpSidecars(status_timeout_s=0.3) as sidecars:
         kind = ""
 
         async def handler(request: web.Request) -> web.StreamResponse:
@@ -400,10 +406,10 @@ async def test_a_sidecar_that_hangs_lies_or_sends_us_away_is_silent() -> None:
         async with answering(handler) as peer:
             for one in ("late", "redirection", "long", "nonsense"):
                 kind = one
-                with pytest.raises(SidecarSilent) as caught:
+                with pytest.raises(SidecarUnavailable) as caught:
                     await sidecars.status(peer)
                 assert TOKEN not in str(caught.value)
-        with pytest.raises(SidecarSilent):
+        with pytest.raises(SidecarUnavailable):
             await sidecars.status(peer)
     assert stolen == []
     assert TOKEN not in repr(peer)

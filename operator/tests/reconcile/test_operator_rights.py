@@ -1,8 +1,8 @@
-"""The operator with the rights of its chart and no others, at a real API server: what it can do, and what it cannot.
+"""The operator with exactly the rights of its chart, at a real API server: what it can and cannot do.
 
-What the charts make is tried first, with other values than their defaults.
+The rendered charts are tried first, also with values other than their defaults.
 
-It is also ended here as kubelet ends it: it stops at once, and gives the Lease back, so that the next one leads.
+The operator is also stopped as kubelet does it: it ends at once, and releases the Lease for the next leader.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ pytestmark = pytest.mark.needs_api_server
 
 SYSTEM = "gantry-system"
 ACCOUNT = f"system:serviceaccount:{SYSTEM}:gantry-operator"
-NOBODY = f"system:serviceaccount:{SYSTEM}:default"
+OTHER_USER = f"system:serviceaccount:{SYSTEM}:default"
 GROUP = "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups/orders"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/gantry-operator"
 SETS = "/apis/apps/v1/namespaces/shop/statefulsets?labelSelector=gantry.dev/group%3Dorders"
 TWO_TRIES_S = 4.0
 END_S_MAX = 4.0
-"""Kopf waits five for whatever hangs, so a shorter end says that nothing did. One of some ends has to be."""
+"""Kopf waits five seconds for hanging tasks, so a shorter shutdown proves that none hung. One of several must be."""
 ENDS_MAX = 4
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """With the definition and the manifests of the operator, but for its pods, which nobody runs here."""
+    """Start an API server with the CRDs and the manifests of the operator, except its pods."""
     with api_server(tmp_path_factory.mktemp("api")) as made:
         documents = [yaml.safe_load((ROOT / "manifests/crd.yaml").read_text())]
         documents += list(yaml.safe_load_all((ROOT / "manifests/crd-pipelines.yaml").read_text()))
@@ -75,8 +75,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     ],
     ids=["defaults", "least", "listed", "pulled", "tolerant", "somewhere"],
 )
-def test_everything_that_the_operators_chart_makes_is_taken(server: ApiServer, settings: str) -> None:
-    """Field by field by the API server's own schemas, and its pods where only restricted ones are."""
+def test_objects_of_the_operators_chart_are_accepted(server: ApiServer, settings: str) -> None:
+    """The API server's own schemas accept every field, and a restricted namespace accepts its pods."""
     found = documents(OPERATOR, *(("--set", settings) if settings else ()))
     assert {"Deployment", "Pod"} <= {one["kind"] for one in found}
 
@@ -92,8 +92,8 @@ def test_everything_that_the_operators_chart_makes_is_taken(server: ApiServer, s
 
 @pytest.mark.needs_helm
 @pytest.mark.parametrize("sample", sorted((ROOT / "manifests/samples").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_sample_can_be_given_to_the_chart_of_groups(server: ApiServer, sample: Path, tmp_path: Path) -> None:
-    """The chart makes of its spec the same group, which the API server takes."""
+def test_every_sample_spec_works_with_the_group_chart(server: ApiServer, sample: Path, tmp_path: Path) -> None:
+    """The chart renders the same group from its spec, and the API server accepts it."""
     spec = yaml.safe_load(sample.read_text()).get("spec") or {}
     (tmp_path / "values.yaml").write_text(yaml.safe_dump({"spec": spec}))
     found = documents(
@@ -111,20 +111,20 @@ def test_every_sample_can_be_given_to_the_chart_of_groups(server: ApiServer, sam
 
 @pytest.mark.verify(quick=1)
 @pytest.mark.parametrize("spec", [{}, EVERYTHING], ids=["defaults", "everything"])
-def test_the_operator_may_make_everything_that_a_group_has(server: ApiServer, spec: dict[str, Any]) -> None:
-    """Each object, under its own account: also Roles, which nobody may give who has not what they give."""
+def test_operator_may_create_all_objects_of_a_group(server: ApiServer, spec: dict[str, Any]) -> None:
+    """Each object is created under the operator's account, including Roles, which need the same rights."""
     one = group("made", **spec)
     made = [secret(one, group_token(bytes(32), one)), *render(one, facts())]
     assert {"Role", "RoleBinding", "StatefulSet", "NetworkPolicy"} <= {document["kind"] for document in made}
 
     for document in made:
         path, kind = path_of(document), document["kind"]
-        status, answer = server.apply(path, document, is_dry=True, user=NOBODY)
+        status, answer = server.apply(path, document, is_dry=True, user=OTHER_USER)
         assert status == 403, (kind, answer)
         if kind == "Secret":  # made once, and never touched again
             status, answer = server.ask("POST", path.rpartition("/")[0] + "?dryRun=All", document, user=ACCOUNT)
         else:
-            status, answer = server.apply(path, document, user=ACCOUNT)  # a binding wants its Role to be there
+            status, answer = server.apply(path, document, user=ACCOUNT)  # a RoleBinding needs its Role to exist
         assert status in (200, 201), (kind, answer)
 
 
@@ -147,15 +147,15 @@ def test_the_operator_may_make_everything_that_a_group_has(server: ApiServer, sp
         ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"),
     ],
 )
-def test_the_operator_may_not_do_what_it_never_does(server: ApiServer, method: str, path: str) -> None:
-    """It reads no Secret of anybody, and of whole clusters it changes nothing."""
+def test_operator_has_no_unneeded_rights(server: ApiServer, method: str, path: str) -> None:
+    """It cannot read Secrets, and cannot change cluster-wide objects."""
     status, answer = server.ask(method, path, {} if method in ("POST", "PATCH") else None, user=ACCOUNT)
 
     assert status == 403, answer
 
 
-def test_the_operator_gives_nobody_more_than_it_has(server: ApiServer) -> None:
-    """A Role that reads Secrets is refused, since the operator reads none."""
+def test_operator_cannot_grant_more_rights_than_it_has(server: ApiServer) -> None:
+    """A Role that reads Secrets is refused, because the operator cannot read any."""
     head = {"name": "orders-0", "namespace": "shop"}
     rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": head, "rules": [rule]}
@@ -170,7 +170,7 @@ def test_the_operator_gives_nobody_more_than_it_has(server: ApiServer) -> None:
 
 
 class Operator:
-    """One process of it, whose log is a file."""
+    """An operator process, whose log is a file."""
 
     def __init__(self, kubeconfig: Path, log: Path) -> None:
         self.log = log
@@ -184,8 +184,8 @@ class Operator:
                 stderr=file,
             )
 
-    def has_said(self, text: str) -> bool:
-        """In its log."""
+    def has_logged(self, text: str) -> bool:
+        """Return whether the log contains this text."""
         assert self.process.poll() is None, self.log.read_text()[-3000:]
         return text in self.log.read_text()
 
@@ -195,7 +195,7 @@ Started = Callable[[str], Operator]
 
 @pytest.fixture
 def started(server: ApiServer, tmp_path: Path) -> Iterator[Started]:
-    """Starts one that is gone after the test."""
+    """Return a function that starts operators, which are stopped after the test."""
     made: list[Operator] = []
     kubeconfig = server.kubeconfig(tmp_path, SYSTEM, "gantry-operator")
 
@@ -210,7 +210,7 @@ def started(server: ApiServer, tmp_path: Path) -> Iterator[Started]:
 
 
 def wait_for(what: str, condition: Callable[[], bool], seconds: float = 180) -> None:
-    """Until it is so, or the test has failed."""
+    """Wait until the condition holds, or fail the test."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what
@@ -218,32 +218,32 @@ def wait_for(what: str, condition: Callable[[], bool], seconds: float = 180) -> 
 
 
 def holder(server: ApiServer) -> str:
-    """Whose Lease it is."""
+    """Return the holder of the leader Lease."""
     status, answer = server.ask("GET", LEASE)
     return str(answer["spec"].get("holderIdentity") or "") if status == 200 else ""
 
 
 def ended(operator: Operator) -> float:
-    """Told to by kubelet; in how many seconds. Everything was in order, and its Lease is given back."""
+    """Stop an operator as kubelet does; return the seconds it took. It must end in order, with its Lease released."""
     began = time.monotonic()
     operator.process.terminate()
     code = operator.process.wait(timeout=180)
     took_s = time.monotonic() - began
 
-    said = operator.log.read_text()
-    assert code == 0, said[-3000:]
-    assert "released leadership" in said
-    assert "(403)" not in said and "orbidden" not in said, said[-3000:]
+    log_text = operator.log.read_text()
+    assert code == 0, log_text[-3000:]
+    assert "released leadership" in log_text
+    assert "(403)" not in log_text and "orbidden" not in log_text, log_text[-3000:]
     return took_s
 
 
 @pytest.mark.verify
-def test_an_operator_that_is_told_to_end_leaves_its_place_at_once(server: ApiServer, started: Started) -> None:
-    """Nothing is refused to it while it makes a group; the next one leads long before the Lease would have run out."""
+def test_stopped_operator_releases_its_lease_at_once(server: ApiServer, started: Started) -> None:
+    """No call is refused while it creates a group; the next operator leads long before the Lease would expire."""
     first = started("first")
-    wait_for("the first one leads", lambda: first.has_said("acquired leadership"))
+    wait_for("the first one leads", lambda: first.has_logged("acquired leadership"))
     second = started("second")
-    wait_for("the second one looks", lambda: second.has_said("another operator is the leader"))
+    wait_for("the second one waits", lambda: second.has_logged("another operator is the leader"))
     document = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": "orders"}, "spec": {}}
     assert server.apply(GROUP, document)[0] == 201
     wait_for("its StatefulSets are there", lambda: len(server.ask("GET", SETS)[1]["items"]) == 3)
@@ -256,15 +256,15 @@ def test_an_operator_that_is_told_to_end_leaves_its_place_at_once(server: ApiSer
     for number in range(1, ENDS_MAX):
         if took_s < END_S_MAX:
             break
-        wait_for("it looks after the group", lambda: second.has_said("acquired leadership"))  # noqa: B023
+        wait_for("the second one is the leader", lambda: second.has_logged("acquired leadership"))  # noqa: B023
         leader, second = second, started(f"second-{number}")
         took_s = ended(leader)
         wait_for("the next one leads", lambda: holder(server).startswith(f"second-{number}"))  # noqa: B023
     assert took_s < END_S_MAX
-    second.process.kill()  # the twin gives nothing back, and its place stays taken
+    second.process.kill()  # the twin: a killed operator does not release its Lease
     second.process.wait()
     third = started("third")
-    wait_for("the third one looks", lambda: third.has_said("another operator is the leader"))
+    wait_for("the third one waits", lambda: third.has_logged("another operator is the leader"))
     until = time.monotonic() + TWO_TRIES_S
     while time.monotonic() < until:
         assert holder(server).startswith("second")

@@ -1,4 +1,4 @@
-"""Hibernation at a real API server, with the rights of the chart: what is said of StatefulSets is taken."""
+"""Hibernation at a real API server, with the rights of the chart: the changes of StatefulSets are accepted."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ SPEC = {"slaves": 2, "storage": {"retain": "Never"}}
 
 @pytest.fixture
 def group(server: ApiServer) -> Iterator[None]:
-    """One that is gone afterwards."""
+    """Create a group that is deleted after the test."""
     head = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": "orders"}}
     assert server.apply(GROUP, head | {"spec": SPEC})[0] == 201
     yield
     assert server.ask("DELETE", GROUP)[0] == 200
 
 
-def homes(server: ApiServer) -> dict[str, Any]:
+def stateful_sets(server: ApiServer) -> dict[str, Any]:
     return {one["metadata"]["name"]: one for one in server.ask("GET", SETS)[1]["items"]}
 
 
 def pods(server: ApiServer) -> dict[str, int]:
-    return {name: one["spec"]["replicas"] for name, one in homes(server).items()}
+    return {name: one["spec"]["replicas"] for name, one in stateful_sets(server).items()}
 
 
 def hibernate(server: ApiServer, value: str | None) -> None:
@@ -45,28 +45,32 @@ def asleep(server: ApiServer) -> str:
 
 @pytest.mark.verify
 @pytest.mark.usefixtures("group")
-def test_a_group_makes_no_pods_while_it_hibernates_and_all_of_them_afterwards(
+def test_hibernated_group_has_no_pods_and_gets_all_back(
     server: ApiServer,
     started: Started,
 ) -> None:
-    """Volumes outlive that though they are to go when a slave does; nothing of it is refused to the operator."""
+    """Volumes survive although they are deleted with removed slaves; the operator lacks no right."""
     awake = {"orders-0-master": 1, "orders-0-slave": 2, "orders-nameserver": 2}
     operator = started("sleeper")
     wait_for("its StatefulSets are there", lambda: pods(server) == awake)
 
     hibernate(server, "true")
     wait_for("none makes pods", lambda: set(pods(server).values()) == {0})
-    wait_for("it says so", lambda: asleep(server) == "True")
+    wait_for("the status reports it", lambda: asleep(server) == "True")
     for name in ("orders-0-master", "orders-0-slave"):
-        home = homes(server)[name]
+        home = stateful_sets(server)[name]
         assert home["spec"]["persistentVolumeClaimRetentionPolicy"]["whenScaled"] == "Retain"
         assert home["metadata"]["annotations"]["gantry.dev/asleep"] == str(awake[name])
 
     hibernate(server, None)
     wait_for("all make pods again", lambda: pods(server) == awake)
     wait_for(
-        "nothing is called asleep", lambda: not any("asleep" in str(one["metadata"]) for one in homes(server).values())
+        "nothing is called asleep",
+        lambda: not any("asleep" in str(one["metadata"]) for one in stateful_sets(server).values()),
     )
-    assert homes(server)["orders-0-slave"]["spec"]["persistentVolumeClaimRetentionPolicy"]["whenScaled"] == "Delete"
-    said = operator.log.read_text()
-    assert "(403)" not in said and "(422)" not in said, said[-3000:]
+    assert (
+        stateful_sets(server)["orders-0-slave"]["spec"]["persistentVolumeClaimRetentionPolicy"]["whenScaled"]
+        == "Delete"
+    )
+    log_text = operator.log.read_text()
+    assert "(403)" not in log_text and "(422)" not in log_text, log_text[-3000:]

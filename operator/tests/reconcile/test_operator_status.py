@@ -1,4 +1,4 @@
-"""What the operator says of a group: conditions, bands, when it is written, and events that are told once."""
+"""The operator's report on a group: conditions, bands, when the status is written, and events without repetition."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 from operator_world.cluster import ModelClock
 from operator_world.fake_kubernetes import FakeKubernetes
-from spec_world.looks import NOW_MS, healthy, observed, spec_with, with_member, with_report
+from spec_world.observations import NOW_MS, healthy, observed, spec_with, with_member, with_report
 
 from gantry_operator.api import EVENTS, Object
 from gantry_operator.errors import Forbidden
-from gantry_operator.event_recorder import AGAIN_MS, REASONS, Event, EventRecorder, event_of
+from gantry_operator.event_recorder import REASONS, REPEAT_MS, Event, EventRecorder, event_of
 from gantry_operator.status import (
     WRITE_MS,
-    Facts,
-    broken_status,
+    StatusFacts,
+    invalid_status,
     is_worth_a_write,
     status_of,
 )
@@ -31,20 +31,20 @@ BEFORE = "2026-01-01T00:00:00Z"
 NOW = "2026-01-01T00:01:00Z"
 
 
-def said(shard: ObservedShard, before: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    """The status of a group with this one shard."""
+def status_with(shard: ObservedShard, before: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """Return the status of a group with this one shard."""
     spec = spec_with(slaves=1)
     group = BrokerGroup(metadata=Metadata(name="g", namespace="shop", generation=4), spec=spec)
     look = observed(shard)
-    facts = Facts(group, look, decide(spec, look, NOW_MS), explain(spec, look, NOW_MS), **more)
+    facts = StatusFacts(group, look, decide(spec, look, NOW_MS), explain(spec, look, NOW_MS), **more)
     status = msgspec.to_builtins(status_of(facts, before or {}, NOW))
     assert isinstance(status, dict)
     return status
 
 
-def test_a_healthy_group_says_who_leads_and_what_is_at_risk() -> None:
-    """Columns, each shard, and conditions with the generation of the spec that was looked at."""
-    status = said(healthy())
+def test_status_of_a_healthy_group_has_master_and_risk() -> None:
+    """It has the columns, each shard, and conditions with the generation of the observed spec."""
+    status = status_with(healthy())
 
     assert (status["phase"], status["ready"], status["master"], status["epoch"]) == (
         "Ready",
@@ -60,8 +60,8 @@ def test_a_healthy_group_says_who_leads_and_what_is_at_risk() -> None:
     assert {one["observedGeneration"] for one in status["conditions"]} == {4}
 
 
-def test_the_status_is_what_the_resource_can_hold() -> None:
-    """Every field is one of the custom resource's schema, or the API server would prune it."""
+def test_status_matches_the_schema_of_the_resource() -> None:
+    """The API server would prune any other field."""
     schema = group_schema()["properties"]["status"]
 
     def unknown(value: Any, known: dict[str, Any], path: str) -> list[str]:
@@ -78,38 +78,38 @@ def test_the_status_is_what_the_resource_can_hold() -> None:
             for fault in unknown(one, inner[name], f"{path}.{name}")
         ]
 
-    assert unknown(said(healthy()), schema, "status") == []
+    assert unknown(status_with(healthy()), schema, "status") == []
 
 
-def test_a_shard_without_a_master_knows_nothing_rather_than_zero() -> None:
-    """Unknown lag and risk, not none; and the phase says that it is not available."""
+def test_lag_and_risk_are_unknown_without_a_master() -> None:
+    """They are unknown, not zero; and the phase is that of an unavailable group."""
     shard = with_member(with_report(healthy(), 1, asked_ms=0, answered_ms=0), 1, process=Process.UNKNOWN)
-    status = said(shard)
+    status = status_with(shard)
 
     assert (status["phase"], status["ready"], status["master"]) == ("Unavailable", "0/1", "-")
     assert (status["lag"], status["atRisk"]) == ("unknown", "unknown")
     assert status["eachShard"][0]["durability"]["isMet"] is False
 
 
-def test_a_condition_keeps_the_time_of_its_last_change() -> None:
-    """Over restarts of the operator, too, since the status that stands there is read first."""
-    before = said(healthy())
+def test_condition_keeps_its_last_transition_time() -> None:
+    """This holds over restarts of the operator, too, because the present status is read first."""
+    before = status_with(healthy())
     for one in before["conditions"]:
         one["lastTransitionTime"] = BEFORE
     shard = with_report(healthy(), 1, slaves=())
 
-    after = {one["type"]: one for one in said(shard, before)["conditions"]}
+    after = {one["type"]: one for one in status_with(shard, before)["conditions"]}
 
     assert after["Paused"]["lastTransitionTime"] == BEFORE
     assert (after["Ready"]["status"], after["Ready"]["lastTransitionTime"]) == ("False", NOW)
 
 
-def test_what_matters_is_written_at_once_and_bands_every_ten_seconds() -> None:
-    """A master, a condition, an action: at once. Another lag, or when it was so: not before; the same: never."""
-    written = said(healthy())
-    behind = said(with_report(healthy(wrote=100_000), 1, slaves=healthy().members[0].report.slaves))  # type: ignore[union-attr]
-    no_master = said(with_report(healthy(), 1, role="UNASSIGNED"))
-    later = said(healthy())
+def test_urgent_changes_are_written_at_once_and_others_every_ten_seconds() -> None:
+    """Masters, conditions and actions are urgent. Another lag or time waits; the same status is never written again."""
+    written = status_with(healthy())
+    behind = status_with(with_report(healthy(wrote=100_000), 1, slaves=healthy().members[0].report.slaves))  # type: ignore[union-attr]
+    no_master = status_with(with_report(healthy(), 1, role="UNASSIGNED"))
+    later = status_with(healthy())
     later["eachShard"][0]["durability"]["observedAt"] = "later"
 
     assert behind["lag"] != written["lag"]
@@ -121,10 +121,10 @@ def test_what_matters_is_written_at_once_and_bands_every_ten_seconds() -> None:
     assert is_worth_a_write(written, {"eachShard": [{"number": 0}]}, 0), "of an older operator"
 
 
-def test_a_spec_that_cannot_be_read_leaves_the_rest_as_it_stood() -> None:
-    """Who leads is still true; why nothing is done is new."""
-    before = said(healthy())
-    status = broken_status(5, "InvalidSpec", "spec.slave: no such field", before, NOW)
+def test_invalid_spec_keeps_the_rest_of_the_status() -> None:
+    """The master is still correct; only the conditions change."""
+    before = status_with(healthy())
+    status = invalid_status(5, "InvalidSpec", "spec.slave: no such field", before, NOW)
 
     conditions = {one["type"]: one for one in status["conditions"]}
     assert (status["master"], status["phase"], status["observedGeneration"]) == ("g-0-master-0", "Invalid", 5)
@@ -132,9 +132,11 @@ def test_a_spec_that_cannot_be_read_leaves_the_rest_as_it_stood() -> None:
     assert conditions["Available"] == next(one for one in before["conditions"] if one["type"] == "Available")
 
 
-def test_conditions_of_others_are_beside_those_of_the_decision() -> None:
-    """Huge pages, and what could not be applied."""
-    status = said(healthy(), more=[Condition(type="HugePagesReady", is_so=False, reason="TooFew", message="x" * 5000)])
+def test_conditions_of_rendering_are_added_to_those_of_the_decision() -> None:
+    """They are those for huge pages, and for objects that could not be applied."""
+    status = status_with(
+        healthy(), extra_conditions=[Condition(type="HugePagesReady", is_so=False, reason="TooFew", message="x" * 5000)]
+    )
 
     found = {one["type"]: one for one in status["conditions"]}["HugePagesReady"]
     assert (found["status"], found["reason"]) == ("False", "TooFew")
@@ -149,8 +151,8 @@ def group_object() -> Object:
     return {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": head}
 
 
-async def test_an_event_is_told_once_in_a_while() -> None:
-    """The same reason and words are not told again before some minutes have passed."""
+async def test_repeated_event_is_recorded_once_in_a_while() -> None:
+    """The same reason and message are not recorded again for some minutes."""
     api, clock = FakeKubernetes(), ModelClock()
     recorder = EventRecorder(api, clock)
     promote = act.Promote(shard=0, member=2, epoch=4000, electable=(1,), last_epoch=3000, end=7)
@@ -161,17 +163,17 @@ async def test_an_event_is_told_once_in_a_while() -> None:
     for _ in range(3):
         await recorder.record(group_object(), promoted)
     assert [one["reason"] for one in api.of_kind(EVENTS)] == ["MasterPromoted"]
-    clock.ms += AGAIN_MS
+    clock.ms += REPEAT_MS
     await recorder.record(group_object(), promoted)
 
-    told = api.of_kind(EVENTS)
-    assert len(told) == 2
-    assert told[0]["involvedObject"]["uid"] == "u"
-    assert "member 2" in told[0]["message"]
+    events = api.of_kind(EVENTS)
+    assert len(events) == 2
+    assert events[0]["involvedObject"]["uid"] == "u"
+    assert "member 2" in events[0]["message"]
 
 
-async def test_an_event_that_cannot_be_told_ends_nothing() -> None:
-    """The group goes on."""
+async def test_failure_to_record_an_event_is_not_fatal() -> None:
+    """The loop of the group continues."""
     api = FakeKubernetes()
     api.refuse = lambda verb, place: Forbidden("events", "no")
 
@@ -181,6 +183,6 @@ async def test_an_event_that_cannot_be_told_ends_nothing() -> None:
 
 
 def test_every_reason_is_one_word() -> None:
-    """People and alerts match on them."""
+    """Users and alerts match on the reasons."""
     assert all(reason.isalpha() and reason[0].isupper() for reason in REASONS.values())
     assert len(set(REASONS.values())) == len(REASONS)

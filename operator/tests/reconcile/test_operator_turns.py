@@ -1,4 +1,4 @@
-"""Many groups that are created at once: some are made while others wait, and nobody waits who is known already."""
+"""Many groups that are created at once: first rounds are limited, and groups with a status do not wait."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from gantry_operator import resource_loop
 from gantry_operator.api import STATEFUL_SETS, Object, labels_of
 from gantry_operator.kubernetes_api import THREADS
 from gantry_operator.objects.names import GROUP_LABEL
-from gantry_operator.resource_loop import TURNS, LoopKeeper
+from gantry_operator.resource_loop import FIRST_ROUNDS_MAX, LoopManager
 from gantry_operator.sidecars import HttpSidecars
 from gantry_operator.watched_resources import WatchedResources
 
-NEW = [f"new-{number}" for number in range(3 * TURNS)]
+NEW = [f"new-{number}" for number in range(3 * FIRST_ROUNDS_MAX)]
 
 
 class Creation:
-    """Groups whose objects are not answered for before somebody says so."""
+    """Groups whose objects are not created before the test allows it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.api = FakeKubernetes()
         self.begun: set[str] = set()
-        """Groups of which something was to be applied."""
+        """The groups whose first object is to be applied."""
 
         self.answering = asyncio.Event()
         self._apply = self.api.apply
@@ -44,14 +44,14 @@ class Creation:
         return await self._apply(document)
 
     @asynccontextmanager
-    async def looked_after(self) -> AsyncIterator[WatchedResources]:
-        """All of them, until none begins any more by itself."""
+    async def reconciled(self) -> AsyncIterator[WatchedResources]:
+        """Run the loops of all groups until no further first round starts."""
         async with HttpSidecars() as sidecars:
             context = context_of(self.api)
             object.__setattr__(context, "sidecars", sidecars)
-            resources = WatchedResources(LoopKeeper(context))
+            resources = WatchedResources(LoopManager(context))
             await resources.list_all()
-            self.api.watchers.append(resources.take)
+            self.api.watchers.append(resources.apply_event)
             resources.start_missing()
             for _ in range(200):
                 await asyncio.sleep(0)
@@ -60,11 +60,11 @@ class Creation:
             await resources.close()
 
 
-async def test_new_groups_are_made_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread for calls is idle or wanted twice; whoever waits is not called stuck, and everybody's turn comes."""
+async def test_first_rounds_of_new_groups_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All threads for calls are used and none twice; a waiting group is not stale, and all get their first round."""
     creation = Creation(monkeypatch)
-    async with creation.looked_after() as resources:
-        assert len(creation.begun) == TURNS == THREADS
+    async with creation.reconciled() as resources:
+        assert len(creation.begun) == FIRST_ROUNDS_MAX == THREADS
         clock = resources.groups.context.clock
         assert isinstance(clock, ModelClock)
         clock.ms += 61_000
@@ -80,19 +80,19 @@ def waiting(creation: Creation) -> set[str]:
     return set(NEW) - creation.begun
 
 
-async def test_a_group_that_is_known_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody has looked after it before: it may need another master, while every turn is taken."""
+async def test_group_with_a_status_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may need a new master while all first rounds are taken."""
     creation = Creation(monkeypatch)
     known: dict[str, Any] = group_object("known") | {"status": {"phase": "Ready"}}
     creation.api.put(known)
-    async with creation.looked_after():
+    async with creation.reconciled():
         assert "known" in creation.begun
-        assert len(creation.begun) == TURNS + 1
+        assert len(creation.begun) == FIRST_ROUNDS_MAX + 1
 
 
-async def test_without_turns_all_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: whatever else is to be asked queues behind all of them."""
-    monkeypatch.setattr(resource_loop, "TURNS", 100)
+async def test_without_the_limit_all_first_rounds_start_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: all other calls queue behind them."""
+    monkeypatch.setattr(resource_loop, "FIRST_ROUNDS_MAX", 100)
     creation = Creation(monkeypatch)
-    async with creation.looked_after():
+    async with creation.reconciled():
         assert creation.begun == set(NEW)

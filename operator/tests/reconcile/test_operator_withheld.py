@@ -1,4 +1,4 @@
-"""Groups that clients shall not send to, in a model cluster: fenced, asleep, and back from their volumes."""
+"""Groups to which clients cannot send, in a model cluster: fenced, hibernated, and restored from their volumes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from operator_world.cluster import NAMESPACE
 from operator_world.play import ASYNC, SYNC, Play, operator_of
 from spec_world.brokers import Record
 
-from gantry_operator.api import CLAIMS, LEASES, PODS, STATEFUL_SETS, Place, annotations_of
+from gantry_operator.api import CLAIMS, LEASES, PODS, STATEFUL_SETS, ObjectRef, annotations_of
 from gantry_operator.errors import Conflict
-from gantry_operator.execute.pods import Pods
+from gantry_operator.execute.pods import PodExecutor
 from gantry_operator.objects import names
 from gantry_spec import actions as act
-from gantry_spec.decide import beginning, group
-from gantry_spec.decide.settled import settle
+from gantry_spec.decide import bootstrap, group
+from gantry_spec.decide.term_maintenance import maintain_term
 
 
 def safe(play: Play, shard: int = 0) -> set[Record]:
-    """What clients were told is safe."""
+    """Return the messages that were acknowledged to clients."""
     return play.cluster.shards[shard].judge.safe
 
 
@@ -31,8 +31,8 @@ def epoch(play: Play, shard: int = 0) -> int:
 # -- a fence -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_fenced_shard_takes_nothing_until_the_fence_is_lifted() -> None:
-    """The other shard goes on; a master that dies behind the fence has no successor before it is lifted."""
+async def test_fenced_shard_refuses_sends_until_the_fence_is_lifted() -> None:
+    """The other shard continues; a master that dies behind the fence is not replaced before the fence is lifted."""
     play = await Play(SYNC | {"shards": 2, "slaves": 2}, nodes=4).begun()
 
     play.cluster.annotate(fence="1")
@@ -54,9 +54,9 @@ async def test_a_fenced_shard_takes_nothing_until_the_fence_is_lifted() -> None:
     assert play.cluster.shards[1].judge.lost == set()
 
 
-async def test_without_a_fence_the_shard_has_another_master(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_fence_the_shard_gets_a_new_master(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: a fenced shard is decided like any other."""
-    monkeypatch.setattr(group, "fenced", settle)
+    monkeypatch.setattr(group, "keep_fenced", maintain_term)
     play = await Play(SYNC | {"slaves": 2}, nodes=4).begun()
     play.cluster.annotate(fence="0")
     was = epoch(play)
@@ -66,9 +66,9 @@ async def test_without_a_fence_the_shard_has_another_master(monkeypatch: pytest.
     await play.until(lambda: epoch(play) > was, "an election")
 
 
-async def test_without_withdrawal_a_shard_that_goes_takes_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: what is emptied fills again."""
-    monkeypatch.setattr(group, "withdrawn", lambda view, why, **_: [])
+async def test_without_withdrawal_a_removed_shard_accepts_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: the shard fills again while it is emptied."""
+    monkeypatch.setattr(group, "withdraw_masters", lambda view, why, **_: [])
     play = await Play(SYNC | {"shards": 2}).begun()
     play.cluster.messages = 5
     play.cluster.edit(shards=1)
@@ -80,13 +80,13 @@ async def test_without_withdrawal_a_shard_that_goes_takes_messages(monkeypatch: 
     assert len(safe(play, 1)) > before
 
 
-async def test_a_typing_error_beside_a_fence_does_not_lift_it() -> None:
-    """It is a condition, and the fence stands."""
+async def test_typing_error_in_an_annotation_does_not_lift_a_fence() -> None:
+    """The error becomes a condition, and the fence stays."""
     play = await Play(SYNC).begun()
     play.cluster.annotate(fence="0")
     await play.until(lambda: play.condition("Fenced")[0] == "True", "it is fenced")
 
-    play.cluster.annotate(promote="somebody")
+    play.cluster.annotate(promote="invalid")
     await turns(play, 20)
 
     assert play.condition("Fenced")[0] == "True"
@@ -116,15 +116,13 @@ def replicas(play: Play) -> dict[str, int]:
     [SYNC | {"slaves": 2, "nameServers": {"replicas": 2}}, ASYNC, SYNC | {"storage": {"retain": "Never"}}],
     ids=["sync", "async", "retain-never"],
 )
-async def test_a_group_sleeps_without_pods_and_wakes_with_all_it_had(
-    spec: dict[str, Any], is_new_operator: bool
-) -> None:
-    """Volumes stay whatever `retain` says; the same broker is the master again, in a newer epoch."""
+async def test_hibernated_group_resumes_with_all_its_messages(spec: dict[str, Any], is_new_operator: bool) -> None:
+    """Volumes stay with any value of `retain`; the same broker becomes the master again, in a newer epoch."""
     play = await Play(spec, nodes=4).begun()
     claims = {claim["metadata"]["uid"] for claim in play.cluster.api.of_kind(CLAIMS)}
 
     play.cluster.annotate(hibernate="true")
-    await play.until(lambda: is_asleep(play), "it sleeps")
+    await play.until(lambda: is_asleep(play), "it is hibernated")
     logs = [broker.store.log for broker in play.cluster.shards[0].brokers.values()]
     assert play.cluster.api.of_kind(PODS) == []
     await turns(play, 8)
@@ -139,34 +137,34 @@ async def test_a_group_sleeps_without_pods_and_wakes_with_all_it_had(
     assert {claim["metadata"]["uid"] for claim in play.cluster.api.of_kind(CLAIMS)} == claims
 
     play.cluster.annotate(hibernate=None)
-    await play.until(play.is_well, "it is awake")
-    assert epoch(play) == was, "the epoch was taken before it slept, and has its master now"
+    await play.until(play.is_well, "it is resumed")
+    assert epoch(play) == was, "the epoch was created before the hibernation, and has its master now"
     assert play.cluster.master(0) == 1
     assert before <= safe(play)
     assert {claim["metadata"]["uid"] for claim in play.cluster.api.of_kind(CLAIMS)} == claims
-    homes = play.cluster.api.of_kind(STATEFUL_SETS)
-    assert not any(names.ASLEEP_ANNOTATION in annotations_of(home) for home in homes)
+    stateful_sets = play.cluster.api.of_kind(STATEFUL_SETS)
+    assert not any(names.ASLEEP_ANNOTATION in annotations_of(home) for home in stateful_sets)
 
 
-async def test_a_shard_that_is_scaled_away_sleeps_and_wakes_with_what_is_left_on_it() -> None:
-    """It has no pods then, and is not taken for one that is gone."""
+async def test_removed_shard_with_messages_survives_hibernation() -> None:
+    """It has no pods then, and is not taken for a deleted one."""
     play = await Play(SYNC | {"shards": 2}).begun()
     play.cluster.messages = 3
     play.cluster.edit(shards=1)
-    await play.until(lambda: play.condition("ScalingIn")[1] == "Draining", "it goes")
+    await play.until(lambda: play.condition("ScalingIn")[1] == "Draining", "the shard is drained")
 
     play.cluster.annotate(hibernate="true")
-    await play.until(lambda: is_asleep(play), "both sleep")
+    await play.until(lambda: is_asleep(play), "both are hibernated")
     await turns(play, 40)
     play.cluster.annotate(hibernate=None)
-    await play.until(lambda: play.cluster.master(1) == 1, "both are awake")
+    await play.until(lambda: play.cluster.master(1) == 1, "both are resumed")
 
     assert safe(play, 1) <= set(play.cluster.shards[1].brokers[1].store.log)
     assert play.condition("ScalingIn")[1] == "Draining"
 
 
-async def test_a_new_group_that_hibernates_makes_no_pod() -> None:
-    """Everything but pods is there; taking the annotation off begins it."""
+async def test_new_hibernated_group_creates_no_pods() -> None:
+    """All other objects exist; removing the annotation starts the pods."""
     play = Play(SYNC)
     play.cluster.annotate(hibernate="true")
 
@@ -175,25 +173,25 @@ async def test_a_new_group_that_hibernates_makes_no_pod() -> None:
     assert set(replicas(play).values()) == {0}
 
     play.cluster.annotate(hibernate=None)
-    await play.until(play.is_well, "it begins")
+    await play.until(play.is_well, "it starts")
 
 
-async def sleeping_with_volumes_that_go() -> set[str]:
-    """Uids of claims, where a StatefulSet deletes volumes of pods that it makes no more."""
+async def hibernated_with_deleted_volumes() -> set[str]:
+    """Return the uids of claims, where a StatefulSet deletes the volumes of pods that it no longer creates."""
     play = await Play(SYNC | {"storage": {"retain": "Never"}}).begun()
     play.cluster.annotate(hibernate="true")
-    await play.until(lambda: is_asleep(play), "it sleeps")
+    await play.until(lambda: is_asleep(play), "it is hibernated")
     for home in play.cluster.api.of_kind(STATEFUL_SETS):
         assert home["spec"]["persistentVolumeClaimRetentionPolicy"]["whenScaled"] == "Retain"
     return {claim["metadata"]["uid"] for claim in play.cluster.api.of_kind(CLAIMS)}
 
 
-async def slept_untold() -> tuple[str, int]:
-    """A shard falls asleep though its StatefulSets were never told to keep volumes: what is said, and what is left."""
+async def hibernated_without_retention() -> tuple[str, int]:
+    """Hibernate a shard whose StatefulSets were not changed to keep volumes; return the refusal and the volumes."""
     play = await Play(SYNC | {"storage": {"retain": "Never"}}).begun()
     objects, refusal = play.loop.reconciler.observer.objects, ""
     try:
-        await Pods(objects, play.cluster.api).do(act.Sleep(shard=0))
+        await PodExecutor(objects, play.cluster.api).execute(act.Hibernate(shard=0))
     except Conflict as error:
         refusal = str(error)
     for _ in range(8):
@@ -201,43 +199,43 @@ async def slept_untold() -> tuple[str, int]:
     return refusal, len(play.cluster.api.of_kind(CLAIMS))
 
 
-async def test_pods_do_not_go_before_their_volumes_outlive_that() -> None:
-    """Also where `retain` is `Never`, and where the StatefulSet could not be told in time."""
-    assert len(await sleeping_with_volumes_that_go()) == 2
+async def test_pods_are_kept_until_their_volumes_are_retained() -> None:
+    """This holds with `retain: Never`, and where the StatefulSet could not be changed in time."""
+    assert len(await hibernated_with_deleted_volumes()) == 2
 
-    refusal, left = await slept_untold()
+    refusal, left = await hibernated_without_retention()
 
-    assert "its volumes would go with its pods" in refusal
+    assert "its volumes would be deleted with its pods" in refusal
     assert left == 2
 
 
-async def test_without_that_guard_a_sleep_takes_the_volumes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: nobody looks at what becomes of volumes, and both go with their pods."""
-    monkeypatch.setattr(Pods, "_refuse_without_volumes", lambda self, document: None)
+async def test_without_the_guard_hibernation_deletes_volumes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: the retention policy is not checked, and volumes are deleted with their pods."""
+    monkeypatch.setattr(PodExecutor, "_refuse_without_volumes", lambda self, document: None)
 
-    assert await slept_untold() == ("", 0)
+    assert await hibernated_without_retention() == ("", 0)
 
 
 # -- back from the volumes ---------------------------------------------------------------------------------------------
 
 
 async def lost(spec: dict[str, Any], *without: str) -> Play:
-    """A group that ran is deleted, with its Lease and some of its claims; then it is applied again."""
+    """Delete a group that ran, with its Lease and some of its claims, and create it again."""
     play = await Play(spec, nodes=4).begun()
     await turns(play, 20)
     play.cluster.delete()
     for name in without:
         claim = play.cluster.api.found(CLAIMS, NAMESPACE, name)
         assert claim is not None
-        play.cluster.api.remove(Place(CLAIMS, NAMESPACE, name))
+        play.cluster.api.remove(ObjectRef(CLAIMS, NAMESPACE, name))
     assert play.cluster.api.of_kind(LEASES) == []
     play.cluster.recreate(spec)
     play.loop = operator_of(play.cluster)
     return play
 
 
-async def test_a_lost_group_comes_back_from_its_volumes() -> None:
-    """Its claims are found by their names; the epoch is above all that any disk knows; nothing is lost."""
+async def test_deleted_group_is_restored_from_its_volumes() -> None:
+    """Its claims are found by their names; the epoch is greater than all on its disks; no message is lost."""
     play = await lost(SYNC | {"slaves": 2})
     shard = play.cluster.shards[0]
     highest, before = max(broker.store.epoch for broker in shard.brokers.values()), set(safe(play))
@@ -249,8 +247,8 @@ async def test_a_lost_group_comes_back_from_its_volumes() -> None:
     assert shard.judge.lost == set()
 
 
-async def test_a_lost_group_comes_back_without_its_masters_volume() -> None:
-    """One of two slaves whose acks were needed by one has everything only if both of them are heard."""
+async def test_deleted_group_is_restored_without_its_masters_volume() -> None:
+    """One of two slaves, whose acks were needed by one, has all messages only if both of them report."""
     play = await lost(SYNC | {"slaves": 2}, "data-g-0-master-0")
     before = set(safe(play))
 
@@ -261,7 +259,7 @@ async def test_a_lost_group_comes_back_without_its_masters_volume() -> None:
 
 
 async def lost_without_proof() -> Play:
-    """Master and one of two slaves are gone for good, and the slave that is left lacks what the other one had."""
+    """Lose the master and one of two slaves, while the remaining slave lacks messages of the other one."""
     play = await Play(SYNC | {"slaves": 2}, nodes=4).begun()
     shard = play.cluster.shards[0]
     copy = shard.copy
@@ -270,35 +268,35 @@ async def lost_without_proof() -> Play:
     shard.copy = copy  # type: ignore[method-assign]
     play.cluster.delete()
     for name in ("data-g-0-master-0", "data-g-0-slave-0"):
-        play.cluster.api.remove(Place(CLAIMS, NAMESPACE, name))
+        play.cluster.api.remove(ObjectRef(CLAIMS, NAMESPACE, name))
     play.cluster.recreate(SYNC | {"slaves": 2})
     play.loop = operator_of(play.cluster)
     await turns(play, 160)
     return play
 
 
-async def test_a_person_is_asked_where_volumes_prove_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody is the master before somebody says that what is missing is given up; then the furthest is."""
+async def test_restore_with_possible_loss_needs_an_order(caplog: pytest.LogCaptureFixture) -> None:
+    """No member becomes the master before a user accepts the loss; then the most advanced one does."""
     play = await lost_without_proof()
     blocked = play.cluster.group["status"]["eachShard"][0]["decision"]["blockedBy"]
     assert play.cluster.shards[0].masters() == []
     assert "were acknowledged" not in caplog.text
-    assert 'gantry.dev/restore: "0" begins with the furthest that is here' in blocked[0]
+    assert 'gantry.dev/restore: "0" starts with the longest log that is present' in blocked[0]
 
-    play.cluster.shards[0].judge.safe.clear()  # given up by that person
+    play.cluster.shards[0].judge.safe.clear()  # the user has accepted this loss
     play.cluster.annotate(restore="0")
     await play.until(lambda: play.cluster.master(0) == 3, "the furthest is the master")
-    await play.until(lambda: not annotations_of(play.cluster.group), "the order is taken off")
+    await play.until(lambda: not annotations_of(play.cluster.group), "the order is removed")
 
-    await play.until(play.is_well, "all is well")
+    await play.until(play.is_well, "the group is ready")
     assert "were acknowledged" not in caplog.text
 
 
-async def test_without_that_question_the_loss_goes_unannounced(
+async def test_without_the_check_the_loss_is_silent(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The twin: an empty volume is taken for one that has nothing to say, and the judge sees the loss."""
-    monkeypatch.setattr(beginning, "missing", lambda term, ballots: "")
+    """The twin: an empty volume is taken for a complete one, and the judge reports the loss."""
+    monkeypatch.setattr(bootstrap, "missing_votes", lambda term, ballots: "")
 
     await lost_without_proof()
 

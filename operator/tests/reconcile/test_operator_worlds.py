@@ -1,21 +1,21 @@
-"""Groups in a model cluster: started, failed over, moved, rolled and scaled by the real loop, before the judge."""
+"""Groups in a model cluster: started, failed over, moved, rolled and scaled by the real loop, checked by the judge."""
 
 from __future__ import annotations
 
 import pytest
 from operator_world.cluster import GROUP, NAMESPACE
 from operator_world.play import ASYNC, SYNC, Play, operator_of
-from spec_world.judge import Wrong
+from spec_world.judge import InvariantViolation
 
-from gantry_operator.api import CLAIMS, STATEFUL_SETS, annotations_of, labels_of, place_of, uid_of
-from gantry_operator.execute.pods import Pods
+from gantry_operator.api import CLAIMS, STATEFUL_SETS, annotations_of, labels_of, ref_of, uid_of
+from gantry_operator.execute.pods import PodExecutor
 from gantry_operator.objects import names
 from gantry_operator.observe import pods
 from gantry_wire.names import SCHEDULE_TOPIC
 
 
-async def test_an_empty_group_begins() -> None:
-    """From one custom resource to masters by the Lease, slaves in sync, labels, and a status that says so."""
+async def test_new_group_becomes_ready() -> None:
+    """From one custom resource follow masters by the Lease, slaves in sync, labels, and a complete status."""
     play = Play(SYNC | {"shards": 2, "slaves": 2}, nodes=4)
 
     seconds = await play.until(play.is_well, "the group begins")
@@ -29,8 +29,8 @@ async def test_an_empty_group_begins() -> None:
     assert all(shard.judge.safe for shard in play.cluster.shards.values()), "sends are acknowledged"
 
 
-async def test_nothing_is_asked_of_the_api_server_at_rest() -> None:
-    """A healthy group without traffic costs no call."""
+async def test_no_api_calls_at_rest() -> None:
+    """A healthy group without traffic makes no calls."""
     play = await Play(SYNC | {"shards": 2}).begun()
     play.cluster.load = 0.0
     for _ in range(80):
@@ -43,8 +43,8 @@ async def test_nothing_is_asked_of_the_api_server_at_rest() -> None:
     assert play.cluster.api.calls[before:] == []
 
 
-async def test_a_master_whose_machine_is_cut_off_is_replaced_and_follows_when_it_is_back() -> None:
-    """The label leaves the old master first; nothing acknowledged is lost; it comes back as a slave."""
+async def test_partitioned_master_is_replaced_and_returns_as_a_slave() -> None:
+    """The label of the old master is removed first; no acknowledged message is lost; it returns as a slave."""
     play = await Play(SYNC | {"slaves": 2}).begun()
     order: list[tuple[str, str]] = []
     play.cluster.api.watchers.append(
@@ -72,8 +72,8 @@ async def test_a_master_whose_machine_is_cut_off_is_replaced_and_follows_when_it
     assert play.cluster.shards[0].judge.lost == set()
 
 
-async def test_a_master_whose_pod_is_deleted_is_replaced_within_seconds() -> None:
-    """Kubelet says that its process has ended, so nobody has to wait for a Lease to run out: also without acks."""
+async def test_master_with_a_deleted_pod_is_replaced_within_seconds() -> None:
+    """Kubelet reports the end of its process, so the expiry of the Lease need not be awaited, also without acks."""
     play = await Play(ASYNC).begun()
     pod = play.cluster.pod(0, 1)
     assert pod is not None
@@ -88,36 +88,36 @@ async def test_a_master_whose_pod_is_deleted_is_replaced_within_seconds() -> Non
 
 
 async def cut_and_force_deleted() -> Play:
-    """An async master on a machine that is cut off, acknowledging on; its pod is deleted by force, and made anew."""
+    """Cut off an async master that continues to acknowledge, delete its pod by force, and let it be created again."""
     play = await Play(ASYNC).begun()
     play.cluster.cut(play.cluster.node_of(0, 1))
     pod = play.cluster.pod(0, 1)
     assert pod is not None
-    await play.cluster.api.delete(place_of(pod), uid=uid_of(pod), grace_s=0)
+    await play.cluster.api.delete(ref_of(pod), uid=uid_of(pod), grace_s=0)
     await play.until(lambda: play.cluster.master(0) == 2, "another master")
     for _ in range(100):
         await play.turn()
     return play
 
 
-async def test_a_pod_deleted_by_force_proves_nothing_about_its_process() -> None:
-    """The old master may run on where nobody reaches it: its keys have to run out before another one is named."""
+async def test_forced_deletion_of_a_pod_does_not_prove_that_its_process_ended() -> None:
+    """The old master may still run unreachably: its lease must expire before another member is promoted."""
     play = await cut_and_force_deleted()
 
     losses = play.cluster.shards[0].judge.losses
     assert all(lost <= announced for lost, announced in losses)
 
 
-async def test_without_that_guard_two_masters_acknowledge(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: a pod that is gone is taken for a process that has ended, and the judge sees a late word."""
+async def test_without_the_guard_two_masters_acknowledge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: a deleted pod counts as an ended process, and the judge reports a late acknowledgement."""
     monkeypatch.setattr(pods, "has_ended", lambda departed, machine: True)
 
-    with pytest.raises(Wrong, match="after epoch"):
+    with pytest.raises(InvariantViolation, match="after epoch"):
         await cut_and_force_deleted()
 
 
-async def test_clients_are_led_from_one_master_to_the_next_by_one_change() -> None:
-    """The shard's Service goes from the old master's pod to the new one's; there is none that leads to nobody."""
+async def test_service_moves_to_the_new_master_by_one_change() -> None:
+    """The Service of the shard always selects a pod, that of the old or the new master."""
     play = await Play(SYNC | {"slaves": 2}).begun()
     chosen: list[dict[str, str]] = []
     play.cluster.api.watchers.append(
@@ -130,28 +130,28 @@ async def test_clients_are_led_from_one_master_to_the_next_by_one_change() -> No
 
     play.cluster.annotate(promote="0=3")
     await play.until(lambda: play.cluster.master(0) == 3, "member 3 is the master")
-    await play.until(play.is_well, "all is well")
+    await play.until(play.is_well, "the group is ready")
     await play.turn()
 
     assert [one[names.POD_NAME_LABEL] for one in chosen] == ["g-0-slave-1"]
 
 
-async def test_a_switchover_is_done_once_and_its_order_taken_off() -> None:
-    """`promote: 0=2`: drained, moved without loss, and the annotation is gone, with what it was allowed to lose."""
+async def test_switchover_happens_once_and_removes_its_order() -> None:
+    """`promote: 0=2`: drained, moved without loss, and the annotation is removed with its accepted loss."""
     play = await Play(SYNC | {"slaves": 2}).begun()
 
     play.cluster.annotate(promote="0=3", accept_loss="64Ki")
     seconds = await play.until(lambda: play.cluster.master(0) == 3, "member 3 is the master")
-    await play.until(lambda: not annotations_of(play.cluster.group), "the order is taken off")
-    await play.until(play.is_well, "all is well")
+    await play.until(lambda: not annotations_of(play.cluster.group), "the order is removed")
+    await play.until(play.is_well, "the group is ready")
 
     assert seconds < 10
     assert play.cluster.shards[0].judge.lost == set()
     assert play.cluster.labels(0) == {1: "slave", 2: "slave", 3: "master"}
 
 
-async def test_an_edit_rolls_slaves_first_and_the_master_by_a_switchover() -> None:
-    """Every pod is made anew from the new template, one at a time, and no acknowledged message is lost."""
+async def test_edit_rolls_slaves_first_and_then_switches_over() -> None:
+    """Every pod is recreated from the new template, one at a time, and no acknowledged message is lost."""
     play = await Play(SYNC | {"shards": 2, "slaves": 2}, nodes=4).begun()
     old = {pod["metadata"]["name"]: uid_of(pod) for pod in play.cluster.pods()}
     gone: list[str] = []
@@ -166,7 +166,7 @@ async def test_an_edit_rolls_slaves_first_and_the_master_by_a_switchover() -> No
         assert all(shard.masters() for shard in play.cluster.shards.values()) or not away
         assert len({name[:3] for name in away}) <= 1, f"two shards at once: {away}"
         assert len(away) <= 1, f"two brokers at once: {away}"
-    await play.until(play.is_well, "all is well")
+    await play.until(play.is_well, "the group is ready")
 
     first = [name for name in gone if name.startswith("g-0-")]
     assert sorted(gone) == sorted(old), "each once"
@@ -177,7 +177,7 @@ async def test_an_edit_rolls_slaves_first_and_the_master_by_a_switchover() -> No
 
 
 async def rolled_with_slow_pods() -> None:
-    """Pods take seconds to go and acknowledge until they do; meanwhile the other slave falls behind, and is next."""
+    """Roll a group whose pods terminate slowly and acknowledge until then, while the other slave falls behind."""
     play = await Play(SYNC | {"slaves": 2}, nodes=4).begun()
     shard, copy = play.cluster.shards[0], play.cluster.shards[0].copy
 
@@ -197,18 +197,18 @@ async def rolled_with_slow_pods() -> None:
         await play.turn()
         away = {number for number in (1, 2, 3) if number in going() or play.cluster.pod(0, number) is None}
         assert len(away) <= 1, f"two at once: {away}"
-    await play.until(play.is_well, "all is well")
+    await play.until(play.is_well, "the group is ready")
     assert shard.judge.lost == set()
 
 
-async def test_a_roll_waits_for_a_pod_that_takes_its_time_to_go() -> None:
-    """Its broker still counts as in sync; that does not let the next one go."""
+async def test_roll_waits_for_a_terminating_pod() -> None:
+    """Its broker still counts as in sync; even so, the next pod is not restarted."""
     await rolled_with_slow_pods()
 
 
-async def test_without_that_guard_both_slaves_go_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: whoever acts looks at no other pod of the shard."""
-    monkeypatch.setattr(Pods, "_refuse_second", lambda self, action: None)
+async def test_without_the_guard_both_slaves_restart_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: a restart does not check the other pods of the shard."""
+    monkeypatch.setattr(PodExecutor, "_refuse_second_restart", lambda self, action: None)
 
     with pytest.raises(AssertionError, match="two at once"):
         await rolled_with_slow_pods()
@@ -222,7 +222,7 @@ def is_serving(play: Play, name: str) -> bool:
 
 
 async def test_slaves_are_scaled_out_and_in() -> None:
-    """A new slave becomes electable; one that goes loses its vote first, and its volume stays."""
+    """A new slave becomes electable; a removed one loses its vote first, and its volume stays."""
     play = await Play(SYNC).begun()
 
     play.cluster.edit(slaves=2)
@@ -231,7 +231,7 @@ async def test_slaves_are_scaled_out_and_in() -> None:
     assert record is not None and record.newest is not None
     await play.until(lambda: electable(play) == {2, 3}, "member 3 has a vote")
     play.cluster.edit(slaves=1)
-    await play.until(lambda: play.cluster.pod(0, 3) is None, "member 3 goes")
+    await play.until(lambda: play.cluster.pod(0, 3) is None, "member 3 is removed")
     await play.until(play.is_well, "two members")
 
     assert electable(play) == {2}
@@ -244,8 +244,8 @@ def electable(play: Play) -> set[int]:
     return set(record.newest.numbers)
 
 
-async def test_shards_are_scaled_out_and_an_empty_one_goes_with_all_that_it_had() -> None:
-    """A shard to which nothing comes any more is removed: pods, then all but its volumes. One in use stays."""
+async def test_shards_are_scaled_out_and_an_empty_one_is_removed() -> None:
+    """A shard without new messages is removed: pods, then all objects except volumes. One in use stays."""
     play = await Play(SYNC).begun()
 
     play.cluster.edit(shards=2)
@@ -273,8 +273,8 @@ async def test_shards_are_scaled_out_and_an_empty_one_goes_with_all_that_it_had(
     assert {place.kind for place in left} == {CLAIMS}
 
 
-async def test_a_machine_that_is_emptied_loses_the_role_before_its_pods() -> None:
-    """Cordon: the role moves, so that the pod may be evicted."""
+async def test_drained_machine_loses_the_master_role_before_its_pods() -> None:
+    """After a cordon the role moves, so that the pod may be evicted."""
     play = await Play(SYNC).begun()
 
     play.cluster.cordon(play.cluster.node_of(0, 1))
@@ -283,8 +283,8 @@ async def test_a_machine_that_is_emptied_loses_the_role_before_its_pods() -> Non
     assert play.cluster.shards[0].judge.lost == set()
 
 
-async def test_a_machine_that_is_out_of_service_gets_its_member_a_new_disk() -> None:
-    """Its local volume is given up, its pod taken off by force, and the member comes back elsewhere, from nothing."""
+async def test_member_of_an_out_of_service_machine_gets_a_new_disk() -> None:
+    """Its local volume is given up, its pod deleted by force, and the member is rebuilt elsewhere from nothing."""
     play = await Play(SYNC | {"slaves": 2}, nodes=4).begun()
     node = play.cluster.node_of(0, 2)
     claim = play.cluster.api.found(CLAIMS, NAMESPACE, "data-g-0-slave-0")
@@ -303,8 +303,8 @@ def has_claim(play: Play, uid: str) -> bool:
     return any(uid_of(claim) == uid for claim in play.cluster.api.of_kind(CLAIMS))
 
 
-async def test_a_paused_group_is_left_alone() -> None:
-    """Nothing is written but the status, whatever happens; afterwards it is mended."""
+async def test_paused_group_is_not_changed() -> None:
+    """Only the status is written until the pause ends; afterwards the group is repaired."""
     play = await Play(SYNC).begun()
     play.cluster.annotate(paused="true")
     await play.turn()
@@ -319,11 +319,11 @@ async def test_a_paused_group_is_left_alone() -> None:
     assert play.cluster.group["status"]["phase"] == "Paused"
     play.cluster.annotate(paused=None)
     play.cluster.mend(node)
-    await play.until(play.is_well, "all is well")
+    await play.until(play.is_well, "the group is ready")
 
 
-async def test_a_spec_that_cannot_be_read_changes_nothing_and_says_why() -> None:
-    """A condition and one event; pods stay as they are, and a mended spec is taken up."""
+async def test_invalid_spec_changes_nothing_and_is_reported() -> None:
+    """There is a condition and one event; pods stay as they are, and a corrected spec is applied."""
     play = await Play(SYNC).begun()
     pods_before = {uid_of(pod) for pod in play.cluster.pods()}
 
@@ -334,8 +334,8 @@ async def test_a_spec_that_cannot_be_read_changes_nothing_and_says_why() -> None
     conditions = {one["type"]: one for one in play.cluster.group["status"]["conditions"]}
     assert (conditions["Ready"]["status"], conditions["Ready"]["reason"]) == ("False", "InvalidSpec")
     assert "did you mean slaves" in conditions["Ready"]["message"]
-    told = [place for place, one in play.cluster.api.objects.items() if one.get("reason") == "InvalidSpec"]
-    assert len(told) == 1
+    events = [place for place, one in play.cluster.api.objects.items() if one.get("reason") == "InvalidSpec"]
+    assert len(events) == 1
     assert {uid_of(pod) for pod in play.cluster.pods()} == pods_before
     group = play.cluster.group
     del group["spec"]["slave"]
@@ -343,14 +343,14 @@ async def test_a_spec_that_cannot_be_read_changes_nothing_and_says_why() -> None
     await play.until(play.is_well, "it is mended")
 
 
-async def test_an_operator_that_starts_again_goes_on_where_the_other_was() -> None:
-    """At any turn of a failover: nothing that matters is remembered by the process."""
+async def test_restarted_operator_continues_a_failover() -> None:
+    """This holds for each round of a failover: the process keeps no state that matters."""
     for turns in range(20, 44, 3):
         await failed_over_by_two(turns)
 
 
 async def failed_over_by_two(turns: int) -> None:
-    """The first has so many turns."""
+    """Fail over with two operators, of which the first runs this many rounds."""
     play = await Play(SYNC | {"slaves": 2}).begun()
     play.cluster.cut(play.cluster.node_of(0, 1))
     for _ in range(turns):
@@ -360,13 +360,13 @@ async def failed_over_by_two(turns: int) -> None:
     assert play.cluster.shards[0].judge.lost == set()
 
 
-async def test_a_group_that_is_gone_ends_its_loop() -> None:
-    """And one that is being deleted: nothing is made again behind the deletion."""
+async def test_loop_ends_when_its_group_is_deleted() -> None:
+    """It also ends for a group that is being deleted: no object is created again after the deletion."""
     play = await Play(SYNC).begun()
     group = play.cluster.group
     group["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     play.cluster.api.put(group)
     before = len(play.cluster.api.calls)
 
-    assert await play.loop.step() is None
+    assert await play.loop.reconcile_once() is None
     assert play.cluster.api.calls[before:] == []

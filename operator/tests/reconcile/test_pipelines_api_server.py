@@ -1,4 +1,4 @@
-"""Pipelines at a real API server: each rule is broken, everything rendered is taken, rights are enough and least."""
+"""Pipelines at a real API server: each rule is violated once, rendered objects are accepted, and rights are minimal."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ ACCOUNT = "system:serviceaccount:gantry-system:gantry-operator"
 SAMPLES = sorted((ROOT / "manifests/samples/pipelines").glob("*.yaml"))
 
 BROKEN: list[tuple[str, str, dict[str, Any]]] = [
-    ("say brokerGroups or nameServers", "TopicArchive", {"nameServers": ["ns.example:9876"]}),
-    ("a pod sees none", "TopicArchive", {"transport": "file"}),
-    ("destination.pvc.claimName names", "TopicArchive", {"destination": {}}),
-    ("say both, or neither", "TopicArchive", {"checkpoint": {"pvc": {"path": "a"}}}),
-    ("engine.cores is of mode local", "TopicArchive", {"engine": {"mode": "kubernetes", "cores": 2}}),
-    ("decided by another field of engine", "LogAudit", {"engine": {"sparkConf": {"spark.master": "local[2]"}}}),
-    ("the check archive needs archive", "LogAudit", {"checks": ["archive"]}),
+    ("set either brokerGroups or nameServers", "TopicArchive", {"nameServers": ["ns.example:9876"]}),
+    ("which a pod does not have", "TopicArchive", {"transport": "file"}),
+    ("destination.pvc.claimName is required", "TopicArchive", {"destination": {}}),
+    ("set both, or neither", "TopicArchive", {"checkpoint": {"pvc": {"path": "a"}}}),
+    ("engine.cores applies to mode local only", "TopicArchive", {"engine": {"mode": "kubernetes", "cores": 2}}),
+    ("another field of engine controls it", "LogAudit", {"engine": {"sparkConf": {"spark.master": "local[2]"}}}),
+    ("must be set with the check archive", "LogAudit", {"checks": ["archive"]}),
 ]
-"""Every rule, by what the API server says, with a kind and a spec that breaks it."""
+"""Every rule, by the message of the API server, with a kind and a spec that violates it."""
 
 SHAPES: list[tuple[str, str, dict[str, Any]]] = [
     ("unknown field", "TopicArchive", {"topic": ["a"]}),
@@ -49,7 +49,7 @@ SHAPES: list[tuple[str, str, dict[str, Any]]] = [
 
 @pytest.fixture(scope="module")
 def server(groups_api: ApiServer) -> ApiServer:
-    """The one that all share, with the operator's rights."""
+    """The API server that all tests share, with the operator's rights."""
     for document in yaml.safe_load_all((ROOT / "manifests/operator.yaml").read_text()):
         if document:
             status, answer = groups_api.apply(path_of(document), document)
@@ -58,18 +58,18 @@ def server(groups_api: ApiServer) -> ApiServer:
 
 
 def path_of_pipeline(document: dict[str, Any], name: str = "") -> str:
-    """Where the API server has those of a kind, or one of them."""
+    """Return the API path of all pipelines of a kind, or of one of them."""
     folder = f"/apis/gantry.dev/v1alpha1/namespaces/shop/{PLURAL[document['kind']]}"
     return f"{folder}/{name}" if name else folder
 
 
 def create(server: ApiServer, document: dict[str, Any]) -> tuple[int, Any]:
-    """As `kubectl apply` does first: nothing is kept of it."""
+    """Create a pipeline with a dry run, so that nothing is stored."""
     return server.ask("POST", f"{path_of_pipeline(document)}?dryRun=All&fieldValidation=Strict", document)
 
 
-def test_every_rule_has_a_spec_that_breaks_it() -> None:
-    """A rule that is added says here what it refuses."""
+def test_every_rule_has_a_spec_that_violates_it() -> None:
+    """A new rule needs an entry with a spec that it refuses."""
     messages = [rule.message for rule in RULES]
     assert len(messages) == len(BROKEN)
     for part, _, _ in BROKEN:
@@ -77,12 +77,12 @@ def test_every_rule_has_a_spec_that_breaks_it() -> None:
 
 
 @pytest.mark.verify(quick=3)
-@pytest.mark.parametrize(("said", "kind", "spec"), [*BROKEN, *SHAPES], ids=[one[0] for one in [*BROKEN, *SHAPES]])
-def test_the_api_server_refuses_what_we_refuse(server: ApiServer, said: str, kind: str, spec: dict[str, Any]) -> None:
-    """With our words, before anything is stored."""
+@pytest.mark.parametrize(("expected", "kind", "spec"), [*BROKEN, *SHAPES], ids=[one[0] for one in [*BROKEN, *SHAPES]])
+def test_api_server_applies_our_rules(server: ApiServer, expected: str, kind: str, spec: dict[str, Any]) -> None:
+    """Invalid specs are refused with our messages, before anything is stored."""
     status, answer = create(server, resource(kind, **spec))
     assert status in (400, 422), answer
-    assert said in answer["message"]
+    assert expected in answer["message"]
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_the_api_server_refuses_what_we_refuse(server: ApiServer, said: str, kin
     [*((kind, {}) for kind in LEAST), ("TopicArchive", EVERYTHING)],
     ids=[*LEAST, "everything"],
 )
-def test_the_server_fills_in_our_defaults(server: ApiServer, kind: str, spec: dict[str, Any]) -> None:
-    """What comes back is read as what was written, whoever fills in what was not said."""
+def test_api_server_fills_in_our_defaults(server: ApiServer, kind: str, spec: dict[str, Any]) -> None:
+    """The stored spec equals the given one, whichever side adds the defaults."""
     written = resource(kind, **spec)
     status, answer = create(server, written)
     assert status == 201, answer
@@ -99,8 +99,8 @@ def test_the_server_fills_in_our_defaults(server: ApiServer, kind: str, spec: di
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=[path.stem for path in SAMPLES])
-def test_samples_are_taken(server: ApiServer, path: Path) -> None:
-    """As they lie there, and as we read them."""
+def test_samples_are_accepted(server: ApiServer, path: Path) -> None:
+    """The API server and the reader both accept them as they are."""
     for sample in yaml.safe_load_all(path.read_text()):
         if sample["kind"] not in PLURAL:
             continue
@@ -121,8 +121,8 @@ def test_samples_are_taken(server: ApiServer, path: Path) -> None:
         ({"layout": {"compression": "snappy"}}, True),
     ],
 )
-def test_an_edit_changes_what_may_change(server: ApiServer, spec: dict[str, Any], is_taken: bool) -> None:
-    """Where things are, and what files are named by, stays."""
+def test_only_mutable_fields_can_be_edited(server: ApiServer, spec: dict[str, Any], is_taken: bool) -> None:
+    """Locations, and the fields that file names depend on, are immutable."""
     document = resource(name="edited")
     path = path_of_pipeline(document, "edited")
     assert server.apply(path, document)[0] in (200, 201)
@@ -133,24 +133,24 @@ def test_an_edit_changes_what_may_change(server: ApiServer, spec: dict[str, Any]
         assert any(f"{one.path}: {one.message}" in answer["message"] for one in FIXED)
 
 
-def test_a_name_has_to_fit_into_those_of_pods(server: ApiServer) -> None:
-    """Forty characters, or a pod could not be named."""
+def test_name_is_limited_by_the_names_of_pods(server: ApiServer) -> None:
+    """It has at most forty characters, or the names of pods would be too long."""
     assert create(server, resource(name="a" * 40))[0] == 201
     assert create(server, resource(name="a" * 41))[0] == 422
 
 
 @pytest.mark.parametrize("kind", sorted(LEAST))
-def test_the_status_is_apart_and_the_operator_writes_it_whole(server: ApiServer, kind: str) -> None:
-    """Every field of it is in the definition; the operator writes it, and no spec."""
-    document = resource(kind, "said")
-    path = path_of_pipeline(document, "said")
+def test_status_is_a_subresource_with_all_fields(server: ApiServer, kind: str) -> None:
+    """Every field is in the CRD; the operator can write the status, but not the spec."""
+    document = resource(kind, "reported")
+    path = path_of_pipeline(document, "reported")
     assert server.apply(path, document)[0] in (200, 201)
     run = LastRun(start="2026-01-01T00:00:00Z", rows=7, facts={"report": "/r"}, exit_code=1, reason="R", message="m")
     status = PipelineStatus(
         phase="Running", last_run=run, queues=[QueueStatus(topic="t", broker="b", queue=1)], queues_total=9
     )
     written = {name: document[name] for name in ("apiVersion", "kind")} | {
-        "metadata": {"name": "said", "namespace": "shop"},
+        "metadata": {"name": "reported", "namespace": "shop"},
         "status": msgspec.to_builtins(status),
     }
 
@@ -168,12 +168,10 @@ def test_the_status_is_apart_and_the_operator_writes_it_whole(server: ApiServer,
         ("LogAudit", {}),
         ("TopicAnalytics", {"engine": {"mode": "kubernetes"}}),
     ],
-    ids=["goes on", "schedule", "everything", "once", "spread"],
+    ids=["continuous", "schedule", "everything", "once", "spread"],
 )
-def test_the_operator_may_make_everything_that_a_pipeline_has(
-    server: ApiServer, kind: str, spec: dict[str, Any]
-) -> None:
-    """Each object, with the rights of its chart and no others; applying it once more changes nothing."""
+def test_operator_may_create_all_objects_of_a_pipeline(server: ApiServer, kind: str, spec: dict[str, Any]) -> None:
+    """Each object is created with the rights of the chart; a repeated apply changes nothing."""
     for made in rendered(pipeline(kind, **spec)):
         status, first = server.apply(path_of(made), made, user=ACCOUNT)
         assert status in (200, 201), (made["kind"], first)
@@ -181,8 +179,8 @@ def test_the_operator_may_make_everything_that_a_pipeline_has(
         assert again["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"], made["kind"]
 
 
-def test_the_operator_hands_out_no_other_role(server: ApiServer) -> None:
-    """A driver's account is bound to the executors' role; a binding to a greater one is refused."""
+def test_operator_can_bind_only_the_executors_role(server: ApiServer) -> None:
+    """The account of a driver is bound to the executors' role; a binding to a greater role is refused."""
     one = pipeline(engine={"mode": "kubernetes"})
     [binding] = [made for made in rendered(one) if made["kind"] == "RoleBinding"]
     binding["roleRef"]["name"] = "cluster-admin"
@@ -195,8 +193,8 @@ def test_the_operator_hands_out_no_other_role(server: ApiServer) -> None:
 
 @pytest.mark.parametrize("kind", sorted(LEAST))
 @pytest.mark.parametrize("mode", ["local", "kubernetes"])
-def test_pods_are_admitted_where_only_restricted_ones_are(server: ApiServer, kind: str, mode: str) -> None:
-    """Made of the templates as controllers and Spark would; a twin that may grow is refused."""
+def test_pods_pass_restricted_pod_security(server: ApiServer, kind: str, mode: str) -> None:
+    """They are made from the templates as controllers and Spark do it; a twin with more privileges is refused."""
     one = pipeline(kind, engine={"mode": mode})
     for name, template in pod_templates(render(one, facts(one))).items():
         spec = template["spec"]
@@ -222,10 +220,8 @@ def test_pods_are_admitted_where_only_restricted_ones_are(server: ApiServer, kin
         ("GET", "/api/v1/namespaces/gantry-system/pods", False),
     ],
 )
-def test_a_driver_may_make_executors_and_nothing_else(
-    server: ApiServer, method: str, path: str, is_allowed: bool
-) -> None:
-    """Pods of its own namespace; no Secret, no claim, no other namespace."""
+def test_driver_may_only_create_executors(server: ApiServer, method: str, path: str, is_allowed: bool) -> None:
+    """It may create pods in its own namespace; no Secrets, no claims, and nothing in other namespaces."""
     for made in rendered(pipeline(engine={"mode": "kubernetes"})):
         if made["kind"] in ("ServiceAccount", "RoleBinding"):
             assert server.apply(path_of(made), made)[0] in (200, 201)

@@ -1,4 +1,4 @@
-"""The image of pipelines builds on a base made here, and Spark works in it for an ordinary user."""
+"""The image of pipelines is built on the local base image, and Spark works in it for an unprivileged user."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.needs_root, pytest.mark.needs_builda
 
 @pytest.fixture(scope="module")
 def in_container() -> Iterator[InContainer]:
-    """Run a command in a container of the image, built now."""
+    """Run a command in a container of the image that was just built."""
     run("scripts/local-base", "java")
     run("scripts/image-pipelines", "gantry-base-java")
     container = buildah("from", "--pull-never", "gantry-pipelines").strip()
@@ -32,20 +32,20 @@ def in_container() -> Iterator[InContainer]:
     buildah("rm", container)
 
 
-def test_the_program_is_there_for_user_185(in_container: InContainer) -> None:
-    """`gantry pipeline --help` teaches, nobody is root, and nothing is imported from the working directory."""
+def test_program_runs_as_user_185(in_container: InContainer) -> None:
+    """`gantry pipeline --help` works, the user is not root, and nothing is imported from the working directory."""
     assert "TopicArchive" in in_container("gantry", "pipeline", "--help")
     program = "import os, sys; print(os.getuid(), sys.flags.safe_path)"
     assert in_container("python", "-c", program).split() == ["185", "True"]
 
 
-def test_spark_reads_writes_and_keeps_state_without_what_was_left_out(in_container: InContainer) -> None:
-    """Python workers, Parquet and a stream with state: none of it needs the jars that are not in the image."""
+def test_spark_works_without_the_removed_jars(in_container: InContainer) -> None:
+    """Python workers, Parquet and a stateful stream need none of the jars that are not in the image."""
     assert in_container("python", "-c", PROGRAM).split()[-1] == "100"
 
 
-def test_the_archive_is_there(in_container: InContainer) -> None:
-    """What a cluster without a registry imports, and it says what it was made of."""
+def test_image_archive_is_written(in_container: InContainer) -> None:
+    """A cluster without a registry imports it; it records the sources that it was made from."""
     assert 0 < (ROOT / ".image/gantry-pipelines.tar").stat().st_size < ARCHIVE_BYTES_MAX
     made_of = (ROOT / ".image/gantry-pipelines.tar.sources").read_text()
     assert made_of == run("scripts/image-sources", "pipelines")

@@ -1,4 +1,4 @@
-"""What exists in a cluster for a pipeline: its pods, what they are told, what they may, and who may come to them."""
+"""The objects of a pipeline: its pods, their configuration, their rights, and the connections that they accept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from objects_scene import rendered as rendered_group
 from pipelines_scene import EVERYTHING, LEAST, ROLE, facts, pipeline, rendered
 from pod_security import broken_rules
 
-from gantry_operator.api import place_of
+from gantry_operator.api import ref_of
 from gantry_operator.objects import names
 from gantry_operator.pipelines.rendering import job_name, render
 from gantry_spec.pipelines.parts import Volume
@@ -22,15 +22,15 @@ KINDS = sorted(LEAST)
 IN_KUBERNETES: dict[str, Any] = {"engine": {"mode": "kubernetes"}}
 
 
-def told(objects: Any) -> dict[str, Any]:
-    """What the driver reads."""
+def configuration_of(objects: Any) -> dict[str, Any]:
+    """Return the configuration that the driver reads."""
     [found] = of_kind(objects, "ConfigMap").values()
     document: dict[str, Any] = json.loads(found["data"]["pipeline.json"])
     return document
 
 
 def pod_templates(objects: Any) -> dict[str, dict[str, Any]]:
-    """The driver's, and the executors' if there are any."""
+    """Return the template of the driver, and that of the executors if there are any."""
     workload = objects[-1]["spec"]
     found = {"driver": workload.get("jobTemplate", {"spec": workload})["spec"]["template"]}
     [config] = of_kind(objects, "ConfigMap").values()
@@ -49,13 +49,13 @@ def pod_templates(objects: Any) -> dict[str, dict[str, Any]]:
         ("LogAudit", {"schedule": "@daily"}, "CronJob"),
     ],
 )
-def test_what_it_runs_as_follows_from_its_schedule(kind: str, spec: dict[str, Any], workload: str) -> None:
-    """With one a CronJob; without, what goes on is one pod that never has a twin, and an audit is done once."""
+def test_workload_follows_from_the_schedule(kind: str, spec: dict[str, Any], workload: str) -> None:
+    """A schedule makes a CronJob; without it, a continuous pipeline has one pod without a twin, and an audit a Job."""
     assert rendered(pipeline(kind, **spec))[-1]["kind"] == workload
 
 
-def test_there_is_never_a_second_driver_by_our_own_doing() -> None:
-    """No two runs at a time, and no pod before the last one of the same Job has ended."""
+def test_workloads_never_run_a_second_driver() -> None:
+    """There are no two runs at a time, and no new pod before the last one of a Job has ended."""
     cron = rendered(pipeline(schedule="* * * * *"))[-1]["spec"]
     job = cron["jobTemplate"]["spec"]
     assert cron["concurrencyPolicy"] == "Forbid"
@@ -67,14 +67,14 @@ def test_there_is_never_a_second_driver_by_our_own_doing() -> None:
     ("kind", "schedule", "path"),
     [("TopicArchive", "", "replicas"), ("TopicArchive", "* * * * *", "suspend"), ("LogAudit", "", "suspend")],
 )
-def test_what_is_suspended_begins_nothing(kind: str, schedule: str, path: str) -> None:
-    """A CronJob and a Job are suspended, and what goes on has no pod."""
+def test_suspended_workloads_start_nothing(kind: str, schedule: str, path: str) -> None:
+    """A CronJob and a Job are suspended, and a continuous pipeline has no pod."""
     body = rendered(pipeline(kind, schedule=schedule, suspend=True))[-1]["spec"]
     assert body[path] == (0 if path == "replicas" else True)
 
 
-def test_exit_codes_that_another_try_cannot_mend_end_a_job() -> None:
-    """A wrong configuration and lost messages are not tried again, and an audit's finding is found once."""
+def test_final_exit_codes_end_a_job() -> None:
+    """An invalid configuration, lost messages and an audit's finding are not retried."""
 
     def codes(kind: str) -> list[int]:
         rules = rendered(pipeline(kind, schedule="@daily"))[-1]["spec"]["jobTemplate"]["spec"]["podFailurePolicy"]
@@ -85,15 +85,15 @@ def test_exit_codes_that_another_try_cannot_mend_end_a_job() -> None:
     assert codes("LogAudit") == [1, 2, 3, 5]
 
 
-def test_another_audit_is_another_job_and_suspending_one_is_not() -> None:
-    """What was compared by another spec says nothing about this one."""
+def test_job_of_an_audit_follows_from_its_spec() -> None:
+    """Results for another spec do not count; suspending the audit keeps its Job."""
     one = pipeline("LogAudit")
     assert job_name(one) == job_name(pipeline("LogAudit", suspend=True))
     assert job_name(one) != job_name(pipeline("LogAudit", checks=["index"]))
 
 
 def test_template_of_executors_does_not_depend_on_order_of_keys() -> None:
-    """Equal specs give one text, in whatever order their keys were written."""
+    """Equal specs give the same text for any order of their keys."""
 
     def template(selector: dict[str, str]) -> str:
         engine = {"mode": "kubernetes", "podTemplate": {"nodeSelector": selector}}
@@ -106,8 +106,8 @@ def test_template_of_executors_does_not_depend_on_order_of_keys() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", [{}, IN_KUBERNETES], ids=["local", "kubernetes"])
-def test_every_pod_is_restricted(kind: str, mode: dict[str, Any]) -> None:
-    """Pod security's strictest level, a read-only root, no token by itself, limits."""
+def test_every_pod_passes_restricted_pod_security(kind: str, mode: dict[str, Any]) -> None:
+    """In addition it has a read-only root, no automatic token, and limits."""
     for name, template in pod_templates(rendered(pipeline(kind, **mode))).items():
         spec = template["spec"]
         assert list(broken_rules(spec)) == [], name
@@ -119,8 +119,8 @@ def test_every_pod_is_restricted(kind: str, mode: dict[str, Any]) -> None:
             assert container["resources"]["limits"]["memory"] == "2Gi"
 
 
-def test_only_a_driver_that_makes_executors_has_a_right_and_a_token() -> None:
-    """In mode local there is neither; in mode kubernetes both are the driver's alone, and last an hour."""
+def test_only_a_driver_with_executors_has_rights_and_a_token() -> None:
+    """In mode local there are none; in mode kubernetes only the driver has them, and the token is valid for an hour."""
     local, spread = rendered(pipeline()), rendered(pipeline(**IN_KUBERNETES))
 
     assert not of_kind(local, "RoleBinding") and not of_kind(local, "Role")
@@ -134,42 +134,42 @@ def test_only_a_driver_that_makes_executors_has_a_right_and_a_token() -> None:
     assert templates["driver"]["spec"]["serviceAccountName"] == "orders-archive"
 
 
-def test_the_configuration_is_the_spec_and_what_is_so_in_its_pods() -> None:
-    """Name servers, sidecars and keys of the group, folders where claims are mounted, and nothing that is secret."""
-    document = told(rendered(pipeline(**EVERYTHING), **GROUP_WITH_EVERYTHING))
-    here = document.pop("here")
+def test_configuration_is_the_spec_with_settings_for_the_pods() -> None:
+    """It has name servers, sidecars and key files of the group, and mounted folders, but no secrets."""
+    document = configuration_of(rendered(pipeline(**EVERYTHING), **GROUP_WITH_EVERYTHING))
+    pod_settings = document.pop("here")
 
     assert document["topics"]["include"] == ["orders.*"]
-    assert here["nameServers"][0] == "prod-nameserver-0.prod-nameserver.shop.svc:9876"
-    assert len(here["sidecars"]) == 6
-    assert here["sidecars"][0] == "https://prod-0-master-0.prod-0-master.shop.svc:8080"
-    assert here["destination"] == "/var/lib/gantry/destination/prod/orders"
-    assert here["checkpoint"] == "/var/lib/gantry/checkpoint/orders"
-    assert here["once"] is True
-    assert {here["accessFile"], here["caFile"], *here["tokenFiles"].values()} == {
+    assert pod_settings["nameServers"][0] == "prod-nameserver-0.prod-nameserver.shop.svc:9876"
+    assert len(pod_settings["sidecars"]) == 6
+    assert pod_settings["sidecars"][0] == "https://prod-0-master-0.prod-0-master.shop.svc:8080"
+    assert pod_settings["destination"] == "/var/lib/gantry/destination/prod/orders"
+    assert pod_settings["checkpoint"] == "/var/lib/gantry/checkpoint/orders"
+    assert pod_settings["once"] is True
+    assert {pod_settings["accessFile"], pod_settings["caFile"], *pod_settings["tokenFiles"].values()} == {
         "/etc/gantry/credentials/credentials",
         "/etc/gantry/authority/ca.crt",
         "/etc/gantry/group/read-token",
     }
 
 
-def test_of_a_groups_secrets_only_what_reads_is_mounted() -> None:
-    """Never a token that gives orders, and never a private key."""
+def test_only_secrets_for_reading_are_mounted() -> None:
+    """A token that gives orders, or a private key, is never mounted."""
     for template in pod_templates(rendered(pipeline(**IN_KUBERNETES), **GROUP_WITH_EVERYTHING)).values():
         secrets = {one["secret"]["secretName"]: one["secret"] for one in template["spec"]["volumes"] if "secret" in one}
         keys = {name: [item["key"] for item in one["items"]] for name, one in secrets.items()}
         assert keys == {"prod-sidecar": ["read-token"], "accounts": ["credentials"], "certificates": ["ca.crt"]}
 
 
-def test_own_credentials_go_before_the_groups() -> None:
-    """A pipeline may be somebody else than the group's own account."""
+def test_own_credentials_take_precedence_over_the_groups() -> None:
+    """A pipeline may use another account than the group's own."""
     one = pipeline(access={"credentialsSecret": "mine", "tlsSecret": "authority"})
     volumes = pod_templates(rendered(one, **GROUP_WITH_EVERYTHING))["driver"]["spec"]["volumes"]
     assert {"mine", "authority"} <= {one["secret"]["secretName"] for one in volumes if "secret" in one}
 
 
-def test_driver_and_executors_see_the_same_claims_in_the_same_places() -> None:
-    """A worker writes where the driver looks; one claim that is meant twice is one volume."""
+def test_driver_and_executors_mount_the_same_claims() -> None:
+    """A worker writes where the driver reads; a claim that is used twice is one volume."""
     same = {"pvc": {"claimName": "archive", "path": "state"}}
     found = pod_templates(rendered(pipeline(**IN_KUBERNETES, checkpoint=same)))
 
@@ -186,8 +186,8 @@ def test_driver_and_executors_see_the_same_claims_in_the_same_places() -> None:
     assert claims(found["driver"]) == claims(found["executor"]) == wanted
 
 
-def test_spark_finds_the_room_for_scratch_that_its_pods_have() -> None:
-    """By the volume's name: an executor's pod would otherwise get a second one at the same place, and be refused."""
+def test_spark_recognizes_the_scratch_volume() -> None:
+    """It does so by the name; else an executor's pod would get a second volume at the same path, and be refused."""
     for template in pod_templates(rendered(pipeline(**IN_KUBERNETES))).values():
         [main] = template["spec"]["containers"]
         [scratch] = [one for one in main["volumeMounts"] if one["mountPath"] == "/var/lib/spark"]
@@ -196,20 +196,20 @@ def test_spark_finds_the_room_for_scratch_that_its_pods_have() -> None:
         assert {one["value"] for one in main["env"] if one["name"] == "SPARK_LOCAL_DIRS"} <= {"/var/lib/spark"}
 
 
-def test_an_audit_reads_the_archive_that_it_compares_and_writes_nothing_there() -> None:
-    """The claim of a TopicArchive is mounted for reading."""
+def test_audit_mounts_its_archive_read_only() -> None:
+    """The archive is the claim of a TopicArchive."""
     one = pipeline("LogAudit", checks=["archive"], archive="orders")
     found = render(one, facts(one, archive=Volume(claim_name="archive", path="prod")))
 
-    assert told(found)["here"]["archive"] == "/var/lib/gantry/archive/prod"
+    assert configuration_of(found)["here"]["archive"] == "/var/lib/gantry/archive/prod"
     mounts = pod_templates(found)["driver"]["spec"]["containers"][0]["volumeMounts"]
     assert [one["readOnly"] for one in mounts if one["mountPath"] == "/var/lib/gantry/archive"] == [True]
 
 
-def test_executors_reach_their_driver_by_a_name_and_ports_that_never_change() -> None:
-    """The Service exists, selects the driver and nobody else, and has the ports that Spark is told."""
+def test_executors_reach_the_driver_by_a_fixed_name_and_ports() -> None:
+    """The Service exists, selects only the driver, and has the ports of Spark's settings."""
     found = rendered(pipeline(**EVERYTHING))
-    conf, templates = told(found)["here"]["sparkConf"], pod_templates(found)
+    conf, templates = configuration_of(found)["here"]["sparkConf"], pod_templates(found)
     [service] = of_kind(found, "Service").values()
     ports = {one["port"] for one in service["spec"]["ports"]}
 
@@ -223,8 +223,8 @@ def test_executors_reach_their_driver_by_a_name_and_ports_that_never_change() ->
 
 
 @pytest.mark.parametrize("mode", [{}, IN_KUBERNETES], ids=["local", "kubernetes"])
-def test_pods_of_a_pipeline_are_let_in_by_the_group_that_they_read(mode: dict[str, Any]) -> None:
-    """By label, to the sidecars' ports; those of another group, and of no group, are not."""
+def test_group_admits_the_pods_of_its_pipelines(mode: dict[str, Any]) -> None:
+    """It does so by label, to the sidecars' ports; pods of other groups are not admitted."""
     policy = of_kind(rendered_group(broker_group("prod")), "NetworkPolicy")["prod-broker"]
     rules = [
         (source["podSelector"], {port["port"] for port in rule["ports"]})
@@ -243,7 +243,7 @@ def test_pods_of_a_pipeline_are_let_in_by_the_group_that_they_read(mode: dict[st
     assert reached(other["metadata"]["labels"]) == set()
 
 
-def test_nobody_comes_to_a_pipelines_pods_but_the_operator_prometheus_and_themselves() -> None:
+def test_pods_of_a_pipeline_admit_only_operator_prometheus_and_themselves() -> None:
     """The page is for the operator and Prometheus; Spark's ports are for driver and executors of this pipeline."""
     found = rendered(pipeline(**IN_KUBERNETES))
     [policy] = of_kind(found, "NetworkPolicy").values()
@@ -257,8 +257,8 @@ def test_nobody_comes_to_a_pipelines_pods_but_the_operator_prometheus_and_themse
         assert is_selected(labels, within["podSelector"]) and is_selected(labels, policy["spec"]["podSelector"])
 
 
-def test_what_users_put_into_pods_is_there_and_takes_nothing_of_ours_away() -> None:
-    """Labels and annotations by our names, and Spark's, are left out."""
+def test_users_template_cannot_override_reserved_names() -> None:
+    """Labels and annotations with the operator's or Spark's prefixes are left out."""
     for name, template in pod_templates(rendered(pipeline(**EVERYTHING))).items():
         metadata, spec = template["metadata"], template["spec"]
         assert metadata["labels"]["example.com/team"] == metadata["annotations"]["example.com/team"] == "orders"
@@ -268,8 +268,8 @@ def test_what_users_put_into_pods_is_there_and_takes_nothing_of_ours_away() -> N
         assert (spec["nodeSelector"], spec["priorityClassName"]) == ({"disk": "fast"}, "low"), name
 
 
-def test_whatever_a_driver_is_told_is_in_its_templates_hash() -> None:
-    """An edit, or a group that has grown, starts what goes on anew; the same spec never does."""
+def test_template_hash_includes_the_configuration() -> None:
+    """An edit, or a larger group, restarts a continuous pipeline; the same spec never does."""
 
     def mark(*, shards: int = 1, **spec: Any) -> str:
         metadata = pod_templates(rendered(pipeline(**spec), shards=shards))["driver"]["metadata"]
@@ -281,11 +281,11 @@ def test_whatever_a_driver_is_told_is_in_its_templates_hash() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_everything_is_owned_by_its_pipeline_and_named_once(kind: str) -> None:
-    """Kubernetes deletes all of it with the resource, without a finalizer."""
+def test_every_object_has_an_owner_and_a_unique_name(kind: str) -> None:
+    """Kubernetes deletes all objects with the resource, without a finalizer."""
     found = rendered(pipeline(kind, **IN_KUBERNETES))
     for one in found:
         [owner] = one["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"], owner["blockOwnerDeletion"]) == (kind, "uid-of-orders", False)
         assert "finalizers" not in one["metadata"]
-    assert len({place_of(one) for one in found}) == len(found)
+    assert len({ref_of(one) for one in found}) == len(found)

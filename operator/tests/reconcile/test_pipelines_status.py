@@ -1,4 +1,4 @@
-"""What is said of a pipeline: conditions with reasons that never change, the last run, and who may write where."""
+"""The status of a pipeline: conditions with stable reasons, the last run, and the owner of each folder."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from aiohttp import web
 from pipelines_scene import ended, pipeline, pod_status, resource, text_of, words
 
-from gantry_operator.pipelines.facts import EngineFacts, PipelineFacts, Problem, facts_or_problem, shared_with
+from gantry_operator.pipelines.facts import EngineFacts, PipelineFacts, Problem, facts_or_problem, shared_folder
 from gantry_operator.pipelines.observed import ObservedPipeline, pods_of
-from gantry_operator.pipelines.pages import ANSWER_BYTES_MAX, HttpPages
+from gantry_operator.pipelines.pages import ANSWER_BYTES_MAX, HttpDriverPages
 from gantry_operator.pipelines.status import QUEUES_MAX, View, events_of, is_worth_a_write, status_of
 from gantry_spec.manifest.errors import ManifestError
 from gantry_spec.pipelines import pipeline_of
@@ -25,22 +25,22 @@ NOW = "2026-01-01T01:00:00Z"
 
 
 def pod(name: str = "orders-archive-0", created: str = "2026-01-01T00:00:00Z", **status: Any) -> dict[str, Any]:
-    """A driver's."""
+    """Return a pod of a driver."""
     labels = {"app.kubernetes.io/component": "driver"}
     metadata = {"name": name, "uid": f"uid-{name}", "labels": labels, "creationTimestamp": created}
     return {"metadata": metadata, "status": pod_status(**status)}
 
 
 def view(kind: str = "TopicArchive", *pods: dict[str, Any], **known: Any) -> View:
-    """Of a pipeline with these pods."""
+    """Return the input of the status of a pipeline with these pods."""
     spec, page = known.pop("spec", {}), known.pop("page", None)
-    flags = {name: known.pop(name) for name in ("is_done", "has_failed_for_good", "strangers") if name in known}
+    flags = {name: known.pop(name) for name in ("is_done", "has_failed_for_good", "outdated_pods") if name in known}
     observed = ObservedPipeline(pods=pods_of(pods), page=page, **flags)
     return View(pipeline=pipeline(kind, **spec), observed=observed, now=NOW, **known)
 
 
 def conditions(status: PipelineStatus) -> dict[str, tuple[str, str]]:
-    """Status and reason, by type."""
+    """Return status and reason of all conditions, by type."""
     return {one.type: (one.status, one.reason) for one in status.conditions}
 
 
@@ -77,14 +77,14 @@ RUNNING: dict[str, Any] = {"state": {"running": {}}}
         (view("LogAudit"), ("False", "RunUnderWay"), ("False", "Idle"), "Starting"),
         (view("LogAudit", is_done=True), ("True", "Done"), ("False", "Idle"), "Done"),
         (
-            view(problem=Problem("GroupNotFound", "there is no BrokerGroup prod")),
+            view(problem=Problem("GroupNotFound", "BrokerGroup prod not found")),
             ("False", "GroupNotFound"),
             ("False", "GroupNotFound"),
             "Blocked",
         ),
         (view(unapplied="quota"), ("False", "NotApplied"), ("False", "Idle"), "Starting"),
         (
-            view(strangers=("orders-archive-0",), spec=CRON),
+            view(outdated_pods=("orders-archive-0",), spec=CRON),
             ("True", "Scheduled"),
             ("True", "WaitingForOldRun"),
             "Scheduled",
@@ -95,17 +95,15 @@ RUNNING: dict[str, Any] = {"state": {"running": {}}}
         *("unapplied", "waiting"),
     ],
 )
-def test_conditions_say_where_it_is(
-    seen: View, ready: tuple[str, str], progressing: tuple[str, str], phase: str
-) -> None:
-    """Ready and Progressing, and one word for people."""
+def test_conditions_and_phase(seen: View, ready: tuple[str, str], progressing: tuple[str, str], phase: str) -> None:
+    """They are Ready and Progressing, and one word as the phase."""
     status = status_of(seen)
     found = conditions(status)
     assert (found["Ready"], found["Progressing"], status.phase) == (ready, progressing, phase)
 
 
-def test_a_run_that_ended_says_what_it_did() -> None:
-    """Its last words are the last run: counts, queues, lag and checkpoint."""
+def test_report_of_an_ended_run_is_the_last_run() -> None:
+    """Its termination message has counts, queues, lag and checkpoint."""
     text = text_of(
         words(
             end="2026-01-01T00:05:00Z", rows=70, bytes=7000, files=3, reason="Done", text="70 messages",
@@ -122,15 +120,15 @@ def test_a_run_that_ended_says_what_it_did() -> None:
     assert [(one.topic, one.done, one.latest) for one in status.queues] == [("t", 70, 75)]
 
 
-def test_a_driver_that_could_say_nothing_is_told_by_its_exit_code() -> None:
-    """Killed for its memory, or whose last words are the end of a log."""
+def test_driver_without_a_report_has_only_an_exit_code() -> None:
+    """It was killed for its memory, or its termination message is the end of a log."""
     oom = ended(137, text="java.lang.OutOfMemoryError", reason="OOMKilled")
     run = status_of(view("TopicArchive", pod(phase="Failed", state=oom), spec=CRON)).last_run
     assert (run.exit_code, run.reason, run.message) == (137, "OOMKilled", "java.lang.OutOfMemoryError")
 
 
-def test_the_last_run_outlives_its_pod() -> None:
-    """Kubernetes takes pods away; what stood in the status stays until there is something newer."""
+def test_last_run_survives_its_pod() -> None:
+    """Kubernetes deletes pods; the status keeps the run until there is a newer one."""
     text = text_of(words(end="2026-01-01T00:05:00Z", rows=70, lagRows=5))
     before = msgspec.to_builtins(
         status_of(view("TopicArchive", pod(phase="Succeeded", state=ended(0, text=text)), spec=CRON))
@@ -144,14 +142,14 @@ def test_the_last_run_outlives_its_pod() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("report", "reason"),
     [({"exitCode": 5, "reason": "LogForked"}, "LogForked"), ({"exitCode": 0, "rowsLost": 7}, "RowsLost")],
     ids=["fork", "recorded"],
 )
-def test_lost_messages_stay_said_until_somebody_has_looked(said: dict[str, Any], reason: str) -> None:
-    """The next clean run has seen nothing of it; an edit of the resource is the sign that a person has."""
-    code = said["exitCode"]
-    lost = pod(phase="Failed", state=ended(code, text=text_of(words(**said))))
+def test_data_loss_stays_reported_until_an_edit(report: dict[str, Any], reason: str) -> None:
+    """The next successful run does not observe it; an edit of the resource acknowledges it."""
+    code = report["exitCode"]
+    lost = pod(phase="Failed", state=ended(code, text=text_of(words(**report))))
     first = status_of(view("TopicArchive", lost, spec=CRON))
     before = msgspec.to_builtins(first)
     clean = pod("two", phase="Succeeded", state=ended(0, "2026-01-01T02:00:00Z", text_of(words())))
@@ -165,8 +163,8 @@ def test_lost_messages_stay_said_until_somebody_has_looked(said: dict[str, Any],
     assert reason in [one.reason for one in events_of({}, first) if one.is_warning]
 
 
-def test_what_an_audit_finds_is_a_condition() -> None:
-    """By its own reason, beside a Job that has ended with 1."""
+def test_finding_of_an_audit_is_a_condition() -> None:
+    """It has its own reason, and the Job ends with code 1."""
     text = text_of(words(job="audit", exitCode=1, reason="DifferencesFound", text="3 chunks differ"))
     found = view("LogAudit", pod(phase="Failed", state=ended(1, text=text)), has_failed_for_good=True)
     status = status_of(found)
@@ -174,8 +172,8 @@ def test_what_an_audit_finds_is_a_condition() -> None:
     assert conditions(status)["Ready"] == ("False", "RunFailed")
 
 
-def test_a_warning_of_a_run_under_way_is_a_condition() -> None:
-    """It is said while it is so, and not afterwards."""
+def test_warning_of_a_run_is_a_condition() -> None:
+    """It is reported while it holds, and not afterwards."""
     page = words(warning={"reason": "SlavesBehind", "text": "no slave can be read"})
     assert conditions(status_of(view("TopicArchive", pod(**RUNNING), page=page)))["Degraded"] == (
         "True",
@@ -185,8 +183,8 @@ def test_a_warning_of_a_run_under_way_is_a_condition() -> None:
     assert conditions(status_of(calm))["Degraded"] == ("False", "AsExpected")
 
 
-def test_a_run_that_was_told_to_end_has_not_failed() -> None:
-    """A drain, or a suspended pipeline: exit code 143."""
+def test_interrupted_run_has_not_failed() -> None:
+    """A drain, or a suspended pipeline, ends it with exit code 143."""
     stopped = view("TopicArchive", pod(phase="Failed", state=ended(143)), spec=CRON)
     assert conditions(status_of(stopped))["Ready"] == ("True", "Scheduled")
 
@@ -199,7 +197,7 @@ def test_a_run_that_was_told_to_end_has_not_failed() -> None:
     ],
     ids=["nonsense", "too much"],
 )
-def test_whatever_a_page_says_is_a_status_that_the_api_server_takes(page: dict[str, Any]) -> None:
+def test_any_page_results_in_a_valid_status(page: dict[str, Any]) -> None:
     """Drivers run users' classes; numbers stay numbers, and lists stay short."""
     status = status_of(view("TopicArchive", pod(**RUNNING), page=page))
     text = msgspec.json.encode(status)
@@ -207,18 +205,18 @@ def test_whatever_a_page_says_is_a_status_that_the_api_server_takes(page: dict[s
     assert msgspec.json.decode(text, type=PipelineStatus) == status
 
 
-def test_events_are_told_when_something_has_changed() -> None:
-    """Done, failed and blocked, each when it comes and not again."""
+def test_events_are_recorded_on_changes() -> None:
+    """Done, failed and blocked are recorded once, when they occur."""
     text = text_of(words(end="2026-01-01T00:05:00Z", rows=70, text="70 messages"))
     done = status_of(view("TopicArchive", pod(phase="Succeeded", state=ended(0, text=text)), spec=CRON))
     assert [(one.reason, one.is_warning) for one in events_of({}, done)] == [("RunDone", False)]
     assert events_of(msgspec.to_builtins(done), done) == []
-    blocked = status_of(view(problem=Problem("SharedDestination", "TopicArchive a writes into x")))
+    blocked = status_of(view(problem=Problem("SharedDestination", "TopicArchive a already writes to x")))
     assert [(one.reason, one.is_warning) for one in events_of({}, blocked)] == [("SharedDestination", True)]
 
 
-def test_counts_that_grow_are_written_now_and_then_and_conditions_at_once() -> None:
-    """A status is no stream."""
+def test_conditions_are_written_at_once_and_counts_less_often() -> None:
+    """Growing counts must not cause a write in each round."""
     slow = msgspec.to_builtins(status_of(view("TopicArchive", pod(**RUNNING), page=words(rows=1))))
     fast = msgspec.to_builtins(status_of(view("TopicArchive", pod(**RUNNING), page=words(rows=2))))
     assert not is_worth_a_write(fast, slow, 1_000)
@@ -231,7 +229,7 @@ def test_counts_that_grow_are_written_now_and_then_and_conditions_at_once() -> N
 
 
 def folder(path: str, claim: str = "archive") -> dict[str, Any]:
-    """On a claim."""
+    """Return a folder in the volume of a claim."""
     return {"pvc": {"claimName": claim, "path": path}}
 
 
@@ -248,20 +246,20 @@ def folder(path: str, claim: str = "archive") -> dict[str, Any]:
     ],
     ids=["same", "inside", "around", "beside", "elsewhere", "checkpoint", "checkpoints"],
 )  # fmt: skip
-def test_the_older_of_two_keeps_a_folder(mine: dict[str, Any], theirs: dict[str, Any], is_shared: bool) -> None:
-    """One writer for each destination and checkpoint, whatever they are called."""
+def test_older_pipeline_keeps_a_folder(mine: dict[str, Any], theirs: dict[str, Any], is_shared: bool) -> None:
+    """There is one writer for each destination and checkpoint, for all kinds of pipelines."""
     old = pipeline(name="old", created="2026-01-01T00:00:00Z", **theirs)
     new = pipeline(name="new", created="2026-01-02T00:00:00Z", **mine)
 
-    assert bool(shared_with(new, [old, new])) is is_shared
-    assert shared_with(old, [old, new]) == ""
-    assert not is_shared or "TopicArchive old writes into" in shared_with(new, [old])
+    assert bool(shared_folder(new, [old, new])) is is_shared
+    assert shared_folder(old, [old, new]) == ""
+    assert not is_shared or "TopicArchive old already writes to" in shared_folder(new, [old])
 
 
-def test_of_two_made_in_one_second_the_name_decides() -> None:
-    """Both see the same, and only one runs."""
+def test_name_decides_between_pipelines_of_the_same_second() -> None:
+    """Both come to the same result, and only one runs."""
     one, two = pipeline(name="a", created=NOW), pipeline("TopicAnalytics", "b", created=NOW, destination=folder(""))
-    assert [bool(shared_with(each, [one, two])) for each in (one, two)] == [False, True]
+    assert [bool(shared_folder(each, [one, two])) for each in (one, two)] == [False, True]
 
 
 # -- what keeps it from running ----------------------------------------------------------------------------------------
@@ -282,19 +280,19 @@ GROUP = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata":
         ({"brokerGroups": [], "nameServers": ["ns:9876"]}, ENGINE, None, ""),
     ],
 )
-def test_what_keeps_a_pipeline_from_running_has_a_reason(
+def test_every_problem_has_a_reason(
     spec: dict[str, Any], engine: EngineFacts, group: dict[str, Any] | None, reason: str
 ) -> None:
-    """Before anything is made of it."""
+    """It is found before any object is rendered."""
     found = facts_or_problem(pipeline(**spec), engine, group, [])
     assert (found.reason if isinstance(found, Problem) else "") == reason
 
 
-def test_an_audit_of_an_archive_needs_that_archive() -> None:
-    """By name, in its own namespace, and of the right kind."""
+def test_audit_needs_its_archive() -> None:
+    """The archive is found by name, in the same namespace, and with the right kind."""
     audit = pipeline("LogAudit", "check", checks=["archive"], archive="orders")
     assert facts_or_problem(audit, ENGINE, GROUP, []) == Problem(
-        "ArchiveNotFound", "there is no TopicArchive orders in this namespace"
+        "ArchiveNotFound", 'TopicArchive "orders" not found in this namespace'
     )
     found = facts_or_problem(audit, ENGINE, GROUP, [pipeline(destination=folder("a"))])
     assert isinstance(found, PipelineFacts) and found.archive is not None
@@ -318,15 +316,15 @@ def test_an_audit_of_an_archive_needs_that_archive() -> None:
         ("LogAudit", {"archive": "orders"}, "spec.archive"),
     ],
 )
-def test_a_spec_that_cannot_be_run_is_refused_by_its_field(kind: str, spec: dict[str, Any], path: str) -> None:
-    """By us, too, where the API server has not."""
+def test_invalid_spec_is_refused_with_its_field(kind: str, spec: dict[str, Any], path: str) -> None:
+    """The operator refuses it even if the API server has not."""
     with pytest.raises(ManifestError) as refused:
         pipeline_of(resource(kind, **spec))
     assert path in [problem.path for problem in refused.value.problems]
 
 
-async def test_a_page_that_comes_in_pieces_is_read_whole() -> None:
-    """A document is longer than a segment; what is missing of one that is too long is no document."""
+async def test_page_is_read_completely() -> None:
+    """An answer may be longer than one segment; an answer that is too long is not used."""
     document = words(rows=7) | {"filler": "x" * 10_000}
 
     async def in_pieces(request: web.Request) -> web.StreamResponse:
@@ -339,7 +337,7 @@ async def test_a_page_that_comes_in_pieces_is_read_whole() -> None:
                 await asyncio.sleep(0)
         return answer
 
-    async with http_server(application(in_pieces)) as port, HttpPages(timeout_s=30.0, port=port) as pages:
-        assert await pages.ask("127.0.0.1") == document
+    async with http_server(application(in_pieces)) as port, HttpDriverPages(timeout_s=30.0, port=port) as pages:
+        assert await pages.fetch("127.0.0.1") == document
         document["filler"] = "x" * ANSWER_BYTES_MAX
-        assert await pages.ask("127.0.0.1") is None
+        assert await pages.fetch("127.0.0.1") is None

@@ -1,4 +1,4 @@
-"""Elections keep what was acknowledged. What a promotion may lose is an estimate only for what nobody saw."""
+"""Elections keep acknowledged messages. The loss of a promotion is estimated only for unobserved periods."""
 
 from __future__ import annotations
 
@@ -9,104 +9,110 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gantry_spec.ballot import UNSEEN_BYTES_PER_S, Ballot, count, loss_of, promises_needed
+from gantry_spec.ballot import UNOBSERVED_BYTES_PER_S, Ballot, count_ballots, loss_of, promises_needed
 from gantry_spec.lease import LeaseRecord, Term, Voter
-from gantry_spec.observed import LastWord, report_of
+from gantry_spec.observed import LastReport, report_of
 
 PEAK = 4 << 20
-REIGN = Term(epoch=1_000, master=1, identity="store-1", electable=(Voter(2, "store-2"),))
-WORD = LastWord(epoch=1_000, asked_ms=5_000, epoch_start=0, wrote=100, peak_bytes_per_s=PEAK)
+TERM = Term(epoch=1_000, master=1, identity="store-1", electable=(Voter(2, "store-2"),))
+WORD = LastReport(epoch=1_000, asked_ms=5_000, epoch_start=0, wrote=100, peak_bytes_per_s=PEAK)
 
 
 def winner(end: int) -> Ballot:
-    """Of a slave whose log ends there."""
-    return Ballot(2, "store-2", epoch=1_000, last_epoch=1_000, end=end, is_whole=True, grant_over_ms=0)
+    """Return the ballot of a slave whose log ends at ``end``."""
+    return Ballot(2, "store-2", epoch=1_000, last_epoch=1_000, end=end, is_whole=True, grant_expires_ms=0)
 
 
-def test_what_the_winner_has_proves_nothing_of_what_nobody_saw() -> None:
-    """It has more than was heard of, and more than the peak explains: a load that has just begun may have gone on."""
-    assert loss_of(REIGN, winner(150), [], WORD, silent_by_ms=5_900).at_most == PEAK
-    assert loss_of(REIGN, winner(100), [], WORD, silent_by_ms=5_900).at_most == PEAK
-    assert loss_of(REIGN, winner(90), [], WORD, silent_by_ms=6_100).at_most == 10 + 2 * PEAK
+def test_a_longer_log_of_the_winner_does_not_exclude_an_unobserved_loss() -> None:
+    """The load of a master may have risen after its last report, so its reported peak is no upper bound."""
+    assert loss_of(TERM, winner(150), [], WORD, silent_by_ms=5_900).at_most == PEAK
+    assert loss_of(TERM, winner(100), [], WORD, silent_by_ms=5_900).at_most == PEAK
+    assert loss_of(TERM, winner(90), [], WORD, silent_by_ms=6_100).at_most == 10 + 2 * PEAK
 
 
-def test_a_master_that_was_idle_when_it_was_heard_is_not_taken_for_idle_since() -> None:
-    """The slave's machine heard nobody for some seconds, and neither did whoever decides, while a load began."""
+def test_an_idle_master_is_not_assumed_to_stay_idle() -> None:
+    """While neither its slave nor the operator was in contact with it, its load may have started."""
     idle = msgspec.structs.replace(WORD, peak_bytes_per_s=0)
 
-    assert loss_of(REIGN, winner(100), [], idle, silent_by_ms=5_001).at_most == UNSEEN_BYTES_PER_S > 0
-    assert loss_of(REIGN, winner(100), [], idle, silent_by_ms=15_000).at_most == 10 * UNSEEN_BYTES_PER_S
-    assert loss_of(REIGN, winner(100), [], idle, silent_by_ms=5_000).at_most == 0, "it was heard to the end"
+    assert loss_of(TERM, winner(100), [], idle, silent_by_ms=5_001).at_most == UNOBSERVED_BYTES_PER_S > 0
+    assert loss_of(TERM, winner(100), [], idle, silent_by_ms=15_000).at_most == 10 * UNOBSERVED_BYTES_PER_S
+    assert loss_of(TERM, winner(100), [], idle, silent_by_ms=5_000).at_most == 0, "the last report is final"
 
 
-def test_what_was_heard_of_after_the_last_acknowledgement_is_exact() -> None:
-    """Nothing was unseen: the difference is all."""
-    assert loss_of(REIGN, winner(100), [], WORD, silent_by_ms=5_000).at_most == 0
-    assert loss_of(REIGN, winner(70), [], WORD, silent_by_ms=4_000).at_most == 30
+def test_the_loss_is_exact_if_the_last_report_is_newer_than_the_last_acknowledgement() -> None:
+    """The loss is the difference of the logs, without an estimate."""
+    assert loss_of(TERM, winner(100), [], WORD, silent_by_ms=5_000).at_most == 0
+    assert loss_of(TERM, winner(70), [], WORD, silent_by_ms=4_000).at_most == 30
 
 
-SYNC_REIGN = Term(
+SYNC_TERM = Term(
     epoch=1_000, master=1, identity="store-1", electable=(Voter(2, "store-2"), Voter(3, "store-3")), acks_needed=1
 )
 
 
 def voter(number: int, end: int, *, missing_bytes: int = 0, damaged_bytes: int = 0) -> Ballot:
-    """Of a member whose log ends there."""
+    """Return the ballot of a member whose log ends at ``end``."""
     return Ballot(
         number, f"store-{number}", epoch=1_000, last_epoch=1_000, end=end, is_whole=not missing_bytes,
-        grant_over_ms=0, missing_bytes=missing_bytes, damaged_bytes=damaged_bytes,
+        grant_expires_ms=0, missing_bytes=missing_bytes, damaged_bytes=damaged_bytes,
     )  # fmt: skip
 
 
 def test_newest_epoch_wins_and_within_it_longest_log() -> None:
     """A longer log of an older epoch lacks what the newer epoch has acknowledged."""
-    record = LeaseRecord(epoch=1_001, terms=(SYNC_REIGN,))
+    record = LeaseRecord(epoch=1_001, terms=(SYNC_TERM,))
     older = voter(1, 900)._replace(last_epoch=999)
 
-    assert count(record, [older, voter(2, 400), voter(3, 500)]).winner == voter(3, 500)
-    assert count(record, [older, voter(2, 950)._replace(last_epoch=998)]).winner == older
+    assert count_ballots(record, [older, voter(2, 400), voter(3, 500)]).winner == voter(3, 500)
+    assert count_ballots(record, [older, voter(2, 950)._replace(last_epoch=998)]).winner == older
 
 
-def test_who_lacks_log_data_is_not_elected() -> None:
-    """However far its log is: a hole in it would become everybody's."""
-    record = LeaseRecord(epoch=1_001, terms=(SYNC_REIGN,))
+def test_a_member_that_lacks_log_data_is_not_elected() -> None:
+    """However long its log is, all members would copy the gap."""
+    record = LeaseRecord(epoch=1_001, terms=(SYNC_TERM,))
     ballots = [voter(1, 900, missing_bytes=100), voter(2, 500), voter(3, 400)]
 
-    assert count(record, ballots).winner == ballots[1]
-    assert count(record, [voter(1, 900), *ballots[1:]]).winner == voter(1, 900), "the twin: with nothing missing it is"
-    assert count(record, [ballots[0]], is_forced=True).winner is None
-    assert "missing" in count(record, [ballots[0]], is_forced=True).reason
+    assert count_ballots(record, ballots).winner == ballots[1]
+    assert count_ballots(record, [voter(1, 900), *ballots[1:]]).winner == voter(1, 900), (
+        "the twin: with nothing missing it is"
+    )
+    assert count_ballots(record, [ballots[0]], is_forced=True).winner is None
+    assert "missing" in count_ballots(record, [ballots[0]], is_forced=True).reason
 
 
-def test_alone_it_is_named_all_the_same() -> None:
-    """Its broker serves reads then, and refuses sends until the loss is accepted."""
+def test_a_single_member_that_lacks_log_data_is_elected() -> None:
+    """Its broker serves reads, and refuses sends until the loss is accepted."""
     alone = voter(1, 900, missing_bytes=100)
     record = LeaseRecord(epoch=1_001, terms=(Term(epoch=1_000, master=1, identity="store-1", electable=()),))
 
-    assert count(record, [alone]).winner == alone
+    assert count_ballots(record, [alone]).winner == alone
 
 
-def test_a_member_with_damaged_records_loses_among_equals_only() -> None:
-    """Its vote counts, a longer log wins whatever is damaged in it, and so does whom a person wants."""
-    record = LeaseRecord(epoch=1_001, terms=(SYNC_REIGN,))
+def test_a_member_with_damaged_records_loses_only_among_equal_logs() -> None:
+    """Its vote counts, and it wins with a longer log or as the preferred member."""
+    record = LeaseRecord(epoch=1_001, terms=(SYNC_TERM,))
     damaged, equal, shorter = voter(1, 900, damaged_bytes=50), voter(2, 900), voter(3, 400)
 
-    assert count(record, [damaged, equal, shorter]).winner == equal
-    assert count(record, [voter(1, 900), equal, shorter]).winner == voter(1, 900), "the twin: the last master is kept"
-    assert count(record, [damaged, shorter]).winner == damaged
-    assert count(record, [damaged, equal], wanted=1).winner == damaged
-    assert count(record, [damaged, voter(2, 900, damaged_bytes=10)]).winner == damaged, "both are: the last master"
-    assert count(record, [voter(2, 900, damaged_bytes=1), voter(3, 900, damaged_bytes=1)]).winner is not None
+    assert count_ballots(record, [damaged, equal, shorter]).winner == equal
+    assert count_ballots(record, [voter(1, 900), equal, shorter]).winner == voter(1, 900), (
+        "the twin: the last master is kept"
+    )
+    assert count_ballots(record, [damaged, shorter]).winner == damaged
+    assert count_ballots(record, [damaged, equal], preferred=1).winner == damaged
+    assert count_ballots(record, [damaged, voter(2, 900, damaged_bytes=10)]).winner == damaged, (
+        "both are: the last master"
+    )
+    assert count_ballots(record, [voter(2, 900, damaged_bytes=1), voter(3, 900, damaged_bytes=1)]).winner is not None
 
 
-def test_a_report_says_how_much_is_damaged() -> None:
-    """Brokers of before say nothing of it."""
+def test_a_report_contains_the_damaged_bytes() -> None:
+    """Older brokers do not report them, which counts as none."""
     assert report_of({}, asked_ms=1, answered_ms=2).damaged_bytes == 0
     assert report_of({"damaged_bytes": 50}, asked_ms=1, answered_ms=2).damaged_bytes == 50
 
 
-def test_a_report_says_how_much_is_missing() -> None:
-    """From the ranges that a broker names; one that names none lacks nothing."""
+def test_a_report_contains_the_missing_bytes() -> None:
+    """They are the sum of the missing ranges; without ranges nothing is missing."""
     assert report_of({}, asked_ms=1, answered_ms=2).missing_bytes == 0
     ranges = [{"start": 10, "end": 30, "cause": "head"}, {"start": 50, "end": 55, "cause": "tail"}]
     assert report_of({"missing": ranges}, asked_ms=1, answered_ms=2).missing_bytes == 25
@@ -114,15 +120,15 @@ def test_a_report_says_how_much_is_missing() -> None:
         report_of({"missing": [{"start": 10}]}, asked_ms=1, answered_ms=2)
 
 
-# -- who wins ----------------------------------------------------------------------------------------------------------
+# -- needed promises ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("slaves", "acks", "needed"),
     [(1, 1, 1), (2, 1, 2), (2, 2, 1), (3, 1, 3), (3, 2, 2), (4, 2, 3), (1, 0, 1), (3, 0, 1)],
 )
-def test_promises_are_needed_from_so_many(slaves: int, acks: int, needed: int) -> None:
-    """S - k + 1, so that any k slaves include one that has promised."""
+def test_the_number_of_needed_promises_overlaps_every_acknowledgement(slaves: int, acks: int, needed: int) -> None:
+    """It is S - k + 1, so any k slaves include one that has promised."""
     assert promises_needed(slaves, acks) == needed
 
 
@@ -142,7 +148,7 @@ def is_election_safe(seed: int, *, promises_less: int = 0) -> bool:
     ballots: list[Ballot] = []
     for number in range(80):
         if number == rounds_before:
-            # From here on they follow the old master no more; it does not know, and goes on with the others.
+            # From here on they no longer follow the old master, which does not know it and continues with the others.
             ballots = [voter(one, ends[one]) for one in reachable]
         wrote += chance.randrange(3)
         slave = chance.choice(slaves)
@@ -153,20 +159,20 @@ def is_election_safe(seed: int, *, promises_less: int = 0) -> bool:
         return max(ballot.end for ballot in ballots) >= acknowledged
     electable = tuple(Voter(one, f"store-{one}") for one in slaves)
     term = Term(epoch=1_000, master=1, identity="store-1", electable=electable, acks_needed=acks_needed)
-    elected = count(LeaseRecord(epoch=2_000, terms=(term,)), ballots).winner
+    elected = count_ballots(LeaseRecord(epoch=2_000, terms=(term,)), ballots).winner
     assert elected is not None
     return elected.end >= acknowledged
 
 
 @settings(max_examples=500)
 @given(st.integers(0, 1 << 30))
-def test_an_election_never_loses_what_was_acknowledged(seed: int) -> None:
-    """With any number of slaves and of needed acks, whoever can be reached, and a master that does not know of it."""
+def test_an_election_never_loses_acknowledged_messages(seed: int) -> None:
+    """This holds for any number of slaves and acks, and a master that does not know of the election."""
     assert is_election_safe(seed)
 
 
-def test_an_election_with_one_promise_too_few_is_found() -> None:
-    """Or the test above would prove nothing."""
+def test_an_election_with_one_promise_too_few_loses_messages() -> None:
+    """The counterexample shows that the test above can fail."""
     assert not all(is_election_safe(seed, promises_less=1) for seed in range(200))
 
 
@@ -180,11 +186,11 @@ def test_an_election_with_one_promise_too_few_is_found() -> None:
         ([voter(2, 10), voter(3, 10)._replace(is_whole=False)], "[3] cannot"),
         ([], "[2, 3] cannot"),
     ],
-    ids=["too-few", "stranger", "one-voice", "other-store", "not-whole", "nobody"],
+    ids=["too-few", "stranger", "one-vote", "other-store", "not-whole", "no-ballot"],
 )
-def test_nobody_is_promoted_without_enough_promises(ballots: list[Ballot], reason: str) -> None:
-    """And the reason names those that lack."""
-    result = count(LeaseRecord(epoch=2_000, terms=(SYNC_REIGN,)), ballots)
+def test_no_member_is_promoted_without_enough_promises(ballots: list[Ballot], reason: str) -> None:
+    """The reason names the members whose votes are missing."""
+    result = count_ballots(LeaseRecord(epoch=2_000, terms=(SYNC_TERM,)), ballots)
 
     assert result.winner is None
     assert reason in result.reason

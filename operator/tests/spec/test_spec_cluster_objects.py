@@ -1,4 +1,4 @@
-"""The names of a group's objects in Kubernetes, and which member a pod is by its name."""
+"""The names and paths of a group's objects in Kubernetes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gantry_spec.manifest.group import API_GROUP
 
 
 @pytest.mark.parametrize(("shard", "member"), [(0, 1), (12, 2), (3, 10)])
-def test_a_pod_is_the_member_that_it_was_named_for(shard: int, member: int) -> None:
-    """Both ways, also for a group whose name ends in a number, and for a pod that does not know its group."""
+def test_pod_names_and_members_correspond(shard: int, member: int) -> None:
+    """This holds in both directions, also for groups whose names end in a number, and without knowing the group."""
     pod = member_pod("orders-1", shard, member)
 
     assert pod.startswith(f"{shard_name('orders-1', shard)}-")
@@ -27,21 +27,21 @@ def test_a_pod_is_the_member_that_it_was_named_for(shard: int, member: int) -> N
     assert member_of("orders", pod) is None
 
 
-def test_labels_are_of_our_api_group() -> None:
-    """Pods read them without reading manifests, so the group's name is written out there."""
+def test_labels_start_with_the_api_group() -> None:
+    """The first process of a pod reads no manifest, so its module repeats the name."""
     assert (f"{API_GROUP}/group", f"{API_GROUP}/role") == (GROUP_LABEL, ROLE_LABEL)
 
 
 @pytest.mark.parametrize(
     "pod", ["orders-0-master-1", "orders-nameserver-0", "other-0-master-0", "orders-0-slave-x", "orders-00-master-0"]
 )
-def test_other_pods_are_no_members(pod: str) -> None:
-    """Pods of name servers, of other groups, and names that are never given."""
+def test_other_pod_names_are_not_members(pod: str) -> None:
+    """Examples are name servers, pods of other groups, and names that are never used."""
     assert member_of("orders", pod) is None
 
 
-def test_a_kind_has_a_path_for_all_for_one_and_for_a_part() -> None:
-    """Objects of a cluster have no namespace in their path."""
+def test_a_kind_has_paths_of_a_list_an_object_and_a_subresource() -> None:
+    """Paths of cluster-wide objects have no namespace."""
     pods, nodes = Kind("v1", "Pod", "pods"), Kind("v1", "Node", "nodes", is_namespaced=False)
     leases = Kind("coordination.k8s.io/v1", "Lease", "leases")
 

@@ -1,4 +1,4 @@
-"""The custom resource says what the structs say: every field with its text, bounds and default, and every rule."""
+"""The CustomResourceDefinition matches the structs: descriptions, bounds, defaults and rules."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 from gantry_spec.manifest.changes import FIXED
 from gantry_spec.manifest.crd import COLUMNS, crd, group_schema
 from gantry_spec.manifest.group import Spec
-from gantry_spec.manifest.reading import plain
+from gantry_spec.manifest.reading import plain_values
 from gantry_spec.manifest.rules import RULES
-from gantry_spec.manifest.shapes import fields_of, walk
+from gantry_spec.manifest.struct_fields import fields_of, walk_fields
 
 SELF = re.compile(r"\b(?:self|oldSelf)((?:\.[a-zA-Z]+)+)(\()?")
 
 
 def leaves(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every schema below one, with its path."""
+    """Yield every schema below a schema, with its path."""
     yield path, schema
     for name, inner in schema.get("properties", {}).items():
         yield from leaves(inner, f"{path}.{name}")
@@ -28,13 +28,13 @@ def leaves(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[s
 
 
 def spec_schema() -> dict[str, Any]:
-    """Of ``spec``."""
+    """Return the schema of ``spec``."""
     schema: dict[str, Any] = group_schema()["properties"]["spec"]
     return schema
 
 
 def filled(schema: dict[str, Any], value: Any) -> Any:
-    """What an API server makes of a value: defaults where nothing is said."""
+    """Return a value with the defaults that an API server fills in."""
     if schema.get("type") == "object" and isinstance(value, dict):
         known = schema.get("properties", {})
         result = dict(value)
@@ -48,7 +48,7 @@ def filled(schema: dict[str, Any], value: Any) -> Any:
 
 
 def test_the_schema_is_structural() -> None:
-    """Every field has one type, or is a size; nothing is `anyOf`; only what goes into pods keeps unknown fields."""
+    """Every field has one type or is a size, there is no `anyOf`, and only settings of pods preserve unknown fields."""
     for path, schema in leaves(group_schema()):
         assert ("type" in schema) != schema.get("x-kubernetes-int-or-string", False), path
         assert not {"anyOf", "oneOf", "allOf", "$ref", "const"} & schema.keys(), path
@@ -61,9 +61,9 @@ def test_the_schema_is_structural() -> None:
     ]
 
 
-def test_every_field_is_explained() -> None:
-    """`kubectl explain` has a sentence for each, the one that stands in the source."""
-    for path, field in walk(Spec, "spec"):
+def test_every_field_has_a_description() -> None:
+    """`kubectl explain` shows the text that stands below the field in the source."""
+    for path, field in walk_fields(Spec, "spec"):
         assert field.description.endswith((".", ":")), f"{path} has no sentence"
     bare = [
         path
@@ -73,10 +73,10 @@ def test_every_field_is_explained() -> None:
     assert bare == []
 
 
-def test_the_defaults_of_the_schema_are_ours() -> None:
-    """An empty spec, filled by an API server, is the spec that we read from an empty file."""
+def test_the_defaults_of_the_schema_are_those_of_the_structs() -> None:
+    """An empty spec with the API server's defaults equals the spec of an empty file."""
     served = filled(spec_schema(), {})
-    ours = plain(Spec())
+    ours = plain_values(Spec())
     ours["nameServers"].pop("replicas")
     ours["replication"].pop("inSyncReplicas")
 
@@ -85,7 +85,7 @@ def test_the_defaults_of_the_schema_are_ours() -> None:
 
 @pytest.mark.parametrize("path", ["shards", "slaves"])
 def test_bounds_are_in_the_schema(path: str) -> None:
-    """What the struct refuses, the API server refuses."""
+    """The API server refuses what the struct refuses."""
     field = next(one for one in fields_of(Spec) if one.name == path)
     schema = spec_schema()["properties"][path]
 
@@ -93,8 +93,8 @@ def test_bounds_are_in_the_schema(path: str) -> None:
     assert (schema["minimum"], schema["maximum"]) == (field.bounds.ge, field.bounds.le)
 
 
-def test_every_rule_speaks_of_fields_that_exist() -> None:
-    """A renamed field does not leave its rules behind; what may be absent is asked for with `has`."""
+def test_every_rule_uses_existing_fields() -> None:
+    """A renamed field must be renamed in the rules, and optional fields need `has`."""
     for rule in (*RULES, *FIXED):
         for names, call in SELF.findall(rule.cel):
             parts = names.strip(".").split(".")
@@ -109,7 +109,7 @@ def test_every_rule_speaks_of_fields_that_exist() -> None:
 
 
 def test_every_rule_but_uniqueness_is_in_the_schema() -> None:
-    """Names that come twice are refused by the lists themselves."""
+    """Duplicate names are refused by the type of the lists."""
     served = {one["rule"] for one in spec_schema()["x-kubernetes-validations"]}
 
     assert [rule.path for rule in RULES if rule.cel not in served] == ["spec.topics", "spec.groups"]
@@ -119,7 +119,7 @@ def test_every_rule_but_uniqueness_is_in_the_schema() -> None:
 
 
 def test_the_resource_can_be_listed_and_scaled() -> None:
-    """Short name, columns that lead to fields of the status, scale and status subresources."""
+    """It has a short name, columns of status fields, and the subresources scale and status."""
     document = crd()
     [version] = document["spec"]["versions"]
 

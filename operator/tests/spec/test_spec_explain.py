@@ -1,4 +1,4 @@
-"""What would happen is said before it does, by the functions that would do it."""
+"""The forecast of a failover is made by the same functions as the decision."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from spec_world.looks import NOW_MS, healthy, observed, record_of, spec_with, with_record, with_report
+from spec_world.observations import NOW_MS, healthy, observed, record_of, spec_with, with_record, with_report
 
 from gantry_spec import actions as act
-from gantry_spec.ballot import UNSEEN_BYTES_PER_S
+from gantry_spec.ballot import UNOBSERVED_BYTES_PER_S
 from gantry_spec.decide import decide
 from gantry_spec.decide.decision import line_of
 from gantry_spec.executor import order_of
@@ -20,14 +20,14 @@ from gantry_status import orders
 ASYNC: dict[str, Any] = {"replication": {"mode": "Async"}}
 
 
-def test_a_synchronous_group_says_who_and_that_nothing_is_lost() -> None:
-    """The candidates with what they lack, the winner, and zero."""
+def test_the_forecast_of_a_synchronous_group_shows_winner_and_no_loss() -> None:
+    """It lists the candidates with their gaps, the winner, and a loss of zero."""
     shard = with_report(healthy(slaves=2), 3, wrote=9_000)
 
     [outlook] = explain(spec_with(slaves=2), observed(shard), NOW_MS)
 
     assert (outlook.master, outlook.winner, outlook.loss_at_most, outlook.blocked_by) == (1, 2, 0, ())
-    assert [(one.number, one.gap_bytes, one.has_voice) for one in outlook.candidates] == [
+    assert [(one.number, one.gap_bytes, one.has_vote) for one in outlook.candidates] == [
         (2, 0, True),
         (3, 1_000, True),
     ]
@@ -37,33 +37,33 @@ def test_a_synchronous_group_says_who_and_that_nothing_is_lost() -> None:
     assert outlook.lines[2] == "  member 3: 1000 bytes behind"
 
 
-def test_what_blocks_is_said_in_bytes() -> None:
-    """Of an asynchronous group: what the slave lacks, and what the master may have taken since it was heard."""
+def test_the_forecast_shows_a_forbidden_loss_in_bytes() -> None:
+    """In an asynchronous group it has what the slave lacks and what the master may have taken since its last report."""
     shard = with_report(healthy(acks_needed=0), 2, wrote=6_000)
 
     [outlook] = explain(spec_with(**ASYNC), observed(shard), NOW_MS)
 
-    assert (outlook.winner, outlook.loss_at_least, outlook.loss_at_most) == (2, 4_000, 4_000 + UNSEEN_BYTES_PER_S)
-    assert outlook.blocked_by == ("1.0 MiB could be lost, and spec.failover.maxDataLossBytes allows 0 bytes",)
+    assert (outlook.winner, outlook.loss_at_least, outlook.loss_at_most) == (2, 4_000, 4_000 + UNOBSERVED_BYTES_PER_S)
+    assert outlook.blocked_by == ("1.0 MiB could be lost, but spec.failover.maxDataLossBytes allows 0 bytes",)
     assert "could be promoted by order" in outlook.lines[0]
 
 
-def test_a_candidate_that_is_blocked_says_why() -> None:
-    """Not heard lately, another store, or not to be elected."""
+def test_a_blocked_candidate_has_a_reason() -> None:
+    """It has no recent report, another store, or is not electable."""
     silent = with_report(healthy(slaves=2), 2, asked_ms=NOW_MS - 60_000)
     strange = with_report(silent, 3, identity="another")
 
     [outlook] = explain(spec_with(slaves=2), observed(strange), NOW_MS)
 
     reasons = [one.blocked_by for one in outlook.candidates]
-    assert reasons[0] == "it has not been heard lately"
-    assert "another one than the one that acknowledged" in reasons[1]
+    assert reasons[0] == "no recent report"
+    assert "its store was replaced" in reasons[1]
     assert outlook.winner is None
-    assert "nobody could be elected" in outlook.lines[0]
+    assert "no member could be elected" in outlook.lines[0]
 
 
-def test_what_is_not_known_is_not_said_to_be_nothing() -> None:
-    """Without a Lease, without a beginning, without a word of the master."""
+def test_an_unknown_loss_is_not_shown_as_zero() -> None:
+    """This covers an unreadable Lease, a shard without a master, and a master without a report."""
     unread = msgspec.structs.replace(healthy(), lease=None)
     unborn = with_record(healthy(number=1), None)
     silent = with_report(healthy(number=2, acks_needed=0), 1, peak_bytes_per_s=None)
@@ -72,21 +72,21 @@ def test_what_is_not_known_is_not_said_to_be_nothing() -> None:
 
     assert [one.loss_at_most for one in outlooks] == [None, None, None]
     assert [one.blocked_by[0] for one in outlooks] == [
-        "its Lease cannot be read",
-        "it has not begun",
-        "nobody knows how much would be lost",
+        "the Lease cannot be read",
+        "the shard has no master yet",
+        "the possible loss is unknown",
     ]
 
 
-def test_mode_and_pause_are_named_as_blockers() -> None:
-    """Then it is for a person."""
+def test_the_forecast_names_mode_and_pause_as_blockers() -> None:
+    """In these cases a person has to act."""
     [outlook] = explain(spec_with(failover={"mode": "Manual"}), observed(healthy(), is_paused=True), NOW_MS)
 
     assert outlook.blocked_by == ("the group is paused", "failover.mode is Manual")
 
 
-def test_what_is_announced_is_what_is_written_down() -> None:
-    """The loss in the Lease is the one that was explained, if nothing has changed since."""
+def test_the_forecast_loss_is_the_recorded_loss() -> None:
+    """The loss in the Lease equals the forecast if nothing changed in between."""
     spec = spec_with(**ASYNC, failover={"maxDataLossBytes": "2Mi"})
     shard: ObservedShard = with_report(healthy(acks_needed=0), 2, wrote=6_000)
     [outlook] = explain(spec, observed(shard), NOW_MS)
@@ -96,15 +96,15 @@ def test_what_is_announced_is_what_is_written_down() -> None:
     for number in (1, 2):
         fenced = with_report(fenced, number, promised_epoch=4_000, granted_ms=0)
     fenced = with_report(fenced, 1, wrote=10_000)
-    crowns = [one for one in decide(spec, observed(fenced), NOW_MS).actions if isinstance(one, act.Crown)]
+    crowns = [one for one in decide(spec, observed(fenced), NOW_MS).actions if isinstance(one, act.RecordMaster)]
 
     assert outlook.loss_at_most is not None
     assert crowns[0].record.newest is not None
     assert crowns[0].record.newest.loss <= outlook.loss_at_most
 
 
-def test_the_docs_show_what_is_printed() -> None:
-    """Word for word."""
+def test_the_docs_show_the_printed_forecast() -> None:
+    """The text in the docs is the exact output."""
     page = Path(__file__).resolve().parents[3] / "docs/groups.md"
     shown = page.read_text().split("```text\n")[2].split("```")[0].splitlines()
     shard = with_report(healthy(acks_needed=0), 2, wrote=6_000)
@@ -114,14 +114,14 @@ def test_the_docs_show_what_is_printed() -> None:
     assert outlook.lines == shown
 
 
-# -- words -------------------------------------------------------------------------------------------------------------
+# -- actions -----------------------------------------------------------------------------------------------------------
 
 
-def test_every_order_is_one_of_the_control_socket() -> None:
-    """With the fields of the action; what only whoever delivers or allows it looks at is left out."""
+def test_every_order_action_becomes_an_order_of_the_control_socket() -> None:
+    """It has the fields of the action, except those for the sender and the gate."""
     ours = {"shard", "why", "member", "last_epoch", "end", "continues", "is_ordered"}
     kinds = [kind for kind in vars(act).values() if isinstance(kind, type) and issubclass(kind, act.OrderAction)]
-    assert len(kinds) == 8, "seven, and their root"
+    assert len(kinds) == 8, "seven, and their base class"
     for kind in kinds:
         if kind is act.OrderAction:
             continue
@@ -137,23 +137,23 @@ def test_every_order_is_one_of_the_control_socket() -> None:
         )
 
 
-def test_roles_have_the_words_of_the_control_socket() -> None:
-    """A status is put into a report without a dictionary."""
+def test_roles_have_the_names_of_the_control_socket() -> None:
+    """A status becomes a report without a translation."""
     assert {str(role) for role in Role} == {str(role) for role in orders.HaRole}
 
 
-def test_every_action_can_be_said_and_written() -> None:
-    """One line for a person, and JSON that reads back the same."""
+def test_every_action_has_a_text_and_survives_json() -> None:
+    """It is one line for people, and JSON that decodes to an equal action."""
     actions = [
         act.Wait(shard=0, why="it is early"),
         act.Promise(shard=1, member=2, epoch=3_000),
-        act.TakeLease(shard=0, expected="7", record=record_of()),
+        act.TakeEpoch(shard=0, expected="7", record=record_of()),
     ]
 
     assert [line_of(one) for one in actions] == [
-        "shard 0: waits: it is early",
+        "shard 0: waiting: it is early",
         "shard 1: Promise member 2 epoch 3000",
-        "shard 0: TakeLease",
+        "shard 0: TakeEpoch",
     ]
     for one in actions:
         assert msgspec.json.decode(msgspec.json.encode(one), type=type(one)) == one

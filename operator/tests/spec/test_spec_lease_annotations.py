@@ -1,4 +1,4 @@
-"""The record of a shard in its Lease's annotations: it comes back as it went in, and counts its own changes."""
+"""The record of a shard in the annotations of its Lease, with its version counter."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gantry_spec.lease import Goal, LeaseRecord, Term, Voter
-from gantry_spec.lease_annotations import RECORD, VERSION, BadRecord, lease_annotations, record_of
+from gantry_spec.lease_annotations import RECORD, VERSION, InvalidLeaseRecord, lease_annotations, record_of
 
 RECORD_OF_TWO = LeaseRecord(
     epoch=4_000,
@@ -21,8 +21,8 @@ RECORD_OF_TWO = LeaseRecord(
 )
 
 
-def test_a_record_comes_back_with_its_version() -> None:
-    """All of it; the first one is version 1, and each that takes its place is one more."""
+def test_a_record_is_read_with_its_version() -> None:
+    """The first record has version 1, and each replacement adds one."""
     first = record_of(lease_annotations(RECORD_OF_TWO))
     assert first == msgspec.structs.replace(RECORD_OF_TWO, version="1")
 
@@ -33,7 +33,7 @@ def test_a_record_comes_back_with_its_version() -> None:
 
 
 def test_the_expected_version_is_never_written_as_part_of_the_record() -> None:
-    """It stands in an annotation of its own, so what a record says does not depend on what it replaced."""
+    """The version has an annotation of its own, so a record does not depend on the one that it replaced."""
     one, other = (lease_annotations(msgspec.structs.replace(RECORD_OF_TWO, version=text)) for text in ("7", "41"))
 
     assert one[RECORD] == other[RECORD]
@@ -41,16 +41,18 @@ def test_the_expected_version_is_never_written_as_part_of_the_record() -> None:
 
 
 def test_fields_have_the_names_that_earlier_versions_wrote() -> None:
-    """A Lease outlives the operator that wrote it: whatever a field is called in the code, its written name stays."""
+    """A Lease outlives the operator that wrote it, so encoded names stay although attributes are renamed."""
     written = json.loads(lease_annotations(RECORD_OF_TWO)[RECORD])
 
     assert written.keys() == {"epoch", "reigns", "goal", "duration_ms"}
     assert written["goal"].keys() == {"why", "wish", "to", "loss_accepted", "may_move"}
-    assert json.loads(msgspec.json.encode(RECORD_OF_TWO)).keys() == {"version", *written}, "the same in a file"
+    assert json.loads(msgspec.json.encode(RECORD_OF_TWO)).keys() == {"version", *written}, (
+        "the local Lease file has the same names"
+    )
 
 
-def test_a_lease_of_somebody_else_has_no_record() -> None:
-    """Annotations that are not ours are left alone."""
+def test_a_foreign_lease_has_no_record() -> None:
+    """Annotations of other programs are ignored."""
     assert record_of({}) is None
     assert record_of({"example.com/record": "{}"}) is None
 
@@ -69,14 +71,14 @@ def test_a_lease_of_somebody_else_has_no_record() -> None:
     ],
     ids=["no epoch", "no version", "no record", "negative", "long", "not ASCII", "deep", "text"],
 )
-def test_what_is_no_record_is_said_and_not_guessed(annotations: dict[str, str]) -> None:
-    """Nobody renews, or decides by, something that only looks like one."""
-    with pytest.raises(BadRecord):
+def test_an_invalid_record_is_an_error(annotations: dict[str, str]) -> None:
+    """An invalid record is neither renewed nor used for decisions."""
+    with pytest.raises(InvalidLeaseRecord):
         record_of(annotations)
 
 
-def test_what_a_younger_version_says_more_is_ignored() -> None:
-    """A renewal writes annotations back as they were, so nothing of it is lost."""
+def test_unknown_fields_of_a_newer_version_are_ignored() -> None:
+    """A renewal keeps the annotations unchanged, so nothing is lost."""
     text = lease_annotations(RECORD_OF_TWO)[RECORD]
 
     assert record_of({RECORD: '{"younger":1,' + text[1:], VERSION: "3"}) == msgspec.structs.replace(

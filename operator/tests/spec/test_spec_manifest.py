@@ -1,4 +1,4 @@
-"""A manifest is read whole or refused with the path of every field that is wrong, and what would be right."""
+"""A manifest is parsed as a whole, or refused with the path, the reason and the remedy of every problem."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gantry_spec.manifest import BrokerGroup, ManifestError, changes, read_group, read_groups
+from gantry_spec.manifest import BrokerGroup, ManifestError, check_changes, read_group, read_groups
 from gantry_spec.manifest.group import Spec
 from gantry_spec.manifest.parts import FailoverMode, Medium, ReplicationMode
 from gantry_spec.manifest.quantities import (
@@ -19,8 +19,8 @@ from gantry_spec.manifest.quantities import (
     parse_size,
     size_text,
 )
-from gantry_spec.manifest.reading import group_of, plain
-from gantry_spec.manifest.shapes import walk
+from gantry_spec.manifest.reading import group_of, plain_values
+from gantry_spec.manifest.struct_fields import walk_fields
 
 HEAD = "apiVersion: gantry.dev/v1alpha1\nkind: BrokerGroup\nmetadata: {name: orders}\n"
 
@@ -48,20 +48,20 @@ spec:
 
 
 def problems_of(text: str) -> str:
-    """Why it is refused."""
+    """Return the problems of a manifest as text."""
     with pytest.raises(ManifestError) as caught:
         read_group(text)
     return str(caught.value)
 
 
 def edited(**spec: object) -> BrokerGroup:
-    """A group with these fields."""
+    """Return a group with these fields of its spec."""
     document = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": "orders"}}
     return group_of(document | {"spec": spec})
 
 
 def test_every_field_of_a_manifest_is_read() -> None:
-    """Sizes are bytes, times are milliseconds, and what goes into pods stays as it is."""
+    """Sizes are bytes, durations are milliseconds, and settings of pods are unchanged."""
     group = read_group(WHOLE)
 
     spec = group.spec
@@ -77,23 +77,23 @@ def test_every_field_of_a_manifest_is_read() -> None:
 
 
 def test_the_smallest_manifest_is_a_safe_group() -> None:
-    """Nobody has to say anything to lose nothing: synchronous, one slave, automatic, no loss allowed."""
+    """The defaults lose nothing: synchronous replication, one slave, automatic failover, no loss allowed."""
     spec = read_group(HEAD).spec
 
     assert (spec.slaves, spec.replication.acks_needed, spec.failover.max_data_loss_bytes) == (1, 1, 0)
 
 
-def test_what_is_written_back_reads_the_same() -> None:
-    """Defaults included, as JSON and as YAML."""
+def test_an_encoded_manifest_reads_the_same() -> None:
+    """This includes the defaults, as JSON and as YAML."""
     group = read_group(WHOLE)
-    document = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", **plain(group)}
+    document = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", **plain_values(group)}
 
     assert group_of(document) == group
     assert read_group(json.dumps(document)) == group
 
 
-def test_what_kubernetes_adds_is_let_through() -> None:
-    """Other metadata and the status are not ours to refuse."""
+def test_fields_that_kubernetes_adds_are_accepted() -> None:
+    """Other metadata and the status are ignored."""
     text = WHOLE.replace("{name: orders}", "{name: orders, uid: u, managedFields: [{a: 1}], generation: 3}", 1)
 
     group = read_group(text + "status: {phase: Ready}\n")
@@ -106,27 +106,30 @@ def test_what_kubernetes_adds_is_let_through() -> None:
     [
         (
             "replication: {inSyncReplicas: 3}",
-            "spec.replication.inSyncReplicas: 3 needs at least 2 slaves, spec.slaves is 1",
+            "spec.replication.inSyncReplicas: 3 needs at least 2 slaves, but spec.slaves is 1",
         ),
         ("replication: {inSyncReplicas: 1}", "spec.replication.inSyncReplicas: 1 with mode Sync waits for no slave"),
-        ("replication: {mode: Async, inSyncReplicas: 2}", "spec.replication.inSyncReplicas: 2 with mode Async"),
-        ("replication: {mode: Async, ack: Flushed}", "spec.replication.ack: Flushed with mode Async"),
-        ("slaves: 0", "spec.replication.inSyncReplicas: 2 needs at least 1 slaves, spec.slaves is 0"),
-        ("nameServers: {replicas: 1, addresses: ['n:9876']}", "spec.nameServers: replicas makes name servers"),
+        (
+            "replication: {mode: Async, inSyncReplicas: 2}",
+            "spec.replication.inSyncReplicas: 2 has no effect with mode Async",
+        ),
+        ("replication: {mode: Async, ack: Flushed}", "spec.replication.ack: Flushed has no effect with mode Async"),
+        ("slaves: 0", "spec.replication.inSyncReplicas: 2 needs at least 1 slaves, but spec.slaves is 0"),
+        ("nameServers: {replicas: 1, addresses: ['n:9876']}", "spec.nameServers: replicas creates name servers"),
         ("writeBuffer: {medium: HugePages-2Mi, segmentSize: 3Mi}", "spec.writeBuffer.segmentSize: 3Mi must be a multi"),
         ("writeBuffer: {segmentSize: 1000000}", "spec.writeBuffer.segmentSize: 1000000 must be a multiple of 4Ki"),
-        ("storage: {size: 2Gi}", "spec.storage.size: 2Gi is too little for files of 1Gi: say at least 3Gi"),
+        ("storage: {size: 2Gi}", "spec.storage.size: 2Gi is too small for files of 1Gi: set at least 3Gi"),
         (
             "slaves: 0\n  replication: {mode: Async}\n  durability: {maxAtRisk: 100ms}",
-            "spec.durability.maxAtRisk: 100ms can never be kept",
+            "spec.durability.maxAtRisk: 100ms cannot be kept",
         ),
-        ("failover: {mode: Disabled, switchback: true}", "spec.failover.switchback: true with mode Disabled"),
-        ("topics: [{name: a}, {name: a}]", "spec.topics: a name comes twice"),
-        ("broker: {brokerRole: SLAVE}", "spec.broker: brokerRole: other fields of the spec decide that"),
+        ("failover: {mode: Disabled, switchback: true}", "spec.failover.switchback: true contradicts mode Disabled"),
+        ("topics: [{name: a}, {name: a}]", "spec.topics: duplicate name"),
+        ("broker: {brokerRole: SLAVE}", "spec.broker: brokerRole: reserved, since other fields control it"),
     ],
 )
-def test_fields_that_contradict_each_other_are_refused(spec: str, problem: str) -> None:
-    """With the path of the one to change, both values, and what would be right."""
+def test_contradictory_fields_are_refused(spec: str, problem: str) -> None:
+    """The problem has the path of the field to change, both values, and the remedy."""
     assert problem in problems_of(f"{HEAD}spec:\n  {spec}\n")
 
 
@@ -135,35 +138,38 @@ def test_fields_that_contradict_each_other_are_refused(spec: str, problem: str) 
     [
         (
             "spec: {failover: {maxDataLosBytes: 1}}",
-            "spec.failover.maxDataLosBytes: no such field; did you mean maxData",
+            "spec.failover.maxDataLosBytes: unknown field; did you mean maxData",
         ),
-        ("spec: {shard: 2}", "spec.shard: no such field; did you mean shards?"),
-        ("spec: {topics: [{name: a, queue: 2}]}", "spec.topics[0].queue: no such field; did you mean queues?"),
-        ("spec: {access: {external: {kind: x}}}", "spec.access.external.kind: no such field; there are type, annota"),
-        ("specs: {}", "specs: no such field; did you mean spec?"),
+        ("spec: {shard: 2}", "spec.shard: unknown field; did you mean shards?"),
+        ("spec: {topics: [{name: a, queue: 2}]}", "spec.topics[0].queue: unknown field; did you mean queues?"),
+        (
+            "spec: {access: {external: {kind: x}}}",
+            "spec.access.external.kind: unknown field; expected one of type, annota",
+        ),
+        ("specs: {}", "specs: unknown field; did you mean spec?"),
         ("spec: {slaves: 99}", "spec.slaves: expected int <= 8"),
         ("spec: {slaves: two}", "spec.slaves: expected int, got str"),
         ("spec: {slaves: yes}", "spec.slaves: expected int, got str"),
         ("spec: {flush: {mode: Sink}}", "spec.flush.mode: invalid enum value 'Sink'"),
-        ("spec: {durability: {maxAtRiskBytes: 64Q}}", "spec.durability.maxAtRiskBytes: '64Q' is no size"),
-        ("spec: {flush: {interval: 5}}", "spec.flush.interval: 5 is no time: write it like 500ms"),
-        ("spec: {slaves: 1, slaves: 2}", "line 4: slaves: comes twice"),
-        ("spec: {topics: &t [], groups: *t}", "anchors and aliases are not read here"),
-        ("spec: {topics: !!python/name:os.system x}", "is not read here"),
-        ("spec: {slaves: [1", "it is no YAML"),
+        ("spec: {durability: {maxAtRiskBytes: 64Q}}", "spec.durability.maxAtRiskBytes: '64Q' is not a size"),
+        ("spec: {flush: {interval: 5}}", "spec.flush.interval: 5 is not a duration: write it like 500ms"),
+        ("spec: {slaves: 1, slaves: 2}", "line 4: slaves: duplicate key"),
+        ("spec: {topics: &t [], groups: *t}", "anchors and aliases are not supported"),
+        ("spec: {topics: !!python/name:os.system x}", "is not supported"),
+        ("spec: {slaves: [1", "invalid YAML"),
         ("spec: {resources: " + "[" * 40 + "]" * 40 + "}", "deeper than 32 levels"),
         ("spec: {resources: " + "[" * 1500 + "]" * 1500 + "}", "deeper than 32 levels"),
-        ("x: '" + "y" * (1 << 20) + "'", "at most 1048576 are read"),
+        ("x: '" + "y" * (1 << 20) + "'", "at most 1048576 are allowed"),
     ],
     ids=lambda value: value[:32],
 )
-def test_what_cannot_be_read_says_where_and_why(text: str, problem: str) -> None:
-    """A typing error never becomes a default, and a hostile file costs nothing."""
+def test_an_invalid_manifest_is_refused_with_place_and_reason(text: str, problem: str) -> None:
+    """A typo never becomes a default, and a hostile file costs little."""
     assert problem in problems_of(HEAD + text)
 
 
-def test_all_unknown_fields_are_named_at_once() -> None:
-    """Nobody has to apply a file five times to mend five lines."""
+def test_all_unknown_fields_are_reported_at_once() -> None:
+    """A user can correct all of them in one edit."""
     text = problems_of(HEAD + "spec: {shard: 2, flush: {intervall: 1s}}")
 
     assert len(text.splitlines()) == 2
@@ -172,22 +178,22 @@ def test_all_unknown_fields_are_named_at_once() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "it is empty"),
+        ("", "the file is empty"),
         ("- 1\n", "a BrokerGroup is a mapping"),
-        ("kind: Deployment\napiVersion: apps/v1\n", "kind: it is 'Deployment', and BrokerGroup is read here"),
+        ("kind: Deployment\napiVersion: apps/v1\n", "kind: 'Deployment' is not supported, expected BrokerGroup"),
         (HEAD.replace("orders", "Orders_1"), "metadata.name: expected str matching regex"),
-        (HEAD.replace("metadata: {name: orders}\n", ""), "metadata: it is missing"),
-        (WHOLE + "---\n" + WHOLE, "it holds 2 groups"),
+        (HEAD.replace("metadata: {name: orders}\n", ""), "metadata: missing"),
+        (WHOLE + "---\n" + WHOLE, "the file holds 2 groups"),
     ],
     ids=["empty", "list", "other", "name", "nameless", "two"],
 )
-def test_what_is_no_group_is_refused(text: str, problem: str) -> None:
-    """And says what it is instead."""
+def test_a_file_without_a_single_group_is_refused(text: str, problem: str) -> None:
+    """The problem says what was found and what was expected."""
     assert problem in problems_of(text)
 
 
 def test_a_file_may_hold_several_groups() -> None:
-    """As files for Kubernetes do."""
+    """A YAML file for Kubernetes may have several documents."""
     assert [one.metadata.name for one in read_groups(HEAD + "---\n" + HEAD.replace("orders", "bills"))] == [
         "orders",
         "bills",
@@ -195,27 +201,27 @@ def test_a_file_may_hold_several_groups() -> None:
 
 
 @given(st.integers(0, 1 << 50))
-def test_a_size_survives_being_written(size: int) -> None:
-    """Shortest form, exact value."""
+def test_a_size_survives_formatting_and_parsing(size: int) -> None:
+    """The text is the shortest one with the exact value."""
     assert parse_size(size_text(size)) == size
 
 
 @given(st.integers(0, 10**10))
-def test_a_time_survives_being_written(duration_ms: int) -> None:
-    """The same for times."""
+def test_a_duration_survives_formatting_and_parsing(duration_ms: int) -> None:
+    """The text is the shortest one with the exact value."""
     assert parse_duration(duration_text(duration_ms)) == duration_ms
 
 
 @pytest.mark.parametrize(("text", "size"), [("64Mi", 64 << 20), ("1.5Gi", 3 << 29), ("10k", 10_000), (7, 7), ("0", 0)])
-def test_sizes_are_read_as_kubernetes_writes_them(text: object, size: int) -> None:
-    """Binary and decimal suffixes, fractions that come out even, plain numbers."""
+def test_sizes_are_parsed_in_the_format_of_kubernetes(text: object, size: int) -> None:
+    """Binary and decimal suffixes, exact fractions, and plain numbers are allowed."""
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["-1", "1.5", "0.3Ki", "64mi", "", "1e3", True, None, "1 Mi", "999999999Ti", "٣"])
-def test_what_is_no_whole_number_of_bytes_is_no_size(text: object) -> None:
-    """Whoever writes it means something that nobody can guess."""
-    with pytest.raises(ValueError, match=r"no size|no whole number"):
+def test_a_size_must_be_a_whole_number_of_bytes(text: object) -> None:
+    """The intended value of other texts cannot be guessed."""
+    with pytest.raises(ValueError, match=r"not a size|not a whole number"):
         parse_size(text)
 
 
@@ -223,34 +229,34 @@ def test_what_is_no_whole_number_of_bytes_is_no_size(text: object) -> None:
     ("size", "text"),
     [(None, "an unknown number of bytes"), (0, "0 bytes"), (9_999, "9999 bytes"), (64 << 20, "64.0 MiB")],
 )
-def test_bytes_for_people_say_when_they_are_unknown(size: int | None, text: str) -> None:
-    """Unknown is never zero."""
+def test_an_unknown_size_has_a_text_of_its_own(size: int | None, text: str) -> None:
+    """Unknown is never shown as zero."""
     assert bytes_text(size) == text
 
 
 DOCS = Path(__file__).resolve().parents[3] / "docs/groups.md"
 
 
-def test_the_manifest_in_the_docs_can_be_run() -> None:
-    """Whoever copies it gets a group."""
+def test_the_manifest_in_the_docs_is_valid() -> None:
+    """A user can copy it and get a group."""
     example = DOCS.read_text().split("```yaml\n")[1].split("```")[0]
 
     assert read_group(example).spec.shards == 2
 
 
 def test_every_field_is_in_the_docs() -> None:
-    """By the path under which it is written, and with its sentence."""
+    """The docs have the path of the field and its description."""
     text = DOCS.read_text()
 
-    for path, field in walk(Spec, "spec"):
+    for path, field in walk_fields(Spec, "spec"):
         parent, name = path.rsplit(".", 1)
         assert f"### `{parent}`" in text, path
         assert f"| `{name}` |" in text, path
         assert field.description in text, path
 
 
-def test_what_the_docs_say_is_refused_is_refused_so() -> None:
-    """Word for word."""
+def test_the_errors_in_the_docs_are_the_real_ones() -> None:
+    """The text in the docs is the exact output."""
     shown = DOCS.read_text().split("```text\n")[1].split("```")[0].splitlines()
 
     assert problems_of(HEAD + "spec: {replication: {inSyncReplicas: 3}}") == shown[0]
@@ -269,12 +275,14 @@ def test_what_the_docs_say_is_refused_is_refused_so() -> None:
         ({"storage": {"size": "100Gi"}}, {"storage": {"size": "50Gi"}}, "spec.storage.size"),
     ],
 )
-def test_what_needs_another_store_is_no_edit(before: dict[str, object], after: dict[str, object], path: str) -> None:
-    """The field is named, with both values and what to do instead."""
-    [problem] = changes(edited(**before), edited(**after))
+def test_an_edit_that_needs_another_store_is_refused(
+    before: dict[str, object], after: dict[str, object], path: str
+) -> None:
+    """The problem names the field with both values and the remedy."""
+    [problem] = check_changes(edited(**before), edited(**after))
 
     assert problem.path == path
-    assert "is refused" in problem.text
+    assert problem.text.startswith("cannot change from ")
 
 
 @pytest.mark.parametrize(
@@ -282,18 +290,18 @@ def test_what_needs_another_store_is_no_edit(before: dict[str, object], after: d
     [{"shards": 4}, {"slaves": 2}, {"storage": {"size": "200Gi"}}, {"flush": {"mode": "Sync"}}, {"shards": 1}],
     ids=lambda after: next(iter(after)),
 )
-def test_everything_else_may_be_edited(after: dict[str, object]) -> None:
-    """Growing, shrinking slaves and shards, modes: how that is done safely is decided, not refused."""
-    assert changes(edited(shards=2), edited(**{"shards": 2, **after})) == []
+def test_other_fields_may_be_edited(after: dict[str, object]) -> None:
+    """Fewer slaves or shards and other modes are accepted, since decisions apply them safely."""
+    assert check_changes(edited(shards=2), edited(**{"shards": 2, **after})) == []
 
 
-def test_another_name_is_another_group() -> None:
-    """Names are parts of volumes' names."""
+def test_the_name_of_a_group_cannot_change() -> None:
+    """The name is part of the names of volumes."""
     other = group_of({"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": "other"}})
 
-    assert [one.path for one in changes(edited(), other)] == ["metadata.name"]
+    assert [one.path for one in check_changes(edited(), other)] == ["metadata.name"]
 
 
-def test_a_spec_made_by_hand_is_the_one_that_is_read() -> None:
-    """Defaults in code and in files are the same."""
+def test_defaults_in_code_equal_those_of_an_empty_file() -> None:
+    """A spec that is made in code equals the parsed one."""
     assert read_group(HEAD).spec == Spec()

@@ -1,11 +1,11 @@
-"""What is done on purpose to a group that is well: nobody notices more than a moment, and nothing is lost."""
+"""Planned changes of a healthy group: they interrupt clients only briefly, and lose nothing."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import msgspec
-from spec_world.looks import (
+from spec_world.observations import (
     EPOCH,
     NOW_MS,
     healthy,
@@ -28,19 +28,19 @@ TWO = {"slaves": 2}
 
 
 def decided(*shards: ObservedShard, spec: Spec | None = None, template: str = "t") -> list[act.Action]:
-    """The actions, waits left out."""
-    look = observed(*shards, template=template)
-    return [one for one in decide(spec or spec_with(), look, NOW_MS).actions if not isinstance(one, act.Wait)]
+    """Return the decided actions without waits."""
+    group = observed(*shards, template=template)
+    return [one for one in decide(spec or spec_with(), group, NOW_MS).actions if not isinstance(one, act.Wait)]
 
 
 def reasons(*shards: ObservedShard, spec: Spec | None = None, template: str = "t") -> str:
-    """What is waited for."""
+    """Return the reasons of all waits."""
     decision = decide(spec or spec_with(), observed(*shards, template=template), NOW_MS)
     return "; ".join(one.why for one in decision.waits)
 
 
-def wished(shard: ObservedShard, to: int = 2) -> ObservedShard:
-    """Somebody wants another master."""
+def with_request(shard: ObservedShard, to: int = 2) -> ObservedShard:
+    """Return the shard with a promotion request."""
     return msgspec.structs.replace(shard, request=PromotionRequest(id="w", to=to))
 
 
@@ -48,73 +48,75 @@ def wished(shard: ObservedShard, to: int = 2) -> ObservedShard:
 
 
 def test_a_master_is_drained_before_its_role_moves() -> None:
-    """Sends are refused unstored from then on, so there is an end that a slave can reach."""
-    assert decided(wished(healthy())) == [act.Drain(shard=0, member=1, timeout_ms=10_000, why="it was ordered")]
+    """It refuses sends from then on, so a slave can reach the end of its log."""
+    assert decided(with_request(healthy())) == [
+        act.Drain(shard=0, member=1, timeout_ms=10_000, why="a promotion was requested")
+    ]
 
 
-def test_the_role_moves_when_a_slave_has_everything() -> None:
-    """Not a byte before."""
+def test_the_role_moves_only_when_a_slave_has_the_whole_log() -> None:
+    """It does not move while a single byte is missing."""
     acks = (SlaveState(number=2, identity="store-2", received=9_000),)
-    behind = with_report(wished(healthy()), 1, is_draining=True, slaves=acks)
-    complete = with_report(wished(healthy()), 1, is_draining=True)
+    behind = with_report(with_request(healthy()), 1, is_draining=True, slaves=acks)
+    complete = with_report(with_request(healthy()), 1, is_draining=True)
 
     assert decided(behind) == []
-    assert "member 2 gets the rest" in reasons(behind)
+    assert "member 2 is catching up" in reasons(behind)
     [take] = decided(complete)
-    assert isinstance(take, act.TakeLease)
-    assert take.record.goal == Goal(why="it was ordered", request="w", to=2, may_move=True)
+    assert isinstance(take, act.TakeEpoch)
+    assert take.record.goal == Goal(why="a promotion was requested", request="w", to=2, may_move=True)
 
 
-def test_the_one_who_was_wanted_is_named_among_equals() -> None:
-    """The old master has promised, has everything, and is not it any more."""
+def test_the_requested_member_wins_among_equal_logs() -> None:
+    """The old master has promised and has everything, but is not elected again."""
     shard = healthy(slaves=2)
     assert shard.lease is not None
     assert shard.lease.record is not None
-    goal = Goal(why="it was ordered", request="w", to=3, may_move=True)
-    shard = with_record(wished(shard, 3), msgspec.structs.replace(shard.lease.record, epoch=4_000, goal=goal))
+    goal = Goal(why="a promotion was requested", request="w", to=3, may_move=True)
+    shard = with_record(with_request(shard, 3), msgspec.structs.replace(shard.lease.record, epoch=4_000, goal=goal))
     for number in (1, 2, 3):
         shard = with_report(shard, number, promised_epoch=4_000)
 
-    crown = decided(shard, spec=spec_with(**TWO))[0]
+    record_action = decided(shard, spec=spec_with(**TWO))[0]
 
-    assert isinstance(crown, act.Crown)
-    assert crown.record.newest is not None
-    assert (crown.record.newest.master, crown.record.newest.loss) == (3, 0)
+    assert isinstance(record_action, act.RecordMaster)
+    assert record_action.record.newest is not None
+    assert (record_action.record.newest.master, record_action.record.newest.loss) == (3, 0)
 
 
-def test_clients_do_not_wait_for_a_slave_that_is_far_behind() -> None:
-    """It catches up first; then the master is drained."""
+def test_a_switchover_waits_until_the_slave_is_near() -> None:
+    """The slave catches up first, and only then the master is drained."""
     acks = (SlaveState(number=2, identity="store-2", received=0),)
-    shard = with_report(wished(healthy(wrote=100 << 20)), 1, slaves=acks)
+    shard = with_report(with_request(healthy(wrote=100 << 20)), 1, slaves=acks)
 
     assert decided(shard) == []
-    assert "member 2 is near enough to take the role" in reasons(shard)
+    assert "member 2 is not near enough to take the role" in reasons(shard)
 
 
 def test_a_drain_without_a_reason_ends() -> None:
-    """Whoever wanted something has thought better of it, or died."""
+    """The request was withdrawn, or its process failed."""
     shard = with_report(healthy(), 1, is_draining=True)
 
     assert decided(shard) == [act.Resume(shard=0, member=1, epoch=EPOCH, electable=(2,))]
 
 
-def test_an_order_that_was_obeyed_is_taken_off() -> None:
-    """Or it would be obeyed again at the next failover."""
-    came_out_otherwise = msgspec.structs.replace(record_of(), goal=Goal(why="it was ordered", request="w"))
+def test_a_finished_promotion_request_is_removed() -> None:
+    """Otherwise it would be carried out again at the next failover."""
+    came_out_otherwise = msgspec.structs.replace(record_of(), goal=Goal(why="a promotion was requested", request="w"))
 
-    for shard in (wished(healthy(), 1), wished(with_record(healthy(), came_out_otherwise))):
+    for shard in (with_request(healthy(), 1), with_request(with_record(healthy(), came_out_otherwise))):
         assert decided(shard)[0] == act.ClearRequest(shard=0, request="w", why="member 1 is the master of epoch 3000")
 
 
-def test_the_role_leaves_a_machine_that_is_emptied() -> None:
-    """Before the machine is taken away; where there is no other, nothing can be done."""
+def test_the_role_leaves_a_drained_machine() -> None:
+    """If there is no other member, no action is possible."""
     assert [type(one) for one in decided(with_member(healthy(), 1, is_leaving=True))] == [act.Drain]
     both = with_member(with_member(healthy(), 1, is_leaving=True), 2, is_leaving=True)
     assert decided(both) == []
 
 
-def test_the_role_goes_back_only_if_that_was_asked_for() -> None:
-    """And only once the first broker has everything again."""
+def test_the_role_returns_only_with_switchback() -> None:
+    """It returns only when the first member has everything again."""
     shard = healthy(slaves=1)
     swapped = msgspec.structs.replace(shard, members=tuple(_swapped(one) for one in shard.members))
     swapped = with_record(swapped, record_of(2, (1,)))
@@ -124,28 +126,28 @@ def test_the_role_goes_back_only_if_that_was_asked_for() -> None:
 
 
 def _swapped(member: Member) -> Member:
-    """Member 1 as 2 and 2 as 1."""
+    """Return a member after members 1 and 2 were exchanged."""
     number, report = 3 - member.number, member.report
     assert report is not None, "both have reported"
     acks = tuple(SlaveState(number=1, identity="store-1", received=10_000) for _ in report.slaves)
-    said: dict[str, Any] = {"identity": f"store-{number}", "ha_address": f"{number}.example:10912", "slaves": acks}
+    fields: dict[str, Any] = {"identity": f"store-{number}", "ha_address": f"{number}.example:10912", "slaves": acks}
     if report.master:
-        said["master"] = "2.example:10912"
-    return msgspec.structs.replace(member, number=number, report=msgspec.structs.replace(report, **said))
+        fields["master"] = "2.example:10912"
+    return msgspec.structs.replace(member, number=number, report=msgspec.structs.replace(report, **fields))
 
 
 # -- restarts ----------------------------------------------------------------------------------------------------------
 
 
 def outdated(shard: ObservedShard, *numbers: int) -> ObservedShard:
-    """These run with what the spec said before."""
+    """Return the shard with members that run with an outdated configuration."""
     for number in numbers:
         shard = with_member(shard, number, template="old")
     return shard
 
 
 def test_slaves_are_restarted_first_and_the_farthest_behind_before_others() -> None:
-    """One at a time; the master's role moves when they are done."""
+    """One slave is restarted at a time, and the master's role moves after them."""
     shard = outdated(healthy(slaves=2), 1, 2, 3)
     acks = tuple(SlaveState(number=one, identity=f"store-{one}", received=10_000 - one) for one in (2, 3))
     shard = with_report(shard, 1, slaves=acks, acked=9_998, confirmed=9_998)
@@ -157,17 +159,17 @@ def test_slaves_are_restarted_first_and_the_farthest_behind_before_others() -> N
 
 
 def test_the_next_slave_waits_until_the_last_is_in_sync_again() -> None:
-    """Or two would be away at once."""
+    """Otherwise two slaves would be absent at once."""
     shard = outdated(healthy(slaves=2), 1, 2)
     acks = (SlaveState(number=2, identity="store-2", received=10_000),)
     shard = with_report(shard, 1, slaves=acks)
 
     assert decided(shard, spec=spec_with(**TWO)) == []
-    assert "members [3] are not in sync; member 2 comes after" in reasons(shard, spec=spec_with(**TWO))
+    assert "members [3] are not in sync; member 2 is restarted after them" in reasons(shard, spec=spec_with(**TWO))
 
 
-def test_a_shard_is_withdrawn_before_its_last_slave_in_sync_goes() -> None:
-    """Clients go to other shards, instead of hearing 11 here."""
+def test_a_shard_is_withdrawn_before_its_last_slave_in_sync_stops() -> None:
+    """Clients use other shards instead of getting code 11 from this one."""
     shard = outdated(healthy(), 2)
 
     assert [type(one) for one in decided(shard)] == [act.Withdraw]
@@ -175,8 +177,8 @@ def test_a_shard_is_withdrawn_before_its_last_slave_in_sync_goes() -> None:
     assert [type(one) for one in decided(with_report(healthy(), 1, is_draining=True))] == [act.Resume]
 
 
-def test_sends_are_refused_until_somebody_acknowledges_them() -> None:
-    """A slave that was restarted is not in sync at once: what came meanwhile would be stored, and answered 11."""
+def test_sends_are_refused_until_enough_slaves_are_in_sync() -> None:
+    """A restarted slave is not in sync at once, and sends would be stored and answered with code 11."""
     alone = with_report(healthy(), 1, is_draining=True, slaves=())
 
     assert not any(isinstance(one, act.Resume) for one in decided(alone))
@@ -184,18 +186,18 @@ def test_sends_are_refused_until_somebody_acknowledges_them() -> None:
 
 
 def test_the_master_is_restarted_last_and_as_a_slave() -> None:
-    """Its role moves first. Where it may not, it is drained and restarted in place."""
+    """Its role moves first. Where it may not move, the master is drained and restarted in place."""
     assert [type(one) for one in decided(outdated(healthy(), 1))] == [act.Drain]
 
     spec = spec_with(failover={"mode": "Disabled"})
     assert [type(one) for one in decided(outdated(healthy(), 1), spec=spec)] == [act.Drain]
     drained = with_report(outdated(healthy(), 1), 1, is_draining=True)
     assert [type(one) for one in decided(drained, spec=spec)] == [act.Restart]
-    assert [type(one) for one in decided(drained)] == [act.TakeLease]
+    assert [type(one) for one in decided(drained)] == [act.TakeEpoch]
 
 
-def test_one_that_is_stuck_with_an_old_template_is_restarted_at_once() -> None:
-    """A pod that never became ready must not hold up the roll that would mend it."""
+def test_a_stuck_member_with_an_old_template_is_restarted_at_once() -> None:
+    """A pod that never became ready must not block the rolling update that would repair it."""
     shard = outdated(healthy(), 2)
     shard = with_report(with_report(shard, 2, asked_ms=NOW_MS - 60_000), 1, slaves=(), acked=None)
 
@@ -205,27 +207,27 @@ def test_one_that_is_stuck_with_an_old_template_is_restarted_at_once() -> None:
 # -- one shard at a time -----------------------------------------------------------------------------------------------
 
 
-def test_one_shard_is_disturbed_at_a_time() -> None:
-    """The first; and the one that has begun goes on, whatever its number."""
+def test_one_shard_is_disrupted_at_a_time() -> None:
+    """It is the first, or the one that has already started."""
     spec = spec_with(shards=2)
     first, second = outdated(healthy(), 2), outdated(healthy(number=1), 2)
 
     assert [(type(one), one.shard) for one in decided(first, second, spec=spec)] == [(act.Withdraw, 0)]
-    assert "shard 0 comes first" in reasons(first, second, spec=spec)
+    assert "waiting for shard 0" in reasons(first, second, spec=spec)
     begun = with_report(second, 1, is_draining=True)
     assert [(type(one), one.shard) for one in decided(first, begun, spec=spec)] == [(act.Restart, 1)]
 
 
-def test_no_shard_is_disturbed_while_another_is_ill() -> None:
-    """Clients need somewhere to go."""
+def test_no_shard_is_disrupted_while_another_is_degraded() -> None:
+    """Clients need another shard to send to."""
     spec = spec_with(shards=2)
     ill = with_report(healthy(), 1, slaves=())
 
     assert decided(ill, outdated(healthy(number=1), 2), spec=spec) == []
 
 
-def test_two_ill_shards_do_not_wait_for_each_other() -> None:
-    """What heals is never held back."""
+def test_two_degraded_shards_do_not_wait_for_each_other() -> None:
+    """Actions that repair a shard are never delayed."""
     spec = spec_with(shards=2)
     shards = [
         with_report(with_report(outdated(healthy(number=number), 2), 2, asked_ms=NOW_MS - 60_000), 1, slaves=())
@@ -235,36 +237,40 @@ def test_two_ill_shards_do_not_wait_for_each_other() -> None:
     assert [(type(one), one.shard) for one in decided(*shards, spec=spec)] == [(act.Restart, 0), (act.Restart, 1)]
 
 
-def test_a_shard_that_is_scaled_away_stays_until_it_is_empty() -> None:
-    """Messages and consumers are moved off it by others; nothing here throws them away."""
+def test_a_removed_shard_stays_until_it_is_empty() -> None:
+    """Consumers and tools move its messages; a decision never deletes them."""
     surplus = healthy(number=1)
 
-    assert "stays until no message and no consumer" in reasons(healthy(), surplus)
-    empty = msgspec.structs.replace(with_report(surplus, 1, is_withdrawn=True), holds_nothing=True)
+    assert "stays until it has no messages and no consumers" in reasons(healthy(), surplus)
+    empty = msgspec.structs.replace(with_report(surplus, 1, is_withdrawn=True), is_empty=True)
     assert [type(one) for one in decided(healthy(), empty)] == [act.Remove, act.Remove]
 
 
-def test_a_shard_that_is_scaled_away_is_withdrawn_before_it_is_emptied() -> None:
-    """Nothing more comes to it, and nothing opens it again; that it is empty counts only once nothing can come."""
-    surplus = msgspec.structs.replace(healthy(number=1), left="3 messages of 1 topics: orders")
+def test_a_removed_shard_is_withdrawn_before_it_counts_as_empty() -> None:
+    """It takes no new messages, and it counts as empty only when none can come."""
+    surplus = msgspec.structs.replace(healthy(number=1), remaining_text="3 messages of 1 topics: orders")
 
-    for look in (surplus, msgspec.structs.replace(surplus, holds_nothing=True)):
-        [withdraw] = decided(healthy(), look)
+    for removed in (surplus, msgspec.structs.replace(surplus, is_empty=True)):
+        [withdraw] = decided(healthy(), removed)
         assert isinstance(withdraw, act.Withdraw)
         assert (withdraw.shard, withdraw.member, withdraw.is_ordered, withdraw.goes_on) == (1, 1, True, True)
     emptying = with_report(surplus, 1, is_withdrawn=True)
     assert decided(healthy(), emptying) == []
-    assert "no consumer is left on it: 3 messages of 1 topics: orders" in reasons(healthy(), emptying)
+    assert "no consumers: 3 messages of 1 topics: orders" in reasons(healthy(), emptying)
     still = with_report(surplus, 1, is_draining=True)
     assert [type(one) for one in decided(healthy(), still)] == [act.Resume], (
-        "it delivers what is due, or is never empty"
+        "it must deliver due messages, or it never becomes empty"
     )
-    said = decide(spec_with(), observed(healthy(), emptying), NOW_MS).condition("ScalingIn")
-    assert (said.is_so, said.reason, said.message) == (True, "Draining", "shard 1: 3 messages of 1 topics: orders")
+    scaling_in = decide(spec_with(), observed(healthy(), emptying), NOW_MS).condition("ScalingIn")
+    assert (scaling_in.is_so, scaling_in.reason, scaling_in.message) == (
+        True,
+        "Draining",
+        "shard 1: 3 messages of 1 topics: orders",
+    )
 
 
-def test_a_slave_that_is_behind_gets_the_rest_before_it_goes() -> None:
-    """The shard is withdrawn already; what waits for just this slave is answered first."""
+def test_a_slave_must_catch_up_before_it_is_restarted() -> None:
+    """The shard is withdrawn already; sends that wait for this slave are answered first."""
     shard = with_report(
         outdated(healthy(), 2),
         1,
@@ -272,16 +278,16 @@ def test_a_slave_that_is_behind_gets_the_rest_before_it_goes() -> None:
         slaves=(SlaveState(number=2, identity="store-2", received=9_000, flushed=9_000),),
     )
 
-    assert "member 2 gets the rest before it is restarted" in reasons(shard)
+    assert "member 2 must catch up before it is restarted" in reasons(shard)
     held = with_report(
         shard, 1, is_draining=True, slaves=(SlaveState(number=2, identity="store-2", received=10_000, flushed=10_000),)
     )
     assert [type(one) for one in decided(held)] == [act.Restart]
 
 
-def test_nothing_is_restarted_while_what_is_at_risk_is_not_known() -> None:
-    """The gate says so, with the shard's own reason."""
+def test_nothing_is_restarted_while_the_risk_is_unknown() -> None:
+    """The wait has the reason of the gate."""
     shard = with_report(outdated(healthy(slaves=2), 2), 1, wrote=None)
 
     assert decided(shard, spec=spec_with(**TWO)) == []
-    assert "no restart: what is at risk is not known now" in reasons(shard, spec=spec_with(**TWO))
+    assert "restart not allowed: the bytes at risk are unknown" in reasons(shard, spec=spec_with(**TWO))

@@ -1,22 +1,22 @@
-"""A broker's own answer becomes a report, with the same numbers, and nothing unknown becomes a number."""
+"""A broker's status becomes a report with the same numbers, and an unknown number stays unknown."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
-from spec_world.looks import NOW_MS
+from spec_world.observations import NOW_MS
 
 from gantry_spec.observed import Report, Role, report_of
 from gantry_status.orders import HaRole, HaStatus, SlaveState, encode
 
 
 def reported(status: HaStatus) -> Report:
-    """As an adapter has it: over JSON."""
+    """Return the report of a status after a round trip through JSON."""
     return report_of(msgspec.json.decode(encode(status)), asked_ms=NOW_MS - 20, answered_ms=NOW_MS, boot_id="pod-1")
 
 
-def test_a_masters_answer_is_read_whole() -> None:
-    """Offsets, epochs, slaves, and who may be elected."""
+def test_a_masters_status_becomes_a_whole_report() -> None:
+    """It has the offsets, epochs, slaves and electable members."""
     status = HaStatus(
         role=HaRole.MASTER,
         epoch=3_000,
@@ -43,7 +43,7 @@ def test_a_masters_answer_is_read_whole() -> None:
 
     report = reported(status)
 
-    assert (report.role, report.epoch, report.place) == (Role.MASTER, 3_000, (3_000, 90))
+    assert (report.role, report.epoch, report.log_position) == (Role.MASTER, 3_000, (3_000, 90))
     assert (report.committed, report.flushed, report.acked, report.confirmed) == (80, 70, 60, 60)
     assert report.slaves == (SlaveState(number=2, identity="store-2", received=60, flushed=50),)
     assert (report.electable, report.acks_needed, report.master_id) == ((2, 3), 1, 1)
@@ -51,15 +51,15 @@ def test_a_masters_answer_is_read_whole() -> None:
     assert (report.epoch_start, report.heard_ms, report.granted_ms, report.boot_id) == (40, None, 0, "pod-1")
 
 
-def test_what_a_broker_does_not_know_stays_unknown() -> None:
-    """-1 on the wire is None here, and never an offset."""
+def test_an_unknown_number_stays_unknown() -> None:
+    """-1 in JSON becomes None, and never an offset."""
     report = reported(HaStatus(role=HaRole.SLAVE, slaves=(SlaveState(identity="s", number=2),)))
 
     assert (report.wrote, report.flushed, report.acked, report.master_id) == (None, None, None, None)
     assert report.slaves[0].received is None
 
 
-def test_what_is_no_answer_is_refused() -> None:
-    """A look is taken as it is, or not at all."""
-    with pytest.raises(ValueError, match="no status of a broker"):
+def test_an_invalid_status_is_refused() -> None:
+    """A status is decoded as a whole or not at all."""
+    with pytest.raises(ValueError, match="not a broker status"):
         report_of({"role": "KING"}, asked_ms=0, answered_ms=1)

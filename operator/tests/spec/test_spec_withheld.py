@@ -1,4 +1,4 @@
-"""Shards that clients shall not send to: fenced, or about to sleep. And any history goes on when that is over."""
+"""Shards that are closed to clients: fenced or hibernated. Any history continues when they are opened again."""
 
 from __future__ import annotations
 
@@ -9,22 +9,31 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spec_world.decided import decided, silent, waits
+from spec_world.decisions import decided, silent, waits
 from spec_world.history import CALM_ROUNDS_MAX, History
-from spec_world.looks import NOW_MS, healthy, observed, record_of, spec_with, with_member, with_record, with_report
+from spec_world.observations import (
+    NOW_MS,
+    healthy,
+    observed,
+    record_of,
+    spec_with,
+    with_member,
+    with_record,
+    with_report,
+)
 from spec_world.run_histories import SHAPES
 from spec_world.world import World
 
 from gantry_spec import actions as act
 from gantry_spec.decide import decide, group
-from gantry_spec.decide import sleeping as asleep
+from gantry_spec.decide import hibernation as hibernation_module
 from gantry_spec.gate import ALLOWED
 from gantry_spec.lease import Goal
-from gantry_spec.observed import Observed, ObservedShard, Process, PromotionRequest, Role
+from gantry_spec.observed import ObservedGroup, ObservedShard, Process, PromotionRequest, Role
 from gantry_status.broker_state import SlaveState
 
 EXAMPLES = int(os.environ.get("GANTRY_SIMULATION_SEEDS", "60"))
-MOVES = (act.TakeLease, act.Crown, act.SetElectable, act.Promote, act.Resume, act.Restart, act.Drain)
+MOVES = (act.TakeEpoch, act.RecordMaster, act.SetElectable, act.Promote, act.Resume, act.Restart, act.Drain)
 
 
 def fenced(shard: ObservedShard) -> ObservedShard:
@@ -39,7 +48,7 @@ def drained(shard: ObservedShard) -> ObservedShard:
 
 
 def test_a_fenced_shard_is_withdrawn_and_stays_so() -> None:
-    """Its master refuses sends, and nothing takes them again before the fence is lifted."""
+    """Its master refuses sends until the fence is lifted."""
     [withdraw] = decided(fenced(healthy()))
     assert isinstance(withdraw, act.Withdraw)
     assert (withdraw.member, withdraw.is_ordered) == (1, True)
@@ -48,17 +57,17 @@ def test_a_fenced_shard_is_withdrawn_and_stays_so() -> None:
     assert [type(one) for one in decided(drained(healthy()))] == [act.Resume]
 
 
-def test_nobody_is_promoted_behind_a_fence() -> None:
-    """Whatever has become of the master, and whatever somebody orders."""
+def test_no_member_of_a_fenced_shard_is_promoted() -> None:
+    """This holds even if the master is dead, and even if a person requests a promotion."""
     dead = silent(healthy(slaves=2), 1, process=Process.STOPPED)
     for shard in (dead, with_record(healthy(), msgspec.structs.replace(record_of(), epoch=9_000, goal=Goal(why="x")))):
         assert [type(one) for one in decided(fenced(shard)) if isinstance(one, MOVES)] == []
-    wished = msgspec.structs.replace(drained(healthy()), request=PromotionRequest("0=2", 2))
-    assert "it is fenced by its annotation: nobody is promoted" in waits(fenced(wished))
+    requested = msgspec.structs.replace(drained(healthy()), request=PromotionRequest("0=2", 2))
+    assert "the shard is fenced: no member is promoted" in waits(fenced(requested))
 
 
-def test_a_fence_waits_for_nobody() -> None:
-    """Several shards at once, and also while what is at risk is not known."""
+def test_a_fence_waits_for_no_other_shard() -> None:
+    """Several shards are fenced at once, also while the risk is unknown."""
     shards = [fenced(with_report(healthy(number=number), 1, wrote=None)) for number in (0, 1)]
 
     actions = decided(observed(*shards), spec_with(shards=2))
@@ -67,34 +76,34 @@ def test_a_fence_waits_for_nobody() -> None:
 
 
 def test_slaves_of_a_fenced_shard_follow() -> None:
-    """What the master has is copied on."""
+    """They continue to copy the master's log."""
     shard = fenced(drained(with_report(healthy(), 2, role=Role.UNASSIGNED)))
 
     assert [type(one) for one in decided(shard)] == [act.Follow]
 
 
-def test_conditions_say_what_a_fence_does() -> None:
-    """Not that it is fenced before nothing can be sent; and nobody can send to it then."""
-    said = decide(spec_with(), observed(fenced(healthy())), NOW_MS)
-    assert (said.condition("Fenced").is_so, said.condition("Fenced").reason) == (False, "StillOpen")
+def test_conditions_show_a_fence_only_when_it_is_effective() -> None:
+    """The condition is false until no member can take sends."""
+    result = decide(spec_with(), observed(fenced(healthy())), NOW_MS)
+    assert (result.condition("Fenced").is_so, result.condition("Fenced").reason) == (False, "StillOpen")
 
-    said = decide(spec_with(), observed(fenced(drained(healthy()))), NOW_MS)
-    assert (said.condition("Fenced").is_so, said.condition("Fenced").message) == (True, "shards [0]")
-    assert (said.condition("Available").is_so, said.condition("Available").reason) == (False, "Fenced")
-    cut_off = decide(spec_with(), observed(fenced(silent(healthy(), 1))), NOW_MS)
-    assert not cut_off.condition("Fenced").is_so, "a master that nobody hears may still take sends"
-
-
-# -- sleep -------------------------------------------------------------------------------------------------------------
+    result = decide(spec_with(), observed(fenced(drained(healthy()))), NOW_MS)
+    assert (result.condition("Fenced").is_so, result.condition("Fenced").message) == (True, "shards [0]")
+    assert (result.condition("Available").is_so, result.condition("Available").reason) == (False, "Fenced")
+    partitioned = decide(spec_with(), observed(fenced(silent(healthy(), 1))), NOW_MS)
+    assert not partitioned.condition("Fenced").is_so, "an unreachable master may still take sends"
 
 
-def sleeping(*shards: ObservedShard) -> Observed:
+# -- hibernation -------------------------------------------------------------------------------------------------------
+
+
+def hibernation(*shards: ObservedShard) -> ObservedGroup:
     return observed(*shards, is_hibernated=True)
 
 
-def test_a_group_goes_to_sleep_in_safe_order() -> None:
-    """Sends are refused; everybody holds everything; an epoch is taken for the same master; then all stop."""
-    assert [type(one) for one in decided(sleeping(healthy()))] == [act.Withdraw]
+def test_a_group_hibernates_in_safe_order() -> None:
+    """Sends are refused, all logs are equal, an epoch is taken for the same master, and then all processes stop."""
+    assert [type(one) for one in decided(hibernation(healthy()))] == [act.Withdraw]
 
     behind = with_report(
         drained(healthy()),
@@ -102,26 +111,26 @@ def test_a_group_goes_to_sleep_in_safe_order() -> None:
         is_draining=True,
         slaves=(SlaveState(number=2, identity="store-2", received=9_000, flushed=9_000),),
     )
-    assert "members [2] do not hold everything yet" in waits(sleeping(behind))
+    assert "members [2] have not received the whole log yet" in waits(hibernation(behind))
     unflushed = with_report(drained(healthy()), 1, is_draining=True, flushed=9_999)
-    assert "member 1 has not everything on its disk yet" in waits(sleeping(unflushed))
+    assert "member 1 has not flushed its log yet" in waits(hibernation(unflushed))
 
-    [taken] = decided(sleeping(drained(healthy())))
-    assert isinstance(taken, act.TakeLease)
+    [taken] = decided(hibernation(drained(healthy())))
+    assert isinstance(taken, act.TakeEpoch)
     assert taken.record.goal is not None and (taken.record.goal.to, taken.record.goal.may_move) == (1, False)
 
     after = with_record(drained(healthy()), taken.record)
-    assert [type(one) for one in decided(sleeping(after))] == [act.Sleep]
+    assert [type(one) for one in decided(hibernation(after))] == [act.Hibernate]
 
 
-def test_nothing_is_decided_about_what_sleeps() -> None:
-    """And the conditions say just that, and call nothing ill."""
-    shard = msgspec.structs.replace(healthy(), is_asleep=True)
-    assert "members [1, 2] still run" in waits(sleeping(shard))
+def test_nothing_is_decided_about_a_hibernated_group() -> None:
+    """The conditions show the hibernation and no degradation."""
+    shard = msgspec.structs.replace(healthy(), is_scaled_to_zero=True)
+    assert "members [1, 2] are still running" in waits(hibernation(shard))
     for number in (1, 2):
         shard = silent(shard, number, process=Process.ABSENT)
 
-    decision = decide(spec_with(), sleeping(shard), NOW_MS)
+    decision = decide(spec_with(), hibernation(shard), NOW_MS)
 
     assert decision.actions == ()
     so = {one.type: (one.is_so, one.reason) for one in decision.conditions}
@@ -129,33 +138,33 @@ def test_nothing_is_decided_about_what_sleeps() -> None:
     assert so["Degraded"] == so["Available"] == so["Ready"] == (False, "Hibernated")
 
 
-def test_what_does_not_run_now_is_put_to_sleep_all_the_same() -> None:
-    """Or it would start while the group is said to hibernate."""
+def test_a_stopped_shard_is_hibernated_as_well() -> None:
+    """Otherwise it could start while the group is hibernated."""
     shard = healthy()
     for number in (1, 2):
         shard = silent(shard, number, process=Process.STOPPED)
 
-    decision = decide(spec_with(), sleeping(shard), NOW_MS)
+    decision = decide(spec_with(), hibernation(shard), NOW_MS)
 
-    assert [type(one) for one in decision.actions] == [act.Sleep]
+    assert [type(one) for one in decision.actions] == [act.Hibernate]
     assert decision.condition("Hibernated").is_so is False
 
 
-def test_a_master_of_which_nobody_knows_whether_it_runs_keeps_a_group_awake() -> None:
-    """It may still take something, which would be stored nowhere else."""
-    assert "nobody knows whether members [1] run" in waits(sleeping(silent(drained(healthy()), 1)))
+def test_a_master_in_unknown_state_prevents_hibernation() -> None:
+    """It may still take messages, which no other member would have."""
+    assert "it is unknown whether the past masters [1] are running" in waits(hibernation(silent(drained(healthy()), 1)))
 
 
-def test_whoever_was_the_master_is_waited_for_when_all_awake() -> None:
-    """The slave comes first and could be elected; it is not, as long as it has just come."""
+def test_the_previous_master_is_awaited_after_hibernation() -> None:
+    """A slave that starts first could be elected, but is not while the others may still come."""
     taken = msgspec.structs.replace(record_of(), epoch=4_000, goal=Goal(why="it slept", to=1))
     shard = with_record(healthy(), taken)
     shard = with_report(shard, 2, role=Role.UNASSIGNED, promised_epoch=4_000)
     shard = with_member(silent(shard, 1, process=Process.STOPPED), 2, started_by_ms=NOW_MS - 5_000)
 
-    assert "member 1 is waited for" in waits(shard)
+    assert "waiting for member 1" in waits(shard)
     late = with_member(shard, 2, started_by_ms=NOW_MS - 60_000)
-    assert [type(one) for one in decided(late) if not isinstance(one, act.Start)] == [act.Crown]
+    assert [type(one) for one in decided(late) if not isinstance(one, act.Start)] == [act.RecordMaster]
 
 
 # -- histories ---------------------------------------------------------------------------------------------------------
@@ -163,7 +172,7 @@ def test_whoever_was_the_master_is_waited_for_when_all_awake() -> None:
 
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
 @given(st.integers(0, 1 << 32))
-def test_no_history_promotes_behind_a_fence_and_every_one_heals_when_it_is_lifted(seed: int) -> None:
+def test_no_history_promotes_in_a_fenced_shard_and_every_one_recovers(seed: int) -> None:
     """Fences come and go among crashes, partitions and lost disks."""
     history, dice = History(SHAPES[seed % len(SHAPES)], seed), random.Random(seed)
     history.run(0)
@@ -173,7 +182,7 @@ def test_no_history_promotes_behind_a_fence_and_every_one_heals_when_it_is_lifte
         for decider in history.world.deciders:
             decider.under_way.clear()
         for name in range(len(history.world.deciders)):
-            look_at_all(history.world, name)
+            observe_all(history.world, name)
             actions = history.world.decide(name).actions
             assert not history.world.is_fenced or not [one for one in actions if isinstance(one, MOVES)]
     history.world.is_fenced = False
@@ -181,16 +190,16 @@ def test_no_history_promotes_behind_a_fence_and_every_one_heals_when_it_is_lifte
     assert history.calm() < CALM_ROUNDS_MAX
 
 
-def look_at_all(world: World, name: int) -> None:
+def observe_all(world: World, name: int) -> None:
     world.read_lease(name)
     for number in sorted({*world.brokers, *world.spec.members, *world.deciders[name].members}):
-        member = world.look(name, number)
+        member = world.observe_member(name, number)
         if member is not None:
-            world.hear(name, member)
+            world.receive(name, member)
 
 
-def slept(seed: int) -> World:
-    """A group to which anything has happened is healed, put to sleep, and all that it acknowledged is on every disk."""
+def hibernated_world(seed: int) -> World:
+    """Return a world that was hibernated after a random history, with every acknowledged record on every disk."""
     history = History(SHAPES[seed % len(SHAPES)], seed)
     history.run(150)
     history.heal()
@@ -199,7 +208,7 @@ def slept(seed: int) -> World:
     assert world.lease is not None and world.lease.newest is not None
     master = world.lease.newest.master
     for number in world.brokers:
-        world.disconnect(number)  # nobody has got anything for a while
+        world.disconnect(number)  # the slave has received nothing for a while
     world.advance(2_000, 1.0)
     world.is_hibernated = True
     for _ in range(40):
@@ -220,9 +229,9 @@ def slept(seed: int) -> World:
 
 
 def rounds(world: World) -> None:
-    """Everybody who decides looks once, and what is decided is done."""
+    """Let every deciding process observe once, decide, and execute its actions."""
     for name in range(len(world.deciders)):
-        look_at_all(world, name)
+        observe_all(world, name)
         world.decide(name)
         for _ in range(len(world.deciders[name].under_way)):
             world.deliver(name, 0)
@@ -231,16 +240,16 @@ def rounds(world: World) -> None:
 
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
 @given(st.integers(0, 1 << 32))
-def test_every_group_sleeps_with_everything_everywhere_and_wakes_with_the_same_master(seed: int) -> None:
-    """Nothing that was acknowledged is lost, and the role is where it was, in a newer epoch."""
-    slept(seed)
+def test_every_group_hibernates_with_equal_logs_and_starts_with_the_same_master(seed: int) -> None:
+    """No acknowledged message is lost, and the master is the same in a newer epoch."""
+    hibernated_world(seed)
 
 
-def test_a_group_that_stops_without_waiting_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: nobody looks whether slaves hold everything, nor does the gate."""
-    monkeypatch.setattr(asleep, "lacking", lambda view, master: "")
-    monkeypatch.setattr(group, "may", lambda *_: ALLOWED)
+def test_hibernation_without_waiting_for_slaves_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counterexample: neither the decision nor the gate checks the logs of the slaves."""
+    monkeypatch.setattr(hibernation_module, "unreplicated_data", lambda view, master: "")
+    monkeypatch.setattr(group, "check_action", lambda *_: ALLOWED)
 
     with pytest.raises(AssertionError, match="before all of them had everything"):
         for seed in range(8):
-            slept(seed)
+            hibernated_world(seed)

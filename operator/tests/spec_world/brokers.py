@@ -1,8 +1,8 @@
 """Brokers of a model world: their stores, promises and roles, with the rules of the control socket and the stream.
 
-A log is a list of records that know their epoch and a serial number; a promotion appends one of its own, which stands
-for the entry in a real broker's list of epochs. Each record has ``RECORD_BYTES``, and offsets are multiples of it. What
-a broker would do by itself (copy, acknowledge, grant, renew) is a call, so that the world decides who gets how far.
+A log is a list of records with an epoch and a serial number; a promotion appends a record of its own, which represents
+the entry in a real broker's list of epochs. Each record has ``RECORD_BYTES``, and offsets are multiples of it. What a
+real broker does by itself (copy, acknowledge, grant, renew) is a method here, so that the world controls its progress.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ MARGIN: Final = 0.9
 
 
 class Record(NamedTuple):
-    """A message, or the beginning of an epoch."""
+    """A message, or the start of an epoch, in a log."""
 
     epoch: int
     serial: int
 
 
 class Refused(Exception):
-    """The broker will not."""
+    """The broker refuses an order; nothing has changed."""
 
 
 @final
 @dataclass(eq=False)
 class Store:
-    """What is on a disk."""
+    """The data on a broker's disk."""
 
     identity: str
     log: list[Record] = field(default_factory=list)
     flushed: int = 0
-    """Records that a power cut does not take."""
+    """The number of records that survive a power loss."""
 
     promised: int = 0
     epoch: int = 0
-    """In which it had its last role."""
+    """The epoch of the broker's last role."""
 
     master_id: int | None = None
     electable: tuple[int, ...] = ()
     acks_recorded: int | None = None
     is_over: bool = False
-    """Whether its role was taken in that epoch."""
+    """Whether the broker lost its role in that epoch."""
 
     lacks: set[Record] = field(default_factory=set)
-    """What it has acknowledged and lost, as it knows itself."""
+    """The acknowledged records that are known to be lost."""
 
     owes: set[Record] = field(default_factory=set)
-    """The same of the disks that were here before it, of which it knows nothing."""
+    """The acknowledged records of earlier disks of this member, which the broker does not know of."""
 
     @property
     def last_epoch(self) -> int:
@@ -79,13 +79,13 @@ class Broker:
     is_draining: bool = False
     is_withdrawn: bool = False
     master: str = ""
-    heard_at_ms: int | None = None
+    last_heartbeat_ms: int | None = None
     gave_until_ms: int = 0
     acks: dict[int, tuple[str, int]] = field(default_factory=dict)
-    """Of a master: slave number to its store and how many records it has."""
+    """In a master: the store and the number of received records of each slave, by number."""
 
     grants: dict[int, int] = field(default_factory=dict)
-    """Of a master: slave number to when its grant is over."""
+    """In a master: the expiry of each slave's grant, by number."""
 
     lease_until_ms: int = 0
 
@@ -94,7 +94,7 @@ class Broker:
         return f"{self.number}.example:10912"
 
     def start(self, template: str, acks_needed: int, now_ms: int) -> None:
-        """A new process: it has no role, and may have granted a moment ago."""
+        """Start a new process without a role. Its predecessor may have given a grant just before."""
         self.template, self.acks_needed = template, acks_needed
         self.is_up, self.boot, self.role = True, self.boot + 1, Role.UNASSIGNED
         self.forget()
@@ -102,8 +102,8 @@ class Broker:
             self.gave_until_ms = now_ms + GRANT_MS
 
     def forget(self) -> None:
-        """What only a process knows, and only in a role."""
-        self.is_draining, self.master, self.heard_at_ms = False, "", None
+        """Reset the state that a process keeps only in a role."""
+        self.is_draining, self.master, self.last_heartbeat_ms = False, "", None
         self.is_withdrawn = False
         self.acks, self.grants, self.lease_until_ms = {}, {}, 0
 
@@ -114,23 +114,23 @@ class Broker:
         if self.store.epoch < epoch:
             if self.role is Role.MASTER:
                 self._lose_role()
-            self.master, self.heard_at_ms = "", None
+            self.master, self.last_heartbeat_ms = "", None
 
     def promote(self, epoch: int, electable: tuple[int, ...], serial: int) -> bool:
-        """Whether a new epoch has begun."""
+        """Make the broker master of an epoch, and return whether a new epoch has begun."""
         store = self.store
         if self.role is Role.MASTER and store.epoch == epoch:
             self.is_draining = self.is_withdrawn = store.is_over = False
             return False
         if epoch <= max(store.last_epoch, store.epoch):
-            raise Refused("that epoch has been already")
+            raise Refused("the epoch is not new")
         self._give(epoch)
         self.forget()
         self.role, store.epoch, store.master_id, store.is_over = Role.MASTER, epoch, self.number, False
         store.electable = tuple(number for number in electable if number != self.number)
         store.acks_recorded = self.acks_needed
         store.log.append(Record(epoch, serial))
-        store.lacks.clear()  # what counts is what it has, from now on
+        store.lacks.clear()  # from now on its own log is the reference
         return True
 
     def follow(self, epoch: int, master: str) -> None:
@@ -154,7 +154,7 @@ class Broker:
 
     @property
     def may_regain(self) -> bool:
-        """Whether nothing but the end of its process has taken its role, as it knows itself."""
+        """Whether only the end of its process has ended the broker's role, as far as the broker knows."""
         store = self.store
         is_left = self.role is Role.UNASSIGNED and store.epoch > 0 and not store.is_over
         is_same = store.last_epoch == store.epoch and store.acks_recorded == self.acks_needed
@@ -164,7 +164,7 @@ class Broker:
     def regain(self, epoch: int) -> None:
         store = self.store
         if (store.epoch, store.master_id) != (epoch, self.number) or not self.may_regain:
-            raise Refused("its role does not come back")
+            raise Refused("the role cannot be recovered")
         self.forget()
         self.role = Role.MASTER
 
@@ -190,34 +190,34 @@ class Broker:
     # -- replication ---------------------------------------------------------------------------------------------------
 
     def copy_from(self, master: Broker, records: int, now_ms: int) -> None:
-        """One exchange on the stream: a welcome, some records, an ack and a grant."""
+        """Copy some records from the master, and send it an ack and a grant."""
         mine, theirs = self.store.log, master.store.log
         same = 0
         while same < min(len(mine), len(theirs)) and mine[same] == theirs[same]:
             same += 1
         if same < len(mine) and self.store.last_epoch >= master.store.epoch:
-            return  # it has more of the very same epoch: refused
+            return  # the slave has more of the same epoch, so the master refuses it
         del mine[same:]
         self.store.flushed = min(self.store.flushed, same)
         store = self.store
         store.electable, store.master_id = master.store.electable, master.number
         store.acks_recorded = master.acks_needed
         mine += theirs[same : same + records]
-        self.heard_at_ms, self.gave_until_ms = now_ms, now_ms + GRANT_MS
+        self.last_heartbeat_ms, self.gave_until_ms = now_ms, now_ms + GRANT_MS
         if len(mine) == len(theirs):
-            store.lacks.clear()  # it has all that its master has, and the master has all that counts
+            store.lacks.clear()  # it has everything that its master has, which is the reference
             store.owes.clear()
         master.acks[self.number] = (store.identity, len(mine))
         master.grants[self.number] = now_ms + int(GRANT_MS * MARGIN)
 
     @property
     def epoch_start(self) -> int:
-        """Where the log's last epoch begins, in records."""
+        """The index of the first record of the log's last epoch."""
         return next((at for at, record in enumerate(self.store.log) if record.epoch == self.store.last_epoch), 0)
 
     @property
     def acked(self) -> int | None:
-        """How many records enough slaves have; None before any of this epoch is."""
+        """How many records enough slaves have; None until they have one of this epoch."""
         if self.acks_needed == 0:
             return None
         voters = [
@@ -228,7 +228,7 @@ class Broker:
         return end if end > self.epoch_start else None
 
     def acknowledged(self, now_ms: int) -> int:
-        """How many records clients may be told are safe now."""
+        """Return how many records may be acknowledged to clients now."""
         if self.role is not Role.MASTER or not self.is_up:
             return 0
         if self.acks_needed:
@@ -237,10 +237,10 @@ class Broker:
         by_slaves = min((self.grants.get(number, -1) for number in electable), default=1 << 62)
         return len(self.store.log) if now_ms < max(by_slaves, self.lease_until_ms) else 0
 
-    # -- what it says --------------------------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------------------------------
 
     def report(self, asked_ms: int, now_ms: int, peak_bytes_per_s: int) -> Report:
-        """Itself, at this moment."""
+        """Return the broker's report at this moment."""
         store, acked = self.store, self.acked
         is_master = self.role is Role.MASTER
         wrote = len(store.log) * RECORD_BYTES
@@ -272,7 +272,7 @@ class Broker:
             master_id=store.master_id,
             ha_address=self.address,
             master=self.master,
-            heard_ms=None if self.heard_at_ms is None else now_ms - self.heard_at_ms,
+            heard_ms=None if self.last_heartbeat_ms is None else now_ms - self.last_heartbeat_ms,
             granted_ms=max(0, self.gave_until_ms - now_ms),
             is_whole=store.is_whole,
             is_draining=self.is_draining,

@@ -1,7 +1,7 @@
-"""The brokers of a model world and what happens to them by itself: time, sends, copies, renewals, crashes and losses.
+"""The brokers of a model world, and the events that change them: time, sends, copies, renewals, crashes and losses.
 
-The judge hears of every acknowledgement. A fault that the group's mode does not cover is not done: what it would take
-nobody has promised to keep.
+The judge is informed of every acknowledgement. A fault that the group's mode does not cover is skipped, since the group
+gives no guarantee for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Fleet:
         self.brokers: dict[int, Broker] = {}
         self.lost_disks: dict[int, int] = {}
         self.cut: set[frozenset[int | str]] = set()
-        """Pairs that do not reach each other: numbers, ``op0``, ``api``."""
+        """The pairs that cannot reach each other: member numbers, ``op0``, ``api``."""
 
         self.judge: Final = Judge(spec)
         self._serial = 0
@@ -38,7 +38,7 @@ class Fleet:
             self.make(number)
 
     def make(self, number: int) -> None:
-        """A broker with an empty disk."""
+        """Create a broker with an empty disk, and start it."""
         identity = f"store-{number}-{self.next_serial()}"
         broker = Broker(number, Store(identity), self.acks_needed, self.template)
         self.brokers[number] = broker
@@ -51,10 +51,10 @@ class Fleet:
     def reach(self, one: int | str, other: int | str) -> bool:
         return frozenset({one, other}) not in self.cut
 
-    # -- what happens by itself ----------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------------
 
     def advance(self, by_ms: int, sends: float) -> None:
-        """Time passes; masters take messages, ``sends`` of what they could, and acknowledge what they may."""
+        """Advance the clock. Masters take the share ``sends`` of their greatest load, and acknowledge what they may."""
         self.now_ms += by_ms
         for broker in self.masters():
             if not (broker.is_draining or broker.is_withdrawn):
@@ -66,7 +66,7 @@ class Fleet:
         return [one for one in self.brokers.values() if one.is_up and one.role is Role.MASTER]
 
     def copy(self, number: int, records: int) -> None:
-        """A slave and its master exchange something, if they reach each other."""
+        """Copy records from a master to its slave, if they reach each other."""
         slave = self.brokers.get(number)
         if slave is None or not slave.is_up or slave.role is not Role.SLAVE:
             return
@@ -77,12 +77,12 @@ class Fleet:
         self.acknowledge()
 
     def disconnect(self, number: int) -> None:
-        """A master notices that a slave is gone."""
+        """Let the masters notice that a slave has disconnected."""
         for master in self.masters():
             master.acks.pop(number, None)
 
     def renew(self) -> None:
-        """The sidecar of the master by the Lease renews it, and tells its broker."""
+        """Renew the Lease by the sidecar of the recorded master, and inform its broker."""
         if self.lease is None or not self.lease.is_settled or self.lease.newest is None:
             return
         term = self.lease.newest
@@ -107,7 +107,7 @@ class Fleet:
     # -- faults --------------------------------------------------------------------------------------------------------
 
     def crash(self, number: int) -> None:
-        """The process dies; what it had survives it."""
+        """Kill a broker's process. Its log survives."""
         if number in self.brokers:
             self.brokers[number].is_up = False
             self.brokers[number].role = Role.UNASSIGNED
@@ -118,7 +118,7 @@ class Fleet:
             broker.start(broker.template, broker.acks_needed, self.now_ms)
 
     def cut_power(self, number: int) -> bool:
-        """Its machine dies: what was not flushed is gone. Whether the group's mode covers that now."""
+        """Cut the power of a machine, which loses unflushed records. Return False if the mode does not cover it."""
         broker = self.brokers.get(number)
         if broker is None or not self._is_covered(broker):
             return False
@@ -130,7 +130,7 @@ class Fleet:
         return True
 
     def lose_disk(self, number: int) -> bool:
-        """The same for its disk; without acks, never for two at once: nothing covers that."""
+        """Lose a broker's disk. Return False if the mode does not cover that now; without acks only one may be lost."""
         broker = self.brokers.get(number)
         others = [one for one in self.brokers.values() if one.number != number]
         is_second = self.lost_disks or any(self.judge.lacks_something(one.store) for one in others)
@@ -143,7 +143,7 @@ class Fleet:
         return True
 
     def _is_covered(self, broker: Broker) -> bool:
-        """A mode with k acks covers k losses until the losers have everything again."""
+        """Return whether the mode covers another loss: k acks cover k members that do not have everything again."""
         if not self.acks_needed:
             return not self.lost_disks
         harmed = {one.number for one in self.brokers.values() if self.judge.lacks_something(one.store)}

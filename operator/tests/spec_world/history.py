@@ -1,4 +1,4 @@
-"""Random histories of a model world from a seed: anything in any order, and then a calm in which all must heal."""
+"""Random histories of a model world from a seed: any events in any order, and then a calm phase of recovery."""
 
 from __future__ import annotations
 
@@ -18,65 +18,65 @@ NAMES: Final = ("op0", "op1", "api")
 
 @final
 class History:
-    """One seed's world, and the dice."""
+    """The model world of one seed with its random generator."""
 
     def __init__(self, shape: Shape, seed: int, world: World | None = None) -> None:
         self.world: Final = World(shape.spec, acks_needed=shape.acks_needed) if world is None else world
         self.dice: Final = random.Random(seed)
         self.shape: Final = shape
-        self.persons = 0
-        """How often only a person could help."""
+        self.manual_interventions = 0
+        """How often the shard could recover only by a person's request."""
 
-        self._wishes = 0
+        self._requests = 0
         self._in_flight: list[tuple[int, int, int]] = []
         self._posted: list[tuple[int, Member]] = []
         everyday: list[tuple[int, Callable[[], None]]] = [
             (6, self._round),
-            (8, self._look),
+            (8, self._observe),
             (8, self._decide),
             (14, self._deliver),
             (10, self._copy),
-            (10, self._pass),
-            (3, self._ask),
-            (3, self._answer),
-            (2, self._post),
-            (2, self._arrive),
+            (10, self._advance_time),
+            (3, self._send_question),
+            (3, self._receive_answer),
+            (2, self._send_report),
+            (2, self._receive_report),
             (5, self._renew),
             (2, self._flush),
-            (4, self._beside),
+            (4, self._check_recovery),
             (4, self._regain),
         ]
         faults: list[tuple[int, Callable[[], None]]] = [
             (2, self._crash),
-            (4, self._strike_master),
+            (4, self._hit_master),
             (3, self._restart),
             (1, self._cut_power),
             (1, self._lose_disk),
             (2, self._cut),
             (2, self._isolate),
-            (2, self._lose_api),
-            (5, self._join),
-            (1, self._forget),
+            (2, self._isolate_api),
+            (5, self._heal_partitions),
+            (1, self._restart_decider),
             (1, self._disconnect),
             (1, self._edit),
             (1, self._order),
-            (1, self._drop),
+            (1, self._drop_action),
         ]
         self._everyday: Final = [call for weight, call in everyday for _ in range(weight)]
         self._faults: Final = [call for weight, call in faults for _ in range(weight)]
 
     def run(self, steps: int, *, faults_share: float = 0.15) -> None:
-        """Begin in calm, then let things happen."""
+        """Start with a calm phase, then apply random events."""
         self.calm(rounds_max=8)
         self.happen(steps, faults_share=faults_share)
 
     def happen(self, steps: int, *, faults_share: float = 0.15) -> None:
-        """Anything."""
+        """Apply a number of random events."""
         for _ in range(steps):
             kinds = self._faults if self.dice.random() < faults_share else self._everyday
             self.dice.choice(kinds)()
 
-    # -- what may happen -----------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------------
 
     def _decider(self) -> int:
         return self.dice.randrange(len(self.world.deciders))
@@ -84,40 +84,40 @@ class History:
     def _number(self) -> int:
         return self.dice.choice(sorted(self.world.brokers) or [1])
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         name = self._decider()
         self.world.read_lease(name)
         for number in sorted({*self.world.brokers, *self.world.spec.members, *self.world.deciders[name].members}):
             if self.dice.random() < 0.8:
-                self._hear(name, number)
+                self._observe_member(name, number)
 
-    def _hear(self, name: int, number: int) -> None:
-        member = self.world.look(name, number)
+    def _observe_member(self, name: int, number: int) -> None:
+        member = self.world.observe_member(name, number)
         if member is not None:
-            self.world.hear(name, member)
+            self.world.receive(name, member)
 
-    def _ask(self) -> None:
-        """A question goes off, and is answered much later."""
+    def _send_question(self) -> None:
+        """Send a status request that is answered much later."""
         self._in_flight.append((self._decider(), self._number(), self.world.now_ms))
 
-    def _answer(self) -> None:
+    def _receive_answer(self) -> None:
         if self._in_flight:
             name, number, asked_ms = self._in_flight.pop(self.dice.randrange(len(self._in_flight)))
-            member = self.world.look(name, number, asked_ms=asked_ms)
+            member = self.world.observe_member(name, number, asked_ms=asked_ms)
             if member is not None:
-                self.world.hear(name, member)
+                self.world.receive(name, member)
 
-    def _post(self) -> None:
-        """An answer goes off, and is heard much later, perhaps after newer ones."""
+    def _send_report(self) -> None:
+        """Take a report that is received much later, perhaps after newer ones."""
         name = self._decider()
-        member = self.world.look(name, self._number())
+        member = self.world.observe_member(name, self._number())
         if member is not None:
             self._posted.append((name, member))
 
-    def _arrive(self) -> None:
+    def _receive_report(self) -> None:
         if self._posted:
             name, member = self._posted.pop(self.dice.randrange(len(self._posted)))
-            self.world.hear(name, member)
+            self.world.receive(name, member)
 
     def _decide(self) -> None:
         self.world.decide(self._decider())
@@ -126,14 +126,14 @@ class History:
         self.world.deliver(self._decider(), self.dice.randrange(1 << 16), is_kept=self.dice.random() < 0.1)
 
     def _round(self) -> None:
-        """One who decides looks at everything, and what it decides is done."""
-        self._look()
+        """Let a deciding process observe everything, decide, and execute some actions."""
+        self._observe()
         name = self._decider()
         self.world.decide(name)
         for _ in range(self.dice.randrange(1, 8)):
             self.world.deliver(name, self.dice.randrange(1 << 16))
 
-    def _drop(self) -> None:
+    def _drop_action(self) -> None:
         under_way = self.world.deciders[self._decider()].under_way
         if under_way:
             under_way.pop(self.dice.randrange(len(under_way)))
@@ -141,7 +141,7 @@ class History:
     def _copy(self) -> None:
         self.world.copy(self._number(), self.dice.choice((0, 1, 3, 1000)))
 
-    def _pass(self) -> None:
+    def _advance_time(self) -> None:
         self.world.advance(self.dice.choice((20, 200, 500, 1_000, 3_000)), self.dice.random())
 
     def _renew(self) -> None:
@@ -153,8 +153,8 @@ class History:
     def _crash(self) -> None:
         self.world.crash(self._number())
 
-    def _strike_master(self) -> None:
-        """Of the newest epoch, as the Lease has it: that is where it hurts."""
+    def _hit_master(self) -> None:
+        """Apply a fault to the master by the Lease, where a fault has the greatest effect."""
         lease = self.world.lease
         number = lease.newest.master if lease is not None and lease.newest is not None else self._number()
         match self.dice.randrange(4):
@@ -183,36 +183,36 @@ class History:
         self.world.cut.add(frozenset(self.dice.sample(ends, 2)))
 
     def _isolate(self, number: int | None = None) -> None:
-        """Clients and perhaps the Lease still reach it, and nobody else."""
+        """Isolate a member from all others. Only clients and perhaps the Lease still reach it."""
         number = self._number() if number is None else number
         others: list[int | str] = [one for one in sorted(self.world.brokers) if one != number]
         for other in (*others, "op0", "op1"):
             self.world.cut.add(frozenset({number, other}))
 
-    def _lose_api(self) -> None:
-        """Nobody reads or writes the Lease, and who decides knows of nobody."""
+    def _isolate_api(self) -> None:
+        """Make the Lease unreachable for all members and deciding processes."""
         ends: list[int | str] = [*sorted(self.world.brokers), "op0", "op1"]
         for end in ends:
             self.world.cut.add(frozenset({end, "api"}))
 
-    def _beside(self) -> None:
-        self.world.beside.find(self._number())
+    def _check_recovery(self) -> None:
+        self.world.sidecars.find(self._number())
 
     def _regain(self) -> None:
-        self.world.beside.order(self.dice.randrange(1 << 16))
+        self.world.sidecars.order(self.dice.randrange(1 << 16))
 
-    def _join(self) -> None:
+    def _heal_partitions(self) -> None:
         if self.dice.random() < 0.3:
             self.world.cut.clear()
             self.world.is_paused = False
         if self.world.cut:
             self.world.cut.remove(self.dice.choice(sorted(self.world.cut, key=lambda pair: sorted(map(str, pair)))))
 
-    def _forget(self) -> None:
-        """One who decides is started again."""
+    def _restart_decider(self) -> None:
+        """Restart a deciding process, which loses its observations."""
         decider = self.world.deciders[self._decider()]
         decider.members.clear()
-        decider.lease = decider.last_word = None
+        decider.lease = decider.last_report = None
 
     def _disconnect(self) -> None:
         self.world.disconnect(self._number())
@@ -232,14 +232,14 @@ class History:
                 world.is_paused = not world.is_paused and self.dice.random() < 0.3
 
     def _order(self) -> None:
-        self._wishes += 1
+        self._requests += 1
         to = self.dice.choice([0, *self.world.spec.members])
-        self.world.request = PromotionRequest(id=f"w{self._wishes}", to=to or None)
+        self.world.request = PromotionRequest(id=f"w{self._requests}", to=to or None)
 
     # -- calm ----------------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """All faults end. What cannot come back is given up by somebody."""
+        """End all faults. Lost disks are given up by a person."""
         world = self.world
         world.cut.clear()
         world.leaving.clear()
@@ -251,28 +251,28 @@ class History:
             world.restart(number)
 
     def calm(self, rounds_max: int = CALM_ROUNDS_MAX) -> int:
-        """Everything works, until all is well. How many rounds that took; ``rounds_max`` if it is not.
+        """Run rounds without faults until the shard is healthy. Return their number; ``rounds_max`` if it is not.
 
-        Where only a person can say that what is lost may be lost, one does, after a while.
+        After half of the rounds a person accepts any loss, since some shards can recover only by that.
         """
         world = self.world
         for count in range(rounds_max):
             if count == rounds_max // 2:
-                self.persons += 1
+                self.manual_interventions += 1
                 world.request = PromotionRequest(id="person", loss_accepted=None)
             for name in range(len(world.deciders)):
                 world.read_lease(name)
                 for number in sorted({*world.brokers, *world.spec.members, *world.deciders[name].members}):
-                    self._hear(name, number)
+                    self._observe_member(name, number)
                 world.decide(name)
                 for _ in range(len(world.deciders[name].under_way)):
                     world.deliver(name, 0)
             if self.is_well():
                 return count
-            self._a_second()
+            self._advance_second()
         return rounds_max
 
-    def _a_second(self) -> None:
+    def _advance_second(self) -> None:
         world = self.world
         for _ in range(2):
             world.advance(500, 0.5)
@@ -282,7 +282,7 @@ class History:
                 world.copy(number, 1_000)
 
     def is_well(self) -> bool:
-        """One master that acknowledges, all others in sync, everything as the spec says, nothing left to do."""
+        """Return whether one master acknowledges, all others are in sync, and no action is pending."""
         world = self.world
         if sorted(world.brokers) != list(world.spec.members) or world.request is not None or world.lease is None:
             return False

@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from spec_world.history import CALM_ROUNDS_MAX, History
-from spec_world.judge import Wrong
+from spec_world.judge import InvariantViolation
 from spec_world.shapes import Shape
 
 from gantry_spec.manifest.parts import FailoverMode
@@ -31,48 +31,48 @@ SHAPES = (
 
 
 class Tally:
-    """What has happened in all of them."""
+    """Counts of events over all histories."""
 
     def __init__(self) -> None:
         self.promotions = 0
         self.acknowledged = 0
-        self.persons = 0
-        self.regained = 0
+        self.manual_interventions = 0
+        self.roles_regained = 0
         self.rejoined = 0
         self.losses: list[tuple[int, int]] = []
 
 
 def run(seed: int, steps: int, tally: Tally | None = None) -> History:
-    """One history, and the calm after it. Raises ``Wrong``."""
+    """Run one history and the calm phase after it. Raises ``InvariantViolation``."""
     history = History(SHAPES[seed % len(SHAPES)], seed)
     history.run(steps)
     history.heal()
     if history.calm() >= CALM_ROUNDS_MAX:
         reasons = [line for decider in history.world.deciders for line in decider.decision.explanation]
-        raise Wrong(f"all faults have ended, and it is not well: {reasons}")
+        raise InvariantViolation(f"all faults have ended, but the shard has not recovered: {reasons}")
     if tally is not None:
         judge = history.world.judge
         tally.promotions += len(judge.masters)
         tally.acknowledged += len(judge.safe)
-        tally.persons += history.persons
-        tally.regained += history.world.beside.regained
-        tally.rejoined += history.world.beside.rejoined
+        tally.manual_interventions += history.manual_interventions
+        tally.roles_regained += history.world.sidecars.roles_regained
+        tally.rejoined += history.world.sidecars.rejoined
         tally.losses += judge.losses
     return history
 
 
 def main() -> int:
-    """Until the first that is wrong."""
+    """Run the histories of the command line, and return 1 if one violates an invariant."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--count", type=int, default=1_000, help="how many histories")
-    parser.add_argument("--steps", type=int, default=500, help="how much happens in each")
+    parser.add_argument("--steps", type=int, default=500, help="how many events each has")
     arguments = parser.parse_args()
     began, tally, failures = time.monotonic(), Tally(), 0
     for seed in range(arguments.first, arguments.first + arguments.count):
         try:
             run(seed, arguments.steps, tally)
-        except Wrong as error:
+        except InvariantViolation as error:
             failures += 1
             sys.stdout.write(f"seed {seed}: {error}\n")
             sys.stdout.write(f"  again: python {__file__} --first {seed} --count 1 --steps {arguments.steps}\n")
@@ -80,8 +80,8 @@ def main() -> int:
     seconds = time.monotonic() - began
     sys.stdout.write(
         f"{arguments.count} histories, {tally.promotions} epochs, {tally.acknowledged} records acknowledged and kept,"
-        f" {len(tally.losses)} announced losses of {lost} bytes, {tally.persons} times only a person could help,"
-        f" {tally.regained} roles regained, {tally.rejoined} masters followed again,"
+        f" {len(tally.losses)} announced losses of {lost} bytes, {tally.manual_interventions} manual interventions,"
+        f" {tally.roles_regained} roles regained, {tally.rejoined} masters followed again,"
         f" {failures} wrong, {seconds:.0f} s\n"
     )
     return 1 if failures else 0

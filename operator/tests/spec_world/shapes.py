@@ -1,4 +1,4 @@
-"""What kinds of groups histories are about."""
+"""The kinds of groups in histories."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gantry_spec.manifest.quantities import Duration, Size
 
 
 class Shape(NamedTuple):
-    """What kind of group a history is about."""
+    """The kind of the group in a history."""
 
     slaves: int
     acks_needed: int

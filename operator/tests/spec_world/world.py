@@ -1,8 +1,8 @@
-"""A model world: one shard of brokers, its Lease, clients, faults, and several who decide, each with an old look.
+"""A model world: one shard of brokers, its Lease, clients, faults, and deciding processes with old observations.
 
-Time passes, records are sent, copied and acknowledged; reports are asked for, answered and delivered, each at its own
-time or never; what was decided is under way until it is delivered, twice or never. Everything that happens is one call
-on the world, so a seed is a history. The judge hears of every acknowledgement and every promotion.
+Time passes; records are sent, copied and acknowledged; reports are requested, answered and delivered, each at its own
+time or never; actions are pending until they are delivered, once, twice or never. Every event is one call on the world,
+so a seed determines a history. The judge is informed of every acknowledgement and every promotion.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 import msgspec
-from spec_world.beside import Beside
 from spec_world.brokers import RECORD_BYTES, Broker, Refused
 from spec_world.fleet import PEAK_RECORDS_PER_S, Fleet
+from spec_world.sidecars import Sidecars
 
 from gantry_spec import actions as act
 from gantry_spec.decide import decide
@@ -22,15 +22,15 @@ from gantry_spec.decide.decision import Decision
 from gantry_spec.manifest.group import Spec
 from gantry_spec.observed import (
     Disk,
-    LastWord,
+    LastReport,
     Member,
-    Observed,
+    ObservedGroup,
     ObservedLease,
     ObservedShard,
     Process,
     PromotionRequest,
     Role,
-    last_word_after,
+    last_report_after,
 )
 
 LEASE_MS: Final = 6_000
@@ -39,19 +39,19 @@ LEASE_MS: Final = 6_000
 @final
 @dataclass(eq=False)
 class Decider:
-    """One operator, or one supervisor: all that it knows, and what it has ordered."""
+    """One operator or supervisor, with its observations and its pending actions."""
 
     name: int
     members: dict[int, Member] = field(default_factory=dict)
     lease: ObservedLease | None = None
-    last_word: LastWord | None = None
+    last_report: LastReport | None = None
     under_way: list[act.Action] = field(default_factory=list)
     decision: Decision = field(default_factory=Decision)
 
 
 @final
 class World(Fleet):
-    """Owned by one test."""
+    """The model world of one test."""
 
     def __init__(self, spec: Spec, *, acks_needed: int, deciders: int = 2) -> None:
         super().__init__(spec, acks_needed)
@@ -62,15 +62,15 @@ class World(Fleet):
         self.is_fenced = False
         self.is_hibernated = False
         self.is_compared = True
-        """Whether the Lease is: a twin turns that off."""
+        """Whether the Lease is replaced by compare-and-swap; a counterexample turns that off."""
 
         self.deciders: Final = [Decider(name) for name in range(deciders)]
-        self.beside: Final = Beside(self)
+        self.sidecars: Final = Sidecars(self)
 
     # -- observing -----------------------------------------------------------------------------------------------------
 
-    def look(self, name: int, number: int, *, asked_ms: int | None = None) -> Member | None:
-        """What one who decides would hear now of a member."""
+    def observe_member(self, name: int, number: int, *, asked_ms: int | None = None) -> Member | None:
+        """Return what a deciding process would observe of a member now."""
         broker, asked = self.brokers.get(number), self.now_ms if asked_ms is None else asked_ms
         known = self.deciders[name].members.get(number)
         report = None if known is None else known.report
@@ -106,14 +106,14 @@ class World(Fleet):
             report=report,
         )
 
-    def hear(self, name: int, member: Member) -> None:
-        """One who decides gets a look, whenever it was taken."""
+    def receive(self, name: int, member: Member) -> None:
+        """Deliver an observation to a deciding process, whenever it was made."""
         decider = self.deciders[name]
         decider.members[member.number] = member
         if member.process is Process.ABSENT and member.number not in self.spec.members:
             del decider.members[member.number]
         if member.report is not None:
-            decider.last_word = last_word_after(decider.last_word, member.report)
+            decider.last_report = last_report_after(decider.last_report, member.report)
 
     def read_lease(self, name: int) -> None:
         if not self.reach(f"op{name}", "api"):
@@ -123,19 +123,19 @@ class World(Fleet):
         if known is None or known.record != self.lease:
             decider.lease = ObservedLease(record=self.lease, seen_ms=self.now_ms)
 
-    def observed(self, name: int) -> Observed:
+    def observed(self, name: int) -> ObservedGroup:
         decider = self.deciders[name]
         shard = ObservedShard(
             number=0,
             lease=decider.lease,
             members=tuple(decider.members[number] for number in sorted(decider.members)),
-            last_word=decider.last_word,
+            last_report=decider.last_report,
             request=self.request,
             replace_disks=tuple(sorted(self.given_up)),
             is_fenced=self.is_fenced,
-            is_asleep=self.is_hibernated and not any(broker.is_up for broker in self.brokers.values()),
+            is_scaled_to_zero=self.is_hibernated and not any(broker.is_up for broker in self.brokers.values()),
         )
-        return Observed(
+        return ObservedGroup(
             shards=(shard,),
             template=self.template,
             is_paused=self.is_paused,
@@ -143,7 +143,7 @@ class World(Fleet):
             lease_duration_ms=LEASE_MS,
         )
 
-    # -- deciding and doing --------------------------------------------------------------------------------------------
+    # -- decisions and their execution ---------------------------------------------------------------------------------
 
     def decide(self, name: int) -> Decision:
         decider = self.deciders[name]
@@ -152,7 +152,7 @@ class World(Fleet):
         return decider.decision
 
     def deliver(self, name: int, index: int, *, is_kept: bool = False) -> None:
-        """Something that is under way arrives; ``is_kept`` has it arrive once more later."""
+        """Execute a pending action. With ``is_kept`` it stays pending, so that it is executed again later."""
         under_way = self.deciders[name].under_way
         if not under_way:
             return
@@ -170,7 +170,7 @@ class World(Fleet):
             if self.request is not None and self.request.id == action.request:
                 self.request = None
             return
-        if isinstance(action, act.Sleep):
+        if isinstance(action, act.Hibernate):
             for number in self.brokers:
                 self.flush(number)
                 self.crash(number)
@@ -195,9 +195,9 @@ class World(Fleet):
                 is_new = broker.store.epoch != epoch
                 is_gone = action.continues and (broker.role, broker.store.epoch) != (Role.MASTER, action.continues)
                 if is_new and is_gone:
-                    raise Refused("it was to go on as the master, and is none")
+                    raise Refused("expected the master of that epoch, but the broker has no role")
                 if is_new and place < (action.last_epoch, action.end):
-                    raise Refused("it was named for a longer log")
+                    raise Refused("expected a longer log")
                 if broker.promote(epoch, electable, self.next_serial()):
                     self.judge.promoted(broker, self.lease)
             case act.Follow(epoch=epoch, master=master):

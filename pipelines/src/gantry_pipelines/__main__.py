@@ -1,7 +1,7 @@
-"""`gantry pipeline ...`, and the program of a pipeline's pods: read the configuration, run one job, end with its code.
+"""`gantry pipeline ...`, and the program of a pipeline's pods: read the configuration, run one job, exit with its code.
 
-Every failure is one line with a remedy on standard error. The first Ctrl-C or SIGTERM lets the job finish what it has
-begun, the second ends at once.
+Every failure is one line with a remedy on standard error. The first Ctrl-C or SIGTERM lets the job finish its current
+step, the second one exits at once.
 """
 
 from __future__ import annotations
@@ -20,87 +20,95 @@ import msgspec
 from gantry_pipelines.config import PipelineConfig, S_co, read_config
 from gantry_pipelines.engine import executor_command
 from gantry_pipelines.errors import ConfigError, JobError
-from gantry_pipelines.job import JOBS, Job, job_named
+from gantry_pipelines.job import JOBS, Job, load_job
 from gantry_pipelines.outcome import EXIT_CONFIG, EXIT_DATA_LOSS, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome
-from gantry_pipelines.reporting import Form, Output, Reporter
-from gantry_pipelines.status_page import PORT, serving
-from gantry_pipelines.stopping import Stop
+from gantry_pipelines.reporting import Output, OutputFormat, Reporter
+from gantry_pipelines.status_page import STATUS_PORT, serve_status_page
+from gantry_pipelines.stop_request import StopRequest
 from pyspark_rocketmq.errors import DataLost, InvalidOption, LogForked, NoReplica, RocketMQSourceError
 
-SOURCE_CODES: Final[dict[type[RocketMQSourceError], int]] = {
+SOURCE_EXIT_CODES: Final[dict[type[RocketMQSourceError], int]] = {
     InvalidOption: EXIT_CONFIG,
     NoReplica: EXIT_UNKNOWN,
     DataLost: EXIT_DATA_LOSS,
     LogForked: EXIT_DATA_LOSS,
 }
 TERMINATION_LOG: Final = Path("/dev/termination-log")
-SILENCE_SECONDS_MAX: Final = 900.0
+IDLE_SECONDS_MAX: Final = 900.0
 EPILOG: Final = """\
-The configuration is a TopicArchive, LogAudit or TopicAnalytics as Kubernetes gets it, whole or only its spec.
+The configuration is a TopicArchive, LogAudit or TopicAnalytics manifest, or only its spec.
 
 examples:
   gantry pipeline archive --set here.destination=/data/archive      all topics of `gantry up`
-  gantry pipeline archive --conf orders.yaml --once                 what is there now, then end
-  gantry pipeline audit --conf audit.yaml                           1 if replicas differ
+  gantry pipeline archive --conf orders.yaml --once                 archive the present messages and exit
+  gantry pipeline audit --conf audit.yaml                           exit with 1 if replicas differ
   gantry pipeline verify --set here.destination=/data/archive       prove that nothing is missing
 
-exit codes: 0 done, 1 not done or something was found, 2 the configuration cannot be used, 3 what was asked for is not
-there, 4 nothing can be said, 5 messages are gone, 130 interrupted.
+exit codes: 0 done, 1 failed or found differences, 2 invalid configuration, 3 topic, archive or group not found,
+4 unknown (required servers unavailable), 5 messages lost, 130 interrupted.
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    """What is typed."""
-    made = argparse.ArgumentParser(
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    argument_parser = argparse.ArgumentParser(
         prog="gantry pipeline",
-        description="Run a job on Spark: archive, audit, analytics, and what belongs to an archive.",
+        description="Run a pipeline job: archive, audit, analytics, or a maintenance job of an archive.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     jobs = "\n".join(f"  {name:<14} {entry.summary}" for name, entry in JOBS.items())
-    made.add_argument("job", choices=list(JOBS), metavar="JOB", help="One of " + ", ".join(JOBS) + ".")
-    made.description = f"{made.description}\n\njobs:\n{jobs}"
-    made.add_argument("-c", "--conf", metavar="FILE", help="The configuration, YAML or JSON; - is standard input.")
-    made.add_argument(
-        "-s", "--set", metavar="a.b=VALUE", action="append", default=[], help="Put a value over it; may come often."
+    argument_parser.add_argument("job", choices=list(JOBS), metavar="JOB", help="One of " + ", ".join(JOBS) + ".")
+    argument_parser.description = f"{argument_parser.description}\n\njobs:\n{jobs}"
+    argument_parser.add_argument(
+        "-c", "--conf", metavar="FILE", help="Read the configuration from FILE, YAML or JSON; - is standard input."
     )
-    made.add_argument(
+    argument_parser.add_argument(
+        "-s", "--set", metavar="a.b=VALUE", action="append", default=[], help="Override a field; may be repeated."
+    )
+    argument_parser.add_argument(
         "-n", "--namesrv", metavar="HOST:PORT", default=os.environ.get("GANTRY_NAMESRV"),
-        help="Name servers, joined by ';', where the configuration has none.  [GANTRY_NAMESRV]",
+        help="Use these name servers, joined by ';', if the configuration has none.  [GANTRY_NAMESRV]",
     )  # fmt: skip
-    made.add_argument(
+    argument_parser.add_argument(
         "--credentials", metavar="FILE", default=os.environ.get("GANTRY_CREDENTIALS"),
-        help="accessKey and secretKey, where the configuration has none.  [GANTRY_CREDENTIALS]",
+        help="Read accessKey and secretKey from FILE if the configuration has none.  [GANTRY_CREDENTIALS]",
     )  # fmt: skip
-    made.add_argument("--once", action="store_true", help="Do what is there now and end, whatever `schedule` says.")
-    made.add_argument(
-        "-O", "--output", choices=["text", "json"], default="text", help="Lines for people, or JSON lines.  [text]"
+    argument_parser.add_argument(
+        "--once", action="store_true", help="Process the present messages and exit, regardless of `schedule`."
     )
-    made.add_argument("--check", action="store_true", help="Only say whether the configuration can be used.")
-    made.add_argument(
-        "--pod", action="store_true", help=f"As in a pod: JSON lines, a page on port {PORT}, last words for Kubernetes."
+    argument_parser.add_argument(
+        "-O", "--output", choices=["text", "json"], default="text", help="Print text, or JSON lines.  [text]"
     )
-    made.add_argument("--page", metavar="HOST:PORT", help="Answer how far it is: /v1/pipeline, /livez, /metrics.")
-    return made
+    argument_parser.add_argument("--check", action="store_true", help="Validate the configuration and exit.")
+    argument_parser.add_argument(
+        "--pod",
+        action="store_true",
+        help=f"Run as in a pod: JSON lines, status on port {STATUS_PORT}, a termination message.",
+    )
+    argument_parser.add_argument(
+        "--page", metavar="HOST:PORT", help="Serve the run's status: /v1/pipeline, /livez, /metrics."
+    )
+    return argument_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one job and exit with its code; in an executor's pod, become the executor."""
+    """Run one job and exit with its code; with the argument `executor`, become a Spark executor."""
     if (sys.argv[1:] if arguments is None else list(arguments)) == ["executor"]:
-        become_executor()
-    given = parser().parse_args(arguments)
-    output = Output(form=Form(given.output))
-    if given.pod:
-        output.form, output.last_words, output.lines = Form.JSON, TERMINATION_LOG, sys.stdout
-    elif output.form is Form.JSON:
+        exec_spark_executor()
+    options = build_parser().parse_args(arguments)
+    output = Output(output_format=OutputFormat(options.output))
+    if options.pod:
+        output.output_format, output.termination_message, output.lines = OutputFormat.JSON, TERMINATION_LOG, sys.stdout
+    elif output.output_format is OutputFormat.JSON:
         output.lines = sys.stdout
-    stop = Stop()
-    with stop.armed():
-        sys.exit(run(given, Reporter(given.job, stop, output)))
+    stop = StopRequest()
+    with stop.handling_signals():
+        sys.exit(run(options, Reporter(options.job, stop, output)))
 
 
-def become_executor() -> NoReturn:
-    """Become the JVM of an executor."""
+def exec_spark_executor() -> NoReturn:
+    """Replace this process with the JVM of a Spark executor."""
     import pyspark
 
     home = os.environ.get("JAVA_HOME", "")
@@ -108,7 +116,10 @@ def become_executor() -> NoReturn:
     try:
         command = executor_command(os.environ, java, str(Path(pyspark.__file__).parent))
     except KeyError as error:
-        print(f"gantry: Spark gives an executor's pod {error.args[0]}, and this is none", file=sys.stderr)
+        print(
+            f"gantry: {error.args[0]} is not set; `executor` only runs in a pod that a Spark driver created",
+            file=sys.stderr,
+        )
         sys.exit(2)
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -116,49 +127,53 @@ def become_executor() -> NoReturn:
     os.execvp(command[0], command)
 
 
-def run(given: argparse.Namespace, reporter: Reporter) -> int:
-    """The exit code of one run, with everything that can go wrong said and none of it raised."""
-    entry = JOBS[given.job]
+def run(options: argparse.Namespace, reporter: Reporter) -> int:
+    """Run one job and return its exit code; errors are reported, not raised, except unexpected ones."""
+    entry = JOBS[options.job]
     try:
-        job = job_named(given.job)
-        config = read_config(_text(given.conf), job.spec_type, entry.kind, _settings(given))
-        settings = job.parse(_reachable(config, given))
-        if given.check:
-            return reporter.finish(Outcome(text="the configuration can be used")).exit_code
-        page = _page(f"0.0.0.0:{PORT}" if given.pod and not given.page else given.page, reporter)
+        job = load_job(options.job)
+        config = read_config(_read_text(options.conf), job.spec_type, entry.kind, _settings(options))
+        settings = job.parse(_with_typed_connection(config, options))
+        if options.check:
+            return reporter.finish(Outcome(text="configuration is valid")).exit_code
+        page = _open_status_page(
+            f"0.0.0.0:{STATUS_PORT}" if options.pod and not options.page else options.page, reporter
+        )
     except ConfigError as error:
-        return _failed(
+        return _report_failure(
             reporter, Outcome(EXIT_CONFIG, "InvalidConfiguration", "; ".join(error.problems)), error.problems
         )
     except JobError as error:
-        return _failed(reporter, Outcome(error.exit_code, error.reason, str(error)))
+        return _report_failure(reporter, Outcome(error.exit_code, error.reason, str(error)))
     with page:
-        return _ended(job, settings, reporter)
+        return _run_job(job, settings, reporter)
 
 
-def _ended(job: Job[Any, Any], settings: object, reporter: Reporter) -> int:
+def _run_job(job: Job[Any, Any], settings: object, reporter: Reporter) -> int:
     try:
         outcome = job.run(settings, reporter)
     except JobError as error:
-        return _failed(reporter, Outcome(error.exit_code, error.reason, str(error)))
-    except KeyboardInterrupt:  # Spark's own handler was faster than ours
+        return _report_failure(reporter, Outcome(error.exit_code, error.reason, str(error)))
+    except KeyboardInterrupt:  # Spark's own signal handler ran before ours
         outcome = Outcome(EXIT_INTERRUPTED, "Interrupted", "interrupted")
-    except SystemExit as error:  # a session that cannot begin says so in one line: there is no Java
+    except SystemExit as error:  # a session that cannot start exits with one line, for example without Java
         if not isinstance(error.code, str):
             raise
-        return _failed(reporter, Outcome(EXIT_FAILED, type(error).__name__, error.code))
+        return _report_failure(reporter, Outcome(EXIT_FAILED, type(error).__name__, error.code))
     except RocketMQSourceError as error:
-        return _failed(reporter, Outcome(SOURCE_CODES.get(type(error), EXIT_FAILED), type(error).__name__, str(error)))
+        return _report_failure(
+            reporter, Outcome(SOURCE_EXIT_CODES.get(type(error), EXIT_FAILED), type(error).__name__, str(error))
+        )
     except Exception as error:
-        # Whatever it is ends this process; Kubernetes and people get a line, and the log the rest.
-        _failed(reporter, Outcome(EXIT_FAILED, type(error).__name__, _first_line(error)))
+        # An unexpected error ends the process: the outcome has its first line, the log its traceback.
+        _report_failure(reporter, Outcome(EXIT_FAILED, type(error).__name__, _first_line(error)))
         raise
     if outcome.exit_code:
-        return _failed(reporter, outcome)
+        return _report_failure(reporter, outcome)
     return reporter.finish(outcome).exit_code
 
 
-def _failed(reporter: Reporter, outcome: Outcome, lines: Sequence[str] = ()) -> int:
+def _report_failure(reporter: Reporter, outcome: Outcome, lines: Sequence[str] = ()) -> int:
     for line in lines or (outcome.text,):
         print(f"gantry: {line}", file=sys.stderr, flush=True)
     return reporter.finish(outcome).exit_code
@@ -168,41 +183,43 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:1000]
 
 
-def _text(path: str | None) -> bytes:
+def _read_text(path: str | None) -> bytes:
     if path is None:
         return b""
     try:
         return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError([f"{path} cannot be read: {error.strerror or error}"]) from error
+        raise ConfigError([f"cannot read {path}: {error.strerror or error}"]) from error
 
 
-def _settings(given: argparse.Namespace) -> list[str]:
-    settings = list(given.set)
-    if given.once:
+def _settings(options: argparse.Namespace) -> list[str]:
+    settings = list(options.set)
+    if options.once:
         settings.append("here.once=true")
     return settings
 
 
-def _reachable(config: PipelineConfig[S_co], given: argparse.Namespace) -> PipelineConfig[S_co]:
-    """The same, with what was typed where it says nothing: name servers, and the file of an account."""
+def _with_typed_connection(config: PipelineConfig[S_co], options: argparse.Namespace) -> PipelineConfig[S_co]:
+    """Return the configuration with the name servers and the credentials of the command line where it has none."""
     here = config.here
-    if not config.name_servers and given.namesrv:
-        here = msgspec.structs.replace(here, name_servers=given.namesrv.split(";"))
-    if not here.access_file and given.credentials:
-        here = msgspec.structs.replace(here, access_file=given.credentials)
+    if not config.name_servers and options.namesrv:
+        here = msgspec.structs.replace(here, name_servers=options.namesrv.split(";"))
+    if not here.access_file and options.credentials:
+        here = msgspec.structs.replace(here, access_file=options.credentials)
     return replace(config, here=here)
 
 
-def _page(address: str | None, reporter: Reporter) -> contextlib.AbstractContextManager[Any]:
-    """The page, already open, so that whatever fails later is not taken for it."""
+def _open_status_page(address: str | None, reporter: Reporter) -> contextlib.AbstractContextManager[Any]:
+    """Open the status page, before the job starts, so that a port in use is reported as such."""
     stack = contextlib.ExitStack()
     if address:
         host, _, port = address.rpartition(":")
         try:
-            stack.enter_context(serving(reporter, host or "127.0.0.1", int(port), SILENCE_SECONDS_MAX))
+            stack.enter_context(serve_status_page(reporter, host or "127.0.0.1", int(port), IDLE_SECONDS_MAX))
         except (OSError, ValueError) as error:
-            raise JobError(f"no page can be served at {address}: {error}", remedy="name another --page") from error
+            raise JobError(
+                f"cannot serve the status page at {address}: {error}", remedy="choose another address with --page"
+            ) from error
     return stack
 
 

@@ -1,11 +1,11 @@
-"""The configuration of a job: the spec of its resource, and `here`, the part that differs from machine to machine.
+"""The configuration of a job: the spec of its resource, and `here`, the settings of one machine.
 
-A configuration is a `TopicArchive`, `LogAudit` or `TopicAnalytics` as it is handed to Kubernetes, whole or only its
-`spec`. Fields, bounds, defaults and the reading of all these are those of ``gantry_spec``. Where name servers and
-sidecars answer, and where a volume is mounted, stand in `here`: the operator writes it for its pods, and a person
-writes it, or sets it with `--set here.…=`, on a machine of their own.
+A configuration is the manifest of a `TopicArchive`, `LogAudit` or `TopicAnalytics`, or only its `spec`. Fields,
+bounds, defaults and their parsing are those of ``gantry_spec``. `here` has the addresses of name servers and sidecars
+and the mount points of volumes: the operator writes it for its pods; on any other machine you write it yourself, or
+set it with `--set here.…=`.
 
-A configuration that cannot be used is refused with every problem by the path of its field.
+An invalid configuration is refused with a list of all problems, each with the path of its field.
 """
 
 from __future__ import annotations
@@ -28,72 +28,72 @@ S_co = TypeVar("S_co", bound=PipelineSpec, covariant=True)
 
 
 @final
-class Here(Part, frozen=True):
-    """What is so on this machine only: written by the operator into what its pods read, or by a person."""
+class HostConfig(Part, frozen=True):
+    """Settings of one machine, the field `here` of a configuration; in a pod the operator has written them."""
 
     name_servers: list[Address] = msgspec.field(default_factory=list)
     sidecars: list[str] = msgspec.field(default_factory=list)
-    """Base URLs."""
+    """Base URLs of sidecars, for example `http://127.0.0.1:8080`."""
 
     directories: dict[str, str] = msgspec.field(default_factory=dict)
-    """Broker, or broker:number, to the directory of its store."""
+    """Directories of stores that are mounted here, by `broker` or `broker:number`."""
 
     access_file: str = ""
-    """With `accessKey` and `secretKey`, as RocketMQ's `tools.yml`."""
+    """File with `accessKey` and `secretKey`, in the format of RocketMQ's `tools.yml`."""
 
     token_files: dict[str, str] = msgspec.field(default_factory=dict)
-    """Base URL of a sidecar, or its beginning, or `*`, to the file with its token for reading."""
+    """Files with the read tokens of sidecars, by a prefix of the sidecar's base URL, or `*` for all."""
 
     ca_file: str = ""
-    """Of the authority of brokers, name servers and sidecars; empty: no TLS, or the system's authorities."""
+    """CA certificate of brokers, name servers and sidecars; empty: no TLS, or the system's authorities."""
 
     host_names_checked: bool = True
-    """Whether a certificate has to name its host. A group's pods are vouched for by their authority alone."""
+    """Whether a server certificate must name its host. In a cluster the pods of a group are checked by CA alone."""
 
     certificate_file: str = ""
     key_file: str = ""
     destination: str = ""
-    """Folder of the results; in a pod, where the claim is mounted, with `path` behind it."""
+    """Folder of the results; in a pod, the mount point of the claim, followed by `path`."""
 
     checkpoint: str = ""
-    """Folder of the checkpoint; empty: the job puts it beside its results."""
+    """Folder of Spark's checkpoint; empty: a folder beside the results."""
 
     spark_conf: dict[str, str] = msgspec.field(default_factory=dict)
-    """Where Spark's executors run, as decided by what made this pod; goes before `engine.sparkConf`."""
+    """Spark settings of the operator, which place the executors; they override `engine.sparkConf`."""
 
     archive: str = ""
-    """Folder of the archive that an audit compares with the log."""
+    """Folder of the archive that an audit compares with the brokers' log."""
 
     once: bool = False
-    """Process what exists now and end, even without a `schedule`: set for the pods of a CronJob, and by `--once`."""
+    """Process the present messages and exit, even without a `schedule`: set by `--once`, and in pods of a CronJob."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class PipelineConfig(Generic[S_co]):
-    """The configuration of one run."""
+    """The complete configuration of one run."""
 
     spec: S_co
-    here: Here = field(default_factory=Here)
+    here: HostConfig = field(default_factory=HostConfig)
 
     @property
     def is_continuous(self) -> bool:
-        """Whether it runs until it is stopped, where its kind can do that at all."""
+        """Whether the job runs until it is stopped, if its kind supports that."""
         return not self.spec.schedule and not self.here.once
 
     @property
     def name_servers(self) -> tuple[str, ...]:
-        """The name servers to ask: those seen from here, else those of the resource."""
+        """The name servers to use: those of `here`, else those of the resource."""
         return tuple(self.here.name_servers or self.spec.name_servers)
 
 
 def read_config(
     text: str | bytes, spec_type: type[S_co], kind: str, settings: Sequence[str] = ()
 ) -> PipelineConfig[S_co]:
-    """Return the configuration in a file's text, with each `a.b=value` of ``settings`` put over it.
+    """Parse a configuration file's text and apply each override `a.b=value` of ``settings``.
 
-    The text is a whole resource of that kind or its `spec` alone, as YAML or JSON; `here` stands in the spec, or
-    beside it in a whole resource. Raises ``ConfigError``.
+    The text is a whole resource of that kind or its `spec` alone, as YAML or JSON; `here` is a field of the spec, or
+    a sibling of `spec` in a whole resource. Raises ``ConfigError``.
     """
     try:
         document = _spec_of(_one_document(text), kind)
@@ -105,12 +105,12 @@ def read_config(
 
 
 def config_of(document: Mapping[str, Any], spec_type: type[S_co]) -> PipelineConfig[S_co]:
-    """Return the configuration in plain values: the fields of a spec, and `here` among them. Raises ``ConfigError``."""
+    """Convert plain values, the fields of a spec and `here`, to a configuration. Raises ``ConfigError``."""
     spec, here = {name: value for name, value in document.items() if name != "here"}, document.get("here", {})
-    problems = [*unknown_fields(spec, spec_type, ""), *unknown_fields(here, Here, "here")]
+    problems = [*unknown_fields(spec, spec_type, ""), *unknown_fields(here, HostConfig, "here")]
     if problems:
         raise _refused(problems)
-    return PipelineConfig(_converted(spec, spec_type, ""), _converted(here, Here, "here"))
+    return PipelineConfig(_converted(spec, spec_type, ""), _converted(here, HostConfig, "here"))
 
 
 def _converted(value: object, part: type[P], path: str) -> P:
@@ -129,7 +129,7 @@ def _refused(problems: Sequence[Problem]) -> ConfigError:
 def _one_document(text: str | bytes) -> Value:
     documents = read_yaml(text)
     if len(documents) > 1:
-        raise ManifestError([Problem("", f"it holds {len(documents)} documents, and one is wanted")])
+        raise ManifestError([Problem("", f"found {len(documents)} documents, expected 1")])
     return documents[0] if documents else None
 
 
@@ -138,29 +138,31 @@ def _spec_of(document: Value, kind: str) -> dict[str, Any]:
         return {}
     if not isinstance(document, dict):
         raise ManifestError(
-            [Problem("", f"it is no mapping: a configuration is a {kind}, or what stands below its spec")]
+            [Problem("", f"not a mapping: a configuration is the manifest of a {kind}, or only its spec")]
         )
     if not document.keys() & {"apiVersion", "kind", "spec"}:
         return dict(document)
     problems = list(head_problems(document, kind, "here"))
     spec = document.get("spec") or {}
     if not isinstance(spec, dict):
-        problems.append(Problem("spec", "it is no mapping"))
+        problems.append(Problem("spec", "not a mapping"))
     if problems or not isinstance(spec, dict):
         raise ManifestError(problems)
     return {**spec, "here": document["here"]} if "here" in document else dict(spec)
 
 
 def _put(document: dict[str, Any], setting: str) -> None:
-    """Put `a.b=value` into a document; the value is read as YAML."""
+    """Apply an override `a.b=value` to a document; the value is parsed as YAML."""
     path, separator, text = setting.partition("=")
     names = path.removeprefix("spec.").split(".")
     if not separator or not all(names):
-        raise ConfigError([f"--set {setting}: write it like topics.include=[orders] or trigger=30s"])
+        raise ConfigError(
+            [f"--set {setting}: expected FIELD=VALUE, for example topics.include=[orders] or trigger=30s"]
+        )
     inner = document
     for index, name in enumerate(names[:-1]):
         held = inner.setdefault(name, {})
         if not isinstance(held, dict):
-            raise ConfigError([f"--set {setting}: {'.'.join(names[: index + 1])} is no mapping"])
+            raise ConfigError([f"--set {setting}: {'.'.join(names[: index + 1])} is not a mapping"])
         inner[name] = inner = dict(held)
     inner[names[-1]] = _one_document(text)

@@ -1,15 +1,14 @@
-"""From a configuration's `engine` to Spark's own settings: how much memory, and where executors run.
+"""Convert a configuration's `engine` to Spark settings: memory, and where executors run.
 
-    local         driver and workers are one process tree here
-    kubernetes    this process is the driver (client mode), in a pod that has a right to make pods; Spark makes
-                  executors from the template that lies beside the configuration, and they end with the driver's pod,
-                  which owns them
+    local         driver and workers are one process tree on this machine
+    kubernetes    this process is the driver (client mode), in a pod that may create pods; Spark creates executor pods
+                  from the template beside the configuration; the driver's pod owns them, so they end with it
 
-An executor's pod runs Spark's backend for Kubernetes with what the driver has put into the pod. Spark's own images have
-a shell script for that. Here it is one step (`executor_command`): the process becomes the JVM, so that signals and exit
-codes are the JVM's alone. Spark gives the pod the argument `executor` and the variables that are named here.
+An executor's pod runs Spark's Kubernetes backend with the settings that the driver put into the pod. Spark's own images
+have a shell script for that. Here it is one step (`executor_command`): the process becomes the JVM, so that signals and
+exit codes are the JVM's. Spark gives the pod the argument `executor` and the environment variables named here.
 
-What a person puts into `sparkConf` goes before what is decided here by default, and never before what the fields say.
+`sparkConf` overrides the defaults of this module, but never the settings that the fields of `engine` determine.
 """
 
 from __future__ import annotations
@@ -40,13 +39,16 @@ EXECUTOR_ARGUMENTS: Final = {
 
 
 def spark_conf(config: PipelineConfig[PipelineSpec], environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """For `spark_session`. Raises ``ConfigError`` for a mode that needs a cluster, elsewhere."""
+    """Return the Spark settings for `spark_session`.
+
+    Raises ``ConfigError`` for mode `kubernetes` outside of a pod that the operator created.
+    """
     engine, variables = config.spec.engine, os.environ if environment is None else environment
     found = {"spark.driver.memory": _megabytes(engine.driver.heap)}
     if engine.mode is EngineMode.KUBERNETES:
         pod = variables.get("POD_NAME", "")
         if not pod or "spark.master" not in config.here.spark_conf:
-            words = "engine.mode: kubernetes runs in a pod that the operator made; here say --set engine.mode=local"
+            words = "engine.mode: kubernetes runs only in a pod of the operator; use --set engine.mode=local here"
             raise ConfigError([words])
         executor = engine.executor
         found |= {
@@ -56,19 +58,19 @@ def spark_conf(config: PipelineConfig[PipelineSpec], environment: Mapping[str, s
             "spark.executor.memory": _megabytes(executor.heap),
             "spark.executor.memoryOverhead": _megabytes(executor.memory_overhead),
             "spark.sql.shuffle.partitions": str(executor.instances * executor.cores),
-            # A query that begins before anybody can work for it waits, and does not do it all on the first one.
+            # Without these a query starts on the first executor alone, before the others have registered.
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
         }
     found |= {**engine.spark_conf, **config.here.spark_conf}
     if engine.mode is EngineMode.KUBERNETES:
-        # A driver that was killed in its pod leaves its executors' pods behind, and Spark counts from 1 again.
+        # A killed driver leaves its executors' pods behind, and Spark numbers new ones from 1: names need a new prefix.
         found[POD_NAMES] = f"{found.get(POD_NAMES) or found['spark.kubernetes.driver.pod.name']}-{int(time.time()):x}"
     return found
 
 
 def executor_command(environment: Mapping[str, str], java: str, spark_home: str) -> list[str]:
-    """The words to start it with. Raises KeyError for a variable that the driver has not given."""
+    """Return the command line of an executor's JVM. Raises KeyError for a variable that the driver did not set."""
     memory = environment["SPARK_EXECUTOR_MEMORY"]
     numbered = ((int(match[1]), value) for name, value in environment.items() if (match := JAVA_OPTION.fullmatch(name)))
     options = [value for _, value in sorted(numbered)]

@@ -1,4 +1,4 @@
-"""What ends a job before its time, in the words of whoever has to act: one line, with a remedy, never a traceback."""
+"""The errors that end a job: each is shown as one line with a remedy, never as a traceback."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import final
 
 @final
 class ConfigError(Exception):
-    """This configuration cannot be used: lists every problem that was found. Mend the file, or the --set."""
+    """The configuration is invalid: lists every problem that was found. Correct the file, or the --set."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -16,11 +16,11 @@ class ConfigError(Exception):
 
 
 class JobError(Exception):
-    """The job cannot go on. The text says what happened, the remedy what to do about it."""
+    """The job cannot continue. The problem states what happened, the remedy what to do about it."""
 
     def __init__(self, problem: str, *, remedy: str = "", reason: str = "Failed", exit_code: int = 1) -> None:
         super().__init__(" ".join((f"{problem} -- {remedy}" if remedy else problem).split()))
         self.reason = reason
-        """One stable word in CamelCase, which becomes a condition's reason."""
+        """Stable CamelCase word for programs; the operator uses it as a condition's reason."""
 
         self.exit_code = exit_code

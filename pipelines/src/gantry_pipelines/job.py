@@ -1,8 +1,8 @@
-"""What a job is: a name, what it reads out of a configuration, and a run that ends with an outcome.
+"""The interface of a job, and the table of all jobs.
 
-``parse`` is pure and says everything that is wrong before anything is started; ``run`` does the work, tells a
-``Reporter`` how far it has come, and looks at ``reporter.stop``. Jobs are found by name when they are wanted, so one
-job's packages are no other's, and a job that is not installed says so.
+``parse`` is pure and reports every problem before anything is started; ``run`` does the work, reports its progress to
+a ``Reporter``, and checks ``reporter.stop``. A job's module is imported only when the job is run, so that one job does
+not need the packages of another, and a missing package is reported by name.
 """
 
 from __future__ import annotations
@@ -23,75 +23,75 @@ S = TypeVar("S")
 
 
 class Job(ABC, Generic[P, S]):
-    """One of the things a pipeline can do."""
+    """One kind of work that `gantry pipeline` can run."""
 
     name: ClassVar[str]
-    """As it is typed."""
+    """Name of the job on the command line."""
 
     spec_type: type[P]
-    """The fields of its configuration: those of a resource, and perhaps more."""
+    """Type of the job's configuration: the spec of a resource, possibly with more fields."""
 
     @abstractmethod
     def parse(self, config: PipelineConfig[P]) -> S:
-        """What the run needs. Pure. Raises ``ConfigError`` with all that is wrong, by path of the field."""
+        """Return what the run needs. Pure. Raises ``ConfigError`` with all problems, by path of the field."""
 
     @abstractmethod
     def run(self, settings: S, reporter: Reporter) -> Outcome:
-        """Do it. Returns soon after ``reporter.stop`` was asked; raises ``JobError`` or the source's errors."""
+        """Run the job. Returns soon after a stop was requested; raises ``JobError`` or the source's errors."""
 
 
-class Entry(NamedTuple):
-    """Where a job lives, and what is said of it."""
+class JobEntry(NamedTuple):
+    """Where a job is implemented, and its description."""
 
     module: str
     name: str
-    """Of the class."""
+    """Name of the class in that module."""
 
     kind: str
-    """Of the resource that its configuration is."""
+    """Kind of the resource that is the job's configuration."""
 
     summary: str
 
 
-JOBS: Final[dict[str, Entry]] = {
-    "archive": Entry(
+JOBS: Final[dict[str, JobEntry]] = {
+    "archive": JobEntry(
         "gantry_pipelines.archive.job", "ArchiveJob", ARCHIVE.name, "Write topics to Parquet, each message once."
     ),
-    "audit": Entry("gantry_pipelines.audit.job", "AuditJob", AUDIT.name, "Compare replicas, indexes and archives."),
-    "analytics": Entry(
+    "audit": JobEntry("gantry_pipelines.audit.job", "AuditJob", AUDIT.name, "Compare replicas, indexes and archives."),
+    "analytics": JobEntry(
         "gantry_pipelines.analytics.job",
         "AnalyticsJob",
         ANALYTICS.name,
         "Rates, latencies, hot keys and lag by window, as Parquet.",
     ),
-    "restore": Entry(
+    "restore": JobEntry(
         "gantry_pipelines.archive.restore_job", "RestoreJob", ARCHIVE.name, "Send an archive back to a topic."
     ),
-    "verify": Entry(
+    "verify": JobEntry(
         "gantry_pipelines.archive.verify_job", "VerifyJob", ARCHIVE.name, "Prove that an archive has no gap."
     ),
-    "compact": Entry(
+    "compact": JobEntry(
         "gantry_pipelines.archive.compact_job", "CompactJob", ARCHIVE.name, "Join the files of closed days."
     ),
-    "migrate-check": Entry(
+    "migrate-check": JobEntry(
         "gantry_pipelines.migrate_check.job",
         "MigrateCheckJob",
         AUDIT.name,
         "Compare two clusters, topic by topic.",
     ),
 }
-"""By what is typed."""
+"""All jobs, by their names on the command line."""
 
 
-def job_named(name: str) -> Job[Any, Any]:
-    """The job of this name. Raises ``JobError`` where it is not installed."""
+def load_job(name: str) -> Job[Any, Any]:
+    """Import and create the job of this name. Raises ``JobError`` if it is not installed."""
     entry = JOBS[name]
     try:
         found = getattr(importlib.import_module(entry.module), entry.name)
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if entry.module == missing or entry.module.startswith(f"{missing}."):
-            raise JobError(f"the job {name} is not part of this copy", reason="NotInstalled") from error
+            raise JobError(f"the job {name} is not part of this installation", reason="NotInstalled") from error
         raise JobError(
             f"the job {name} needs the package {missing}, which is not installed",
             remedy="pip install 'gantry-mq[spark]'",

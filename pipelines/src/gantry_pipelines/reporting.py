@@ -1,9 +1,9 @@
-"""What a run says while it works and when it ends: lines to people, JSON to programs, a document to the operator.
+"""Reports of a run: progress lines for people, JSON lines for programs, and a document for the operator.
 
-A job only tells totals; how they are shown is decided here. On a terminal that is a line now and then on standard error
-and the result on standard output. In a pod each line is JSON, the state can be asked for at any moment
-(``status_page``), and the result is the container's last words, which Kubernetes keeps when the pod's logs are gone and
-of which it keeps 4096 bytes: so queues are left out from the end until the rest fits, and how many is said.
+A job reports totals; this module decides how to show them. On a terminal that is a line every few seconds on standard
+error, and the result on standard output. In a pod each line is JSON, the state is served over HTTP (``status_page``),
+and the result is the container's termination message. Kubernetes keeps 4096 bytes of that message, also when the pod's
+logs are gone, so queues are left out from the end of the list until the document fits; `queuesTotal` has their number.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from pathlib import Path
 from typing import Any, Final, TextIO, final
 
 from gantry_pipelines.outcome import Outcome, QueueProgress, Totals
-from gantry_pipelines.stopping import Stop
+from gantry_pipelines.stop_request import StopRequest
 
-LAST_WORDS_BYTES_MAX: Final = 4096
+TERMINATION_MESSAGE_BYTES_MAX: Final = 4096
 QUEUES_MAX: Final = 50
-"""In a document; those that are farthest behind come first."""
+"""Queues in a document; those with the largest lag come first."""
 LINE_INTERVAL_SECONDS: Final = 5.0
-"""Between two lines about progress; a change of state is said at once."""
+"""Time between two progress lines; a change of state is reported at once."""
 VERSION: Final = 1
-"""Of the document."""
+"""Version of the document's format."""
 
 
-class Form(StrEnum):
-    """For whom lines are."""
+class OutputFormat(StrEnum):
+    """The format of the lines: text for people, JSON for programs."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class Phase(StrEnum):
-    """Where a run is."""
+    """The phase of a run, as its document has it."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -50,26 +50,26 @@ class Phase(StrEnum):
 
 @dataclass
 class Output:
-    """Where lines go, and by which clock. ``now`` gives seconds since 1970."""
+    """The streams and files of a reporter, and its clock. ``now`` returns seconds since 1970."""
 
-    form: Form = Form.TEXT
+    output_format: OutputFormat = OutputFormat.TEXT
     lines: TextIO = field(default_factory=lambda: sys.stderr)
     result: TextIO = field(default_factory=lambda: sys.stdout)
-    last_words: Path | None = None
+    termination_message: Path | None = None
     now: Callable[[], float] = field(default=lambda: datetime.now(UTC).timestamp())
 
 
 @final
 class Reporter:
-    """One run's voice. Its methods may be called from any thread."""
+    """Reports the progress and the result of one run. Its methods may be called from any thread."""
 
-    def __init__(self, job: str, stop: Stop | None = None, output: Output | None = None) -> None:
+    def __init__(self, job: str, stop: StopRequest | None = None, output: Output | None = None) -> None:
         self.job = job
-        self.stop = Stop() if stop is None else stop
+        self.stop = StopRequest() if stop is None else stop
         self._output = Output() if output is None else output
         self._lock = threading.RLock()
-        self._begun = self._moved = self._output.now()
-        self._said = 0.0
+        self._started_s = self._active_s = self._output.now()
+        self._progress_reported_s = 0.0
         self._phase = Phase.STARTING
         self._totals = Totals()
         self._outcome: Outcome | None = None
@@ -80,68 +80,68 @@ class Reporter:
 
     @property
     def totals(self) -> Totals:
-        """What was told last."""
+        """The totals that were reported last."""
         return self._totals
 
     @property
-    def silent_seconds(self) -> float:
-        """For how long nothing has moved: a run that hangs is told by it."""
-        return self._output.now() - self._moved
+    def idle_seconds(self) -> float:
+        """The time since the last activity in seconds; it grows when a run hangs."""
+        return self._output.now() - self._active_s
 
-    def say(self, text: str, **facts: Any) -> None:
-        """One line, at once: a step that a person wants to know of."""
+    def report_step(self, text: str, **facts: Any) -> None:
+        """Print one line about a step at once, with further fields for JSON."""
         with self._lock:
-            self._moved = self._output.now()
-            self._line("step", text, facts)
+            self._active_s = self._output.now()
+            self._write_line("step", text, facts)
 
     def warn(self, reason: str, text: str, **facts: Any) -> None:
-        """Something is wrong and the run goes on: it is kept in the document until the run ends."""
+        """Report a problem that does not end the run; the document has it until the run ends."""
         with self._lock:
             self._warning = (reason, text)
-            self._line("warning", text, {"reason": reason, **facts})
+            self._write_line("warning", text, {"reason": reason, **facts})
 
-    def alive(self) -> None:
-        """Nothing to tell, and nothing hangs: an empty batch, a wait for brokers."""
+    def mark_alive(self) -> None:
+        """Record activity without progress, such as an empty batch or a wait for brokers."""
         with self._lock:
-            self._moved = self._output.now()
+            self._active_s = self._output.now()
 
     def progress(self, **totals: Any) -> None:
-        """New totals of this run (fields of ``Totals``); what is not named stays as it was."""
+        """Update totals of this run (fields of ``Totals``); the others keep their values."""
         with self._lock:
-            self._phase = Phase.STOPPING if self.stop.is_asked else Phase.RUNNING
+            self._phase = Phase.STOPPING if self.stop.is_requested else Phase.RUNNING
             self._totals = replace(self._totals, **totals)
-            now = self._moved = self._output.now()
-            if now - self._said >= LINE_INTERVAL_SECONDS:
-                self._said = now
-                self._line("progress", self._sentence(now), self._numbers())
+            now = self._active_s = self._output.now()
+            if now - self._progress_reported_s >= LINE_INTERVAL_SECONDS:
+                self._progress_reported_s = now
+                self._write_line("progress", self._summary(now), self._numbers())
 
     def finish(self, outcome: Outcome) -> Outcome:
-        """Say how it ended, to everybody who listens. Returns the same outcome."""
+        """Report the outcome on all outputs, and return it."""
         with self._lock:
             self._outcome = outcome
             self._phase = Phase.DONE if outcome.exit_code == 0 else Phase.FAILED
-            self._moved = self._output.now()
+            self._active_s = self._output.now()
             document = self.document()
-            if self._output.form is Form.JSON:
+            if self._output.output_format is OutputFormat.JSON:
                 self._print(self._output.result, json.dumps({"event": "result", **document}))
             elif outcome.exit_code == 0:
-                self._print(self._output.result, outcome.text or self._sentence(self._moved))
-            if self._output.last_words is not None:
-                with contextlib.suppress(OSError):  # the exit code says the rest
-                    self._output.last_words.write_text(last_words(document), encoding="utf-8")
+                self._print(self._output.result, outcome.text or self._summary(self._active_s))
+            if self._output.termination_message is not None:
+                with contextlib.suppress(OSError):  # the exit code still has the result
+                    self._output.termination_message.write_text(termination_message(document), encoding="utf-8")
             return outcome
 
     def document(self) -> dict[str, Any]:
-        """The state of this run, for programs."""
+        """Return the state of this run for programs, as JSON values."""
         with self._lock:
             outcome = self._outcome
-            totals = self._totals if outcome is None else outcome.over(self._totals)
+            totals = self._totals if outcome is None else outcome.applied_to(self._totals)
             document: dict[str, Any] = {
                 "v": VERSION,
                 "job": self.job,
                 "phase": str(self._phase),
-                "start": utc_text(self._begun),
-                "moved": utc_text(self._moved),
+                "start": utc_text(self._started_s),
+                "moved": utc_text(self._active_s),
                 "rows": totals.rows,
                 "bytes": totals.bytes,
                 "files": totals.files,
@@ -156,7 +156,7 @@ class Reporter:
             }
             if outcome is not None:
                 document |= {
-                    "end": utc_text(self._moved),
+                    "end": utc_text(self._active_s),
                     "exitCode": outcome.exit_code,
                     "reason": outcome.reason,
                     "text": outcome.text,
@@ -164,8 +164,8 @@ class Reporter:
                 }
             return document
 
-    def _line(self, event: str, text: str, facts: dict[str, Any]) -> None:
-        if self._output.form is Form.JSON:
+    def _write_line(self, event: str, text: str, facts: dict[str, Any]) -> None:
+        if self._output.output_format is OutputFormat.JSON:
             line = {"event": event, "time": utc_text(self._output.now()), "job": self.job, "text": text, **facts}
             self._print(self._output.lines, json.dumps(line, default=str))
         else:
@@ -182,25 +182,25 @@ class Reporter:
             "lagSeconds": totals.seconds_behind,
         }
 
-    def _sentence(self, now: float) -> str:
-        totals, seconds = self._totals, max(now - self._begun, 0.001)
+    def _summary(self, now: float) -> str:
+        totals, seconds = self._totals, max(now - self._started_s, 0.001)
         words = f"{totals.rows:,} messages, {_bytes_text(totals.bytes)} in {seconds:,.0f} s"
-        words += f" ({totals.rows / seconds:,.0f} a second)" if seconds >= 1 else ""
+        words += f" ({totals.rows / seconds:,.0f}/s)" if seconds >= 1 else ""
         words += f", {totals.files:,} files" if totals.files else ""
-        words += f", {totals.rows_behind:,} to go" if totals.queues else ""
-        words += f", {totals.rows_lost:,} LOST before they were read" if totals.rows_lost else ""
+        words += f", {totals.rows_behind:,} remaining" if totals.queues else ""
+        words += f", {totals.rows_lost:,} LOST (deleted before they were read)" if totals.rows_lost else ""
         return words
 
     @staticmethod
     def _print(stream: TextIO, text: str) -> None:
-        with contextlib.suppress(BrokenPipeError, ValueError):  # whoever listened has gone
+        with contextlib.suppress(BrokenPipeError, ValueError):  # the reader of the stream has closed it
             print(text, file=stream, flush=True)
 
 
-def last_words(document: dict[str, Any]) -> str:
-    """The document as short as Kubernetes keeps it: fewer queues, then no facts, then a shorter text."""
+def termination_message(document: dict[str, Any]) -> str:
+    """Return the document within Kubernetes' limit: with fewer queues, then without facts, then with a shorter text."""
     short = {**document, "queues": list(document["queues"])}
-    while len(text := _compact(short)) > LAST_WORDS_BYTES_MAX:
+    while len(text := _compact(short)) > TERMINATION_MESSAGE_BYTES_MAX:
         if short["queues"]:
             short["queues"] = short["queues"][: len(short["queues"]) * 3 // 4]
         elif short.get("facts"):
@@ -211,7 +211,7 @@ def last_words(document: dict[str, Any]) -> str:
             short["warning"] = {**short["warning"], "text": short["warning"]["text"][:60] + " ..."}
         else:
             short["checkpoint"] = ""
-            return _compact(short)[:LAST_WORDS_BYTES_MAX]
+            return _compact(short)[:TERMINATION_MESSAGE_BYTES_MAX]
     return text
 
 
@@ -220,13 +220,13 @@ def _compact(document: dict[str, Any]) -> str:
 
 
 def _queues(queues: Sequence[QueueProgress]) -> list[list[Any]]:
-    """`[topic, broker, queue, done, latest, lagSeconds]`, farthest behind first."""
+    """Return rows `[topic, broker, queue, done, latest, lagSeconds]`, the largest lag first."""
     ordered = sorted(queues, key=lambda one: (one.done - one.latest, one.topic, one.broker, one.queue))
     return [[one.topic, one.broker, one.queue, one.done, one.latest, one.lag_seconds] for one in ordered[:QUEUES_MAX]]
 
 
 def utc_text(seconds: float) -> str:
-    """Return a moment as documents have it: `2026-11-22T10:15:00Z`."""
+    """Format a time as in documents: `2026-11-22T10:15:00Z`."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -1,7 +1,7 @@
-"""A pipeline's configuration as options of `format("rocketmq")`: whom to read, which topics, from where on.
+"""Convert a pipeline's configuration to options of `format("rocketmq")`: servers, topics, and start offsets.
 
-A job that asks brokers itself has the same options read as the source reads them (`read_settings`): so what a resource
-says means the same there and in a job that has Spark do it.
+A job that calls brokers itself parses the same options with the source's own parser (`read_settings`), so that a field
+of a resource has the same meaning in both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.errors import ConfigError
 from gantry_spec.pipelines.parts import Limits, PipelineSpec, Topics
 from pyspark_rocketmq.errors import InvalidOption
-from pyspark_rocketmq.option_words import OptionWords, moment_ms
+from pyspark_rocketmq.option_parser import OptionParser, moment_ms
 from pyspark_rocketmq.options import read_settings as settings_of
 from pyspark_rocketmq.options import read_token
 from pyspark_rocketmq.settings import ReadSettings
@@ -27,13 +27,13 @@ EVERY_SIDECAR: Final = "*"
 
 
 def connection_options(config: PipelineConfig[PipelineSpec]) -> dict[str, str]:
-    """How to reach name servers, brokers and sidecars. Raises ConfigError."""
+    """Return the options for connections to name servers, brokers and sidecars. Raises ConfigError."""
     here = config.here
     if not config.name_servers and not here.directories and config.spec.broker_groups:
         named = ", ".join(config.spec.broker_groups)
-        raise ConfigError([f"brokerGroups: only a cluster knows {named}: say here.nameServers, or -n"])
+        raise ConfigError([f"brokerGroups: {named} can only be resolved in a cluster: set here.nameServers, or -n"])
     if not config.name_servers and not here.directories:
-        raise ConfigError(["nameServers: it is missing: say host:port, here.nameServers, or -n"])
+        raise ConfigError(["nameServers: missing; set it to host:port, or set here.nameServers, or -n"])
     given = {
         "nameServers": ";".join(config.name_servers),
         "transport": config.spec.transport.value,
@@ -60,22 +60,22 @@ def connection_options(config: PipelineConfig[PipelineSpec]) -> dict[str, str]:
 
 
 def read_settings(config: PipelineConfig[PipelineSpec]) -> ReadSettings:
-    """Return how to reach what a configuration names. Raises ConfigError, also for files that cannot be read."""
+    """Return the source's settings for a configuration. Raises ConfigError, also for files that cannot be read."""
     try:
-        return settings_of(OptionWords(connection_options(config)))
+        return settings_of(OptionParser(connection_options(config)))
     except InvalidOption as error:
         raise ConfigError([f"here: {error}"]) from error
 
 
 def token_file(files: Mapping[str, str], sidecars: Sequence[str]) -> str:
-    """The file with the token for these sidecars. Raises ConfigError where they have several."""
-    named = {fitting_name(url, files) for url in sidecars} if sidecars else {EVERY_SIDECAR} & set(files)
+    """Return the file with the read token of these sidecars. Raises ConfigError if they have different tokens."""
+    named = {matching_url_prefix(url, files) for url in sidecars} if sidecars else {EVERY_SIDECAR} & set(files)
     found = {files[name] for name in named if name}
     if len(found) > 1:
-        raise ConfigError(["here.tokenFiles: these sidecars have different tokens; one pipeline reads with one"])
+        raise ConfigError(["here.tokenFiles: these sidecars have different tokens; a pipeline can use only one"])
     path = next(iter(found), "")
     if path and not Path(path).is_file():
-        raise ConfigError([f"here.tokenFiles: there is no file {path}"])
+        raise ConfigError([f"here.tokenFiles: file {path} not found"])
     return path
 
 
@@ -90,34 +90,34 @@ def read_tokens(files: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def fitting_name(url: str, names: Iterable[str]) -> str:
-    """Return the longest of these names that is a beginning of the URL, or `*` if it is among them; else ""."""
+def matching_url_prefix(url: str, names: Iterable[str]) -> str:
+    """Return the longest of these names that is a prefix of the URL, else `*` if it is among them, else ""."""
     return max((name for name in names if name == EVERY_SIDECAR or url.startswith(name)), key=len, default="")
 
 
-def selected(topics: Iterable[str], wanted: Topics) -> list[str]:
-    """The topics whose whole name an include matches and no exclude."""
-    pattern = re.compile(topics_pattern(wanted))
+def select_topics(topics: Iterable[str], selection: Topics) -> list[str]:
+    """Return the topics whose whole name matches an include and no exclude, sorted. Raises ConfigError."""
+    pattern = re.compile(topics_pattern(selection))
     return sorted(topic for topic in topics if pattern.fullmatch(topic))
 
 
 def topics_pattern(topics: Topics) -> str:
-    """One expression for all that are read. Raises ConfigError."""
+    """Return one regular expression for the names of all selected topics. Raises ConfigError."""
     for field, patterns in (("include", topics.include), ("exclude", topics.exclude)):
         for pattern in patterns:
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise ConfigError([f"topics.{field}: {pattern!r} is no regular expression: {error}"]) from error
+                raise ConfigError([f"topics.{field}: {pattern!r} is not a regular expression: {error}"]) from error
     if not topics.include:
-        raise ConfigError(["topics.include: no topic is wanted: say .* for all"])
+        raise ConfigError(["topics.include: empty; use .* for all topics"])
     included = "|".join(f"(?:{pattern})" for pattern in topics.include)
     excluded = "|".join(f"(?:{pattern})" for pattern in topics.exclude)
     return f"(?!(?:{excluded})$)(?:{included})" if excluded else f"(?:{included})"
 
 
 def start_options(start: str) -> dict[str, str]:
-    """Where a query without a checkpoint begins. Raises ConfigError."""
+    """Return the options for the start of a query without a checkpoint. Raises ConfigError."""
     if start in ("earliest", "latest"):
         return {"startingOffsets": start}
     if start.startswith("group:"):
@@ -127,7 +127,7 @@ def start_options(start: str) -> dict[str, str]:
 
 
 def start_ms(start: str) -> int:
-    """Return the moment that `start` names, in milliseconds since 1970. Raises ConfigError."""
+    """Return the time in `start` as milliseconds since 1970. Raises ConfigError."""
     try:
         return moment_ms("start", start)
     except InvalidOption as error:
@@ -135,7 +135,7 @@ def start_ms(start: str) -> int:
 
 
 def limit_options(limits: Limits) -> dict[str, str]:
-    """How much one batch takes."""
+    """Return the options that limit the size of a batch."""
     return {
         "maxRowsPerTrigger": str(limits.max_rows_per_trigger),
         "maxBytesPerTrigger": str(int(limits.max_bytes_per_trigger)),

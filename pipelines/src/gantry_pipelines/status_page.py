@@ -1,11 +1,11 @@
-"""What a run answers while it works, over HTTP, for the operator, for kubelet and for Prometheus.
+"""The HTTP status page of a run, for the operator, kubelet and Prometheus.
 
-    GET /v1/pipeline   the run's document, as in its last words, at this moment
-    GET /livez         200 while something moves; 503 when nothing has for longer than it may
-    GET /metrics       what the lag listener and Spark's metrics registered here
+    GET /v1/pipeline   the run's current document, as in its termination message
+    GET /livez         200 while the run is active; 503 if it has been idle for longer than the limit
+    GET /metrics       the metrics of the lag listener and of Spark that are registered in this process
 
-It shows counts and offsets and no message, has no order to give, and is read by anybody who may reach the pod's port:
-a NetworkPolicy says who that is.
+The page is read-only and shows counts and offsets, never a message. It has no authentication: the pod's NetworkPolicy
+restricts which clients may connect.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any, Final, cast, final
 
 from gantry_pipelines.reporting import Reporter
 
-PORT: Final = 8090
+STATUS_PORT: Final = 8090
 TIMEOUT_SECONDS: Final = 10
 CONNECTIONS_MAX: Final = 32
-"""Each has a thread for as long as its request lasts; one more, and the oldest is closed. kubelet, Prometheus and the
-operator need one each, and a half request is no way to take theirs."""
+"""Open connections at most, each with a thread. Above that the oldest is closed, so that incomplete requests cannot
+block kubelet, Prometheus and the operator, which need one connection each."""
 
 
 @final
@@ -32,21 +32,22 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 16
 
-    def __init__(self, address: tuple[str, int], reporter: Reporter, silence_seconds_max: float) -> None:
-        super().__init__(address, _Page)
+    def __init__(self, address: tuple[str, int], reporter: Reporter, idle_seconds_max: float) -> None:
+        super().__init__(address, _StatusHandler)
         self.reporter: Final = reporter
-        self.silence_seconds_max: Final = silence_seconds_max
+        self.idle_seconds_max: Final = idle_seconds_max
         self._lock: Final = threading.Lock()
         self._open: Final[dict[socket.socket, None]] = {}
-        """Oldest first."""
+        """Open connections, the oldest first."""
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
             if len(self._open) >= CONNECTIONS_MAX:
                 oldest = next(iter(self._open))
                 del self._open[oldest]
+                # The thread of the oldest connection then reads the end of the stream and closes the socket.
                 with contextlib.suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and closes it
+                    oldest.shutdown(socket.SHUT_RDWR)
             self._open[request] = None
         super().process_request(request, client_address)
 
@@ -56,11 +57,11 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a peer that goes away is no news, and standard error is the log."""
+        """Ignore errors of a connection: a disconnecting peer is normal, and standard error is the log."""
 
 
 @final
-class _Page(BaseHTTPRequestHandler):
+class _StatusHandler(BaseHTTPRequestHandler):
     timeout = TIMEOUT_SECONDS
     server_version = "gantry-pipeline"
     sys_version = ""
@@ -71,13 +72,13 @@ class _Page(BaseHTTPRequestHandler):
         if path == "/v1/pipeline":
             self._answer(200, json.dumps(server.reporter.document(), default=str), "application/json")
         elif path == "/livez":
-            silent = server.reporter.silent_seconds
-            is_alive = silent <= server.silence_seconds_max
-            self._answer(200 if is_alive else 503, f"nothing has moved for {silent:.0f} s\n", "text/plain")
+            silent = server.reporter.idle_seconds
+            is_alive = silent <= server.idle_seconds_max
+            self._answer(200 if is_alive else 503, f"idle for {silent:.0f} s\n", "text/plain")
         elif path == "/metrics":
             self._answer(200, _metrics(), "text/plain; version=0.0.4")
         else:
-            self._answer(404, "there are /v1/pipeline, /livez and /metrics\n", "text/plain")
+            self._answer(404, "not found; paths are /v1/pipeline, /livez and /metrics\n", "text/plain")
 
     def _answer(self, code: int, text: str, kind: str) -> None:
         body = text.encode()
@@ -89,7 +90,7 @@ class _Page(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: probes come every few seconds."""
+        """Log nothing: probes come every few seconds."""
 
 
 def _metrics() -> str:
@@ -101,9 +102,9 @@ def _metrics() -> str:
 
 
 @contextlib.contextmanager
-def serving(reporter: Reporter, host: str, port: int, silence_seconds_max: float) -> Iterator[int]:
-    """Answer for as long as this lasts; gives the port, which for 0 is a free one."""
-    server = _Server((host, port), reporter, silence_seconds_max)
+def serve_status_page(reporter: Reporter, host: str, port: int, idle_seconds_max: float) -> Iterator[int]:
+    """Serve the status page inside of the `with` block; yields the port, a free one if `port` is 0."""
+    server = _Server((host, port), reporter, idle_seconds_max)
     thread = threading.Thread(target=server.serve_forever, name="pipeline-page", daemon=True)
     thread.start()
     try:

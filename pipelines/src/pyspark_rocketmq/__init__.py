@@ -1,7 +1,7 @@
 """RocketMQ topics as a Spark data source: `spark.read.format("rocketmq")`.
 
-Importing this imports PySpark only when `DefaultSource` is asked for, which Spark does by itself: tools that only want
-to know the columns need neither Spark nor Java.
+PySpark is imported only when `DefaultSource` is requested, which Spark does by itself. Tools that only need the columns
+need neither Spark nor Java.
 """
 
 from typing import TYPE_CHECKING, Any

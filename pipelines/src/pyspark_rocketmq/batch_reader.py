@@ -1,4 +1,4 @@
-"""`spark.read.format("rocketmq")`: what is there, once, cut into tasks."""
+"""The batch reader behind `spark.read.format("rocketmq")`: it reads what is stored now, split into tasks."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,12 +11,12 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.catalog_port import CatalogPort
 from pyspark_rocketmq.clock import SystemClock
-from pyspark_rocketmq.footing import Looker
 from pyspark_rocketmq.gaps import record_gaps
 from pyspark_rocketmq.model import QueueId, QueueRange, Task
 from pyspark_rocketmq.options import ReadOptions
-from pyspark_rocketmq.planning import BYTES_TARGET, BYTES_TARGET_HEADERS, Cut, Extent, plan
-from pyspark_rocketmq.pushdown import Narrowing, narrow
+from pyspark_rocketmq.planning import BYTES_TARGET, BYTES_TARGET_HEADERS, Extent, SplitOptions, plan_tasks
+from pyspark_rocketmq.position_check import PositionChecker
+from pyspark_rocketmq.pushdown import PushedFilters, push_filters
 from pyspark_rocketmq.reading import read_task
 from pyspark_rocketmq.schema import HEADER_COLUMNS, arrow_schema
 from pyspark_rocketmq.settings import ReadSettings
@@ -24,7 +24,7 @@ from pyspark_rocketmq.settings import ReadSettings
 
 @final
 class TaskPartition(InputPartition):
-    """One task, as Spark carries it to a worker."""
+    """A partition that carries one task to a Spark worker."""
 
     def __init__(self, task: Task | None) -> None:
         super().__init__(task)
@@ -34,17 +34,20 @@ class TaskPartition(InputPartition):
 def read_partition(
     partition: InputPartition, settings: ReadSettings, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """In the worker: the rows of a task. A partition without one, which Spark makes of an empty read, has none."""
+    """Return the rows of a partition's task; runs in the worker.
+
+    Spark makes a partition without a task of an empty read: it has no rows.
+    """
     task = partition.task if isinstance(partition, TaskPartition) else None
     if task is None:
         return iter([pa.RecordBatch.from_pylist([], schema=arrow_schema(columns))])
     return read_task(task, settings)
 
 
-def cut_of(options: ReadOptions, columns: tuple[str, ...], tags: frozenset[str] | None) -> Cut:
-    """How the options want a read to be cut."""
+def split_options(options: ReadOptions, columns: tuple[str, ...], tags: frozenset[str] | None) -> SplitOptions:
+    """Return how the options want a read to be split into tasks."""
     is_light = tags is None and set(columns) <= set(HEADER_COLUMNS)
-    return Cut(
+    return SplitOptions(
         columns=columns,
         transport=options.settings.transport,
         tags=tags,
@@ -54,8 +57,8 @@ def cut_of(options: ReadOptions, columns: tuple[str, ...], tags: frozenset[str] 
     )
 
 
-def extents_of(ranges: Sequence[QueueRange], catalog: CatalogPort) -> list[Extent]:
-    """Where their bytes lie; two questions for each queue, all queues at once."""
+def locate_extents(ranges: Sequence[QueueRange], catalog: CatalogPort) -> list[Extent]:
+    """Return where the bytes of these ranges lie in the log, by two requests for each queue, all queues at once."""
     wanted = [one for one in ranges if one.count > 0]
     if not wanted:
         return []
@@ -68,66 +71,73 @@ def extents_of(ranges: Sequence[QueueRange], catalog: CatalogPort) -> list[Exten
     return extents
 
 
-def tasks_of(extents: Sequence[Extent], catalog: CatalogPort, cut: Cut) -> list[Task]:
-    """These extents as tasks."""
+def plan_catalog_tasks(extents: Sequence[Extent], catalog: CatalogPort, split: SplitOptions) -> list[Task]:
+    """Plan tasks for these extents, with the replicas that the catalog has for their brokers."""
     brokers = sorted({one.range.queue.broker for one in extents})
-    return plan(extents, {broker: catalog.replicas(broker) for broker in brokers}, cut)
+    return plan_tasks(extents, {broker: catalog.replicas(broker) for broker in brokers}, split)
 
 
 @dataclass
 class BatchReader(DataSourceReader):
-    """A read from one place to another. It travels to the workers, so it holds plain values and no connection."""
+    """Reads from one position of each queue to another.
+
+    It is pickled for the workers, so it holds plain values and no connection.
+    """
 
     options: ReadOptions
     columns: tuple[str, ...]
-    narrowing: Narrowing = field(default_factory=Narrowing)
+    pushed: PushedFilters = field(default_factory=PushedFilters)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks. Raises InvalidOption, NoReplica and DataLost."""
+        """Return the tasks as partitions. Raises InvalidOption, NoReplica and DataLost."""
         with Catalog(self.options.settings) as catalog:
             return [TaskPartition(task) for task in self.tasks(catalog)]
 
     def tasks(self, catalog: CatalogPort) -> list[Task]:
-        """The same, with whoever knows the brokers."""
+        """Return the tasks of the read, planned with this catalog."""
         tags = self.options.tags
-        if self.narrowing.tags is not None:
-            tags = self.narrowing.tags if tags is None else tags & self.narrowing.tags
+        if self.pushed.tags is not None:
+            tags = self.pushed.tags if tags is None else tags & self.pushed.tags
         if tags == frozenset():
             return []
-        return tasks_of(extents_of(self.ranges(catalog), catalog), catalog, cut_of(self.options, self.columns, tags))
+        return plan_catalog_tasks(
+            locate_extents(self.ranges(catalog), catalog), catalog, split_options(self.options, self.columns, tags)
+        )
 
     def ranges(self, catalog: CatalogPort) -> list[QueueRange]:
-        """What is read of each queue."""
-        queues = [one for one in self.options.subscription.existing(catalog) if self.narrowing.wants(one)]
+        """Return the range of each queue that is read."""
+        queues = [one for one in self.options.subscription.resolve_queues(catalog) if self.pushed.matches(one)]
         if not queues:
             return []
         bounds = catalog.bounds(queues)
-        ends = self.options.end.offsets_in(bounds, catalog)
-        begins = self.options.start.offsets_in(bounds, catalog)
+        ends = self.options.end.resolve(bounds, catalog)
+        begins = self.options.start.resolve(bounds, catalog)
         ranges: list[QueueRange] = []
         for queue in queues:
-            begin, end = self.narrowing.clamp(begins[queue], max(begins[queue], ends[queue]))
+            begin, end = self.pushed.clamp(begins[queue], max(begins[queue], ends[queue]))
             ranges.append(QueueRange(queue, begin, end))
         ranges = self._by_time([one for one in ranges if one.count], catalog)
-        looker = Looker(catalog, SystemClock(), patience_ms=0, is_loss_fatal=self.options.is_loss_fatal)
-        gaps = looker.expired({one.queue: one.begin for one in ranges}, bounds)
+        position_checker = PositionChecker(
+            catalog, SystemClock(), patience_ms=0, is_loss_fatal=self.options.is_loss_fatal
+        )
+        gaps = position_checker.find_expired({one.queue: one.begin for one in ranges}, bounds)
         record_gaps(self.options.gaps_path, gaps)
         passed = {gap.queue: gap.end for gap in gaps}
         ranges = [QueueRange(one.queue, passed.get(one.queue, one.begin), one.end) for one in ranges]
         return [one for one in ranges if one.count > 0]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In the worker: its rows."""
+        """Return the rows of a partition; runs in the worker."""
         return read_partition(partition, self.options.settings, self.columns)
 
     def _by_time(self, ranges: Sequence[QueueRange], catalog: CatalogPort) -> list[QueueRange]:
         queues = [one.queue for one in ranges]
         lows: dict[QueueId, int] = {}
         highs: dict[QueueId, int] = {}
-        if self.narrowing.time_min_ms is not None and queues:
-            lows = catalog.offsets_at(queues, self.narrowing.time_min_ms)
-        if self.narrowing.time_end_ms is not None and queues:
-            highs = catalog.offsets_at(queues, self.narrowing.time_end_ms)
+        if self.pushed.time_min_ms is not None and queues:
+            lows = catalog.offsets_at(queues, self.pushed.time_min_ms)
+        if self.pushed.time_end_ms is not None and queues:
+            highs = catalog.offsets_at(queues, self.pushed.time_end_ms)
         narrowed: list[QueueRange] = []
         for one in ranges:
             begin = max(one.begin, lows.get(one.queue, one.begin))
@@ -139,9 +149,12 @@ class BatchReader(DataSourceReader):
 
 @final
 class PushingBatchReader(BatchReader):
-    """One that takes filters: a class of its own, because Spark refuses any that could where its setting is off."""
+    """A batch reader that accepts pushed filters.
+
+    It is a class of its own because Spark refuses any reader with `pushFilters` while its setting is off.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Narrow the read, and give back what Spark still has to look at."""
-        self.narrowing, rest = narrow(filters)
+        """Narrow the read by these filters, and return those that Spark still has to apply."""
+        self.pushed, rest = push_filters(filters)
         return rest

@@ -1,7 +1,7 @@
-"""Name servers and brokers, asked by a program without an event loop: one client, and errors by who has to act.
+"""Synchronous requests to name servers and brokers, with errors classified by who has to act.
 
-What a broker says with a code becomes one of three things here, and nowhere else: it may do better in a moment
-(`Unreachable`), it will not have us (`Refused`), or it is no answer at all, which is a bug of somebody's.
+A broker's response code becomes one of three errors here, and only here: the broker may succeed in a moment
+(`Unreachable`), it denies access (`Refused`), or the response is no valid answer, which is a bug.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from gantry_client import BrokerRefused, ClientError, NoRoute, RequestFailed
 from gantry_client.sync import Admin
 from gantry_wire.codes import ResponseCode
 from pyspark_rocketmq.errors import NoReplica, Refused
-from pyspark_rocketmq.replica_view import NotYet, Unreachable, ViewError
+from pyspark_rocketmq.replica_view import NotYetAvailable, Unreachable, ViewError
 from pyspark_rocketmq.settings import ReadSettings
 
 T = TypeVar("T")
 
 PAUSE_S: Final = 0.5
-"""Between two rounds of asking."""
+"""Seconds between two attempts of a request."""
 
 _FORBIDDEN: Final = frozenset({int(ResponseCode.NO_PERMISSION), int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)})
-_NOT_HERE_YET: Final = frozenset({int(ResponseCode.TOPIC_NOT_EXIST)})
+_TOPIC_MISSING: Final = frozenset({int(ResponseCode.TOPIC_NOT_EXIST)})
 
 
 @final
 class Brokers:
-    """Connections to name servers and brokers, kept until `close`. Started when first needed; any thread."""
+    """Connections to name servers and brokers, opened at first use and kept until `close`. Any thread may call it."""
 
     def __init__(self, settings: ReadSettings) -> None:
         self._settings = settings
@@ -39,22 +39,22 @@ class Brokers:
 
     @property
     def admin(self) -> Admin:
-        """Our client."""
+        """The client, started at first use."""
         if self._admin is None:
             admin = Admin(self._settings.name_servers, client_settings=self._settings.client_settings())
             admin.start()
             self._admin = admin
         return self._admin
 
-    def ask(self, question: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
-        """One answer. Raises Unreachable, NotYet, Refused, or NoRoute."""
+    def call(self, request: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
+        """Make one request and return its response. Raises Unreachable, NotYetAvailable, Refused, or NoRoute."""
         try:
-            return self.admin.wait(question(self.admin))
+            return self.admin.wait(request(self.admin))
         except BrokerRefused as error:
             if error.code in _FORBIDDEN:
-                raise Refused(f"{error}; look at credentials, rights and the group") from error
-            if error.code in _NOT_HERE_YET:
-                raise NotYet(str(error)) from error
+                raise Refused(f"{error}; check the credentials, the permissions and the group") from error
+            if error.code in _TOPIC_MISSING:
+                raise NotYetAvailable(str(error)) from error
             raise Unreachable(str(error)) from error
         except RequestFailed as error:
             raise Unreachable(str(error)) from error
@@ -64,19 +64,19 @@ class Brokers:
             raise Unreachable(str(error)) from error
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections of this object."""
         admin, self._admin = self._admin, None
         if admin is not None:
             admin.close()
 
 
-def patiently(what: str, attempt: Callable[[], T], patience_ms: int) -> T:
-    """What `attempt` gives, as soon as it gives anything. Raises NoReplica when patience ends."""
+def call_with_retries(what: str, attempt: Callable[[], T], patience_ms: int) -> T:
+    """Return the result of `attempt`, repeated until it succeeds. Raises NoReplica after `patience_ms`."""
     deadline = time.monotonic() + patience_ms / 1000
     while True:
         try:
             return attempt()
         except ViewError as error:
             if time.monotonic() >= deadline:
-                raise NoReplica(f"{what}: nobody could tell within {patience_ms} ms: {error}") from error
+                raise NoReplica(f"{what}: timed out after {patience_ms} ms: {error}") from error
             time.sleep(PAUSE_S)

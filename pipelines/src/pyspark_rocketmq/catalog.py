@@ -1,7 +1,8 @@
-"""What there is to read: topics, queues, how far each can be read, and by whom. The driver's view.
+"""The driver's view of what can be read: topics, queues, their readable bounds, and the replicas that have them.
 
-It is synchronous, keeps its connections, and asks the replicas that tasks will read, so that what it says can be read
-there. While nobody answers it goes on looking for `patience_ms`: a failover or a roll is no reason to end a query.
+The catalog is synchronous and keeps its connections. It queries the replicas that tasks will read, so that every
+offset it returns can be read there. While no replica answers it keeps trying for `patience_ms`: a failover or a
+rolling update is no reason to end a query.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import Any, Self, TypeVar, final
 from gantry_client import BrokerRefused, NoRoute
 from gantry_client.sync import Admin
 from gantry_wire.codes import ResponseCode
-from pyspark_rocketmq.brokers import patiently
+from pyspark_rocketmq.brokers import call_with_retries
 from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.model import Bounds, LogState, QueueId, Replica
+from pyspark_rocketmq.replica_reader import ReplicaViews
 from pyspark_rocketmq.replica_view import View
 from pyspark_rocketmq.settings import ReadSettings, parse_member_name
 from pyspark_rocketmq.transport.file import topics_in
-from pyspark_rocketmq.views import ReplicaViews
 from pyspark_rocketmq.worker import prepare_structs
 
 T = TypeVar("T")
@@ -29,10 +30,10 @@ T = TypeVar("T")
 
 @final
 class Catalog:
-    """Questions about topics and the brokers that have them. One thread at a time."""
+    """Answers requests about topics and the brokers that have them. One thread at a time."""
 
     def __init__(self, settings: ReadSettings) -> None:
-        """Connects to nobody yet."""
+        """Create a catalog; connections are opened at first use."""
         prepare_structs()
         self._settings = settings
         self._views = ReplicaViews(settings)
@@ -48,98 +49,98 @@ class Catalog:
     ) -> None:
         self.close()
 
-    # -- what there is -------------------------------------------------------------------------------------------------
+    # -- topics and replicas -------------------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
-        """Topics of applications: without RocketMQ's own, retries and dead letters."""
+        """Return the topics of applications: without RocketMQ's own, retries and dead letters."""
         if not self._settings.has_name_servers:
             return sorted({topic for topics in _directory_topics(self._settings).values() for topic in topics})
-        return self._patiently("topics", lambda: self._views.brokers.ask(lambda admin: admin.topics.all()))
+        return self._call_with_retries("topics", lambda: self._views.brokers.call(lambda admin: admin.topics.all()))
 
     def queues(self, topics: Sequence[str]) -> list[QueueId]:
-        """Their queues, sorted. Raises InvalidOption for a topic that nobody serves."""
+        """Return the queues of these topics, sorted. Raises InvalidOption for a topic that no broker serves."""
         found: set[QueueId] = set()
         for topic in topics:
             found.update(self._queues_of(topic))
         return sorted(found)
 
     def replicas(self, broker: str) -> tuple[Replica, ...]:
-        """Who has its log, in the order in which they are to be read."""
-        return self._patiently(f"the replicas of {broker}", lambda: self._views.replicas(broker))
+        """Return the replicas of a broker's log, in the order in which they are read."""
+        return self._call_with_retries(f"the replicas of {broker}", lambda: self._views.replicas(broker))
 
     def brokers(self) -> tuple[str, ...]:
-        """Every broker that name servers, sidecars or directories know of."""
-        return self._patiently("brokers", self._views.discovery.brokers)
+        """Return every broker that name servers, sidecars or directories list."""
+        return self._call_with_retries("brokers", self._views.discovery.brokers)
 
-    # -- how far -------------------------------------------------------------------------------------------------------
+    # -- offsets -------------------------------------------------------------------------------------------------------
 
     def bounds(self, queues: Iterable[QueueId]) -> dict[QueueId, Bounds]:
-        """What of each queue can be read, never beyond min(confirmed, committed) of the replica that says so."""
-        return self._ask_of_queues("the bounds of its queues", queues, lambda some, view: view.bounds(some))
+        """Return the readable range of each queue, never beyond min(confirmed, committed) of its replica."""
+        return self._call_per_broker("the bounds of its queues", queues, lambda some, view: view.bounds(some))
 
     def offsets_at(self, queues: Iterable[QueueId], timestamp_ms: int) -> dict[QueueId, int]:
-        """For each queue the first message stored at that time or later; its end if there is none."""
+        """Return for each queue its first message stored at that time or later, or its end if there is none."""
 
-        def ask(some: tuple[QueueId, ...], view: View) -> dict[QueueId, int]:
+        def call(some: tuple[QueueId, ...], view: View) -> dict[QueueId, int]:
             return {queue: view.offset_at(queue, timestamp_ms) for queue in some}
 
-        return self._ask_of_queues("its offsets in time", queues, ask)
+        return self._call_per_broker("its offsets by store time", queues, call)
 
     def physical(self, offsets: Mapping[QueueId, int]) -> dict[QueueId, tuple[int, int]]:
-        """(physical offset, size) of the message at each offset. Raises DataLost if it is gone."""
+        """Return (physical offset, size) of the message at each offset. Raises DataLost if it was deleted."""
 
-        def ask(some: tuple[QueueId, ...], view: View) -> dict[QueueId, tuple[int, int]]:
-            return {queue: view.place(queue, offsets[queue]) for queue in some}
+        def call(some: tuple[QueueId, ...], view: View) -> dict[QueueId, tuple[int, int]]:
+            return {queue: view.locate(queue, offsets[queue]) for queue in some}
 
-        return self._ask_of_queues("places in its log", offsets, ask)
+        return self._call_per_broker("locations in its log", offsets, call)
 
     def logs(self, brokers: Iterable[str]) -> dict[str, LogState]:
-        """How far each broker's log can be read, and who wrote it; without epochs where nobody says them."""
-        return {broker: self._ask(broker, "its log", lambda view: view.log()) for broker in sorted(set(brokers))}
+        """Return how far each broker's log can be read, and its epochs where the replica reports them."""
+        return {broker: self._call_view(broker, "its log", lambda view: view.log()) for broker in sorted(set(brokers))}
 
     # -- consumer groups -----------------------------------------------------------------------------------------------
 
     def group_offsets(self, group: str, queues: Iterable[QueueId]) -> dict[QueueId, int | None]:
-        """How far a consumer group has come, as the masters know it; None where it has not begun."""
+        """Return a consumer group's committed offsets as the masters have them; None where it has none."""
         found: dict[QueueId, int | None] = {}
         for broker, wanted in _by_broker(queues).items():
-            found |= self._ask_master(broker, partial(_group_offsets, group=group, queues=wanted))
+            found |= self._call_master(broker, partial(_group_offsets, group=group, queues=wanted))
         return found
 
     def commit_group(self, group: str, offsets: Mapping[QueueId, int]) -> None:
-        """Say to the masters that a group has consumed everything below these offsets."""
+        """Commit on the masters that a group has consumed everything below these offsets."""
         for broker, wanted in _by_broker(offsets).items():
-            said = {queue: offsets[queue] for queue in wanted}
-            self._ask_master(broker, partial(_commit_offsets, group=group, offsets=said))
+            declared = {queue: offsets[queue] for queue in wanted}
+            self._call_master(broker, partial(_commit_offsets, group=group, offsets=declared))
 
     def close(self) -> None:
         """Close all connections and files."""
         self._views.close()
 
-    # -- asking --------------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
-    def _patiently(self, what: str, attempt: Callable[[], T]) -> T:
-        return patiently(what, attempt, self._settings.patience_ms)
+    def _call_with_retries(self, what: str, attempt: Callable[[], T]) -> T:
+        return call_with_retries(what, attempt, self._settings.patience_ms)
 
-    def _ask(self, broker: str, what: str, question: Callable[[View], T]) -> T:
-        return self._patiently(f"{broker}: {what}", lambda: self._views.ask(broker, question))
+    def _call_view(self, broker: str, what: str, request: Callable[[View], T]) -> T:
+        return self._call_with_retries(f"{broker}: {what}", lambda: self._views.call(broker, request))
 
-    def _ask_of_queues(
-        self, what: str, queues: Iterable[QueueId], question: Callable[[tuple[QueueId, ...], View], dict[QueueId, T]]
+    def _call_per_broker(
+        self, what: str, queues: Iterable[QueueId], request: Callable[[tuple[QueueId, ...], View], dict[QueueId, T]]
     ) -> dict[QueueId, T]:
         found: dict[QueueId, T] = {}
         for broker, wanted in _by_broker(queues).items():
-            found |= self._ask(broker, what, partial(question, wanted))
+            found |= self._call_view(broker, what, partial(request, wanted))
         return found
 
-    def _ask_master(self, broker: str, question: Callable[..., Coroutine[Any, Any, T]]) -> T:
-        """What a broker's master answers, wherever it is now."""
+    def _call_master(self, broker: str, request: Callable[..., Coroutine[Any, Any, T]]) -> T:
+        """Return the response of a broker's master, wherever it runs now."""
 
-        def ask() -> T:
+        def call() -> T:
             address = self._views.discovery.master_address(broker)
-            return self._views.brokers.ask(partial(question, address=address))
+            return self._views.brokers.call(partial(request, address=address))
 
-        return self._patiently(f"the master of {broker}", ask)
+        return self._call_with_retries(f"the master of {broker}", call)
 
     def _queues_of(self, topic: str) -> list[QueueId]:
         if not self._settings.has_name_servers:
@@ -149,21 +150,19 @@ class Catalog:
                 for number in topics.get(topic, ())
             ]
             if not found:
-                raise InvalidOption(f"topic {topic!r} is in none of the directories")
+                raise InvalidOption(f"topic {topic!r} not found in any of the directories")
             return found
         try:
-            route = self._patiently(
-                f"the route of {topic}", lambda: self._views.brokers.ask(lambda admin: admin.topics.route(topic))
+            route = self._call_with_retries(
+                f"the route of {topic}", lambda: self._views.brokers.call(lambda admin: admin.topics.route(topic))
             )
         except NoRoute as error:
-            raise InvalidOption(
-                f"topic {topic!r} is served by nobody: create it, or mend its name ({error})"
-            ) from error
+            raise InvalidOption(f"topic {topic!r} not found: create it, or correct its name ({error})") from error
         return [QueueId(topic, queue.broker_name, queue.queue_id) for queue in route.read_queues]
 
 
 def _directory_topics(settings: ReadSettings) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Topics and their queues by broker, as its files say."""
+    """Return topics and their queues by broker, read from the directories of the settings."""
     return {parse_member_name(name)[0]: topics_in(path) for name, path in settings.directories.items()}
 
 
@@ -177,17 +176,17 @@ def _by_broker(queues: Iterable[QueueId]) -> dict[str, tuple[QueueId, ...]]:
 async def _group_offsets(
     admin: Admin, address: str, group: str, queues: Sequence[QueueId]
 ) -> dict[QueueId, int | None]:
-    """How far a group is in queues of one master; None where it has not begun."""
+    """Return a group's committed offsets in queues of one master; None where it has none."""
     replicas = admin.replicas
     found = await asyncio.gather(*(replicas.committed(address, group, queue.topic, queue.number) for queue in queues))
     return dict(zip(queues, found, strict=True))
 
 
 async def _commit_offsets(admin: Admin, address: str, group: str, offsets: Mapping[QueueId, int]) -> None:
-    """Commit for a group to one master; nothing is consumed.
+    """Commit offsets for a group on one master; nothing is consumed.
 
-    Apache's brokers take no offset of a group that they do not know, and make a group known when it pulls, if their
-    settings allow that: so an unknown group pulls once.
+    Apache's brokers refuse an offset of an unknown group, and register a group when it pulls, if their settings allow
+    that. So an unknown group pulls once.
     """
     left = dict(offsets)
     queue, offset = left.popitem()

@@ -1,6 +1,6 @@
-"""What the driver's side of the source asks brokers for. `Catalog` answers it; tests answer it without brokers.
+"""The port through which the driver's side queries brokers. `Catalog` implements it; tests have one without brokers.
 
-Every method may block, and waits a while for a broker that is about to change its master; what it raises then is final.
+Every method may block, and waits a while for a broker whose master is about to change. Errors it raises then are final.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,41 +13,41 @@ class CatalogPort(Protocol):
     """The brokers, as the driver sees them."""
 
     def topics(self) -> list[str]:
-        """All but RocketMQ's own."""
+        """Return all topics but RocketMQ's own."""
         ...
 
     def queues(self, topics: Sequence[str]) -> list[QueueId]:
-        """All queues of these topics, sorted."""
+        """Return all queues of these topics, sorted."""
         ...
 
     def bounds(self, queues: Sequence[QueueId]) -> dict[QueueId, Bounds]:
-        """What of each can be read now."""
+        """Return the readable range of each queue."""
         ...
 
     def offsets_at(self, queues: Sequence[QueueId], timestamp_ms: int) -> dict[QueueId, int]:
-        """The first message of each that was stored then or later; its end, when there is none."""
+        """Return for each queue its first message stored at that time or later, or its end if there is none."""
         ...
 
     def group_offsets(self, group: str, queues: Sequence[QueueId]) -> dict[QueueId, int | None]:
-        """How far a consumer group has come."""
+        """Return the committed offsets of a consumer group; None where it has none."""
         ...
 
     def commit_group(self, group: str, offsets: Mapping[QueueId, int]) -> None:
-        """Say how far it has come."""
+        """Commit offsets for a consumer group."""
         ...
 
     def logs(self, brokers: Collection[str]) -> dict[str, LogState]:
-        """How far each broker's log goes, and its epochs where they can be known."""
+        """Return how far each broker's log can be read, and its epochs where they are known."""
         ...
 
     def physical(self, offsets: Mapping[QueueId, int]) -> dict[QueueId, tuple[int, int]]:
-        """Where in the log the message at each offset lies, and its size."""
+        """Return the physical offset and the size of the message at each offset."""
         ...
 
     def replicas(self, broker: str) -> tuple[Replica, ...]:
-        """Who has its log, in the order in which they are to be asked."""
+        """Return the replicas of a broker's log, in the order in which they are tried."""
         ...
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections of this object."""
         ...

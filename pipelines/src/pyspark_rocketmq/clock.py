@@ -1,29 +1,29 @@
-"""Time for deadlines of the driver's side, so that tests can move it."""
+"""A clock for the deadlines of the driver's side, which tests can move."""
 
 import time
 from typing import Protocol, final
 
 
 class Clock(Protocol):
-    """Time that passes, for deadlines; tests move it themselves."""
+    """The passing of time, for deadlines; tests advance it themselves."""
 
     def now_s(self) -> float:
-        """Seconds since some moment."""
+        """Return seconds since an arbitrary moment."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for this many seconds."""
         ...
 
 
 @final
 class SystemClock:
-    """The machine's."""
+    """The monotonic clock of this machine."""
 
     def now_s(self) -> float:
-        """Seconds of a clock that nobody sets."""
+        """Return seconds of the monotonic clock, which is never set."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Wait; used between questions to brokers that are not there yet."""
+        """Sleep; used between requests to brokers that are unavailable."""
         time.sleep(seconds)

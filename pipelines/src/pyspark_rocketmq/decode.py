@@ -1,9 +1,9 @@
-"""Pieces of a log to Arrow batches: only the columns that are wanted, a column at a time.
+"""Turn pieces of a log into Arrow batches: only the requested columns, a column at a time.
 
-Rows come in the order of the piece, and are exactly its records, but for those whose tag is not wanted: the index knows
-only the hash of a tag, so the tag itself is compared here. A packed body is unpacked; one that cannot be, because it is
-damaged, of an unknown kind, or too large, is null, since no replica would have a better one and no query could ever get
-past it otherwise.
+Rows come in the order of the piece, and are exactly its records, except those with another tag than requested: the
+index has only the hash of a tag, so the tag itself is compared here. A compressed body is decompressed. A body that
+cannot be, because it is damaged, of an unknown kind, or too large, is null: no replica has a better one, and otherwise
+no query could ever get past it.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from pyspark_rocketmq.replica_view import Numbers, Piece
 from pyspark_rocketmq.schema import arrow_schema
 
 UNPACKED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of the unpacked bodies of one batch; the body that passes it is the batch's last."""
+"""Bytes of decompressed bodies in one batch, at most; the body that exceeds it is the batch's last."""
 STORED_BYTES_MAX: Final = 512 * 1024 * 1024
-"""Of the stored records of one batch: Arrow's binary columns end at 2 GiB."""
+"""Bytes of stored records in one batch, at most: Arrow's binary columns end at 2 GiB."""
 TIME_MS_MIN: Final = -62_135_596_800_000
 TIME_MS_END: Final = 253_402_300_800_000
-"""Years 1 to 9999, what Spark can show; a sender may have said anything."""
+"""Years 1 to 9999, which Spark can show. A sender may have written any number as a time."""
 
 _CODECS: Final[dict[int, Literal["lz4", "zstd"]]] = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}
-"""RocketMQ 5's further kinds, by Arrow's names."""
+"""The codecs that RocketMQ 5 added, by Arrow's names."""
 
 
 def decode(piece: Piece, task: Task, *, batch_rows: int, is_body_verified: bool = False) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece. Raises DamagedRecord before the first of them if any record is not what it has to be."""
+    """Yield the rows of a piece. Raises DamagedRecord before the first row if any record is not the expected one."""
     queues = [one.queue for one in task.ranges]
     try:
         records = Records(piece.data, piece.starts)
         records.check(piece.expected, queues, is_body_verified=is_body_verified)
     except Damage as damage:
-        raise _named(damage, piece, task) from damage
+        raise _damaged_record(damage, piece, task) from damage
     for first in range(0, records.count, batch_rows):
         yield from _Slice(records, piece.expected.queue, first, min(first + batch_rows, records.count), task).batches()
 
 
-def _named(damage: Damage, piece: Piece, task: Task) -> DamagedRecord:
+def _damaged_record(damage: Damage, piece: Piece, task: Task) -> DamagedRecord:
     row, expected = damage.row, piece.expected
     queue = task.ranges[int(expected.queue[row])].queue
     place = "" if expected.physical is None else f", physical offset {int(expected.physical[row])}"
@@ -72,7 +72,7 @@ def _named(damage: Damage, piece: Piece, task: Task) -> DamagedRecord:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Slice:
-    """Rows `[first, end)` of a piece."""
+    """The rows `[first, end)` of a piece."""
 
     records: Records
     queue: Numbers
@@ -93,10 +93,10 @@ class _Slice:
             if len(kept) < len(rows):
                 rows, records = rows[kept], self.records
                 properties = PropertyColumns(records.data, records.properties_starts[rows], records.ends[rows])
-        maker = _Columns(self, rows, properties)
+        builder = _ColumnBuilder(self, rows, properties)
         schema = arrow_schema(columns)
-        plain = {name: _MAKERS[name](maker) for name in columns if name != "body"}
-        for start, end, body in maker.bodies() if "body" in columns else [(0, len(rows), None)]:
+        plain = {name: _COLUMN_BUILDERS[name](builder) for name in columns if name != "body"}
+        for start, end, body in builder.bodies() if "body" in columns else [(0, len(rows), None)]:
             if start == end:
                 continue
             arrays: list[Any] = [body if name == "body" else plain[name].slice(start, end - start) for name in columns]
@@ -104,8 +104,8 @@ class _Slice:
 
 
 @final
-class _Columns:
-    """Makes one column after the other of some rows."""
+class _ColumnBuilder:
+    """Builds the columns of some rows one by one."""
 
     def __init__(self, part: _Slice, rows: Numbers, properties: PropertyColumns | None) -> None:
         self.records = part.records
@@ -116,7 +116,7 @@ class _Columns:
 
     @property
     def properties(self) -> PropertyColumns:
-        assert self._properties is not None, "parsed where a column needs them"
+        assert self._properties is not None, "properties are parsed whenever a column needs them"
         return self._properties
 
     def number(self, values: npt.NDArray[Any], kind: Any) -> Any:
@@ -159,7 +159,7 @@ class _Columns:
         return pa.array(found, pa.string())
 
     def bodies(self) -> Iterator[tuple[int, int, Any]]:
-        """(first row, end, their bodies), in pieces that one batch can hold."""
+        """Yield (first row, end, their bodies), in slices that fit in one batch."""
         records, rows = self.records, self.rows
         starts, ends = records.body_starts[rows], records.body_ends[rows]
         is_packed = (records.sys_flag[rows] & FLAG_COMPRESSED) != 0
@@ -186,7 +186,7 @@ class _Columns:
 
 
 def host_text(raw: bytes) -> str:
-    """A host as records hold it, for people; a port that is none is shown as it stands there."""
+    """Format a host as records hold it; a port outside 0 to 65535 is shown as it is stored."""
     address, port = ipaddress.ip_address(raw[:-4]), int.from_bytes(raw[-4:], "big", signed=True)
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
@@ -205,14 +205,14 @@ def _unpacked(body: bytes, sys_flag: int) -> bytes | None:
 
 _NEEDS_PROPERTIES: Final = frozenset({"tags", "keys", "messageId", "properties"})
 
-_MAKERS: Final[dict[str, Callable[[_Columns], Any]]] = {
-    "topic": _Columns.topic,
+_COLUMN_BUILDERS: Final[dict[str, Callable[[_ColumnBuilder], Any]]] = {
+    "topic": _ColumnBuilder.topic,
     "broker": lambda one: pa.repeat(pa.scalar(one.task.broker, pa.string()), len(one.rows)),
     "queue": lambda one: one.number(one.records.queue, pa.int32()),
     "offset": lambda one: one.number(one.records.offset, pa.int64()),
     "tags": lambda one: one.properties.values(TAGS),
     "keys": lambda one: one.properties.values(KEYS),
-    "messageId": _Columns.message_id,
+    "messageId": _ColumnBuilder.message_id,
     "bornTime": lambda one: one.time(one.records.born_ms),
     "storeTime": lambda one: one.time(one.records.stored_ms),
     "bornHost": lambda one: one.host(is_born=True),

@@ -1,6 +1,6 @@
-"""What can go wrong with a read, by who has to act.
+"""What can go wrong with a read or a write, by who has to act.
 
-Spark shows the text of an error and little else, so each says what happened, where, and what to do.
+Spark shows the text of an error and little else, so each text says what happened, where, and what to do.
 """
 
 from typing import final
@@ -12,12 +12,12 @@ class RocketMQSourceError(Exception):
 
 @final
 class InvalidOption(RocketMQSourceError):
-    """An option is missing, misspelled, or contradicts another one: mend the query."""
+    """An option is missing, misspelled, or contradicts another one: correct the query."""
 
 
 @final
 class NoReplica(RocketMQSourceError):
-    """No replica answered in time: look at the brokers, then start the query again; nothing was lost."""
+    """No replica answered in time: check the brokers, then start the query again; nothing was lost."""
 
 
 @final
@@ -27,39 +27,42 @@ class DataLost(RocketMQSourceError):
 
 @final
 class LogForked(RocketMQSourceError):
-    """A newer epoch begins below what was read already: what was read and is no more there is named."""
+    """A newer epoch begins below what was already read; the error names the messages that were replaced."""
 
 
 @final
 class DamagedRecord(RocketMQSourceError):
-    """A record is not what its queue's unit says: audit that replica (`gantry pipeline audit`)."""
+    """A record is not the one that its queue's unit describes: audit that replica (`gantry pipeline audit`)."""
 
 
 @final
 class Refused(RocketMQSourceError):
-    """A broker or a sidecar refuses us: look at credentials and rights."""
+    """A broker or a sidecar denied access: check credentials and permissions."""
 
 
 @final
 class InvalidRow(RocketMQSourceError):
-    """A row cannot be a message: mend the query that makes it. Column, and the row's number in its task, are named."""
+    """A row cannot become a message: correct the query that makes it.
+
+    The error names the column, and the row's number in its task.
+    """
 
 
 @final
 class NotStored(RocketMQSourceError):
-    """A broker did not take messages, or not as safely as its mode promises, for as long as there was patience."""
+    """A broker did not store messages as safely as its mode promises before the retries timed out."""
 
 
 @final
 class NotTransactional(RocketMQSourceError):
-    """A broker cannot end a transaction twice and store once: write to Gantry's, or without `transactional`."""
+    """A broker cannot end a transaction twice and store it once: write to Gantry's, or without `transactional`."""
 
 
 @final
 class BatchForgotten(RocketMQSourceError):
-    """Markers have expired, so that nobody knows whether this batch was committed: compare, then onForgottenBatch."""
+    """Markers have expired, so it is unknown whether this batch was committed: compare, then set onForgottenBatch."""
 
 
 @final
 class BatchTorn(RocketMQSourceError):
-    """A batch was decided, and some of its messages can be delivered no more: its half messages were away too long."""
+    """A batch was decided, but some of its half messages expired before they were committed and are lost."""

@@ -1,8 +1,8 @@
-"""What a query passed over, because it was gone and `failOnDataLoss` is false: counted, and written down.
+"""Gaps: the messages that a query skipped, because they were gone and `failOnDataLoss` is false.
 
-A gap travels in the offset of the batch that passes over it, so it is in Spark's log before the batch is done, and the
-same when the batch is done again. With `gapsPath` each batch with gaps leaves one small file there, named by what it
-says: done twice, it is one file. `spark.read.json(gapsPath)` is the table.
+A gap is part of the offset of the batch that skips it, so it is in Spark's log before the batch is done, and the same
+when the batch is done again. With `gapsPath` each batch with gaps leaves one small file there, named by its content, so
+that a repeated batch writes the same file. `spark.read.json(gapsPath)` is the table.
 """
 
 import hashlib
@@ -24,21 +24,21 @@ log = logging.getLogger(__name__)
 
 
 class GapKind(StrEnum):
-    """Why the messages are not there."""
+    """The reason why messages are missing."""
 
     EXPIRED = "expired"
-    """The queue begins behind them: its broker deleted them before they were read."""
+    """The queue begins above them: its broker deleted them before they were read."""
     REWOUND = "rewound"
-    """The queue ends before them, and its broker does not say why: a log that was cut, or a topic that was made anew.
-    Reading goes on at the queue's end; what lies below it is not read again."""
+    """The queue ends below them, and its broker gives no reason: a log that was cut, or a topic that was created again.
+    Reading continues at the queue's end; messages below it are not read again."""
     FORKED = "forked"
-    """A newer epoch began below them: they were read, and are no part of the log any more."""
+    """A newer epoch began below them: they were read, and are no longer part of the log."""
 
 
 @final
 @dataclass(frozen=True, slots=True, order=True)
 class Gap:
-    """The messages `[begin, end)` of a queue are not in what was read, or not in the log any more."""
+    """The messages `[begin, end)` of a queue that were not read, or are no longer in the log."""
 
     queue: QueueId
     begin: int
@@ -50,12 +50,12 @@ class Gap:
 
     @property
     def count(self) -> int:
-        """How many messages that are."""
+        """The number of messages in the gap."""
         return self.end - self.begin
 
 
 def gap_lines(gaps: Sequence[Gap]) -> bytes:
-    """A row for each, as JSON; nothing of when or where it was written, since a batch may be done again."""
+    """Return one JSON line for each gap, without time or place of writing, since a batch may be repeated."""
     rows = [
         {
             "topic": gap.queue.topic,
@@ -72,11 +72,11 @@ def gap_lines(gaps: Sequence[Gap]) -> bytes:
 
 
 def record_gaps(path: str, gaps: Sequence[Gap]) -> None:
-    """Say in the log what was passed over, and leave the file, if there is somewhere to leave it."""
+    """Log the skipped messages, and write their file if `path` is given."""
     if not gaps:
         return
     for gap in gaps:
-        log.warning("messages passed over", extra={"gap": str(gap), "rows": gap.count})
+        log.warning("skipped missing messages", extra={"gap": str(gap), "rows": gap.count})
     if not path:
         return
     lines = gap_lines(gaps)
@@ -85,5 +85,5 @@ def record_gaps(path: str, gaps: Sequence[Gap]) -> None:
         replace_file(Path(urlsplit(path).path if path.startswith("file:") else path, name), lines)
         return
     store, folder = pafs.FileSystem.from_uri(path)
-    with store.open_output_stream(f"{folder.rstrip('/')}/{name}") as stream:  # an object is there whole, or not
+    with store.open_output_stream(f"{folder.rstrip('/')}/{name}") as stream:  # an object appears whole, or not at all
         stream.write(lines)

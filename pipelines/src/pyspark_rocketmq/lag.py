@@ -1,4 +1,4 @@
-"""How far streaming queries are behind their topics, by queue: in messages, bytes and seconds, for Prometheus.
+"""How far streaming queries lag behind their topics, by queue: in messages, bytes and seconds, for Prometheus.
 
 ```python
 from pyspark_rocketmq.lag import LagListener
@@ -6,9 +6,9 @@ from pyspark_rocketmq.lag import LagListener
 LagListener.serve(spark, port=9095)
 ```
 
-Spark tells a listener after each batch where the batch ended and where the queues ended then. The difference is the lag
-in messages; bytes are that many usual messages; seconds are the age of the oldest message that is still unread. A query
-that ends takes its series with it, since a number that nobody changes any more says nothing.
+After each batch Spark reports to a listener where the batch ended and where the queues ended then. The difference is
+the lag in messages; bytes are estimated from the size of a typical message; seconds are the age of the oldest unread
+message. A query that terminates takes its series with it, since a number that no longer changes is misleading.
 """
 
 import json
@@ -30,7 +30,7 @@ from pyspark.sql.streaming.listener import (
 
 from pyspark_rocketmq.errors import RocketMQSourceError
 from pyspark_rocketmq.model import QueueId
-from pyspark_rocketmq.offsets import StreamOffset, flat
+from pyspark_rocketmq.offsets import StreamOffset, flatten
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ LABELS: Final = ("query", "topic", "broker", "queue")
 @final
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """What of one queue is unread."""
+    """The unread part of one queue."""
 
     queue: QueueId
     rows: int
@@ -51,26 +51,26 @@ class QueueLag:
 @final
 @dataclass(frozen=True, slots=True)
 class SourceLag:
-    """What one source of a query says after a batch."""
+    """The lag that one source of a query reported after a batch."""
 
     queues: tuple[QueueLag, ...]
     gap_rows: Mapping[str, int]
-    """Messages that the batch passed over, by the kind of their gap."""
+    """Messages that the batch skipped, by the kind of their gap."""
 
 
-def _document(said: object) -> Any:
-    return json.loads(said) if isinstance(said, str) else said
+def _parse_json(value: object) -> Any:
+    return json.loads(value) if isinstance(value, str) else value
 
 
-def lag_of(end: object, latest: object, now_ms: int) -> SourceLag | None:
-    """From a source's progress, as text or as a document, as Spark has it; None when it is no source of ours."""
+def source_lag(end: object, latest: object, now_ms: int) -> SourceLag | None:
+    """Return the lag in a source's progress, as text or as a document; None if the source is not RocketMQ."""
     try:
-        read, there = _document(end), _document(latest)
+        read, latest_document = _parse_json(end), _parse_json(latest)
         ours = StreamOffset.from_json(read)
-        ends = flat(there["o"])
+        ends = flatten(latest_document["o"])
     except (ValueError, TypeError, KeyError, AttributeError, RocketMQSourceError):
         return None
-    sizes, oldest = flat(there.get("sizes", {})), flat(there.get("oldest", {}))
+    sizes, oldest = flatten(latest_document.get("sizes", {})), flatten(latest_document.get("oldest", {}))
     queues: list[QueueLag] = []
     for queue, at in sorted(ours.ends.items()):
         rows = max(0, ends.get(queue, at) - at)
@@ -83,16 +83,18 @@ def lag_of(end: object, latest: object, now_ms: int) -> SourceLag | None:
 
 
 class LagListener(StreamingQueryListener):
-    """Keeps the gauges. Spark calls it from one thread."""
+    """Updates the gauges after each batch. Spark calls it from one thread."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._rows = Gauge("rocketmq_source_lag_rows", "Unread messages of a queue.", LABELS, registry=registry)
-        self._bytes = Gauge("rocketmq_source_lag_bytes", "Unread bytes of a queue, about.", LABELS, registry=registry)
+        self._bytes = Gauge(
+            "rocketmq_source_lag_bytes", "Unread bytes of a queue, estimated.", LABELS, registry=registry
+        )
         self._seconds = Gauge(
             "rocketmq_source_lag_seconds", "Age of the oldest unread message of a queue.", LABELS, registry=registry
         )
         self._gaps = Counter(
-            "rocketmq_source_gap_rows", "Messages passed over because they were gone.", ("query", "kind"),
+            "rocketmq_source_gap_rows", "Messages skipped because they were gone.", ("query", "kind"),
             registry=registry,
         )  # fmt: skip
         self._names: dict[str, str] = {}
@@ -101,31 +103,31 @@ class LagListener(StreamingQueryListener):
 
     @classmethod
     def serve(cls, spark: SparkSession, *, port: int, address: str = "127.0.0.1") -> "LagListener":
-        """One that hears this session's queries, and an endpoint for Prometheus to read it."""
+        """Add a listener to this session's queries, and start an endpoint for Prometheus."""
         listener = cls()
         start_http_server(port, addr=address)
         spark.streams.addListener(listener)
         return listener
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Queries are known by their name, or by their id."""
+        """Remember the query's name, or its id if it has none."""
         self._names[str(event.runId)] = event.name or str(event.id)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """After a batch, and now and then without one."""
+        """Update the metrics; Spark calls it after each batch, and at times without one."""
         progress = event.progress
         run = str(progress.runId)
         self._names.setdefault(run, progress.name or str(progress.id))
         for number, source in enumerate(progress.sources):
-            found = lag_of(source.endOffset, source.latestOffset, time.time_ns() // 1_000_000)
+            found = source_lag(source.endOffset, source.latestOffset, time.time_ns() // 1_000_000)
             if found is not None:
-                self.tell(run, found, f"{run}/{number}", progress.batchId)
+                self.update_metrics(run, found, f"{run}/{number}", progress.batchId)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing was there to be read."""
+        """Do nothing: an idle query has no new progress."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Its series end, too."""
+        """Remove the series of the query."""
         run = str(event.runId)
         for labels in self._series.pop(run, set()):
             for gauge in (self._rows, self._bytes, self._seconds):
@@ -133,8 +135,8 @@ class LagListener(StreamingQueryListener):
         self._names.pop(run, None)
         self._counted = {key: batch for key, batch in self._counted.items() if not key.startswith(f"{run}/")}
 
-    def tell(self, run: str, found: SourceLag, source: str, batch: int) -> None:
-        """Show it. A batch that is reported twice is counted once."""
+    def update_metrics(self, run: str, found: SourceLag, source: str, batch: int) -> None:
+        """Show the lag of one source. A batch that is reported twice is counted once."""
         name = self._names.get(run, run)
         for one in found.queues:
             labels = (name, one.queue.topic, one.queue.broker, str(one.queue.number))
@@ -147,13 +149,13 @@ class LagListener(StreamingQueryListener):
         self._counted[source] = batch
         for kind, rows in found.gap_rows.items():
             self._gaps.labels(name, kind).inc(rows)
-            log.warning("messages passed over", extra={"query": name, "kind": kind, "rows": rows})
+            log.warning("skipped missing messages", extra={"query": name, "kind": kind, "rows": rows})
 
 
-def tell_lag(progress: Mapping[str, Any]) -> list[QueueLag]:
-    """The same of a query's `lastProgress`, for programs that want to print it."""
+def query_lag(progress: Mapping[str, Any]) -> list[QueueLag]:
+    """Return the lag in a query's `lastProgress`, for programs that print it."""
     found: list[QueueLag] = []
     for source in progress.get("sources", ()):
-        lag = lag_of(source.get("endOffset"), source.get("latestOffset"), time.time_ns() // 1_000_000)
+        lag = source_lag(source.get("endOffset"), source.get("latestOffset"), time.time_ns() // 1_000_000)
         found += lag.queues if lag is not None else ()
     return found

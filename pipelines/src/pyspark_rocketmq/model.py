@@ -1,8 +1,8 @@
-"""What is read: queues, ranges of them, replicas that have them, and the tasks into which a read is cut.
+"""The values of a read: queues, ranges of them, replicas that have them, and the tasks into which a read is split.
 
-All of it is plain values that travel from the driver to the workers by pickle: no connection, no file, no session.
-Ranges are half-open. A task says what is to be read and who has it, and never how far a worker has come: a task that
-is done again, by another worker and from another replica, gives the same rows in the same order.
+All of them are plain values that travel from the driver to the workers by pickle: no connection, no file, no session.
+Ranges are half-open. A task says which messages to read and which replicas have them, but never how far a worker has
+come: a task that is repeated, by another worker and from another replica, gives the same rows in the same order.
 """
 
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from enum import StrEnum
 from typing import final
 
 MASTER = 0
-"""The number of the broker that is written to; slaves have 1 and more."""
+"""The broker id of the master; slaves have 1 and more."""
 
 
 class TransportKind(StrEnum):
-    """By which way records come here."""
+    """The transport by which records are read."""
 
     AUTO = "auto"
-    """The first of these that a replica offers."""
+    """The first of the others that a replica offers."""
     FILE = "file"
-    """The store's directory, mapped."""
+    """The store's directory, mapped into memory."""
     HTTP = "http"
     """Ranges of the log from a sidecar."""
     PULL = "pull"
-    """RocketMQ's own protocol; from any broker, and paid for in its event loop."""
+    """RocketMQ's own protocol; works with any broker, at the cost of its event loop."""
 
 
 class ReadFrom(StrEnum):
@@ -37,7 +37,7 @@ class ReadFrom(StrEnum):
 @final
 @dataclass(frozen=True, slots=True, order=True)
 class QueueId:
-    """One queue of one topic on one broker (a master and its slaves have one name)."""
+    """One queue of one topic on one broker (a master and its slaves share one name)."""
 
     topic: str
     broker: str
@@ -61,14 +61,14 @@ class QueueRange:
 
     @property
     def count(self) -> int:
-        """How many messages that are."""
+        """The number of messages in the range."""
         return self.end - self.begin
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What of a queue can be read: `[begin, end)`, never beyond min(confirmed, committed) of the replica asked."""
+    """The readable range of a queue: `[begin, end)`, never beyond min(confirmed, committed) of the replica."""
 
     begin: int
     end: int
@@ -77,7 +77,7 @@ class Bounds:
 @final
 @dataclass(frozen=True, slots=True)
 class EpochStart:
-    """From `begin` on the log was written in this epoch."""
+    """The first byte of the log that was written in an epoch."""
 
     epoch: int
     begin: int
@@ -86,7 +86,7 @@ class EpochStart:
 @final
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """How far a broker's log goes, and which reigns wrote it. Without epochs (Apache's master/slave) `epochs` is ()."""
+    """The readable range of a broker's log, and its epochs. Without epochs (Apache's master/slave) `epochs` is ()."""
 
     broker: str
     begin: int
@@ -95,53 +95,55 @@ class LogState:
 
     @property
     def epoch(self) -> int:
-        """The newest epoch; 0 where a broker has none."""
+        """The newest epoch; 0 if the broker has none."""
         return self.epochs[-1].epoch if self.epochs else 0
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One process that has the log of a broker, and the ways to it."""
+    """One process that has the log of a broker, and the transports to it."""
 
     broker: str
     number: int
-    """0: the master."""
+    """The broker id; 0 is the master."""
     address: str
     """host:port of its remoting port."""
     sidecar: str | None = None
-    """Base URL of its sidecar."""
+    """Base URL of its sidecar; None without one."""
     directory: str | None = None
-    """Its store, where this machine sees it."""
+    """Its store directory, if it is mounted on this machine."""
 
     @property
     def is_master(self) -> bool:
-        """Whether it is the one that is written to."""
+        """Whether it is the master."""
         return self.number == MASTER
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One piece of a read: rows of one broker, in the order (queue, offset) unless `physical` is given.
+    """One part of a read: rows of one broker, in the order (queue, offset) unless `physical` is given.
 
-    With `physical` the bytes `[begin, end)` of the log are read once, in their own order, and of the records in them
-    those that lie in `ranges`. Without, each range is read by its queue's units.
+    With `physical` the bytes `[begin, end)` of the log are read once, in log order, and the records in them that lie in
+    `ranges` are returned. Without it, each range is read by its queue's units.
     """
 
     broker: str
     replicas: tuple[Replica, ...]
-    """In the order in which they are to be tried; the master last, where slaves come first."""
+    """In the order in which they are tried; the master last, where slaves come first."""
     transport: TransportKind
     ranges: tuple[QueueRange, ...]
     columns: tuple[str, ...]
-    """Names out of `schema.COLUMNS`, in the order of the rows."""
+    """Names from `schema.COLUMNS`, in the order of the rows."""
     tags: frozenset[str] | None = None
-    """Only messages with one of these tags; None: all."""
+    """Only messages with one of these tags; None for all."""
     physical: tuple[int, int] | None = None
+    """The bytes of the log to read; None to read each range by its queue's units."""
     bytes_estimated: int = 0
+    """The estimated bytes of the records in its ranges."""
 
     @property
     def count(self) -> int:
-        """How many messages lie in its ranges, before any filter."""
+        """The number of messages in its ranges, before any filter."""
         return sum(one.count for one in self.ranges)

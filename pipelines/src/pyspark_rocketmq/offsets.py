@@ -1,21 +1,21 @@
-"""How far a streaming query has come: what Spark keeps in its offset log, as JSON.
+"""The progress of a streaming query: what Spark keeps in its offset log, as JSON.
 
 ```
 {"v": 1,
  "brokers": {"broker-a": {"epoch": 7, "physical": 123}},
- "o": {"orders": {"broker-a": {"0": 42}}},          read up to here, of each queue
- "b": {"orders": {"broker-a": {"0": 40}}},          where this batch begins, where that is not the end of the one before
- "g": {"orders": {"broker-a": {"0": [30, 40, "expired"]}}}}      what this batch passed over
+ "o": {"orders": {"broker-a": {"0": 42}}},          the offset up to which each queue was read
+ "b": {"orders": {"broker-a": {"0": 40}}},          where this batch begins, if not at the end of the one before
+ "g": {"orders": {"broker-a": {"0": [30, 40, "expired"]}}}}      what this batch skipped
 ```
 
-Two rules. First, *an offset says all that its batch needs*: Spark writes it before the batch is planned, and after a
-crash plans the same batch again from it, in another process and maybe days later. So where a queue was begun (at the
-latest message, at a moment, where a group stood) is decided once and written here; asking again would give another
-answer. The offset before the first one is empty for that reason: it is the same whenever Spark asks for it.
+Two rules. First, *an offset has all that its batch needs*: Spark writes it before the batch is planned, and after a
+crash plans the same batch again from it, in another process and maybe days later. So the offset at which a queue
+begins (its latest message, a timestamp, a group's committed offset) is decided once and written here; a second lookup
+would give another answer. For the same reason the offset before the first one is empty: it is the same whenever Spark
+asks for it.
 
-Second, `brokers` has for each broker the epoch of its log when it was last looked at, and one past the last byte of
-it that was read. A newer epoch that begins there or later has all that we read; one that begins below took some of it
-away.
+Second, `brokers` has for each broker the newest epoch of its log at that time, and one past the last byte that was
+read of it. A newer epoch that begins there or later has all that was read; one that begins below replaced some of it.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ Tree = dict[str, dict[str, dict[str, V]]]
 @final
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a broker's log was read, and the reign that it was of then."""
+    """The position up to which a broker's log was read, and the newest epoch of the log at that time."""
 
     epoch: int
     physical: int
@@ -44,7 +44,7 @@ class Mark:
 @final
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """Where a batch ends, and, where it is no other's end, where it begins."""
+    """The end of a batch and, where that is not the end of the one before, its beginning."""
 
     ends: Mapping[QueueId, int] = field(default_factory=dict)
     marks: Mapping[str, Mark] = field(default_factory=dict)
@@ -52,66 +52,66 @@ class StreamOffset:
     gaps: tuple[Gap, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """For Spark; sorted, because it compares texts."""
+        """Return the document for Spark; sorted, because Spark compares texts."""
         document: dict[str, Any] = {
             "v": FORMAT,
             "brokers": {
                 broker: {"epoch": mark.epoch, "physical": mark.physical} for broker, mark in sorted(self.marks.items())
             },
-            "o": tree(self.ends),
+            "o": nest(self.ends),
         }
         if self.begins:
-            document["b"] = tree(self.begins)
+            document["b"] = nest(self.begins)
         if self.gaps:
-            document["g"] = tree({gap.queue: [gap.begin, gap.end, str(gap.kind)] for gap in self.gaps})
+            document["g"] = nest({gap.queue: [gap.begin, gap.end, str(gap.kind)] for gap in self.gaps})
         return document
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "StreamOffset":
-        """From Spark's log."""
+        """Parse a document of Spark's offset log."""
         version = document.get("v")
         if version != FORMAT:
             raise RocketMQSourceError(
                 f"the checkpoint's offsets have format {version!r}, and this source writes {FORMAT}:"
-                " go on with the version that wrote them, or with a new checkpoint"
+                " continue with the version that wrote them, or with a new checkpoint"
             )
-        gaps = flat(document.get("g", {})).items()
+        gaps = flatten(document.get("g", {})).items()
         return cls(
-            ends=flat(document["o"]),
+            ends=flatten(document["o"]),
             marks={
                 broker: Mark(epoch=mark["epoch"], physical=mark["physical"])
                 for broker, mark in document["brokers"].items()
             },
-            begins=flat(document.get("b", {})),
+            begins=flatten(document.get("b", {})),
             gaps=tuple(Gap(queue, begin, end, GapKind(kind)) for queue, (begin, end, kind) in gaps),
         )
 
 
 def ranges_between(start: StreamOffset, end: StreamOffset) -> tuple[QueueRange, ...]:
-    """What the batch that ends with `end` reads."""
+    """Return the ranges that the batch between two offsets reads."""
     ranges: list[QueueRange] = []
     for queue, stop in sorted(end.ends.items()):
         begin = end.begins.get(queue, start.ends.get(queue))
         if begin is None:
-            raise RocketMQSourceError(f"the checkpoint does not say where {queue} begins: its offset log is damaged")
+            raise RocketMQSourceError(f"the checkpoint has no begin offset for {queue}: its offset log is damaged")
         if begin < stop:
             ranges.append(QueueRange(queue, begin, stop))
     return tuple(ranges)
 
 
-def tree(values: Mapping[QueueId, V]) -> Tree[V]:
-    """By topic, broker and queue, in this order."""
-    grown: Tree[V] = {}
+def nest(values: Mapping[QueueId, V]) -> Tree[V]:
+    """Nest values by topic, broker and queue, in this order."""
+    nested: Tree[V] = {}
     for queue in sorted(values):
-        grown.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.number)] = values[queue]
-    return grown
+        nested.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.number)] = values[queue]
+    return nested
 
 
-def flat(grown: Mapping[str, Mapping[str, Mapping[str, V]]]) -> dict[QueueId, V]:
-    """The same without branches."""
+def flatten(nested: Mapping[str, Mapping[str, Mapping[str, V]]]) -> dict[QueueId, V]:
+    """Return nested values by queue: the inverse of `nest`."""
     return {
         QueueId(topic, broker, int(number)): value
-        for topic, brokers in grown.items()
+        for topic, brokers in nested.items()
         for broker, queues in brokers.items()
         for number, value in queues.items()
     }

@@ -1,7 +1,7 @@
-"""What `spark.read.format("rocketmq")` may be told: every option, read once, refused with its name when it is wrong.
+"""The options of `spark.read.format("rocketmq")`: each is parsed once, and an invalid one is refused by its name.
 
-All options of both directions have to be known here, since a misspelled one is refused with the nearest name. Those of
-the sink are read by the sink.
+The options of both directions are listed here, since a misspelled one is refused with the nearest name. The sink parses
+its own.
 """
 
 from collections.abc import Mapping
@@ -14,20 +14,20 @@ from gantry_access.tokens import first_token
 from gantry_client import SignatureKind, read_credentials
 from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.model import QueueId, ReadFrom, TransportKind
-from pyspark_rocketmq.option_words import OptionWords, moment_ms
+from pyspark_rocketmq.option_parser import OptionParser, moment_ms
 from pyspark_rocketmq.planning import BYTES_TARGET
 from pyspark_rocketmq.schema import COLUMNS
-from pyspark_rocketmq.selection import Place, PlaceKind, Subscription, WithoutMatch
+from pyspark_rocketmq.selection import PositionKind, QueuePosition, Subscription, UnmatchedTime
 from pyspark_rocketmq.settings import ReadSettings, TlsFiles
 
 MAX_TRIGGER_DELAY_MS: Final = 15 * 60 * 1000
-"""As Spark's Kafka source: whatever has come is read after a quarter of an hour, however little it is."""
+"""As in Spark's Kafka source: after a quarter of an hour a batch begins, however few messages there are."""
 
 CONNECTION_OPTIONS: Final = (
     "nameServers", "accessKey", "secretKey", "credentialsFile", "signature", "tls", "tlsCa", "tlsCertificate", "tlsKey",
     "tlsVerify", "tlsCheckHost", "requestTimeout", "patience",
 )  # fmt: skip
-"""How to reach name servers and brokers; the sink has them, too."""
+"""How to reach name servers and brokers; the sink has these options, too."""
 
 READ_OPTIONS: Final = (
     "subscribe", "subscribePattern", "assign",
@@ -40,7 +40,7 @@ READ_OPTIONS: Final = (
     "sidecarCertificate", "sidecarKey", "sidecarVerify", "sidecarCheckHost", "maxReplicaLag", "readAhead",
     "rangeBytes", "batchRows", "verifyBodies",
 )  # fmt: skip
-"""What only reading has."""
+"""Options for reading only."""
 
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushdown")
 STREAM_ONLY: Final = ("maxRowsPerTrigger", "maxBytesPerTrigger", "minRowsPerTrigger", "maxTriggerDelay", "commitGroup")
@@ -49,16 +49,16 @@ STREAM_ONLY: Final = ("maxRowsPerTrigger", "maxBytesPerTrigger", "minRowsPerTrig
 @final
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one batch of a stream takes; None: no limit."""
+    """How many messages one batch of a stream may take; None for no limit."""
 
     rows_max: int | None = None
-    """Messages, exactly."""
+    """Maximum number of messages, exactly."""
     bytes_max: int | None = None
-    """Bytes of records, about; no message is cut."""
+    """Maximum bytes of records, approximately; no message is cut."""
     rows_min: int = 0
     """A batch with fewer messages waits for more."""
     delay_max_ms: int = MAX_TRIGGER_DELAY_MS
-    """After so long a batch begins, however few messages there are."""
+    """Milliseconds after which a batch begins, however few messages there are."""
 
 
 class _Edge(StrEnum):
@@ -69,12 +69,12 @@ class _Edge(StrEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a query reads, from where to where, and how."""
+    """What a query reads, from which start to which end, and how."""
 
     settings: ReadSettings
     subscription: Subscription
-    start: Place
-    end: Place
+    start: QueuePosition
+    end: QueuePosition
     limits: Limits
     columns: tuple[str, ...]
     tags: frozenset[str] | None
@@ -83,106 +83,106 @@ class ReadOptions:
     gaps_path: str
     commit_group: str
     bytes_target: int | None
-    """None: what is good for the columns."""
+    """Bytes of a task; None for a default that depends on the columns."""
     partitions_min: int
     discovery_interval_ms: int
 
 
 def read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
-    """All of them, of one query. Raises InvalidOption, which names the option."""
-    words = OptionWords(options)
-    words.refuse_unknown((*CONNECTION_OPTIONS, *READ_OPTIONS))
+    """Parse all options of one query. Raises InvalidOption, which names the option."""
+    parser = OptionParser(options)
+    parser.refuse_unknown((*CONNECTION_OPTIONS, *READ_OPTIONS))
     for name in BATCH_ONLY if is_stream else STREAM_ONLY:
-        if name in words:
+        if name in parser:
             raise InvalidOption(f"option {name} belongs to spark.{'read' if is_stream else 'readStream'}")
-    words.refuse_together("subscribe", "subscribePattern", "assign")
-    tags = words.words("tags")
+    parser.refuse_together("subscribe", "subscribePattern", "assign")
+    tags = parser.name_list("tags")
     return ReadOptions(
-        settings=read_settings(words),
+        settings=read_settings(parser),
         subscription=Subscription(
-            topics=tuple(sorted(set(words.words("subscribe")))),
-            pattern=words.text("subscribePattern"),
-            queues=words.queue_lists("assign") if "assign" in words else (),
+            topics=tuple(sorted(set(parser.name_list("subscribe")))),
+            pattern=parser.text("subscribePattern"),
+            queues=parser.queue_lists("assign") if "assign" in parser else (),
         ),
-        start=_start(words, _Edge.LATEST if is_stream else _Edge.EARLIEST),
-        end=_end(words),
+        start=_start(parser, _Edge.LATEST if is_stream else _Edge.EARLIEST),
+        end=_end(parser),
         limits=Limits(
-            rows_max=words.number("maxRowsPerTrigger", 0, minimum=1) if "maxRowsPerTrigger" in words else None,
-            bytes_max=words.size("maxBytesPerTrigger", 0) if "maxBytesPerTrigger" in words else None,
-            rows_min=words.number("minRowsPerTrigger", 0),
-            delay_max_ms=words.duration_ms("maxTriggerDelay", MAX_TRIGGER_DELAY_MS),
+            rows_max=parser.number("maxRowsPerTrigger", 0, minimum=1) if "maxRowsPerTrigger" in parser else None,
+            bytes_max=parser.size("maxBytesPerTrigger", 0) if "maxBytesPerTrigger" in parser else None,
+            rows_min=parser.number("minRowsPerTrigger", 0),
+            delay_max_ms=parser.duration_ms("maxTriggerDelay", MAX_TRIGGER_DELAY_MS),
         ),
-        columns=read_columns(words.words("columns")),
+        columns=read_columns(parser.name_list("columns")),
         tags=frozenset(tags) if tags else None,
-        is_pushdown_wanted=words.switch("pushdown", False),
-        is_loss_fatal=words.switch("failOnDataLoss", True),
-        gaps_path=words.text("gapsPath"),
-        commit_group=words.text("commitGroup"),
-        bytes_target=words.size("targetPartitionBytes", BYTES_TARGET) if words.text("targetPartitionBytes") else None,
-        partitions_min=words.number("minPartitions", 1, minimum=1),
-        discovery_interval_ms=words.duration_ms("discoveryInterval", 5000),
+        is_pushdown_wanted=parser.switch("pushdown", False),
+        is_loss_fatal=parser.switch("failOnDataLoss", True),
+        gaps_path=parser.text("gapsPath"),
+        commit_group=parser.text("commitGroup"),
+        bytes_target=parser.size("targetPartitionBytes", BYTES_TARGET) if parser.text("targetPartitionBytes") else None,
+        partitions_min=parser.number("minPartitions", 1, minimum=1),
+        discovery_interval_ms=parser.duration_ms("discoveryInterval", 5000),
     )
 
 
 def read_columns(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Columns by name, in this order; all of them when none is named."""
-    by_small_letters = {name.lower(): name for name in COLUMNS}
-    columns = tuple(by_small_letters.get(name.lower(), name) for name in names) or COLUMNS
+    """Return the named columns in this order, or all columns if none is named."""
+    by_lower_name = {name.lower(): name for name in COLUMNS}
+    columns = tuple(by_lower_name.get(name.lower(), name) for name in names) or COLUMNS
     for name in columns:
         if name not in COLUMNS:
-            raise InvalidOption(f"there is no column {name}; a message has {', '.join(COLUMNS)}")
+            raise InvalidOption(f"unknown column {name}; a message has the columns {', '.join(COLUMNS)}")
     if len(set(columns)) != len(columns):
         raise InvalidOption(f"option columns names a column twice: {', '.join(columns)}")
     return columns
 
 
-def connection_settings(words: OptionWords) -> ReadSettings:
-    """How to reach name servers and brokers."""
-    words.refuse_together("accessKey", "credentialsFile")
-    access_key, secret_key = words.text("accessKey") or None, words.text("secretKey") or None
-    if "credentialsFile" in words:
+def connection_settings(parser: OptionParser) -> ReadSettings:
+    """Parse the options that say how to reach name servers and brokers."""
+    parser.refuse_together("accessKey", "credentialsFile")
+    access_key, secret_key = parser.text("accessKey") or None, parser.text("secretKey") or None
+    if "credentialsFile" in parser:
         try:
-            credentials = read_credentials(Path(words.text("credentialsFile")))
+            credentials = read_credentials(Path(parser.text("credentialsFile")))
         except (OSError, ValueError) as error:
             raise InvalidOption(f"option credentialsFile: {error}") from error
         access_key, secret_key = credentials.access_key, credentials.secret_key
-    is_tls = words.switch("tls", any(name in words for name in ("tlsCa", "tlsCertificate", "tlsKey")))
+    is_tls = parser.switch("tls", any(name in parser for name in ("tlsCa", "tlsCertificate", "tlsKey")))
     defaults = ReadSettings(name_servers="-")
     return ReadSettings(
-        name_servers=words.text("nameServers").replace(",", ";"),
+        name_servers=parser.text("nameServers").replace(",", ";"),
         access_key=access_key,
         secret_key=secret_key,
-        signature=words.choice("signature", SignatureKind.V1),
-        tls=_tls(words, "tls") if is_tls else None,
-        request_timeout_ms=words.duration_ms("requestTimeout", defaults.request_timeout_ms, minimum=1),
-        patience_ms=words.duration_ms("patience", defaults.patience_ms),
-        directories=_directories(words),
+        signature=parser.choice("signature", SignatureKind.V1),
+        tls=_tls(parser, "tls") if is_tls else None,
+        request_timeout_ms=parser.duration_ms("requestTimeout", defaults.request_timeout_ms, minimum=1),
+        patience_ms=parser.duration_ms("patience", defaults.patience_ms),
+        directories=_directories(parser),
     )
 
 
-def read_settings(words: OptionWords) -> ReadSettings:
-    """How to reach everybody who is read from."""
-    words.refuse_together("token", "tokenFile")
-    token = words.text("token") or None
-    if "tokenFile" in words:
+def read_settings(parser: OptionParser) -> ReadSettings:
+    """Parse all options that say how to reach name servers, brokers and sidecars."""
+    parser.refuse_together("token", "tokenFile")
+    token = parser.text("token") or None
+    if "tokenFile" in parser:
         try:
-            token = read_token(Path(words.text("tokenFile")))
+            token = read_token(Path(parser.text("tokenFile")))
         except (OSError, ValueError) as error:
             raise InvalidOption(f"option tokenFile: {error}") from error
-    base = connection_settings(words)
+    base = connection_settings(parser)
     return replace(
         base,
-        transport=words.choice("transport", TransportKind.AUTO),
-        read_from=words.choice("readFrom", ReadFrom.SLAVE_FIRST),
-        sidecars=words.words("sidecars"),
-        group=words.text("group") or base.group,
+        transport=parser.choice("transport", TransportKind.AUTO),
+        read_from=parser.choice("readFrom", ReadFrom.SLAVE_FIRST),
+        sidecars=parser.name_list("sidecars"),
+        group=parser.text("group") or base.group,
         token=token,
-        sidecar_tls=_tls(words, "sidecar"),
-        replica_lag_bytes_max=words.size("maxReplicaLag", base.replica_lag_bytes_max, minimum=0),
-        read_ahead=words.number("readAhead", base.read_ahead, minimum=1),
-        range_bytes=words.size("rangeBytes", base.range_bytes),
-        batch_rows=words.number("batchRows", base.batch_rows, minimum=1),
-        is_body_verified=words.switch("verifyBodies", False),
+        sidecar_tls=_tls(parser, "sidecar"),
+        replica_lag_bytes_max=parser.size("maxReplicaLag", base.replica_lag_bytes_max, minimum=0),
+        read_ahead=parser.number("readAhead", base.read_ahead, minimum=1),
+        range_bytes=parser.size("rangeBytes", base.range_bytes),
+        batch_rows=parser.number("batchRows", base.batch_rows, minimum=1),
+        is_body_verified=parser.switch("verifyBodies", False),
     )
 
 
@@ -197,63 +197,63 @@ def read_token(path: Path) -> str:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _tls(words: OptionWords, prefix: str) -> TlsFiles:
+def _tls(parser: OptionParser, prefix: str) -> TlsFiles:
     return TlsFiles(
-        ca=words.text(f"{prefix}Ca") or None,
-        certificate=words.text(f"{prefix}Certificate") or None,
-        key=words.text(f"{prefix}Key") or None,
-        is_verified=words.switch(f"{prefix}Verify", True),
-        is_host_checked=words.switch(f"{prefix}CheckHost", True),
+        ca=parser.text(f"{prefix}Ca") or None,
+        certificate=parser.text(f"{prefix}Certificate") or None,
+        key=parser.text(f"{prefix}Key") or None,
+        is_verified=parser.switch(f"{prefix}Verify", True),
+        is_host_checked=parser.switch(f"{prefix}CheckHost", True),
     )
 
 
-def _directories(words: OptionWords) -> dict[str, str]:
-    if "directories" not in words:
+def _directories(parser: OptionParser) -> dict[str, str]:
+    if "directories" not in parser:
         return {}
-    said = words.document("directories")
-    if not isinstance(said, dict) or not all(isinstance(one, str) for one in said.values()):
-        raise InvalidOption('option directories has to be JSON like {"broker-a": "/data/broker-a", "broker-b:1": ...}')
-    return dict(said)
+    declared = parser.document("directories")
+    if not isinstance(declared, dict) or not all(isinstance(one, str) for one in declared.values()):
+        raise InvalidOption('option directories must be JSON like {"broker-a": "/data/broker-a", "broker-b:1": ...}')
+    return dict(declared)
 
 
-def _start(words: OptionWords, default: _Edge) -> Place:
-    words.refuse_together("startingTimestamp", "startingOffsetsByTimestamp", "startingGroup")
-    without_match = words.choice("startingOffsetsByTimestampStrategy", WithoutMatch.ERROR)
+def _start(parser: OptionParser, default: _Edge) -> QueuePosition:
+    parser.refuse_together("startingTimestamp", "startingOffsetsByTimestamp", "startingGroup")
+    unmatched_time = parser.choice("startingOffsetsByTimestampStrategy", UnmatchedTime.ERROR)
     for name in ("startingTimestamp", "startingOffsetsByTimestamp"):
-        words.refuse_together(name, "startingOffsets")
-        if name in words:
-            return replace(_by_time(words, name), without_match=without_match)
-    if "startingGroup" in words:
-        edge = words.choice("startingOffsets", _Edge.EARLIEST)
-        return Place(
-            PlaceKind.GROUP, "startingGroup", group=words.text("startingGroup"), otherwise=PlaceKind(edge.value)
+        parser.refuse_together(name, "startingOffsets")
+        if name in parser:
+            return replace(_by_time(parser, name), unmatched_time=unmatched_time)
+    if "startingGroup" in parser:
+        edge = parser.choice("startingOffsets", _Edge.EARLIEST)
+        return QueuePosition(
+            PositionKind.GROUP, "startingGroup", group=parser.text("startingGroup"), fallback=PositionKind(edge.value)
         )
-    return _by_offsets(words, "startingOffsets", default)
+    return _by_offsets(parser, "startingOffsets", default)
 
 
-def _end(words: OptionWords) -> Place:
-    words.refuse_together("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+def _end(parser: OptionParser) -> QueuePosition:
+    parser.refuse_together("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
     for name in ("endingTimestamp", "endingOffsetsByTimestamp"):
-        if name in words:
-            return replace(_by_time(words, name), without_match=WithoutMatch.LATEST)
-    return _by_offsets(words, "endingOffsets", _Edge.LATEST)
+        if name in parser:
+            return replace(_by_time(parser, name), unmatched_time=UnmatchedTime.LATEST)
+    return _by_offsets(parser, "endingOffsets", _Edge.LATEST)
 
 
-def _by_time(words: OptionWords, name: str) -> Place:
+def _by_time(parser: OptionParser, name: str) -> QueuePosition:
     if name.endswith("Timestamp") and not name.endswith("ByTimestamp"):
-        return Place(PlaceKind.TIMES, name, time_ms=words.time_ms(name))
-    times = {queue: moment_ms(name, value) for queue, value in words.by_queue(name).items()}
-    return Place(PlaceKind.TIMES, name, times_ms=times)
+        return QueuePosition(PositionKind.TIMES, name, time_ms=parser.time_ms(name))
+    times = {queue: moment_ms(name, value) for queue, value in parser.by_queue(name).items()}
+    return QueuePosition(PositionKind.TIMES, name, times_ms=times)
 
 
-def _by_offsets(words: OptionWords, name: str, default: _Edge) -> Place:
-    if not words.text(name).startswith("{"):
-        return Place(PlaceKind(words.choice(name, default).value), name)
+def _by_offsets(parser: OptionParser, name: str, default: _Edge) -> QueuePosition:
+    if not parser.text(name).startswith("{"):
+        return QueuePosition(PositionKind(parser.choice(name, default).value), name)
     offsets: dict[QueueId, int] = {}
-    for queue, value in words.by_queue(name).items():
+    for queue, value in parser.by_queue(name).items():
         if type(value) is not int or value < -2:
             raise InvalidOption(
-                f"option {name}: {queue} has {value!r}; an offset, -2 (earliest) or -1 (latest) is wanted"
+                f"option {name}: {queue} has {value!r}; it must be an offset, -2 (earliest) or -1 (latest)"
             )
         offsets[queue] = value
-    return Place(PlaceKind.OFFSETS, name, offsets=offsets)
+    return QueuePosition(PositionKind.OFFSETS, name, offsets=offsets)

@@ -1,18 +1,18 @@
-"""How much of what is there one batch takes, and a read cut into tasks of about the same number of bytes. Pure.
+"""Limit how many messages one batch takes, and split a read into tasks of about the same number of bytes. Pure.
 
-A batch takes of each queue its share, by how much waits in it: the same backlog gives the same batch. Every queue that
-has something gets at least one message, as long as there are as many messages to give, so a quiet queue beside a busy
-one never starves; with fewer messages than queues those with the longest backlog come first, and the others follow as
-theirs grow shorter.
+A batch takes a share of each queue in proportion to its backlog: the same backlog gives the same batch. Every queue
+with messages gets at least one, as long as there are as many messages to give, so that a quiet queue beside a busy one
+never starves; with fewer messages than queues those with the longest backlog come first, and the others follow as
+the backlogs shrink.
 
-Messages of all queues of a broker lie in one log, one behind the other. Where most of a stretch of it is wanted, the
-cheapest way is to read it once from beginning to end, and a task is a *chunk* of it: bytes `[begin, end)`, and of the
-records that begin in them those that are in the ranges. Where little is wanted each queue is read by its own units, and
-a task has *ranges* of queues.
+Messages of all queues of a broker lie in one log, one behind the other. Where most of a stretch of the log is wanted,
+the cheapest way is to read it once from beginning to end, and a task is a *chunk* of it: bytes `[begin, end)`, and of
+the records that begin in them those that are in the ranges. Where little is wanted each queue is read by its own units,
+and a task has *ranges* of queues.
 
-A task costs some 20 ms whatever it does, so there are about as many as cores, and more only when they would be larger
-than `bytes_target`. Sizes are guesses, ranges are not: whatever is guessed, the tasks together have exactly the
-messages that were asked for, each once.
+A task costs some 20 ms in any case, so there are about as many as cores, and more only when they would be larger than
+`bytes_target`. Sizes are estimates, ranges are not: however wrong the estimates, the tasks together have exactly the
+requested messages, each once.
 """
 
 import math
@@ -24,20 +24,20 @@ from typing import Final, final
 from pyspark_rocketmq.model import QueueId, QueueRange, Replica, Task, TransportKind
 
 BYTES_TARGET: Final = 128 * 1024 * 1024
-"""A task's bytes, at most about; what Spark itself takes of a file."""
+"""Bytes of a task, at most approximately; Spark's own value for files."""
 BYTES_TARGET_HEADERS: Final = 4 * BYTES_TARGET
-"""The same where bodies stay where they are: such a task reads little of its bytes."""
+"""The same for reads without bodies: such a task reads few of its bytes."""
 BYTES_WORTHWHILE: Final = 8 * 1024 * 1024
-"""Less than this is not cut only because a core is idle: it is read in the time that a task costs."""
+"""A read of fewer bytes is not split to use an idle core: reading it takes no longer than a task costs."""
 DENSITY_MIN: Final = 0.5
-"""Wanted bytes in a stretch of the log from which on it is read as a whole."""
+"""The share of wanted bytes from which on a stretch of the log is read as a whole."""
 
 
 # -- how much one batch takes ------------------------------------------------------------------------------------------
 
 
-def share(volumes: Sequence[int], total: int) -> list[int]:
-    """`total` given out over `volumes`: never more than there is, at least one to each that has something."""
+def distribute(volumes: Sequence[int], total: int) -> list[int]:
+    """Distribute `total` over `volumes`: never more than the volume, at least one to each that is not empty."""
     assert total >= 0 and all(volume >= 0 for volume in volumes), (volumes, total)
     if sum(volumes) <= total:
         return list(volumes)
@@ -58,19 +58,20 @@ def share(volumes: Sequence[int], total: int) -> list[int]:
     return parts
 
 
-def limited_rows(ranges: Sequence[QueueRange], rows_max: int) -> list[QueueRange]:
-    """The beginnings of these ranges with `rows_max` messages in all."""
-    parts = share([one.count for one in ranges], rows_max)
+def limit_rows(ranges: Sequence[QueueRange], rows_max: int) -> list[QueueRange]:
+    """Return the beginnings of these ranges with `rows_max` messages in total."""
+    parts = distribute([one.count for one in ranges], rows_max)
     return [QueueRange(one.queue, one.begin, one.begin + part) for one, part in zip(ranges, parts, strict=True)]
 
 
-def limited_bytes(ranges: Sequence[QueueRange], sizes: Mapping[QueueId, int], bytes_max: int) -> list[QueueRange]:
-    """The beginnings of these ranges with about `bytes_max` in all; `sizes` are those of a queue's usual message.
+def limit_bytes(ranges: Sequence[QueueRange], sizes: Mapping[QueueId, int], bytes_max: int) -> list[QueueRange]:
+    """Return the beginnings of these ranges with about `bytes_max` in total.
 
-    A message is never cut, and each queue gives at least one, so the sum may be larger by a message for each queue.
+    `sizes` are the bytes of a typical message of each queue. A message is never cut, and each queue gives at least one,
+    so the total may be larger by a message for each queue.
     """
     usual = [max(1, sizes.get(one.queue, 1)) for one in ranges]
-    parts = share([one.count * size for one, size in zip(ranges, usual, strict=True)], bytes_max)
+    parts = distribute([one.count * size for one, size in zip(ranges, usual, strict=True)], bytes_max)
     limited: list[QueueRange] = []
     for one, size, part in zip(ranges, usual, parts, strict=True):
         count = min(one.count, max(1, part // size) if part else 0)
@@ -84,26 +85,26 @@ def limited_bytes(ranges: Sequence[QueueRange], sizes: Mapping[QueueId, int], by
 @final
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A range, and what is known of its bytes."""
+    """A range, and the location and estimated size of its messages."""
 
     range: QueueRange
     begin: int
-    """Where in the log its first message lies, or a place before it."""
+    """Physical offset of its first message, or one before it."""
     end: int
     """One past its last message."""
     size: int
-    """Bytes of a usual message of it."""
+    """Bytes of a typical message of the range."""
 
     @property
     def wanted(self) -> int:
-        """Its bytes, guessed."""
+        """The estimated bytes of its messages."""
         return self.range.count * max(1, self.size)
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """How a read is to be cut."""
+class SplitOptions:
+    """How a read is to be split into tasks."""
 
     columns: tuple[str, ...]
     transport: TransportKind = TransportKind.AUTO
@@ -120,33 +121,37 @@ class Cut:
         return Task(broker, replicas, self.transport, ranges, self.columns, self.tags, physical, bytes_estimated)
 
 
-def plan(extents: Sequence[Extent], replicas: Mapping[str, tuple[Replica, ...]], cut: Cut) -> list[Task]:
-    """The tasks of a read, broker by broker."""
+def plan_tasks(
+    extents: Sequence[Extent], replicas: Mapping[str, tuple[Replica, ...]], split: SplitOptions
+) -> list[Task]:
+    """Return the tasks of a read, broker by broker."""
     wanted = [extent for extent in extents if extent.range.count > 0]
     if not wanted:
         return []
-    piece = piece_bytes(sum(extent.wanted for extent in wanted), cut)
+    piece = task_bytes(sum(extent.wanted for extent in wanted), split)
     tasks: list[Task] = []
     by_broker: dict[str, list[Extent]] = {}
     for extent in sorted(wanted, key=lambda one: one.range):
         by_broker.setdefault(extent.range.queue.broker, []).append(extent)
     for broker in sorted(by_broker):
-        those = by_broker[broker]
-        if can_chunk(replicas[broker], cut.transport) and is_dense(those):
-            tasks += _chunks(broker, those, replicas[broker], cut, piece)
+        broker_extents = by_broker[broker]
+        if can_chunk(replicas[broker], split.transport) and is_dense(broker_extents):
+            tasks += _chunk_tasks(broker, broker_extents, replicas[broker], split, piece)
         else:
-            tasks += _queue_tasks(broker, those, replicas[broker], cut, piece)
+            tasks += _queue_tasks(broker, broker_extents, replicas[broker], split, piece)
     return tasks
 
 
-def piece_bytes(total: int, cut: Cut) -> int:
-    """How many bytes a task should have."""
-    pieces = max(math.ceil(total / cut.bytes_target), cut.partitions_min, min(cut.cores, total // BYTES_WORTHWHILE), 1)
+def task_bytes(total: int, split: SplitOptions) -> int:
+    """Return how many bytes a task should have."""
+    pieces = max(
+        math.ceil(total / split.bytes_target), split.partitions_min, min(split.cores, total // BYTES_WORTHWHILE), 1
+    )
     return max(1, math.ceil(total / pieces))
 
 
 def can_chunk(replicas: Sequence[Replica], transport: TransportKind) -> bool:
-    """Whether every replica that a task may come to gives bytes of the log; RocketMQ's protocol gives queues only."""
+    """Return whether every replica of a task can read bytes of the log; RocketMQ's protocol reads queues only."""
     if transport in (TransportKind.FILE, TransportKind.HTTP):
         return True
     has_bytes = bool(replicas) and all(one.sidecar or one.directory for one in replicas)
@@ -154,44 +159,44 @@ def can_chunk(replicas: Sequence[Replica], transport: TransportKind) -> bool:
 
 
 def is_dense(extents: Iterable[Extent]) -> bool:
-    """Whether most of the stretch of the log from the first to the last message is wanted."""
-    those = list(extents)
-    span = max(one.end for one in those) - min(one.begin for one in those)
-    return span > 0 and sum(one.wanted for one in those) >= DENSITY_MIN * span
+    """Return whether most of the stretch of the log from the first to the last message is wanted."""
+    all_extents = list(extents)
+    span = max(one.end for one in all_extents) - min(one.begin for one in all_extents)
+    return span > 0 and sum(one.wanted for one in all_extents) >= DENSITY_MIN * span
 
 
-def _chunks(
-    broker: str, extents: Sequence[Extent], replicas: tuple[Replica, ...], cut: Cut, piece: int
+def _chunk_tasks(
+    broker: str, extents: Sequence[Extent], replicas: tuple[Replica, ...], split: SplitOptions, piece: int
 ) -> Iterable[Task]:
     begin, end = min(one.begin for one in extents), max(one.end for one in extents)
     wanted = sum(one.wanted for one in extents)
     count = max(1, min(math.ceil(wanted / piece), sum(one.range.count for one in extents)))
     edges = [begin + (end - begin) * number // count for number in range(count + 1)]
     for low, high in pairwise(edges):
-        those = tuple(one.range for one in extents if one.begin < high and one.end > low)
-        if those and low < high:
-            yield cut.task(broker, replicas, those, high - low, (low, high))
+        chunk_ranges = tuple(one.range for one in extents if one.begin < high and one.end > low)
+        if chunk_ranges and low < high:
+            yield split.task(broker, replicas, chunk_ranges, high - low, (low, high))
 
 
 def _queue_tasks(
-    broker: str, extents: Sequence[Extent], replicas: tuple[Replica, ...], cut: Cut, piece: int
+    broker: str, extents: Sequence[Extent], replicas: tuple[Replica, ...], split: SplitOptions, piece: int
 ) -> Iterable[Task]:
-    for ranges, size in _filled(extents, piece):
-        yield cut.task(broker, replicas, ranges, size)
+    for ranges, size in _pack_ranges(extents, piece):
+        yield split.task(broker, replicas, ranges, size)
 
 
-def _filled(extents: Sequence[Extent], piece: int) -> Iterable[tuple[tuple[QueueRange, ...], int]]:
-    """Ranges in their order, cut wherever a task is full."""
+def _pack_ranges(extents: Sequence[Extent], piece: int) -> Iterable[tuple[tuple[QueueRange, ...], int]]:
+    """Yield ranges in their order, split wherever a task is full."""
     ranges: list[QueueRange] = []
-    filled = 0
+    filled_bytes = 0
     for extent in extents:
         size, at = max(1, extent.size), extent.range.begin
         while at < extent.range.end:
-            if ranges and piece - filled < size:
-                yield tuple(ranges), filled
-                ranges, filled = [], 0
-            count = min(extent.range.end - at, max(1, (piece - filled) // size))
+            if ranges and piece - filled_bytes < size:
+                yield tuple(ranges), filled_bytes
+                ranges, filled_bytes = [], 0
+            count = min(extent.range.end - at, max(1, (piece - filled_bytes) // size))
             ranges.append(QueueRange(extent.range.queue, at, at + count))
-            at, filled = at + count, filled + count * size
+            at, filled_bytes = at + count, filled_bytes + count * size
     if ranges:
-        yield tuple(ranges), filled
+        yield tuple(ranges), filled_bytes

@@ -1,13 +1,13 @@
 """Properties of many messages at once: single values as columns, and all of them as a column of maps.
 
-    name 0x01 value 0x02 name 0x01 value 0x02      of one message, and right behind it those of the next
+    name 0x01 value 0x02 name 0x01 value 0x02      of one message, directly followed by those of the next
 
-Nearly all properties are well-formed: 0x01 and 0x02 take turns, no name is empty or comes twice, all of it is UTF-8.
-Then names and values are cut out by the places of these two bytes, without a loop. If a single message of the batch is
-not so, the whole batch goes through `gantry_wire.properties`, which says what such properties mean; both ways give the
-same.
+Nearly all properties are well-formed: 0x01 and 0x02 alternate, no name is empty or occurs twice, everything is UTF-8.
+Then names and values are cut out by the positions of these two bytes, without a loop. If a single message of the batch
+is not well-formed, the whole batch goes through `gantry_wire.properties`, which defines what such properties mean; both
+ways give the same result.
 
-A record's own checksum (`__CRC32#`) is a property for RocketMQ, and of no sender: it is left out of the maps.
+A record's own checksum (`__CRC32#`) is a property for RocketMQ, but no sender wrote it: it is left out of the maps.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from gantry_wire.properties import RECORD_CRC, parse_properties
 from pyspark_rocketmq.replica_view import Bytes, Numbers
 
 _BITS_MAX: Final = 40
-"""Names that are told apart by a bit each; sums of such bits cannot overflow."""
+"""Up to this many distinct names have a bit each; sums of such bits cannot overflow."""
 _MAP: Final = pa.map_(pa.string(), pa.string())
 
 
 def indices(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = None) -> Any:
-    """Places in another column, for `take`; null where `missing`."""
+    """Return positions in another column, for `take`; null where `missing`."""
     return pa.array(values, pa.int64(), mask=missing)
 
 
 def cut_out(data: Bytes, starts: Numbers, ends: Numbers) -> Any:
-    """The bytes `[start, end)` of each row, as a column of large binaries that holds nothing else; `starts` rise."""
+    """Return the bytes `[start, end)` of each row as a column of large binaries; `starts` must be ascending."""
     if not len(starts):
         return pa.array([], pa.large_binary())
-    # [gap, value, gap, value, ...]: Arrow's own `take` then copies every second one, compiled.
+    # The layout is [gap, value, gap, value, ...]: Arrow's compiled `take` copies every second entry.
     offsets = np.empty(2 * len(starts) + 1, dtype=np.int64)
     offsets[0] = 0
     offsets[1::2], offsets[2::2] = starts, ends
@@ -46,7 +46,7 @@ def cut_out(data: Bytes, starts: Numbers, ends: Numbers) -> Any:
 
 @final
 class PropertyColumns:
-    """Of the messages whose properties lie at `[start, end)` each."""
+    """The properties of some messages; those of each message lie at `[start, end)` of the data."""
 
     def __init__(self, data: Bytes, starts: Numbers, ends: Numbers) -> None:
         self._count = len(starts)
@@ -58,19 +58,19 @@ class PropertyColumns:
         self._bytes: Bytes = np.frombuffer(packed.buffers()[2], np.uint8, size) if size else np.empty(0, np.uint8)
         self._packed = packed
         self._parsed: list[dict[str, str]] | None = None
-        if not self._cut():
+        if not self._parse_fast():
             self._parsed = [parse_properties(one.decode("utf-8", "replace")) for one in packed.to_pylist()]
 
     def __repr__(self) -> str:
         return f"<PropertyColumns {self._count} {'cut' if self._parsed is None else 'parsed'}>"
 
     @property
-    def is_cut(self) -> bool:
-        """Whether the fast way was taken."""
+    def is_fast(self) -> bool:
+        """Whether all properties were well-formed and cut out without a loop."""
         return self._parsed is None
 
     def values(self, name: str) -> Any:
-        """One property as a column of strings; null where a message has none."""
+        """Return one property as a column of strings; null where a message does not have it."""
         if self._parsed is not None:
             return pa.array([one.get(name) for one in self._parsed], pa.string())
         found = np.full(self._count, -1, dtype=np.int64)
@@ -81,7 +81,7 @@ class PropertyColumns:
         return self._texts.take(indices(found, found < 0)) if self._pairs else pa.nulls(self._count, pa.string())
 
     def maps(self) -> Any:
-        """All properties, but the record's checksum, as a column of maps."""
+        """Return all properties except the record's checksum, as a column of maps."""
         if self._parsed is not None:
             rows = [[pair for pair in one.items() if pair[0] != RECORD_CRC] for one in self._parsed]
             return pa.array(rows, _MAP)
@@ -92,15 +92,15 @@ class PropertyColumns:
         ends: Any = pa.array(offsets, pa.int32())
         return pa.MapArray.from_arrays(ends, keys, self._texts.take(indices(np.flatnonzero(kept))))
 
-    def _cut(self) -> bool:
-        """Find all pairs; False if something is not well-formed."""
+    def _parse_fast(self) -> bool:
+        """Find all pairs without a loop; return False if a message is not well-formed."""
         data, offsets = self._bytes, self._offsets
         filled = offsets[1:] > offsets[:-1]
-        unended = filled.copy()
-        unended[filled] = data[offsets[1:][filled] - 1] != 2
-        if unended.any():  # RocketMQ's own producers leave out the last 0x02
-            data = np.insert(data, offsets[1:][unended], 2)
-            offsets = offsets + np.concatenate(([0], np.cumsum(unended)))
+        unterminated = filled.copy()
+        unterminated[filled] = data[offsets[1:][filled] - 1] != 2
+        if unterminated.any():  # RocketMQ's own producers leave out the last 0x02
+            data = np.insert(data, offsets[1:][unterminated], 2)
+            offsets = offsets + np.concatenate(([0], np.cumsum(unterminated)))
         marks = np.flatnonzero((data - np.uint8(1)) < 2)
         kinds = data[marks]
         if len(marks) % 2 or (kinds[0::2] != 1).any() or (kinds[1::2] != 2).any():
@@ -121,10 +121,10 @@ class PropertyColumns:
         except pa.ArrowInvalid:
             return False
         self._names: list[str] = self._names_column.to_pylist()
-        return not self._has_twins(counts)
+        return not self._has_duplicates(counts)
 
-    def _has_twins(self, counts: Numbers) -> bool:
-        """Whether any message has two properties of one name."""
+    def _has_duplicates(self, counts: Numbers) -> bool:
+        """Return whether any message has two properties of the same name."""
         if len(self._names) > _BITS_MAX:
             return len(np.unique(self._rows * len(self._names) + self._codes)) != self._pairs
         firsts = self._pair_offsets[:-1][counts > 0]

@@ -1,8 +1,8 @@
-"""Filters of a query that narrow what is read, instead of reading all and dropping most.
+"""Filters of a query that are pushed down: they narrow what is read, instead of dropping most of it afterwards.
 
-What narrows exactly (topic, broker, queue, offset) is done here, and Spark need not look again. `tags` and `storeTime`
-narrow too, and are handed back to Spark: a broker's clock may have been set back, so times are taken with a margin, and
-what lies within it is Spark's to drop. Everything else is handed back untouched.
+Filters by topic, broker, queue and offset are applied here exactly, and Spark need not apply them again. Filters by
+`tags` and `storeTime` narrow the read too, and are handed back to Spark: a broker's clock may have been set back, so
+times are widened by a margin, and Spark drops what lies within it. All other filters are handed back unused.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
 from pyspark_rocketmq.model import QueueId
 
 TIME_MARGIN_MS: Final = 10 * 60 * 1000
-"""How far clocks of one broker's masters may be apart, before a filter by store time could miss a message."""
+"""How far the clocks of a broker's successive masters may differ before a store time filter could miss a message."""
 
 _NEVER_NULL: Final = frozenset({"topic", "broker", "queue", "offset", "storeTime"})
 _EXACT: Final = {"topic": str, "broker": str, "queue": int, "offset": int}
@@ -49,22 +49,22 @@ _TESTS: Final[dict[type, tuple[str, Callable[[Any, Any], bool]]]] = {
 
 @final
 @dataclass(frozen=True, slots=True)
-class Narrowing:
-    """What is left of a read."""
+class PushedFilters:
+    """The read as it is narrowed by filters."""
 
     tests: tuple[Filter, ...] = ()
-    """Of topic, broker and queue."""
+    """Filters by topic, broker and queue."""
     offset_min: int = 0
     offset_end: int | None = None
     time_min_ms: int | None = None
-    """With the margin taken off already."""
+    """The earliest store time, with the margin subtracted."""
     time_end_ms: int | None = None
     tags: frozenset[str] | None = None
     is_empty: bool = False
     """Whether filters contradict each other."""
 
-    def wants(self, queue: QueueId) -> bool:
-        """Whether anything of a queue can be in the answer."""
+    def matches(self, queue: QueueId) -> bool:
+        """Return whether any message of a queue can match."""
         values = {"topic": queue.topic, "broker": queue.broker, "queue": queue.number}
         return not self.is_empty and all(
             _TESTS[type(one)][1](values[one.attribute[0]], one.value)  # type: ignore[attr-defined]
@@ -72,24 +72,24 @@ class Narrowing:
         )
 
     def clamp(self, begin: int, end: int) -> tuple[int, int]:
-        """What of the offsets `[begin, end)` can be in the answer."""
+        """Return the part of the offsets `[begin, end)` that can match."""
         low = max(begin, self.offset_min)
         high = end if self.offset_end is None else min(end, self.offset_end)
         return (low, high) if low < high else (begin, begin)
 
 
-def narrow(filters: Iterable[Filter]) -> tuple[Narrowing, list[Filter]]:
-    """What these filters leave, and those of them that Spark still has to apply."""
-    narrowing, rest = Narrowing(), []
+def push_filters(filters: Iterable[Filter]) -> tuple[PushedFilters, list[Filter]]:
+    """Return the narrowed read, and those filters that Spark still has to apply."""
+    pushed, rest = PushedFilters(), []
     for one in filters:
-        narrowed, is_exact = _narrowed(narrowing, one)
-        narrowing = narrowed
+        narrowed, is_exact = _apply_filter(pushed, one)
+        pushed = narrowed
         if not is_exact:
             rest.append(one)
-    return narrowing, rest
+    return pushed, rest
 
 
-def _narrowed(now: Narrowing, one: Filter) -> tuple[Narrowing, bool]:
+def _apply_filter(now: PushedFilters, one: Filter) -> tuple[PushedFilters, bool]:
     attribute: tuple[str, ...] = getattr(one, "attribute", ())
     if len(attribute) != 1:
         return now, False
@@ -118,7 +118,7 @@ def _has_type(value: object, wanted: type, *, is_list: bool) -> bool:
     return type(value) is wanted
 
 
-def _by_offset(now: Narrowing, one: Filter, value: Any) -> tuple[Narrowing, bool]:
+def _by_offset(now: PushedFilters, one: Filter, value: Any) -> tuple[PushedFilters, bool]:
     low, high, is_exact = 0, None, True
     match one:
         case EqualTo() | EqualNullSafe():
@@ -142,7 +142,7 @@ def _by_offset(now: Narrowing, one: Filter, value: Any) -> tuple[Narrowing, bool
     return replace(now, offset_min=max(now.offset_min, low), offset_end=min(ends, default=None)), is_exact
 
 
-def _by_tags(now: Narrowing, one: Filter, value: Any) -> Narrowing:
+def _by_tags(now: PushedFilters, one: Filter, value: Any) -> PushedFilters:
     if isinstance(one, (EqualTo, EqualNullSafe)) and isinstance(value, str):
         tags = frozenset({value})
     elif isinstance(one, In) and all(isinstance(tag, str) for tag in value):
@@ -153,7 +153,7 @@ def _by_tags(now: Narrowing, one: Filter, value: Any) -> Narrowing:
     return replace(now, tags=tags, is_empty=now.is_empty or not tags)
 
 
-def _by_time(now: Narrowing, one: Filter, value: Any) -> Narrowing:
+def _by_time(now: PushedFilters, one: Filter, value: Any) -> PushedFilters:
     if not isinstance(value, datetime):
         return now
     moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)

@@ -1,11 +1,11 @@
-"""Stored records, many at a time: their fixed fields as columns of numbers, and where their variable parts lie.
+"""Stored records, many at a time: their fixed fields as columns of numbers, and the positions of their variable parts.
 
-`gantry_wire.message` reads one record and is the authority on what one is; this reads ten thousand in the time that it
-takes for a hundred, by one gather of the 88 bytes that every record begins with. Tests hold both against each other.
+`gantry_wire.message` parses one record and defines the format; this module parses ten thousand in the time that it
+takes for a hundred, by one gather of the 88 bytes that every record begins with. Tests compare both.
 
-It believes nothing. Every length is checked against the end of its record before anything is read there, and every
-record must be the one that was asked for: its queue, its offset in it, its place in the log, its topic. What is not so
-is a `Damage` that names the first such record; what then is the caller's to decide.
+Nothing is trusted. Every length is checked against the end of its record before anything is read there, and every
+record must be the expected one: its queue, its queue offset, its physical offset, its topic. The first record that is
+not raises `Damage`; the caller decides what follows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HEAD: Final = np.dtype(
         ("store_host", ">u8"), ("reconsumed", ">i4"), ("prepared", ">i8"), ("body", ">i4"),
     ]
 )  # fmt: skip
-"""Of a record whose hosts are IPv4."""
+"""The head of a record whose hosts are IPv4."""
 assert HEAD.itemsize == 88
 
 _BEFORE_HOSTS: Final = 48
@@ -49,7 +49,7 @@ FLAG_INNER_BATCH: Final = 0x80
 
 @final
 class Damage(Exception):
-    """A record is not what it has to be. Whoever reads names the replica."""
+    """A record is not the expected one. The caller adds the name of the replica."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason)
@@ -58,7 +58,7 @@ class Damage(Exception):
 
 
 def gather(data: Bytes, positions: Numbers, kind: np.dtype[Any]) -> npt.NDArray[Any]:
-    """What lies at each position, as `kind`. Whoever asks has made sure that it lies inside."""
+    """Return the bytes at each position as `kind`. The caller has checked that they lie inside `data`."""
     if not len(positions):
         return np.empty(0, kind)
     plain = np.dtype((np.void, kind.itemsize))  # with fields NumPy copies field by field, seven times slower
@@ -70,17 +70,17 @@ class Records:
     """Records in `data` at `starts`; every array has one entry for each."""
 
     def __init__(self, data: Bytes, starts: Numbers) -> None:
-        """Raises Damage for the first whose own lengths lie."""
+        """Parse the records. Raises Damage for the first with inconsistent lengths."""
         self.data: Final = data
         self.starts: Final = starts
         self.count: Final = len(starts)
-        _demand((starts >= 0) & (starts <= len(data) - RECORD_BYTES_MIN), "there are not enough bytes for a record")
+        _require((starts >= 0) & (starts <= len(data) - RECORD_BYTES_MIN), "it has fewer bytes than a record")
         head = gather(data, starts, HEAD)
         self.size = head["size"].astype(np.int64)
         self.ends = starts + self.size
         is_v2 = head["magic"] == MESSAGE_MAGIC_V2
-        _demand(is_v2 | (head["magic"] == MESSAGE_MAGIC_V1), "its magic is unknown")
-        _demand((self.size >= RECORD_BYTES_MIN) & (self.ends <= len(data)), "its length cannot be")
+        _require(is_v2 | (head["magic"] == MESSAGE_MAGIC_V1), "its magic is unknown")
+        _require((self.size >= RECORD_BYTES_MIN) & (self.ends <= len(data)), "its length is invalid")
         self.queue = head["queue"].astype(np.int32)
         self.flag = head["flag"].astype(np.int32)
         self.offset = head["offset"].astype(np.int64)
@@ -100,28 +100,28 @@ class Records:
             body_bytes = self._read_behind_long_hosts()
         self.body_ends = self.body_starts + body_bytes
         topic_length_bytes = np.where(is_v2, 2, 1)
-        _demand(
+        _require(
             (body_bytes >= 0) & (self.body_ends <= self.ends - topic_length_bytes - 2),
-            "the length of its body cannot be",
+            "the length of its body is invalid",
         )
         topic_bytes = data[self.body_ends].astype(np.int64)
         if is_v2.any():
             topic_bytes = np.where(is_v2, gather(data, self.body_ends, _SHORT), topic_bytes)
         self.topic_starts = self.body_ends + topic_length_bytes
         self.topic_ends = self.topic_starts + topic_bytes
-        _demand((topic_bytes >= 0) & (self.topic_ends + 2 <= self.ends), "the length of its topic cannot be")
+        _require((topic_bytes >= 0) & (self.topic_ends + 2 <= self.ends), "the length of its topic is invalid")
         self.properties_starts = self.topic_ends + 2
         properties_bytes = gather(data, self.topic_ends, _SHORT)
-        _demand(self.properties_starts + properties_bytes == self.ends, "the length of its properties cannot be")
+        _require(self.properties_starts + properties_bytes == self.ends, "the length of its properties is invalid")
 
     def __repr__(self) -> str:
         return f"<Records {self.count}>"
 
     def _read_behind_long_hosts(self) -> Numbers:
-        """Fields that IPv6 hosts have moved; gives the lengths of the bodies."""
+        """Read the fields that IPv6 hosts have moved, and return the lengths of the bodies."""
         stored_at = self.starts + _BEFORE_HOSTS + 8 + _V6_MORE * self.born_host_v6
         middle_at = stored_at + 16 + _V6_MORE * self.store_host_v6
-        _demand(middle_at + _MIDDLE.itemsize <= self.ends, "it is too short for its hosts")
+        _require(middle_at + _MIDDLE.itemsize <= self.ends, "it is too short for its hosts")
         self.stored_ms = gather(self.data, stored_at, _LONG).astype(np.int64)
         middle = gather(self.data, middle_at, _MIDDLE)
         self.reconsumed = middle["reconsumed"].astype(np.int32)
@@ -130,7 +130,7 @@ class Records:
         return middle["body"].astype(np.int64)
 
     def long_host(self, row: int, *, is_born: bool) -> bytes:
-        """Address and port of a host, as they are stored."""
+        """Return the address and the port of a host, as they are stored."""
         start = int(self.starts[row]) + _BEFORE_HOSTS
         is_v6 = self.born_host_v6
         if not is_born:
@@ -139,23 +139,23 @@ class Records:
         return self.data[start : start + 8 + _V6_MORE * bool(is_v6[row])].tobytes()
 
     def check(self, expected: Expected, queues: Sequence[QueueId], *, is_body_verified: bool = False) -> None:
-        """Raises Damage for the first that is not what it has to be."""
+        """Compare the records with the expected ones. Raises Damage for the first that differs."""
         if expected.size is not None:
-            _demand(self.size == expected.size, "it has another size than its queue's unit says")
+            _require(self.size == expected.size, "its size differs from its queue's unit")
         if expected.physical is not None:
-            _demand(self.physical == expected.physical, "it claims another place in the log")
+            _require(self.physical == expected.physical, "it has another physical offset")
         numbers = np.array([queue.number for queue in queues], dtype=np.int64)
-        _demand(self.queue == numbers[expected.queue], "it is of another queue")
-        _demand(self.offset == expected.offset, "it has another offset in its queue")
+        _require(self.queue == numbers[expected.queue], "it belongs to another queue")
+        _require(self.offset == expected.offset, "it has another offset in its queue")
         self._check_topics(expected.queue, [queue.topic.encode() for queue in queues])
-        _demand((self.sys_flag & FLAG_INNER_BATCH) == 0, "it is of a batch topic, which cannot be read here")
+        _require((self.sys_flag & FLAG_INNER_BATCH) == 0, "it belongs to a batch topic, which is not supported")
         if is_body_verified:
             self._check_bodies()
 
     def _check_topics(self, which: Numbers, topics: Sequence[bytes]) -> None:
-        text = "it is of another topic"
+        text = "it belongs to another topic"
         lengths = np.array([len(topic) for topic in topics], dtype=np.int64)
-        _demand(self.topic_ends - self.topic_starts == lengths[which], text)
+        _require(self.topic_ends - self.topic_starts == lengths[which], text)
         for topic in set(topics):
             same = np.array([one == topic for one in topics])[which]
             rows = np.flatnonzero(same)
@@ -172,6 +172,6 @@ class Records:
                 raise Damage(row, "its body does not match its CRC")
 
 
-def _demand(holds: npt.NDArray[np.bool_], reason: str) -> None:
+def _require(holds: npt.NDArray[np.bool_], reason: str) -> None:
     if not holds.all():
         raise Damage(int(np.argmin(holds)), reason)

@@ -1,12 +1,12 @@
 """The port through which the source reads one replica; ``transport`` has its three implementations.
 
-A view is one replica, read in one way: its files, ranges from its sidecar, or pulls. It answers questions about queues,
-and returns the records that a task wants as *pieces*: bytes, the places of records in them, and what each of these
-records has to be. It unpacks nothing and judges no record; `decode` does. It never reads beyond min(confirmed,
+A view is one replica, read by one transport: its files, ranges from its sidecar, or pulls. It returns the readable
+bounds of queues, and the records of a task as *pieces*: bytes, the positions of records in them, and what each of these
+records must be. It decompresses nothing and validates no record; `decode` does. It never reads beyond min(confirmed,
 committed) of the replica.
 
-Failures are three, since three different things follow from them: a replica that does not answer may do so in a moment,
-one that has not got so far yet will, and one that has the range no more never will again.
+Failures are of three kinds, since each has another consequence: a replica that does not answer may do so in a moment,
+one whose log does not reach far enough yet will, and one that has deleted the range never will again.
 """
 
 from __future__ import annotations
@@ -26,56 +26,59 @@ Numbers = npt.NDArray[np.int64]
 
 
 class ViewError(Exception):
-    """The root of what a view raises for its replica's sake; nobody but this package sees it."""
+    """The root of the errors that a view raises because of its replica; used only inside this package."""
 
 
 @final
 class Unreachable(ViewError):
-    """The replica did not answer, or broke off: the caller should try another one, and this one later."""
+    """The replica did not answer, or the connection broke: try another replica, and this one later."""
 
 
 @final
-class NotYet(ViewError):
-    """The replica's log, or queue, does not reach so far: another may, and this one will."""
+class NotYetAvailable(ViewError):
+    """The replica's log or queue does not reach far enough: another may, and this one will."""
 
 
 @final
-class Gone(ViewError):
-    """The replica has this range no more."""
+class RangeDeleted(ViewError):
+    """The replica has deleted this range."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """What the records of a piece have to be, one entry for each."""
+    """What the records of a piece must be, one entry for each."""
 
     queue: Numbers
-    """Which of the task's queues, as an index into its ranges."""
+    """The queue of each record, as an index into the ranges of the task."""
     offset: Numbers
-    """Queue offset."""
+    """The queue offset of each record."""
     physical: Numbers | None = None
-    """Where it lies in the log; None where the way of reading does not know."""
+    """The physical offset of each record; None if the transport does not know it."""
     size: Numbers | None = None
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """Some of the records that a task wants, in its order, and how far the task is with them."""
+    """Some of the records of a task, in its order, and the rest of the task after them."""
 
     data: Bytes
-    """The bytes in which they lie; kept alive by whoever reads them."""
+    """The bytes that contain the records; the reader keeps them alive."""
     starts: Numbers
-    """Where each record begins in `data`; it rises."""
+    """The position of each record in `data`, ascending."""
     expected: Expected
     rest: Task
-    """What of the task is still to be read after this piece; filtered records are behind us, too."""
+    """The part of the task that is left after this piece; filtered records count as done."""
     where: str
-    """For errors: replica and way."""
+    """Replica and transport, for errors."""
 
 
 class View(Protocol):
-    """One replica, looked at in one way. Raises a ViewError, Refused, or DamagedRecord. One thread at a time."""
+    """One replica, read by one transport. One thread at a time.
+
+    Methods raise a ViewError, Refused, or DamagedRecord.
+    """
 
     @property
     def replica(self) -> Replica: ...
@@ -84,28 +87,28 @@ class View(Protocol):
     def kind(self) -> TransportKind: ...
 
     @property
-    def is_doubtful(self) -> bool:
-        """Whether nobody vouches for its log, so that every record has to prove itself."""
+    def needs_body_check(self) -> bool:
+        """Whether the log is not known to be intact, so that the CRC of every body must be checked."""
 
     def log(self) -> LogState:
-        """How far its log can be read."""
+        """Return the readable range of its log."""
 
     def bounds(self, queues: tuple[QueueId, ...]) -> dict[QueueId, Bounds]:
-        """What of queues can be read; of a queue that has no message yet [0, 0)."""
+        """Return the readable range of each queue; [0, 0) for one that has no message yet."""
 
     def offset_at(self, queue: QueueId, timestamp_ms: int) -> int:
-        """The first message stored at that time or later; the queue's end if there is none."""
+        """Return the first message stored at that time or later; the queue's end if there is none."""
 
-    def place(self, queue: QueueId, offset: int) -> tuple[int, int]:
-        """(physical offset, size) of one message; of a number that stands for none its place, and 0."""
+    def locate(self, queue: QueueId, offset: int) -> tuple[int, int]:
+        """Return (physical offset, size) of one message; a filler unit has a physical offset, and size 0."""
 
     def pieces(self, task: Task) -> Iterator[Piece]:
-        """All records of a task, in its order."""
+        """Yield all records of a task, in its order."""
 
     def close(self) -> None:
-        """Let go of connections and files."""
+        """Release the connections and open files."""
 
 
 def tag_codes(task: Task) -> frozenset[int] | None:
-    """What index units hold for the tags that a task wants; None for all."""
+    """Return the tags codes of index units for the tags that a task wants; None for all."""
     return None if task.tags is None else frozenset(tags_code(tag) for tag in task.tags)

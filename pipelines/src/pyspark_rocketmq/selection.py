@@ -1,7 +1,7 @@
-"""What a query selects, as its options say it: which queues, where it begins in them, and where it ends.
+"""What a query selects by its options: which queues, the offsets where it begins in them, and where it ends.
 
-A stream asks again and again which queues exist. In offsets `-2` is the earliest message of a queue, `-1` one past its
-latest. The offsets returned here are those that were asked for; the readers check whether they can still be read.
+A stream resolves its queues again and again. In offsets `-2` is the earliest message of a queue, `-1` one past its
+latest. The offsets returned here are the requested ones; the readers check whether they can still be read.
 """
 
 import re
@@ -21,50 +21,49 @@ LATEST_OFFSET: Final = -1
 @final
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which queues are read: topics by name, by pattern, or single queues. Exactly one of these is given."""
+    """The queues that are read: topics by name, by pattern, or single queues. Exactly one of these is given."""
 
     topics: tuple[str, ...] = ()
     pattern: str = ""
-    """A regular expression that matches a whole name; RocketMQ's own topics never do."""
+    """A regular expression that matches a whole name; it never matches RocketMQ's own topics."""
     queues: tuple[QueueId, ...] = ()
 
     def __post_init__(self) -> None:
         given = [bool(self.topics), bool(self.pattern), bool(self.queues)]
         if sum(given) != 1:
             raise InvalidOption(
-                "say what to read by one of the options subscribe (topics, with commas), subscribePattern (a regular"
-                ' expression) and assign (JSON like {"orders": {"broker-a": [0, 1]}})'
+                "one of the options subscribe (topics, separated by commas), subscribePattern (a regular"
+                ' expression) and assign (JSON like {"orders": {"broker-a": [0, 1]}}) must be given'
             )
         try:
             re.compile(self.pattern)
         except re.error as error:
-            raise InvalidOption(f"option subscribePattern is no regular expression: {error}") from None
+            raise InvalidOption(f"option subscribePattern is not a regular expression: {error}") from None
 
-    def wants(self, queue: QueueId) -> bool:
-        """Whether it is one of those that are read, if it exists."""
+    def matches(self, queue: QueueId) -> bool:
+        """Return whether a queue is to be read, if it exists."""
         if self.queues:
             return queue in self.queues
         if self.pattern:
             return re.fullmatch(self.pattern, queue.topic) is not None
         return queue.topic in self.topics
 
-    def existing(self, catalog: CatalogPort) -> list[QueueId]:
-        """Those that are there now, sorted. Raises InvalidOption for a topic or queue that is named and is not
-        there."""
+    def resolve_queues(self, catalog: CatalogPort) -> list[QueueId]:
+        """Return the existing queues, sorted. Raises InvalidOption if a named topic or queue is not found."""
         if self.pattern:
             topics = [name for name in catalog.topics() if re.fullmatch(self.pattern, name)]
             return sorted(catalog.queues(topics)) if topics else []
         if self.topics:
             return sorted(catalog.queues(self.topics))
-        there = catalog.queues(sorted({queue.topic for queue in self.queues}))
-        missing = sorted(set(self.queues) - set(there))
+        existing = catalog.queues(sorted({queue.topic for queue in self.queues}))
+        missing = sorted(set(self.queues) - set(existing))
         if missing:
-            raise InvalidOption(f"option assign names {', '.join(map(str, missing))}: no broker has such a queue now")
+            raise InvalidOption(f"option assign names {', '.join(map(str, missing))}: no broker has such a queue")
         return sorted(self.queues)
 
 
-class PlaceKind(StrEnum):
-    """How a place is said."""
+class PositionKind(StrEnum):
+    """How a position is given."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -73,8 +72,8 @@ class PlaceKind(StrEnum):
     GROUP = "group"
 
 
-class WithoutMatch(StrEnum):
-    """What a moment means in a queue that has no message of then or later."""
+class UnmatchedTime(StrEnum):
+    """The offset for a timestamp in a queue that has no message of that time or later."""
 
     ERROR = "error"
     LATEST = "latest"
@@ -82,39 +81,39 @@ class WithoutMatch(StrEnum):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One place in every queue."""
+class QueuePosition:
+    """A position in every queue, as an option gives it."""
 
-    kind: PlaceKind
+    kind: PositionKind
     option: str = ""
-    """Which option said so; for errors."""
+    """The option that gave it; for errors."""
     offsets: Mapping[QueueId, int] = field(default_factory=dict)
     time_ms: int | None = None
-    """One moment for all queues that `times_ms` does not name."""
+    """One timestamp for all queues that `times_ms` does not name."""
     times_ms: Mapping[QueueId, int] = field(default_factory=dict)
-    without_match: WithoutMatch = WithoutMatch.ERROR
+    unmatched_time: UnmatchedTime = UnmatchedTime.ERROR
     group: str = ""
-    otherwise: PlaceKind = PlaceKind.EARLIEST
-    """Where a group that has not begun in a queue begins: the earliest or the latest."""
+    fallback: PositionKind = PositionKind.EARLIEST
+    """The position in queues in which the group has no committed offset: the earliest or the latest."""
 
-    def offsets_in(self, bounds: Mapping[QueueId, Bounds], catalog: CatalogPort) -> dict[QueueId, int]:
-        """This place in each of these queues. Raises InvalidOption."""
+    def resolve(self, bounds: Mapping[QueueId, Bounds], catalog: CatalogPort) -> dict[QueueId, int]:
+        """Return the offset of this position in each of these queues. Raises InvalidOption."""
         queues = sorted(bounds)
         match self.kind:
-            case PlaceKind.EARLIEST | PlaceKind.LATEST:
+            case PositionKind.EARLIEST | PositionKind.LATEST:
                 return {queue: _edge(self.kind, bounds[queue]) for queue in queues}
-            case PlaceKind.OFFSETS:
-                return self._named(queues, bounds)
-            case PlaceKind.TIMES:
-                return self._at_times(queues, bounds, catalog)
-            case PlaceKind.GROUP:
+            case PositionKind.OFFSETS:
+                return self._resolve_named(queues, bounds)
+            case PositionKind.TIMES:
+                return self._resolve_times(queues, bounds, catalog)
+            case PositionKind.GROUP:
                 known = catalog.group_offsets(self.group, queues)
-                edges = {queue: _edge(self.otherwise, bounds[queue]) for queue in queues}
+                edges = {queue: _edge(self.fallback, bounds[queue]) for queue in queues}
                 return {queue: edges[queue] if (at := known[queue]) is None else at for queue in queues}
 
-    def _named(self, queues: Sequence[QueueId], bounds: Mapping[QueueId, Bounds]) -> dict[QueueId, int]:
-        self._demand_names(queues, self.offsets)
-        edges = {EARLIEST_OFFSET: PlaceKind.EARLIEST, LATEST_OFFSET: PlaceKind.LATEST}
+    def _resolve_named(self, queues: Sequence[QueueId], bounds: Mapping[QueueId, Bounds]) -> dict[QueueId, int]:
+        self._require_named_queues(queues, self.offsets)
+        edges = {EARLIEST_OFFSET: PositionKind.EARLIEST, LATEST_OFFSET: PositionKind.LATEST}
         offsets: dict[QueueId, int] = {}
         for queue in queues:
             offset = self.offsets[queue]
@@ -123,11 +122,11 @@ class Place:
                 raise InvalidOption(f"option {self.option}: {queue} ends at {bounds[queue].end}, before {offset}")
         return offsets
 
-    def _at_times(
+    def _resolve_times(
         self, queues: Sequence[QueueId], bounds: Mapping[QueueId, Bounds], catalog: CatalogPort
     ) -> dict[QueueId, int]:
         if self.time_ms is None:
-            self._demand_names(queues, self.times_ms)
+            self._require_named_queues(queues, self.times_ms)
         by_time: dict[int, list[QueueId]] = {}
         for queue in queues:
             time_ms = self.times_ms.get(queue, self.time_ms)
@@ -137,28 +136,30 @@ class Place:
         for time_ms, those in sorted(by_time.items()):
             offsets |= catalog.offsets_at(those, time_ms)
         late = [queue for queue in queues if offsets[queue] >= bounds[queue].end]
-        if late and self.without_match is WithoutMatch.ERROR:
+        if late and self.unmatched_time is UnmatchedTime.ERROR:
             raise InvalidOption(
-                f"option {self.option}: {_some(late)} has no message of that time or later;"
-                " startingOffsetsByTimestampStrategy=latest begins there with what comes"
+                f"option {self.option}: {_format_queues(late)} has no message of that time or later;"
+                " startingOffsetsByTimestampStrategy=latest begins there with new messages"
             )
         return offsets
 
-    def _demand_names(self, queues: Sequence[QueueId], named: Mapping[QueueId, int]) -> None:
+    def _require_named_queues(self, queues: Sequence[QueueId], named: Mapping[QueueId, int]) -> None:
         unknown, missing = sorted(set(named) - set(queues)), sorted(set(queues) - set(named))
         if unknown:
-            raise InvalidOption(f"option {self.option} names {_some(unknown)}, which is not among the queues read")
+            raise InvalidOption(
+                f"option {self.option} names {_format_queues(unknown)}, which is not among the queues read"
+            )
         if missing:
             raise InvalidOption(
-                f"option {self.option} says nothing of {_some(missing)}; all queues that are read have to be named"
+                f"option {self.option} does not name {_format_queues(missing)}; all queues that are read must be named"
                 f" ({EARLIEST_OFFSET}: earliest, {LATEST_OFFSET}: latest)"
             )
 
 
-def _edge(kind: PlaceKind, bounds: Bounds) -> int:
-    return bounds.begin if kind is PlaceKind.EARLIEST else bounds.end
+def _edge(kind: PositionKind, bounds: Bounds) -> int:
+    return bounds.begin if kind is PositionKind.EARLIEST else bounds.end
 
 
-def _some(queues: Sequence[QueueId]) -> str:
+def _format_queues(queues: Sequence[QueueId]) -> str:
     more = f" and {len(queues) - 3} more" if len(queues) > 3 else ""
     return ", ".join(map(str, queues[:3])) + more

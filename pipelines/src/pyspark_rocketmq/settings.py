@@ -1,7 +1,7 @@
-"""What a driver and its workers need to connect, as one value that travels by pickle.
+"""The connection settings of a driver and its workers, as one value that travels by pickle.
 
-Secrets are in it, because workers have no files of the driver's; no `repr` shows them. Files of certificates are paths,
-and must be at the same place for every worker.
+It contains secrets, because workers have none of the driver's files; no `repr` shows them. Certificates are paths, and
+must be at the same path on every worker.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.model import ReadFrom, TransportKind
 
 DEFAULT_GROUP: Final = "pyspark_rocketmq"
-"""The consumer group in whose name brokers are pulled; nothing is committed for it."""
+"""The consumer group under which brokers are pulled; nothing is committed for it."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """How we speak TLS. As it is: with whom an authority of the system vouches for."""
+    """TLS settings. The default accepts servers whose certificates a certificate authority of the system has signed."""
 
     ca: str | None = None
-    """Who signs the servers' certificates, PEM."""
+    """PEM file of the certificate authority that signs the servers' certificates."""
     certificate: str | None = None
-    """Our own certificate, where a server asks for one."""
+    """PEM file of the client certificate, for servers that require one."""
     key: str | None = None
-    """Its key, without a password."""
+    """PEM file of the client certificate's key, without a password."""
     is_verified: bool = True
-    """Talk to nobody without a good certificate."""
+    """Whether servers need a valid certificate."""
     is_host_checked: bool = True
-    """The certificate must name the host; off for servers that are reached by an address that it does not name."""
+    """Whether the certificate must name the host; off for servers whose address it does not name."""
 
     def client_tls(self) -> ClientTlsSettings:
-        """The same for our client. Raises InvalidOption."""
+        """Return these settings for the client. Raises InvalidOption."""
         try:
             return ClientTlsSettings(
                 authority_file=self.ca,
@@ -60,98 +60,100 @@ class TlsFiles:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:
-    """How topics are read, and from whom."""
+    """How topics are read, and from which replicas."""
 
     name_servers: str
-    """host:port, several joined by `;`. Empty where only directories are read, of brokers that need not run."""
+    """host:port, several joined by `;`. Empty if only directories are read, whose brokers need not run."""
 
     transport: TransportKind = TransportKind.AUTO
-    """By which way; `auto` takes the first of file, http and pull that a replica offers."""
+    """The transport; `auto` uses the first of file, http and pull that a replica offers."""
 
     read_from: ReadFrom = ReadFrom.SLAVE_FIRST
-    """Which replicas; slaves first leaves masters to producers."""
+    """Which replicas are read; slaves first leaves masters to producers."""
 
     sidecars: tuple[str, ...] = ()
-    """Base URLs; one of each group is enough, since it knows its peers."""
+    """Base URLs of sidecars; one of each group is enough, since it lists its peers."""
 
     directories: Mapping[str, str] = field(default_factory=dict)
-    """Store directories that are seen here, by `broker` (whichever replica's) or `broker:number`."""
+    """Store directories on this machine, by `broker` (any replica's) or `broker:number`."""
 
     group: str = DEFAULT_GROUP
-    """In whose name brokers are pulled; they want one, and rights are given to one. Nothing is committed for it."""
+    """The consumer group of pulls, which brokers require and grant permissions to. Nothing is committed for it."""
 
     access_key: str | None = None
-    """The account by which requests to name servers and brokers are signed; None signs nothing."""
+    """The account that signs requests to name servers and brokers; None for unsigned requests."""
 
     secret_key: str | None = field(default=None, repr=False)
-    """Its secret."""
+    """The secret of the account."""
 
     signature: SignatureKind = SignatureKind.V1
-    """V1 signs as RocketMQ's clients do; STRICT is for servers of ours that want it."""
+    """V1 signs as RocketMQ's clients do; STRICT is for Gantry servers that require it."""
 
     tls: TlsFiles | None = None
-    """For name servers and brokers; None speaks plain text."""
+    """TLS to name servers and brokers; None for plain text."""
 
     token: str | None = field(default=None, repr=False)
-    """For sidecars: a read token is enough."""
+    """The token for sidecars; a read token is enough."""
 
     sidecar_tls: TlsFiles = TlsFiles()
-    """For sidecars whose URL begins with https."""
+    """TLS to sidecars whose URL begins with https."""
 
     request_timeout_ms: int = 10_000
-    """For one answer; of a range of the log: for its next bytes."""
+    """Timeout of one response; for a range of the log, of its next bytes."""
 
     patience_ms: int = 120_000
-    """How long a task, or the driver, goes on looking for a replica while none gets it any further. A failover takes
-    10 to 30 s, a broker that is rolled comes back after a minute."""
+    """How long a task, or the driver, retries while no replica makes progress. A failover takes 10 to 30 s; a broker
+    that is restarted by a rolling update comes back after a minute."""
 
     replica_lag_bytes_max: int = 256 * 1024 * 1024
-    """A slave that is further behind its master than this is not read from."""
+    """A slave that lags further behind its master than this is not read."""
 
     read_ahead: int = 2
-    """Ranges that are under way while one is unpacked."""
+    """The number of ranges that are requested while one is decoded."""
 
     range_bytes: int = 8 * 1024 * 1024
-    """Of one range; less costs round trips, more only memory."""
+    """Bytes of one range; fewer cost more round trips, more only cost memory."""
 
     gap_bytes_max: int = 64 * 1024
-    """What lies between two wanted records is read and dropped if it is not more than this."""
+    """At most this many bytes between two wanted records are read and discarded; more begin a new range."""
 
     batch_rows: int = 10_000
     """Rows of one Arrow batch, at most."""
 
     is_body_verified: bool = False
-    """Check the CRC of every body. Places, sizes and topics are checked always."""
+    """Whether the CRC of every body is checked. Positions, sizes and topics are always checked."""
 
     def __post_init__(self) -> None:
-        """Raises InvalidOption for what cannot be meant."""
+        """Raises InvalidOption for invalid values and contradictions."""
         if bool(self.access_key) != bool(self.secret_key):
             raise InvalidOption("accessKey and secretKey go together: give both or neither")
         for name in ("request_timeout_ms", "read_ahead", "range_bytes", "batch_rows"):
             if getattr(self, name) < 1:
-                raise InvalidOption(f"{name} begins at 1")
+                raise InvalidOption(f"{name} must be 1 or more")
         for name in ("patience_ms", "replica_lag_bytes_max", "gap_bytes_max"):
             if getattr(self, name) < 0:
-                raise InvalidOption(f"{name} begins at 0")
+                raise InvalidOption(f"{name} must be 0 or more")
         for url in self.sidecars:
             if not url.startswith(("http://", "https://")):
-                raise InvalidOption(f"sidecars: {url!r} is no base URL such as http://127.0.0.1:8080")
+                raise InvalidOption(f"sidecars: {url!r} is not a base URL such as http://127.0.0.1:8080")
         if not self.has_name_servers and not self.directories:
             raise InvalidOption("nameServers is missing: write host:port, for example 127.0.0.1:9876")
         for name in self.directories:
             parse_member_name(name)
         if self.transport is TransportKind.FILE and not self.directories:
-            raise InvalidOption("transport=file needs directories: which broker's store lies where")
+            raise InvalidOption("transport=file needs the option directories, with the store directory of each broker")
         if self.transport is TransportKind.HTTP and not self.sidecars:
-            raise InvalidOption("transport=http needs sidecars: the base URL of one of each group")
+            raise InvalidOption(
+                "transport=http needs the option sidecars, with the base URL of one sidecar of each group"
+            )
 
     @property
     def has_name_servers(self) -> bool:
-        """Whether any is named; without, only directories are read."""
+        """Whether any name server is given; without one, only directories are read."""
         return bool(self.name_servers.strip("; "))
 
     def client_settings(self) -> ClientSettings:
-        """The same for our client."""
+        """Return these settings for the client."""
         credentials = None
         if self.access_key and self.secret_key:
             credentials = Credentials(self.access_key, self.secret_key)
@@ -173,5 +175,5 @@ def parse_member_name(name: str) -> tuple[str, int | None]:
         return name, None
     number = parse_queue_id(text)
     if number is None:
-        raise InvalidOption(f"directories: {name!r} ends in no member's number: write broker or broker:number")
+        raise InvalidOption(f"directories: {name!r} does not end in a broker id: write broker or broker:number")
     return broker, number

@@ -1,7 +1,7 @@
 """The data source: `format("rocketmq")` for reading and writing, in batches and in streams.
 
 Spark finds it by itself: a module on the path whose name begins with `pyspark_` and that has a `DefaultSource`. So
-nothing has to be registered, on the driver or on workers.
+it needs no registration, neither on the driver nor on workers.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 
 from pyspark_rocketmq.batch_reader import BatchReader, PushingBatchReader
 from pyspark_rocketmq.errors import InvalidOption
-from pyspark_rocketmq.option_words import OptionWords
+from pyspark_rocketmq.option_parser import OptionParser
 from pyspark_rocketmq.options import read_columns, read_options
 from pyspark_rocketmq.schema import TYPES, ddl
 from pyspark_rocketmq.sink import make_stream_writer, make_writer
@@ -35,55 +35,55 @@ _TYPE_OF: Final[dict[str, DataType]] = {
     "map<string,string>": MapType(StringType(), StringType()),
     "binary": BinaryType(),
 }
-"""Spark's own parser of types needs a session, and there is none where readers are made."""
+"""Spark's types by their names. Spark's own parser of types needs a session, which readers do not have."""
 
 
 @final
 class DefaultSource(DataSource):
-    """RocketMQ's topics."""
+    """The topics of RocketMQ as a Spark data source."""
 
     @classmethod
     def name(cls) -> str:
-        """For `format`."""
+        """Return the name for `format`."""
         return "rocketmq"
 
     def schema(self) -> str:
-        """All columns, or those of the option `columns`."""
-        return ddl(read_columns(OptionWords(self.options).words("columns")))
+        """Return all columns, or those of the option `columns`, as DDL."""
+        return ddl(read_columns(OptionParser(self.options).name_list("columns")))
 
     def reader(self, schema: StructType) -> BatchReader:
-        """For `spark.read`."""
+        """Return the reader for `spark.read`."""
         options = read_options(self.options, is_stream=False)
         kind = PushingBatchReader if options.is_pushdown_wanted else BatchReader
         return kind(options, columns_of(schema, self.options))
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        """For `spark.readStream`."""
+        """Return the reader for `spark.readStream`."""
         return StreamReader(read_options(self.options, is_stream=True), columns_of(schema, self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """For `df.write`."""
+        """Return the writer for `df.write`."""
         return make_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        """For `df.writeStream`."""
+        """Return the writer for `df.writeStream`."""
         return make_stream_writer(self.options, schema, overwrite)
 
 
 def columns_of(schema: StructType, options: Mapping[str, str]) -> tuple[str, ...]:
-    """The columns that Spark wants: those of the option, or of the user's own schema, which has to have their types."""
+    """Return the columns that Spark wants: those of the option, or of the user's own schema, whose types must match."""
     names = tuple(field.name for field in schema.fields)
-    words = OptionWords(options)
-    if "columns" in words and read_columns(words.words("columns")) != names:
-        raise InvalidOption("option columns and the schema of the query name different columns: give one of them")
+    parser = OptionParser(options)
+    if "columns" in parser and read_columns(parser.name_list("columns")) != names:
+        raise InvalidOption("option columns and the schema of the query name different columns: give only one of them")
     for field in schema.fields:
         if field.name not in TYPES:
             read_columns((field.name,))
-            raise InvalidOption(f"a column is written {field.name} in the schema; its name is another")
+            raise InvalidOption(f"column {field.name} of the schema must be spelled as the source names it")
         wanted = _TYPE_OF[TYPES[field.name]]
         if field.dataType != wanted:
-            said = field.dataType.simpleString()
-            raise InvalidOption(f"column {field.name} is {wanted.simpleString()}, and the schema says {said}")
+            declared = field.dataType.simpleString()
+            raise InvalidOption(f"column {field.name} is {wanted.simpleString()}, but the schema declares {declared}")
         if not field.nullable:
-            raise InvalidOption(f"column {field.name} is nullable for Spark, and the schema says NOT NULL")
+            raise InvalidOption(f"column {field.name} is nullable, but the schema declares it NOT NULL")
     return names

@@ -1,8 +1,8 @@
-"""A process of Spark's, made ready for reads and writes that run in threads, and for many tasks.
+"""Prepare a Python process of Spark for reads and writes that run in threads, and for many tasks.
 
-After each task PySpark has Python look through all objects for garbage. With pandas, Arrow and ourselves loaded these
-are so many that it takes 50 ms, several times as long as a small task. What was loaded once stays: it is put aside, and
-a worker looks through what its tasks have made.
+After each task PySpark runs a full garbage collection. With pandas, Arrow and this package loaded that takes 50 ms,
+several times as long as a small task. So all objects that were loaded once are frozen, and a worker collects only what
+its tasks have created.
 """
 
 import gc
@@ -10,25 +10,25 @@ import threading
 from functools import cache
 from typing import Final
 
-from gantry_wire.structs import ready_structs
+from gantry_wire.structs import make_structs_ready
 
-_one_at_a_time: Final = threading.Lock()
+_structs_lock: Final = threading.Lock()
 
 
 def prepare_structs() -> None:
-    """Have all classes of documents worked out, whichever thread comes first; see `ready_structs`."""
-    with _one_at_a_time:
-        ready_structs()
+    """Resolve all struct classes in one thread at a time; see `make_structs_ready`."""
+    with _structs_lock:
+        make_structs_ready()
 
 
 def prepare_worker() -> None:
-    """Prepare for a task."""
+    """Prepare this process for a task."""
     prepare_structs()
-    _put_aside()
+    _freeze_loaded_objects()
 
 
 @cache
-def _put_aside() -> None:
-    """Put aside what is loaded by now; once in a process, however often it is asked for."""
+def _freeze_loaded_objects() -> None:
+    """Exclude all loaded objects from garbage collection; done once in a process."""
     gc.collect()
     gc.freeze()

@@ -1,11 +1,11 @@
-"""An archive job that ends itself, or its workers, with SIGKILL at a named place. A program, not a module to import.
+"""An archive job that kills itself, or its workers, with SIGKILL at a crash point. A program, not a module to import.
 
     python -m exactly_once.crashing_archive --conf FILE [--driver NAME:TIMES] [--worker NAME:TIMES] [--task-bytes N]
         [--merge-at MS] [--merge-only]
 
-What runs is the shipped job; only `points.reached`, which does nothing there, counts and kills here. A line in
-`GANTRY_KILLS` says that it was us, so that a death by anything else is not taken for one. `--merge-at` gives compaction
-another time of day than the machine's: a day that is not over yet is taken for one that is.
+It runs the shipped job, in which only `crash_points.hit` is replaced by a function that counts and kills. A line in
+`GANTRY_KILLS` records the kill, so that a crash by another cause is not mistaken for it. `--merge-at` sets the time for
+compaction, so that a day that is not over counts as closed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from gantry_pipelines.archive import points
+from gantry_pipelines.archive import crash_points
 from gantry_pipelines.archive.compaction import compact
 from gantry_pipelines.archive.job import ArchiveJob, ArchiveRun
-from gantry_pipelines.archive.objects import storage_of
+from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.settings import ArchiveParameters
 from gantry_pipelines.archive.source import ArchiveReader, ArchiveSource
 from gantry_pipelines.archive.writer import ArchiveWriter
@@ -40,16 +40,16 @@ WORKER: Final = "GANTRY_WORKER_CRASH"
 
 
 class Killer:
-    """Counts how often one place is reached, and kills this process."""
+    """Counts the hits of one crash point, and kills this process."""
 
     def __init__(self, crash_at: str) -> None:
         self._point, _, times = crash_at.partition(":")
         self._left = int(times or 1)
         self._lock = threading.Lock()
-        assert self._point in points.ALL, f"{crash_at} is no place to crash at"
+        assert self._point in crash_points.ALL, f"{crash_at} is not a crash point"
 
-    def reached(self, name: str) -> None:
-        """Stands for `points.reached`."""
+    def hit(self, name: str) -> None:
+        """Replace `crash_points.hit`: kill this process at the configured hit."""
         if name != self._point:
             return
         with self._lock:
@@ -61,26 +61,26 @@ class Killer:
 
 
 class CrashingReader(ArchiveReader):
-    """A reader whose workers die."""
+    """A reader whose workers are killed at a crash point."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """As shipped, but for the place where it ends."""
+        """Read as shipped, with the crash point of the environment."""
         crash_at = os.environ.get(WORKER)
         if crash_at:
-            setattr(points, "reached", Killer(crash_at).reached)  # noqa: B010 - it is a function for types
+            setattr(crash_points, "hit", Killer(crash_at).hit)  # noqa: B010 - it is a function for types
         return super().read(partition)
 
 
 class CrashingSource(ArchiveSource):
-    """The archive as a data source, with that reader."""
+    """The archive's data source with the crashing reader."""
 
     def streamReader(self, schema: StructType) -> ArchiveReader:
-        """For `spark.readStream`."""
+        """Create the crashing reader for `spark.readStream`."""
         return CrashingReader(**super().streamReader(schema).__getstate__())
 
 
 def main() -> int:
-    """One life."""
+    """Run the archive job, or only a compaction, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--conf", required=True)
     parser.add_argument("--driver")
@@ -90,7 +90,7 @@ def main() -> int:
     parser.add_argument("--merge-only", action="store_true")
     given = parser.parse_args()
     if given.driver:
-        setattr(points, "reached", Killer(given.driver).reached)  # noqa: B010
+        setattr(crash_points, "hit", Killer(given.driver).hit)  # noqa: B010
     if given.worker:
         os.environ[WORKER] = given.worker
     ArchiveRun.source = CrashingSource
@@ -101,13 +101,13 @@ def main() -> int:
     if given.task_bytes:
         options: dict[str, Any] = {**settings.options, "archive.taskBytes": str(given.task_bytes)}
         settings = dataclasses.replace(settings, options=options)
-    with reporter.stop.armed():
+    with reporter.stop.handling_signals():
         outcome = reporter.finish(job.run(settings, reporter))
     return outcome.exit_code
 
 
 def merge(settings: ArchiveParameters, now_ms: int) -> int:
-    """A compaction, as the job does it."""
+    """Run a compaction as the job does it."""
     with ArchiveWriter.open(storage_of(settings.destination)) as writer:
         for merged in compact(writer, settings.rules, settings.packing, now_ms):
             print(merged, flush=True)

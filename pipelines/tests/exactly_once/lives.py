@@ -1,4 +1,4 @@
-"""Lives of an archive job, and the ways in which they end before their time."""
+"""Runs of an archive job, and the ways in which they are killed."""
 
 from __future__ import annotations
 
@@ -15,34 +15,39 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, final
 
-from gantry_pipelines.archive import points
+from gantry_pipelines.archive import crash_points
 
 TESTS: Final = Path(__file__).resolve().parents[1]
 POLL_S: Final = 0.05
 
 
 class Death(StrEnum):
-    """How a life ends."""
+    """How a run is killed."""
 
     ALL = "driver, JVM and workers, inside a batch"
     DRIVER = "driver only, inside a batch"
     JVM = "JVM only, inside a batch"
     WORKER = "a Python worker, inside a batch"
     EARLY = "driver, JVM and workers, before the first batch"
-    POINT = "driver at a named point"
-    WORKER_POINT = "worker at a named point"
-    NONE = "not at all"
+    POINT = "driver at a crash point"
+    WORKER_POINT = "worker at a crash point"
+    NONE = "not killed"
 
 
-DRIVER_POINTS: Final = (points.BEFORE_RECORD, points.AFTER_RECORD, points.MID_BATCH, points.AFTER_BATCH)
-WORKER_POINTS: Final = (points.MID_DATA, points.AFTER_DATA)
-MERGE_POINTS: Final = (points.MID_MERGE, points.AFTER_MERGE, points.AFTER_EXCHANGE)
+DRIVER_POINTS: Final = (
+    crash_points.BEFORE_RECORD,
+    crash_points.AFTER_RECORD,
+    crash_points.MID_BATCH,
+    crash_points.AFTER_BATCH,
+)
+WORKER_POINTS: Final = (crash_points.MID_DATA, crash_points.AFTER_DATA)
+MERGE_POINTS: Final = (crash_points.MID_MERGE, crash_points.AFTER_MERGE, crash_points.AFTER_EXCHANGE)
 
 
 @final
 @dataclass(frozen=True)
 class Plan:
-    """One life."""
+    """The plan of one run: how it is killed, and its settings."""
 
     death: Death
     point: str = ""
@@ -58,14 +63,18 @@ class Plan:
 
 
 def plans(draw: random.Random, kills: int, messages: int) -> list[Plan]:
-    """So many lives that are killed, every way and place among them, each with cores, sizes and limits of its own."""
+    """Return plans with `kills` kills, which cover all kinds and crash points, each with other settings."""
     kinds = [(Death.POINT, point) for point in DRIVER_POINTS] + [(Death.WORKER_POINT, point) for point in WORKER_POINTS]
     kinds += [(death, "") for death in (Death.ALL, Death.DRIVER, Death.JVM, Death.WORKER, Death.EARLY)]
     draw.shuffle(kinds)
     found: list[Plan] = []
     while len(found) < kills:
         death, point = kinds[len(found) % len(kinds)]
-        times = draw.randint(1, 3) if point in (points.AFTER_RECORD, points.MID_BATCH, points.AFTER_DATA) else 1
+        times = (
+            draw.randint(1, 3)
+            if point in (crash_points.AFTER_RECORD, crash_points.MID_BATCH, crash_points.AFTER_DATA)
+            else 1
+        )
         found.append(
             Plan(death, point, times, draw.choice((1, 2, 3)), draw.choice((256 << 10, 4 << 20, 64 << 20)),
                  max(1, messages // draw.choice((5, 10, 20))))
@@ -75,7 +84,7 @@ def plans(draw: random.Random, kills: int, messages: int) -> list[Plan]:
 
 @final
 class Life:
-    """One process of the job and its children, in a session of its own."""
+    """One process of the job with its children, in a session of its own."""
 
     def __init__(self, words: list[str], log: Path, kills: Path) -> None:
         self._log: Final = log
@@ -95,11 +104,11 @@ class Life:
         return self._process.poll() is not None
 
     def wait(self, timeout_s: float) -> int:
-        """Its exit code."""
+        """Wait for the process, and return its exit code."""
         return self._process.wait(timeout_s)
 
     def until(self, predicate: Callable[[], bool], timeout_s: float) -> bool:
-        """Whether it came true while the process lived."""
+        """Wait until the predicate is true; return False if the process ended before."""
         deadline = time.monotonic() + timeout_s
         while not predicate():
             if self.is_over():
@@ -109,30 +118,30 @@ class Life:
         return True
 
     def kill_all(self) -> None:
-        """Everybody at once."""
+        """Kill the driver and all of its children at once."""
         os.killpg(self._process.pid, signal.SIGKILL)
 
     def kill_driver(self) -> None:
-        """Only Python's driver; the JVM notices."""
+        """Kill only the Python driver; the JVM then ends."""
         os.kill(self._process.pid, signal.SIGKILL)
 
     def kill_jvm(self) -> bool:
-        """Only the JVM; its workers notice. False where it is not there any more."""
+        """Kill only the JVM, whose workers then end; return False if it has already ended."""
         return _kill_first(children(self._process.pid, "java"))
 
     def kill_worker(self) -> bool:
-        """One worker that is at work, by preference a forked one; False where none is there."""
+        """Kill one active worker, preferably a forked one; return False if there is none."""
         workers = [pid for java in children(self._process.pid, "java") for pid in descendants(java, "pyspark")]
         return _kill_first(workers[-1:])
 
     def end(self) -> None:
-        """Whatever is left of it."""
+        """Kill all processes that are left, and wait for the driver."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def tail(self) -> str:
-        """The end of what it said."""
+        """Return the end of the log."""
         return self._log.read_text(errors="replace")[-3000:]
 
 
@@ -147,7 +156,7 @@ def _kill_first(pids: list[int]) -> bool:
 
 
 def children(pid: int, word: str) -> list[int]:
-    """Children whose command line has this word."""
+    """Return the children of a process whose command line has this word."""
     found: list[int] = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
@@ -163,6 +172,6 @@ def children(pid: int, word: str) -> list[int]:
 
 
 def descendants(pid: int, word: str) -> list[int]:
-    """Children, and theirs."""
+    """Return all descendants of a process whose command line has this word."""
     found = children(pid, word)
     return [*found, *(one for child in found for one in descendants(child, word))]

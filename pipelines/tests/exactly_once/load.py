@@ -1,11 +1,11 @@
-"""A producer that knows which of its messages were acknowledged. A program: it runs beside the archive and its kills.
+"""A producer that records which of its messages were acknowledged; a program that runs beside the archive job.
 
     python -m exactly_once.load --name-server A --topic T --acknowledged FILE
 
 It reads totals from standard input, one a line, and answers each with a line when so many sends were acknowledged.
-Every body is unique, and each is sent once: what gets no answer is not sent again, so that it is in the log at most
-once, and a message of another number takes its place. The file has the numbers of acknowledged messages; it is synced
-before they are reported."""
+Every body is unique, and each is sent once: an unanswered message is not sent again, so that it is in the log at most
+once, and another number takes its place. The file has the numbers of acknowledged messages; it is synced before they
+are reported."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ PAUSE_S: Final = 0.2
 
 
 def body_of(number: int) -> bytes:
-    """Of the message with this number: nobody else's, and not all of one size."""
+    """Return the body of a message: unique for each number, with different sizes."""
     seed = hashlib.blake2b(number.to_bytes(8, "big"), digest_size=32).hexdigest()
     return f"{number:010d} {seed * (1 + number % 3)}".encode()
 
 
 def number_of(body: bytes) -> int:
-    """The number, of a body that is what it should be. Raises ValueError for any other."""
+    """Return the number of a message from its body. Raises ValueError for an altered body."""
     number = int(body[:10])
     if body != body_of(number):
         raise ValueError(f"body {body[:40]!r} is not that of message {number}")
@@ -41,7 +41,7 @@ def number_of(body: bytes) -> int:
 
 @final
 class Load:
-    """Owned by one loop."""
+    """Sends messages and counts acknowledgements. Used by one event loop."""
 
     def __init__(self, producer: Producer, topic: str, file: BinaryIO) -> None:
         self._producer: Final = producer
@@ -51,7 +51,7 @@ class Load:
         self.acknowledged = 0
 
     async def send_until(self, total: int) -> None:
-        """Until so many are acknowledged, and that is written down."""
+        """Send until `total` messages are acknowledged, and the file is synced."""
         await asyncio.gather(*(self._send(total) for _ in range(SENDERS)))
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -73,7 +73,7 @@ class Load:
 
 
 async def obey(name_server: str, topic: str, path: Path) -> None:
-    """Read totals, one a line, and say when each is reached; the end of the input is the end."""
+    """Read totals from standard input, one a line, and answer when each is acknowledged, until the end of input."""
     settings = ProducerSettings(retries=0, send_timeout_ms=10_000)
     client = ClientSettings(route_poll_interval_ms=500)
     loop = asyncio.get_running_loop()
@@ -86,7 +86,7 @@ async def obey(name_server: str, topic: str, path: Path) -> None:
 
 
 def main() -> None:
-    """Run it."""
+    """Parse the arguments and run the producer."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--name-server", required=True)
     parser.add_argument("--topic", required=True)

@@ -1,4 +1,4 @@
-"""What is in the log, asked of the broker by an ordinary consumer, and whether the archive is that, by whoever looks.
+"""Read the log with an ordinary consumer, and compare the archive with it by several readers.
 
 The log is read by `gantry_client`'s pulls, which share nothing with the source that the archive reads by. It becomes a
 Parquet file of its own (queue, offset, body), and each reader of the archive compares all rows with it, both ways.
@@ -28,7 +28,7 @@ CHUNK: Final = 50_000
 
 
 def read_log(name_server: str, topic: str, path: Path) -> tuple[int, set[int]]:
-    """Write down all of a topic; how many messages there are, and their numbers. Every body is looked at."""
+    """Write all messages of a topic to a file; return their number, and the numbers in their verified bodies."""
     numbers: set[int] = set()
     count = 0
     with PullConsumer(name_server, "ExactlyOnceTruth") as consumer, pq.ParquetWriter(path, SCHEMA) as parquet:
@@ -49,7 +49,7 @@ def read_log(name_server: str, topic: str, path: Path) -> tuple[int, set[int]]:
 
 
 def by_pyarrow(root: Path, truth: Path) -> list[str]:
-    """What pyarrow sees beside the log, in words; nothing where both are the same."""
+    """Describe the difference between the archive, read with pyarrow, and the log; empty if they are equal."""
     partitions = ds.partitioning(pa.schema([("topic", pa.string()), ("day", pa.string())]), flavor="hive")
     archive: Any = ds.dataset(str(root / "data"), format="parquet", partitioning=partitions)
     order: Any = [("queue", "ascending"), ("offset", "ascending"), ("body", "ascending")]
@@ -61,7 +61,7 @@ def by_pyarrow(root: Path, truth: Path) -> list[str]:
 
 
 def by_duckdb(root: Path, truth: Path) -> list[str]:
-    """The same for DuckDB."""
+    """Describe the difference between the archive, read with DuckDB, and the log; empty if they are equal."""
     connection = duckdb.connect()
     try:
         connection.execute("SET threads=1")
@@ -80,7 +80,7 @@ def by_duckdb(root: Path, truth: Path) -> list[str]:
 
 
 def by_spark(root: Path, truth: Path) -> list[str]:
-    """The same for Spark, which lists the folder like any other."""
+    """Describe the difference between the archive, read with Spark, and the log; empty if they are equal."""
     from gantry_pipelines import spark_session
 
     session = spark_session("exactly-once", cores=1, conf={"spark.driver.memory": "1g"})

@@ -1,4 +1,4 @@
-"""The program that is killed: a stream from files into a topic, exactly once, until there is nothing more to read."""
+"""The program that is killed: a stream from files into a topic, exactly once, until all files are written."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pyspark.errors import StreamingQueryException
 from gantry_pipelines import spark_session
 
 FAILURES_MAX: Final = 30
-"""So often a query that fails is started again, as a supervisor does: its committing process was killed."""
+"""How often a failed query is started again, as a supervisor does: its committing process was killed."""
 
 
 def main(name_server: str, topic: str, source: str, checkpoint: str) -> None:
-    """Two files are one batch, each a task, so a batch has the same rows at the same places whenever it is repeated.
+    """Run the query until all files are written.
 
-    A task may be tried four times.
+    Two files are one batch, each a task, so a repeated batch has the same rows at the same positions. A task may be
+    attempted four times.
     """
     conf = {"spark.master": "local[2,4]", "spark.driver.memory": "700m"}
     spark = spark_session("sink-kills", conf=conf)

@@ -1,4 +1,4 @@
-"""`make exactly-once-sink`: kills of driver, workers and brokers; exits 0 when each row is in the topic once."""
+"""`make exactly-once-sink`: kills of driver, workers and brokers; exits with 0 if each row is in the topic once."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ KILLS_MIN = 20
 
 
 def main() -> int:
-    """Parse, run, say."""
+    """Parse the arguments, run the suite, and print the verdict."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=2000, help="rows of one batch (default: 2000)")
     parser.add_argument("--batches", type=int, default=100, help="batches of the stream (default: 100)")
     parser.add_argument("--kills", default="", help=f"WHAT:POINT:COUNT,... (default: all {len(ALL)})")
-    parser.add_argument("--seed", type=int, default=1, help="for the moments of chance")
-    parser.add_argument("--keep", action="store_true", help="keep stores and logs, also when all is good")
-    parser.add_argument("--resume", type=Path, help="the folder of a run that was interrupted: go on where it stopped")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random moments")
+    parser.add_argument("--keep", action="store_true", help="keep stores and logs even if no fault is found")
+    parser.add_argument("--resume", type=Path, help="continue the interrupted run in this folder")
     arguments = parser.parse_args()
     kills = [_kill(text) for text in arguments.kills.split(",") if text] or ([] if arguments.resume else list(ALL))
     below = ROOT / ".gantry" / "sink-kills"

@@ -1,10 +1,10 @@
-"""Kills of a transactional sink: a Spark program, a group of brokers, and whoever ends one of them at a bad moment.
+"""Kills of a transactional sink: a Spark program and a group of brokers, of which processes are killed at bad moments.
 
-    lives of the program ---- with orders: at which point, or at which time, and who dies
+    lives of the program ---- with orders: which process dies at which point, or at which time
     brokers (sync, 2) ------- the master is killed, its slave promoted, the old one comes back as a slave
-    in the end -------------- every row that was in the files is in the topic once, as an ordinary consumer sees it
+    in the end -------------- every row of the files is in the topic once, as an ordinary consumer reads it
 
-What runs is the shipped sink; only its empty function that marks the points is another (`hook/sitecustomize.py`).
+The shipped sink runs; only the empty function of its crash points is replaced (`hook/sitecustomize.py`).
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ SETTINGS: Final = {
 
 
 class Kill(NamedTuple):
-    """One order: at the n-th time that the program comes to a point, or after some seconds, this dies."""
+    """One order: kill a process at the n-th hit of a crash point, or after some seconds."""
 
     what: str
-    """driver: all processes of the program. committer: the one in which Spark commits; the query fails and is started
-    again in its session. worker: one that runs a task. broker: the master."""
+    """driver: all processes of the program. committer: the process in which Spark commits; the query fails and is
+    started again in its session. worker: one that runs a task. broker: the master."""
     point: str
     nth: int = 1
 
@@ -86,12 +86,12 @@ ALL: Final = (*COMMITTER, *WORKER, *BROKER, *DRIVER)
 @final
 @dataclass
 class Verdict:
-    """What became of the rows."""
+    """The outcome for the rows."""
 
     rows: int = 0
     lost: list[str] = field(default_factory=list)
-    doubled: list[str] = field(default_factory=list)
-    invented: list[str] = field(default_factory=list)
+    duplicated: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
     kills: list[str] = field(default_factory=list)
     not_reached: list[str] = field(default_factory=list)
     lives: int = 0
@@ -99,48 +99,50 @@ class Verdict:
 
     @property
     def is_good(self) -> bool:
-        return not (self.lost or self.doubled or self.invented)
+        return not (self.lost or self.duplicated or self.unexpected)
 
     def __str__(self) -> str:
-        said = f"{self.rows} rows, {len(self.kills)} kills, {self.lives} lives of the program, {self.seconds:.0f} s: "
+        summary = (
+            f"{self.rows} rows, {len(self.kills)} kills, {self.lives} lives of the program, {self.seconds:.0f} s: "
+        )
         faults = [
             f"{len(found)} {name} (the first: {found[0]})"
-            for name, found in (("LOST", self.lost), ("DOUBLED", self.doubled), ("INVENTED", self.invented))
+            for name, found in (("LOST", self.lost), ("DUPLICATED", self.duplicated), ("UNEXPECTED", self.unexpected))
             if found
         ]
-        return said + ("; ".join(faults) or "each row is there once")
+        return summary + ("; ".join(faults) or "each row was delivered once")
 
 
 @final
 class Suite:
-    """Owned by one loop."""
+    """A run of the program with its kills. Belongs to one event loop."""
 
     def __init__(self, folder: Path, group: Group, supervisor: Supervisor, *, rows_each: int, seed: int) -> None:
         self._folder: Final = folder
         self._group: Final = group
         self._supervisor: Final = supervisor
         self._rows_each: Final = rows_each
-        self._chance: Final = random.Random(seed)
+        self._random: Final = random.Random(seed)
         self._orders: Final = folder / "orders"
         self._process: asyncio.subprocess.Process | None = None
         self.verdict: Final = Verdict()
 
     async def run(self, kills: Sequence[Kill], batches: int) -> Verdict:
-        """All of them, then whatever is left to write, which nobody disturbs."""
+        """Execute all kills, then let the program write the remaining rows undisturbed."""
         began = time.monotonic()
-        if not (self._folder / "source").exists():  # otherwise a run goes on that was interrupted
+        if not (self._folder / "source").exists():  # otherwise an interrupted run is continued
             self._write_files(batches)
         try:
             for kill in kills:
                 print(f"-- {kill}", flush=True)
                 async with asyncio.timeout(LIFE_S):
-                    if not await self._carry_out(kill):
+                    if not await self._execute_kill(kill):
                         self.verdict.not_reached.append(str(kill))
             await self._finish()
         finally:
             if self._process is not None:
                 await end_tree(self._process)
-        await self._judge(batches)
+        await self._verify(batches)
         self.verdict.seconds = time.monotonic() - began
         return self.verdict
 
@@ -155,12 +157,12 @@ class Suite:
                 parquet.write_table(table, source / f"{batch:05d}-{part}.parquet")
                 os.utime(source / f"{batch:05d}-{part}.parquet", (1_700_000_000 + batch, 1_700_000_000 + batch))
 
-    async def _carry_out(self, kill: Kill) -> bool:
-        """Give an order to the program that runs, or to a new one; whether it came to that."""
+    async def _execute_kill(self, kill: Kill) -> bool:
+        """Give an order to the running program, or to a new one, and return whether it was executed."""
         self._give_order(kill)
         process = self._process or await self._start()
         ending = asyncio.ensure_future(process.wait())
-        reached = asyncio.ensure_future(self._reached(kill))
+        reached = asyncio.ensure_future(self._wait_for_point(kill))
         await asyncio.wait([ending, reached], return_when=asyncio.FIRST_COMPLETED)
         ending.cancel()
         if not reached.done():
@@ -196,16 +198,16 @@ class Suite:
             )  # fmt: skip
         return self._process
 
-    async def _reached(self, kill: Kill) -> None:
+    async def _wait_for_point(self, kill: Kill) -> None:
         if kill.point == "random":
-            await asyncio.sleep(self._chance.uniform(12.0, 40.0))
+            await asyncio.sleep(self._random.uniform(12.0, 40.0))
             return
         while not (self._orders / "reached").exists():  # noqa: ASYNC110 - another process's file
             await asyncio.sleep(POLL_S)
 
     def _give_order(self, kill: Kill | None) -> None:
         self._orders.mkdir(exist_ok=True)
-        for name in ("order", *(file.name for file in self._orders.iterdir())):  # the order goes first
+        for name in ("order", *(file.name for file in self._orders.iterdir())):  # the order is removed first
             (self._orders / name).unlink(missing_ok=True)
         if kill is not None and kill.point != "random":
             action = {"driver": "halt", "committer": "die", "worker": "die", "broker": "tell"}[kill.what]
@@ -228,20 +230,20 @@ class Suite:
                     await asyncio.sleep(POLL_S)
         await old.process.start()
         await self._supervisor.gather([old])
-        await self._supervisor.wait_whole(BROKERS_S)
+        await self._supervisor.wait_until_caught_up(BROKERS_S)
 
-    async def _judge(self, batches: int) -> None:
+    async def _verify(self, batches: int) -> None:
         found = Counter(await delivered(self._group.name_server_address))
         wanted = {f"{batch}-{number}" for batch in range(batches) for number in range(self._rows_each)}
         verdict = self.verdict
         verdict.rows = len(wanted)
         verdict.lost = sorted(wanted - found.keys())
-        verdict.doubled = sorted(body for body, count in found.items() if count > 1)
-        verdict.invented = sorted(found.keys() - wanted)
+        verdict.duplicated = sorted(body for body, count in found.items() if count > 1)
+        verdict.unexpected = sorted(found.keys() - wanted)
 
 
 async def delivered(name_server: str) -> list[str]:
-    """All bodies of the topic."""
+    """Return all bodies of the topic."""
     bodies: list[str] = []
     async with PullConsumer(name_server, "readers") as consumer:
         for queue in await consumer.queues(TOPIC):
@@ -254,7 +256,7 @@ async def delivered(name_server: str) -> list[str]:
 
 
 async def end_tree(process: asyncio.subprocess.Process) -> None:
-    """kill -9 of a process and of all that it has started: Spark's daemon of workers is in a group of its own."""
+    """Kill a process and all its descendants with kill -9: Spark's worker daemon is in its own process group."""
     victims = [*descendants(process.pid), process.pid]
     for pid in reversed(victims):  # the virtual machine before its workers
         with suppress(ProcessLookupError):
@@ -263,7 +265,7 @@ async def end_tree(process: asyncio.subprocess.Process) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """The deepest first."""
+    """Return the ids of all descendants, the deepest first."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -271,17 +273,17 @@ def descendants(pid: int) -> list[int]:
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
                 children.setdefault(parent, []).append(int(entry.name))
     found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        for child in children.get(waiting.pop(), []):
+    pending = [pid]
+    while pending:
+        for child in children.get(pending.pop(), []):
             found.append(child)
-            waiting.append(child)
+            pending.append(child)
     return found[::-1]
 
 
 @asynccontextmanager
 async def scene(folder: Path, *, rows_each: int, seed: int) -> AsyncIterator[Suite]:
-    """Brokers and a topic; nothing has gone wrong yet, or, in the folder of another run, what that one has left."""
+    """Start brokers and a topic, or continue in the folder of an earlier run."""
     async with AsyncExitStack() as stack:
         network = stack.enter_context(Network(2, is_isolated=False))
         journal = Journal(stack.enter_context((folder / "history.jsonl").open("ab")))
@@ -290,14 +292,14 @@ async def scene(folder: Path, *, rows_each: int, seed: int) -> AsyncIterator[Sui
         await group.start()
         supervisor = await stack.enter_async_context(Supervisor(group, journal, acks_needed=1))
         await (supervisor.begin() if is_new else supervisor.reinstate())
-        await supervisor.wait_whole(BROKERS_S)
+        await supervisor.wait_until_caught_up(BROKERS_S)
         if is_new:
             await make_topic(group.name_server_address)
         yield Suite(folder, group, supervisor, rows_each=rows_each, seed=seed)
 
 
 async def make_topic(name_server: str) -> None:
-    """As soon as the name server knows the master."""
+    """Create the topic as soon as the name server lists the master."""
     async with Admin(name_server) as admin, asyncio.timeout(BROKERS_S):
         while True:
             with suppress(ClientError):

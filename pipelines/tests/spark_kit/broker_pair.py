@@ -1,7 +1,7 @@
 """A real master and a real slave with their sidecars, and stores that they have written: `gantry up`, small files.
 
-The messages are of every kind that ends up in a log: with keys and without, with tags, delayed, in several topics and
-queues, from a few bytes to some thousands, and of a topic that was deleted and made again. A seed says which.
+The messages are of every kind that occurs in a log: with keys and without, with tags, delayed, in several topics and
+queues, from a few bytes to some thousands, and of a topic that was deleted and created again. A seed determines them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from gantry_client import Admin, Message, Producer
 from pyspark_rocketmq.model import Replica
 
 TOPICS: Final = ("orders", "payments", "audit_trail")
-TWICE: Final = "lived_twice"
-REST_S: Final = 3.0
-"""Longer than the delay of what is delayed here, and than a look at the group is old."""
+RECREATED_TOPIC: Final = "lived_twice"
+QUIET_S: Final = 3.0
+"""Longer than the delay of delayed messages, and than the age of an observation of the group."""
 BROKER_SETTINGS: Final = (
     '{diskMaxUsedSpaceRatio: "95", diskSpaceCleanForciblyRatio: "99", diskSpaceWarningLevelRatio: "99",'
     ' waitTimeMillsInSendQueue: "60000", maxHashSlotNum: "1000", maxIndexNum: "4000",'
@@ -32,7 +32,7 @@ BROKER_SETTINGS: Final = (
 
 
 def messages(seed: int, count: int) -> Iterator[Message]:
-    """The messages of a seed."""
+    """Yield the messages of a seed."""
     rng = random.Random(seed)
     for number in range(count):
         topic = rng.choices(TOPICS, (6, 3, 1))[0]
@@ -43,37 +43,37 @@ def messages(seed: int, count: int) -> Iterator[Message]:
 
 
 async def send_all(name_servers: str, seed: int, count: int) -> None:
-    """Send them, in order of the seed; what is refused is an error."""
+    """Send the messages of a seed in their order; a refused message is an error."""
     async with Producer(name_servers) as producer:
-        waiting: list[Message] = []
+        pending: list[Message] = []
         for message in messages(seed, count):
-            waiting.append(message)
-            if len(waiting) == 64:
-                await asyncio.gather(*(producer.send(one) for one in waiting))
-                waiting = []
-        await asyncio.gather(*(producer.send(one) for one in waiting))
+            pending.append(message)
+            if len(pending) == 64:
+                await asyncio.gather(*(producer.send(one) for one in pending))
+                pending = []
+        await asyncio.gather(*(producer.send(one) for one in pending))
 
 
-async def topic_of_two_lives(name_servers: str, count: int) -> None:
-    """A topic that is deleted and made again: numbers begin at 0 once more, and older records have no units."""
+async def send_to_recreated_topic(name_servers: str, count: int) -> None:
+    """Send to a topic that is deleted and created again: offsets begin at 0, and older records have no units."""
     async with Admin(name_servers) as admin, Producer(name_servers) as producer:
         for life in (1, 2):
-            await admin.topics.create(TWICE, queues=2)
+            await admin.topics.create(RECREATED_TOPIC, queues=2)
             for number in range(count * life):
-                await producer.send(Message(TWICE, b"life %d, number %d" % (life, number), tags="once"))
+                await producer.send(Message(RECREATED_TOPIC, b"life %d, number %d" % (life, number), tags="once"))
             if life == 1:
-                await admin.topics.delete(TWICE)
+                await admin.topics.delete(RECREATED_TOPIC)
 
 
 async def delete_topic(name_servers: str, topic: str) -> None:
-    """Its messages stay in the log until they expire."""
+    """Delete a topic; its messages stay in the log until they expire."""
     async with Admin(name_servers) as admin:
         await admin.topics.delete(topic)
 
 
 @contextmanager
 def running_pair(folder: Path, *, segment: str = "1Mi") -> Iterator[Group]:
-    """A group of a master and a slave, up and in sync; taken down at the end."""
+    """Run a group of a master and a slave that are in sync; it is stopped at the end."""
     group = Group(folder, broker=BROKER_SETTINGS, writeBuffer=f'{{medium: "Off", segmentSize: {segment}}}')
     group.up(*FREE_PORTS)
     try:
@@ -83,47 +83,47 @@ def running_pair(folder: Path, *, segment: str = "1Mi") -> Iterator[Group]:
         group.down()
 
 
-def until_at_rest(group: Group) -> None:
-    """Delayed messages are delivered, and the slave knows that everything is confirmed: then all units are written."""
+def wait_until_quiescent(group: Group) -> None:
+    """Wait until delayed messages are delivered and everything is confirmed: then all units are written."""
     since, seen = time.monotonic(), ""
 
-    def is_at_rest() -> bool:
+    def is_quiescent() -> bool:
         nonlocal since, seen
         now = str(sorted((one.name, one.wrote, one.confirmed) for one in group.look().members))
         is_confirmed = all(one.wrote == one.confirmed for one in group.look().members)
         if now != seen or not is_confirmed:
             since, seen = time.monotonic(), now
-        return time.monotonic() - since > REST_S
+        return time.monotonic() - since > QUIET_S
 
-    group.until(is_at_rest)
+    group.until(is_quiescent)
 
 
 def write_pair(folder: Path, *, seed: int, count: int) -> tuple[Path, Path]:
-    """Stores of a master and a slave that were written together and stopped in order."""
+    """Return the stores of a master and a slave that were written together and stopped cleanly."""
     with running_pair(folder) as group:
         asyncio.run(send_all(group.name_server, seed, count))
-        asyncio.run(topic_of_two_lives(group.name_server, 20))
+        asyncio.run(send_to_recreated_topic(group.name_server, 20))
         group.until(group.is_well)
-        until_at_rest(group)
+        wait_until_quiescent(group)
     stores = tuple(group.state.store(0, number) for number in (1, 2))
     return stores[0], stores[1]
 
 
 def directories(master: Path, slave: Path, broker: str = "broker-a") -> tuple[Replica, ...]:
-    """The two as replicas that are reached by their files."""
+    """Return the two stores as replicas that are read by their files."""
     return tuple(
         Replica(broker, number, "127.0.0.1:1", directory=str(path)) for number, path in enumerate((master, slave))
     )
 
 
 def sidecars(group: Group, broker: str = "crew-0") -> tuple[Replica, ...]:
-    """The members of a running group as replicas that are reached by their sidecars."""
+    """Return the members of a running group as replicas that are read through their sidecars."""
     members = sorted(group.record.members, key=lambda one: one.number)
     return tuple(Replica(broker, one.number - 1, "127.0.0.1:1", sidecar=one.sidecar_url) for one in members)
 
 
-def copied(store: Path, target: Path) -> Path:
-    """A copy to spoil."""
+def copy_store(store: Path, target: Path) -> Path:
+    """Copy a store to a directory in which it may be corrupted."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(store, target, ignore=shutil.ignore_patterns("*.sock", "lock"))
     return target

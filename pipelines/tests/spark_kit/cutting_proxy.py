@@ -1,4 +1,4 @@
-"""A TCP proxy that breaks off: after so many bytes of answers, and for every connection from then on."""
+"""A TCP proxy that cuts connections: after a number of response bytes, and every connection from then on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Self, final
 
 @final
 class CuttingProxy:
-    """In front of `target`, until `bytes_max` bytes came from there. Entered and left."""
+    """A proxy in front of `target` until `bytes_max` bytes came from there; used in a `with` block."""
 
     def __init__(self, target: str, bytes_max: int) -> None:
         host, _, port = target.rpartition(":")
@@ -22,7 +22,7 @@ class CuttingProxy:
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self.cuts = 0
-        """Connections that were broken off, or not taken any more."""
+        """The number of connections that were cut or refused."""
 
     @property
     def address(self) -> str:

@@ -1,6 +1,6 @@
 """A driver to be killed: one streaming query into Parquet, in a process of its own. `python driver.py OPTIONS FOLDER`.
 
-It says `batch N` after each batch, so that whoever kills it knows how far it has come.
+It prints `batch N` after each batch, so that a test knows its progress.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from gantry_pipelines import spark_session
 
 
 def say(line: str) -> None:
-    """To whoever waits for it."""
+    """Print a line for the test that waits for it."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def main(options: dict[str, str], folder: Path, cores: int) -> None:
-    """Until it is killed, or nothing is left with `availableNow`."""
+    """Run the query until it is killed or, with `availableNow`, until the present messages are written."""
     ends = options.pop("ends") == "true"
     spark = spark_session("driver", cores=cores, conf={"spark.driver.memory": "1g"})
     frame = spark.readStream.format("rocketmq").options(**options).load()

@@ -1,7 +1,7 @@
-"""The sink in a session that all tests share, with a driver that fails where a test says so.
+"""The sink in a session that all tests share, with a driver that fails where a test requests it.
 
-Spark commits in a Python process that no test can reach, so the writer itself takes the failure along: once, at a named
-point of its work, counted in a file.
+Spark commits in a Python process that no test can reach, so the writer itself carries the failure: once, at a crash
+point, counted in a file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pyspark_rocketmq.errors import RocketMQSourceError
-from pyspark_rocketmq.sink import points
+from pyspark_rocketmq.sink import crash_points
 from pyspark_rocketmq.sink.options import parse
 from pyspark_rocketmq.sink.writers import StreamWriter
 
@@ -22,49 +22,49 @@ FILE_OPTION = "failsIn"
 
 
 class Failed(RocketMQSourceError):
-    """As the test has ordered."""
+    """The failure that the test has requested."""
 
 
 @final
 class FailingWriter(StreamWriter):
-    """Fails once in its commit, at the n-th time that it comes to a point: `one-ended:7`."""
+    """A writer whose commit fails once, at the n-th hit of a crash point: `one-ended:7`."""
 
     point = ""
     file = ""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """In the driver."""
+        """Commit in the driver, and fail at the crash point."""
         name, _, count = self.point.partition(":")
         left = int(count or 1)
 
-        def reach(point: str) -> None:
+        def hit(point: str) -> None:
             nonlocal left
             left -= point == name
             if not left and not Path(self.file).exists():
                 Path(self.file).touch()
                 raise Failed(f"at {self.point}")
 
-        before, points.reach = points.reach, reach
+        before, crash_points.hit = crash_points.hit, hit
         try:
             super().commit(messages, batchId)
         finally:
-            points.reach = before
+            crash_points.hit = before
 
 
 @final
 class FailingSink(DataSource):
-    """`format("failing-sink")`."""
+    """The data source for `format("failing-sink")`."""
 
     @classmethod
     def name(cls) -> str:
         return "failing-sink"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        from pyspark_rocketmq.sink import prepared
+        from pyspark_rocketmq.sink import parse_write
 
         options = {name: value for name, value in self.options.items() if name.lower() not in (POINT, FILE)}
         assert parse(options).is_transactional, "nothing fails in a commit that does nothing"
-        writer = FailingWriter(*prepared(options, schema))
+        writer = FailingWriter(*parse_write(options, schema))
         writer.point, writer.file = self.options[POINT_OPTION], self.options[FILE_OPTION]
         return writer
 

@@ -1,4 +1,4 @@
-"""What others see of an archive by listing its folder: pyarrow, DuckDB, Spark; none of them knows the manifest."""
+"""Read an archive by listing its folder, with pyarrow and DuckDB, without its manifest."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pyarrow.dataset as ds
 COLUMNS: Final = ("topic", "broker", "queue", "offset", "body")
 
 Seen = Counter[tuple[str, str, int, int, bytes]]
-"""How often each row is there."""
+"""Number of occurrences of each row."""
 
 
 def by_pyarrow(root: Path) -> Seen:
-    """As a person reads a folder with pyarrow."""
+    """Read the folder with pyarrow."""
     (root / "data").mkdir(parents=True, exist_ok=True)
     partitions = ds.partitioning(pa.schema([("topic", pa.string()), ("day", pa.string())]), flavor="hive")
     dataset: Any = ds.dataset(str(root / "data"), format="parquet", partitioning=partitions)
@@ -28,7 +28,7 @@ def by_pyarrow(root: Path) -> Seen:
 
 
 def by_duckdb(root: Path) -> Seen:
-    """As a person reads a folder with DuckDB."""
+    """Read the folder with DuckDB."""
     pattern = f"{root}/data/**/*.parquet"
     connection = duckdb.connect()
     try:

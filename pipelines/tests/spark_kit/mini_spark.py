@@ -1,8 +1,7 @@
-"""What Spark does with the archive's data source, without Spark: the same objects, in the same order, in as many
-processes.
+"""Run the archive's data source as Spark does, without Spark: the same calls, in the same order and processes.
 
-Offsets are written down before a batch is planned, and again when it is done, as Spark does it; tasks go by pickle to a
-process of their own. So lives can be killed in seconds that would cost a JVM each.
+Offsets are recorded before a batch is planned, and again when it is done, as by Spark; each task is pickled to a
+process of its own. So runs can be killed within seconds, without starting a JVM for each.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from typing import Any, Final
 from exactly_once.crashing_archive import Killer
 from spark_kit.toy_run import CONTEXT, exit_code_of
 
-from gantry_pipelines.archive import points
+from gantry_pipelines.archive import crash_points
 from gantry_pipelines.archive.format import ArchiveFormat
 from gantry_pipelines.archive.manifest import file_of
-from gantry_pipelines.archive.objects import storage_of
+from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.source import ArchiveSource
 from gantry_pipelines.archive.writer import ArchiveWriter
-from gantry_wire.structs import ready_structs
+from gantry_wire.structs import make_structs_ready
 
 CONTEXT.set_forkserver_preload(["spark_kit.mini_spark", "spark_kit.toy_run"])
 DEADLINE_S: Final = 300
@@ -32,27 +31,27 @@ DEADLINE_S: Final = 300
 
 @dataclass(frozen=True)
 class Query:
-    """One life of a query, to the end of what is there."""
+    """One run of a query, up to the end of the log."""
 
     options: Mapping[str, str]
     checkpoint: str
     format: ArchiveFormat
     driver: str = ""
-    """NAME:TIMES of the point at which the driver dies."""
+    """NAME:TIMES of the crash point at which the driver is killed."""
     worker: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def lived(self) -> int:
-        """Its exit code."""
+        """Run in a process of its own, and return the exit code."""
         return exit_code_of(live, self, DEADLINE_S)
 
 
 def live(query: Query) -> None:
-    """The driver, in its own process."""
+    """Run the driver, in its own process."""
     os.environ.update(query.environment)
     if query.driver:
-        setattr(points, "reached", Killer(query.driver).reached)  # noqa: B010 - it is a function for types
-    ready_structs()
+        setattr(crash_points, "hit", Killer(query.driver).hit)  # noqa: B010 - it is a function for types
+    make_structs_ready()
     checkpoint = Path(query.checkpoint)
     checkpoint.mkdir(parents=True, exist_ok=True)
     with ArchiveWriter.open(storage_of(query.options["archive.destination"]), query.format) as writer:
@@ -88,10 +87,10 @@ def _task(query: Query, pickled: bytes) -> list[dict[str, Any]]:
 
 
 def _work(query: Query, pickled: bytes, answers: Any) -> None:
-    """A worker, in its own process."""
+    """Run a task in a worker, in its own process."""
     os.environ.update(query.environment)
     if query.worker:
-        setattr(points, "reached", Killer(query.worker).reached)  # noqa: B010
-    ready_structs()
+        setattr(crash_points, "hit", Killer(query.worker).hit)  # noqa: B010
+    make_structs_ready()
     reader, partition = pickle.loads(pickled)
     answers.put([row for batch in reader.read(partition) for row in batch.to_pylist()])

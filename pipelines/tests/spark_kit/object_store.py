@@ -20,12 +20,12 @@ KEYS: Final = {
     "AWS_SECRET_ACCESS_KEY": "gantry-secret",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-"""For whoever writes or reads there."""
+"""Environment of the processes that use the object store."""
 
 
 @final
 class ObjectStore:
-    """One bucket."""
+    """An S3 server with one bucket, in a process."""
 
     def __init__(self, folder: Path) -> None:
         (folder / BUCKET).mkdir(parents=True)
@@ -34,13 +34,13 @@ class ObjectStore:
         self._process: subprocess.Popen[bytes] | None = None
 
     def address(self, prefix: str, bucket: str = BUCKET) -> str:
-        """As a destination."""
+        """Return the address of a prefix as a destination."""
         return f"s3://{bucket}/{prefix}?endpoint_override=127.0.0.1:{self.port}&scheme=http&region=us-east-1"
 
     def start(self) -> None:
-        """Serve what is in the folder."""
+        """Start the server on the folder, and wait until it answers."""
         program = object_store_program()
-        assert program is not None, "tests that come here need it"
+        assert program is not None, "tests that use it have the mark needs_object_store"
         keys = {"ROOT_ACCESS_KEY": KEYS["AWS_ACCESS_KEY_ID"], "ROOT_SECRET_KEY": KEYS["AWS_SECRET_ACCESS_KEY"]}
         words = [str(program), "--quiet", "--port", f"127.0.0.1:{self.port}", "posix", str(self.folder)]
         with (self.folder.parent / "object-store.log").open("ab") as log:
@@ -53,13 +53,13 @@ class ObjectStore:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def kill(self) -> None:
-        """With SIGKILL."""
+        """Kill the server with SIGKILL."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
             self._process = None
 
     def files(self, prefix: str) -> set[str]:
-        """What lies in the folder, seen without the server."""
+        """Return the files below a prefix, read without the server."""
         top = self.folder / BUCKET / prefix
         return {path.relative_to(top).as_posix() for path in top.rglob("*") if path.is_file()}

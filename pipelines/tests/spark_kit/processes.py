@@ -22,12 +22,12 @@ from pyspark_rocketmq.settings import ReadSettings
 
 BROKER: Final = "broker-a"
 TOPIC: Final = "orders"
-SHOWN_S: Final = 20.0
+VISIBLE_TIMEOUT_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One message as it was sent, and where the broker put it."""
+    """One message as it was sent, and the offset that the broker assigned."""
 
     queue: int
     offset: int
@@ -39,7 +39,7 @@ class Sent:
 @final
 @dataclass
 class Group:
-    """Processes; the master first."""
+    """The processes of a group; the master is first."""
 
     name_server: str
     brokers: list[BrokerChild]
@@ -52,7 +52,7 @@ class Group:
         return tuple(one.url for one in self.sidecars)
 
     def settings(self, transport: TransportKind = TransportKind.AUTO, **more: Any) -> ReadSettings:
-        """As a reader of this group has them; patient with a busy machine."""
+        """Return settings for a reader of this group, with long timeouts for a busy machine."""
         given: dict[str, Any] = {"name_servers": self.name_server, "transport": transport, "patience_ms": 60_000}
         if transport in (TransportKind.HTTP, TransportKind.AUTO):
             given["sidecars"] = self.urls[:1]
@@ -61,28 +61,30 @@ class Group:
     def send(
         self, count: int, *, topic: str = TOPIC, queues: int = 4, bytes_each: int = 200, tags: Sequence[str] = ("red",)
     ) -> list[Sent]:
-        """So many messages in turn to the queues, all acknowledged by the master."""
+        """Send messages to the queues in turn, all acknowledged by the master."""
         found = send_all(self.brokers[0].address, count, topic, queues, bytes_each, tags, first=len(self.sent))
         self.sent += found
-        self._wait_shown(found, topic)
+        self._wait_until_readable(found, topic)
         return found
 
-    def _wait_shown(self, found: Sequence[Sent], topic: str) -> None:
-        """Slaves are read first, and are told a moment after the sender what is confirmed. Where nobody answers any
-        more, because a test wants it so, that moment is all there is."""
+    def _wait_until_readable(self, found: Sequence[Sent], topic: str) -> None:
+        """Wait until the messages can be read from slaves, which learn a moment later what is confirmed.
+
+        If no replica answers, because the test has stopped them, this ends after a timeout.
+        """
         ends: dict[int, int] = {}
         for one in found:
             ends[one.queue] = max(ends.get(one.queue, 0), one.offset + 1)
-        ways = [TransportKind.PULL, *([TransportKind.HTTP] if self.sidecars else [])]
-        deadline = time.monotonic() + SHOWN_S
-        while ways and time.monotonic() < deadline:
+        transports = [TransportKind.PULL, *([TransportKind.HTTP] if self.sidecars else [])]
+        deadline = time.monotonic() + VISIBLE_TIMEOUT_S
+        while transports and time.monotonic() < deadline:
             try:
-                with Catalog(self.settings(transport=ways[0], patience_ms=1000)) as catalog:
-                    shown = {queue.number: at.end for queue, at in catalog.bounds(catalog.queues([topic])).items()}
+                with Catalog(self.settings(transport=transports[0], patience_ms=1000)) as catalog:
+                    visible = {queue.number: at.end for queue, at in catalog.bounds(catalog.queues([topic])).items()}
             except (RocketMQSourceError, ClientError):
-                shown = {}
-            if all(shown.get(queue, 0) >= end for queue, end in ends.items()):
-                del ways[0]
+                visible = {}
+            if all(visible.get(queue, 0) >= end for queue, end in ends.items()):
+                del transports[0]
             else:
                 time.sleep(0.05)
 
@@ -90,9 +92,9 @@ class Group:
 def send_all(
     address: str, count: int, topic: str, queues: int, bytes_each: int, tags: Sequence[str], *, first: int = 0
 ) -> list[Sent]:
-    """The same, to any broker."""
+    """Send messages to any broker, all acknowledged."""
 
-    async def all_of_them() -> list[Sent]:
+    async def send_all_messages() -> list[Sent]:
         dialogue = await Dialogue.open(address)
         found: list[Sent] = []
         try:
@@ -106,12 +108,12 @@ def send_all(
             await dialogue.close()
         return found
 
-    return asyncio.run(all_of_them())
+    return asyncio.run(send_all_messages())
 
 
 @contextmanager
 def group(folder: Path, *, slaves: int = 1, with_sidecars: bool = True, **conf: str) -> Iterator[Group]:
-    """A master, which waits for a slave if there is one, and its slaves."""
+    """Run a master, which waits for a slave if there is one, and its slaves."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         (port,) = free_ports(1)

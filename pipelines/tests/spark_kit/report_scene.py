@@ -1,4 +1,4 @@
-"""Tables of a made-up day, for the report: five topics with a morning peak, a stall, a hot queue, and a slow group."""
+"""Tables of an invented day, for the report: five topics, a morning peak, a stall, a hot queue, and a slow group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUEUES: Final = 4
 
 
 def day(folder: Path, *, minutes: int = 540, step_minutes: int = 1, seed: int = 8) -> Tables:
-    """Written as a run writes them."""
+    """Write the tables as a run does."""
     rng = random.Random(seed)
     tables = Tables(folder)
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
@@ -34,7 +34,7 @@ def day(folder: Path, *, minutes: int = 540, step_minutes: int = 1, seed: int = 
 
 
 def end_ms(minutes: int = 540) -> int:
-    """Behind the last window."""
+    """Return the end of the last window in milliseconds."""
     return int((BEGIN + timedelta(minutes=minutes)).timestamp() * 1000)
 
 

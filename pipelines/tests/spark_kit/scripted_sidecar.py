@@ -1,4 +1,4 @@
-"""A sidecar that answers what a test says, in turn: for what a real one does once in a year."""
+"""A sidecar that returns scripted responses in turn, for situations that are rare with a real one."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from pyspark_rocketmq.settings import ReadSettings
 from pyspark_rocketmq.transport.sidecar import Sidecar
 
 Scripted = tuple[int, dict[str, str], bytes]
-"""Status, headers, body; a Content-Length that is longer than the body is an answer that breaks off."""
+"""Status, headers, body; with a Content-Length that is longer than the body the response is truncated."""
 
 
 @final
 class ScriptedSidecar:
-    """Entered and left."""
+    """A scripted sidecar, used in a `with` block."""
 
     def __init__(self, *answers: Scripted) -> None:
-        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.requests: list[tuple[str, dict[str, str]]] = []
         """Path and headers of each request."""
         self._clients: list[Sidecar] = []
         left = list(answers)
-        asked = self.asked
+        requests = self.requests
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
+                requests.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
                 status, headers, body = left.pop(0) if left else (500, {}, b"")
                 self.send_response(status)
                 for name, value in ({"Content-Length": str(len(body))} | headers).items():
@@ -54,7 +54,7 @@ class ScriptedSidecar:
         return int(self._server.server_address[1])
 
     def client(self, **more: object) -> Sidecar:
-        """Ours, in front of it."""
+        """Return a client of this sidecar."""
         settings = ReadSettings(name_servers="127.0.0.1:1", token="secret-token", **more)  # type: ignore[arg-type]
         self._clients.append(Sidecar(self.url, settings))
         return self._clients[-1]

@@ -1,12 +1,12 @@
-"""Brokers as a sink's driver sees them, in memory: a queue of markers, half messages, and a driver that may die.
+"""Brokers as a sink's driver uses them, in memory: a queue of markers, half messages, and a driver that may die.
 
     world = World()
     with pytest.raises(Died):
         await attempt(world, life=Life(3)).commit(halves)      # its third call is never made, or never answered
-    await attempt(world).commit(world.store(rows))          # what its successor does
+    await attempt(world).commit(world.store(rows))          # the work of its successor
     assert world.delivered == rows
 
-Nothing here decides anything: what a half message is asked for twice is written down, and the test judges.
+This module decides nothing: it only records repeated requests for a half message, and the test checks them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from enum import StrEnum
 from typing import Final, final
 
 from pyspark_rocketmq.errors import BatchTorn
-from pyspark_rocketmq.sink.committing import BatchCommit
-from pyspark_rocketmq.sink.deciding import Decisions
-from pyspark_rocketmq.sink.halves import HalfPlace, Halves
+from pyspark_rocketmq.sink.batch_commit import BatchCommit
+from pyspark_rocketmq.sink.batch_decider import BatchDecider
+from pyspark_rocketmq.sink.half_message_list import HalfMessageList, HalfMessageRef
 
 QUERY: Final = "query-1"
 TOPIC: Final = "T"
@@ -27,7 +27,7 @@ BROKER: Final = "broker-a"
 
 
 class Died(BaseException):
-    """The driver's process is gone. No Exception, so that nothing handles it."""
+    """The driver's process has died. It is not an Exception, so that no handler catches it."""
 
 
 class HalfState(StrEnum):
@@ -40,28 +40,28 @@ class HalfState(StrEnum):
 @final
 @dataclass
 class World:
-    """What brokers have, which outlives every driver."""
+    """The state of the brokers, which outlives every driver."""
 
     markers: list[bytes] = field(default_factory=list)
     first: int = 0
     """Markers before this one have expired."""
     hidden: int = 0
-    """So many of the last markers are not shown until another one is stored, as after a crash."""
+    """So many of the last markers are not visible until another one is stored, as after a crash."""
     states: dict[int, HalfState] = field(default_factory=dict)
     rows: dict[int, str] = field(default_factory=dict)
     delivered: list[str] = field(default_factory=list)
 
-    def store(self, rows: Sequence[str]) -> Halves:
-        """A task stores these as half messages."""
+    def store(self, rows: Sequence[str]) -> HalfMessageList:
+        """Store rows as half messages, as a task does."""
         places = []
         for row in rows:
             number = len(self.states)
             self.states[number], self.rows[number] = HalfState.OPEN, row
-            places.append(HalfPlace(TOPIC, BROKER, number, number * 100))
-        return Halves(places)
+            places.append(HalfMessageRef(TOPIC, BROKER, number, number * 100))
+        return HalfMessageList(places)
 
     def end(self, number: int, state: HalfState) -> bool:
-        """As a broker does: once; whether the half message is in that state now."""
+        """End a half message once, as a broker does, and return whether it is in that state now."""
         if self.states[number] is HalfState.OPEN:
             self.states[number] = state
             if state is HalfState.COMMITTED:
@@ -75,16 +75,19 @@ class World:
 
 @final
 class Life:
-    """A driver's, counted in calls to the brokers. It ends before the n-th is carried out, or before it is answered."""
+    """The life of a driver, counted in calls to the brokers.
 
-    def __init__(self, dies_at: int | None = None, *, is_carried_out: bool = False) -> None:
+    It ends before the n-th call is executed, or before it is answered.
+    """
+
+    def __init__(self, dies_at: int | None = None, *, is_executed: bool = False) -> None:
         self._dies_at: Final = dies_at
-        self._is_carried_out: Final = is_carried_out
+        self._is_executed: Final = is_executed
         self.calls = 0
 
     def begins(self) -> None:
         self.calls += 1
-        if self.calls == self._dies_at and not self._is_carried_out:
+        if self.calls == self._dies_at and not self._is_executed:
             raise Died
 
     def ends(self) -> None:
@@ -94,7 +97,7 @@ class Life:
 
 @final
 class WorldQueue:
-    """`MarkerQueue` on a world."""
+    """A `MarkerQueue` on a world."""
 
     def __init__(self, world: World, life: Life) -> None:
         self._world: Final = world
@@ -107,7 +110,7 @@ class WorldQueue:
     async def read(self, begin: int, end: int) -> dict[int, bytes]:
         self._life.begins()
         world = self._world
-        assert end <= len(world.markers) - world.hidden, "nobody reads what is not shown"
+        assert end <= len(world.markers) - world.hidden, "hidden messages are never read"
         return {offset: world.markers[offset] for offset in range(max(begin, world.first), end)}
 
     async def append(self, body: bytes, keys: tuple[str, ...]) -> int:
@@ -119,31 +122,33 @@ class WorldQueue:
 
 
 @final
-class WorldEnds:
-    """`Ends` on a world."""
+class WorldTransactionEnder:
+    """A `TransactionEnder` on a world."""
 
     def __init__(self, world: World, life: Life) -> None:
         self._world: Final = world
         self._life: Final = life
 
-    async def commit(self, halves: Halves) -> None:
+    async def commit(self, halves: HalfMessageList) -> None:
         gone = [place for place in halves if not self._end(place, HalfState.COMMITTED)]
         if gone:
             raise BatchTorn(f"{len(gone)} of {len(halves)}")
 
-    async def roll_back(self, halves: Halves) -> int:
+    async def roll_back(self, halves: HalfMessageList) -> int:
         return sum(self._end(place, HalfState.ROLLED_BACK) for place in halves)
 
-    def _end(self, place: HalfPlace, state: HalfState) -> bool:
+    def _end(self, place: HalfMessageRef, state: HalfState) -> bool:
         self._life.begins()
-        is_so = self._world.end(place.half_offset, state)
+        is_in_state = self._world.end(place.half_offset, state)
         self._life.ends()
-        return is_so
+        return is_in_state
 
 
 def attempt(
     world: World, *, batch: int = 0, query: str = QUERY, run: str = "run-1", life: Life | None = None
 ) -> BatchCommit:
-    """A driver with a batch to commit."""
+    """Return a driver with a batch to commit."""
     life = life or Life()
-    return BatchCommit(Decisions(WorldQueue(world, life), query, batch, run), WorldEnds(world, life), run=run)
+    return BatchCommit(
+        BatchDecider(WorldQueue(world, life), query, batch, run), WorldTransactionEnder(world, life), run=run
+    )

@@ -1,7 +1,7 @@
-"""Faults planted into the files of a stopped store, and what an audit must say of each. Drawn from a seed.
+"""Faults that are injected into the files of a stopped store by a seed, and the findings that an audit must report.
 
-What must be found is counted from the bytes, not from what was meant: the records whose bytes are others now, and the
-units that are. An audit has found a fault when it names each of them on the spoilt copy, and nothing else anywhere.
+The expected findings are computed from the bytes: the records and the units whose bytes have changed. An audit has
+found a fault if it reports each of them on the damaged copy, and nothing else.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
-from gantry_pipelines.audit.model import Check, Finding, Kind
+from gantry_pipelines.audit.model import Check, Finding, FindingKind
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, decode_record, encode_record
 from gantry_wire.seal import SEAL_BYTES
 
 UNIT_BYTES: Final = 20
-LOG_KINDS: Final = frozenset({Kind.CORRUPT, Kind.MISSING, Kind.DIFFERS, Kind.SWAPPED, Kind.FILLER})
-UNIT_KINDS: Final = frozenset({Kind.UNIT_MISSING, Kind.UNIT_WRONG, Kind.UNIT_STRAY})
+LOG_KINDS: Final = frozenset(
+    {FindingKind.CORRUPT, FindingKind.MISSING, FindingKind.DIFFERS, FindingKind.SWAPPED, FindingKind.FILLER}
+)
+UNIT_KINDS: Final = frozenset({FindingKind.UNIT_MISSING, FindingKind.UNIT_WRONG, FindingKind.UNIT_STRAY})
 
 
 class Stored(NamedTuple):
@@ -30,14 +32,14 @@ class Stored(NamedTuple):
     queue: int
     offset: int
     body: int
-    """Where its body begins, in the record."""
+    """Position of the body within the record."""
     body_end: int
 
 
 @final
 @dataclass(slots=True)
 class Log:
-    """A store's log before anything was spoilt: all of it fits into memory."""
+    """A store's undamaged log, which fits into memory."""
 
     root: Path
     files: list[Path] = field(default_factory=list)
@@ -48,7 +50,7 @@ class Log:
 
     @classmethod
     def of(cls, root: Path) -> Log:
-        """Read it with nothing but the wire's decoder."""
+        """Read a log with the wire format's decoder only."""
         files = sorted((root / "commitlog").iterdir())
         log = cls(root, files, b"".join(one.read_bytes() for one in files))
         size = files[0].stat().st_size
@@ -71,7 +73,7 @@ class Log:
         return log
 
     def file_at(self, physical: int) -> tuple[Path, int]:
-        """The file of a place, and the position in it."""
+        """Return the file of a log offset, and the position in the file."""
         size = self.files[0].stat().st_size
         return self.files[physical // size], physical % size
 
@@ -79,7 +81,7 @@ class Log:
 @final
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What was done."""
+    """The description of an injected fault."""
 
     name: str
     text: str
@@ -98,7 +100,7 @@ def put(log: Log, root: Path, physical: int, data: bytes) -> None:
 
 
 def flip(log: Log, root: Path, rng: random.Random, low: int, high: int) -> str:
-    """One bit of a byte in `[low, high)`."""
+    """Flip one bit of a byte in `[low, high)`."""
     at = rng.randrange(low, high)
     bit = 1 << rng.randrange(8)
     put(log, root, at, bytes([log.data[at] ^ bit]))
@@ -116,13 +118,13 @@ def flip_header(log: Log, root: Path, rng: random.Random) -> str:
 
 
 def flip_properties(log: Log, root: Path, rng: random.Random) -> str:
-    """The topic's length, the topic, properties, or the seal."""
+    """Flip a bit in the topic's length, the topic, properties, or the seal."""
     one = rng.choice(log.records)
     return flip(log, root, rng, one.physical + one.body_end, one.physical + one.size)
 
 
 def cut_tail(log: Log, root: Path, rng: random.Random) -> str:
-    """The last file ends early, as after a truncation."""
+    """Truncate the last file of the log."""
     path, _ = log.file_at(log.end - 1)
     base = int(path.name)
     at = rng.randrange(base + 1, log.end)
@@ -132,7 +134,7 @@ def cut_tail(log: Log, root: Path, rng: random.Random) -> str:
 
 
 def zero_tail(log: Log, root: Path, rng: random.Random) -> str:
-    """The end of the log is zeros, as after a lost write."""
+    """Overwrite the end of the log with zeros, as after a lost write."""
     path, _ = log.file_at(log.end - 1)
     at = rng.randrange(max(int(path.name), log.end - 40_000), log.end)
     put(log, root, at, bytes(log.end - at))
@@ -146,7 +148,7 @@ def zero_middle(log: Log, root: Path, rng: random.Random) -> str:
 
 
 def lose_file(log: Log, root: Path, rng: random.Random) -> str:
-    """A whole file of the middle is gone."""
+    """Delete a file in the middle of the log."""
     used = [one for one in log.files if int(one.name) < log.end]
     name = rng.choice(used[1:-1] or used[1:]).name
     (root / "commitlog" / name).unlink()
@@ -154,7 +156,7 @@ def lose_file(log: Log, root: Path, rng: random.Random) -> str:
 
 
 def swap_chunks(log: Log, root: Path, rng: random.Random) -> str:
-    """Two blocks have changed places, as a confused disk or a bad copy does it."""
+    """Swap two blocks, as a misdirected write or a faulty copy does."""
     length = rng.choice((512, 4_096, 32_768))
     while True:
         one, _ = _piece(log, rng, length)
@@ -166,7 +168,7 @@ def swap_chunks(log: Log, root: Path, rng: random.Random) -> str:
 
 
 def swap_records(log: Log, root: Path, rng: random.Random) -> str:
-    """Two whole records of the same size have changed places."""
+    """Swap two records of the same size."""
     by_size: dict[int, list[Stored]] = {}
     for one in log.records:
         by_size.setdefault(one.size, []).append(one)
@@ -177,7 +179,7 @@ def swap_records(log: Log, root: Path, rng: random.Random) -> str:
 
 
 def other_record(log: Log, root: Path, rng: random.Random) -> str:
-    """A whole record with right checksums, and another body: another history."""
+    """Replace a record by a valid one with another body, as in a forked log."""
     one = rng.choice([one for one in log.records if one.body_end - one.body >= 8])
     message = decode_record(log.data, one.physical)
     body = bytes(byte ^ 0x55 for byte in message.body)
@@ -190,13 +192,13 @@ def other_record(log: Log, root: Path, rng: random.Random) -> str:
 
 
 def flip_filler(log: Log, root: Path, rng: random.Random) -> str:
-    """The unused end of a file."""
+    """Flip a bit in the unused end of a file."""
     begin, end = rng.choice([blank for blank in log.blanks if blank[1] - blank[0] > 8])
     return flip(log, root, rng, begin, end)
 
 
 def _piece(log: Log, rng: random.Random, length: int) -> tuple[int, int]:
-    """A place in one file of the log."""
+    """Draw a range of offsets within one file of the log."""
     size = log.files[0].stat().st_size
     while True:
         at = rng.randrange(0, log.end - length)
@@ -208,7 +210,7 @@ def _piece(log: Log, rng: random.Random, length: int) -> tuple[int, int]:
 
 
 def _units(root: Path) -> list[tuple[Path, int]]:
-    """(file, number in it) of each unit that is a message's."""
+    """Return (file, index in the file) of each unit of a message."""
     found: list[tuple[Path, int]] = []
     for path in sorted((root / "consumequeue").glob("*/*/*")):
         data = path.read_bytes()
@@ -237,8 +239,8 @@ def filler_unit(log: Log, root: Path, rng: random.Random) -> str:
     return "a filler for " + _put_unit(rng.choice(_units(root)), bytes(8) + b"\x7f\xff\xff\xff" + bytes(8))
 
 
-def lead_elsewhere(log: Log, root: Path, rng: random.Random) -> str:
-    """To another record, whole and right, of whatever queue."""
+def misdirect_unit(log: Log, root: Path, rng: random.Random) -> str:
+    """Point a unit to another valid record of any queue."""
     one, other = rng.sample(_units(root), 2)
     return "another place in " + _put_unit(one, _unit(other)[:12])
 
@@ -262,7 +264,7 @@ def swap_units(log: Log, root: Path, rng: random.Random) -> str:
 
 
 def cut_queue(log: Log, root: Path, rng: random.Random) -> str:
-    """The end of a queue is not there."""
+    """Truncate the last file of a queue."""
     path, number = rng.choice(_units(root))
     with open(path, "r+b") as file:
         file.truncate(number * UNIT_BYTES + rng.randrange(UNIT_BYTES))
@@ -276,7 +278,7 @@ def lose_queue(log: Log, root: Path, rng: random.Random) -> str:
 
 
 def stray_unit(log: Log, root: Path, rng: random.Random) -> str:
-    """One more unit behind the last of a queue, to a record that has one already."""
+    """Add a unit at the end of a queue that points to a record which already has one."""
     units = _units(root)
     last = dict(units)
     path = rng.choice([one for one in last if (last[one] + 2) * UNIT_BYTES <= one.stat().st_size])
@@ -301,7 +303,7 @@ LOG_FAULTS: Final[dict[str, Plant]] = {
 UNIT_FAULTS: Final[dict[str, Plant]] = {
     "lose-unit": lose_unit,
     "filler-unit": filler_unit,
-    "lead-elsewhere": lead_elsewhere,
+    "misdirect-unit": misdirect_unit,
     "wrong-size": wrong_size,
     "wrong-tags": wrong_tags,
     "swap-units": swap_units,
@@ -311,13 +313,13 @@ UNIT_FAULTS: Final[dict[str, Plant]] = {
 }
 FAULTS: Final = LOG_FAULTS | UNIT_FAULTS
 UNDECIDED: Final = "other-record"
-"""With two whole records nobody can say which one is right: it is enough that one copy is said to differ there."""
+"""Of two valid records it is unknown which one is right: a finding on either copy is accepted."""
 ON_BOTH: Final = ("flip-body", "flip-header", "flip-properties", "zero-middle")
-"""Also planted on both copies alike: then no copy has what is gone, and checksums agree."""
+"""Faults that are also injected into both copies alike, so that the checksums of the copies agree."""
 
 
 def plant(name: str, log: Log, roots: Iterable[Path], seed: int) -> str:
-    """The same fault in each of the stores."""
+    """Inject the same fault into each of the stores, and return its description."""
     texts = {FAULTS[name](log, root, random.Random(seed)) for root in roots}
     return " | ".join(sorted(texts))
 
@@ -325,11 +327,11 @@ def plant(name: str, log: Log, roots: Iterable[Path], seed: int) -> str:
 # -- what must be found ------------------------------------------------------------------------------------------------
 
 Place = tuple[int, str, int, int, int]
-"""Copy, topic, queue, number, physical offset; -1 and "" where that is not said of this kind."""
+"""Copy, topic, queue, number, physical offset; -1 and "" where a kind of finding does not have them."""
 
 
 def changed_records(log: Log, root: Path) -> list[Stored]:
-    """Records of the log whose bytes are not what they were, or not there."""
+    """Return the records of the log whose bytes have changed or are missing."""
     size = log.files[0].stat().st_size if log.files[0].exists() else len(log.data) // len(log.files)
     parts: list[bytes] = []
     for path in log.files:
@@ -342,7 +344,7 @@ def changed_records(log: Log, root: Path) -> list[Stored]:
 
 
 def changed_units(clean: Path, root: Path) -> set[tuple[str, int, int]]:
-    """Units that are not what they were."""
+    """Return the units that have changed."""
     found: set[tuple[str, int, int]] = set()
     for path in sorted((clean / "consumequeue").glob("*/*/*")):
         was = path.read_bytes()
@@ -355,7 +357,7 @@ def changed_units(clean: Path, root: Path) -> set[tuple[str, int, int]]:
 
 
 def unit_places(findings: Iterable[Finding], copy: int) -> set[tuple[str, int, int]]:
-    """The units that findings name on a copy, runs as each of theirs."""
+    """Return the units in the findings of a copy; a finding of several units counts as each of them."""
     return {
         (one.topic, one.queue, one.offset + more)
         for one in findings if one.replica == copy and one.check is Check.INDEX and one.kind in UNIT_KINDS
@@ -364,19 +366,23 @@ def unit_places(findings: Iterable[Finding], copy: int) -> set[tuple[str, int, i
 
 
 def wrongs(findings: list[Finding], log: Log, clean: Path, spoilt: dict[int, Path]) -> list[str]:
-    """What an audit has not found, and what it has invented; nothing when it is right."""
-    said: list[str] = []
+    """Return the errors of an audit: faults that it has not found, and findings without a fault."""
+    errors: list[str] = []
     for copy, root in spoilt.items():
         records = {(one.physical, one.topic, one.queue, one.offset) for one in changed_records(log, root)}
         named = {(one.physical, one.topic, one.queue, one.offset) for one in findings
-                 if one.replica == copy and one.kind in LOG_KINDS and one.kind is not Kind.FILLER}  # fmt: skip
-        said += [f"copy {copy}: not found: record {one}" for one in sorted(records - named)]
-        said += [f"copy {copy}: invented: record {one}" for one in sorted(named - records)]
+                 if one.replica == copy and one.kind in LOG_KINDS and one.kind is not FindingKind.FILLER}  # fmt: skip
+        errors += [f"copy {copy}: not found: record {one}" for one in sorted(records - named)]
+        errors += [f"copy {copy}: invented: record {one}" for one in sorted(named - records)]
         units, known = changed_units(clean, root), unit_places(findings, copy)
-        said += [f"copy {copy}: not found: unit {one}" for one in sorted(units - known)]
-        said += [f"copy {copy}: invented: unit {one}" for one in sorted(known - units)]
-        if not records and not units and not any(one.kind is Kind.FILLER and one.replica == copy for one in findings):
-            said.append(f"copy {copy}: its fault is in no record and no unit, and was not found")
-    said += [f"another finding: {one}" for one in findings
-             if one.replica not in spoilt or one.kind in (Kind.GAP, Kind.TWICE)]  # fmt: skip
-    return said
+        errors += [f"copy {copy}: not found: unit {one}" for one in sorted(units - known)]
+        errors += [f"copy {copy}: invented: unit {one}" for one in sorted(known - units)]
+        if (
+            not records
+            and not units
+            and not any(one.kind is FindingKind.FILLER and one.replica == copy for one in findings)
+        ):
+            errors.append(f"copy {copy}: its fault is in no record and no unit, and was not found")
+    errors += [f"another finding: {one}" for one in findings
+             if one.replica not in spoilt or one.kind in (FindingKind.GAP, FindingKind.TWICE)]  # fmt: skip
+    return errors

@@ -1,4 +1,4 @@
-"""A store's directory, written by the broker's own store, with a page if a test wants one."""
+"""A store directory, written by the broker's own store, with a status page if a test wants one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BROKER = "broker-a"
 
 
 def written_store(folder: Path, count: int = 120) -> StoreWorld:
-    """So many messages in three queues of two topics, over some log files, and stopped cleanly."""
+    """Write messages to three queues of two topics, over several log files, and close the store."""
     folder.mkdir(parents=True, exist_ok=True)
     world = make_world("real", folder)
     world.open()
@@ -33,7 +33,7 @@ def written_store(folder: Path, count: int = 120) -> StoreWorld:
 
 
 def ranges_of(world: StoreWorld, *topics: str) -> tuple[QueueRange, ...]:
-    """Everything that was sent to some topics (or to all)."""
+    """Return the ranges of everything that was sent to some topics (or to all)."""
     counts: dict[QueueId, int] = {}
     for _, topic, number, _, _ in world.sent:
         if not topics or topic in topics:
@@ -43,7 +43,7 @@ def ranges_of(world: StoreWorld, *topics: str) -> tuple[QueueRange, ...]:
 
 
 def settings_of(*stores: StoreWorld, **more: Any) -> ReadSettings:
-    """A reader of directories alone; the first one is the master's."""
+    """Return settings for reading only directories; the first store is the master's."""
     directories = {f"{BROKER}:{number}": world.root for number, world in enumerate(stores)}
     given: dict[str, Any] = {"name_servers": "", "directories": directories, "patience_ms": 0}
     return ReadSettings(**given | more)
@@ -54,7 +54,7 @@ def replicas_of(*stores: StoreWorld) -> tuple[Replica, ...]:
 
 
 def task_of(*stores: StoreWorld, ranges: tuple[QueueRange, ...] | None = None, **more: Any) -> Task:
-    """All of a store, or some ranges of it, from these replicas in turn."""
+    """Return a task for a whole store, or some ranges of it, from these replicas in turn."""
     wanted = ranges_of(stores[0]) if ranges is None else ranges
     given: dict[str, Any] = {"transport": TransportKind.FILE, "columns": COLUMNS} | more
     return Task(BROKER, replicas_of(*stores), ranges=wanted, **given)
@@ -69,7 +69,7 @@ def places_of(rows: list[dict[str, Any]]) -> list[tuple[str, int, int, bytes]]:
 
 
 def sent_places(world: StoreWorld, *topics: str) -> list[tuple[str, int, int, bytes]]:
-    """The same of what was sent, in the order of the log."""
+    """Return topic, queue, offset and body of the sent messages, in the order of the log."""
     return [
         (topic, queue, offset, body) for _, topic, queue, offset, body in world.sent if not topics or topic in topics
     ]
@@ -77,7 +77,7 @@ def sent_places(world: StoreWorld, *topics: str) -> list[tuple[str, int, int, by
 
 @contextmanager
 def page_over(world: StoreWorld, **facts: int | None) -> Iterator[PageWriter]:
-    """A page beside a store, as its broker publishes it."""
+    """Write a status page for a store, as its broker publishes it."""
     status = Status(
         published_boottime_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME),
         published_wall_ms=int(time.time() * 1000),

@@ -1,4 +1,4 @@
-"""Records for tests of decoding: a log in memory, and what the wire's decoder and our client say of each of them."""
+"""Records for tests of decoding: a log in memory, and each record as the wire's decoder and the client decode it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from gantry_client.messages import received
+from gantry_client.messages import to_received_message
 from gantry_wire.message import (
     COMPRESSION_LZ4,
     COMPRESSION_MASK,
@@ -30,16 +30,16 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Stored(NamedTuple):
-    """A log in memory."""
+    """A log in memory with its messages."""
 
     data: bytes
     starts: list[int]
     messages: list[StoredMessage]
-    """As the wire's own decoder reads them."""
+    """The messages as the wire's own decoder reads them."""
 
 
 def stored(messages: Sequence[StoredMessage], *, gaps: Sequence[int] = (0,), is_sealed: bool = False) -> Stored:
-    """These records behind each other, with so many foreign bytes before each."""
+    """Return a log of these records, with so many foreign bytes before each."""
     data = bytearray()
     starts: list[int] = []
     for number, message in enumerate(messages):
@@ -54,13 +54,13 @@ def queues_of(log: Stored) -> list[QueueId]:
 
 
 def task_for(log: Stored, columns: Sequence[str] = COLUMNS, tags: frozenset[str] | None = None) -> Task:
-    """A task that wants all of it."""
+    """Return a task that reads the whole log."""
     ranges = tuple(QueueRange(queue, 0, 1 << 40) for queue in queues_of(log))
     return Task(BROKER, (), TransportKind.FILE, ranges, tuple(columns), tags)
 
 
 def piece_of(log: Stored, task: Task) -> Piece:
-    """All of it as one piece, expected to be what it is."""
+    """Return the whole log as one piece that expects exactly its records."""
     order = {one.queue: number for number, one in enumerate(task.ranges)}
     expected = Expected(
         np.array([order[QueueId(one.topic, BROKER, one.queue_id)] for one in log.messages], np.int64),
@@ -72,8 +72,8 @@ def piece_of(log: Stored, task: Task) -> Piece:
 
 
 def row_of(message: StoredMessage) -> dict[str, Any]:
-    """What a row has to be, one record at a time and without numpy."""
-    got = received(message, BROKER)
+    """Return the expected row, computed from one record without numpy."""
+    got = to_received_message(message, BROKER)
     properties = {name: value for name, value in got.properties.items() if name != RECORD_CRC}
     return {
         "topic": message.topic,
@@ -113,5 +113,5 @@ def _body(message: StoredMessage) -> bytes | None:
             return bytes(pa.CompressedInputStream(pa.BufferReader(message.body), codec).read())  # type: ignore[arg-type]
         except (OSError, pa.ArrowException):
             return None
-    got = received(message, BROKER)
+    got = to_received_message(message, BROKER)
     return None if got.body_fault else got.stored_body

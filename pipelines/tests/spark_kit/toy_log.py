@@ -1,8 +1,7 @@
-"""A log that is a formula: any row of any queue can be said without a broker, so tests can compare all of them.
+"""A computed log: any row of any queue can be computed without a broker, so that tests can compare all of them.
 
-Rows are those of a read: the columns of `pyspark_rocketmq.schema`, of many queues mixed as they lie in a log. Store
-times begin where a test wants them, one row each `step_us`; `clock_back` has the clock of one queue set back for some
-rows."""
+Rows have the columns of `pyspark_rocketmq.schema`; those of several queues are mixed as in a log. Store times begin at
+`first_us` with one row each `step_us`; `clock_back` sets the clock back for some rows."""
 
 from __future__ import annotations
 
@@ -16,23 +15,23 @@ from pyspark_rocketmq.model import QueueId, QueueRange
 from pyspark_rocketmq.schema import COLUMNS, arrow_schema
 
 NOON_US: Final = 1_795_348_800_000_000
-"""2026-11-22T12:00:00Z."""
+"""The time 2026-11-22T12:00:00Z in microseconds since 1970."""
 
 HOUR_US: Final = 3_600_000_000
 
 
 @dataclass(frozen=True)
 class ToyLog:
-    """Its queues, and how far each goes."""
+    """The queues of a log, with their ends, and their store times."""
 
     ends: Mapping[QueueId, int]
     first_us: int = NOON_US
     step_us: int = 1000
     clock_back: Mapping[int, int] = field(default_factory=dict)
-    """By offset: how many microseconds the clock was slow for that row."""
+    """By offset: how many microseconds the clock was set back for that row."""
 
     def row(self, queue: QueueId, offset: int) -> dict[str, Any]:
-        """One message."""
+        """Return the row of one message."""
         store_us = self.first_us + offset * self.step_us - self.clock_back.get(offset, 0)
         body = body_of(queue, offset)
         return {
@@ -60,7 +59,7 @@ class ToyLog:
     def batches(
         self, ranges: Sequence[QueueRange], columns: tuple[str, ...] = COLUMNS, batch_rows: int = 100
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of these ranges, mixed: one of each queue in turn, as producers fill queues in turn."""
+        """Yield the rows of these ranges, one of each queue in turn, as producers send to queues in turn."""
         queues: dict[QueueId, list[int]] = {}
         for one in sorted(ranges):
             queues.setdefault(one.queue, []).extend(range(one.begin, one.end))
@@ -77,10 +76,10 @@ class ToyLog:
 
 
 def body_of(queue: QueueId, offset: int) -> bytes:
-    """Different for every message."""
+    """Return the body of a message, unique for each message."""
     return f"{queue} says {offset}".encode() * 3
 
 
 def as_batch(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pa.RecordBatch:
-    """As Arrow has them."""
+    """Convert rows to an Arrow batch."""
     return pa.RecordBatch.from_pylist(rows, schema=arrow_schema()).select(list(columns))

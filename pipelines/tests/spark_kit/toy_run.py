@@ -1,8 +1,8 @@
-"""Lives of an archive without Spark: batches are planned and remembered as Spark does it, and everything else is ours.
+"""Archive runs without Spark: batches are planned and recorded as by Spark, everything else is the shipped code.
 
-A life is a process. It opens the archive, does the batch that was planned and not done, then new ones until the log's
-end, and may kill itself with SIGKILL at a named point. `--without` takes one guard away, so that a test can show that
-it would notice."""
+A `Life` is one process. It opens the archive, completes the batch that was planned and not done, then new batches up to
+the end of the log, and may kill itself with SIGKILL at a crash point. `without` removes one guard, so that a test can
+show that its absence is detected."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from typing import Any, Final
 
 from spark_kit.toy_log import ToyLog
 
-from gantry_pipelines.archive import lock, points
+from gantry_pipelines.archive import crash_points, lock
 from gantry_pipelines.archive.compaction import CompactionRules, compact, expire
+from gantry_pipelines.archive.file_writing import Packing, write_files
 from gantry_pipelines.archive.format import ArchiveFormat
-from gantry_pipelines.archive.grid import laid, pieces
+from gantry_pipelines.archive.grid import align_to_grid, split_on_grid
 from gantry_pipelines.archive.layout import day_end_ms
-from gantry_pipelines.archive.objects import storage_of
-from gantry_pipelines.archive.reading import read_manifest
+from gantry_pipelines.archive.manifest_reader import read_manifest
+from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.storage import Folder, Storage
 from gantry_pipelines.archive.writer import ArchiveWriter
-from gantry_pipelines.archive.writing import Packing, write_files
 from pyspark_rocketmq.model import QueueId, QueueRange
-from pyspark_rocketmq.planning import limited_rows
+from pyspark_rocketmq.planning import limit_rows
 
 GRID_ROWS: Final = 100
 CONTEXT: Final = multiprocessing.get_context("forkserver")
@@ -39,7 +39,7 @@ DEADLINE_S: Final = 120
 
 @dataclass(frozen=True)
 class Life:
-    """What one process is to do."""
+    """The work of one process."""
 
     root: str
     log: ToyLog
@@ -50,30 +50,30 @@ class Life:
     expire_days: int | None = None
     now_ms: int = 0
     destination: str = ""
-    """An object store's address, where the archive is in one; the checkpoint is beside ``root`` all the same."""
+    """Address of the archive in an object store; empty: the archive is in `root`. The checkpoint is beside `root`."""
     environment: Mapping[str, str] = field(default_factory=dict)
     takeover_s: float = 0.6
-    """How long a start watches a dead writer's name in an object store."""
+    """Lock timeout of a start in an object store, in seconds."""
 
     def lived(self) -> int:
-        """Live it in a process of its own; how it ended."""
+        """Run in a process of its own, and return the exit code."""
         return exit_code_of(live, self)
 
 
 def exit_code_of(target: Callable[[Any], None], life: object, deadline_s: float = DEADLINE_S) -> int:
-    """Run a life in a process of its own; its exit code."""
+    """Run a function in a process of its own, and return the exit code."""
     process: Any = CONTEXT.Process(target=target, args=(life,))
     process.start()
     process.join(deadline_s)
-    assert process.exitcode is not None, "it came to no end"
+    assert process.exitcode is not None, "the process did not end"
     code: int = process.exitcode
     return code
 
 
 def live(life: Life) -> None:
-    """In its own process."""
+    """Do the work of a life, in its own process."""
     if life.crash_at is not None:
-        setattr(points, "reached", _Killer(*life.crash_at).reached)  # noqa: B010 - it is a function for types
+        setattr(crash_points, "hit", _Killer(*life.crash_at).hit)  # noqa: B010 - it is a function for types
     if life.without:
         GUARDS[life.without]()
     checkpoint = Path(f"{life.root}-checkpoint")
@@ -102,22 +102,22 @@ def live(life: Life) -> None:
 
 
 def watched(storage: Storage, takeover_s: float) -> lock.WriterLock:
-    """The lock, after a short look at a dead owner's name; to hold it costs no more haste than it does in earnest."""
-    usual = lock.TAKEOVER_S, lock.BEAT_S
+    """Take the writer lock with a short takeover timeout; it is then renewed at the usual interval."""
+    usual = lock.TAKEOVER_S, lock.HEARTBEAT_INTERVAL_S
     try:
-        lock.TAKEOVER_S, lock.BEAT_S = takeover_s, takeover_s / 6  # type: ignore[misc]
-        return lock.take(storage)
+        lock.TAKEOVER_S, lock.HEARTBEAT_INTERVAL_S = takeover_s, takeover_s / 6  # type: ignore[misc]
+        return lock.acquire_writer_lock(storage)
     finally:
-        lock.TAKEOVER_S, lock.BEAT_S = usual  # type: ignore[misc]
+        lock.TAKEOVER_S, lock.HEARTBEAT_INTERVAL_S = usual  # type: ignore[misc]
 
 
 def planned_ends(
     starts: Mapping[QueueId, int], ends: Mapping[QueueId, int], rows_max: int | None
 ) -> dict[QueueId, int]:
-    """Where a batch ends, as the source plans it."""
+    """Return the end of a batch as the source plans it."""
     whole = [QueueRange(queue, starts.get(queue, 0), end) for queue, end in sorted(ends.items())]
-    limited = whole if rows_max is None else limited_rows(whole, rows_max)
-    return {one.queue: one.end for one in laid(limited, whole, GRID_ROWS)}
+    limited = whole if rows_max is None else limit_rows(whole, rows_max)
+    return {one.queue: one.end for one in align_to_grid(limited, whole, GRID_ROWS)}
 
 
 def _batch(
@@ -125,29 +125,29 @@ def _batch(
 ) -> None:
     have = read_manifest(writer.storage).ends()
     ranges = [QueueRange(queue, max(begin, have.get(queue, 0)), ends[queue]) for queue, begin in starts.items()]
-    cut = [piece for one in ranges for piece in pieces(one, GRID_ROWS)]
+    cut = [piece for one in ranges for piece in split_on_grid(one, GRID_ROWS)]
     files = list(write_files(life.log.batches(cut), cut, writer.storage, writer.format, Packing()))
     writer.commit("query", number, files)
 
 
 class _Killer:
     def __init__(self, point: str, times: int) -> None:
-        assert point in points.ALL
+        assert point in crash_points.ALL
         self._point, self._left = point, times
 
-    def reached(self, name: str) -> None:
+    def hit(self, name: str) -> None:
         self._left -= name == self._point
         if self._left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 def lose_checkpoint(root: Path) -> None:
-    """As if its volume were gone."""
+    """Delete the checkpoint, as if its volume were lost."""
     shutil.rmtree(f"{root}-checkpoint", ignore_errors=True)
 
 
 def days_later_ms(day: str, days: int) -> int:
-    """So many days after the end of that one."""
+    """Return the time so many days after the end of a day, in milliseconds."""
     return day_end_ms(day, "UTC") + days * 24 * 3_600_000
 
 
@@ -159,11 +159,11 @@ def _read(words: list[list[Any]]) -> dict[QueueId, int]:
     return {QueueId(topic, broker, number): offset for topic, broker, number, offset in words}
 
 
-# -- guards that can be taken away -------------------------------------------------------------------------------------
+# -- guards that can be removed ----------------------------------------------------------------------------------------
 
 
 def seen_at_once() -> None:
-    """Workers put files under their names themselves, and no start takes away what is beyond the manifest."""
+    """Workers write files under their final names, and a start removes no file after the end of the manifest."""
 
     def finish(self: Folder, local: Path, path: str) -> str:
         at = Path(self.root, path)
@@ -172,22 +172,22 @@ def seen_at_once() -> None:
         return ""
 
     _replace(Folder, "finish", finish)
-    _replace(Folder, "show", lambda _self, _staged, _path: None)
+    _replace(Folder, "publish", lambda _self, _staged, _path: None)
     _replace(ArchiveWriter, "_remove_strays", lambda _self: None)
 
 
 def left_staged() -> None:
-    """A start does not give staged files their names."""
-    _replace(ArchiveWriter, "_show_staged", lambda _self: None)
+    """A start does not publish staged files."""
+    _replace(ArchiveWriter, "_publish_staged", lambda _self: None)
 
 
 def left_half_exchanged() -> None:
-    """A start does not finish exchanges."""
+    """A start does not complete exchanges of folders."""
     _replace(ArchiveWriter, "_finish_exchanges", lambda _self: None)
 
 
 def exchanged_in_steps() -> None:
-    """A compacted day takes the place of the old one file by file."""
+    """A compacted day replaces the old one file by file."""
 
     def exchange(self: Folder, one: str, other: str) -> None:
         source, target = Path(self.root, one), Path(self.root, other)
@@ -196,7 +196,7 @@ def exchanged_in_steps() -> None:
         old = [path for path in target.iterdir() if not (source / path.name).exists()]
         for path in source.iterdir():
             os.replace(path, target / path.name)
-        points.reached(points.AFTER_MERGE)
+        crash_points.hit(crash_points.AFTER_MERGE)
         for path in old:
             path.unlink()
 

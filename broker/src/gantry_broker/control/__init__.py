@@ -1,1 +1,1 @@
-"""Orders to this broker, from whoever may open a file that only its own user may open."""
+"""Orders to this broker, over a Unix socket that only its own user can open."""

@@ -1,4 +1,4 @@
-"""Which method of a broker an order means, and what becomes of what that method says or raises."""
+"""Execute an order by calling the broker's method for it, and turn its result or error into an answer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from gantry_status.orders import (
     AcceptLoss,
     AnyAnswer,
     AnyOrder,
-    AskPromise,
-    AskStatus,
     Drain,
     Failed,
     Fence,
@@ -21,21 +19,24 @@ from gantry_status.orders import (
     Lease,
     OrderRefused,
     Promised,
+    PromiseRequest,
     Promote,
     Refused,
     Regain,
+    StatusRequest,
 )
 
 log = logging.getLogger(__name__)
 
 REASON_CHARACTERS_MAX: Final = 4_096
+"""Limit of a reason's length, so that an answer fits into one line."""
 
 
 class Orders(Protocol):
-    """What can be ordered of a broker.
+    """The orders that a broker executes.
 
-    Each is idempotent, and raises ``OrderRefused`` when it will not: then nothing has changed. ``status`` answers at
-    any time; the others may take their turns among each other.
+    Each one is idempotent, and raises ``OrderRefused`` if the broker refuses it: then nothing has changed. ``status``
+    answers at any time; the others may run one after the other.
     """
 
     async def status(self) -> HaStatus: ...
@@ -59,22 +60,22 @@ class Orders(Protocol):
     async def accept_loss(self, by: str) -> HaStatus: ...
 
 
-async def obey(orders: Orders, order: AnyOrder) -> AnyAnswer:
-    """Have it done, and answer. A failure that somebody foresaw becomes an answer, a bug of ours goes up."""
+async def execute_order(orders: Orders, order: AnyOrder) -> AnyAnswer:
+    """Execute an order, and return the answer. An expected failure becomes an answer; a bug raises."""
     try:
         return await _call(orders, order)
     except OrderRefused as error:
-        return Refused(reason=bounded(error.reason))
+        return Refused(reason=truncate_reason(error.reason))
     except (BrokerError, OSError) as error:
-        log.warning("an order failed", extra={"order": name_of(order)}, exc_info=error)
-        return Failed(reason=bounded(f"{type(error).__name__}: {error}"))
+        log.warning("order failed", extra={"order": wire_name(order)}, exc_info=error)
+        return Failed(reason=truncate_reason(f"{type(error).__name__}: {error}"))
 
 
 async def _call(orders: Orders, order: AnyOrder) -> AnyAnswer:
     match order:
-        case AskStatus():
+        case StatusRequest():
             return await orders.status()
-        case AskPromise():
+        case PromiseRequest():
             return await orders.promise(order.epoch, order.to)
         case Promote():
             return await orders.promote(order.epoch, list(order.electable), order.force)
@@ -94,11 +95,11 @@ async def _call(orders: Orders, order: AnyOrder) -> AnyAnswer:
             return await orders.accept_loss(order.by)
 
 
-def name_of(value: AnyOrder | AnyAnswer) -> str:
-    """As it is called on the wire."""
+def wire_name(value: AnyOrder | AnyAnswer) -> str:
+    """Return the name of an order or an answer on the wire."""
     return str(type(value).__struct_config__.tag)
 
 
-def bounded(reason: str) -> str:
-    """Short enough for a line."""
+def truncate_reason(reason: str) -> str:
+    """Return the reason, shortened so that it fits into a line."""
     return reason[:REASON_CHARACTERS_MAX]

@@ -1,11 +1,10 @@
-"""Orders come in over a Unix socket: one line each, answered in order.
+"""The server of the control socket: one order a line, answered in order.
 
-Only the broker's own user (and root) may open the socket, so whoever gets in may do everything, and everything but
-looking is written to the log, and to the audit log, with the process that asked. A line that is no order is answered
-with the reason, and its connection is closed: whoever sends one is no client of ours. No peer, whatever it sends or
-does not read, costs more than one of sixteen connections, and that for a bounded time. An order that was begun is
-finished, though its sender is gone. ``status`` needs no turn: it is answered while another connection's order still
-runs.
+Only the broker's own user (and root) can open the socket, so every client may give every order. All orders except
+``status`` are written to the log and to the audit log, with the client's process. An invalid line is answered with the
+reason, and its connection is closed, because a client of ours never sends one. A client that sends garbage, or does not
+read, costs at most one of sixteen connections, for a limited time. An order that has begun is finished even if its
+client has disconnected. ``status`` is answered while the order of another connection still runs.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from typing import Final, NamedTuple, final
 
 import msgspec
 
-from gantry_broker.control.orders import Orders, bounded, name_of, obey
-from gantry_remoting.audit import write_line
-from gantry_remoting.closings import LimitedLog
+from gantry_broker.control.orders import Orders, execute_order, truncate_reason, wire_name
+from gantry_remoting.audit import write_audit_line
+from gantry_remoting.close_log import LimitedLog
 from gantry_status.orders import (
     LINE_BYTES_MAX,
     AnyAnswer,
     AnyOrder,
-    AskStatus,
     BadLine,
     Failed,
     Lease,
     Refused,
+    StatusRequest,
     decode_order,
     encode,
 )
@@ -41,16 +40,20 @@ from gantry_status.socket_path import socket_address
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 64
+"""Length of the kernel's queue of connections that are not accepted yet."""
+
 CONNECTIONS_MAX: Final = 16
+"""Largest number of connections; a supervisor needs one or two."""
+
 IDLE_S: Final = 300.0
-"""A connection that asks nothing for so long is closed without a word; clients connect again by themselves."""
+"""Seconds after which a silent connection is closed; clients reconnect by themselves."""
 TRANSFER_S: Final = 10.0
-"""From the first byte of a line to its last, and for an answer to be taken."""
+"""Longest time from the first byte of a line to its last, and for an answer to be read, in seconds."""
 _PEER: Final = struct.Struct("3i")
 
 
 class Peer(NamedTuple):
-    """Who is at the other end, as the kernel says."""
+    """The process of a client, as the kernel reports it."""
 
     pid: int
     uid: int
@@ -58,17 +61,17 @@ class Peer(NamedTuple):
 
 @final
 class SocketFile:
-    """A listening socket with a name, which is there whole or not at all, for its own user alone. One thread at a time.
+    """A listening socket with a name, created atomically, for its own user alone. One thread at a time.
 
         bind <path>.<pid>  --chmod 0600-->  listen  --rename-->  <path>
 
-    No client can connect before it listens, so at no moment can another user connect, and at none does the path lead to
-    a socket that refuses. What a dead broker left at the path is replaced. A living one's would be, too: that there
-    is none is what the lock of the store is for, so take that first.
+    No client can connect before the socket listens, so another user can never connect, and the path never leads to a
+    socket that refuses connections. A socket that a dead broker left at the path is replaced. So would be the socket of
+    a running broker; the lock of the store excludes that, so acquire it first.
     """
 
     def __init__(self, path: str) -> None:
-        """Listen at ``path``. Raises OSError with the path in it; something there that is no socket is left alone."""
+        """Listen at ``path``. Raises OSError with the path in it; another kind of file there is not replaced."""
         self.path: Final = path
         _refuse_other_file(path)
         temporary = f"{path}.{os.getpid()}"
@@ -91,7 +94,7 @@ class SocketFile:
             raise
 
     def remove(self) -> None:
-        """Take the name away, if it still leads to this socket. The socket itself is its server's."""
+        """Remove the name, if it still leads to this socket. The server closes the socket itself."""
         with suppress(FileNotFoundError):
             if _identity(self.path) == self._identity:
                 os.unlink(self.path)
@@ -105,12 +108,12 @@ def _identity(path: str) -> tuple[int, int]:
 def _refuse_other_file(path: str) -> None:
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise FileExistsError(17, "there is a file at the path of the control socket, and it is no socket", path)
+            raise FileExistsError(17, "the path of the control socket is taken by a file that is not a socket", path)
 
 
 @final
 class ControlServer:
-    """Owned by the loop. Listens from ``start`` to ``close``."""
+    """Serves the control socket from ``start`` to ``close``. Owned by the loop."""
 
     def __init__(self, path: str, orders: Orders, *, idle_s: float = IDLE_S, transfer_s: float = TRANSFER_S) -> None:
         self.path: Final = path
@@ -128,7 +131,7 @@ class ControlServer:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """Number of connections that are open now."""
         return len(self._tasks)
 
     async def start(self) -> None:
@@ -143,7 +146,7 @@ class ControlServer:
         self._file = file
 
     async def close(self) -> None:
-        """Stop listening, and end every connection. An order that is being carried out is cancelled."""
+        """Stop listening, and end every connection. An order in progress is cancelled."""
         self._is_closing = True
         if self._file is not None:
             self._file.remove()
@@ -160,7 +163,9 @@ class ControlServer:
         task = asyncio.current_task()
         assert task is not None, "a connection is served by a task"
         if len(self._tasks) >= CONNECTIONS_MAX:
-            writer.write(encode(Failed(reason=f"there are {CONNECTIONS_MAX} connections already")))
+            writer.write(
+                encode(Failed(reason=f"too many connections: {CONNECTIONS_MAX} are open; close one and try again"))
+            )
             writer.close()
             return
         self._tasks.add(task)
@@ -168,17 +173,17 @@ class ControlServer:
         try:
             await self._serve(reader, writer, _peer_of(writer))
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # it is gone, or has gone to sleep in the middle of a line
+            pass  # The client has disconnected, or has stopped in the middle of a line.
         except Exception as error:  # noqa: BLE001 - a callback's exception costs its own connection and no more
             self._failures.callback_failed("control socket", "accept", error)
         except asyncio.CancelledError:
-            if not self._is_closing:  # asyncio logs a cancelled handler as an error, and this one was meant to end
+            if not self._is_closing:  # asyncio logs a cancelled handler as an error; this one is meant to end.
                 raise
         finally:
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer) -> None:
-        """Order after order, until the peer ends it or sends what is none."""
+        """Serve orders until the client disconnects or sends an invalid line."""
         while True:
             try:
                 line = await self._read_line(reader)
@@ -186,16 +191,16 @@ class ControlServer:
                     return
                 order = decode_order(line)
             except BadLine as error:
-                log.warning("a line on the control socket is no order", extra={**peer._asdict(), "reason": str(error)})
-                await self._write(writer, Failed(reason=bounded(str(error))))
+                log.warning("invalid line on the control socket", extra={**peer._asdict(), "reason": str(error)})
+                await self._write(writer, Failed(reason=truncate_reason(str(error))))
                 writer.close()
                 async with asyncio.timeout(self._transfer_s):
                     await writer.wait_closed()
                 return
-            await self._write(writer, await self._obey(order, peer))
+            await self._write(writer, await self._execute_and_log(order, peer))
 
     async def _read_line(self, reader: asyncio.StreamReader) -> bytes:
-        """One line, or nothing at the connection's end. Raises ``BadLine`` for one that is too long."""
+        """Read one line; empty at the connection's end. Raises ``BadLine`` if it is too long."""
         async with asyncio.timeout(self._idle_s):
             first = await reader.read(1)
         if first in (b"", b"\n"):
@@ -211,33 +216,36 @@ class ControlServer:
         async with asyncio.timeout(self._transfer_s):
             await writer.drain()
 
-    async def _obey(self, order: AnyOrder, peer: Peer) -> AnyAnswer:
-        """Carry it out, and put down who wanted what and what came of it, whatever that was."""
-        if isinstance(order, AskStatus):
-            return await obey(self._orders, order)
+    async def _execute_and_log(self, order: AnyOrder, peer: Peer) -> AnyAnswer:
+        """Execute an order, and log the client, the order and its outcome, even after an exception."""
+        if isinstance(order, StatusRequest):
+            return await execute_order(self._orders, order)
         loop = asyncio.get_running_loop()
         began, outcome, reason = loop.time(), "broken off", ""
         try:
-            answer = await obey(self._orders, order)
-            outcome = name_of(answer)
+            answer = await execute_order(self._orders, order)
+            outcome = wire_name(answer)
             reason = answer.reason if isinstance(answer, Refused | Failed) else ""
         finally:
             took_ms = round((loop.time() - began) * 1000)
             facts = {**peer._asdict(), "order": order, "answer": outcome, "reason": reason, "took_ms": took_ms}
-            # A Lease is renewed every few seconds, and says nothing new as long as that works.
+            # A Lease is renewed every few seconds; a log line for each renewal would bury all others.
             is_routine = isinstance(order, Lease) and not reason
-            log.log(logging.DEBUG if is_routine else logging.INFO, "an order", extra=facts)
+            log.log(logging.DEBUG if is_routine else logging.INFO, "order executed", extra=facts)
             if not is_routine:
                 on = {name: value for name, value in msgspec.to_builtins(order).items() if name != "order"}
-                write_line(
-                    "control", peer=f"pid={peer.pid} uid={peer.uid}", account=None, what=name_of(order), code=None,
+                write_audit_line(
+                    "control", peer=f"pid={peer.pid} uid={peer.uid}", account=None, what=wire_name(order), code=None,
                     on=on, outcome=outcome, reason=reason,
                 )  # fmt: skip
         return answer
 
 
 def _peer_of(writer: asyncio.StreamWriter) -> Peer:
-    """Who has connected. The descriptor is asked through a copy, since a loop's socket object need not be a socket."""
+    """Return the process of the client.
+
+    The kernel is asked through a copy of the descriptor, since a loop's socket object need not be a socket.
+    """
     with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as copy:
         pid, uid, _ = _PEER.unpack(copy.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     return Peer(pid, uid)

@@ -1,1 +1,1 @@
-"""Replication: one master's log on several disks, and the master's role on one of them at a time."""
+"""Replication: streams between masters and slaves, acknowledgement, and the files of promises and roles."""

@@ -1,15 +1,15 @@
-"""What a master may acknowledge: how far its slaves are, and whether another member may be the master.
+"""Decide what a master may acknowledge: how far its slaves are, and whether another member may be the master.
 
     slave a   received ----------------------| flushed -------------|
     slave b   received ------|               flushed ---|
                              `-- with one ack needed, a's counts; with two, b's
 
 Slaves are counted by identity, never by connection: a peer that connects twice, or claims another's name, is one voter
-or none. A slave that is gone keeps nothing: an ack is a promise of a slave that is connected.
+or none. A slave that has disconnected does not count: only a connected slave's ack is a promise.
 
-Two kinds of acks prove nothing, because an election would not see them. Those of slaves that are never asked for a
-promise; and those that end before the master's epoch begins: such a slave's log still ends in an older epoch, and would
-lose against another one's of an epoch in between, though that lacks what was acknowledged.
+Two kinds of acks prove nothing, because an election would not see them: those of slaves that are not electable, and
+those that end before the master's epoch begins. In the second case the slave's log still ends in an older epoch, and
+would lose against a log with an epoch in between, although that log lacks what was acknowledged.
 
 Where no slave's ack is needed, grants decide, on a clock that never stops:
 
@@ -17,10 +17,10 @@ Where no slave's ack is needed, grants decide, on a clock that never stops:
     1  a short grant from every electable slave, renewed with its acks
     2  the shard's Lease, as its sidecar reports it
 
-A promotion ends both first: one slave that has promised a newer epoch grants nothing any more, and the Lease goes to
+A promotion ends both first: a slave that has promised a newer epoch grants nothing any more, and the Lease moves to
 another member. So neither an unreachable API server nor a dead slave nor a dead sidecar alone stops a master. A grant
-counts from when the master *sent* the beat that it answers, which is before the slave began to keep it: the master
-stops first, however long the network takes. The clock must go on while the machine sleeps (``CLOCK_BOOTTIME``).
+counts from when the master *sent* the heartbeat that it answers, which is before the slave began to keep it: the master
+stops first, however long the network takes. The clock must run while the machine sleeps (``CLOCK_BOOTTIME``).
 """
 
 from __future__ import annotations
@@ -37,45 +37,54 @@ from gantry_broker.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 MARGIN_SHARE: Final = 0.1
-"""Of a grant, given away for clocks that do not run alike."""
+"""Share of a grant's duration that is not used, because two clocks do not run at the same speed."""
 
 
 @dataclass(slots=True)
 class SlaveProgress:
-    """One connected slave."""
+    """How much of the log one connected slave has acknowledged."""
 
     identity: str
+    """UUID of the slave's store, or the address of a slave of RocketMQ's."""
+
     broker_id: int
     received: int = -1
+    """End of what the slave has received; -1 before its first ack."""
+
     flushed: int = -1
+    """End of what the slave has flushed to its disk; -1 before its first ack."""
+
     acked_at: float = 0.0
-    """When its last ack came, on the loop's clock."""
+    """When its last ack arrived, on the loop's clock."""
 
     def advance(self, received: int, flushed: int, sent: int, now: float) -> None:
-        """Move to what an ack reports of a log that was sent up to ``sent``.
+        """Record the positions in an ack, for a log that was sent up to ``sent``.
 
-        Raises ``StreamBroken`` for an ack that cannot be: of bytes that were never sent, or behind an earlier one.
+        Raises ``StreamBroken`` for an impossible ack: of bytes that were never sent, or behind an earlier one.
         """
         if not flushed <= received <= sent:
-            raise StreamBroken(f"it has received {received} and flushed {flushed} of {sent} that were sent")
+            raise StreamBroken(f"invalid ack: received {received} and flushed {flushed}, but only {sent} was sent")
         if received < self.received or flushed < self.flushed:
-            raise StreamBroken(f"its log goes back, from {self.received} to {received}")
+            raise StreamBroken(f"invalid ack: position moved backwards from {self.received} to {received}")
         self.received, self.flushed, self.acked_at = received, flushed, now
 
-    def is_near(self, wrote: int, gap_bytes_max: int) -> bool:
-        """Whether it is in sync with a log that ends at ``wrote``: others are copied to, but not waited for."""
+    def is_in_sync(self, wrote: int, gap_bytes_max: int) -> bool:
+        """Return whether the slave is close enough to a log that ends at ``wrote`` to be waited for.
+
+        A slave that is farther behind still gets the log.
+        """
         return self.received >= 0 and wrote - self.received <= gap_bytes_max
 
-    def level(self, *, is_flushed_wanted: bool) -> int:
-        """Up to where its acks count."""
+    def acked_position(self, *, is_flushed_wanted: bool) -> int:
+        """Return the position up to which the slave's acks count."""
         return min(self.received, self.flushed) if is_flushed_wanted else self.received
 
 
 @final
 class AckSet:
-    """How far the connected slaves are. Owned by the loop.
+    """The progress of all connected slaves. Owned by the loop.
 
-    Positions of one slave never go back; the set's do, when a slave leaves.
+    The positions of one slave never move backwards; those of the set do when a slave disconnects.
     """
 
     def __init__(self, *, acks_needed: int, is_flushed_wanted: bool) -> None:
@@ -86,7 +95,7 @@ class AckSet:
         self._epoch_start = 0
 
     def begin_epoch(self, start: int, electable: Collection[int]) -> None:
-        """Count for an epoch that begins at ``start`` from now on. Without electable slaves there is no election."""
+        """Count acks for an epoch that begins at ``start``. Without electable slaves all acks count."""
         self._epoch_start, self._electable = start, frozenset(electable)
 
     def __len__(self) -> int:
@@ -96,7 +105,7 @@ class AckSet:
         return iter(tuple(self._slaves.values()))
 
     def join(self, identity: str, broker_id: int, now: float) -> SlaveProgress | None:
-        """Add a slave. None if that identity, or that number, is connected already."""
+        """Add a slave, or return None if that identity or that broker id is connected already."""
         if any(one.identity == identity or one.broker_id == broker_id for one in self._slaves.values()):
             return None
         slave = self._slaves[identity] = SlaveProgress(identity, broker_id, acked_at=now)
@@ -108,23 +117,25 @@ class AckSet:
             del self._slaves[slave.identity]
 
     def acked(self) -> int:
-        """Up to where as many slaves as are needed have the log; -1 if too few of them prove anything."""
-        levels = sorted((one.level(is_flushed_wanted=self.is_flushed_wanted) for one in self._voices()), reverse=True)
+        """Return the position up to which enough slaves have the log; -1 if too few acks prove anything."""
+        levels = sorted(
+            (one.acked_position(is_flushed_wanted=self.is_flushed_wanted) for one in self._voters()), reverse=True
+        )
         end = levels[self.acks_needed - 1] if 0 < self.acks_needed <= len(levels) else -1
         return end if end >= self._epoch_start else -1
 
-    def _voices(self) -> Iterator[SlaveProgress]:
-        """The slaves whose acks count."""
+    def _voters(self) -> Iterator[SlaveProgress]:
+        """Return the slaves whose acks count."""
         return (one for one in self._slaves.values() if not self._electable or one.broker_id in self._electable)
 
     def has_enough(self, wrote: int, gap_bytes_max: int) -> bool:
-        """Whether enough slaves are connected and near."""
-        return sum(slave.is_near(wrote, gap_bytes_max) for slave in self._voices()) >= self.acks_needed
+        """Return whether enough slaves are connected and in sync."""
+        return sum(slave.is_in_sync(wrote, gap_bytes_max) for slave in self._voters()) >= self.acks_needed
 
 
 @final
 class Grants:
-    """What one master was granted, by whom, until when. All times are of its own boot-time clock, in milliseconds."""
+    """The permissions to acknowledge that a master holds. Times are milliseconds of its own boot-time clock."""
 
     def __init__(self, electable: Collection[str]) -> None:
         self.electable: Final = frozenset(electable)
@@ -133,32 +144,32 @@ class Grants:
         self._until_ms: dict[str, int] = {}
         self._lease_until_ms = -1
 
-    def granted(self, identity: str, sent_ms: int, grant_ms: int) -> None:
-        """A slave has answered the beat that was sent at ``sent_ms``. A grant of 0 takes back what it gave."""
+    def record_grant(self, identity: str, sent_ms: int, grant_ms: int) -> None:
+        """Record that a slave has answered the heartbeat sent at ``sent_ms``. A grant of 0 revokes it."""
         if grant_ms <= 0:
             self._until_ms.pop(identity, None)
             return
         until_ms = sent_ms + int(grant_ms * (1 - MARGIN_SHARE))
         self._until_ms[identity] = max(until_ms, self._until_ms.get(identity, -1))
 
-    def leased(self, renewed_ms: int, duration_ms: int) -> None:
-        """The Lease was renewed by a request that was sent at ``renewed_ms``; a duration of 0 gives it back."""
+    def record_lease(self, renewed_ms: int, duration_ms: int) -> None:
+        """Record a renewal of the Lease that was requested at ``renewed_ms``; a duration of 0 ends it."""
         self._lease_until_ms = renewed_ms + int(duration_ms * (1 - MARGIN_SHARE)) if duration_ms > 0 else -1
 
     def may_acknowledge(self, now_ms: int) -> bool:
-        """Whether one of the keys is held right now. To be asked just before each answer."""
+        """Return whether the master holds a grant or the Lease now. Check it just before each answer."""
         return now_ms < self.until_ms
 
     @property
     def until_ms(self) -> int:
-        """Up to when a key is held."""
+        """Time until which the master may acknowledge."""
         if not self.electable:
             return 1 << 62
         by_slaves = min(self._until_ms.get(identity, -1) for identity in self.electable)
         return max(by_slaves, self._lease_until_ms)
 
-    def missing(self, now_ms: int) -> list[str]:
-        """The slaves whose grants are over, for the status."""
+    def missing_slaves(self, now_ms: int) -> list[str]:
+        """Return the slaves whose grants have expired, for the status."""
         return sorted(identity for identity in self.electable if self._until_ms.get(identity, -1) <= now_ms)
 
 
@@ -167,13 +178,13 @@ class AckPolicy:
     """Decides whether this master may acknowledge, and whether sends wait for slaves. Owned by the loop."""
 
     def __init__(self, settings: ReplicationSettings, store: MessageStore, clock_ms: Callable[[], int]) -> None:
-        """``clock_ms`` is what grants are counted on."""
+        """``clock_ms`` is the clock on which grants expire."""
         self.acks: Final = AckSet(
             acks_needed=settings.acks_needed, is_flushed_wanted=settings.ack_level is AckLevel.FLUSHED
         )
         self.grants = Grants(())
         self.is_degraded = False
-        """Whether sends do not wait for the slaves that they ought to wait for."""
+        """Whether sends skip the wait for slaves because too few slaves are in sync."""
 
         self.clock_ms: Final = clock_ms
         self._settings: Final = settings
@@ -184,41 +195,44 @@ class AckPolicy:
         return f"<AckPolicy slaves={len(self.acks)} degraded={self.is_degraded}>"
 
     def begin(self, electable: Collection[int]) -> None:
-        """Count acks and grants for the newest epoch of the log; ``electable`` are the slaves that may be promoted."""
+        """Count acks and grants for the newest epoch of the log; ``electable`` are slaves that may be promoted."""
         self.grants = Grants([str(number) for number in electable])
         self.acks.begin_epoch(self._store.identity.epochs[-1].start, electable)
 
     def end(self) -> None:
-        """This broker is no master any more."""
+        """End this broker's term as master: drop its grants and hide unconfirmed messages."""
         self.is_degraded = False
         self.grants = Grants(())
         self._hide_new_messages()
 
     def _hide_new_messages(self) -> None:
-        """What is not visible yet waits for the next master, or for slaves."""
+        """Hide messages that are not visible yet until slaves or the next master confirm them."""
         if self._settings.is_tail_hidden:
             self._store.positions.wait_for_slaves(-1)
 
     @property
-    def is_waited_for(self) -> bool:
+    def is_waiting_for_slaves(self) -> bool:
         """Whether sends wait for slaves now."""
         return self._settings.acks_needed > 0 and not self.is_degraded
 
     def may_acknowledge(self) -> bool:
-        """Whether no other member can be the master now, as far as this broker has to know that by itself."""
-        return self.is_waited_for or self.grants.may_acknowledge(self.clock_ms())
+        """Return whether this broker can exclude that another member is the master now.
+
+        While sends wait for slaves, their acks prove it.
+        """
+        return self.is_waiting_for_slaves or self.grants.may_acknowledge(self.clock_ms())
 
     def has_enough(self) -> bool:
-        """Whether as many slaves as are needed are connected, and close to the end of the log."""
+        """Return whether as many slaves as are needed are connected and in sync."""
         return self.acks.has_enough(self._store.log.wrote, self._settings.gap_bytes_max)
 
-    def missing(self) -> str:
-        """Why nothing may be acknowledged."""
-        names = ", ".join(self.grants.missing(self.clock_ms()))
+    def describe_missing_grants(self) -> str:
+        """Return the reason why nothing may be acknowledged, for the status."""
+        names = ", ".join(self.grants.missing_slaves(self.clock_ms()))
         return f"nothing is acknowledged: no grant from slaves {names}, and no Lease is held"
 
-    def judge(self) -> None:
-        """Decide anew whether sends wait for slaves, and report to the store how far the slaves are."""
+    def reevaluate(self) -> None:
+        """Decide again whether sends wait for slaves, and report the slaves' progress to the store."""
         if not self._settings.acks_needed:
             self._store.positions.stop_waiting_for_slaves()
             return
@@ -235,31 +249,31 @@ class AckPolicy:
 
 @final
 class GivenGrants:
-    """The other side: until when what a slave has granted may count, on its own boot-time clock, in milliseconds.
+    """How long the grants that a slave has given may still count, in milliseconds of its boot-time clock.
 
-    A promotion waits for that. A slave that was started again does not know when its last process granted
-    last: a moment ago, as far as it can tell. So how long a master wants its grants is on the slave's disk before the
-    first of them is given.
+    A promotion waits for that time. A slave that was restarted does not know when its last process gave the last grant:
+    it must assume a moment ago. Therefore the duration that a master wants is on the slave's disk before the first
+    grant is given.
     """
 
     def __init__(self) -> None:
         self._grant_ms = 0
         self._until_ms = -1
 
-    def started(self, grant_ms: int, now_ms: int) -> None:
-        """This process begins; the last one may have granted for so long until now."""
+    def restore(self, grant_ms: int, now_ms: int) -> None:
+        """Assume at the start that the previous process gave a grant of this duration just now."""
         self._grant_ms = grant_ms
-        self.given(now_ms)
+        self.record_grant(now_ms)
 
-    def welcomed(self, grant_ms: int) -> None:
-        """A master wants grants of so long from now on; 0 for none."""
+    def set_grant_ms(self, grant_ms: int) -> None:
+        """Set the duration of grants that the master wants from now on; 0 for none."""
         self._grant_ms = grant_ms
 
-    def given(self, now_ms: int) -> None:
-        """One is given, or just was."""
+    def record_grant(self, now_ms: int) -> None:
+        """Record that a grant is given now."""
         if self._grant_ms > 0:
             self._until_ms = max(self._until_ms, now_ms + self._grant_ms)
 
-    def rest_ms(self, now_ms: int) -> int:
-        """For how much longer one may count."""
+    def remaining_ms(self, now_ms: int) -> int:
+        """Return for how many milliseconds a grant may still count."""
         return max(0, self._until_ms - now_ms)

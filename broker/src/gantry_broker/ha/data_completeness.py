@@ -1,15 +1,15 @@
-"""Whether a broker still has all that it has ever acknowledged, to clients or to a master.
+"""Record whether a broker still has everything that it has ever acknowledged, to clients or to a master.
 
     <root>/whole.json      a sealed document
 
-A process that is killed loses nothing of what lives in the page cache, or in buffers that outlive it; a machine that
-goes down may, and so may one that is in another pod now: its buffers were the old pod's, and its volume may have been
-mounted anew without what the page cache held. So every start writes down on which run of which machine, and in which
-pod, it is, before anything is acknowledged, and after a crash the next one compares: the same, and nothing was lost;
-another one, and something may have been. What is doubtful once stays so over clean stops, until the broker has followed
-a master and has what that one had when it came, or is made the master of a new epoch: then what counts is what it has.
+A process that is killed loses nothing that is in the page cache, or in buffers that outlive it. A machine that crashes
+may lose it, and so may a broker that runs in another pod now: its buffers were the old pod's, and its volume may have
+been mounted again without the page cache. So every start records on which boot of which machine, and in which pod, it
+runs, before anything is acknowledged. After a crash the next start compares: on the same machine nothing was lost; on
+another one something may have been lost. Doubt survives clean stops, until the broker has followed a master and has
+everything that the master had at that time, or becomes the master of a new epoch, whose log is what counts.
 
-It does not change what a broker does. It is for elections: a store that may have forgotten has no vote.
+The record does not change what a broker does. Elections use it: a store that may have lost data has no vote.
 """
 
 from __future__ import annotations
@@ -28,53 +28,56 @@ log = logging.getLogger(__name__)
 
 
 class CompletenessRecord(msgspec.Struct, frozen=True):
-    """What one start knew."""
+    """What one start recorded about the completeness of the store."""
 
     is_whole: bool | None
     machine: str = ""
-    """The run of the machine, by the kernel's name for it, and the scope of its memory; empty if that is not known."""
+    """The boot id of the machine and the scope of its memory; empty if unknown."""
 
     is_crash_safe: bool = False
-    """Whether what this start acknowledges survives its process."""
+    """Whether messages that this start acknowledges survive a crash of its process."""
 
     buffers: int = 0
-    """In how many write buffers it may be."""
+    """Number of write buffers that may hold acknowledged messages."""
 
     broker: str = ""
     """Cluster and name of the broker that used the store; empty from an earlier version."""
 
 
 class RecoveryFindings(NamedTuple):
-    """What a start has found."""
+    """What a recovery has found about lost or damaged data."""
 
     is_clean: bool
     is_empty: bool
-    """Whether nothing was ever written."""
+    """Whether the store has never held a message."""
 
     is_damaged: bool
-    """Whether bytes are gone that a crash of the process does not take."""
+    """Whether bytes are lost that a crash of the process cannot lose."""
 
     buffers: int = 0
-    """How many write buffers are there."""
+    """Number of write buffers that were found."""
 
-    is_rotten: bool = False
-    """Whether some bytes in the middle are not what they were: following a master does not mend them."""
+    is_corrupt: bool = False
+    """Whether bytes in the middle of the log have changed: following a master does not repair them."""
 
-    is_hollow: bool = False
-    """Whether the log lacks its head or files in the middle: following a master does not bring them back."""
+    has_holes: bool = False
+    """Whether the log lacks its head or files in the middle: following a master does not restore them."""
 
 
-def findings_of(report: RecoveryReport) -> RecoveryFindings:
-    """The findings of a recovery that matter here."""
-    is_rotten = bool(report.damaged or report.set_aside or report.had_failed_flush)
-    is_damaged = is_rotten or bool(report.lost_flushed_bytes or report.missing)
-    is_hollow = any(not lost.is_at_end for lost in report.missing)
+def recovery_findings(report: RecoveryReport) -> RecoveryFindings:
+    """Return the findings of a recovery that matter for completeness."""
+    is_corrupt = bool(report.damaged or report.set_aside or report.had_failed_flush)
+    is_damaged = is_corrupt or bool(report.lost_flushed_bytes or report.missing)
+    has_holes = any(not lost.is_at_end for lost in report.missing)
     is_empty = report.end == 0 and not report.missing
-    return RecoveryFindings(report.is_clean, is_empty, is_damaged, report.buffers_present, is_rotten, is_hollow)
+    return RecoveryFindings(report.is_clean, is_empty, is_damaged, report.buffers_present, is_corrupt, has_holes)
 
 
-def judge_completeness(last: CompletenessRecord | None, found: RecoveryFindings, machine: str) -> bool | None:
-    """Whether everything is there. None if that is unknown: no start has recorded it, and no loss is known."""
+def decide_completeness(last: CompletenessRecord | None, found: RecoveryFindings, machine: str) -> bool | None:
+    """Return whether no data is missing; None if that is unknown.
+
+    It is unknown when no start has recorded it and no loss is known.
+    """
     if found.is_damaged:
         return False
     if last is None:
@@ -86,13 +89,18 @@ def judge_completeness(last: CompletenessRecord | None, found: RecoveryFindings,
 
 @final
 class DataCompleteness:
-    """Owned by the holder of the store's lock. Everything but ``is_whole`` waits for the disk."""
+    """The record of completeness on the disk. Owned by the holder of the store's lock.
+
+    Every method waits for the disk; only ``is_whole`` is read at any time.
+    """
 
     def __init__(self, disk: Disk, root: str, machine: str, *, scope: str = "", broker: str = "") -> None:
-        """``machine`` is the run of this machine, empty where the kernel does not say; ``broker`` the cluster and the
-        name that this start was given."""
+        """``machine`` is the boot id, empty where the kernel gives none.
+
+        ``scope`` is the scope of its memory, such as a pod; ``broker`` is the cluster and the name of this start.
+        """
         self.is_whole: bool | None = None
-        self._is_rotten = self._is_hollow = False
+        self._is_corrupt = self._has_holes = False
         self._disk: Final = disk
         self._path: Final = f"{root}/whole.json"
         self._machine: Final = f"{machine}/{scope}" if machine and scope else machine
@@ -102,7 +110,7 @@ class DataCompleteness:
         self._is_missing = False
 
     def load(self) -> None:
-        """What the last start knew. One that cannot be read is in doubt.
+        """Read the record of the last start. A record that cannot be read means that data is in doubt.
 
         Call it before this start writes: every broker writes ``whole.json`` first, and then the other two files.
         """
@@ -114,24 +122,30 @@ class DataCompleteness:
             log.warning("data completeness is unknown", extra={"path": self._path, "reason": str(exc)})
             self._record = CompletenessRecord(is_whole=None)
 
-    def started(self, report: RecoveryReport, pool: PoolStatus) -> None:
-        """Judge this start, before it acknowledges anything. On a full disk nothing is known afterwards."""
-        found = findings_of(report)
-        self._is_rotten, self._is_hollow = found.is_rotten, found.is_hollow
-        self.is_whole = judge_completeness(self._record, found, self._machine)
+    def record_start(self, report: RecoveryReport, pool: PoolStatus) -> None:
+        """Decide and record completeness before this start acknowledges anything.
+
+        On a full disk, completeness is unknown afterwards.
+        """
+        found = recovery_findings(report)
+        self._is_corrupt, self._has_holes = found.is_corrupt, found.has_holes
+        self.is_whole = decide_completeness(self._record, found, self._machine)
         record = CompletenessRecord(self.is_whole, self._machine, pool.is_crash_safe, pool.total, self._broker)
         self._report_other_broker()
         if self._is_missing and self.is_whole is None:
             facts = {"path": self._path, "reason": "it is missing"}
             log.warning("data completeness is unknown", extra=facts)
         if self.is_whole is False:
-            log.warning("this store may lack what it has acknowledged", extra={"end": report.end})
+            log.warning(
+                "store may have lost acknowledged messages; it has no vote until it catches up",
+                extra={"end": report.end},
+            )
         if record == self._record:
             return
         try:
             self._write(record)
         except OSError as error:
-            # What is on the disk would be believed after a clean stop: rather nothing is known then.
+            # After a clean stop the old record would count. Without a record completeness is unknown, which is safe.
             log.warning("could not record data completeness", extra={"reason": str(error)})
             if self._record is not None:
                 self._disk.remove(self._path)
@@ -139,12 +153,12 @@ class DataCompleteness:
             self.is_whole = None
 
     def _report_other_broker(self) -> None:
-        """A volume that was mounted into the wrong broker starts like any other. So does a renamed broker."""
+        """Warn if another broker used the store: its volume may be mounted here by mistake."""
         last = self._record.broker if self._record is not None else ""
         if last in ("", self._broker):
             return
         log.warning(
-            "this store was last used by a broker of another name; its messages are served under the new one",
+            "store was last used by another broker; its messages are served under the new name",
             extra={
                 "path": self._root,
                 "last": last,
@@ -153,13 +167,14 @@ class DataCompleteness:
             },
         )
 
-    def caught_up(self, *, is_copied_anew: bool = False, is_loss_accepted: bool = False) -> None:
-        """A master was followed, and all that it had is here; or this log is what others follow now. Raises OSError.
+    def record_caught_up(self, *, is_copied_anew: bool = False, is_loss_accepted: bool = False) -> None:
+        """Record that the data is complete: it has everything of its master, or is the master.
 
-        Rot and holes stay unless the whole log was copied anew; holes count no more once an operator has accepted them.
+        Damage and holes stay recorded unless the whole log was copied again; holes no longer count once an operator has
+        accepted them. Raises OSError.
         """
-        is_torn = self._is_rotten or (self._is_hollow and not is_loss_accepted)
-        if self.is_whole is True or (is_torn and not is_copied_anew):
+        is_incomplete = self._is_corrupt or (self._has_holes and not is_loss_accepted)
+        if self.is_whole is True or (is_incomplete and not is_copied_anew):
             return
         last = self._record or CompletenessRecord(is_whole=None, machine=self._machine)
         self._write(msgspec.structs.replace(last, is_whole=True))

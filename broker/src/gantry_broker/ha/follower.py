@@ -1,7 +1,7 @@
-"""The slave's end of a replication stream of our own.
+"""The slave's end of a replication stream between Gantry brokers.
 
-What comes is appended in the turn of the loop in which it comes, and acknowledged in the same turn, all of it with one
-ack. When the flush thread has moved, another ack reports it.
+Received data is appended and acknowledged in the same turn of the loop, all of it with one ack. Progress of the flush
+thread is reported by another ack.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
-from gantry_broker.ha.follower_runner import Address, FollowerRunner, FollowerStream, Standstill
+from gantry_broker.ha.follower_runner import Address, FollowerRunner, FollowerStream, RunExclusively
 from gantry_broker.ha.frames import SILENCE_S, Table, Welcome
-from gantry_broker.ha.healing import RangeQuestion
+from gantry_broker.ha.healing import RangeRequester
 from gantry_broker.ha.history import CannotFollow
 from gantry_broker.ha.slave_session import Phase, SlaveFacts, SlaveSession
 from gantry_broker.ha.store_log import SlaveStore
@@ -21,23 +21,23 @@ from gantry_broker.ha.store_log import SlaveStore
 
 @final
 class SlaveStream(FollowerStream):
-    """One connection to a master."""
+    """One connection to a Gantry master."""
 
     def __init__(
         self,
         session: SlaveSession,
-        ranges: RangeQuestion,
+        ranges: RangeRequester,
         prepare: Callable[[Welcome], Awaitable[None]],
         on_copied: Callable[[], None],
         on_grant: Callable[[], None],
     ) -> None:
-        """``ranges`` is the one that ``session`` hands its answers to."""
+        """``ranges`` is the object to which ``session`` passes the replies to range requests."""
         super().__init__(on_copied)
         self.session: Final = session
         self._ranges: Final = ranges
         self._prepare: Final = prepare
         self._on_grant: Final = on_grant
-        self._welcomed: Final[asyncio.Future[None]] = self._loop.create_future()
+        self._has_welcome: Final[asyncio.Future[None]] = self._loop.create_future()
 
     @property
     def is_streaming(self) -> bool:
@@ -46,7 +46,7 @@ class SlaveStream(FollowerStream):
     async def begin(self) -> None:
         self.write(self.session.begin())
         async with asyncio.timeout(SILENCE_S):
-            await asyncio.wait([self._welcomed, self._ended], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([self._has_welcome, self._ended], return_when=asyncio.FIRST_COMPLETED)
         self.raise_if_ended()
         welcome = self.session.welcome
         assert welcome is not None, "the session is PREPARING"
@@ -61,8 +61,8 @@ class SlaveStream(FollowerStream):
         self.write(session.receive(data) + self._ack())
         if session.refusal is not None:
             self.end(CannotFollow(f"{session.refusal.reason}: {session.refusal.text}"))
-        elif session.phase is Phase.PREPARING and not self._welcomed.done():
-            self._welcomed.set_result(None)
+        elif session.phase is Phase.PREPARING and not self._has_welcome.done():
+            self._has_welcome.set_result(None)
 
     def acknowledge(self) -> None:
         if not self._ended.done():
@@ -75,7 +75,7 @@ class SlaveStream(FollowerStream):
         return ack
 
     async def fetch(self, start: int, end: int) -> bytes:
-        """Whole records of ``[start, end)`` from the master. Raises ``OSError``."""
+        """Return whole records of ``[start, end)`` from the master. Raises ``OSError``."""
         if self._ended.done():
             raise ConnectionError("the replication stream ended")
         return await self._ranges.fetch(self.write, start, end)
@@ -87,7 +87,7 @@ class SlaveStream(FollowerStream):
 
 @final
 class Follower(FollowerRunner[SlaveStream]):
-    """Follows a Gantry master."""
+    """Follows a Gantry master, until cancelled or stopped."""
 
     def __init__(
         self,
@@ -100,13 +100,13 @@ class Follower(FollowerRunner[SlaveStream]):
         on_grant: Callable[[], None] = lambda: None,
         on_welcome: Callable[[Welcome], Awaitable[None]] | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
-        standstill: Standstill = asyncio.to_thread,
+        run_exclusively: RunExclusively = asyncio.to_thread,
     ) -> None:
-        """``on_copied`` is called when data or what is confirmed has moved, ``on_grant`` before a grant is sent.
+        """``on_copied`` is called when data or the confirmed position has moved, ``on_grant`` before a grant is sent.
 
         ``on_welcome`` is awaited before anything of that master is copied or acknowledged.
         """
-        super().__init__(store, address, standstill=standstill, tls=tls)
+        super().__init__(store, address, run_exclusively=run_exclusively, tls=tls)
         self._facts: Final = facts
         self._on_table: Final = on_table
         self._on_copied: Final = on_copied
@@ -114,8 +114,8 @@ class Follower(FollowerRunner[SlaveStream]):
         self._on_welcome: Final = on_welcome
 
     async def _open(self) -> SlaveStream:
-        ranges = RangeQuestion()
-        session = SlaveSession(self._facts(), self._store, self._on_table, on_range=ranges.answered)
+        ranges = RangeRequester()
+        session = SlaveSession(self._facts(), self._store, self._on_table, on_range=ranges.deliver_range)
         return SlaveStream(session, ranges, self._prepare, self._on_copied, self._on_grant)
 
     async def _prepare(self, welcome: Welcome) -> None:
@@ -125,22 +125,22 @@ class Follower(FollowerRunner[SlaveStream]):
 
     @property
     def has_caught_up(self) -> bool:
-        """Whether everything is here that the master had when this stream began."""
+        """Whether this log has everything that the master had when this stream began."""
         bar = -1 if self._stream is None else self._stream.session.master_wrote_first
         return self.is_streaming and 0 <= bar <= self._store.history.end
 
     @property
     def confirmed(self) -> int:
-        """How far consumers may read, as this master reported; -1 before it has."""
+        """Position up to which consumers may read, as this master reported; -1 before it has."""
         return self._stream.session.confirmed if self._stream is not None else -1
 
     def has_range(self, end: int) -> bool:
-        """Whether the master may be asked for what lies before ``end``."""
+        """Return whether the master can be asked for records before ``end``."""
         welcome = None if self._stream is None else self._stream.session.welcome
         return welcome is not None and welcome.gives_ranges and self.is_streaming and end <= self._store.history.end
 
     async def fetch(self, start: int, end: int) -> bytes:
-        """Whole records of ``[start, end)`` from the master. Raises ``OSError``."""
+        """Return whole records of ``[start, end)`` from the master. Raises ``OSError``."""
         if self._stream is None or not self.is_streaming:
-            raise ConnectionError("there is no replication stream")
+            raise ConnectionError("no replication stream to the master")
         return await self._stream.fetch(start, end)

@@ -1,20 +1,22 @@
-"""The part that every slave has in common, whichever wire its master speaks: connect, copy, and connect again.
+"""The common part of all slaves, for both kinds of masters: connect, copy, and connect again.
 
     open --> connect --> begin (handshake, the store made ready) --> copy ... --> the stream ends --> pause --> open
 
-A subclass opens its own stream; what is on the wire, and what the handshake proves, is the stream's. The runner keeps
-one rule for both kinds of masters:
+A subclass opens its own stream, which defines the protocol and the handshake. The runner keeps these rules for both
+kinds of masters:
 
-- Pauses grow to two seconds. An attempt costs a master next to nothing, and each second without a stream is a second
-  in which this slave acknowledges nothing and falls behind.
-- A stream counts once the master has sent something on it after the handshake. Only that ends the growth of the pauses
-  and makes ``trouble`` None: a master that refuses a slave which was just ready would be asked five times a second.
-- That is also what ``last_heartbeat_at`` means, and it is kept when the stream ends: elections ask how long ago a
-  master was there, not whether there is a connection.
+- Pauses grow to two seconds. An attempt costs a master next to nothing, and each second without a stream is a second in
+  which this slave acknowledges nothing and falls behind.
+- A stream counts once the master has sent something on it after the handshake. Only that resets the pauses and makes
+  ``trouble`` None: otherwise a master that refuses a slave right after the handshake would get five connections a
+  second.
+- ``last_heartbeat_at`` has the same meaning, and is kept when the stream ends: elections need the time since the master
+  was last seen, not whether a connection exists.
 - Silence is counted from the last byte, and at the earliest from the end of ``begin``: while the store is cut the
   master owes nothing.
-- Every exception ends the connection, and no exception ends the runner. What is foreseen is a reason for the status,
-  what is not is logged with its traceback, too. The next stream begins where the log ends, so nothing is lost.
+- Every exception ends the connection, and no exception ends the runner. An expected exception becomes the reason in the
+  status, an unexpected one is also logged with its traceback. The next stream begins where the log ends, so nothing is
+  lost.
 """
 
 from __future__ import annotations
@@ -35,12 +37,13 @@ from gantry_broker.store.copying import CopyRefused
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = (0.2, 0.5, 1.0, 2.0)
-"""Between one connection and the next; the last one for ever."""
+"""Pauses between one connection and the next, in seconds; the last one repeats."""
 CONNECT_S: Final = 5.0
+"""Longest time to connect, in seconds."""
 
 Address = tuple[str, int]
-Standstill = Callable[[Callable[[], None]], Awaitable[None]]
-"""Runs what waits for the disk, while nothing else uses the store."""
+RunExclusively = Callable[[Callable[[], None]], Awaitable[None]]
+"""Function that runs a change of the store in a thread while nothing else uses the store."""
 
 
 class FollowerStream(asyncio.Protocol, ABC):
@@ -48,7 +51,7 @@ class FollowerStream(asyncio.Protocol, ABC):
 
     def __init__(self, on_copied: Callable[[], None]) -> None:
         self.last_heartbeat_at: float | None = None
-        """When the master sent something last after the handshake, on the loop's clock; None before."""
+        """When the master last sent something after the handshake, on the loop's clock; None before."""
 
         self._on_copied: Final = on_copied
         self._loop: Final = asyncio.get_running_loop()
@@ -57,32 +60,35 @@ class FollowerStream(asyncio.Protocol, ABC):
         self._end_reason: Exception | None = None
         self._read_at = self._loop.time()
 
-    # -- what a kind of stream does its own way ------------------------------------------------------------------------
+    # -- what each kind of stream implements ---------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def is_streaming(self) -> bool:
-        """Whether this log is known to be the master's, and is copied."""
+        """Whether this log is known to be the master's, and is being copied."""
 
     @abstractmethod
     async def begin(self) -> None:
-        """Do the handshake, and have the store ready. Called once, when there is a connection."""
+        """Do the handshake and prepare the store. Called once, when the connection exists."""
 
     @abstractmethod
     def receive(self, data: bytes) -> None:
-        """Take what came. Any exception ends the stream."""
+        """Handle received data. Any exception ends the stream."""
 
     @abstractmethod
     def acknowledge(self) -> None:
-        """Report how far the log is, if that has moved."""
+        """Send the end of the log, if it has moved."""
 
     def keep_alive(self) -> None:
-        """Called about once a second. A stream whose acks answer the master's beats needs nothing here."""
+        """Send something if nothing was sent for a while. Called about once a second.
 
-    # -- what is the same ----------------------------------------------------------------------------------------------
+        A stream whose acks answer the master's heartbeats needs no implementation.
+        """
+
+    # -- what all kinds share ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A transport of uvloop is no subclass of asyncio's.
+        # uvloop's transport is not a subclass of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
@@ -98,7 +104,7 @@ class FollowerStream(asyncio.Protocol, ABC):
             self.end(exc)
 
     async def ended(self) -> None:
-        """Wait until the stream is over. Raises the reason, if it is known."""
+        """Wait until the stream ends. Raises the reason, if it is known."""
         self._read_at = self._loop.time()
         while not self._ended.done():
             await asyncio.wait([self._ended], timeout=1.0)
@@ -110,17 +116,17 @@ class FollowerStream(asyncio.Protocol, ABC):
             raise self._end_reason
 
     def raise_if_ended(self) -> None:
-        """Raise the reason, if the stream is over."""
+        """Raise the reason if the stream has ended."""
         if self._ended.done():
             raise self._end_reason or StreamBroken("the master closed the connection during the handshake")
 
     def write(self, data: bytes) -> None:
-        """Send, if there is anything to send and anybody to send it to."""
+        """Send data, if there is any and the connection is open."""
         if data and self._transport is not None and not self._ended.done():
             self._transport.write(data)
 
     def end(self, reason: Exception | None) -> None:
-        """Close the connection at once. The first reason is the one that counts."""
+        """Close the connection at once. The first reason is kept."""
         if not self._ended.done():
             self._end_reason = reason
             self._ended.set_result(None)
@@ -142,13 +148,16 @@ class FollowerRunner(ABC, Generic[S]):
         store: SlaveStore,
         address: Address,
         *,
-        standstill: Standstill = asyncio.to_thread,
+        run_exclusively: RunExclusively = asyncio.to_thread,
         tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
-        """``tls`` is asked for every connection: what it gives may have been replaced since."""
+        """``tls`` returns the context of each connection, since certificates may be replaced.
+
+        ``run_exclusively`` runs a change of the store while nothing else uses it.
+        """
         self.address: Final = address
         self._store: Final = store
-        self._standstill: Final = standstill
+        self._run_exclusively: Final = run_exclusively
         self._tls: Final = tls
         self._stream: S | None = None
         self._last_heartbeat_at: float | None = None
@@ -156,7 +165,7 @@ class FollowerRunner(ABC, Generic[S]):
 
     @abstractmethod
     async def _open(self) -> S:
-        """A stream that has no connection yet. What a master is asked before belongs here."""
+        """Return a stream without a connection. Requests that precede the connection belong here."""
 
     @property
     def is_streaming(self) -> bool:
@@ -164,18 +173,18 @@ class FollowerRunner(ABC, Generic[S]):
 
     @property
     def last_heartbeat_at(self) -> float | None:
-        """When this master sent something last, on the loop's clock; None if it never has."""
+        """When this master last sent something, on the loop's clock; None if it never has."""
         heartbeat_at = None if self._stream is None else self._stream.last_heartbeat_at
         return self._last_heartbeat_at if heartbeat_at is None else heartbeat_at
 
     @property
     def trouble(self) -> str | None:
-        """Why there is no stream; None before the first attempt has failed, and while there is one."""
+        """Why there is no stream; None while there is one, and before the first attempt has failed."""
         is_over = self._stream is None or self._stream.last_heartbeat_at is None
         return self._trouble if is_over else None
 
     async def run(self) -> None:
-        """Follow."""
+        """Follow the master, and reconnect after every failure, until cancelled."""
         failures = 0
         while True:
             try:
@@ -183,7 +192,7 @@ class FollowerRunner(ABC, Generic[S]):
                 reason = "the master closed the connection"
             except (OSError, StreamBroken, CannotFollow, CopyRefused, StoreError) as exc:
                 reason = str(exc) or type(exc).__name__
-            except Exception as exc:  # a slave that has stopped trying would fall behind unseen
+            except Exception as exc:  # A slave that stops trying would fall behind unnoticed.
                 log.exception("unexpected error while following the master")
                 reason = f"{type(exc).__name__}: {exc}"
             if reason != self.trouble:
@@ -195,7 +204,7 @@ class FollowerRunner(ABC, Generic[S]):
             failures += 1
 
     async def _follow(self) -> None:
-        """One connection, to its end."""
+        """Follow the master on one connection, until that ends."""
         stream = await self._open()
         try:
             async with asyncio.timeout(CONNECT_S):
@@ -210,14 +219,14 @@ class FollowerRunner(ABC, Generic[S]):
             stream.end(None)
 
     async def prepare_store(self, welcome: Welcome) -> None:
-        """Cut what the master never had, take its history over, and be ready to copy."""
+        """Cut bytes that the master never had, adopt its history, and get ready to copy."""
         if welcome.cut_to is not None or (welcome.is_restart and self._store.history.end > 0):
             facts = {"cut_to": welcome.cut_to, "start": welcome.start, "end": self._store.history.end}
             log.warning("cutting the log to follow the master", extra=facts)
         if not self._store.is_prepared(welcome):
-            await self._standstill(lambda: self._store.prepare(welcome))
+            await self._run_exclusively(lambda: self._store.prepare(welcome))
 
-    def progressed(self) -> None:
-        """Tell the master that the store's threads have moved."""
+    def report_progress(self) -> None:
+        """Send an ack to the master, because the store's threads have made progress."""
         if self._stream is not None:
             self._stream.acknowledge()

@@ -1,23 +1,22 @@
-"""What two brokers say to each other on the replication port: bytes to meaning and back, without a socket.
+"""The frames of the replication stream between two brokers: encoding and decoding, without a socket.
 
     slave                                           master
       | PREAMBLE ------------------------------------>  |   differs from RocketMQ's stream, which begins with an offset
       |  <------------------------------------ CHALLENGE |
-      | HELLO -----------------------------------------> |   who I am, what my log is, proof of the shared secret
-      |  <------------------------------------- ASK_SUMS |   perhaps: where do our logs part?
+      | HELLO -----------------------------------------> |   identity, epochs of the log, proof of the shared secret
+      |  <--------------------------------- SUMS_REQUEST |   optional: find where the logs diverge
       | SUMS ------------------------------------------> |
-      |  <------------------------------------- ASK_TAIL |   perhaps: the master starts, and has lost its end
+      |  <--------------------------------- TAIL_REQUEST |   optional: the master is starting, and has lost its end
       | DATA ------------------------------------------> |
-      |  <------------------------- WELCOME, or REFUSAL  |   follow from here, perhaps after cutting
+      |  <------------------------- WELCOME, or REFUSAL  |   follow from this offset, perhaps after cutting the log
       | READY -----------------------------------------> |
-      |  <---------------- DATA, BEAT, TABLE, in any mix |
+      |  <----------- DATA, HEARTBEAT, TABLE, in any mix |
       | ACK -------------------------------------------> |   received, flushed, a grant
-      |  <---- ASK_RANGE, answered by RANGE, either way --> |   a record is damaged: give me yours
+      |  <- RANGE_REQUEST, answered by RANGE, both ways -> |   to repair a damaged record
 
-A frame is a head of 12 bytes (the size of the rest, its kind, a CRC-32 over both and the rest) and the rest. What is
-sent a thousand times a second is packed by hand; what is sent once is JSON with a schema. A peer is believed nothing:
-sizes are bounded by kind before a byte of them is buffered, and anything that cannot be raises ``StreamBroken``, upon
-which the connection is closed.
+A frame consists of a head of 12 bytes (the size of the body, its kind, a CRC-32 over both and the body) and the body.
+Frequent frames have fixed binary layouts; those of the handshake are JSON with a schema. A peer is not trusted: sizes
+are limited by kind before a byte is buffered, and invalid input raises ``StreamBroken``, which closes the connection.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from gantry_broker.store.identity import Epoch
 from gantry_wire.checksum import crc32
 
 PREAMBLE: Final = b"\xffGANTRY\x01"
-"""As RocketMQ's first message it would be an offset below zero, which no slave of it sends."""
+"""First bytes of a slave. To RocketMQ's master they would be a negative offset, which its slaves never send."""
 assert len(PREAMBLE) == 8
 
 HEAD: Final = struct.Struct(">IB3xI")
@@ -42,39 +41,44 @@ _SIZE_AND_KIND: Final = struct.Struct(">IB3x")
 _HASHED_HEAD_BYTES: Final = _SIZE_AND_KIND.size
 _unpack_head: Final = HEAD.unpack_from
 _DATA: Final = struct.Struct(">qqq")
-_BEAT: Final = struct.Struct(">qqqqq")
+_HEARTBEAT: Final = struct.Struct(">qqqqq")
 _ACK: Final = struct.Struct(">qqqqi")
 _TABLE: Final = struct.Struct(">qB")
 _RANGE: Final = struct.Struct(">q")
 
 DATA_BYTES_MAX: Final = 8 << 20
-"""Of the log in one frame. A record may be as large as its body's limit, 4 MiB, and is never split."""
+"""Bytes of the log in one frame. A record is never split, and may be as large as its body's limit, 4 MiB."""
 CONTROL_BYTES_MAX: Final = 1 << 20
+"""Limit of a JSON frame, in bytes: far more than a HELLO with all its epochs."""
+
 TABLE_BYTES_MAX: Final = 64 << 20
+"""Limit of a table, in bytes: enough for offsets of many thousand groups."""
+
 TABLE_NAME_BYTES_MAX: Final = 64
+"""Limit of a table's name, in bytes."""
 
 SILENCE_S: Final = 20.0
-"""A peer that sends nothing for so long is gone: each side sends at least every few seconds."""
+"""A peer that sends nothing for this time is considered gone: each side sends at least every few seconds."""
 
 
 class StreamBroken(Exception):
-    """The peer does not speak this protocol, or not well. Says what was wrong."""
+    """The peer violates the protocol. The text names the violation."""
 
 
 class FrameKind(IntEnum):
-    """What a frame is."""
+    """The kind of a frame, as its head has it."""
 
     CHALLENGE = 1
     HELLO = 2
     WELCOME = 3
     REFUSAL = 4
     READY = 5
-    ASK_SUMS = 6
+    SUMS_REQUEST = 6
     SUMS = 7
-    ASK_TAIL = 8
-    ASK_RANGE = 9
+    TAIL_REQUEST = 8
+    RANGE_REQUEST = 9
     DATA = 16
-    BEAT = 17
+    HEARTBEAT = 17
     TABLE = 18
     ACK = 19
     RANGE = 20
@@ -84,24 +88,24 @@ _ALL_KINDS: Final = frozenset(int(kind) for kind in FrameKind)
 _SIZES_MAX: Final[dict[int, int]] = {
     **dict.fromkeys(FrameKind, CONTROL_BYTES_MAX),
     FrameKind.DATA: _DATA.size + DATA_BYTES_MAX,
-    FrameKind.BEAT: _BEAT.size,
+    FrameKind.HEARTBEAT: _HEARTBEAT.size,
     FrameKind.ACK: _ACK.size,
     FrameKind.RANGE: _RANGE.size + DATA_BYTES_MAX,
     FrameKind.TABLE: _TABLE.size + TABLE_NAME_BYTES_MAX + TABLE_BYTES_MAX,
 }
 
 
-# -- once in a connection ----------------------------------------------------------------------------------------------
+# -- frames of the handshake -------------------------------------------------------------------------------------------
 
 
 class Challenge(msgspec.Struct, frozen=True, kw_only=True):
-    """The master's first word."""
+    """The master's first frame, with a nonce for the slave's proof."""
 
     nonce: str
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
-    """Who the slave is, and what its log is."""
+    """The identity of a slave, and the history of its log."""
 
     cluster: str
     broker_name: str
@@ -111,53 +115,53 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     begin: int
     end: int
     file_bytes: int
-    """Size of a file of the log; both must have the same."""
+    """Size of a log file; it must be the same on both sides."""
 
     promised_epoch: int
-    """It has promised to follow no master below it."""
+    """Epoch below which the slave has promised to follow no master."""
 
     is_crash_safe: bool = True
     address: str = ""
-    """Where its clients find it."""
+    """Address where clients reach the slave."""
 
     nonce: str = ""
     proof: str = ""
     gives_ranges: bool = False
-    """Whether it answers ``AskRange``; older ones do not know it."""
+    """Whether the slave answers ``RangeRequest``; older versions do not."""
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Follow, from ``start`` on."""
+    """Permission to follow, from ``start`` on."""
 
     epoch: int
     epochs: list[Epoch]
     begin: int
     start: int
     is_restart: bool = False
-    """Whether all of the slave's log goes first: it ends where the master's has not even begun any more."""
+    """Whether the slave deletes its whole log first, because it ends before the master's log begins."""
 
     cut_to: int | None = None
-    """To where the slave cuts its log first."""
+    """Offset to which the slave cuts its log first; None to keep all of it."""
 
     grant_ms: int = 0
-    """For how long a grant is wanted with each ack; 0 for none."""
+    """Duration of the grant that each ack should contain, in milliseconds; 0 for none."""
 
     electable: list[int] = []
-    """The slaves that may be promoted after this master, by their numbers, ..."""
+    """Broker ids of the slaves that may be promoted after this master."""
 
     master_id: int = -1
-    """... and its own: an election asks the slaves for both when the master is gone."""
+    """Broker id of the master: an election needs it when the master is gone."""
 
     acks_needed: int = 0
-    """How many slaves it waits for. A slave may be told otherwise for the day on which it is a master itself."""
+    """Number of slaves the master waits for. A slave's own setting may differ, and counts after its promotion."""
 
     proof: str = ""
     gives_ranges: bool = False
-    """Whether it answers ``AskRange``; older ones do not know it."""
+    """Whether the master answers ``RangeRequest``; older versions do not."""
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why not, and whether trying again may help."""
+    """The reason why a slave may not follow, and whether a retry can help."""
 
     reason: str
     text: str
@@ -165,13 +169,13 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """The slave has cut what it had to, durably, and has the master's epochs on its disk."""
+    """The slave has cut its log, durably, and has the master's epochs on its disk."""
 
     start: int
 
 
-class AskSums(msgspec.Struct, frozen=True, kw_only=True):
-    """The CRC-32 of each piece of so many bytes in ``[start, end)``; the last may be shorter."""
+class SumsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Request for the CRC-32 of each piece of ``[start, end)``; the last piece may be shorter."""
 
     start: int
     end: int
@@ -179,26 +183,26 @@ class AskSums(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sums(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer; fewer than asked for if the log has no such bytes."""
+    """The reply to ``SumsRequest``; fewer sums if the log has no such bytes."""
 
     sums: list[int]
 
 
-class AskTail(msgspec.Struct, frozen=True, kw_only=True):
-    """Whole records from ``start`` on, in one frame of data: the master has lost them."""
+class TailRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Request for whole records from ``start`` on, in one frame of data, which the master has lost."""
 
     start: int
     bytes_max: int
 
 
-class AskRange(msgspec.Struct, frozen=True, kw_only=True):
-    """Records of ``[start, end)``, which are damaged where this comes from. Answered with one ``Range``."""
+class RangeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Request for the records of ``[start, end)``, which are damaged at the sender. Answered with one ``Range``."""
 
     start: int
     end: int
 
 
-Control = Challenge | Hello | Welcome | Refusal | Ready | AskSums | Sums | AskTail | AskRange
+Control = Challenge | Hello | Welcome | Refusal | Ready | SumsRequest | Sums | TailRequest | RangeRequest
 
 _CONTROL: Final[dict[FrameKind, type[Control]]] = {
     FrameKind.CHALLENGE: Challenge,
@@ -206,31 +210,31 @@ _CONTROL: Final[dict[FrameKind, type[Control]]] = {
     FrameKind.WELCOME: Welcome,
     FrameKind.REFUSAL: Refusal,
     FrameKind.READY: Ready,
-    FrameKind.ASK_SUMS: AskSums,
+    FrameKind.SUMS_REQUEST: SumsRequest,
     FrameKind.SUMS: Sums,
-    FrameKind.ASK_TAIL: AskTail,
-    FrameKind.ASK_RANGE: AskRange,
+    FrameKind.TAIL_REQUEST: TailRequest,
+    FrameKind.RANGE_REQUEST: RangeRequest,
 }
 _KINDS: Final = {message: kind for kind, message in _CONTROL.items()}
 _encode_json: Final = msgspec.json.Encoder().encode
 
 
-# -- all the time ------------------------------------------------------------------------------------------------------
+# -- frames of the stream ----------------------------------------------------------------------------------------------
 
 
 class Data(NamedTuple):
-    """Whole records, or the blank that closes a file, of the log from ``offset`` on."""
+    """Whole records of the log from ``offset`` on, or the blank that closes a file."""
 
     offset: int
     epoch: int
     confirmed: int
-    """How far consumers may see."""
+    """Position up to which consumers may read."""
 
     records: bytes
 
 
-class Beat(NamedTuple):
-    """The master lives: where it is, and its clock, to be sent back."""
+class Heartbeat(NamedTuple):
+    """The master's positions, and its clock, which the slave echoes."""
 
     epoch: int
     confirmed: int
@@ -240,20 +244,20 @@ class Beat(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """How far the slave is."""
+    """The positions of a slave's log, and its grant."""
 
     epoch: int
     received: int
     flushed: int
     echo_ms: int
-    """``sent_ms`` of the last beat."""
+    """``sent_ms`` of the last heartbeat."""
 
     grant_ms: int
-    """From its receipt on the slave promises no higher epoch for so long; 0 if it grants nothing."""
+    """From its receipt on the slave promises no higher epoch for that time; 0 if it grants nothing."""
 
 
 class Table(NamedTuple):
-    """A document that a slave needs when it is promoted."""
+    """A document that a slave needs when it is promoted, such as the table of topics."""
 
     version: int
     name: str
@@ -261,22 +265,22 @@ class Table(NamedTuple):
 
 
 class Range(NamedTuple):
-    """The answer to ``AskRange``."""
+    """The reply to ``RangeRequest``: records of the requested range."""
 
     start: int
     records: bytes
-    """Whole, verified records from ``start`` on, not beyond what was asked for; empty where they are damaged, too."""
+    """Whole, verified records of the range from ``start`` on; empty where the replica's are damaged, too."""
 
 
-Message = Control | Data | Beat | Ack | Table | Range
+Message = Control | Data | Heartbeat | Ack | Table | Range
 
 
 def encode(message: Message) -> bytes:
-    """One frame. Of ``Data`` use ``data_head`` where the records are large."""
+    """Return one frame. For large ``Data`` use ``data_head``, which does not copy the records."""
     if isinstance(message, Data):
         return data_head(message.offset, message.epoch, message.confirmed, message.records) + message.records
-    if isinstance(message, Beat):
-        return _frame(FrameKind.BEAT, _BEAT.pack(*message))
+    if isinstance(message, Heartbeat):
+        return _frame(FrameKind.HEARTBEAT, _HEARTBEAT.pack(*message))
     if isinstance(message, Ack):
         return _frame(FrameKind.ACK, _ACK.pack(*message))
     if isinstance(message, Range):
@@ -295,7 +299,7 @@ def _frame(kind: FrameKind, body: bytes) -> bytes:
 
 
 def data_head(offset: int, epoch: int, confirmed: int, records: bytes) -> bytes:
-    """What goes before these bytes of the log."""
+    """Return the head of a data frame for these records."""
     assert 0 < len(records) <= DATA_BYTES_MAX, len(records)
     size, place = _DATA.size + len(records), _DATA.pack(offset, epoch, confirmed)
     crc = crc32(records, crc32(place, crc32(_SIZE_AND_KIND.pack(size, FrameKind.DATA))))
@@ -304,26 +308,26 @@ def data_head(offset: int, epoch: int, confirmed: int, records: bytes) -> bytes:
 
 @final
 class FrameReader:
-    """Puts the bytes of a connection together to messages.
+    """Assembles the bytes of a connection to messages.
 
-    Most reads are whole frames, and those are taken where they lie; only what a read leaves over is kept.
+    Most reads are whole frames, which are decoded in place; only the rest of a read is copied.
     """
 
     def __init__(self) -> None:
         self._rest = bytearray()
         self._wanted = 0
-        """How many bytes it takes to go on."""
+        """Number of bytes that the next frame needs."""
 
     @property
     def buffered(self) -> int:
-        """How many bytes wait for the rest of their frame."""
+        """Number of bytes that wait for the rest of their frame."""
         return len(self._rest)
 
     def feed(self, data: bytes, awaited: Container[int] = _ALL_KINDS) -> list[Message]:
-        """Every message that is whole now. Raises ``StreamBroken`` at the first that cannot be.
+        """Return every complete message. Raises ``StreamBroken`` at the first invalid one.
 
-        The rest of a frame is waited for only if its kind is one of ``awaited``: a peer that has not sent its HELLO
-        must not have 64 MiB of a table kept for it.
+        The rest of a frame is buffered only if its kind is one of ``awaited``: a peer that has not sent its HELLO must
+        not make this process buffer 64 MiB of a table.
         """
         rest = self._rest
         if rest:
@@ -338,11 +342,11 @@ class FrameReader:
             size, number, crc = _unpack_head(data, start)
             size_max = _SIZES_MAX.get(number)
             if size_max is None:
-                raise StreamBroken(f"there is no frame of kind {number}")
+                raise StreamBroken(f"unknown frame kind {number}")
             if size > size_max:
-                raise StreamBroken(f"a {FrameKind(number).name} of {size} bytes")
+                raise StreamBroken(f"{FrameKind(number).name} of {size} bytes is too large: {size_max} is the limit")
             if number not in awaited and start + HEAD_BYTES + size > end:
-                raise StreamBroken(f"a {FrameKind(number).name} of {size} bytes, which is not its turn now")
+                raise StreamBroken(f"unexpected {FrameKind(number).name} of {size} bytes")
             body_start = start + HEAD_BYTES
             body_end = body_start + size
             if body_end > end:
@@ -350,7 +354,7 @@ class FrameReader:
                 break
             body = data[body_start:body_end]
             if crc32(body, crc32(data[start : start + _HASHED_HEAD_BYTES])) != crc:
-                raise StreamBroken(f"a {FrameKind(number).name} that was changed on its way")
+                raise StreamBroken(f"{FrameKind(number).name} with a wrong checksum")
             messages.append(_decode(number, body))
             start = body_end
         else:
@@ -367,8 +371,8 @@ def _decode(number: int, body: bytes) -> Message:
             return Data(offset, epoch, confirmed, body[_DATA.size :])
         if number == FrameKind.ACK:
             return Ack(*_ACK.unpack(body))
-        if number == FrameKind.BEAT:
-            return Beat(*_BEAT.unpack(body))
+        if number == FrameKind.HEARTBEAT:
+            return Heartbeat(*_HEARTBEAT.unpack(body))
         if number == FrameKind.TABLE:
             version, name_bytes = _TABLE.unpack_from(body)
             name_end = _TABLE.size + name_bytes
@@ -380,4 +384,4 @@ def _decode(number: int, body: bytes) -> Message:
             return Range(start, body[_RANGE.size :])
         return msgspec.json.decode(body, type=_CONTROL[FrameKind(number)])
     except (struct.error, UnicodeDecodeError, msgspec.DecodeError, RecursionError) as exc:
-        raise StreamBroken(f"a {FrameKind(number).name} that is none: {exc}") from exc
+        raise StreamBroken(f"invalid {FrameKind(number).name}: {exc}") from exc

@@ -1,20 +1,20 @@
-"""Whether a slave may follow, and from where: a pure comparison of two histories.
+"""Decide whether a slave may follow, and from where: a pure comparison of two histories.
 
-A history is a list of epochs, each with the offset where it began, and where the log begins and ends now. Two logs are
-the same up to where their lists agree; a log that has more behind that point has what the other never had.
+A history is a list of epochs, each with the offset where it began, and the range of the log. Two logs are the same up
+to where their lists agree; a log that continues beyond that point has bytes that the other log never had.
 
     master   1 |----------------| 3 |-----------          slave has 2 from 500 on, the master 3 from 400 on:
-    slave    1 |--------------------| 2 |---              they part at 400, and the slave's rest was never confirmed
+    slave    1 |--------------------| 2 |---              they diverge at 400, and the slave's rest was never confirmed
 
-A slave whose rest belongs to an epoch that the master's own list has left behind cuts it off and follows. A slave that
-is simply further in the very same epoch is another matter: then it is the master that has lost something, and cutting
-would throw away the only copy. It is refused, and named. So is one whose list puts the master's epoch elsewhere: an
-epoch has one master and one beginning, or nothing is sure any more. Lists say nothing of the bytes; those of the last
-records before the common end are compared, too, before a slave follows.
+A slave whose rest belongs to an epoch that the master's own list does not contain cuts that rest off and follows. A
+slave that is ahead in the same epoch is different: then the master has lost something, and cutting would destroy the
+only copy. Such a slave is refused, with the reason. So is a slave whose list has another start offset for the master's
+epoch: an epoch has one master and one start, or no comparison is valid. Lists of epochs contain no data, so the bytes
+of the last records before the common end are compared, too, before a slave follows.
 
-Where two logs part that ought to be the same is found by bisection with checksums of pieces. The search asks for the
-sums of some pieces of a range, compares them with its own, and continues in the first piece that differs, until a piece
-is small enough to name. Usually one question settles it: the last piece is the same.
+Where two logs diverge that ought to be the same is found by bisection with checksums of pieces. The search requests the
+checksums of the pieces of a range, compares them with its own, and continues in the first piece that differs, until the
+piece is small enough. Usually one request is enough, because the last piece is the same.
 """
 
 from __future__ import annotations
@@ -27,24 +27,30 @@ from gantry_broker.store.identity import Epoch
 from gantry_wire.checksum import crc32
 
 PIECES_MAX: Final = 256
+"""Largest number of checksums in one reply."""
+
 PIECE_BYTES_MIN: Final = 4_096
+"""Size at which the search ends: one page of the disk."""
+
 TAIL_BYTES: Final = 1 << 20
+"""Size of the log's end that is compared first."""
+
 SEARCH_BYTES: Final = 64 << 20
-"""How far back the place is looked for: reading all of a log for one handshake would block the loop."""
+"""How far back the search goes: reading the whole log for one handshake would block the loop."""
 
-OwnBytes = Callable[[int, int], bytes]
-"""Up to so many bytes of the log from an offset on; fewer at the end of a file."""
+ReadBytes = Callable[[int, int], bytes]
+"""Function that returns at most that many bytes of the log from an offset on; fewer at the end of a file."""
 
-Question = tuple[int, int, int]
-"""Start, end, bytes of a piece."""
+ChecksumQuery = tuple[int, int, int]
+"""A requested range: start, end, and the bytes of one piece."""
 
 
 class CannotFollow(Exception):
-    """Following is refused, or would lose something or mix two logs. Says why; the slave tries again later."""
+    """Following is refused, or would lose something or mix two logs. The slave tries again later."""
 
 
 class History(NamedTuple):
-    """A log, as far as another one can be compared with it."""
+    """The epochs and the range of a log, which is everything that a comparison needs."""
 
     epochs: Sequence[Epoch]
     begin: int
@@ -52,12 +58,12 @@ class History(NamedTuple):
 
     @property
     def epoch(self) -> int:
-        """Of the last record; 0 of an empty log without a history."""
+        """Epoch of the last record; 0 of an empty log without a history."""
         return self.epochs[-1].epoch if self.epochs else 0
 
 
 class ReadableLog(Protocol):
-    """A log as either side of a stream reads it. Used by the loop's thread."""
+    """A log as both sides of a stream read it. Used by the loop's thread."""
 
     @property
     def history(self) -> History: ...
@@ -66,35 +72,35 @@ class ReadableLog(Protocol):
     def flushed(self) -> int: ...
 
     def read(self, offset: int, bytes_max: int) -> bytes:
-        """Raw bytes of the log, fewer at the end of a piece of memory, none where there is no log."""
+        """Return raw bytes of the log: fewer at the end of a memory region, none outside of the log."""
 
     def whole_records(self, offset: int, bytes_max: int) -> bytes:
-        """As many whole, verified records as fit, at least one, of those that lie in one file.
+        """Return as many whole, verified records of one file as fit, at least one.
 
         Empty at the end of the log, and where the record at ``offset`` is damaged.
         """
 
     def records_through(self, start: int, end: int) -> bytes:
-        """Good records from ``start`` on until one ends at or behind ``end``; fewer where one is damaged."""
+        """Return good records from ``start`` until one ends at or after ``end``; fewer where one is damaged."""
 
     def healthy_records(self, start: int, end: int) -> bytes:
-        """Whole, verified records of ``[start, end)`` from ``start`` on; empty where there are none."""
+        """Return whole, verified records of ``[start, end)`` from ``start`` on; empty where there are none."""
 
 
 class Verdict(StrEnum):
-    """What becomes of a slave."""
+    """The result of a comparison: what a slave does, or why it is refused."""
 
     FOLLOW = "follows from its own end"
     CUT = "cuts its tail and follows"
-    COPY = "is empty and gets the whole log"
-    RESTART = "ends where the master's log does not begin yet, and gets the whole log anew"
+    COPY = "is empty and copies the whole log"
+    RESTART = "ends before the master's log begins, and copies the whole log again"
     AHEAD = "has more of the same epoch than the master"
-    NEWER = "has seen a newer epoch than the master's"
+    NEWER = "has a newer epoch than the master"
     FOREIGN = "has another history than the master"
 
 
 class Comparison(NamedTuple):
-    """The verdict, and where following begins: the end of what both have."""
+    """The verdict, and the offset where following begins: the end of what both logs have."""
 
     verdict: Verdict
     start: int
@@ -105,7 +111,7 @@ class Comparison(NamedTuple):
 
 
 def common_end(one: History, other: History) -> int | None:
-    """Up to where both lists say the same; None if they never do."""
+    """Return the offset up to which both lists agree; None if they never do."""
     common: int | None = None
     for place, (left, right) in enumerate(zip(one.epochs, other.epochs, strict=False)):
         if (left.epoch, left.start) != (right.epoch, right.start):
@@ -118,7 +124,7 @@ def common_end(one: History, other: History) -> int | None:
 
 
 def _end_of(history: History, place: int) -> int:
-    """Where the epoch at ``place`` ends."""
+    """Return the end of the epoch at index ``place``."""
     return history.epochs[place + 1].start if place + 1 < len(history.epochs) else history.end
 
 
@@ -142,8 +148,8 @@ def compare(master: History, slave: History) -> Comparison:
     return Comparison(Verdict.CUT, common)
 
 
-def sums_of(own: OwnBytes, start: int, end: int, piece_bytes: int) -> list[int]:
-    """The CRC-32 of every piece of ``[start, end)``; fewer if the log ends before."""
+def piece_checksums(own: ReadBytes, start: int, end: int, piece_bytes: int) -> list[int]:
+    """Return the CRC-32 of every piece of ``[start, end)``; fewer if the log ends before."""
     sums: list[int] = []
     for piece in range(start, end, piece_bytes):
         position, stop, value = piece, min(piece + piece_bytes, end), 0
@@ -157,23 +163,24 @@ def sums_of(own: OwnBytes, start: int, end: int, piece_bytes: int) -> list[int]:
     return sums
 
 
-def find_fork(own: OwnBytes, begin: int, end: int) -> Generator[Question, Sequence[int], int | None]:
-    """Ask (``yield``) and be answered (``send``); returns where the logs part in ``[begin, end)``, None if nowhere.
+def find_fork(own: ReadBytes, begin: int, end: int) -> Generator[ChecksumQuery, Sequence[int], int | None]:
+    """Find where two logs diverge in ``[begin, end)``; None if nowhere.
 
-    They part there at the latest: no search goes back farther than ``SEARCH_BYTES``. Only the last bytes are compared
-    if they are the same: a log that has them has all that came before.
+    A generator: it yields each query and receives the other side's checksums. The search goes back at most
+    ``SEARCH_BYTES``, so the logs diverge at the returned offset or before it. If the last bytes are the same, nothing
+    else is compared: a log with the same last bytes has the same earlier bytes.
     """
     start = max(begin, end - TAIL_BYTES)
     if start >= end:
         return None
     answer = yield start, end, end - start
-    if list(answer) == sums_of(own, start, end, end - start):
+    if list(answer) == piece_checksums(own, start, end, end - start):
         return None
     start = max(begin, end - SEARCH_BYTES)
     while True:
         piece_bytes = max(-(-(end - start) // PIECES_MAX), PIECE_BYTES_MIN)
         answer = yield start, end, piece_bytes
-        mine = sums_of(own, start, end, piece_bytes)
+        mine = piece_checksums(own, start, end, piece_bytes)
         place = next((at for at, pair in enumerate(zip(mine, answer, strict=False)) if pair[0] != pair[1]), None)
         if place is None:
             place = min(len(mine), len(answer))

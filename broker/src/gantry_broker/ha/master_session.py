@@ -1,14 +1,13 @@
 """A master's half of one replication stream: bytes in, bytes out, no socket and no clock of its own.
 
     PREAMBLE -> HELLO -> (sums, until the common end is proved) -> WELCOME -> READY -> data for ever
-                    |       `-- (records where they differ: a damaged one on either side is no other history)
+                    |       `-- (records where they differ: damage on one side is not another history)
                     |                                    `-- (its tail, while the master compares) --.
                     `--------------------- REFUSAL, and the end -------------------------------------'
 
-The owner of the socket calls ``receive`` with what came, ``pump`` when there is room to send, and ``beat`` now and
-then. A slave counts from its READY on, under the identity of its HELLO, and not a moment longer than its connection.
-Nothing impossible is accepted: an ack of bytes that were never sent ends the stream, and so does
-one that goes back.
+The owner of the socket calls ``receive`` with received data, ``pump`` when there is room to send, and ``heartbeat``
+regularly. A slave counts from its READY on, under the identity of its HELLO, until its connection ends. Impossible
+input is rejected: an ack of bytes that were never sent ends the stream, and so does an ack that moves backwards.
 """
 
 from __future__ import annotations
@@ -23,31 +22,31 @@ from gantry_broker.ha.acknowledgement import AckSet, SlaveProgress
 from gantry_broker.ha.frames import (
     PREAMBLE,
     Ack,
-    AskRange,
-    AskSums,
-    AskTail,
-    Beat,
     Challenge,
     Data,
     FrameKind,
     FrameReader,
+    Heartbeat,
     Hello,
     Message,
     Range,
+    RangeRequest,
     Ready,
     Refusal,
     StreamBroken,
     Sums,
+    SumsRequest,
     Table,
+    TailRequest,
     Welcome,
     data_head,
     encode,
 )
 from gantry_broker.ha.history import (
     PIECE_BYTES_MIN,
+    ChecksumQuery,
     Comparison,
     History,
-    Question,
     ReadableLog,
     Verdict,
     compare,
@@ -56,14 +55,14 @@ from gantry_broker.ha.history import (
 from gantry_wire.message import INT
 
 BATCH_BYTES: Final = 256 << 10
-"""In one frame of data, if the records allow it."""
+"""Bytes in one frame of data, if the records allow it."""
 
-DOUBTS_MAX: Final = 64
-"""Places where the logs differ that are examined in one handshake. More is another log, or a disk that is no use."""
+DIFFERENCES_MAX: Final = 64
+"""Differing places that one handshake examines. More means another log, or a disk beyond repair."""
 
 
 class MasterLog(ReadableLog, Protocol):
-    """What a session needs of the store. Read by the loop's thread."""
+    """The interface of the store that a session needs. Read by the loop's thread."""
 
     @property
     def wrote(self) -> int: ...
@@ -72,24 +71,24 @@ class MasterLog(ReadableLog, Protocol):
     def confirmed(self) -> int: ...
 
     def rest_of_record(self, offset: int) -> bytes:
-        """Verified bytes from ``offset`` to the end of the record that it lies in the middle of; empty at its begin."""
+        """Return verified bytes from ``offset`` to the end of the record around it; empty at a record's start."""
         ...
 
-    def record_around(self, offset: int) -> int:
-        """Where the record begins that ``offset`` lies in or at; if that is damaged, where the one before it ends."""
+    def find_record_start(self, offset: int) -> int:
+        """Return the start of the record that contains ``offset``, or the end of the record before a damaged one."""
         ...
 
     def end_of_damage(self, offset: int) -> int:
-        """Where the log is good again behind the damage at ``offset``."""
+        """Return where the log is good again after the damage at ``offset``."""
         ...
 
     def append_tail(self, data: bytes, offset: int) -> None:
-        """Take back what a slave has kept. Raises ``StreamBroken``."""
+        """Append records that this log has lost and a slave has kept. Raises ``StreamBroken``."""
         ...
 
 
 class MasterFacts(NamedTuple):
-    """Who the master is, and what it asks of slaves."""
+    """The identity of the master, and its demands on slaves."""
 
     cluster: str
     broker_name: str
@@ -98,7 +97,7 @@ class MasterFacts(NamedTuple):
     grant_ms: int = 0
     secret: bytes = b""
     is_comparing: bool = False
-    """Whether this is a master's start: no slave follows yet, and what slaves have more is fetched."""
+    """Whether the master is starting: no slave follows yet, and what slaves have more is fetched."""
 
     is_classic_counted: bool = True
     """Whether an ack of a slave of RocketMQ's may be waited for."""
@@ -109,12 +108,12 @@ class MasterFacts(NamedTuple):
 
 
 class Phase(Enum):
-    """Where the stream is."""
+    """The phases of a replication stream, on the master's side."""
 
     PREAMBLE = auto()
     HELLO = auto()
     SUMS = auto()
-    DOUBT = auto()
+    EXAMINING = auto()
     TAIL = auto()
     READY = auto()
     STREAMING = auto()
@@ -127,26 +126,26 @@ _AWAITED: Final[dict[Phase, frozenset[FrameKind]]] = {
     Phase.SUMS: frozenset({FrameKind.SUMS}),
     Phase.TAIL: frozenset({FrameKind.DATA}),
     Phase.READY: frozenset({FrameKind.READY, FrameKind.ACK}),
-    Phase.DOUBT: frozenset({FrameKind.RANGE}),
-    Phase.STREAMING: frozenset({FrameKind.ACK, FrameKind.ASK_RANGE, FrameKind.RANGE}),
+    Phase.EXAMINING: frozenset({FrameKind.RANGE}),
+    Phase.STREAMING: frozenset({FrameKind.ACK, FrameKind.RANGE_REQUEST, FrameKind.RANGE}),
     Phase.REFUSED: frozenset(),
 }
-"""Kinds of frames that are kept until they are whole. Before the slave has proved who it is that is a HELLO only."""
+"""Kinds of frames that may be buffered in each phase. Before the slave is authenticated that is only a HELLO."""
 
 
-def proof_of(secret: bytes, *words: str) -> str:
-    """Prove knowledge of the secret without sending it. Empty if there is none."""
+def compute_proof(secret: bytes, *words: str) -> str:
+    """Return a proof of knowledge of the secret that does not reveal it; empty without a secret."""
     return hmac.digest(secret, "\0".join(words).encode(), "sha256").hex() if secret else ""
 
 
-def is_proved(proof: str, secret: bytes, *words: str) -> bool:
-    """Whether the peer knows the secret. Takes the same time whatever ``proof`` is."""
-    return hmac.compare_digest(proof_of(secret, *words).encode(), proof.encode())
+def is_valid_proof(proof: str, secret: bytes, *words: str) -> bool:
+    """Return whether the peer knows the secret, in constant time."""
+    return hmac.compare_digest(compute_proof(secret, *words).encode(), proof.encode())
 
 
 @final
 class MasterSession:
-    """One stream. Owned by the loop."""
+    """One replication stream to a slave. Owned by the loop."""
 
     def __init__(
         self,
@@ -156,20 +155,22 @@ class MasterSession:
         *,
         on_range: Callable[[Range], None] = lambda answer: None,
     ) -> None:
-        """``on_range`` takes what a slave gives of its log."""
+        """``on_range`` receives records that the slave sends on request."""
         self.phase = Phase.PREAMBLE
         self.slave: SlaveProgress | None = None
         self.hello: Hello | None = None
         self.refusal: Refusal | None = None
         self.sent = -1
-        """Where the next byte to send lies; -1 before the stream."""
+        """Offset of the next byte to send; -1 before the stream."""
 
         self.echo_ms = -1
-        """The newest beat that the slave has answered, on the master's clock."""
+        """Time of the newest heartbeat that the slave has answered, on the master's clock."""
 
         self.grant_ms = 0
+        """Duration of the grant in the slave's last ack, in milliseconds; 0 for none."""
+
         self.is_compared = False
-        """Whether the master's log now has all that this slave's has."""
+        """Whether the master's log now has everything that this slave's log has."""
 
         self._facts: Final = facts
         self._log: Final = log
@@ -179,47 +180,50 @@ class MasterSession:
         self._start = b""
         self._nonce: Final = token_hex(16)
         self._verdict = Comparison(Verdict.FOREIGN, 0)
-        self._doubtful = (0, 0, b"")
-        """Where the logs differ: begin, end, and what good records this one has there."""
+        self._difference = (0, 0, b"")
+        """Range where the logs differ: begin, end, and this log's good records there."""
 
-        self._doubts = 0
-        self._stride = 0
-        """How many bytes of the slave's damage are skipped at once. It doubles while the damage continues."""
+        self._differences_examined = 0
+        self._skip_bytes = 0
+        """Bytes of the slave's damage that are skipped at a time; doubles while the damage continues."""
 
-        self._is_unproved = False
-        """Whether bytes were skipped without a matching record behind them that shows that they are only damaged."""
+        self._is_skip_unproved = False
+        """Whether bytes were skipped and no matching record after them has shown that they were only damaged."""
 
-        self._search: Generator[Question, Sequence[int], int | None] | None = None
+        self._search: Generator[ChecksumQuery, Sequence[int], int | None] | None = None
 
     def __repr__(self) -> str:
-        who = f"{self.hello.broker_id}" if self.hello is not None else "?"
-        return f"<MasterSession slave={who} {self.phase.name} sent={self.sent}>"
+        slave = f"{self.hello.broker_id}" if self.hello is not None else "?"
+        return f"<MasterSession slave={slave} {self.phase.name} sent={self.sent}>"
 
     @property
     def is_streaming(self) -> bool:
         return self.phase is Phase.STREAMING
 
     def close(self) -> None:
-        """The connection is gone, and the slave's acks with it."""
+        """Remove the slave and its acks, because the connection is closed."""
         if self.slave is not None:
             self._slaves.leave(self.slave)
             self.slave = None
 
-    # -- what comes ----------------------------------------------------------------------------------------------------
+    # -- receiving -----------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes, now: float) -> bytes:
-        """What to answer. Raises ``StreamBroken``; after a ``refusal`` the connection is closed, too."""
+        """Handle received data, and return the answer.
+
+        Raises ``StreamBroken``. After a ``refusal`` the caller closes the connection.
+        """
         if self.phase is Phase.PREAMBLE:
             self._start += data
             if not PREAMBLE.startswith(self._start[: len(PREAMBLE)]):
-                raise StreamBroken("it does not begin as ours does")
+                raise StreamBroken("it does not begin with the preamble of this protocol")
             if len(self._start) < len(PREAMBLE):
                 return b""
             data, self._start, self.phase = self._start[len(PREAMBLE) :], b"", Phase.HELLO
-            return encode(Challenge(nonce=self._nonce)) + self._take(data, now)
-        return self._take(data, now)
+            return encode(Challenge(nonce=self._nonce)) + self._handle(data, now)
+        return self._handle(data, now)
 
-    def _take(self, data: bytes, now: float) -> bytes:
+    def _handle(self, data: bytes, now: float) -> bytes:
         answers: list[bytes] = []
         for message in self._reader.feed(data, _AWAITED[self.phase]):
             if self.phase is Phase.REFUSED:
@@ -232,46 +236,48 @@ class MasterSession:
     def _answer(self, message: Message, now: float) -> Message | None:
         match self.phase, message:
             case Phase.STREAMING, Ack():
-                self._acked(message, now)
+                self._record_ack(message, now)
                 return None
-            case Phase.STREAMING, AskRange():
+            case Phase.STREAMING, RangeRequest():
                 return Range(message.start, self._log.healthy_records(message.start, message.end))
             case Phase.STREAMING, Range():
                 self._on_range(message)
                 return None
             case Phase.HELLO, Hello():
-                return self._meet(message)
+                return self._check_hello(message)
             case Phase.SUMS, Sums():
-                return self._compare_on(message.sums)
-            case Phase.DOUBT, Range():
-                return self._settle_doubt(message.records)
+                return self._continue_comparison(message.sums)
+            case Phase.EXAMINING, Range():
+                return self._resolve_difference(message.records)
             case Phase.TAIL, Data():
-                return self._fetched(message)
+                return self._append_tail(message)
             case Phase.READY, Ready():
-                return self._begin(message, now)
-        raise StreamBroken(f"a {type(message).__name__} while {self.phase.name}")
+                return self._start_stream(message, now)
+        raise StreamBroken(f"unexpected {type(message).__name__} in phase {self.phase.name}")
 
     # -- the handshake -------------------------------------------------------------------------------------------------
 
-    def _meet(self, hello: Hello) -> Message:
+    def _check_hello(self, hello: Hello) -> Message:
         """Check that the slave belongs to this broker's shard, and compare the lists of epochs."""
         facts = self._facts
         self.hello = hello
-        if not is_proved(hello.proof, facts.secret, "slave", self._nonce, hello.nonce, hello.store_uuid):
-            return self._refuse("secret", "it does not know this group's secret")
+        if not is_valid_proof(hello.proof, facts.secret, "slave", self._nonce, hello.nonce, hello.store_uuid):
+            return self._refuse("secret", "it does not know the secret of this group")
         if (hello.cluster, hello.broker_name) != (facts.cluster, facts.broker_name):
             theirs, ours = f"{hello.cluster}/{hello.broker_name}", f"{facts.cluster}/{facts.broker_name}"
-            return self._refuse("stranger", f"it is of {theirs}, and this is {ours}")
+            return self._refuse("stranger", f"it belongs to {theirs}, but this is {ours}")
         if hello.broker_id <= 0:
-            return self._refuse("identity", f"brokerId {hello.broker_id} is not a slave's")
+            return self._refuse("identity", f"brokerId {hello.broker_id} is invalid: a slave has 1 or more")
         if hello.file_bytes != facts.file_bytes:
-            text = f"its log files have {hello.file_bytes} bytes, and ours {facts.file_bytes}"
+            text = f"its log files have {hello.file_bytes} bytes, and this broker's have {facts.file_bytes}"
             return self._refuse("file-size", f"{text}: mappedFileSizeCommitLog must be the same")
         if hello.promised_epoch > facts.epoch:
-            text = f"it has promised epoch {hello.promised_epoch} to somebody else, and this is {facts.epoch}"
+            text = (
+                f"it has promised epoch {hello.promised_epoch} to another master; this master's epoch is {facts.epoch}"
+            )
             return self._refuse("fenced", text)
         if not 0 <= hello.begin <= hello.end or any(epoch.start < 0 for epoch in hello.epochs):
-            raise StreamBroken("a log that cannot be")
+            raise StreamBroken(f"invalid log: begin {hello.begin}, end {hello.end}, epochs {hello.epochs}")
         self._verdict = verdict = compare(self._log.history, History(hello.epochs, hello.begin, hello.end))
         is_fetched = facts.is_comparing and verdict.verdict is Verdict.AHEAD
         if not verdict.may_follow and not is_fetched:
@@ -279,9 +285,9 @@ class MasterSession:
         if verdict.verdict in (Verdict.COPY, Verdict.RESTART):
             return self._welcome()
         self._search = find_fork(self._log.read, max(hello.begin, self._log.history.begin), verdict.start)
-        return self._compare_on(None)
+        return self._continue_comparison(None)
 
-    def _compare_on(self, sums: list[int] | None) -> Message:
+    def _continue_comparison(self, sums: list[int] | None) -> Message:
         """Compare the bytes before the common end, too."""
         assert self._search is not None, "sums are asked for by a search"
         try:
@@ -289,34 +295,34 @@ class MasterSession:
         except StopIteration as end:
             if end.value is None:
                 return self._ask_tail() if self._verdict.verdict is Verdict.AHEAD else self._welcome()
-            return self._doubt(end.value)
+            return self._examine_difference(end.value)
         self.phase = Phase.SUMS
-        return AskSums(start=question[0], end=question[1], piece_bytes=question[2])
+        return SumsRequest(start=question[0], end=question[1], piece_bytes=question[2])
 
-    def _doubt(self, place: int) -> Message:
-        """The logs differ at ``place``: are they two histories, or is one of them damaged there?"""
+    def _examine_difference(self, place: int) -> Message:
+        """Request the slave's records at ``place``, to distinguish two histories from damage."""
         assert self.hello is not None, "only a slave that has sent its HELLO is compared"
-        if not self.hello.gives_ranges or self._doubts == DOUBTS_MAX:
+        if not self.hello.gives_ranges or self._differences_examined == DIFFERENCES_MAX:
             return self._refuse_fork(place)
-        self._doubts += 1
+        self._differences_examined += 1
         end = min(
             place + PIECE_BYTES_MIN,
             self._verdict.start,
             place - place % self._facts.file_bytes + self._facts.file_bytes,
         )
-        begin = max(self._log.record_around(place), self._log.history.begin)
-        self._doubtful = begin, end, self._log.records_through(begin, end)
-        self.phase = Phase.DOUBT
-        return AskRange(start=begin, end=end)
+        begin = max(self._log.find_record_start(place), self._log.history.begin)
+        self._difference = begin, end, self._log.records_through(begin, end)
+        self.phase = Phase.EXAMINING
+        return RangeRequest(start=begin, end=end)
 
-    def _settle_doubt(self, theirs: bytes) -> Message:
-        """A slave's good records there: what differs from ours is another history, what is missing is damaged.
+    def _resolve_difference(self, theirs: bytes) -> Message:
+        """Compare the slave's good records: different ones are another history, missing ones are damaged.
 
-        Where only damage is, the rest is compared on. It is healed when the stream is up, whichever side has it. Long
-        damage of the slave, such as a whole file, is passed over in ever longer strides, if what follows is the same:
-        another history differs up to the end.
+        After damage, the comparison of the rest continues. Damage is repaired when the stream is up, on whichever side
+        it is. Long damage of the slave, such as a whole file, is skipped in growing steps, if the records after it are
+        the same: another history differs up to the end.
         """
-        begin, end, ours = self._doubtful
+        begin, end, ours = self._difference
         common = min(len(ours), len(theirs))
         if ours[:common] != theirs[:common]:
             return self._refuse_fork(begin)
@@ -325,28 +331,30 @@ class MasterSession:
             resume = self._log.end_of_damage(begin + common)
         elif begin + common < end:
             resume = begin + common + INT.unpack_from(ours, common)[0]
-            self._stride = 0 if common else max(PIECE_BYTES_MIN, 2 * self._stride)
-            self._is_unproved &= not common
-            far = self._log.record_around(min(resume + self._stride, self._verdict.start - PIECE_BYTES_MIN))
-            if self._stride and far > resume:
-                resume, self._is_unproved = far, True
-        if self._is_unproved and resume >= self._verdict.start:
+            self._skip_bytes = 0 if common else max(PIECE_BYTES_MIN, 2 * self._skip_bytes)
+            self._is_skip_unproved &= not common
+            far = self._log.find_record_start(min(resume + self._skip_bytes, self._verdict.start - PIECE_BYTES_MIN))
+            if self._skip_bytes and far > resume:
+                resume, self._is_skip_unproved = far, True
+        if self._is_skip_unproved and resume >= self._verdict.start:
             return self._refuse_fork(begin)
         self._search = find_fork(self._log.read, resume, self._verdict.start)
-        return self._compare_on(None)
+        return self._continue_comparison(None)
 
     def _refuse_fork(self, place: int) -> Refusal:
-        return self._refuse("fork", f"its log is another one from {place} on, though the epochs are the same")
+        return self._refuse("fork", f"its log differs from offset {place} on, although the epochs are the same")
 
-    def _ask_tail(self) -> AskTail:
-        """Ask for what the slave has more of this very epoch: the master has lost its end."""
+    def _ask_tail(self) -> TailRequest:
+        """Request the records of this epoch that only the slave has: the master has lost its end."""
         self.phase = Phase.TAIL
-        return AskTail(start=self._log.wrote, bytes_max=BATCH_BYTES)
+        return TailRequest(start=self._log.wrote, bytes_max=BATCH_BYTES)
 
-    def _fetched(self, data: Data) -> Message:
+    def _append_tail(self, data: Data) -> Message:
         assert self.hello is not None, "only a slave that has sent its HELLO has a tail"
         if not data.records or data.offset + len(data.records) > self.hello.end:
-            raise StreamBroken(f"{len(data.records)} bytes at {data.offset} of a log that ends at {self.hello.end}")
+            raise StreamBroken(
+                f"invalid tail: {len(data.records)} bytes at {data.offset}, but its log ends at {self.hello.end}"
+            )
         self._log.append_tail(data.records, data.offset)
         return self._ask_tail() if self._log.wrote < self.hello.end else self._welcome()
 
@@ -355,7 +363,9 @@ class MasterSession:
         facts, history, verdict = self._facts, self._log.history, self._verdict
         if facts.is_comparing:
             self.is_compared = True
-            return self._refuse("comparing", "this master starts, and compares its log with its slaves'; come again")
+            return self._refuse(
+                "comparing", "this master is starting and compares its log with its slaves' logs; try again"
+            )
         self.phase = Phase.READY
         return Welcome(
             epoch=facts.epoch,
@@ -368,20 +378,20 @@ class MasterSession:
             electable=list(facts.electable),
             master_id=facts.broker_id,
             acks_needed=facts.acks_needed,
-            proof=proof_of(facts.secret, "master", self.hello.nonce, self._nonce),
+            proof=compute_proof(facts.secret, "master", self.hello.nonce, self._nonce),
             gives_ranges=True,
         )
 
-    def _begin(self, ready: Ready, now: float) -> Message | None:
+    def _start_stream(self, ready: Ready, now: float) -> Message | None:
         if ready.start != self._verdict.start:
-            raise StreamBroken(f"it is ready at {ready.start} and not at {self._verdict.start}")
+            raise StreamBroken(f"it is ready at offset {ready.start}, but {self._verdict.start} was expected")
         assert self.hello is not None, "only a slave that has sent its HELLO can be ready"
         if self._log.history.begin > ready.start:
-            return self._refuse("expired", "what it needs has expired meanwhile; it may come again")
+            return self._refuse("expired", "the log it needs has expired meanwhile; try again")
         self.slave = self._slaves.join(self.hello.store_uuid, self.hello.broker_id, now)
         if self.slave is None:
             return self._refuse(
-                "duplicate", f"a slave with brokerId {self.hello.broker_id}, or this very store, is here"
+                "duplicate", f"a slave with brokerId {self.hello.broker_id} or with the same store is connected already"
             )
         self.phase, self.sent = Phase.STREAMING, ready.start
         return None
@@ -393,15 +403,16 @@ class MasterSession:
 
     # -- the stream ----------------------------------------------------------------------------------------------------
 
-    def _acked(self, ack: Ack, now: float) -> None:
-        assert self.slave is not None, "who is streaming has joined"
+    def _record_ack(self, ack: Ack, now: float) -> None:
+        """Record the positions and the grant of an ack."""
+        assert self.slave is not None, "a streaming slave has joined"
         if ack.epoch != self._facts.epoch:
-            raise StreamBroken(f"it acknowledges epoch {ack.epoch}, and this is {self._facts.epoch}")
+            raise StreamBroken(f"it acknowledges epoch {ack.epoch}, but the stream's epoch is {self._facts.epoch}")
         self.slave.advance(ack.received, ack.flushed, self.sent, now)
         self.echo_ms, self.grant_ms = ack.echo_ms, ack.grant_ms
 
     def pump(self, bytes_max: int) -> list[bytes]:
-        """What may be sent now, at most about so many bytes; nothing before the stream or at the log's end."""
+        """Return what may be sent now, about ``bytes_max`` at most; empty before the stream or at the log's end."""
         parts: list[bytes] = []
         if self.phase is not Phase.STREAMING:
             return parts
@@ -410,25 +421,25 @@ class MasterSession:
             records = log.whole_records(self.sent, min(BATCH_BYTES, bytes_max))
             if not records:
                 if self.sent < log.history.begin:
-                    raise StreamBroken(f"the log has nothing at {self.sent} any more")
-                break  # a damaged record, which is reported: the stream waits until it is healed
+                    raise StreamBroken(f"the log at offset {self.sent} has expired")
+                break  # A damaged record has been reported; the stream waits until it is repaired.
             parts += (data_head(self.sent, epoch, log.confirmed, records), records)
             self.sent += len(records)
             bytes_max -= len(records)
         return parts
 
-    def beat(self, now_ms: int) -> bytes:
-        """A heartbeat, with the positions of the log and how far consumers may read."""
+    def heartbeat(self, now_ms: int) -> bytes:
+        """Return a heartbeat, with the positions of the log and how far consumers may read."""
         if self.phase is not Phase.STREAMING:
             return b""
         log = self._log
-        return encode(Beat(self._facts.epoch, log.confirmed, log.wrote, log.flushed, now_ms))
+        return encode(Heartbeat(self._facts.epoch, log.confirmed, log.wrote, log.flushed, now_ms))
 
     def has_range(self, end: int) -> bool:
-        """Whether the slave may be asked for what lies before ``end``."""
+        """Return whether the slave can be asked for records before ``end``."""
         is_willing = self.hello is not None and self.hello.gives_ranges
         return is_willing and self.slave is not None and self.slave.received >= end
 
     def table(self, table: Table) -> bytes:
-        """A document that has changed."""
+        """Return the frame of a changed table; empty before the stream."""
         return encode(table) if self.phase is Phase.STREAMING else b""

@@ -1,18 +1,18 @@
-"""What this broker has on its disk of its part in the group: what it promised, and which role it had last.
+"""A broker's promises and its last role, on its disk.
 
     <root>/promise.json      a sealed document: to follow no master and to grant no request below an epoch
     <root>/promise.json.bak  its copy
     <root>/role.json         a sealed document: the last role, its epoch, and the other members of that epoch
 
-A promise counts when both are durable, and is never taken back: a decider that has gathered enough of them may be
-promoting a member at this moment. Asking again for the same epoch is answered as before; for an older one it is
-refused. The higher epoch of the two files holds, so one that is damaged, missing or rolled back is mended by the other.
-If neither can be read the start is refused: a broker that has forgotten what it promised must not vote.
+A promise counts when both files are durable, and is never revoked: an elector that has gathered enough promises may be
+promoting a member at this moment. A repeated request for the same epoch gets the same answer; a request for an older
+epoch is refused. The higher epoch of the two files counts, so a damaged, missing or rolled back file is repaired from
+the other one. If neither can be read the start is refused: a broker that has forgotten its promises must not vote.
 
-The last role gives no role: a role is given by the configuration or by an order, and the order to regain one is for
-just what is recorded here (``server/roles/role_status``). It names the members that a master has to compare with after
-a start that may have lost bytes, and those that may be elected. So one that cannot be read is logged and forgotten,
-unlike a promise.
+The last role assigns no role: a role is assigned by the configuration or by an order, and the order to regain one
+refers to this record (``server/roles/role_status``). It names the members that a master must compare with after a start
+that may have lost bytes, and the members that may be elected. So an unreadable record is logged and ignored, unlike a
+promise.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ log = logging.getLogger(__name__)
 
 
 class Promise(msgspec.Struct, frozen=True):
-    """No master of an epoch below ``epoch`` is followed."""
+    """The promise to follow no master of an epoch below ``epoch``."""
 
     epoch: int
     to: str = ""
-    """Who asked, for people."""
+    """Name of the member or tool that requested it, for people."""
 
 
 class PromiseRefused(Exception):
-    """A newer epoch was promised already. Says which, and to whom."""
+    """A newer epoch was promised already. The text names it, and its owner."""
 
 
 @final
 class PromiseFile:
-    """Owned by the holder of the store's lock. Reading and writing wait for the disk."""
+    """The promise on the disk. Owned by the holder of the store's lock; reading and writing wait for the disk."""
 
     def __init__(self, disk: Disk, root: str) -> None:
         self.promise = Promise(0)
@@ -53,9 +53,9 @@ class PromiseFile:
         self._paths: Final = (self._path, f"{self._path}.bak")
 
     def load(self) -> Promise:
-        """What was promised; epoch 0 if nothing ever was. Writes a file that is worse again. Raises ``ConfigCorrupt``.
+        """Return the promise; epoch 0 if there never was one. Rewrites a file that is worse than its copy.
 
-        A first promise from before there were copies has none.
+        A promise of a version without copies has no copy. Raises ``ConfigCorrupt``.
         """
         found: dict[str, Promise] = {}
         faults: dict[str, str] = {}
@@ -77,13 +77,13 @@ class PromiseFile:
             reason = faults.get(path) or ("it is older than its copy" if path in found else "it is missing")
             if self._path in found and path not in found and path not in faults:
                 continue
-            log.warning("a file of promises is not usable, its copy is used", extra={"path": path, "reason": reason})
+            log.warning("promise file is not usable; its copy is used", extra={"path": path, "reason": reason})
         if stale:
             self._write(self.promise, stale)
         return self.promise
 
     def give(self, epoch: int, to: str) -> Promise:
-        """Promise ``epoch``, durably. Raises ``PromiseRefused``, and OSError; then nothing is promised that was not."""
+        """Promise ``epoch``, durably. Raises ``PromiseRefused``, and OSError, after which the old promise holds."""
         if epoch < self.promise.epoch:
             to_whom = f" to {self.promise.to}" if self.promise.to else ""
             raise PromiseRefused(f"epoch {epoch} is too old: epoch {self.promise.epoch} was promised{to_whom} already")
@@ -99,7 +99,7 @@ class PromiseFile:
 
 
 def _refusal(path: str, reason: str) -> str:
-    """What is wrong with the file of promises, and what to do."""
+    """Return the error text for unreadable promises, with the remedy."""
     return (
         f"{path} and its .bak cannot be read: {reason}. They hold the epoch below which this broker has promised to "
         f"follow and to grant to no master. While no promotion is under way, in a group, move the store away and start "
@@ -109,32 +109,32 @@ def _refusal(path: str, reason: str) -> str:
 
 
 class RoleRecord(msgspec.Struct, frozen=True):
-    """A role in an epoch."""
+    """A broker's role in one epoch."""
 
     epoch: int = 0
     is_master: bool = False
     electable: list[int] = []
-    """The slaves of the epoch that may be promoted after it, by their numbers."""
+    """Broker ids of the slaves of the epoch that may be promoted after it."""
 
     master: str = ""
-    """The replication port of the master, for its slaves."""
+    """Address of the master's replication port, on a slave."""
 
     master_id: int = -1
-    """Its number, for its slaves."""
+    """Broker id of the master, on a slave."""
 
     acks_needed: int = -1
-    """How many slaves the master waits for; -1 if its slave has had no stream from it."""
+    """Number of slaves the master waits for; -1 on a slave that has had no stream from it."""
 
     grant_ms: int = 0
-    """For how long its slave grants it to acknowledge, at a time."""
+    """Duration of each grant that the slave gives to its master, in milliseconds."""
 
     is_over: bool = False
-    """Whether the role was taken from this broker, or its clients were sent elsewhere, in this very epoch."""
+    """Whether the role was revoked in this epoch, or clients were sent to another member."""
 
 
 @final
 class RoleFile:
-    """Owned by the holder of the store's lock. Reading and writing wait for the disk."""
+    """The role on the disk. Owned by the holder of the store's lock; reading and writing wait for the disk."""
 
     def __init__(self, disk: Disk, root: str) -> None:
         self.record = RoleRecord()
@@ -142,15 +142,17 @@ class RoleFile:
         self._path: Final = f"{root}/role.json"
 
     def load(self) -> RoleRecord:
-        """The last role; none if nothing was recorded."""
+        """Return the last role; an empty record if there is none."""
         try:
             self.record = read_sealed(self._disk, self._path, RoleRecord) or self.record
         except ValueError as exc:
-            log.warning("the last role is not known", extra={"path": self._path, "reason": str(exc)})
+            log.warning(
+                "role file is not usable; the last role is unknown", extra={"path": self._path, "reason": str(exc)}
+            )
         return self.record
 
     def write(self, record: RoleRecord) -> None:
-        """Durable when this returns. Raises OSError."""
+        """Write the record, durably. Raises OSError."""
         if record != self.record:
             write_sealed(self._disk, self._path, record)
             self.record = record

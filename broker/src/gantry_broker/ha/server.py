@@ -1,10 +1,10 @@
-"""The master's replication port: streams to slaves, fed by the append itself.
+"""The master's replication port: streams to slaves, fed directly by each append.
 
     append -> ``appended`` -> pump every stream that has room
     ack    -> the set of acks has moved -> ``on_acks``
 
-Nothing polls, and no stream waits for another: one that the kernel takes no more bytes of is left alone for so long,
-and holds at most what its transport holds. A slave 10 GB behind costs a position.
+Nothing polls, and no stream waits for another: a stream whose socket buffer is full is skipped until it has room, and
+holds at most what its transport holds. A slave that lags 10 GB behind costs only a position.
 """
 
 from __future__ import annotations
@@ -19,36 +19,50 @@ from typing import Final, cast, final
 from gantry_broker.ha.acknowledgement import AckSet
 from gantry_broker.ha.classic.master_session import ClassicMasterSession
 from gantry_broker.ha.frames import PREAMBLE, SILENCE_S, StreamBroken, Table
-from gantry_broker.ha.healing import RangeQuestion
+from gantry_broker.ha.healing import RangeRequester
 from gantry_broker.ha.master_session import MasterFacts, MasterLog, MasterSession
 from gantry_broker.ha.tls_port import TlsPort
 from gantry_remoting.addresses import join_address, listen, peer_address, stop_listening
-from gantry_remoting.closings import LimitedLog
+from gantry_remoting.close_log import LimitedLog
 
 log = logging.getLogger(__name__)
 
 WRITE_BUFFER_BYTES: Final = 4 << 20
-"""What a transport holds at most, and a little: one batch more."""
+"""Bytes that a transport buffers at most, plus one batch."""
 PUMP_BYTES: Final = 1 << 20
-"""To one slave in one turn of the loop: a slave that catches up shares the loop with senders."""
-BEAT_INTERVAL_S: Final = 1.0
-BEATS_PER_GRANT: Final = 4
-"""At least so many beats pass in the time of a grant, so that one or two may be lost."""
+"""Bytes sent to one slave in one turn: a slave that catches up shares the loop with senders."""
+HEARTBEAT_INTERVAL_S: Final = 1.0
+"""Longest time between two heartbeats of a master, in seconds."""
+
+HEARTBEATS_PER_GRANT: Final = 4
+"""Heartbeats in the time of a grant, at least, so that one or two may be lost."""
 CONFIRM_DELAY_S: Final = 0.005
+"""Seconds after which a changed confirmed position is reported, if no data has reported it."""
+
 HANDSHAKE_S: Final = 10.0
+"""Longest time until a slave is ready, in seconds."""
+
 STREAMS_MAX: Final = 64
+"""Largest number of connections on the replication port."""
+
 UNREAD_BYTES_MAX: Final = 64 << 20
-"""A slave that does not read is ended when more than this waits for it: a table may have so much, data has less."""
+"""Unread bytes at which a slave is disconnected: a table may have that many, data has fewer."""
 
 
-def beat_interval_s(grant_ms: int) -> float:
-    """How often a master sends a heartbeat. A grant counts from the beat that it answers: the next comes early."""
-    return min(BEAT_INTERVAL_S, grant_ms / 1000 / BEATS_PER_GRANT) if grant_ms else BEAT_INTERVAL_S
+def heartbeat_interval_s(grant_ms: int) -> float:
+    """Return how often a master sends a heartbeat, in seconds.
+
+    A grant counts from the heartbeat that it answers, so heartbeats are sent well before a grant expires.
+    """
+    return min(HEARTBEAT_INTERVAL_S, grant_ms / 1000 / HEARTBEATS_PER_GRANT) if grant_ms else HEARTBEAT_INTERVAL_S
 
 
 @final
 class ReplicationServer:
-    """Owned by the loop. ``facts`` gives who the master is now; None while no slave may follow."""
+    """The replication port and its streams. Owned by the loop.
+
+    ``facts`` returns the master's identity; None while no slave may follow.
+    """
 
     def __init__(
         self,
@@ -62,10 +76,10 @@ class ReplicationServer:
         clock_ms: Callable[[], int] = lambda: int(time.monotonic() * 1000),
         allows_classic: bool = False,
     ) -> None:
-        """``on_join`` gives the tables for a slave that has just come, ``on_refused`` takes sessions that were refused;
-        ``clock_ms`` is what grants are counted on.
+        """``on_join`` returns the tables for a slave that has just joined.
 
-        With ``allows_classic`` slaves of RocketMQ's may follow, and with them any peer that sends eight bytes.
+        ``on_refused`` receives sessions that were refused; ``clock_ms`` is the clock on which grants expire. With
+        ``allows_classic`` slaves of RocketMQ's may follow, and with them any peer that sends eight bytes.
         """
         self.slaves: Final = slaves
         self.facts: Final = facts
@@ -80,21 +94,24 @@ class ReplicationServer:
         self._server: asyncio.Server | None = None
         self._tls_port: TlsPort | None = None
         self._appended_at = 0.0
-        self._is_beat_scheduled = False
-        self._beats: asyncio.Task[None] | None = None
+        self._is_heartbeat_scheduled = False
+        self._heartbeats: asyncio.Task[None] | None = None
         self.is_closing = False
-        """Whether no stream may begin any more, also one whose connection the loop has accepted already."""
+        """Whether no stream may begin any more, even for a connection that was accepted already."""
 
         self.log: Final = LimitedLog(log)
 
     async def start(self, host: str, port: int, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
-        """Listen; with ``tls``, asked for every connection, to nothing else. Raises OSError for a taken port."""
+        """Listen on the port. Raises OSError if it is taken.
+
+        With ``tls``, which returns the context of each connection, only TLS connections are accepted.
+        """
         if tls is None:
             self._server = await listen(lambda: MasterStream(self), host, port)
         else:
             self._tls_port = TlsPort(lambda: MasterStream(self), tls)
             await self._tls_port.start(host, port)
-        self._beats = asyncio.ensure_future(self._beat())
+        self._heartbeats = asyncio.ensure_future(self._run_heartbeats())
 
     @property
     def port(self) -> int:
@@ -106,72 +123,78 @@ class ReplicationServer:
     async def close(self) -> None:
         """Stop listening and end every stream."""
         self.is_closing = True
-        if self._beats is not None:
-            self._beats.cancel()
-            await asyncio.wait([self._beats])
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
+            await asyncio.wait([self._heartbeats])
         if self._server is not None:
             await stop_listening(self._server)
         if self._tls_port is not None:
             await self._tls_port.close()
-        self.disconnect("this broker stops to be a master")
+        self.disconnect("this broker is no longer a master")
         if self._server is not None:
             await self._server.wait_closed()
 
     def disconnect(self, reason: str) -> None:
-        """End every stream."""
+        """End every stream, for this reason."""
         for stream in tuple(self.streams):
             stream.end(reason)
 
-    # -- feeding -------------------------------------------------------------------------------------------------------
+    # -- feeding streams -----------------------------------------------------------------------------------------------
 
     def appended(self) -> None:
-        """The log has grown. At once: sends are gathered already, and a later moment would be a slower answer."""
+        """Feed all streams after an append.
+
+        This happens at once: sends are batched already, and a delay would only make answers slower.
+        """
         self._appended_at = self._loop.time()
         for stream in tuple(self.streams):
             stream.pump()
 
-    def confirmed_moved(self) -> None:
-        """Report what is confirmed to slaves, which serve consumers, too; while data flows, that reports it."""
-        if self.streams and not self._is_beat_scheduled:
-            self._is_beat_scheduled = True
-            self._loop.call_later(CONFIRM_DELAY_S, self._beat_all)
+    def report_confirmed(self) -> None:
+        """Report the confirmed position to slaves, which serve consumers, too.
+
+        While data flows, the data frames report it.
+        """
+        if self.streams and not self._is_heartbeat_scheduled:
+            self._is_heartbeat_scheduled = True
+            self._loop.call_later(CONFIRM_DELAY_S, self._send_heartbeats)
 
     def send_tables(self, tables: list[Table]) -> None:
-        """To every slave."""
+        """Send changed tables to every slave."""
         for stream in tuple(self.streams):
             stream.send_tables(tables)
 
-    def _beat_all(self) -> None:
+    def _send_heartbeats(self) -> None:
         quiet_s = self._loop.time() - self._appended_at
         if quiet_s < CONFIRM_DELAY_S:
-            self._loop.call_later(CONFIRM_DELAY_S - quiet_s, self._beat_all)
+            self._loop.call_later(CONFIRM_DELAY_S - quiet_s, self._send_heartbeats)
             return
-        self._is_beat_scheduled = False
+        self._is_heartbeat_scheduled = False
         for stream in tuple(self.streams):
-            stream.beat()
+            stream.send_heartbeat()
 
-    async def _beat(self) -> None:
+    async def _run_heartbeats(self) -> None:
         while True:
             facts = self.facts()
-            await asyncio.sleep(beat_interval_s(facts.grant_ms if facts is not None else 0))
+            await asyncio.sleep(heartbeat_interval_s(facts.grant_ms if facts is not None else 0))
             now = self._loop.time()
             for stream in tuple(self.streams):
-                stream.look(now)
+                stream.check_liveness(now)
 
     def make_room(self) -> bool:
-        """Whether one more stream may come. Streams of unidentified slaves are closed for it, the oldest first."""
+        """Return whether one more stream may begin, after closing the oldest unidentified one if necessary."""
         if len(self.streams) < STREAMS_MAX:
             return True
-        waiting = [stream for stream in self.streams if stream.is_stranger]
-        if not waiting:
+        unidentified = [stream for stream in self.streams if stream.is_unidentified]
+        if not unidentified:
             return False
-        min(waiting, key=lambda stream: stream.made_at).end("it made room for a younger connection")
+        min(unidentified, key=lambda stream: stream.made_at).end("closed to make room for a newer connection")
         return True
 
 
 @final
 class MasterStream(asyncio.Protocol):
-    """One connection of a slave, or of a stranger."""
+    """One connection of a slave, or of a peer that is not identified yet."""
 
     def __init__(self, server: ReplicationServer) -> None:
         self._server: Final = server
@@ -183,16 +206,16 @@ class MasterStream(asyncio.Protocol):
         self._is_resumption_scheduled = False
         self._read_at = self.made_at = self._loop.time()
         self.peer = "?"
-        self._range: Final = RangeQuestion()
+        self._range: Final = RangeRequester()
 
     @property
-    def is_stranger(self) -> bool:
+    def is_unidentified(self) -> bool:
         """Whether the peer has not identified itself yet."""
         session = self.session
         return session is None or (session.hello is None and not session.is_streaming)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A transport of uvloop is no subclass of asyncio's.
+        # uvloop's transport is not a subclass of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         try:
             self._begin(self._transport)
@@ -207,19 +230,21 @@ class MasterStream(asyncio.Protocol):
             transport.abort()
             return
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=WRITE_BUFFER_BYTES // 4)
-        self.session = MasterSession(facts, self._server.source, self._server.slaves, on_range=self._range.answered)
+        self.session = MasterSession(
+            facts, self._server.source, self._server.slaves, on_range=self._range.deliver_range
+        )
         self._server.streams.add(self)
 
     def data_received(self, data: bytes) -> None:
         try:
-            self._take(data)
+            self._receive(data)
         except Exception as error:  # noqa: BLE001 - see connection_made
             self._callback_failed("data_received", error)
 
-    def _take(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
         if self._is_first:
             self._is_first = False
-            self._choose(data)
+            self._choose_session(data)
         session, transport = self.session, self._transport
         if session is None or transport is None:
             return
@@ -242,25 +267,25 @@ class MasterStream(asyncio.Protocol):
         if session.is_streaming:
             if not was_streaming:
                 self._log_joined(session)
-                self.beat()
+                self.send_heartbeat()
                 self.send_tables(self._server.on_join())
             self._server.on_acks()
             self.pump()
 
-    def _choose(self, data: bytes) -> None:
-        """Choose the kind of session by the first byte: RocketMQ's first offset is not below zero."""
+    def _choose_session(self, data: bytes) -> None:
+        """Choose the kind of session by the first byte: RocketMQ's first offset is never negative."""
         facts = self._server.facts()
         if self._server.allows_classic and facts is not None and self.session and data[0] != PREAMBLE[0]:
             source, slaves = self._server.source, self._server.slaves
             self.session = ClassicMasterSession(self.peer, facts, source, slaves)
 
     def _log_joined(self, session: MasterSession | ClassicMasterSession) -> None:
-        assert session.slave is not None, "only who has joined streams"
+        assert session.slave is not None, "a streaming slave has joined"
         facts = {"peer": self.peer, "broker_id": session.slave.broker_id, "offset": session.sent}
         log.info("slave connected", extra=facts)
 
     def pump(self) -> None:
-        """Send what there is, as long as there is room for it."""
+        """Send data of the log, as long as the connection has room for it."""
         session, transport = self.session, self._transport
         if self._is_full or session is None or transport is None or not session.is_streaming:
             return
@@ -269,9 +294,9 @@ class MasterStream(asyncio.Protocol):
         except StreamBroken as exc:
             self.end(str(exc))
             return
-        except Exception:  # the firewall between a slave and those whose message was just appended
+        except Exception:  # A failing slave must not affect the senders whose message was just appended.
             log.exception("unexpected error while feeding a slave", extra={"peer": self.peer})
-            self.end("the log could not be read")
+            self.end("unexpected error while reading the log")
             return
         if parts:
             transport.writelines(parts)
@@ -287,46 +312,46 @@ class MasterStream(asyncio.Protocol):
             self._callback_failed("resume", error)
 
     def has_range(self, end: int) -> bool:
-        """Whether the slave may be asked for what lies before ``end``."""
+        """Return whether the slave can be asked for records before ``end``."""
         session = self.session
         return isinstance(session, MasterSession) and session.is_streaming and session.has_range(end)
 
     async def fetch(self, start: int, end: int) -> bytes:
-        """Whole records of ``[start, end)`` from this slave. Raises ``OSError``."""
+        """Return whole records of ``[start, end)`` from this slave. Raises ``OSError``."""
         if self._transport is None or not self.has_range(end):
             raise ConnectionError("the replication stream ended")
         return await self._range.fetch(self._transport.write, start, end)
 
-    def beat(self) -> None:
-        """Send a heartbeat, with what is confirmed."""
+    def send_heartbeat(self) -> None:
+        """Send a heartbeat with the confirmed position."""
         if self.session is not None and self._transport is not None and self.session.is_streaming:
-            self._transport.write(self.session.beat(self._server.clock_ms()))
+            self._transport.write(self.session.heartbeat(self._server.clock_ms()))
 
     def send_tables(self, tables: list[Table]) -> None:
-        """Documents that have changed. Their order among data does not matter: each has its name."""
+        """Send changed tables. Their order relative to data does not matter: each table has a name."""
         session, transport = self.session, self._transport
         if isinstance(session, MasterSession) and transport is not None and session.is_streaming:
             transport.writelines([session.table(table) for table in tables])
             if transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
-                self.end("it does not read what it is sent")
+                self.end(f"more than {UNREAD_BYTES_MAX} bytes are unread by the slave")
 
-    def look(self, now: float) -> None:
-        """Called about once a second: end a silent stream, or send a heartbeat."""
+    def check_liveness(self, now: float) -> None:
+        """End a silent stream, or send a heartbeat. Called about once a second."""
         session = self.session
         if session is None:
             return
         if now - self._read_at > SILENCE_S:
             self.end(f"no data from the slave for {SILENCE_S:.0f} s")
         elif not session.is_streaming and now - self.made_at > HANDSHAKE_S:
-            self.end(f"it is not ready after {HANDSHAKE_S:.0f} s")
+            self.end(f"handshake timed out after {HANDSHAKE_S:.0f} s")
         else:
-            self.beat()
+            self.send_heartbeat()
 
     def end(self, reason: str) -> None:
         """Close the connection at once."""
         if self.session is not None and self._transport is not None:
             facts = {"peer": self.peer, "reason": reason}
-            kind = "stranger" if self.is_stranger else "slave"
+            kind = "unidentified" if self.is_unidentified else "slave"
             self._server.log.write(logging.WARNING, "replication stream closed", facts, kind=kind)
             self._transport.abort()
             self._leave()
@@ -343,14 +368,16 @@ class MasterStream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.session is not None and self.session.is_streaming:
-            log.warning("slave disconnected", extra={"peer": self.peer, "reason": str(exc or "it has closed")})
+            log.warning(
+                "slave disconnected", extra={"peer": self.peer, "reason": str(exc or "connection closed by the slave")}
+            )
         try:
             self._leave()
         except Exception as error:  # noqa: BLE001 - see connection_made
             self._callback_failed("connection_lost", error)
 
     def _callback_failed(self, callback: str, error: Exception) -> None:
-        """An exception that should not be. It ends this stream; others are not affected."""
+        """End this stream after an unexpected exception; other streams continue."""
         self._server.log.callback_failed(self.peer, callback, error)
         self._server.streams.discard(self)
         session, self.session = self.session, None

@@ -1,4 +1,4 @@
-"""What a broker is told about replication. Every field's key in a `broker.conf` is in its text."""
+"""Settings of replication. The docstring of each field begins with its key in a `broker.conf`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class BrokerRole(StrEnum):
-    """``brokerRole``: what a fixed role is, and for one that moves, what kind of master it becomes."""
+    """``brokerRole``: the role, if it is fixed; otherwise the kind of master that the broker can become."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -15,21 +15,21 @@ class BrokerRole(StrEnum):
 
 
 class RoleAtStart(StrEnum):
-    """``roleAtStart``."""
+    """``roleAtStart``: whether the configuration or an order assigns the first role."""
 
     CONFIGURED = "CONFIGURED"
     UNASSIGNED = "UNASSIGNED"
 
 
 class AckLevel(StrEnum):
-    """``haAckLevel``."""
+    """``haAckLevel``: what a slave must have done with a message before its ack counts."""
 
     RECEIVED = "RECEIVED"
     FLUSHED = "FLUSHED"
 
 
 class Degrade(StrEnum):
-    """``haDegrade``."""
+    """``haDegrade``: what a master does while too few slaves are in sync."""
 
     WAIT = "WAIT"
     ASYNC = "ASYNC"
@@ -37,99 +37,111 @@ class Degrade(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationSettings:
-    """Who follows whom, and what an answer waits for."""
+    """Settings of roles, replication and acknowledgement."""
 
     role: BrokerRole = BrokerRole.ASYNC_MASTER
-    """brokerRole: ASYNC_MASTER, SYNC_MASTER or SLAVE. A SYNC_MASTER answers 0 when slaves have the message."""
+    """brokerRole: ASYNC_MASTER, SYNC_MASTER or SLAVE. A SYNC_MASTER answers 0 when enough slaves have the message."""
 
     role_at_start: RoleAtStart = RoleAtStart.CONFIGURED
     """roleAtStart: CONFIGURED takes brokerRole at the start. UNASSIGNED waits for an order over the control socket.
 
-    Until then nothing is registered and everything is answered 14. Operators and supervisors want this.
+    Until then the broker is not registered and answers every request with 14. Operators and supervisors need
+    UNASSIGNED.
     """
 
     in_sync_replicas: int | None = None
-    """inSyncReplicas: how many brokers have a message, the master among them, before it is answered 0.
+    """inSyncReplicas: number of brokers, including the master, that must have a message before it is answered 0.
 
-    2 by default with SYNC_MASTER, otherwise 1.
+    The default is 2 with SYNC_MASTER, otherwise 1.
     """
 
     slave_timeout_ms: int = 3_000
-    """slaveTimeout: with SYNC_MASTER, a send that too few slaves have by then is answered 12: not promised."""
+    """slaveTimeout: with SYNC_MASTER, milliseconds that a send waits for slaves.
+
+    After that it is answered 12: stored by the master, but not guaranteed.
+    """
 
     gap_bytes_max: int = 256 * 1024 * 1024
-    """haMaxGapNotInSync: a slave that is farther behind is not waited for; with too few others: code 11."""
+    """haMaxGapNotInSync: bytes by which a slave may lag before sends no longer wait for it.
+
+    With too few other slaves, sends are answered 11.
+    """
 
     ack_level: AckLevel = AckLevel.RECEIVED
-    """haAckLevel: a slave counts when it has RECEIVED a message, where its process cannot lose it, or FLUSHED it."""
+    """haAckLevel: an ack counts when the slave has RECEIVED a message, safe from a process crash, or FLUSHED it."""
 
     degrade: Degrade = Degrade.WAIT
-    """haDegrade: with too few slaves in sync, WAIT answers 11 and shows consumers nothing new; ASYNC goes on alone.
+    """haDegrade: with too few slaves in sync, WAIT answers 11 and hides new messages; ASYNC continues without slaves.
 
-    With ASYNC consumers see all that is written, and what is answered 0 then is lost with the master.
+    With ASYNC consumers read all messages that are written, and messages that are answered 0 meanwhile are lost with
+    the master.
     """
 
     master_address: str = ""
-    """haMasterAddress: host:port that a slave follows; empty: what name servers say."""
+    """haMasterAddress: host:port of the master that a slave follows; empty: the master that name servers report."""
 
     secret_path: str = ""
-    """haSecretPath: a file with the secret that all brokers of a group know; empty: everybody may follow."""
+    """haSecretPath: a file with the secret that all brokers of a group share; empty: any broker may follow."""
 
     tls_certificate: str = ""
-    """haTlsCertPath: PEM, shown by a master to slaves, and by a slave to its master if that asks."""
+    """haTlsCertPath: PEM file that a master presents to slaves, and a slave to a master that requires it."""
 
     tls_key: str = ""
-    """haTlsKeyPath: PEM, without a password."""
+    """haTlsKeyPath: PEM file of the private key, without a password."""
 
     tls_authority: str = ""
-    """haTlsTrustCertPath: who signs the certificates of the others; both sides ask for one then."""
+    """haTlsTrustCertPath: PEM file of the CA of the other brokers; if it is set, both sides require a certificate."""
 
     is_classic_allowed: bool = False
-    """haClassicPeers: whether brokers of RocketMQ's may follow this master. They prove nothing, nor need anybody then.
+    """haClassicPeers: whether RocketMQ's brokers may follow this master. They prove no identity, so no peer has to.
 
-    Whoever sends eight bytes to haListenPort gets the log, and counts as a slave. With SYNC_MASTER and haElectable they
-    are copied to, and never waited for.
+    Any peer that sends eight bytes to haListenPort gets the log, and counts as a slave. With SYNC_MASTER and
+    haElectable such slaves get the log, and sends never wait for them.
     """
 
     is_master_classic: bool = False
-    """haMasterIsClassic: whether the master to follow is a broker of RocketMQ's; its log and tables are taken over."""
+    """haMasterIsClassic: whether the master to follow is a RocketMQ broker, whose log and tables are taken over."""
 
     classic_broker_address: str = ""
-    """haMasterBrokerAddress: host:port of such a master's listenPort; empty: one below the port that is followed."""
+    """haMasterBrokerAddress: host:port of the RocketMQ master's listenPort; empty: its replication port minus one."""
 
     electable: tuple[int, ...] = ()
     """haElectable: brokerIds of the slaves that may be promoted, separated by semicolons.
 
-    A master that is sure of none of them after a start that may have lost bytes takes no messages. With ASYNC_MASTER
-    it acknowledges only while all of them, or its Lease, say that nobody was promoted. Orders may name others.
+    After a start that may have lost messages, a master accepts none until it has compared its log with these slaves.
+    With ASYNC_MASTER it acknowledges only while all of them grant it, or while it holds its Lease. Orders may name
+    other slaves.
     """
 
     grant_ms: int = 3_000
-    """haGrant: how long a slave's word that nobody was promoted holds; a promotion waits as long."""
+    """haGrant: milliseconds for which a slave's grant to acknowledge is valid; a promotion waits as long."""
 
     is_slave_read_suggested: bool = True
-    """slaveReadEnable: whether a consumer that lags far is sent to a slave. Slaves always serve who asks them."""
+    """slaveReadEnable: whether a consumer that lags far behind is redirected to a slave.
+
+    Slaves serve every consumer that connects to them, also with false.
+    """
 
     memory_percent_max: int = 40
-    """accessMessageInMemoryMaxRatio: percent of the memory; a consumer that lags by more is far behind."""
+    """accessMessageInMemoryMaxRatio: percent of the memory by which a consumer may lag before it is far behind."""
 
     control_path: str = ""
-    """controlSocketPath: where orders come from; empty: `control.sock` in storePathRootDir."""
+    """controlSocketPath: Unix socket for orders; empty: `control.sock` in storePathRootDir."""
 
     @property
     def replicas(self) -> int:
-        """How many brokers have a message before it is answered 0."""
+        """Number of brokers that must have a message before it is answered 0."""
         if self.in_sync_replicas is not None:
             return self.in_sync_replicas
         return 2 if self.role is BrokerRole.SYNC_MASTER else 1
 
     @property
     def is_tail_hidden(self) -> bool:
-        """Whether consumers wait until slaves, or a master, have confirmed what is new to them at the log's end."""
+        """Whether new messages at the log's end stay hidden until slaves, or a master, have confirmed them."""
         is_fixed = self.role_at_start is RoleAtStart.CONFIGURED
         return self.acks_needed > 0 or self.role is not BrokerRole.ASYNC_MASTER or not is_fixed
 
     @property
     def acks_needed(self) -> int:
-        """How many slaves must have a message before it is answered 0."""
+        """Number of slaves that must have a message before it is answered 0."""
         return 0 if self.role is BrokerRole.ASYNC_MASTER else self.replicas - 1

@@ -1,8 +1,8 @@
 """A slave's half of one replication stream: bytes in, bytes out, no socket.
 
-What has to wait for the disk (cutting the log, taking the master's history over) is not done here: the session stops
-at ``PREPARING`` and holds what is wanted; the owner of the socket does it and calls ``ready``. Everything else happens
-at once: data goes into the store as it comes, and one ack for many frames reports how far that is.
+Steps that wait for the disk (cutting the log, adopting the master's history) are not done here: the session stops in
+the phase ``PREPARING``, and the owner of the socket does what ``welcome`` demands and calls ``ready``. Everything else
+happens at once: data is appended to the store as it arrives, and one ack for many frames reports the end of the log.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from gantry_broker.ha.frames import (
     DATA_BYTES_MAX,
     PREAMBLE,
     Ack,
-    AskRange,
-    AskSums,
-    AskTail,
-    Beat,
     Challenge,
     Data,
     FrameReader,
+    Heartbeat,
     Hello,
     Message,
     Range,
+    RangeRequest,
     Ready,
     Refusal,
     StreamBroken,
     Sums,
+    SumsRequest,
     Table,
+    TailRequest,
     Welcome,
     encode,
 )
-from gantry_broker.ha.history import PIECES_MAX, SEARCH_BYTES, TAIL_BYTES, ReadableLog, sums_of
-from gantry_broker.ha.master_session import is_proved, proof_of
+from gantry_broker.ha.history import PIECES_MAX, SEARCH_BYTES, TAIL_BYTES, ReadableLog, piece_checksums
+from gantry_broker.ha.master_session import compute_proof, is_valid_proof
 
 
 class SlaveLog(ReadableLog, Protocol):
-    """What a session needs of the store. Used by the loop's thread."""
+    """The interface of the store that a session needs. Used by the loop's thread."""
 
     @property
     def received(self) -> int:
-        """Up to where the log survives this process."""
+        """Position up to which the log survives a crash of this process."""
         ...
 
     def append(self, data: bytes, offset: int) -> None:
-        """Raises what ``LogCopier.append`` raises."""
+        """Append records. Raises what ``LogCopier.append`` raises."""
         ...
 
 
 class SlaveFacts(NamedTuple):
-    """Who the slave is."""
+    """The identity of the slave, for its HELLO."""
 
     cluster: str
     broker_name: str
@@ -66,7 +66,7 @@ class SlaveFacts(NamedTuple):
 
 
 class Phase(Enum):
-    """Where the stream is."""
+    """The phases of a replication stream, on the slave's side."""
 
     CHALLENGE = auto()
     WELCOME = auto()
@@ -77,7 +77,7 @@ class Phase(Enum):
 
 @final
 class SlaveSession:
-    """One stream. Owned by the loop."""
+    """One replication stream from a master. Owned by the loop."""
 
     def __init__(
         self,
@@ -87,21 +87,21 @@ class SlaveSession:
         *,
         on_range: Callable[[Range], None] = lambda answer: None,
     ) -> None:
-        """``on_range`` takes what the master gives of its log."""
+        """``on_range`` receives records that the master sends on request."""
         self.phase = Phase.CHALLENGE
         self.welcome: Welcome | None = None
         self.refusal: Refusal | None = None
         self.confirmed = -1
-        """How far consumers may read, as the master reports; -1 before its first report."""
+        """Position up to which consumers may read, as the master reports; -1 before its first report."""
 
         self.master_wrote = self.master_wrote_first = -1
-        """Where the master's log ends, by the newest beat, and by the first one."""
+        """End of the master's log, by the newest heartbeat and by the first one; -1 before."""
 
         self.promised_epoch = facts.promised_epoch
-        """No master below it is followed, nor granted anything."""
+        """Epoch below which no master is followed, nor granted anything."""
 
         self.is_granting = False
-        """Whether the last ack held a grant."""
+        """Whether the last ack contained a grant."""
 
         self._facts: Final = facts
         self._log: Final = log
@@ -116,11 +116,11 @@ class SlaveSession:
         return f"<SlaveSession {self.phase.name} confirmed={self.confirmed}>"
 
     def begin(self) -> bytes:
-        """The first bytes of the connection."""
+        """Return the first bytes to send on the connection."""
         return PREAMBLE
 
     def receive(self, data: bytes) -> bytes:
-        """What to answer. Raises ``StreamBroken``, or what the store raises."""
+        """Handle received data, and return the answer. Raises ``StreamBroken``, or what the store raises."""
         answers: list[bytes] = []
         for message in self._reader.feed(data):
             answer = self._answer(message)
@@ -133,10 +133,10 @@ class SlaveSession:
             case Phase.STREAMING, Data():
                 self._append(message)
                 return None
-            case Phase.STREAMING, Beat():
-                self._heard(message)
+            case Phase.STREAMING, Heartbeat():
+                self._record_heartbeat(message)
                 return None
-            case Phase.STREAMING, AskRange():
+            case Phase.STREAMING, RangeRequest():
                 return Range(message.start, self._log.healthy_records(message.start, message.end))
             case Phase.STREAMING, Range():
                 self._on_range(message)
@@ -147,18 +147,18 @@ class SlaveSession:
             case Phase.CHALLENGE, Challenge():
                 self.phase = Phase.WELCOME
                 return self._hello(message)
-            case Phase.WELCOME, AskRange():
+            case Phase.WELCOME, RangeRequest():
                 return Range(message.start, self._log.records_through(message.start, message.end))
-            case Phase.WELCOME, AskSums():
+            case Phase.WELCOME, SumsRequest():
                 return self._sums(message)
-            case Phase.WELCOME, AskTail():
+            case Phase.WELCOME, TailRequest():
                 return self._tail(message)
             case Phase.WELCOME, Welcome():
-                return self._welcomed(message)
+                return self._accept_welcome(message)
             case ((Phase.WELCOME | Phase.PREPARING | Phase.STREAMING), Refusal()):
                 self.phase, self.refusal = Phase.REFUSED, message
                 return None
-        raise StreamBroken(f"a {type(message).__name__} while {self.phase.name}")
+        raise StreamBroken(f"unexpected {type(message).__name__} in phase {self.phase.name}")
 
     # -- the handshake -------------------------------------------------------------------------------------------------
 
@@ -170,41 +170,46 @@ class SlaveSession:
             store_uuid=facts.store_uuid, epochs=list(history.epochs), begin=history.begin, end=history.end,
             file_bytes=facts.file_bytes, promised_epoch=self.promised_epoch, is_crash_safe=facts.is_crash_safe,
             address=facts.address, nonce=self._nonce,
-            proof=proof_of(facts.secret, "slave", challenge.nonce, self._nonce, facts.store_uuid), gives_ranges=True,
+            proof=compute_proof(facts.secret, "slave", challenge.nonce, self._nonce, facts.store_uuid),
+            gives_ranges=True,
         )  # fmt: skip
 
-    def _sums(self, asked: AskSums) -> Sums:
-        size = asked.end - asked.start
-        is_small = 0 < size <= max(TAIL_BYTES, SEARCH_BYTES) and asked.piece_bytes > 0
-        if not is_small or asked.start < 0 or size / asked.piece_bytes > PIECES_MAX:
-            raise StreamBroken(f"sums of {asked.start} to {asked.end} in pieces of {asked.piece_bytes}")
-        return Sums(sums=sums_of(self._log.read, asked.start, asked.end, asked.piece_bytes))
+    def _sums(self, request: SumsRequest) -> Sums:
+        size = request.end - request.start
+        is_small = 0 < size <= max(TAIL_BYTES, SEARCH_BYTES) and request.piece_bytes > 0
+        if not is_small or request.start < 0 or size / request.piece_bytes > PIECES_MAX:
+            raise StreamBroken(
+                f"invalid request of sums of {request.start} to {request.end} in pieces of {request.piece_bytes}"
+            )
+        return Sums(sums=piece_checksums(self._log.read, request.start, request.end, request.piece_bytes))
 
-    def _tail(self, asked: AskTail) -> Data:
-        """The master has lost what we have kept."""
-        if not 0 < asked.bytes_max <= DATA_BYTES_MAX or not self._log.history.begin <= asked.start:
-            raise StreamBroken(f"the tail from {asked.start} on, in pieces of {asked.bytes_max}")
-        records = self._log.whole_records(asked.start, asked.bytes_max)
+    def _tail(self, request: TailRequest) -> Data:
+        """Return records that this log has kept and the master has lost."""
+        if not 0 < request.bytes_max <= DATA_BYTES_MAX or not self._log.history.begin <= request.start:
+            raise StreamBroken(
+                f"invalid request of the tail from {request.start} on, at most {request.bytes_max} bytes"
+            )
+        records = self._log.whole_records(request.start, request.bytes_max)
         if not records:
-            raise StreamBroken(f"the tail from {asked.start} on, and this log has none there")
-        return Data(asked.start, self._log.history.epoch, -1, records)
+            raise StreamBroken(f"invalid request of the tail from {request.start} on: this log has no records there")
+        return Data(request.start, self._log.history.epoch, -1, records)
 
-    def _welcomed(self, welcome: Welcome) -> Message | None:
-        if not is_proved(welcome.proof, self._facts.secret, "master", self._nonce, self._challenge):
-            raise StreamBroken("the master does not know this group's secret")
+    def _accept_welcome(self, welcome: Welcome) -> Message | None:
+        if not is_valid_proof(welcome.proof, self._facts.secret, "master", self._nonce, self._challenge):
+            raise StreamBroken("the master does not know the secret of this group")
         if welcome.epoch < self.promised_epoch:
-            raise StreamBroken(f"the master is of epoch {welcome.epoch}, and {self.promised_epoch} was promised")
+            raise StreamBroken(f"the master's epoch is {welcome.epoch}, but epoch {self.promised_epoch} was promised")
         history = self._log.history
         start = history.end if welcome.cut_to is None else welcome.cut_to
         if not welcome.is_restart and not (welcome.start == start and history.begin <= start <= history.end):
             raise StreamBroken(
-                f"the master begins at {welcome.start}, and this log is {history.begin} to {history.end}"
+                f"the master's stream begins at {welcome.start}, but this log is {history.begin} to {history.end}"
             )
         self.phase, self.welcome = Phase.PREPARING, welcome
         return None
 
     def ready(self) -> bytes:
-        """What ``welcome`` asks for is done, durably."""
+        """Enter the stream, after everything that ``welcome`` demands is done durably."""
         assert self.phase is Phase.PREPARING and self.welcome is not None, self
         self.phase = Phase.STREAMING
         return encode(Ready(start=self.welcome.start)) + self.ack()
@@ -214,25 +219,25 @@ class SlaveSession:
     def _append(self, data: Data) -> None:
         assert self.welcome is not None, "there is no stream without a welcome"
         if data.epoch != self.welcome.epoch:
-            raise StreamBroken(f"data of epoch {data.epoch} in a stream of {self.welcome.epoch}")
+            raise StreamBroken(f"data of epoch {data.epoch} in a stream of epoch {self.welcome.epoch}")
         self._log.append(data.records, data.offset)
         self._confirm(data.confirmed)
 
-    def _heard(self, beat: Beat) -> None:
+    def _record_heartbeat(self, heartbeat: Heartbeat) -> None:
         assert self.welcome is not None, "there is no stream without a welcome"
-        if beat.epoch != self.welcome.epoch:
-            raise StreamBroken(f"a beat of epoch {beat.epoch} in a stream of {self.welcome.epoch}")
-        self._echo_ms, self.master_wrote = beat.sent_ms, beat.wrote
+        if heartbeat.epoch != self.welcome.epoch:
+            raise StreamBroken(f"heartbeat of epoch {heartbeat.epoch} in a stream of epoch {self.welcome.epoch}")
+        self._echo_ms, self.master_wrote = heartbeat.sent_ms, heartbeat.wrote
         if self.master_wrote_first < 0:
-            self.master_wrote_first = beat.wrote
-        self._confirm(beat.confirmed)
+            self.master_wrote_first = heartbeat.wrote
+        self._confirm(heartbeat.confirmed)
 
     def _confirm(self, confirmed: int) -> None:
         """Move ``confirmed``, never backwards: consumers may have read up to it."""
         self.confirmed = max(self.confirmed, confirmed)
 
     def ack(self) -> bytes:
-        """How far the log is; nothing if that was reported before."""
+        """Return an ack with the end of the log; empty if the same was reported before."""
         if self.phase is not Phase.STREAMING or self.welcome is None:
             return b""
         received = self._log.received

@@ -1,4 +1,4 @@
-"""The store as replication sees it: bytes by offset and positions; for a slave, what a welcome asks of it, too."""
+"""The store as replication uses it: bytes by offset, positions, and on a slave the changes that a welcome demands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gantry_broker.store.message_store import MessageStore
 
 
 class StoreReader:
-    """Reads in the loop's thread. What it gives is copied: a buffer may be used for something else at any time."""
+    """Reads the log in the loop's thread. Results are copies, because buffers are reused at any time."""
 
     def __init__(self, store: MessageStore) -> None:
         self.store: Final = store
@@ -25,13 +25,13 @@ class StoreReader:
         return self.store.log.flushed
 
     def read(self, offset: int, bytes_max: int) -> bytes:
-        """Raw bytes of the log, fewer at the end of a piece of memory, none where there is no log."""
+        """Return raw bytes of the log: fewer at the end of a memory region, none outside of the log."""
         return bytes(self.store.log.view(offset)[:bytes_max])
 
     def whole_records(self, offset: int, bytes_max: int) -> bytes:
-        """As many whole, verified records as fit, at least one, of those that lie in one file.
+        """Return as many whole, verified records of one file as fit, at least one.
 
-        Empty at the end of the log, and where the record at ``offset`` is damaged. What was appended last is in memory.
+        Empty at the end of the log, and where the record at ``offset`` is damaged. The last append is read from memory.
         """
         newest = self.store.log.newest(offset)
         if newest and len(newest) <= bytes_max:
@@ -39,16 +39,16 @@ class StoreReader:
         return self.store.guard.whole_records(offset, bytes_max)
 
     def records_through(self, start: int, end: int) -> bytes:
-        """Good records from ``start`` on until one ends at or behind ``end``; fewer where one is damaged."""
+        """Return good records from ``start`` until one ends at or after ``end``; fewer where one is damaged."""
         return self.store.guard.records_through(start, end)
 
     def healthy_records(self, start: int, end: int) -> bytes:
-        """Whole, verified records of ``[start, end)`` from ``start`` on; empty where there are none."""
+        """Return whole, verified records of ``[start, end)`` from ``start`` on; empty where there are none."""
         return self.store.guard.healthy_records(start, end)
 
 
 class Tail(Protocol):
-    """Where a slave's records go in while this broker compares."""
+    """Receives a slave's records while this broker compares its log with its slaves."""
 
     def append(self, data: bytes, offset: int) -> None: ...
 
@@ -75,30 +75,30 @@ class StoreLog(StoreReader):
         return self.store.positions.confirmed
 
     def rest_of_record(self, offset: int) -> bytes:
-        """Verified bytes from ``offset`` to the end of the record that it lies in the middle of; empty at its begin."""
+        """Return verified bytes from ``offset`` to the end of the record around it; empty at a record's start."""
         return self.store.guard.rest_of_record(offset)
 
-    def record_around(self, offset: int) -> int:
-        """Where the record begins that ``offset`` lies in or at; if that is damaged, where the one before it ends."""
-        return self.store.guard.record_around(offset)
+    def find_record_start(self, offset: int) -> int:
+        """Return the start of the record that contains ``offset``, or the end of the record before a damaged one."""
+        return self.store.guard.find_record_start(offset)
 
     def end_of_damage(self, offset: int) -> int:
-        """Where the log is good again behind the damage at ``offset``."""
+        """Return where the log is good again after the damage at ``offset``."""
         return self.store.guard.end_of_damage(offset)
 
     def append_tail(self, data: bytes, offset: int) -> None:
-        """Take back what a slave has kept, while this broker is no master yet. Raises ``StreamBroken``."""
+        """Append records that this log has lost, before this broker is the master. Raises ``StreamBroken``."""
         if self._tail is None:
-            raise StreamBroken("this log takes no tail")
+            raise StreamBroken("this master accepts no tail")
         try:
             self._tail.append(data, offset)
         except (StoreError, CopyRefused) as error:
-            raise StreamBroken(f"the slave's tail cannot be taken: {error}") from error
+            raise StreamBroken(f"cannot append the slave's tail: {error}") from error
 
 
 @final
 class SlaveStore(StoreReader):
-    """Owned by the loop, but for ``prepare``, which waits for the disk while nothing else uses the store."""
+    """A slave's store. Owned by the loop, except for ``prepare``, which waits for the disk exclusively."""
 
     def __init__(self, store: MessageStore) -> None:
         super().__init__(store)
@@ -106,42 +106,42 @@ class SlaveStore(StoreReader):
 
     @property
     def history(self) -> History:
-        """Epochs that begin behind the end are known from a master, and nothing of them is here yet."""
+        """The epochs of which this log has records. Later epochs are known from a master and excluded."""
         store = self.store
         if any(not lost.is_at_end for lost in store.losses.record.missing):
-            return History([], 0, 0)  # a hole is filled by getting all of the log anew
+            return History([], 0, 0)  # Only a copy of the whole log fills a hole.
         epochs = [epoch for epoch in store.identity.epochs if epoch.start <= store.log.wrote]
         return History(epochs, store.log.min_physical, store.log.wrote)
 
     @property
     def received(self) -> int:
-        """Up to where the log survives this process."""
+        """Position up to which the log survives a crash of this process."""
         return self.store.log.wrote if self.store.pools.status.is_crash_safe else self.store.log.committed
 
     @property
     def is_behind(self) -> bool:
-        """Whether confirmed messages could not be shown for want of room."""
+        """Whether confirmed messages are not visible yet because the disk has no room for queue entries."""
         return self.store.dispatcher.is_behind
 
     def append(self, data: bytes, offset: int) -> None:
-        """Raises what ``LogCopier.append`` raises."""
+        """Append records. Raises what ``LogCopier.append`` raises."""
         assert self.copier is not None, "prepare() comes first"
         self.copier.append(data, offset)
         self.store.wake_threads()
 
     def is_prepared(self, welcome: Welcome) -> bool:
-        """Whether copying continues where it was: nothing has to be cut or changed."""
+        """Return whether copying can continue without cutting or changing anything."""
         if welcome.is_restart and any(not lost.is_at_end for lost in self.store.losses.record.missing):
             return False
         is_same = welcome.epochs == self.store.identity.epochs and welcome.cut_to is None
         return self.copier is not None and is_same and not (welcome.is_restart and self._has_more(welcome))
 
     def _has_more(self, welcome: Welcome) -> bool:
-        """Whether a new beginning would change anything."""
+        """Return whether a restart of the log would change anything."""
         return self.store.log.wrote > 0 or welcome.start > 0
 
     def prepare(self, welcome: Welcome) -> None:
-        """Cut what the master never had, take its history over, and be ready to copy. Raises ``StoreFailed``."""
+        """Cut bytes that the master never had, adopt its history, and get ready to copy. Raises ``StoreFailed``."""
         store = self.store
         self.copier = None
         if welcome.is_restart and self._has_more(welcome):
@@ -153,29 +153,32 @@ class SlaveStore(StoreReader):
         self.copier = store.start_copying()
 
     def accept_loss(self, by: str) -> None:
-        """Go on behind what is missing. Waits for the disk."""
+        """Continue the log after the missing range. Waits for the disk."""
         self.copier = None
         self.store.accept_loss(by)
 
     def copy(self) -> None:
-        """Be ready to copy, from no master yet. Reads the log from where consumers read it: not for the loop."""
+        """Get ready to copy, before a master is known.
+
+        Reads the log from where consumers read it, so it must not run in the loop.
+        """
         if self.copier is None:
             self.copier = self.store.start_copying()
 
     def promote(self, epochs: Sequence[Epoch]) -> None:
-        """This store is a master's from now on, with a history that ends in its own epoch. Waits for the disk."""
+        """Make this store a master's, with a history that ends in its own epoch. Waits for the disk."""
         copier, self.copier = self.copier, None
         if list(epochs) != self.store.identity.epochs:
             self.store.change_epochs(epochs)
         if copier is not None:
-            copier.hand_over()
+            copier.hold_undispatched()
 
     def dispatch(self, confirmed: int) -> bool:
-        """Show consumers what is confirmed. False if there is more to show."""
+        """Make confirmed messages visible to consumers. Return False if more remain."""
         return self.copier is None or self.copier.dispatch(confirmed)
 
     async def dispatch_all(self, confirmed: int) -> None:
-        """Show consumers all that is confirmed, a piece in each turn of the loop; less if there is no room for it."""
+        """Make all confirmed messages visible, in pieces between turns of the loop; fewer without room."""
         while True:
             if self.dispatch(confirmed) or self.is_behind:
                 return

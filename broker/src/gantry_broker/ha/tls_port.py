@@ -1,8 +1,8 @@
-"""A listening port on which nothing is read or sent before a TLS handshake is over.
+"""A listening port on which nothing is read or sent before a TLS handshake is complete.
 
-asyncio's own server keeps the context that it began with, for ever, and as many half-open handshakes as come. Here
-every connection asks for the context of the moment, so a certificate that was replaced holds from the next connection
-on, and only so many handshakes are kept: when there are more the oldest goes, for an honest one takes milliseconds.
+asyncio's own server keeps its first context for its lifetime, and any number of half-open handshakes. Here every
+connection uses the current context, so a replaced certificate is used from the next connection on, and the number of
+handshakes is limited: beyond the limit the oldest one is cancelled, because an honest handshake takes milliseconds.
 """
 
 from __future__ import annotations
@@ -15,20 +15,26 @@ from collections.abc import Callable
 from typing import Final, final
 
 from gantry_remoting.addresses import join_address, open_listening_socket, peer_address
-from gantry_remoting.closings import LimitedLog
+from gantry_remoting.close_log import LimitedLog
 
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 128
+"""Length of the kernel's queue of connections that are not accepted yet."""
+
 HANDSHAKE_S: Final = 10.0
+"""Longest time of a TLS handshake, in seconds."""
+
 HANDSHAKES_MAX: Final = 64
+"""Largest number of handshakes in progress."""
+
 ACCEPT_RETRY_S: Final = 1.0
-"""After an accept that failed: most often there are no descriptors left."""
+"""Pause after a failed accept, in seconds: most often no descriptors are left."""
 
 
 @final
 class TlsPort:
-    """Makes a protocol for every peer that has proved what the context asks for. Owned by the loop."""
+    """Creates a protocol for every peer that the TLS context accepts. Owned by the loop."""
 
     def __init__(self, factory: Callable[[], asyncio.BaseProtocol], context: Callable[[], ssl.SSLContext]) -> None:
         self._factory: Final = factory
@@ -46,16 +52,16 @@ class TlsPort:
 
     @property
     def handshakes(self) -> int:
-        """How many are under way."""
+        """Number of handshakes in progress."""
         return len(self._handshakes)
 
     async def start(self, host: str, port: int) -> None:
-        """Listen. Raises OSError, and `PortTaken` for a port that is taken."""
+        """Listen on the port. Raises OSError, and ``PortInUse`` for a port that is taken."""
         self._socket = await open_listening_socket(host, port, backlog=BACKLOG)
         self._accepting = asyncio.create_task(self._accept(self._socket), name="accept slaves")
 
     async def close(self) -> None:
-        """Listen no more, and end the handshakes. Connections that exist are not touched."""
+        """Stop listening and cancel the handshakes. Existing connections continue."""
         accepting, self._accepting = self._accepting, None
         ending = [*self._handshakes, *([] if accepting is None else [accepting])]
         for task in ending:
@@ -78,12 +84,12 @@ class TlsPort:
                 oldest = next(iter(self._handshakes))
                 del self._handshakes[oldest]
                 oldest.cancel()
-            task = asyncio.create_task(self._shake_hands(connection, join_address(*peer_address(peer))))
+            task = asyncio.create_task(self._do_handshake(connection, join_address(*peer_address(peer))))
             self._handshakes[task] = None
             task.add_done_callback(self._forget)
-            await asyncio.sleep(0)  # it begins, so that from here on it is the transport that closes the connection
+            await asyncio.sleep(0)  # The handshake starts here; from now on the transport closes the connection.
 
-    async def _shake_hands(self, connection: socket.socket, peer: str) -> None:
+    async def _do_handshake(self, connection: socket.socket, peer: str) -> None:
         try:
             await self._loop.connect_accepted_socket(
                 self._factory, connection, ssl=self._context(), ssl_handshake_timeout=HANDSHAKE_S

@@ -1,8 +1,8 @@
-"""The three doors to the world: disk, write buffers and clock.
+"""The ports to the operating system: disk, write buffers and clock.
 
-Everything above takes these as constructor arguments, so that every fault the world can produce can be produced
-in a test. The protocols are in ``disk``, ``buffers`` and ``clock``; the twins that touch the real thing in
-``real_disk``, ``real_buffers`` and ``clock``; those that fail on purpose in ``gantry_testing``.
+All layers above take these as constructor arguments, so that a test can produce every fault. The protocols are in
+``disk``, ``buffers`` and ``clock``; the real implementations in ``real_disk``, ``real_buffers`` and ``clock``; those
+that fail on purpose in ``gantry_testing``.
 """
 
 from gantry_broker.ports.buffers import BufferPiece, BufferVolume

@@ -1,10 +1,10 @@
-"""Memory for write buffers, as a port: pieces of a fixed size that may outlive the process which wrote them.
+"""Memory for write buffers, as a port: pieces of a fixed size that may survive the process which wrote them.
 
-The rule it guards: **whoever has a piece can write every byte of it.** A piece is allocated and touched when it is
-created, so that memory which is not there is an error at the start and never a SIGBUS later.
+The rule it guards: **every byte of an open piece can be written.** A piece is allocated and touched when it is created,
+so that missing memory is an error at the start and never a SIGBUS later.
 
-What the media differ in is ``is_crash_safe``: files on hugetlbfs or tmpfs keep every byte when the process dies,
-however it dies; anonymous memory goes with it. Neither outlives the machine. Nothing here is ever synced.
+The media differ in ``is_crash_safe``: files on hugetlbfs or tmpfs keep every byte when the process dies in any way;
+anonymous memory is lost with it. Neither survives the machine. Nothing here is ever synced.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final, Protocol
 
 PIECE_NAME_PREFIX: Final = "buffer-"
 VOLUME_LOCK: Final = "lock"
-"""The file in the directory of a volume whose lock says that a process uses it."""
+"""Name of the file in the directory of a volume that a process using it has locked."""
 
 
 class BufferPiece(Protocol):
-    """One piece of memory. Owned by whoever opened it."""
+    """One piece of memory. Owned by the caller that opened it."""
 
     @property
     def name(self) -> str: ...
@@ -27,52 +27,52 @@ class BufferPiece(Protocol):
 
     @property
     def view(self) -> memoryview:
-        """All of it, writable, as unsigned bytes."""
+        """The whole piece, writable, as unsigned bytes."""
         ...
 
     def zero(self, start: int, end: int) -> None:
-        """Make ``[start, end)`` zero without holding up other threads."""
+        """Set ``[start, end)`` to zero without blocking other threads."""
         ...
 
     def close(self) -> None:
-        """Let go of it. A crash-safe piece stays where it is."""
+        """Close the piece. A crash-safe piece keeps its content."""
         ...
 
 
 class BufferVolume(Protocol):
-    """Where pieces live. Used by one process at a time."""
+    """A directory, or the process's memory, that contains pieces. Used by one process at a time."""
 
     @property
     def medium(self) -> str:
-        """``hugetlbfs``, ``tmpfs`` or ``anonymous``."""
+        """The kind of memory: ``hugetlbfs``, ``tmpfs`` or ``anonymous``."""
         ...
 
     @property
     def is_crash_safe(self) -> bool:
-        """Whether pieces outlive the process."""
+        """Whether pieces survive a crash of the process."""
         ...
 
     @property
     def page_bytes(self) -> int:
-        """Sizes of pieces are multiples of this."""
+        """Size of a page, of which sizes of pieces are multiples."""
         ...
 
     def acquire(self) -> None:
-        """Take the volume for this process. ``BlockingIOError`` if another one has it."""
+        """Lock the volume for this process. Raises ``BlockingIOError`` if another process has locked it."""
         ...
 
     def release(self) -> None: ...
 
     def names(self) -> list[str]:
-        """The pieces that are there, sorted."""
+        """Return the names of existing pieces, sorted."""
         ...
 
     def open(self, name: str) -> BufferPiece:
-        """A piece that is there."""
+        """Open a piece that exists on the volume."""
         ...
 
     def create(self, name: str, size: int) -> BufferPiece:
-        """A new piece of zeros, every page of it present. ``ENOSPC`` or ``ENOMEM`` when there is no room."""
+        """Create a piece of zeros with all pages present. Raises ``ENOSPC`` or ``ENOMEM`` without room."""
         ...
 
     def remove(self, name: str) -> None: ...

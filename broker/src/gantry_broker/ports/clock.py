@@ -1,9 +1,9 @@
 """Time, as a port.
 
-Three clocks that are never mixed. The wall clock stamps records and file names: it may jump, so nothing is ever waited
-for with it. The monotonic clock measures deadlines: it means nothing outside this process, so it is never stored. The
-boot clock measures ages: it counts suspended time, and with the boot's id it means the same to every process until the
-machine boots again.
+Three clocks that are never mixed. The wall clock stamps records and file names: it may jump, so no wait uses it. The
+monotonic clock measures deadlines: it has no meaning outside this process, so it is never stored. The boot clock
+measures ages: it includes suspended time, and together with the boot id it is valid for every process until the machine
+boots again.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Protocol, final
 
 
 class Clock(Protocol):
-    """What time it is. Any thread may ask."""
+    """The three clocks of a machine. Any thread may use it."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970. May go backward."""
+        """Return milliseconds since 1970. May go backward."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Milliseconds since an unknown moment. Never goes backward."""
+        """Return milliseconds since an unknown moment. Never goes backward."""
         ...
 
     def boot_ms(self) -> int:
-        """Milliseconds since the machine booted, suspended time included. Never goes backward within a boot."""
+        """Return milliseconds since the machine booted, including suspended time. Never goes backward within a boot."""
         ...
 
     def boot_id(self) -> str:
-        """Which boot ``boot_ms`` counts from; empty when the machine does not say."""
+        """Return the id of the boot that ``boot_ms`` counts from; empty if the machine reports none."""
         ...
 
 
 @final
 class SystemClock:
-    """The machine's clocks."""
+    """The real clocks of this machine."""
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

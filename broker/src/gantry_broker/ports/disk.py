@@ -1,15 +1,15 @@
-"""The disk, as a port: files of a fixed size that are mapped, and small files that are replaced whole.
+"""The disk, as a port: mapped files of a fixed size, and small files that are replaced as a whole.
 
-The rule it guards: **no page is touched that has no blocks behind it.** A mapped page of a sparse file on a full disk
-is not an error but a SIGBUS, which no handler survives. So a file is created at its full size, and ``reserve`` gives
-blocks to a range before anybody writes to it; a full disk then is an ``OSError`` with ``ENOSPC`` at a place where
-somebody can answer for it. ``view`` shows the whole file; writing beyond ``reserved`` is a bug of the caller.
+The rule it guards: **no page is touched that has no blocks.** Touching a mapped page of a sparse file on a full disk is
+not an error but a SIGBUS, which no handler survives. So a file is created at its full size, and ``reserve`` allocates
+blocks for a range before anything is written there; a full disk then raises an ``OSError`` with ``ENOSPC`` where the
+caller can handle it. ``view`` shows the whole file; writing beyond ``reserved`` is a bug of the caller.
 
 Durability has two halves, kept apart here as they are on a real file system: ``DiskFile.sync`` makes the bytes of a
 file durable, ``Disk.sync_directory`` makes names durable (creation, removal, renaming). A file whose name was not
 synced may be gone after a power loss although its bytes were synced.
 
-Errors are ``OSError`` with the ``errno`` of the real call, on both twins. What they mean is decided above.
+Errors are ``OSError`` with the ``errno`` of the real call, in both implementations. The layers above interpret them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 
 class DiskSpace(NamedTuple):
-    """How full the file system is, in bytes."""
+    """Size and free space of a file system, in bytes."""
 
     total: int
     free: int
@@ -37,8 +37,8 @@ class DiskLock(Protocol):
 class DiskFile(Protocol):
     """One open file of a fixed size.
 
-    ``[0 ...... reserved ...... size)``: up to ``reserved`` there are blocks.
-    The owner writes through ``view`` or ``pwrite``; ``sync`` may be called by another thread meanwhile.
+    ``[0 ...... reserved ...... size)``: up to ``reserved`` there are blocks. The owner writes through ``view`` or
+    ``pwrite``; ``sync`` may be called by another thread meanwhile.
     """
 
     @property
@@ -58,31 +58,34 @@ class DiskFile(Protocol):
         ...
 
     def reserve(self, end: int) -> None:
-        """Give blocks to ``[reserved, end)``. ``ENOSPC`` when there are none; then nothing changed."""
+        """Allocate blocks for ``[reserved, end)``. Raises ``ENOSPC`` when there are none; then nothing changed."""
         ...
 
     def advise(self, start: int, end: int) -> None:
-        """``[start, end)`` of the view is read next, and what is before it is not. A hint, never an error."""
+        """Announce that ``[start, end)`` of the view is read next, and earlier bytes are not.
+
+        A hint, never an error.
+        """
         ...
 
     def read_in_order(self, is_expected: bool) -> None:
-        """Whether reading ahead is worth while, as it is taken to be until somebody says otherwise. A hint."""
+        """Set whether reading ahead is useful, which is the default. A hint, never an error."""
         ...
 
     def regrow(self) -> int | None:
-        """Give the file its size again if another process has shortened it; where it ended then, or None.
+        """Restore the size if another process has shortened the file; return its shortened end, or None.
 
-        What was cut off is zeros afterwards. Without this a touch of the view behind the file's end is a SIGBUS. Any
-        thread. ``reserved`` is 0 afterwards if there is no room for the blocks that were cut off.
+        The cut bytes are zeros afterwards. Without this, touching the view beyond the file's end is a SIGBUS. Any
+        thread may call it. ``reserved`` is 0 afterwards if there is no room for the cut blocks.
         """
         ...
 
     def pread(self, length: int, position: int) -> bytes:
-        """Up to ``length`` bytes; fewer only at the end of the file."""
+        """Read up to ``length`` bytes; fewer only at the end of the file."""
         ...
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
-        """Write some of ``data`` and say how much. May be short: see ``write_fully``."""
+        """Write some of ``data`` and return how much. May be short: see ``write_fully``."""
         ...
 
     def sync(self) -> None:
@@ -94,7 +97,7 @@ class DiskFile(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go. Does not sync. Bytes that were written stay in the page cache."""
+        """Close the file without a sync. Written bytes stay in the page cache."""
         ...
 
 
@@ -102,21 +105,21 @@ class Disk(Protocol):
     """A tree of files and directories. Paths are absolute."""
 
     def create(self, path: str, size: int, *, reserve: int = 0) -> DiskFile:
-        """A new file of ``size`` zero bytes with blocks up to ``reserve``. After an error there is no file."""
+        """Create a file of ``size`` zero bytes with blocks up to ``reserve``. After an error there is no file."""
         ...
 
     def open(self, path: str) -> DiskFile:
-        """An existing file. ``reserved`` is 0 until somebody reserves."""
+        """Open an existing file. ``reserved`` is 0 until ``reserve`` is called."""
         ...
 
     def exists(self, path: str) -> bool: ...
 
     def file_size(self, path: str) -> int:
-        """Raises ``FileNotFoundError``, or ``IsADirectoryError``."""
+        """Return the size in bytes. Raises ``FileNotFoundError``, or ``IsADirectoryError``."""
         ...
 
     def list(self, directory: str) -> list[str]:
-        """Sorted names in ``directory``; empty if there is no such directory."""
+        """Return the sorted names in ``directory``; empty if there is no such directory."""
         ...
 
     def is_directory(self, path: str) -> bool: ...
@@ -130,7 +133,7 @@ class Disk(Protocol):
     def remove_tree(self, path: str) -> None: ...
 
     def rename(self, source: str, target: str) -> None:
-        """Atomic; replaces ``target``. Durable only after ``sync_directory``."""
+        """Rename atomically, replacing ``target``. Durable only after ``sync_directory``."""
         ...
 
     def sync_directory(self, path: str) -> None: ...
@@ -138,25 +141,25 @@ class Disk(Protocol):
     def read_file(self, path: str) -> bytes: ...
 
     def read_uncached(self, path: str, position: int, length: int) -> bytes:
-        """Up to ``length`` bytes of a file as the media has them, where the file system can do that.
+        """Read up to ``length`` bytes from the media, where the file system supports that.
 
-        The page cache stays as it is then. Fewer bytes only at the end of the file.
+        Then the page cache is not changed. Fewer bytes are returned only at the end of the file.
         """
         ...
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Replace the whole file atomically and durably: temporary, sync, rename, directory sync."""
+        """Replace the whole file atomically and durably: temporary file, sync, rename, directory sync."""
         ...
 
     def space(self, path: str) -> DiskSpace: ...
 
     def lock(self, path: str) -> DiskLock:
-        """Lock ``path``, creating it with the text ``lock``. ``BlockingIOError`` if somebody holds it."""
+        """Lock ``path``, creating it with the text ``lock``. Raises ``BlockingIOError`` if it is locked already."""
         ...
 
 
 def remove_durably(disk: Disk, path: str) -> None:
-    """Take away a file or a tree that may be there. Durable when this returns."""
+    """Remove a file or a tree, if it exists. Durable when this returns."""
     if not disk.exists(path):
         return
     if disk.is_directory(path):
@@ -173,5 +176,5 @@ def write_fully(file: DiskFile, data: bytes | bytearray | memoryview, position: 
         while done < len(whole):
             written = file.pwrite(whole[done:], position + done)
             if written <= 0:
-                raise OSError(5, "a write wrote nothing", file.path)
+                raise OSError(5, "a write wrote no bytes", file.path)
             done += written

@@ -1,12 +1,12 @@
 """Real memory for write buffers: files on hugetlbfs or tmpfs, and anonymous memory as the fallback.
 
-Three facts decide how it is done. hugetlbfs takes whole pages only, and no ``write``: a file there is mapped or
-nothing. ``fallocate`` must come before the first touch, or a missing page is a SIGBUS. And what fails half-way keeps
-its pages until the file is unlinked. Pages are locked where the system allows it, so that none is swapped out under an
-append; where it does not, they are at least touched.
+Three facts determine the implementation. hugetlbfs supports only whole pages, and no ``write``: a file there must be
+mapped. ``fallocate`` must come before the first touch, or a missing page is a SIGBUS. And a failed allocation keeps its
+pages until the file is unlinked. Pages are locked where the system allows it, so that none is swapped out under an
+append; elsewhere they are at least touched.
 
-Long work on memory goes through ``ctypes``, which lets other threads of this process run meanwhile; ``mmap``'s own
-methods and slices would hold the interpreter.
+Long operations on memory use ``ctypes``, which lets other threads of this process run meanwhile; ``mmap``'s own methods
+and slices would hold the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 @final
 class MappedPiece:
-    """One mapping."""
+    """One piece of memory in a mapping."""
 
     def __init__(self, name: str, mapping: mmap.mmap, page_bytes: int) -> None:
         self.name: Final = name
@@ -53,7 +53,7 @@ class MappedPiece:
     def _touch(self, page_bytes: int) -> None:
         if _LIBC.madvise(self._address, self.size, MADV_POPULATE_WRITE) == 0:
             return
-        if ctypes.get_errno() != errno.EINVAL:  # an older kernel does not know it
+        if ctypes.get_errno() != errno.EINVAL:  # EINVAL: an older kernel does not support it.
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), self.name)
         for position in range(0, self.size, page_bytes):
             self.view[position] = self.view[position]
@@ -68,7 +68,7 @@ class MappedPiece:
             self.view.release()
             self._mapping.close()
         except BufferError:
-            return  # somebody still reads a slice, and keeps the mapping alive as long
+            return  # A slice is still being read; its owner keeps the mapping alive.
 
 
 @final
@@ -137,7 +137,7 @@ class FileVolume:
 
 @final
 class AnonymousVolume:
-    """Memory of this process only."""
+    """Pieces in anonymous memory of this process, which are lost with it."""
 
     medium = "anonymous"
     is_crash_safe = False
@@ -163,12 +163,12 @@ class AnonymousVolume:
 
 
 def open_volume(path: str) -> BufferVolume:
-    """The volume in the directory ``path``, or anonymous memory without one. Raises OSError or ValueError."""
+    """Return the volume in the directory ``path``, or anonymous memory without one. Raises OSError or ValueError."""
     return FileVolume(path) if path else AnonymousVolume()
 
 
 def file_system_of(path: str) -> str:
-    """The type of the file system that ``path`` is on, as the kernel calls it; empty if it cannot be told."""
+    """Return the kernel's name for the type of the file system of ``path``; empty if it is unknown."""
     device = os.stat(path).st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:

@@ -1,9 +1,9 @@
 """The real disk: ``mmap``, ``posix_fallocate``, ``fdatasync``, ``flock``.
 
-Two choices that look odd and are not. ``mmap.flush`` is never called: it holds the interpreter's lock for the whole
-msync, and ``fdatasync`` writes pages dirtied through a map just as well, with the lock released. And ``close`` closes
-the descriptor at once but leaves the mapping to its last reader: unmapping under a live slice is an error in Python
-and would be a crash anywhere else.
+Two choices need an explanation. ``mmap.flush`` is never called: it holds the interpreter's lock for the whole msync,
+and ``fdatasync`` writes pages dirtied through a map just as well, with the lock released. And ``close`` closes the
+descriptor at once but leaves the mapping to its last reader: unmapping under a live slice is an error in Python and
+would be a crash anywhere else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ FALLOC_FL_ZERO_RANGE = 0x10
 
 
 def _load_fallocate() -> Callable[[int, int, int, int], int] | None:
-    """``fallocate(2)``, which Python does not wrap. None where the C library has none: zeros are written instead."""
+    """Return ``fallocate(2)``, which Python does not wrap; None where the C library has none.
+
+    Then zeros are written instead.
+    """
     try:
         function: Any = ctypes.CDLL(None, use_errno=True).fallocate
     except (OSError, AttributeError):
@@ -41,13 +44,13 @@ _FALLOCATE = _load_fallocate()
 
 
 def _named(error: OSError, path: str) -> OSError:
-    """The same error with the file's name, which calls on a descriptor do not know."""
+    """Return the same error with the file's name, which calls on a descriptor do not have."""
     return OSError(error.errno, error.strerror, path)
 
 
 @contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """Let an error of a call on a descriptor name the file."""
+    """Add the file's name to an error of a call on a descriptor."""
     try:
         yield
     except OSError as exc:
@@ -56,7 +59,7 @@ def _naming(path: str) -> Iterator[None]:
 
 @final
 class RealFile:
-    """One open file of a fixed size. Owned by whoever opened it; ``sync`` may run in another thread."""
+    """One open file of a fixed size. Owned by the caller that opened it; ``sync`` may run in another thread."""
 
     def __init__(self, path: str, descriptor: int, size: int) -> None:
         self.path: Final = path
@@ -98,10 +101,10 @@ class RealFile:
             self._advise()
 
     def _advise(self) -> None:
-        """No reading ahead where nobody wants it, nor in a file that gets its blocks in strides.
+        """Disable reading ahead where it is not useful, as in a file that gets its blocks in steps.
 
-        It is written through the map, a few bytes here and there, and reading ahead has the first touch of a fresh
-        page fill its whole neighbourhood with zeros: 1.4 ms instead of 5 us for each of a thousand new queues.
+        Such a file is written through the map, a few bytes here and there, and reading ahead would fill the
+        neighbourhood of each fresh page with zeros: 1.4 ms instead of 5 us for each of a thousand new queues.
         """
         if self._map is not None:
             is_in_order = self._is_read_in_order and self._reserved >= self.size
@@ -113,19 +116,19 @@ class RealFile:
         start, end = max(start, 0) // mmap.PAGESIZE * mmap.PAGESIZE, min(end, self.size)
         with suppress(OSError):
             if start > 0:
-                # Out of this process, not out of the page cache, and nothing dirty is lost: the map is a shared one.
+                # The pages leave this process, not the page cache. No dirty page is lost, because the map is shared.
                 self._map.madvise(mmap.MADV_DONTNEED, 0, start)
             if start < end:
                 self._map.madvise(mmap.MADV_WILLNEED, start, end - start)
 
     def regrow(self) -> int | None:
-        end = os.lseek(self._descriptor, 0, os.SEEK_END)  # the cheapest way to read the size; the position is not used
+        end = os.lseek(self._descriptor, 0, os.SEEK_END)  # lseek is the cheapest way to read the size.
         if end >= self.size:
             return None
         with _naming(self.path):
             os.ftruncate(self._descriptor, self.size)
         reserved, self._reserved = self._reserved, 0
-        with suppress(OSError):  # the next write reserves the blocks again, and reports the error
+        with suppress(OSError):  # The next write reserves the blocks again, and reports the error.
             self.reserve(reserved)
         return end
 
@@ -172,14 +175,14 @@ class RealFile:
             view.release()
             mapping.close()
         except BufferError:
-            # A slice of the map is still being read. Its owner keeps the mapping alive, and drops it with the slice.
+            # A slice of the map is still being read; its owner keeps the mapping alive until it drops the slice.
             return
 
 
 def space_of(path: str) -> DiskSpace:
-    """The space of the file system that holds ``path``.
+    """Return the space of the file system that contains ``path``.
 
-    As df counts: what is kept for root, or for another tenant of the volume, is neither ours nor used.
+    As in df, blocks that are reserved for root, or for another tenant of the volume, are neither free nor used.
     """
     facts = os.statvfs(path)
     total = facts.f_blocks - facts.f_bfree + facts.f_bavail
@@ -188,7 +191,7 @@ def space_of(path: str) -> DiskSpace:
 
 @final
 class RealLock:
-    """A ``flock`` on an open file."""
+    """An exclusive ``flock`` on an open file."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -250,7 +253,7 @@ class RealDisk(NamedFiles):
         try:
             return self._read_directly(path, position, length)
         except OSError as error:
-            # A file system in memory, or one that has no direct reads.
+            # The file system is in memory, or does not support direct reads.
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
         with open(path, "rb", buffering=0) as file:
@@ -262,7 +265,7 @@ class RealDisk(NamedFiles):
         size = -(-(position + length - start) // mmap.PAGESIZE) * mmap.PAGESIZE
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
         try:
-            with mmap.mmap(-1, size) as target:  # aligned, as direct reads want it
+            with mmap.mmap(-1, size) as target:  # Direct reads need aligned memory.
                 count = os.preadv(descriptor, [target], start)
                 return bytes(target[position - start : max(min(count, position - start + length), position - start)])
         finally:
@@ -282,7 +285,7 @@ class RealDisk(NamedFiles):
                     done += os.write(descriptor, whole[done:])
                 os.fsync(descriptor)
         except OSError:
-            os.unlink(temporary)  # on a full disk the half of a file would take the place of something useful
+            os.unlink(temporary)  # On a full disk a partial file would only occupy space.
             raise
         finally:
             os.close(descriptor)

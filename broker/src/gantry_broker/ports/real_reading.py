@@ -1,9 +1,9 @@
 """The real file system, for reading only: files are opened by ``PlainDisk``, and no lock is taken.
 
-The lock question is ``F_GETLK``: it says who would be in the way of a lock and takes none. Our brokers and RocketMQ's
-both hold a record lock on byte 0 of the store's ``lock`` file, so one question finds either. Reading is enough for it.
-It must not be asked in the process that holds the lock: closing any descriptor of the file lets go of it there. Locks
-on whole files (``flock``), which a directory of write buffers has, can only be read off the kernel's list.
+The holder of a lock is queried by ``F_GETLK``, which reports a conflicting lock and takes none. Our brokers and
+RocketMQ's both hold a record lock on byte 0 of the store's ``lock`` file, so one query finds either; read access is
+enough. It must not be called in the process that holds the lock: closing any descriptor of the file releases the lock
+there. Locks on whole files (``flock``), which a directory of write buffers has, are only in the kernel's list.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gantry_broker.ports.disk import DiskSpace
 from gantry_broker.ports.reading import FileFacts, LockHolder
 from gantry_broker.ports.real_buffers import file_system_of
 from gantry_broker.ports.real_disk import space_of
-from gantry_store_files.disk import PlainDisk, open_untouched
+from gantry_store_files.disk import PlainDisk, open_without_atime
 
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """C's ``struct flock`` on 64-bit Linux: type, whence, start, length, pid."""
@@ -46,7 +46,7 @@ class RealReadingDisk(PlainDisk):
 
     def lock_holder(self, path: str) -> LockHolder | None:
         try:
-            descriptor = open_untouched(path)
+            descriptor = open_without_atime(path)
         except FileNotFoundError:
             return None
         try:
@@ -58,7 +58,10 @@ class RealReadingDisk(PlainDisk):
 
 
 def _listed_holder(file: os.stat_result) -> LockHolder | None:
-    """Who holds a lock on the whole file, as far as the kernel lists it: not processes of other containers."""
+    """Return the holder of a lock on the whole file, if the kernel lists it.
+
+    The list contains no processes of other containers.
+    """
     name = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
     try:
         with open("/proc/locks", encoding="ascii", errors="replace") as lines:

@@ -1,1 +1,1 @@
-"""Requests: what comes in at a port, what is decided about it, and what goes out again."""
+"""The request handling of the broker: dispatch, handlers, and the services behind them."""

@@ -1,6 +1,6 @@
-"""The durable log and what is derived of it, on the ports below and for the floors above.
+"""The message store: a durable commit log, and the consume queues and the key index that are derived from it.
 
-``MessageStore`` is the door; ``Draft`` goes in, ``ReadResult`` comes out.
+``MessageStore`` is the entry point. It appends ``Draft`` values and returns ``ReadResult`` values.
 """
 
 from gantry_broker.store.config_file import ConfigFile

@@ -12,10 +12,10 @@ before the first byte of the log is written, and then the queues' cursors are pu
 
 Every record is sealed (see ``gantry_wire.seal``). The checksum needs the record in one piece, so its parts are joined
 on the spot; that and the second pass over the body cost 0.7 microseconds for a record of 350 bytes and 1.0 for one of
-1250. Tables of ready digits save nothing once they have pushed other things out of the processor's cache.
+1250. Tables of precomputed digits save nothing, because they push other data out of the processor's cache.
 
-Statistics by topic cost a message nothing: when a batch is in the log, its bytes and the ends of its queues are known
-anyway (``tally_batch``), and only a batch of several topics is gone through again (``tally_each``).
+Statistics by topic cost nothing per message: when a batch is in the log, its bytes and the ends of its queues are known
+anyway (``tally_batch``), and only a batch of several topics is iterated again (``tally_each``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gantry_broker.errors import LogReadOnly, MessageTooLarge
 from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog, Span, blank_record
 from gantry_broker.store.consume_queue import UNIT, ConsumeQueue
-from gantry_broker.store.dispatcher import Appended, Dispatcher, HeldUnit
+from gantry_broker.store.dispatcher import AppendedBatch, Dispatcher, HeldUnit
 from gantry_broker.store.draft import Draft
 from gantry_wire.checksum import crc32
 from gantry_wire.message import CRC_MASK, FLAG_STORE_HOST_V6, RECORD_PREFIX_V4
@@ -38,7 +38,7 @@ from gantry_wire.seal import SEAL_BYTES, SEAL_REVERSED, SEALED_PROPERTIES_MAX, s
 
 BLANK_BYTES: Final = 8
 PREPARED: Final = 0x4
-"""A record with this flag is in no queue."""
+"""Flag of a record that is in no consume queue."""
 _PREFIX: Final = {
     (born, store): struct.Struct(f">iiiiiqqiq{born}sq{store}siqi").pack for born in (8, 20) for store in (8, 20)
 }
@@ -52,9 +52,12 @@ _pack_unit: Final = UNIT.pack_into
 def append_batch(
     log: CommitLog, dispatcher: Dispatcher, store_host: bytes, drafts: Sequence[Draft], now_ms: int
 ) -> tuple[list[int], list[int]]:
-    """Append ``drafts`` in order; (physical offsets, queue offsets). See the module for what it promises."""
+    """Append ``drafts`` in order and return (physical offsets, queue offsets), all or nothing.
+
+    See the module for the guarantees.
+    """
     if log.is_read_only:
-        raise LogReadOnly("the log takes no more messages")
+        raise LogReadOnly("the commit log is read-only and accepts no more messages")
     if not drafts:
         return [], []
     file_size, base, start, target = log.file_size, log.base_offset, log.position, log.file
@@ -67,7 +70,7 @@ def append_batch(
     held: list[HeldUnit] | None = [] if dispatcher.is_held else None
     physical_offsets: list[int] = []
     queue_offsets: list[int] = []
-    tell_physical, tell_queue_offset = physical_offsets.append, queue_offsets.append
+    add_physical_offset, add_queue_offset = physical_offsets.append, queue_offsets.append
     checksum, crc_mask, short, pack_unit, join = crc32, CRC_MASK, _SHORT, _pack_unit, b"".join
     pair_end, seal_reversed, sealed_max = PAIR_END, SEAL_REVERSED, SEALED_PROPERTIES_MAX
     touched: dict[ConsumeQueue, int] = {}
@@ -142,11 +145,11 @@ def append_batch(
                 sums = queue.sums
                 values = sums.values
                 if sums.start + len(values) != queue_offset + 1 or len(values) >= sums.limit:
-                    sums.go_on(queue_offset)
+                    sums.prepare_next(queue_offset)
                 if len(values) < sums.limit:
                     values.append(checksum(seal, checksum(record, values[-1])))
-            tell_physical(physical)
-            tell_queue_offset(queue_offset)
+            add_physical_offset(physical)
+            add_queue_offset(queue_offset)
             position += total
         data = b"".join(parts)
         assert start + len(data) == position, "a draft's sys_flag and born_host disagree"
@@ -161,14 +164,17 @@ def append_batch(
     filled = before_roll + position - start
     if not tally_batch(touched, filled):
         tally_each(drafts, record_sizes(drafts, physical_offsets, log.wrote, filled, len(store_host)))
-    dispatcher.appended(Appended(log.wrote, now_ms, drafts, physical_offsets, touched, held))
+    dispatcher.dispatch_batch(AppendedBatch(log.wrote, now_ms, drafts, physical_offsets, touched, held))
     return physical_offsets, queue_offsets
 
 
 def record_sizes(
     drafts: Sequence[Draft], physical_offsets: Sequence[int], end: int, record_bytes: int, store_host_bytes: int
 ) -> Iterable[int]:
-    """How long each record of a batch is that ends at ``end``: up to the next one, unless a file began in between."""
+    """Return the size of each record of a batch that ends at ``end``.
+
+    It is the distance to the next record, unless the batch spans two files.
+    """
     if end - physical_offsets[0] == record_bytes:
         return map(sub, (*physical_offsets[1:], end), physical_offsets)
     return (Draft(*draft).record_bytes(store_host_bytes) for draft in drafts)
@@ -183,13 +189,13 @@ def append_contiguous(
         raise MessageTooLarge(f"a batch of {total} bytes does not fit into a file of {log.file_size}")
     if log.position + total + BLANK_BYTES > log.file_size:
         if log.is_read_only:
-            raise LogReadOnly("the log takes no more messages")
+            raise LogReadOnly("the commit log is read-only and accepts no more messages")
         roll(log)
     return append_batch(log, dispatcher, store_host, drafts, now_ms)
 
 
 def roll(log: CommitLog) -> None:
-    """Close the current file with a blank record and go on in the next one. Raises as ``append_batch`` does."""
+    """Close the current file with a blank record and switch to the next one. Raises as ``append_batch`` does."""
     file = log.file_after(log.base_offset)
     assert log.file is not None, "a log that is open has a file"
     log.write_all([(log.file, log.position, blank_record(log.file_size - log.position))])
@@ -198,9 +204,9 @@ def roll(log: CommitLog) -> None:
 
 
 def tally_batch(touched: Mapping[ConsumeQueue, int], record_bytes: int) -> bool:
-    """A batch was appended: its queues with their ends before, and how many bytes its records have together.
+    """Count an appended batch, given its queues with their previous ends and the total size of its records.
 
-    False for a batch of several topics, of which nothing is counted: it is one for ``tally_each``.
+    Return False for a batch of several topics, which is not counted here: ``tally_each`` counts it.
     """
     first, count = None, 0
     for queue, before in touched.items():
@@ -216,7 +222,7 @@ def tally_batch(touched: Mapping[ConsumeQueue, int], record_bytes: int) -> bool:
 
 
 def tally_each(drafts: Sequence[Draft], sizes: Iterable[int]) -> None:
-    """A batch of several topics was appended, with records of these sizes."""
+    """Count an appended batch of several topics, given the sizes of its records."""
     for draft, size in zip(drafts, sizes, strict=True):
         if not draft[3] & PREPARED:
             tally = draft[0].tally

@@ -1,16 +1,16 @@
-"""The checkpoint file: small facts about what is on the disk, written only after they are true.
+"""The checkpoint file: a few facts about what is on the disk, written only after they are true.
 
     | physic time 8 | logics time 8 | index time 8 | master flushed offset 8 | confirmed offset 8 | ... 4096
                                              at 256:   | seal "GANTRYCP" 8 | flushed 8 | CRC 4 |
                                              at 288:   | seal "GANTRYLB" 8 | begin 8   | CRC 4 |
 
 The first five are RocketMQ's: store times of the newest message that is flushed in log, queues and index, and two
-offsets of its replication. The seal is ours, in the same sector, so that no power loss parts them. Its CRC covers
-RocketMQ's five, too, so that a checkpoint which RocketMQ has written since does not pass for ours: what it calls
-confirmed is not necessarily flushed.
+offsets of its replication. The seal is Gantry's, in the same sector, so that no power loss separates them. Its CRC
+covers RocketMQ's five fields, too, so that a checkpoint which RocketMQ has written since is not taken for Gantry's:
+what RocketMQ calls confirmed is not necessarily flushed.
 
-The second seal says where the log begins, and is durable before the name of an older file is taken away. It is written
-in place, so that a full disk does not keep retention from making room. A log that begins later has lost its head.
+The second seal records where the log begins, and is durable before an older file is unlinked. It is written in place,
+so that a full disk does not keep retention from making room. A log that begins later has lost its head.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BEGIN_SEAL_MARK: Final = b"GANTRYLB"
 
 
 class CheckpointFacts(NamedTuple):
-    """What the file says. ``flushed`` is 0 unless the seal is ours and whole."""
+    """The content of the checkpoint file. ``flushed`` is 0 unless Gantry's seal is intact."""
 
     log_timestamp_ms: int = 0
     queues_timestamp_ms: int = 0
@@ -46,13 +46,13 @@ class CheckpointFacts(NamedTuple):
     confirmed: int = 0
     flushed: int = 0
     is_ours: bool = True
-    """False when somebody else has written the file since we did. True without any file."""
+    """False if another program, such as RocketMQ, has written the file since Gantry did. True without any file."""
     begin: int | None = None
-    """The log has every byte from here to ``flushed``; None unless the second seal is ours and whole."""
+    """Start of the range up to ``flushed`` in which the log is complete; None unless the second seal is intact."""
 
 
 def encode_checkpoint(facts: CheckpointFacts) -> bytes:
-    """The whole file."""
+    """Return the bytes of a checkpoint file that holds ``facts``."""
     head = FACTS.pack(*facts[:5])
     seal = SEAL.pack(SEAL_MARK, facts.flushed, _seal_crc(head, facts.flushed))
     data = bytearray(CHECKPOINT_BYTES)
@@ -65,7 +65,7 @@ def encode_checkpoint(facts: CheckpointFacts) -> bytes:
 
 
 def decode_checkpoint(data: bytes) -> CheckpointFacts:
-    """What ``data`` says; zeros for whatever is missing or negative."""
+    """Decode the bytes of a checkpoint file; values that are missing or negative become 0."""
     padded = data.ljust(CHECKPOINT_BYTES, b"\0")
     log_ms, queues_ms, index_ms, master_flushed, confirmed = (max(0, number) for number in FACTS.unpack_from(padded))
     mark, flushed, crc = SEAL.unpack_from(padded, SEAL_POSITION)
@@ -89,10 +89,10 @@ def _begin_crc(head: bytes, flushed: int, begin: int) -> int:
 
 @final
 class Checkpoint:
-    """``<root>/checkpoint``. Read at the start by the loop's thread.
+    """The file ``<root>/checkpoint``, which the loop's thread reads at the start.
 
-    Written by the thread that writes recovery points and, when the log's head is deleted, by the one that deletes it;
-    a lock lets one of them in at a time.
+    It is written by the thread that writes recovery points and, when the head of the log is deleted, by the thread
+    that deletes it. A lock serializes them.
     """
 
     def __init__(self, disk: Disk, root: str) -> None:
@@ -104,7 +104,7 @@ class Checkpoint:
         self._lock: Final = threading.Lock()
 
     def read(self) -> CheckpointFacts:
-        """What the last run left; zeros without a file."""
+        """Return what the last run wrote; all zeros without a file."""
         if not self._disk.exists(self._path):
             return CheckpointFacts()
         return decode_checkpoint(self._disk.read_file(self._path)[:CHECKPOINT_BYTES])
@@ -118,14 +118,14 @@ class Checkpoint:
             self._write(facts)
 
     def raise_begin(self, begin: int) -> bool:
-        """Make durable that the log may begin at ``begin``, before files that lie before it are deleted.
+        """Record durably that the log may begin at ``begin``, before the files before it are deleted.
 
-        False if the disk has no room for it. A file system that copies on write may want room even for this. Deleting
-        makes it, and comes first; then this is asked again. A process that ends in between
-        leaves a begin that is too low: the next start reports the deleted range as lost.
+        Return False if the disk is too full, which is possible on a file system that copies on write. Then the files
+        are deleted first, to make room, and the caller retries. A process that ends in between leaves a begin that is
+        too low, and the next start reports the deleted range as lost.
         """
         with self._lock:
-            written = self._written or CheckpointFacts()  # a disk that is too full may have none
+            written = self._written or CheckpointFacts()  # There is none if the disk was too full to write one.
             if written.begin is not None and written.begin >= begin:
                 return True
             try:
@@ -133,12 +133,18 @@ class Checkpoint:
             except OSError as exc:
                 if not is_disk_full(exc):
                     raise
-                log.warning("the new begin of the log could not be recorded", extra={"reason": str(exc)})
+                log.warning(
+                    "failed to record the new start of the log; retrying after files are deleted",
+                    extra={"reason": str(exc)},
+                )
                 return False
             return True
 
-    def vouch_for_nothing(self, begin: int) -> None:
-        """Make durable that the log may lack anything, and may begin at ``begin``: it is going to be thrown away."""
+    def invalidate_flushed(self, begin: int) -> None:
+        """Record durably that no byte of the log is known to be flushed, since the log is about to be discarded.
+
+        The new log begins at ``begin``.
+        """
         with self._lock:
             written = self._written or CheckpointFacts()
             self._write(written._replace(confirmed=0, flushed=0, begin=begin))

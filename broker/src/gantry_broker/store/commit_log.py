@@ -1,16 +1,16 @@
-"""The commit log: every message of every topic, in the order of arrival, in consecutive files.
+"""The commit log: all messages of all topics, in the order of arrival, in consecutive files.
 
     [min_physical ...... flushed ...... committed ...... wrote ...... end of the last file)
                                              `- only in write buffers -'
 
 A record is never split: when one does not fit with 8 bytes to spare, a blank record closes the file and the next file
-takes it. The next file is made ahead when the current one is half full (``next_file``).
+takes it. The next file is created ahead of time, when the current one is half full (``next_file``).
 
-Without a pool bytes go into the page cache at once, and what is written is committed. With one they go into the
-buffer that the file has borrowed; ``commit`` writes them into the file, behind everybody's back, and a file that is
-full and committed gives its buffer back. ``sync`` covers what is committed.
+Without a pool bytes are written to the page cache at once, and written bytes are committed. With a pool they are
+written to the buffer that the file has borrowed; ``commit`` copies them into the file, in the background, and a file
+that is full and committed returns its buffer. ``sync`` covers what is committed.
 
-What it refuses to know: queues, keys, who may see what. Those read ``wrote`` and ask for bytes.
+The log has no knowledge of queues, keys or visibility. The modules for those read ``wrote`` and request bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gantry_broker.store import crash_points
 from gantry_broker.store.file_queue import FileQueue
 from gantry_broker.store.fillers import LogFillers
 from gantry_broker.store.mapped_file import Extent, MappedFile
-from gantry_broker.store.next_file import NextFile
+from gantry_broker.store.next_file import NextFileAllocator
 from gantry_broker.store.settings import StoreSettings
 from gantry_broker.store.write_buffer import WriteBuffer
 from gantry_broker.store.write_pool import WritePool
@@ -37,7 +37,7 @@ from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD
 log = logging.getLogger(__name__)
 
 NEWEST_BYTES_MAX: Final = 1 << 20
-"""Of what was appended last and is kept at hand."""
+"""Limit of the bytes of the newest append that are kept in memory."""
 
 COMMIT_CHUNK_BYTES: Final = 1 << 20
 
@@ -46,33 +46,33 @@ Span = tuple[MappedFile, int, bytes]
 
 
 def blank_record(remaining: int) -> bytes:
-    """What closes a file with ``remaining`` bytes left."""
+    """Return the blank record that closes a file with ``remaining`` bytes left."""
     return BLANK_RECORD.pack(remaining, BLANK_MAGIC)
 
 
 @final
 class CommitLog:
-    """The log of one store.
+    """The commit log of one store.
 
-    Owned by the loop's thread, except: ``committed`` is written under the commit lock, ``flushed`` under the sync lock,
-    by whichever thread holds it; ``is_read_only`` by any, once. The helper thread only makes files, and hands them over
-    through a future.
+    Owned by the loop's thread, with three exceptions: ``committed`` is written by the thread that holds the commit
+    lock, ``flushed`` by the one that holds the sync lock, and ``is_read_only`` by any thread, once. The helper thread
+    only creates files, and passes them on through a future.
     """
 
     def __init__(self, disk: Disk, directory: str, settings: StoreSettings, clock: Clock) -> None:
         self.files = FileQueue(disk, directory, settings.mapped_file_size_commit_log)
         self.fillers: Final = LogFillers(self.files)
-        """The files that stand for lost ones."""
+        """Filler files that replace lost files of the log."""
         self.blanks: dict[int, int] = {}
-        """Where files begin that end in a large blank record, copied in parts, and where that record begins."""
+        """Start of each file that ends in a large blank record copied in parts, and the start of that record."""
         self.file_size: Final = settings.mapped_file_size_commit_log
         self._newest: tuple[int, bytes] = (0, b"")
         self.wrote = 0
         self.committed = 0
-        """What is in the page cache of the files. Follows ``wrote`` at once where there is no buffer."""
+        """End of what is in the page cache of the files. Equal to ``wrote`` where there is no buffer."""
         self.flushed = 0
         self.sync_count = 0
-        """How often a file was synced since the start. Group commit keeps it far below the number of messages."""
+        """Number of fsync calls since the start. Group commit keeps it far below the number of messages."""
         self.last_timestamp_ms = 0
         self.is_read_only = False
         self.file: MappedFile | None = None
@@ -84,11 +84,11 @@ class CommitLog:
         self._mark_wrote: Callable[[int], None] = lambda end: None
         self._mark_flushed: Callable[[int], None] = lambda end: None
         self._file_begun: Callable[[int, bytes], None] = lambda base_offset, data: None
-        self.demand_own: Callable[[int], None] = lambda offset: None
+        self.require_own_file: Callable[[int], None] = lambda offset: None
         """Called before bytes at an offset are trusted. Raises ``StoreFailed`` if the file belongs to another store."""
 
         self.preallocate_at = self.file_size // 2
-        self.next: Final = NextFile(self.files, settings, clock)
+        self.next: Final = NextFileAllocator(self.files, settings, clock)
         self._next_buffer: WriteBuffer | None = None
         self._commit_lock: Final = threading.Lock()
         self._sync_lock: Final = threading.Lock()
@@ -96,36 +96,45 @@ class CommitLog:
     def __repr__(self) -> str:
         return f"<CommitLog min={self.min_physical} wrote={self.wrote} flushed={self.flushed} {self.files!r}>"
 
-    def borrow_from(
+    def use_write_pool(
         self, pool: WritePool, *, drained: Callable[[], None], returned: Callable[[WriteBuffer], None]
     ) -> None:
-        """Append through buffers of ``pool``.
+        """Append through write buffers of ``pool`` from now on.
 
-        ``drained`` is called when a buffer is wanted and none is free: commit now. ``returned`` takes the buffers that
-        files have done with.
+        ``drained`` is called when a buffer is needed and none is free, so that the caller commits at once. ``returned``
+        is called with each buffer that its file needs no more.
         """
         self.pool, self._pool_drained, self._returned = pool, drained, returned
 
-    def record_progress(
+    def set_progress_callbacks(
         self, *, wrote: Callable[[int], None] = lambda end: None, flushed: Callable[[int], None] = lambda end: None
     ) -> None:
-        """Have it recorded, for the next start, how far the log has come, by the thread that has moved the position."""
+        """Set callbacks that record the end of the log for the next start.
+
+        Each is called in the thread that has moved the position.
+        """
         self._mark_wrote, self._mark_flushed = wrote, flushed
 
-    def watch_files(self, *, begun: Callable[[int, bytes], None], demand_own: Callable[[int], None]) -> None:
-        """``begun`` is called with the first bytes that were put into a file, whole records; see ``demand_own``."""
-        self._file_begun, self.demand_own = begun, demand_own
+    def set_file_callbacks(
+        self, *, begun: Callable[[int, bytes], None], require_own_file: Callable[[int], None]
+    ) -> None:
+        """Set the callbacks about files.
+
+        ``begun`` is called with the first bytes written to a file, whole records; for the other see
+        ``require_own_file``.
+        """
+        self._file_begun, self.require_own_file = begun, require_own_file
 
     @property
     def min_physical(self) -> int:
-        """The first offset that is still there."""
+        """The first offset that has not been deleted."""
         return self.files.base_offset
 
     def load(self) -> None:
-        """Open the files that are there, with blocks behind every byte of them, if there is room for that.
+        """Open the existing files and allocate blocks for every byte of them, if the disk has room.
 
-        The one that is appended to gets its blocks in ``start_at``; the others can be read without. A hole in between
-        gets a filler.
+        The file that is appended to gets its blocks in ``start_at``; the others can be read without. A missing file
+        between two others is replaced by a filler.
         """
         self.files.load(setting="mappedFileSizeCommitLog", is_derived=False, fill=self.fillers.create)
         self.fillers.find()
@@ -134,38 +143,41 @@ class CommitLog:
                 with suppress(StoreFull):
                     file.reserve(self.file_size)
 
-    def move_to(self, end: int) -> None:
-        """The log ends at ``end``, durably, which is not where an append has left it."""
+    def set_end(self, end: int) -> None:
+        """Set the end of the log to ``end``, which is durable, after a cut or a recovery."""
         self.wrote = self.committed = self.flushed = end
         self.blanks = {base: start for base, start in self.blanks.items() if start < end}
 
     def start_at(self, offset: int) -> None:
-        """Append from ``offset`` on; all before it is durable. The file is created if need be. Raises ``StoreFull``."""
+        """Start to append at ``offset``, before which everything is durable. Creates the file if it does not exist.
+
+        Raises ``StoreFull``.
+        """
         self.wrote = self.committed = self.flushed = offset
         file = self.open_file(offset - offset % self.file_size)
         file.reserve(self.file_size)
         if self.pool is not None and file.buffer is None:
             self._attach(file, offset)
-        self.use(file, offset - file.base_offset)
+        self.switch_to(file, offset - file.base_offset)
 
     def open_file(self, base_offset: int) -> MappedFile:
-        """The file that begins there, created if need be. Raises ``StoreFull``."""
+        """Return the file that begins at ``base_offset``; create it if it does not exist. Raises ``StoreFull``."""
         file = self.files.at(base_offset)
         if file is None:
             file = self.next.create(base_offset)
             self.files.adopt(file, is_durable=True)
         return file
 
-    def _refuse_after(self, error: OSError) -> StoreFull | LogReadOnly:
-        """A write failed: no space may come back, anything else ends writing for good."""
+    def _refusal_after(self, error: OSError) -> StoreFull | LogReadOnly:
+        """Return the exception for a failed write. Any error but a full disk makes the log read-only."""
         if is_disk_full(error):
             return StoreFull(f"no space on the disk: {error}")
         self.is_read_only = True
-        log.critical("the log cannot be written and is read-only now", extra={"reason": str(error)})
+        log.critical("failed to write the commit log; it is read-only now", extra={"reason": str(error)})
         return LogReadOnly(f"the log cannot be written: {error}")
 
-    def use(self, file: MappedFile, position: int) -> None:
-        """Make ``file`` the one that is written."""
+    def switch_to(self, file: MappedFile, position: int) -> None:
+        """Make ``file`` the current file, to which the next append writes."""
         self.file = file
         self.base_offset = file.base_offset
         self.position = position
@@ -176,7 +188,7 @@ class CommitLog:
     # -- the next file -------------------------------------------------------------------------------------------------
 
     def preallocate(self) -> None:
-        """Have the file after the current one made by the helper thread. No error ever: a roll will meet it."""
+        """Let the helper thread create the file after the current one. Never raises: a later roll raises the error."""
         self.preallocate_at = self.file_size + 1
         base = self.base_offset + self.file_size
         if not self.is_next_file_wanted or not self.next.request(base):
@@ -186,13 +198,13 @@ class CommitLog:
 
     @property
     def is_next_file_wanted(self) -> bool:
-        """Whether the current file is half full and there is none after it, nor is one being made."""
+        """Whether the current file is half full, and the next one neither exists nor is being created."""
         if self.position < self.file_size // 2 or self.files.at(self.base_offset + self.file_size) is not None:
             return False
         return self.next.is_wanted
 
     def file_after(self, base_offset: int) -> MappedFile:
-        """The file behind the one that begins at ``base_offset``, made now if it is not there, with its buffer.
+        """Return the file after the one that begins at ``base_offset``, with its buffer; create it if missing.
 
         Raises ``StoreFull`` or ``PoolExhausted``.
         """
@@ -219,12 +231,12 @@ class CommitLog:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def at(self, offset: int) -> Extent | None:
-        """Where the bytes at ``offset`` can be read now, or None. Not to be kept: a buffer may go to somebody else."""
+        """Return the extent that holds ``offset`` now, or None. Do not keep it: its buffer may be reused."""
         file = self.files.at(offset)
         return None if file is None else file.extent(offset)
 
     def slice(self, offset: int, size: int) -> memoryview | None:
-        """``size`` bytes at ``offset``, not copied, or None unless all of them are written and in one extent."""
+        """Return ``size`` bytes at ``offset`` without a copy; None unless all are written and in one extent."""
         if size < 0 or offset + size > self.wrote:
             return None
         extent = self.at(offset)
@@ -234,7 +246,7 @@ class CommitLog:
         return extent.view[position : position + size]
 
     def view(self, offset: int) -> memoryview:
-        """The log from ``offset`` on, as far as it lies in one piece of memory; empty where there is none.
+        """Return the log from ``offset`` on, as far as it lies in one piece of memory; empty where there is none.
 
         Do not keep it: the next ``advance`` may reuse the memory.
         """
@@ -245,9 +257,9 @@ class CommitLog:
         return extent.view[offset - extent.base_offset : end - extent.base_offset]
 
     def newest(self, offset: int) -> bytes:
-        """Everything from ``offset`` to the log's end, if that is just what was put there last; empty otherwise.
+        """Return the bytes from ``offset`` to the end of the log if they are exactly the last append; empty otherwise.
 
-        Slaves and queues want these bytes right after the append: this spares reading them through the page cache.
+        Slaves and queues need these bytes right after the append: this avoids reading them through the page cache.
         """
         start, data = self._newest
         return data if start == offset and start + len(data) == self.wrote else b""
@@ -255,9 +267,9 @@ class CommitLog:
     # -- durability ----------------------------------------------------------------------------------------------------
 
     def write_all(self, spans: Sequence[Span]) -> None:
-        """Put bytes into files or their buffers. Raises ``StoreFull`` or ``LogReadOnly``; then nothing of it is there.
+        """Write bytes to files or their buffers, all or nothing. Raises ``StoreFull`` or ``LogReadOnly``.
 
-        What a failed write leaves behind is made zero again: it would be whole records behind shorter ones later.
+        What a failed write leaves behind is zeroed: otherwise whole records could follow shorter ones later.
         """
         for number, (file, position, data) in enumerate(spans):
             if number:
@@ -271,14 +283,14 @@ class CommitLog:
                 if written < len(data):
                     write_fully(file.file, memoryview(data)[written:], position + written)
             except OSError as exc:
-                self._take_back(spans[: number + 1])
-                raise self._refuse_after(exc) from exc
+                self._zero_spans(spans[: number + 1])
+                raise self._refusal_after(exc) from exc
         for file, position, data in spans:
             if not position:
                 self._file_begun(file.base_offset, data)
         self._newest = (file.base_offset + position, data) if len(data) <= NEWEST_BYTES_MAX else (0, b"")
 
-    def _take_back(self, spans: Sequence[Span]) -> None:
+    def _zero_spans(self, spans: Sequence[Span]) -> None:
         try:
             for file, position, data in spans:
                 file.file.zero(position, position + len(data))
@@ -286,9 +298,9 @@ class CommitLog:
             self.is_read_only = True
 
     def advance(self, file: MappedFile, position: int, timestamp_ms: int) -> None:
-        """What was put before ``position`` of ``file`` counts now; the newest of it was stored at ``timestamp_ms``."""
+        """Move the end of the log to ``position`` of ``file``. The newest message was stored at ``timestamp_ms``."""
         if file is not self.file:
-            self.use(file, position)
+            self.switch_to(file, position)
         self.position = position
         self.last_timestamp_ms = timestamp_ms
         self.wrote = wrote = file.base_offset + position
@@ -299,15 +311,18 @@ class CommitLog:
             self.preallocate()
 
     def note_store_time(self, timestamp_ms: int) -> None:
-        """A message that was stored at ``timestamp_ms`` was found in the log: none is older from now on."""
+        """Record the store time of a message that was found in the log: later messages get no earlier time."""
         self.last_timestamp_ms = max(self.last_timestamp_ms, timestamp_ms)
 
     def refuse_writes(self) -> None:
-        """Nothing more is appended. Any thread, once."""
+        """Make the log read-only for the rest of this process. Any thread may call it."""
         self.is_read_only = True
 
     def commit(self) -> int:
-        """Write what is in buffers only into the files and say up to where. Any thread; an ``OSError`` is final."""
+        """Copy uncommitted bytes from buffers into the files and return the committed end.
+
+        Any thread may call it. An ``OSError`` is final.
+        """
         if self.pool is None:
             return self.committed
         with self._commit_lock:
@@ -330,17 +345,17 @@ class CommitLog:
 
     @property
     def has_returnable(self) -> bool:
-        """Whether a file that is full and committed still has a buffer. Any thread may ask."""
+        """Whether a file that is full and committed still has a buffer. Any thread may read it."""
         return any(file.buffer is not None and file.end_offset <= self.committed for file in self.files.files)
 
     def return_buffers(self) -> None:
-        """Let files that are full and committed give their buffers back. Only while no slice of them is in use."""
+        """Return the buffers of files that are full and committed. Call it only while no slice of them is in use."""
         for file in self.files.files:
             if file.buffer is not None and file.end_offset <= self.committed and file is not self.file:
                 self._returned(file.detach())
 
-    def return_all(self) -> None:
-        """Take all buffers from their files, since everything is committed and nothing is written before a start."""
+    def return_all_buffers(self) -> None:
+        """Return all buffers. Everything must be committed, and nothing is written before the next start."""
         assert self.committed == self.wrote, self
         self.file = None
         for file in self.files.files:
@@ -351,7 +366,7 @@ class CommitLog:
             self._next_buffer = None
 
     def cut(self, end: int) -> None:
-        """Make everything behind ``end`` zero, durably. Nothing may be in buffers. An ``OSError`` is final."""
+        """Zero everything behind ``end``, durably. No byte may be in a buffer. An ``OSError`` is final."""
         file = self.files.at(end)
         if file is not None:
             file.file.zero(end - file.base_offset, file.size)
@@ -359,11 +374,11 @@ class CommitLog:
             file.file.sync()
         self.files.remove_from(end + 1 if file is not None else end)
         self.files.sync_directory()
-        # Between an end and files that held nothing a power loss may have taken the name of one: that is no hole.
+        # A power loss may have removed the name of an empty file behind the end. That is not a lost file.
         self.fillers.forget_from(end)
 
     def sync(self) -> int:
-        """Make everything committed so far durable and say up to where. Any thread; an ``OSError`` is final."""
+        """Fsync everything committed so far and return the flushed end. Any thread; an ``OSError`` is final."""
         with self._sync_lock:
             end = self.committed
             flushed = self.flushed
@@ -378,6 +393,6 @@ class CommitLog:
             return end
 
     def close(self) -> None:
-        """Close all files."""
+        """Close the next-file helper and all files of the log."""
         self.next.close()
         self.files.close()

@@ -1,11 +1,11 @@
-"""The commit thread: from write buffers into the page cache of the log's files.
+"""The commit thread, which copies write buffers into the page cache of the log's files.
 
     wrote -> pwrite -> committed          a buffer whose file is full and committed -> void -> zero -> free
 
-It looks every interval, and at once when enough pages wait, when a buffer is wanted, or when somebody waits who may see
-committed bytes only. A busy log has enough pages again after every append; there it is enough that a round comes every
-``ROUND_MS``, for each one takes the interpreter from the loop several times. It never syncs. A failed write is the end
-of the log: its bytes are still in the buffer, and the next start replays them.
+It runs once per interval, and at once when enough pages are uncommitted, when a buffer is needed, or when a reader
+waits that may see committed bytes only. On a busy log enough pages are uncommitted after every append. There one round
+every ``ROUND_MS`` is enough, because each round takes the interpreter from the loop several times. The thread never
+calls fsync. A failed write is final for the log: its bytes are still in the buffer, and the next start replays them.
 """
 
 from __future__ import annotations
@@ -27,20 +27,23 @@ ROUND_BYTES_MAX: Final = 1 << 20
 
 
 def round_bytes(settings: PoolSettings, committed_bytes: int, elapsed_ms: int) -> int:
-    """How much makes the next round begin at once, if the last one took so much after so long a time."""
+    """Return how many uncommitted bytes start the next round at once, given the size and interval of the last one."""
     paced = committed_bytes * ROUND_MS // max(elapsed_ms, 1)
     return max(max(settings.commit_pages_min, 1) * PAGE_BYTES, min(paced, ROUND_BYTES_MAX))
 
 
-def is_commit_due(settings: PoolSettings, dirty_bytes: int, age_ms: int, *, is_wanted: bool) -> bool:
-    """The policy. ``age_ms`` is the time since the last commit."""
+def is_commit_due(settings: PoolSettings, dirty_bytes: int, age_ms: int, *, is_requested: bool) -> bool:
+    """Return whether to commit now. ``age_ms`` is the time since the last commit."""
     is_enough = dirty_bytes >= max(settings.commit_pages_min, 1) * PAGE_BYTES
-    return dirty_bytes > 0 and (is_wanted or is_enough or age_ms >= settings.commit_thorough_interval_ms)
+    return dirty_bytes > 0 and (is_requested or is_enough or age_ms >= settings.commit_thorough_interval_ms)
 
 
 @final
 class Committer:
-    """``gantry-commit``. The loop's thread calls ``wake``, ``want`` and ``take``; the rest is the thread's own."""
+    """The thread ``gantry-commit``.
+
+    The loop's thread calls ``wake``, ``request_commit`` and ``take_buffer``; the commit thread owns the rest.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,7 @@ class Committer:
         on_progress: Callable[[], None],
     ) -> None:
         self.wake_bytes = round_bytes(settings, 0, 1)
-        """Whoever appends wakes the thread when so much is uncommitted. Changed by the thread only."""
+        """Uncommitted bytes at which an append wakes the thread. Changed by the thread only."""
 
         self._settings: Final = settings
         self._clock: Final = clock
@@ -63,29 +66,29 @@ class Committer:
         self._worker: Final = Worker("gantry-commit", settings.commit_interval_ms, self.step)
         self._returned: Final[deque[WriteBuffer]] = deque()
         self._committed_at_ms = clock.monotonic_ms()
-        self._is_wanted = False
+        self._is_requested = False
         self.start: Final = self._worker.start
         self.stop: Final = self._worker.stop
         self.wake: Final = self._worker.wake
 
-    def want(self) -> None:
-        """Somebody waits: commit now, however little it is."""
-        self._is_wanted = True
+    def request_commit(self) -> None:
+        """Wake the thread to commit at once, however few bytes are uncommitted."""
+        self._is_requested = True
         self._worker.wake()
 
-    def take(self, buffer: WriteBuffer) -> None:
-        """A buffer that its file has done with."""
+    def take_buffer(self, buffer: WriteBuffer) -> None:
+        """Take a buffer that its file needs no more, to be zeroed and reused."""
         self._returned.append(buffer)
         self._worker.wake()
 
     def step(self) -> bool:
-        """One round: whatever is due. False after a failure."""
+        """Run one round: commit if that is due, and free returned buffers. Return False after a failure."""
         if self._failure.error is not None:
             return False
         now_ms = self._clock.monotonic_ms()
-        is_wanted, self._is_wanted = self._is_wanted, False
+        is_requested, self._is_requested = self._is_requested, False
         dirty_bytes = self._log.wrote - self._log.committed
-        if is_commit_due(self._settings, dirty_bytes, now_ms - self._committed_at_ms, is_wanted=is_wanted):
+        if is_commit_due(self._settings, dirty_bytes, now_ms - self._committed_at_ms, is_requested=is_requested):
             self.wake_bytes = round_bytes(self._settings, dirty_bytes, now_ms - self._committed_at_ms)
             self._committed_at_ms = now_ms
             try:
@@ -93,13 +96,13 @@ class Committer:
             except OSError as exc:
                 self._failure.report("a commit of the write buffer", exc)
                 return False
-        # Also when the flush thread has committed: somebody must tell the loop.
+        # This also covers commits by the flush thread, which does not notify the loop.
         if not self._pool.is_crash_safe or self._log.has_returnable:
             self._on_progress()
-        self.give_back()
+        self.free_returned_buffers()
         return True
 
-    def give_back(self) -> None:
-        """Make returned buffers free again."""
+    def free_returned_buffers(self) -> None:
+        """Zero returned buffers and put them back into the pool."""
         while self._returned:
             self._pool.give_back(self._returned.popleft())

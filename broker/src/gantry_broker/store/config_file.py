@@ -3,12 +3,13 @@
     <root>/config/<name>.json        the current one
     <root>/config/<name>.json.bak    its copy, written right after it
 
-They hold facts that no log can give back, so a crash must never leave less than one good copy: each is replaced whole,
-the copy only when the current one is durable. If the current one cannot be read the copy is used, and that is logged;
-if neither can, the start is refused, since consumers at offset zero would be worse. Shapes are RocketMQ's, and so are
-its bare integer keys when reading; writing is standard JSON, which it reads.
+They hold facts that cannot be rebuilt from the log, so a crash must never leave less than one good copy: each file is
+replaced as a whole, and the copy only when the current file is durable. If the current file cannot be read, the copy is
+used, and that is logged. If neither can be read, the start is refused, since consumers at offset zero would be worse.
+Shapes are RocketMQ's, including its bare integer keys on reading; files are written as standard JSON, which RocketMQ
+reads.
 
-How a file proves itself whole, and which of two good files counts, is ``gantry_store_files.table_copies``.
+``gantry_store_files.table_copies`` decides whether a file is complete, and which of two good files is used.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 
 @final
 class ConfigFile:
-    """One such file. Whoever owns the facts calls ``save`` from one thread at a time; it waits for the disk."""
+    """One config file and its copy. The owner calls ``save`` from one thread at a time; it waits for the disk."""
 
     def __init__(self, disk: Disk, root: str, name: str) -> None:
         self._disk: Final = disk
@@ -48,16 +49,16 @@ class ConfigFile:
         self.backup_path: Final = f"{self.path}.bak"
         self._number = 0
         self._saved: bytes | None = None
-        """The document that the file and its copy are both known to hold."""
+        """The encoded document that the file and its copy are both known to hold; None if unknown."""
 
     def exists(self) -> bool:
-        """Whether there is such a file, or its copy."""
+        """Return whether the file or its copy exists."""
         return self._disk.exists(self.path) or self._disk.exists(self.backup_path)
 
     def load(self, check: Check = lambda document: None) -> dict[str, Any] | None:
-        """What the file says, or None if there has never been one. Raises ``ConfigCorrupt``.
+        """Return the stored document, or None if there has never been one. Raises ``ConfigCorrupt``.
 
-        ``check`` raises ValueError for a document that is not of the wanted shape.
+        ``check`` raises ValueError for a document of an unexpected shape.
         """
         current, backup = self._read(self.path, check), self._read(self.backup_path, check)
         if current.document is None and backup.document is None:
@@ -71,13 +72,13 @@ class ConfigFile:
         reason = reason_for_backup(current, backup, store)
         chosen = backup if reason else current
         if reason:
-            log.warning("a settings file is not usable, its copy is used", extra={"path": self.path, "reason": reason})
+            log.warning("config file is unusable; using its .bak copy", extra={"path": self.path, "reason": reason})
         else:
             if is_of_another_store(current, store):
-                log.warning("a settings file was written by another store", extra={"path": self.path})
+                log.warning("config file was written by another store", extra={"path": self.path})
             if backup.fault:
                 extra = {"path": self.backup_path, "reason": backup.fault}
-                log.warning("the copy of a settings file is not usable and will be written again", extra=extra)
+                log.warning(".bak copy of config file is unusable; it will be rewritten", extra=extra)
         self._number = max(edition.number if edition else 0 for edition in (current.edition, backup.edition))
         is_same = current.document == backup.document and current.edition == backup.edition
         self._saved = fastjson.dumps(chosen.document) if is_same and current.edition is not None else None
@@ -87,7 +88,7 @@ class ConfigFile:
         return parse_table(self._disk.read_file(path), check) if self._disk.exists(path) else TableCopy()
 
     def save(self, document: dict[str, Any]) -> None:
-        """Make ``document`` the current one and its copy, durably, one after the other."""
+        """Write ``document`` to the file and then to its copy, durably."""
         plain = fastjson.dumps(document)
         if plain == self._saved and self._disk.exists(self.path):
             return
@@ -101,7 +102,7 @@ class ConfigFile:
 
 
 def _store_of(disk: Disk, root: str) -> str:
-    """How editions name this store; empty where ``store.json`` cannot be read."""
+    """Return the name of this store in editions of a table; empty where ``store.json`` cannot be read."""
     path = f"{root}/{IDENTITY_FILE}"
     try:
         identity = decode_sealed(disk.read_file(path), StoreIdentity) if disk.exists(path) else None

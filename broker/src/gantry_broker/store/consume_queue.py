@@ -1,4 +1,4 @@
-"""The consume queue: 20 bytes for each message of one queue of one topic, saying where in the log it is.
+"""The consume queue: 20 bytes for each message of one queue of one topic, with its position in the log.
 
     | physical offset 8 | size 4 | tags code 8 |        queue offset n is at byte 20 * n
 
@@ -6,8 +6,8 @@
                                   |                  `- the next queue offset that append hands out
                                   `- what consumers may see; equal to end unless dispatch is held back
 
-Derived: everything here can be computed from the log, and is when it is missing, wrong or behind. A queue whose first
-known offset is not at the start of a file has the units before it filled with (0, 0x7FFFFFFF, 0), as RocketMQ does.
+A queue is derived data: it is rebuilt from the log when it is missing, wrong or behind. A queue whose first known
+offset is not at the start of a file has the units before it filled with (0, 0x7FFFFFFF, 0), as RocketMQ does.
 
 ``position``, ``limit`` and ``view`` are the write cursor: the append loop packs units itself, and calls ``extend`` when
 ``position`` reaches ``limit``, the end of what has blocks. Owned by the loop's thread; the flush thread reads ``end``
@@ -24,7 +24,7 @@ from typing import Final, final
 from gantry_broker.errors import StoreFull
 from gantry_broker.ports.disk import Disk, remove_durably
 from gantry_broker.store.file_queue import FileQueue
-from gantry_broker.store.mapped_file import MappedFile, scrub
+from gantry_broker.store.mapped_file import MappedFile, zero_range
 from gantry_broker.store.queue_sums import QueueSums, SumsBudget, UnitSums
 from gantry_broker.store.settings import CONSUME_UNIT_BYTES
 from gantry_store_files.queue_units import FILLER_SIZE, UNIT, has_expired, partition
@@ -40,20 +40,20 @@ _EMPTY_VIEW: Final = memoryview(bytearray(0))
 
 @final
 class Tally:
-    """What was appended to one topic since this start. Owned by the loop's thread.
+    """Messages and bytes appended to one topic since this start. Owned by the loop's thread.
 
-    A topic's queues share one tally, from the first of them until the topic is deleted. What a slave copies is not
-    counted: its master was asked to store it.
+    A topic's queues share one tally, from the creation of the first queue until the topic is deleted. Messages that a
+    slave copies are not counted, because its master counts them.
     """
 
     __slots__ = ("count", "size")
 
     def __init__(self) -> None:
         self.count = 0
-        """Messages."""
+        """Number of messages appended since the start."""
 
         self.size = 0
-        """Bytes of their records."""
+        """Total size of their records, in bytes."""
 
     def __repr__(self) -> str:
         return f"<Tally count={self.count} size={self.size}>"
@@ -61,7 +61,7 @@ class Tally:
 
 @final
 class ConsumeQueue:
-    """One queue of one topic, and what the append loop needs to know of it, computed once."""
+    """One queue of one topic, with the values that the append loop needs, computed once."""
 
     __slots__ = (
         "_budget", "end", "files", "flushed_end", "is_corrupt",
@@ -96,9 +96,9 @@ class ConsumeQueue:
         self.key_seed_unique: Final = self.key_seed * pow(31, 32, 1 << 32) & 0xFFFFFFFF
         self._budget: Final = budget or SumsBudget()
         self.sums: Final = QueueSums(self._budget)
-        """Of what this process has appended."""
+        """Checksums of the records that this process has appended."""
         self.learned_sums: QueueSums | None = None
-        """Of what was read and verified, if anything was that is in no chain."""
+        """Checksums of other records that were read and verified; None before the first of them."""
         self.min_offset = 0
         self.end = 0
         self.readable_end = 0
@@ -107,7 +107,7 @@ class ConsumeQueue:
         self.is_dirty = False
         self.unit_sums: Final = UnitSums(files)
         self.replaced: Final[list[MappedFile]] = []
-        """Files with units that were written again behind ``flushed_end``'s back; ``gantry-point`` syncs them."""
+        """Files with rewritten units before ``flushed_end``; ``gantry-point`` syncs them."""
         self.view = _EMPTY_VIEW
         self.position = 0
         self.limit = 0
@@ -121,20 +121,20 @@ class ConsumeQueue:
     # -- sums of its records -------------------------------------------------------------------------------------------
 
     def proves(self, offset: int, count: int, body: bytes) -> bool:
-        """Whether ``body`` is known to be the records of ``count`` messages from ``offset`` on."""
+        """Return whether ``body`` is known to be the records of ``count`` messages from ``offset`` on."""
         learned = self.learned_sums
         return self.sums.proves(offset, count, body) or (
             learned is not None and learned.proves(offset, count, body)
         )  # fmt: skip
 
     def learn(self, offset: int, records: list[memoryview]) -> None:
-        """These records of messages from ``offset`` on were verified."""
+        """Keep checksums of verified records of messages from ``offset`` on."""
         if self.learned_sums is None:
             self.learned_sums = QueueSums(self._budget)
         self.learned_sums.learn(offset, records)
 
     def forget_sums(self) -> None:
-        """Know nothing of what was stored, as after a start."""
+        """Drop all checksums of stored records, as after a start."""
         self.sums.release()
         if self.learned_sums is not None:
             self.learned_sums.release()
@@ -143,7 +143,7 @@ class ConsumeQueue:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def seek(self, offset: int) -> None:
-        """Put the write cursor at queue offset ``offset``, which must be inside or just behind the files."""
+        """Move the write cursor to queue offset ``offset``, which must be inside or just behind the files."""
         start = offset * CONSUME_UNIT_BYTES
         file = self.files.at(start)
         if file is None:
@@ -153,7 +153,7 @@ class ConsumeQueue:
         self.view = file.view
         self.position = start - file.base_offset
         self.limit = min(file.size, file.file.reserved - file.file.reserved % CONSUME_UNIT_BYTES)
-        # A full page comes by ``extend``, where its sum is taken.
+        # The cursor stops at the end of each page, so that ``extend`` is called and computes the page's checksum.
         units = self.unit_sums.page_units
         self.limit = min(self.limit, (offset // units + 1) * units * CONSUME_UNIT_BYTES - file.base_offset)
         self.limit = max(self.limit, self.position)
@@ -162,7 +162,7 @@ class ConsumeQueue:
         """Make room at the write cursor for the unit of queue offset ``offset``. Raises ``StoreFull``."""
         start = offset * CONSUME_UNIT_BYTES
         if offset % self.unit_sums.page_units == 0:
-            self.unit_sums.wrote(offset)
+            self.unit_sums.record_full_page(offset)
         file = self.files.mapped_at(start)
         if file is None:
             file = self._create_file(start)
@@ -181,9 +181,9 @@ class ConsumeQueue:
         return file
 
     def put(self, offset: int, physical_offset: int, size: int, tags_code: int) -> None:
-        """Write the unit of queue offset ``offset``. Units skipped on the way become filler. Raises ``StoreFull``.
+        """Write the unit of queue offset ``offset``. Skipped units become fillers. Raises ``StoreFull``.
 
-        The general path, for dispatch from the log; the append loop does the same inline.
+        This is the general path, for dispatch from the log; the append loop does the same inline.
         """
         if self.files.files:
             self.fill_to(offset, physical_offset)
@@ -192,7 +192,7 @@ class ConsumeQueue:
         self.put_next(UNIT.pack(physical_offset, size, tags_code))
 
     def put_next(self, unit: bytes) -> None:
-        """Write the next unit, which nobody may have written yet. Raises ``StoreFull``."""
+        """Write the next unit, which must not be written yet. Raises ``StoreFull``."""
         if self.position >= self.limit:
             self.extend(self.readable_end)
         position = self.position
@@ -202,10 +202,10 @@ class ConsumeQueue:
         self.end = max(self.end, self.readable_end)
 
     def fill_to(self, offset: int, physical_offset: int) -> None:
-        """Let the next number be ``offset``: those before it are of messages that are lost. Raises ``StoreFull``.
+        """Fill the units before ``offset``, whose messages are lost, so that ``offset`` is next. Raises ``StoreFull``.
 
-        Their units say ``physical_offset``, so that physical offsets rise along the queue, by which it is searched. A
-        queue without a message begins at ``offset`` then.
+        Fillers hold ``physical_offset``, because searches need physical offsets that rise along the queue. A queue
+        without a message begins at ``offset`` afterwards.
         """
         if self.readable_end < offset and not self.files.files:
             self.set_start_offset(offset)
@@ -218,16 +218,16 @@ class ConsumeQueue:
             self.min_offset = offset
 
     def start_at(self, offset: int) -> None:
-        """Let an empty queue begin at ``offset``."""
+        """Set the start of an empty queue to ``offset``."""
         assert not self.files.files, self
         self.min_offset = self.end = self.readable_end = self.flushed_end = offset
         self.seek(offset)
 
     def set_start_offset(self, offset: int) -> None:
-        """Let a queue without files give its next message the number ``offset``, also after a restart.
+        """Set the next queue offset of a queue without files to ``offset``, durably.
 
-        A file that exists is what keeps a number, so there is one, with filler before ``offset``. Raises ``StoreFull``;
-        then the number holds as long as this process.
+        Only a file keeps an offset over a restart, so one is created, with fillers before ``offset``. Raises
+        ``StoreFull``; then the offset is kept only as long as this process runs.
         """
         self.start_at(offset - 1)
         try:
@@ -238,7 +238,7 @@ class ConsumeQueue:
         self.min_offset = offset
 
     def rewind(self, end: int) -> None:
-        """Take back the units ``[end, self.end)``, which nobody has seen: zero them and put the cursor there."""
+        """Remove the units ``[end, self.end)``, which no reader has seen: zero them and move the cursor to ``end``."""
         for offset in range(end, self.end):
             start = offset * CONSUME_UNIT_BYTES
             file = self.files.mapped_at(start)
@@ -251,20 +251,20 @@ class ConsumeQueue:
         self.flushed_end = min(self.flushed_end, end)
         self.seek(self.readable_end)
 
-    def take_number(self, offset: int) -> None:
-        """The queue offset ``offset`` is given to a message whose unit comes later."""
+    def reserve_offset(self, offset: int) -> None:
+        """Assign queue offset ``offset`` to a message whose unit is written later."""
         self.end = offset + 1
 
     def mark_corrupt(self) -> None:
-        """A unit is wrong: recovery points list the queue, until ``mark_whole``. Any thread."""
+        """Record that a unit is wrong: recovery points list the queue until ``mark_intact``. Any thread may call it."""
         self.is_corrupt = True
 
-    def mark_whole(self) -> None:
-        """Every unit is as the log has it."""
+    def mark_intact(self) -> None:
+        """Record that every unit agrees with the log again."""
         self.is_corrupt = False
 
     def replace_unit(self, offset: int, unit: bytes) -> None:
-        """Write a readable unit again, in place. Durable after the next ``sync``. Raises ``StoreFull``."""
+        """Overwrite a readable unit in place. Durable after the next ``sync``. Raises ``StoreFull``."""
         start = offset * CONSUME_UNIT_BYTES
         file = self.files.mapped_at(start)
         assert file is not None and self.min_offset <= offset < self.readable_end, (self, offset)
@@ -279,9 +279,9 @@ class ConsumeQueue:
     def load(self, *, before: int, min_physical: int, is_clean: bool = False, written: int = 0) -> int:
         """Open the files, and keep only the leading units whose messages begin before physical offset ``before``.
 
-        Those are known to be durable and in order; whatever follows is zeroed, to be put again from the log. After a
-        clean stop nothing can follow if not right away, and reading every file to its end is spared. The answer is
-        where the units ended whose messages begin before ``written``.
+        Those are known to be durable and in order; all later units are zeroed, to be dispatched again from the log.
+        After a clean stop a later unit could only follow directly, so the files are not read to their ends. Return
+        the end of the units whose messages begin before ``written``.
         """
         self.files.load(setting="mappedFileSizeConsumeQueue", is_derived=True)
         first = self.files.base_offset // CONSUME_UNIT_BYTES
@@ -290,9 +290,9 @@ class ConsumeQueue:
         self.min_offset = self._partition(first, end, lambda physical, size: has_expired(physical, size, min_physical))
         found_end = self._partition(end, last, lambda physical, size: size > 0 and 0 <= physical < written)
         self.end = self.readable_end = self.flushed_end = end
-        self.unit_sums.begin(end)
+        self.unit_sums.reset(end)
         for file in self.files.retire_before(self.min_offset * CONSUME_UNIT_BYTES):
-            # A crash came between the deletion of log files and this.
+            # A crash happened after log files were deleted and before these were.
             file.close()
             self.files.unlink(file)
         self.files.remove_from(end * CONSUME_UNIT_BYTES + 1)
@@ -301,34 +301,34 @@ class ConsumeQueue:
             next_unit = file.file.pread(CONSUME_UNIT_BYTES, used)
             if is_clean and next_unit.count(0) == len(next_unit):
                 pass
-            elif scrub(file.file, used, file.size):
-                # Or the stale units would be back after the next crash, and be trusted by then.
+            elif zero_range(file.file, used, file.size):
+                # Otherwise stale units would return after the next crash, and be trusted then.
                 self.is_dirty = True
-            with suppress(StoreFull):  # reading needs no blocks, and the next unit asks for them again
+            with suppress(StoreFull):  # Reading needs no blocks, and the next unit reserves them again.
                 file.reserve(used)
         if not is_clean:
-            # Names and units may be in the page cache only, of a recovery that built it and was cut off.
-            self.files.doubt_names()
+            # Names and units may be in the page cache only, from an interrupted recovery that built the queue.
+            self.files.mark_names_unsynced()
             self.flushed_end = self.min_offset
         self.seek(end)
         return found_end
 
     def end_before(self, physical_offset: int) -> int:
-        """The end that the queue had when the log ended at ``physical_offset``. The flush thread may ask."""
+        """Return the end that the queue had when the log ended at ``physical_offset``. The flush thread may call it."""
         return self._partition(self.min_offset, self.readable_end, lambda physical, _: physical < physical_offset)
 
     def min_offset_at(self, min_physical: int) -> int:
-        """What ``min_offset`` becomes when the log begins at ``min_physical``. Any thread may ask.
+        """Return what ``min_offset`` becomes when the log begins at ``min_physical``. Any thread may call it.
 
-        Of a queue that ``is_corrupt`` afterwards it means nothing.
+        The result is meaningless for a queue that ``is_corrupt`` afterwards.
         """
         first, last = self.min_offset, self.readable_end
         return self._partition(first, last, lambda physical, size: has_expired(physical, size, min_physical))
 
     def trim(self, min_offset: int) -> tuple[MappedFile, ...]:
-        """Let the queue begin at ``min_offset``; the files that hold nothing from there on, out of the list.
+        """Move the start of the queue to ``min_offset`` and return the files before it, removed from the list.
 
-        The last file stays even if everything in it has expired: it is what keeps the next offset over a restart.
+        The last file stays even if everything in it has expired, because it keeps the next offset over a restart.
         """
         if min_offset <= self.min_offset:
             return ()
@@ -337,13 +337,13 @@ class ConsumeQueue:
         return self.files.retire_before(min_offset * CONSUME_UNIT_BYTES)
 
     def _partition(self, first: int, last: int, holds: Callable[[int, int], bool]) -> int:
-        """The first queue offset in ``[first, last)`` whose (physical offset, size) does not hold, by bisection.
+        """Return the first queue offset in ``[first, last)`` for which ``holds`` is false, by bisection.
 
-        Other threads ask while the loop's thread trims, so all of it is about one list of files.
+        Other threads call this while the loop's thread trims the queue, so it uses one list of files throughout.
         """
         files = self.files.files
         if not files:
-            return first  # it has never had any, or its topic was deleted a moment ago
+            return first  # The queue never had a file, or its topic has just been deleted.
         base = files[0].base_offset
         first = max(first, base // CONSUME_UNIT_BYTES)
         last = min(last, files[-1].end_offset // CONSUME_UNIT_BYTES)
@@ -352,8 +352,8 @@ class ConsumeQueue:
             file = files[(offset * CONSUME_UNIT_BYTES - base) // self.files.file_size]
             raw = file.file.pread(CONSUME_UNIT_BYTES, offset * CONSUME_UNIT_BYTES - file.base_offset)
             if len(raw) < CONSUME_UNIT_BYTES:
-                # What is found now means nothing: the queue is corrupt, and callers look at that afterwards.
-                self.files.mend(file)
+                # The result is meaningless now: the queue is corrupt, and callers check that afterwards.
+                self.files.regrow_if_shortened(file)
                 raw = bytes(CONSUME_UNIT_BYTES)
             physical, size, _ = UNIT.unpack(raw)
             return holds(physical, size)
@@ -361,16 +361,16 @@ class ConsumeQueue:
         return partition(first, last, holds_at)
 
     def reset(self, disk: Disk) -> None:
-        """Drop all files: the queue is going to be built again."""
+        """Delete all files, before the queue is rebuilt."""
         self.close()
         remove_durably(disk, self.files.directory)
         self.min_offset = self.end = self.readable_end = self.flushed_end = 0
-        self.unit_sums.begin(0)
+        self.unit_sums.reset(0)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def raw(self, offset: int, end: int) -> bytes:
-        """The units ``[offset, end)`` as far as they lie in one file; empty outside of what is readable."""
+        """Return the units ``[offset, end)`` as far as they lie in one file; empty outside of the readable range."""
         if offset < self.min_offset or offset >= self.readable_end:
             return b""
         start = offset * CONSUME_UNIT_BYTES
@@ -381,7 +381,7 @@ class ConsumeQueue:
         return bytes(file.view[start - file.base_offset : stop - file.base_offset])
 
     def units(self, offset: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """(physical offset, size, tags code) of the readable units in ``[offset, end)``, over file borders."""
+        """Yield (physical offset, size, tags code) of the readable units in ``[offset, end)``, across files."""
         end = min(end, self.readable_end)
         while offset < end:
             raw = self.raw(offset, end)
@@ -391,13 +391,16 @@ class ConsumeQueue:
             offset += len(raw) // CONSUME_UNIT_BYTES
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
-        """The unit of one queue offset, or None where there is none to read."""
+        """Return the unit of one queue offset, or None if it is not readable."""
         return next(self.units(offset, offset + 1), None)
 
     # -- durability ----------------------------------------------------------------------------------------------------
 
     def sync(self) -> bool:
-        """Make all units before ``readable_end`` durable; True if files came or went. Called by the flush thread."""
+        """Fsync all units before ``readable_end``; return True if files were created or removed.
+
+        Called by the flush thread.
+        """
         end = self.readable_end
         start = min(self.flushed_end, end) * CONSUME_UNIT_BYTES
         is_directory_dirty = self.files.is_directory_dirty

@@ -1,11 +1,11 @@
-"""A slave's hand in the store: a master's bytes into the log, and from there into queues and index as far as confirmed.
+"""Copying on a slave: a master's bytes go into the log, and from there into queues and index as far as confirmed.
 
     master's stream --append--> log (buffer or file) --dispatch, up to `confirmed`--> queues, index, consumers
 
-Bytes are believed only after every record in them was checked, and only at the very end of the log: what cannot be is
-``CopyRefused``, and nothing of it was written. What is confirmed comes behind what is copied, at the master's pace. If
-it comes soon, as nearly always, queues are built from what the check has seen; else by reading the log again, as at a
-start: what waits in memory is bounded. A piece is dispatched whole, so that the recovery point is always between two
+Bytes are accepted only after every record in them was checked, and only at the very end of the log. Other bytes raise
+``CopyRefused``, and nothing of them is written. The confirmed offset follows the copied end, at the master's pace. If
+it follows soon, as nearly always, queues are built from the checked records; otherwise the log is read again, as at a
+start, because memory is bounded. A piece is dispatched as a whole, so that the recovery point always lies between two
 records.
 """
 
@@ -20,48 +20,52 @@ from typing import Final, NamedTuple, final
 from gantry_broker.errors import LogReadOnly, StoreCorrupt, StoreFull
 from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog, Span
-from gantry_broker.store.dispatcher import Appended, Dispatcher, HeldUnit
+from gantry_broker.store.dispatcher import AppendedBatch, Dispatcher, HeldUnit
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.fillers import FILLER_HEAD_BYTES
 from gantry_broker.store.mapped_file import MappedFile, is_zero
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import record_facts
-from gantry_broker.store.record_taker import RecordTaker
 from gantry_broker.store.recovery import Seals
+from gantry_broker.store.scan_dispatcher import ScanDispatcher
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, RecordCheck, RecordFault, check_record
 from gantry_wire.plain_records import PlainRecord, plain_records
 
 PIECE_BYTES: Final = 256 << 10
-"""Of what the log has already, when copying begins."""
+"""Size of the pieces into which existing log data is divided when copying starts."""
 DISPATCH_BYTES_MAX: Final = 4 << 20
-"""In one call, so that the loop is not held up by a slave that catches up."""
+"""Limit of one ``dispatch`` call, so that a slave that catches up does not block the loop."""
 KEPT_RECORDS_MAX: Final = 4096
-"""That were seen by the check and are kept until they are confirmed, of all pieces."""
+"""Limit of the checked records that are kept in memory until they are confirmed, over all pieces."""
 
 
 _TIMESTAMP: Final = itemgetter(5)
-"""Of a plain record."""
+"""Gets the store time of a plain record."""
 
 
 class CopyRefused(Exception):
-    """These bytes are not what comes next in this log. Says why."""
+    """Bytes from a master do not continue this log. The message gives the reason."""
 
 
 class Piece(NamedTuple):
-    """Some whole records that came together."""
+    """Consecutive whole records that are made visible together."""
 
     end: int
     tail: int
-    """Where the last record begins; -1 if there is only a blank."""
+    """Start of the last record; -1 if the piece holds only a blank record."""
 
     timestamp_ms: int
 
     records: list[PlainRecord] | None = None
-    """All of them, as the check has seen them; None if it is not so simple, or too many wait."""
+    """The checked records; None if they are not all plain, or too many are kept already."""
 
 
 def _step(check: RecordCheck, position: int) -> int:
-    """How long what lies there is. It was checked before it was appended: what has no length now was damaged since."""
+    """Return the size of the record at ``position``.
+
+    The record was checked before it was appended, so one without a size has been damaged since. Raises
+    ``StoreCorrupt`` then.
+    """
     if check.size <= 0:
         raise StoreCorrupt(position, "a record of the log was damaged after it was copied, before it could be shown")
     return check.size
@@ -69,43 +73,46 @@ def _step(check: RecordCheck, position: int) -> int:
 
 @final
 class LogCopier:
-    """Owned by the loop's thread, as is the log while this is used."""
+    """Appends a master's log to a slave's, and makes it visible.
+
+    The loop's thread owns it, and the log while it is in use.
+    """
 
     def __init__(
         self,
         log: CommitLog,
         dispatcher: Dispatcher,
         queues: QueueTable,
-        taker: RecordTaker,
+        scan_dispatcher: ScanDispatcher,
         *,
         seals: Seals,
         delay_levels_ms: tuple[int, ...],
         damaged: Callable[[], Sequence[tuple[int, int]]] = tuple,
     ) -> None:
-        """``damaged`` says which ranges of the log hold no records any more, in order."""
+        """Create a copier. ``damaged`` returns the damaged ranges of the log, in order."""
         self._damaged: Final = damaged
         self._seals: Final = seals
         self._log: Final = log
         self._dispatcher: Final = dispatcher
         self._queues: Final = queues
-        self._taker: Final = taker
+        self._scan_dispatcher: Final = scan_dispatcher
         self._delay_levels_ms: Final = delay_levels_ms
         self.pieces: Final[deque[Piece]] = deque()
-        """What is copied and not shown yet."""
+        """Pieces that are copied and not visible yet."""
         self._kept = 0
 
     # -- into the log --------------------------------------------------------------------------------------------------
 
     def append(self, data: bytes, offset: int) -> int:
-        """Append whole records, the first of which lies at ``offset``; where the log ends then.
+        """Append whole records, the first of which begins at ``offset``, and return the new end of the log.
 
-        Raises ``CopyRefused``, ``StoreFull``, ``PoolExhausted`` or ``LogReadOnly``; then nothing of it was appended.
+        Raises ``CopyRefused``, ``StoreFull``, ``PoolExhausted`` or ``LogReadOnly``; then nothing was appended.
         """
         log = self._log
         if log.is_read_only:
-            raise LogReadOnly("the log takes no more messages")
+            raise LogReadOnly("the commit log is read-only and accepts no more messages")
         if offset != log.wrote:
-            raise CopyRefused(f"it begins at {offset}, and this log ends at {log.wrote}")
+            raise CopyRefused(f"the data begins at {offset}, but this log ends at {log.wrote}")
         if not data:
             return offset
         piece = self._check(memoryview(data), offset)
@@ -120,7 +127,7 @@ class LogCopier:
         return piece.end
 
     def _check(self, view: memoryview, offset: int) -> Piece:
-        """Look at every record. Raises ``CopyRefused``."""
+        """Check every record and return them as a piece. Raises ``CopyRefused``."""
         if self._is_blank_part(view, offset):
             return Piece(offset + len(view), -1, self._log.last_timestamp_ms)
         position, end, tail, newest_ms = 0, len(view), -1, self._log.last_timestamp_ms
@@ -140,7 +147,7 @@ class LogCopier:
                 records = records + run if records else run
             if position >= stop:
                 if offset + position > file_end:
-                    raise CopyRefused(f"the record at {tail} reaches over the end of its file")
+                    raise CopyRefused(f"the record at {tail} crosses the end of its file")
                 continue
             is_plain = False
             place = offset + position
@@ -149,17 +156,17 @@ class LogCopier:
                 position += check.size
                 continue
             if not check.is_good or place + check.size > file_end:
-                fault = check.fault.value if check.fault is not None else "it reaches over the end of its file"
-                raise CopyRefused(f"what lies at {place} is no record: {fault}")
+                fault = check.fault.value if check.fault is not None else "it crosses the end of its file"
+                raise CopyRefused(f"no valid record at {place}: {fault}")
             facts = record_facts(view, position, check.size, self._delay_levels_ms)
             newest_ms = max(newest_ms, facts.store_timestamp_ms)
             tail, position = place, position + check.size
         return Piece(offset + end, tail, newest_ms, records if is_plain else None)
 
     def _is_blank_part(self, view: memoryview, offset: int) -> bool:
-        """Whether it is a part of a large blank record. Raises ``CopyRefused`` for one that is not right.
+        """Return whether ``view`` is a part of a large blank record. Raises ``CopyRefused`` for a malformed one.
 
-        Such a record stands for lost log data. It reaches to the end of its file, and comes in parts.
+        Such a record replaces lost log data. It extends to the end of its file, and arrives in parts.
         """
         log = self._log
         base = offset - offset % log.file_size
@@ -173,15 +180,15 @@ class LogCopier:
             rest = view[FILLER_HEAD_BYTES:]
             log.blanks[base] = offset
         if offset + len(view) > end or not is_zero(rest):
-            raise CopyRefused(f"what lies at {offset} does not belong to a blank record")
+            raise CopyRefused(f"the data at {offset} does not continue the blank record that began before it")
         return True
 
     def _is_blank(self, offset: int) -> bool:
-        """Whether there is nothing from ``offset`` to the end of its file."""
+        """Return whether only a blank record remains from ``offset`` to the end of its file."""
         return self._log.blanks.get(offset - offset % self._log.file_size, offset + 1) <= offset
 
     def _spans(self, data: bytes) -> tuple[list[Span], MappedFile, int]:
-        """Which bytes go where, and the file and the position behind the last of them."""
+        """Divide ``data`` by file; return the spans, and the file and position behind the last byte."""
         log = self._log
         file, position, start = log.file, log.position, 0
         assert file is not None, "a log that is open has a file"
@@ -198,9 +205,9 @@ class LogCopier:
     # -- out of the log ------------------------------------------------------------------------------------------------
 
     def dispatch(self, confirmed: int) -> bool:
-        """Show what lies before ``confirmed``, at most ``DISPATCH_BYTES_MAX`` of it. False if there is more to show.
+        """Make records before ``confirmed`` visible, at most ``DISPATCH_BYTES_MAX``. Return False if more remain.
 
-        On a disk without room for a queue's entries that is so, too, and the next call tries again.
+        It also returns False if the disk has no space for a queue's entries; the next call tries again.
         """
         dispatcher, pieces = self._dispatcher, self.pieces
         start = end = dispatcher.dispatched
@@ -220,39 +227,39 @@ class LogCopier:
                 self._take(start, end, tail, timestamp_ms, records)
             except StoreFull:
                 pieces.appendleft(Piece(end, tail, timestamp_ms))
-                dispatcher.fall_behind()
+                dispatcher.mark_behind()
                 return False
         return not pieces or pieces[0].end > confirmed
 
     def _take(self, start: int, end: int, tail: int, timestamp_ms: int, records: list[PlainRecord] | None) -> None:
-        """Let the queues have all of it, which is ``records`` if these are known."""
-        dispatcher, taker = self._dispatcher, self._taker
-        assert dispatcher.is_held, "or recovery points believe that queues end where they end now"
+        """Dispatch ``[start, end)`` to queues and index, from ``records`` if these are known."""
+        dispatcher, scan_dispatcher = self._dispatcher, self._scan_dispatcher
+        assert dispatcher.is_held, "otherwise recovery points would record the present ends of the queues"
         if records:
-            taker.found_plain(records, start)
+            scan_dispatcher.dispatch_plain_records(records, start)
         else:
             self._read(start, end)
-        dispatcher.show(end, tail, timestamp_ms, taker.take_touched())
+        dispatcher.make_visible(end, tail, timestamp_ms, scan_dispatcher.take_touched())
 
     def _read(self, start: int, end: int) -> None:
-        taker = self._taker
+        scan_dispatcher = self._scan_dispatcher
         for place, view, stop in self._extents(start, end):
             position, base = place, place
             while position < stop and not self._is_blank(position):
                 run = plain_records(view, position - base, stop - base, base, is_sealed=False, verify_crc=False)
-                after = taker.found_plain(run, position)
+                after = scan_dispatcher.dispatch_plain_records(run, position)
                 if after > position:
                     position = after
                     continue
                 check = check_record(view, position - base, physical_offset=position, verify_crc=False)
                 if check.is_good:
-                    taker.found(view, position - base, position, check.size)
+                    scan_dispatcher.dispatch_record(view, position - base, position, check.size)
                 position += _step(check, position)
 
     def _extents(self, start: int, end: int) -> Iterator[tuple[int, memoryview, int]]:
-        """(begin, bytes from there on, end) of the whole parts of ``[start, end)``, each in one piece of memory.
+        """Yield (start, bytes from there on, end) of the undamaged parts of ``[start, end)``, in contiguous memory.
 
-        Damage of an earlier start was reported by this one. Its messages come back if a replica has them.
+        Existing damage was reported at the start. Its messages return if a replica has them.
         """
         for damage_start, damage_end in self._damaged():
             if start < damage_end and damage_start < end:
@@ -274,12 +281,12 @@ class LogCopier:
 
     # -- changing sides ------------------------------------------------------------------------------------------------
 
-    def take_over(self) -> None:
-        """What the log has and queues do not is shown at the pace of ``dispatch`` from now on, whoever wrote it.
+    def collect_undispatched(self) -> None:
+        """Collect the part of the log that is in no queue as pieces, which ``dispatch`` then makes visible.
 
-        Reads the log from there, which may be long: not for the loop.
+        It does not matter which broker wrote it. Reads the log from there on, which may take long: not for the loop.
         """
-        self._dispatcher.drop_held()
+        self._dispatcher.drop_held_batches()
         start, newest_ms, wrote = self._dispatcher.dispatched, self._dispatcher.tail[2], self._log.wrote
         for queue in self._queues:
             end = queue.end_before(start)
@@ -304,10 +311,13 @@ class LogCopier:
                     position += check.size
                 self.pieces.append(Piece(position, tail, newest_ms))
         if self.pieces and self.pieces[-1].end < wrote:
-            self.pieces.append(Piece(wrote, -1, newest_ms))  # there is damage at the end
+            self.pieces.append(Piece(wrote, -1, newest_ms))  # The log ends with damage.
 
-    def hand_over(self) -> None:
-        """This store becomes a master: what it has not shown yet is held by the dispatcher, its numbers are taken."""
+    def hold_undispatched(self) -> None:
+        """Pass all pieces to the dispatcher as held batches, because this store becomes a master.
+
+        Their queue offsets are assigned.
+        """
         while self.pieces:
             self._hold(self.pieces.popleft())
         self._kept = 0
@@ -322,19 +332,19 @@ class LogCopier:
                 check = check_record(view, position - place, physical_offset=position, verify_crc=False)
                 if check.is_good:
                     facts = record_facts(view, position - place, check.size, self._delay_levels_ms)
-                    # A name that cannot name a directory, as RocketMQ may have stored it: in the log only.
+                    # RocketMQ may have stored a topic name that cannot name a directory: it has no queue.
                     with suppress(ValueError):
                         queue = self._queues.get_or_create(facts.topic, facts.queue_id)
                         if facts.is_queued:
                             if queue.end == queue.readable_end != facts.queue_offset and not queue.files.files:
                                 queue.start_at(facts.queue_offset)
                             units.append((queue, facts.queue_offset, position, check.size, facts.tags_code))
-                            queue.take_number(facts.queue_offset)
+                            queue.reserve_offset(facts.queue_offset)
                         drafts.append(Draft(queue, b"", b"", 0, 0, 0, b"", 0, 0, 0, 0, facts.keys))
                         places.append(position)
                 position += _step(check, position)
         if places:
-            self._dispatcher.appended(Appended(piece.end, piece.timestamp_ms, drafts, places, {}, units))
+            self._dispatcher.dispatch_batch(AppendedBatch(piece.end, piece.timestamp_ms, drafts, places, {}, units))
 
     def _held_end(self) -> int:
         return max(self._dispatcher.dispatched, self._dispatcher.held_end)

@@ -1,8 +1,8 @@
-"""Named places in the store's work at which a test may end the process.
+"""Named crash points, at which a test may end the process.
 
-A crash between two particular system calls is what recovery must survive, and chance rarely hits it. So the places
+Recovery must survive a crash between any two system calls, and random kills rarely hit a particular pair. So the places
 have names, and ``hit`` is called at each. It does nothing: a process under test replaces it with a function that counts
-and kills. Called as ``crash_points.hit(...)``, never imported by name, or the replacement would not be seen.
+and kills. Call it as ``crash_points.hit(...)`` and never import it by name, or the replacement has no effect.
 """
 
 from __future__ import annotations
@@ -10,43 +10,43 @@ from __future__ import annotations
 from typing import Final
 
 AFTER_APPEND: Final = "after-append"
-"""A pass is in the log or its buffer, and nobody was told."""
+"""A batch is in the log or its buffer, and no reader was notified."""
 
 MID_ROLL: Final = "mid-roll"
-"""The old file is closed by its blank record, the new one not yet in use."""
+"""The old file is closed by its blank record, and the new one is not in use yet."""
 
 MID_COMMIT: Final = "mid-commit"
 """Some bytes of a buffer are in the file, and ``committed`` has not moved."""
 
 MID_RETURN: Final = "mid-return"
-"""A buffer is void, and not yet zero."""
+"""A buffer is marked void and not zeroed yet."""
 
 AFTER_SYNC: Final = "after-sync"
 """``fdatasync`` has returned, and ``flushed`` has not moved."""
 
 MID_POINT: Final = "mid-point"
-"""Queues and index are on disk, the recovery point that says so is not."""
+"""Queues and index are on disk, and the recovery point that records that is not."""
 
 BEFORE_UNLINK: Final = "before-unlink"
-"""The checkpoint says that the log begins later, and the older files still have their names."""
+"""The checkpoint records a later start of the log, and the older files are not unlinked yet."""
 
 MID_UNLINK: Final = "mid-unlink"
-"""Some of the older files have lost their names."""
+"""Some of the older files are unlinked."""
 
 MID_CHECKPOINT: Final = "mid-checkpoint"
-"""The checkpoint was written, and not synced."""
+"""The checkpoint was written and not synced."""
 
 MID_REPLAY: Final = "mid-replay"
 """Some bytes of a buffer were replayed into the log's file."""
 
 AFTER_REPLAY: Final = "after-replay"
-"""All were, and are synced; the buffers are not void yet."""
+"""All bytes of the buffers were replayed and synced, and the buffers are not void yet."""
 
 MID_TRUNCATION: Final = "mid-truncation"
-"""The log's tail was zeroed, not synced, and later files are still there."""
+"""The log's tail was zeroed and not synced, and later files still exist."""
 
 MID_RECOVERY: Final = "mid-recovery"
-"""The log is recovered; queues, index and recovery point are not on disk."""
+"""The log is recovered, and queues, index and recovery point are not on disk."""
 
 ALL: Final = (
     AFTER_APPEND,
@@ -66,4 +66,4 @@ ALL: Final = (
 
 
 def hit(_name: str) -> None:
-    """The work has come to a crash point."""
+    """Mark that execution reached a crash point. Does nothing in production."""

@@ -1,12 +1,12 @@
-"""What is known of damage to the log: which ranges, what is being done about each, and who waits for it.
+"""The table of damage to the log: the damaged ranges, the state of each, and how long readers wait for it.
 
 A damaged record is reported once, counted, and kept here until it is healed or its file expires. ``ask_replica`` may
 have it fetched from a replica, now or as soon as one is connected; for a bounded time readers then wait before it
-instead of stepping over it, since a consumer that has stepped over an acknowledged message never sees it again.
+instead of skipping it, since a consumer that has skipped an acknowledged message never receives it.
 
-    found ---- ask_replica ----> healing ----> healed, and forgotten
+    found ---- ask_replica ----> healing ----> healed, and removed from the table
       ^                           |   |
-      `---- could not be written -'   `------> lost: no replica has it ---- asked again ----> healing
+      `---- could not be written -'   `------> lost: no replica has it ---- requested again ----> healing
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from gantry_broker.store.commit_log import CommitLog
 log = logging.getLogger(__name__)
 
 DAMAGE_MAX: Final = 10_000
-"""Damaged ranges that are remembered. More than that is a broken disk, which the counters show."""
+"""Limit of the damaged ranges in the table. More than that means a broken disk, which the counters show."""
 
 
 class DamageState(Enum):
-    """What is being done about a damaged range."""
+    """The state of a damaged range."""
 
     FOUND = "found"
-    """There is no replica to ask, or what it gave could not be written."""
+    """There is no replica to request it from, or its data could not be written."""
 
     HEALING = "healing"
-    """A replica was asked for it, or will be when it is connected."""
+    """It was requested from a replica, or will be when one is connected."""
 
     LOST = "lost"
-    """No replica that could be asked has it."""
+    """No connected replica has it."""
 
 
 @dataclass(slots=True)
@@ -47,53 +47,53 @@ class Damage:
     end: int
     state: DamageState = DamageState.FOUND
     wait_until_ms: int = -1
-    """Until then, on the monotonic clock, readers wait before it."""
+    """Monotonic time until which readers wait before the range; -1 if they do not wait."""
 
     has_waited: bool = False
-    """Whether the time has begun for which readers wait before it."""
+    """Whether a reader has started to wait before the range."""
 
     was_lost: bool = False
-    """Whether it was counted as lost."""
+    """Whether the range was counted as lost."""
 
     def must_wait(self, now_ms: int, heal_wait_ms: int) -> bool:
-        """Whether readers wait before it now. The time begins with the first of them."""
+        """Return whether readers wait before the range now. The first reader starts the time."""
         if self.state is DamageState.HEALING and not self.has_waited:
             self.has_waited = True
             self.wait_until_ms = now_ms + heal_wait_ms
         return self.state is not DamageState.LOST and now_ms < self.wait_until_ms
 
     def end_wait(self) -> None:
-        """Readers step over it from now on."""
+        """Let readers skip the range from now on."""
         self.wait_until_ms = -1
 
-    def turn(self, state: DamageState) -> None:
-        """A replica is asked for it, or could not give it now."""
+    def set_state(self, state: DamageState) -> None:
+        """Set the state of the range."""
         self.state = state
 
-    def lose(self) -> bool:
-        """No replica has it. False if that was known before."""
+    def mark_lost(self) -> bool:
+        """Mark the range as lost, because no replica has it. Return False if it was marked before."""
         self.state = DamageState.LOST
         was_lost, self.was_lost = self.was_lost, True
         return not was_lost
 
     def cut(self, end: int) -> None:
-        """The log ends at ``end`` now."""
+        """Shorten the range to the new end of the log."""
         self.end = min(self.end, end)
 
 
 class DamageCounters(NamedTuple):
-    """What was found since the start."""
+    """Counters of damaged ranges since the start."""
 
     found: int = 0
     found_bytes: int = 0
     healed: int = 0
     healed_bytes: int = 0
     lost: int = 0
-    """Of those found: how many no replica could give."""
+    """Number of the found ranges that no replica had."""
 
 
 class Integrity(NamedTuple):
-    """What is known of damage to a store's log. The names are those of the status page.
+    """Numbers about damage to a store's log. The names are those of the status page.
 
     See ``DamageTable`` and ``Scrubber``. Counts are since the start.
     """
@@ -115,12 +115,12 @@ class DamageTable:
     def __init__(
         self, commit_log: CommitLog, clock: Clock, find_end: Callable[[int], int], *, heal_wait_ms: int
     ) -> None:
-        """``find_end`` says where the first good record behind a damaged one begins."""
+        """Create an empty table. ``find_end`` returns the start of the first good record behind a damaged one."""
         self.on_healed: Final[list[Callable[[int, int], None]]] = []
-        """Called with a range of the log that is good again."""
+        """Callbacks for a range of the log that is good again."""
 
         self.on_resolved: Final[list[Callable[[], None]]] = []
-        """Called when readers need not wait any more before some damaged range."""
+        """Callbacks for when readers no longer have to wait before a damaged range."""
 
         self.counters = DamageCounters()
         self._log: Final = commit_log
@@ -134,12 +134,12 @@ class DamageTable:
         return f"<DamageTable damaged={len(self._damage)} {self.counters!r}>"
 
     def __contains__(self, offset: object) -> bool:
-        """Whether the record at ``offset`` is known to be damaged."""
+        """Return whether the record at ``offset`` is known to be damaged."""
         return offset in self._damage
 
     @property
     def integrity(self) -> Integrity:
-        """What is known of damage, in numbers."""
+        """The present damage and the counters since the start."""
         damaged, counters = self.damaged, self.counters
         return Integrity(
             damaged_records=len(damaged),
@@ -151,26 +151,27 @@ class DamageTable:
 
     @property
     def damaged(self) -> list[Damage]:
-        """The ranges that are known to be damaged now, in order."""
+        """The ranges that are damaged now, in order."""
         begin = self._log.min_physical
         return sorted((one for one in self._damage.values() if one.start >= begin), key=lambda damage: damage.start)
 
-    def heal_with(self, ask_replica: Callable[[Damage], bool]) -> None:
+    def set_healer(self, ask_replica: Callable[[Damage], bool]) -> None:
         """Fetch damaged ranges from replicas from now on.
 
-        ``ask_replica`` has one give the range, now or when one is connected; False if this broker has no replicas.
+        ``ask_replica`` requests a range from a replica, now or when one is connected. It returns False if this broker
+        has no replicas.
         """
         self._ask_replica = ask_replica
 
     def report(self, offset: int, size: int = 0, **facts: object) -> Damage | None:
-        """The record at ``offset`` is damaged: it is fetched from a replica, logged and counted once.
+        """Add the damaged record at ``offset``: log it, count it, and request it from a replica, once.
 
-        ``size`` is what a queue says of its length; 0 if nothing does. None where more is damaged than is remembered.
+        ``size`` is its length according to a queue; 0 if unknown. Return None if the table is full.
         """
         damage = self._damage.get(offset)
         if damage is not None:
             return damage
-        self._log.demand_own(offset)
+        self._log.require_own_file(offset)
         damage = Damage(offset, offset + size if size else self._find_end(offset))
         size = damage.end - offset
         counters = self.counters
@@ -178,37 +179,38 @@ class DamageTable:
         if len(self._damage) >= DAMAGE_MAX:
             return None
         self._damage[offset] = damage
-        log.error("a stored message is damaged", extra={"offset": offset, "bytes": size, **facts})
-        self.ask(damage)
+        log.error("stored message is damaged", extra={"offset": offset, "bytes": size, **facts})
+        self.request_from_replica(damage)
         return damage
 
-    def ask(self, damage: Damage) -> None:
-        """Have a replica give the range, if there are replicas."""
+    def request_from_replica(self, damage: Damage) -> None:
+        """Request the range from a replica, if there are replicas."""
         if damage.state is not DamageState.HEALING and self._ask_replica(damage):
-            damage.turn(DamageState.HEALING)
+            damage.set_state(DamageState.HEALING)
 
     def must_wait(self, offset: int, size: int = 0, **facts: object) -> bool:
-        """Report the damaged record at ``offset``. True while a reader that would pass over it has to wait instead."""
+        """Report the damaged record at ``offset``. Return True while a reader must wait instead of skipping it."""
         damage = self.report(offset, size, **facts)
         return damage is not None and damage.must_wait(self._clock.monotonic_ms(), self._heal_wait_ms)
 
     def must_wait_before_gap(self) -> bool:
-        """Whether a reader has to wait before a place of a queue whose message a start has not found in the log.
+        """Return whether a reader must wait before a queue offset whose message a start did not find in the log.
 
-        It may lie in any range that is damaged and may still be healed; then it gets its place in the queue.
+        The message may lie in any damaged range that may still be healed; then it is put into the queue.
         """
         now_ms, wait_ms = self._clock.monotonic_ms(), self._heal_wait_ms
-        waits = [damage.must_wait(now_ms, wait_ms) for damage in self._damage.values()]  # the time begins for all
+        # A list, and not ``any`` over a generator, since the time must start for all ranges.
+        waits = [damage.must_wait(now_ms, wait_ms) for damage in self._damage.values()]
         return any(waits)
 
     def may_be_healed(self, offset: int) -> bool:
-        """Whether the record at ``offset`` is damaged, and a replica may still give it."""
+        """Return whether the record at ``offset`` is damaged and may still be healed from a replica."""
         damage = self._damage.get(offset)
         return damage is not None and damage.state is DamageState.HEALING
 
     @property
     def is_awaited(self) -> bool:
-        """Whether readers wait before some damaged range."""
+        """Whether a reader waits before any damaged range."""
         return any(damage.wait_until_ms >= 0 for damage in self._damage.values())
 
     def end_overdue_waits(self) -> None:
@@ -217,51 +219,51 @@ class DamageTable:
         overdue = [damage for damage in self._damage.values() if 0 <= damage.wait_until_ms <= now_ms]
         for damage in overdue:
             damage.end_wait()
-            reason = "no replica gave it in time"
+            reason = "no replica sent it in time"
             facts = {"offset": damage.start, "bytes": damage.end - damage.start, "reason": reason}
-            log.warning("a damaged message is passed over", extra=facts)
+            log.warning("damaged message skipped", extra=facts)
         if overdue:
             self._resolved()
 
-    def healed(self, damage: Damage) -> None:
-        """The range was written again, and verified."""
+    def mark_healed(self, damage: Damage) -> None:
+        """Remove a range that was rewritten and verified."""
         if self._damage.pop(damage.start, None) is not None:
             counters, size = self.counters, damage.end - damage.start
             self.counters = counters._replace(
                 healed=counters.healed + 1, healed_bytes=counters.healed_bytes + size
             )  # fmt: skip
-            log.warning("a damaged message was healed from a replica", extra={"offset": damage.start, "bytes": size})
+            log.warning("damaged message healed from a replica", extra={"offset": damage.start, "bytes": size})
             for listener in self.on_healed:
                 listener(damage.start, damage.end)
         self._resolved()
 
-    def not_healed(self, damage: Damage, reason: str, *, is_lost: bool) -> None:
-        """No replica has it (``is_lost``), or it could not be written: readers step over it."""
+    def mark_not_healed(self, damage: Damage, reason: str, *, is_lost: bool) -> None:
+        """Let readers skip a range that no replica has (``is_lost``) or that could not be written."""
         if damage.start not in self._damage:
             return
         facts = {"offset": damage.start, "bytes": damage.end - damage.start, "reason": reason}
         damage.end_wait()
         if is_lost:
-            if damage.lose():
+            if damage.mark_lost():
                 self.counters = self.counters._replace(lost=self.counters.lost + 1)
-                log.error("a damaged message is lost: no replica has it; `gantry store verify` shows it", extra=facts)
+                log.error("damaged message is lost: no replica has it; `gantry store verify` shows it", extra=facts)
         else:
-            damage.turn(DamageState.FOUND)
-            log.warning("a damaged message was not healed yet", extra=facts)
+            damage.set_state(DamageState.FOUND)
+            log.warning("damaged message not healed yet", extra=facts)
         self._resolved()
 
-    def rewritten(self, offset: int, size: int) -> None:
-        """A record that was damaged on the disk alone was written again from memory."""
+    def count_rewritten(self, offset: int, size: int) -> None:
+        """Count and log a record that was damaged only on the disk and was rewritten from memory."""
         counters = self.counters
         self.counters = counters._replace(
             found=counters.found + 1, found_bytes=counters.found_bytes + size,
             healed=counters.healed + 1, healed_bytes=counters.healed_bytes + size,
         )  # fmt: skip
         facts = {"offset": offset, "bytes": size}
-        log.warning("a message that is damaged on the disk was written again from memory", extra=facts)
+        log.warning("message damaged on the disk was rewritten from memory", extra=facts)
 
-    def found_good(self, start: int, end: int) -> None:
-        """``[start, end)`` was read and verified: nothing of it is damaged any more."""
+    def mark_good(self, start: int, end: int) -> None:
+        """Remove the damage in ``[start, end)``, which was read and verified, and call the callbacks."""
         if self._damage and any(start <= offset < end for offset in self._damage):
             self.forget(start, end)
             for listener in self.on_healed:
@@ -269,20 +271,20 @@ class DamageTable:
             self._resolved()
 
     def forget(self, start: int, end: int) -> None:
-        """Remove the damage recorded in ``[start, end)``, whose records were verified again."""
+        """Remove the damage in ``[start, end)`` without calling the callbacks."""
         for offset in [offset for offset in self._damage if start <= offset < end]:
             del self._damage[offset]
 
     def cut(self, end: int) -> None:
-        """The log ends at ``end`` now: other records will lie behind it, none of which is damaged."""
+        """Remove the damage behind ``end``, the new end of the log, since other records will be written there."""
         for damage in list(self._damage.values()):
             if damage.start >= end:
                 del self._damage[damage.start]
             else:
                 damage.cut(end)
 
-    def behind(self, offset: int) -> int:
-        """Where the damaged ranges end that begin at ``offset`` and follow each other; ``offset`` if there is none."""
+    def end_of_damage_at(self, offset: int) -> int:
+        """Return the end of the adjacent damaged ranges from ``offset`` on; ``offset`` if there is none."""
         while (damage := self._damage.get(offset)) is not None:
             offset = damage.end
         return offset

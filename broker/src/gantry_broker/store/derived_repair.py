@@ -1,9 +1,10 @@
-"""Repair, while the store serves, of what is derived from the log and was found wrong: queues first, then the index.
+"""Online repair of derived data that was found wrong: queues first, then the index.
 
-The index is rebuilt from the file in which the fault was found: that file and all behind it leave the index, and the
-log from where it began is read again, a slice at a time, up to what is shown. Until then the index ``is_behind``: no
-batch is indexed twice, recovery points do not vouch for it, and a key that is not found is answered with "try again"
-(``KeyMatches.is_complete``). An index that stopped for want of room catches up in the same way once there is room.
+The index is rebuilt from the file in which the fault was found: it and all later files are removed from the index, and
+the log is read again from where that file began, a slice at a time, up to the visible end. Until then the index
+``is_behind``: no batch is indexed twice, recovery points do not declare it durable, and a query that finds no message
+is answered with "try again" (``KeyMatches.is_complete``). An index that stopped on a full disk catches up in the same
+way once there is space.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from gantry_broker.store.log_guard import LogGuard
 from gantry_broker.store.queue_repair import QueueRepair
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import record_facts
-from gantry_broker.store.record_taker import RecordTaker
 from gantry_broker.store.recovery import Seals
+from gantry_broker.store.scan_dispatcher import ScanDispatcher
 from gantry_broker.store.sliced_scan import LogScan
 
 log = logging.getLogger(__name__)
 
 RETRY_INTERVAL_MS: Final = 10_000
-"""How long a rebuild waits that has met a full disk."""
+"""How long a rebuild waits after a full disk, in milliseconds."""
 
 
 @final
@@ -50,7 +51,7 @@ class IndexRepair:
         request_point: Callable[[], None],
     ) -> None:
         self.rebuilds = 0
-        """How often a part of the index was rebuilt to its end."""
+        """Number of completed rebuilds of a part of the index."""
 
         self._disk: Final = disk
         self._log: Final = commit_log
@@ -61,7 +62,7 @@ class IndexRepair:
         self._delay_levels_ms: Final = delay_levels_ms
         self._monotonic_ms: Final = monotonic_ms
         self._request_point: Final = request_point
-        self._taker: RecordTaker | None = None
+        self._scan_dispatcher: ScanDispatcher | None = None
         self._offset = 0
         self._begin = 0
         self._retry_at_ms: int | None = None
@@ -71,32 +72,33 @@ class IndexRepair:
 
     @property
     def is_waiting_for_room(self) -> bool:
-        """Whether the last attempt met a full disk, and the next one has to wait."""
+        """Whether the last attempt failed on a full disk, and the next one has to wait."""
         return self._retry_at_ms is not None
 
     def step(self) -> bool:
-        """One slice of work. False when there is none left, or it has to wait for room."""
+        """Do one slice of work. Return False if none is left, or if it must wait for disk space."""
         index = self._index
         if not index.is_behind:
             return False
         if self._retry_at_ms is not None and self._monotonic_ms() < self._retry_at_ms:
             return False
         self._retry_at_ms = None
-        taker = self._taker
-        if taker is None or index.damaged is not None:
-            taker = self._start()
+        scan_dispatcher = self._scan_dispatcher
+        if scan_dispatcher is None or index.damaged is not None:
+            scan_dispatcher = self._start()
         end = self._dispatcher.tail[0]
         scan = LogScan(
-            self._log, self._offset, end, self._seals, found=taker.found, found_plain=taker.found_plain
+            self._log, self._offset, end, self._seals,
+            on_record=scan_dispatcher.dispatch_record, on_plain_records=scan_dispatcher.dispatch_plain_records,
         )  # fmt: skip
         try:
             is_more = scan.step()
         except StoreFailed:
-            return False  # The process ends: nothing may be rebuilt from another store's log.
+            return False  # The process ends: the index must not be rebuilt from another store's log.
         except (StoreFull, OSError) as exc:
-            # The file that it happened in is dropped, and the log is read again from where that file began.
-            log.warning("key index is not rebuilt yet: no room", extra={"reason": str(exc)})
-            self._taker, self._retry_at_ms = None, self._monotonic_ms() + RETRY_INTERVAL_MS
+            # The current file is dropped, and the log is read again from where that file began.
+            log.warning("key index rebuild failed; it is retried", extra={"reason": str(exc)})
+            self._scan_dispatcher, self._retry_at_ms = None, self._monotonic_ms() + RETRY_INTERVAL_MS
             return False
         self._offset = scan.offset
         if is_more:
@@ -104,36 +106,38 @@ class IndexRepair:
         self._finish(end)
         return False
 
-    def _start(self) -> RecordTaker:
-        """Drop what is damaged, and everything behind it."""
+    def _start(self) -> ScanDispatcher:
+        """Drop the damaged file and all later ones, and start a rebuild from there."""
         index = self._index
-        reason = index.damage
-        index.drop_damaged()
+        reason = index.damage_reason
+        index.drop_damaged_files()
         self._request_point()
-        taker = RecordTaker(self._disk, self._log, self._queues, index.put_again, self._delay_levels_ms)
-        taker.restrict(set())
-        # The last message of the last file that is kept may have keys in the next one: all of them are put again.
-        taker.skip_indexed(index.end_physical - 1)
-        self._taker, self._begin = taker, max(index.end_physical, self._log.min_physical)
+        scan_dispatcher = ScanDispatcher(
+            self._disk, self._log, self._queues, index.put_for_rebuild, self._delay_levels_ms
+        )
+        scan_dispatcher.restrict(set())
+        # The last message of the last kept file may have keys in the next file, so all its keys are indexed again.
+        scan_dispatcher.skip_indexed(index.end_physical - 1)
+        self._scan_dispatcher, self._begin = scan_dispatcher, max(index.end_physical, self._log.min_physical)
         self._offset = self._begin
-        log.warning("key index is being rebuilt from the commit log", extra={"offset": self._begin, "reason": reason})
-        return taker
+        log.warning("rebuilding key index from the commit log", extra={"offset": self._begin, "reason": reason})
+        return scan_dispatcher
 
     def _finish(self, end: int) -> None:
-        self._taker = None
+        self._scan_dispatcher = None
         self._index.mark_complete()
         self.rebuilds += 1
         self._request_point()
-        log.warning("key index has been rebuilt from the commit log", extra={"offset": self._begin, "end": end})
+        log.warning("key index rebuilt from the commit log", extra={"offset": self._begin, "end": end})
 
-    def forget(self) -> None:
-        """The log is about to become another one; a rebuild begins again with what is left then."""
-        self._taker = None
+    def reset(self) -> None:
+        """Restart a running rebuild, because the log is about to be replaced."""
+        self._scan_dispatcher = None
 
 
 @final
 class DerivedRepair:
-    """Everything that a running store repairs. Owned by the loop's thread."""
+    """Repairs queues and index of a running store. Owned by the loop's thread."""
 
     def __init__(
         self,
@@ -150,7 +154,10 @@ class DerivedRepair:
         repaired: QueuesListener,
         request_point: Callable[[], None],
     ) -> None:
-        """``repaired`` is called with queues that can be read again, ``request_point`` when the point must change."""
+        """Create the repair.
+
+        ``repaired`` is called with queues that are readable again, ``request_point`` to have a recovery point written.
+        """
         self.queues: Final = QueueRepair(
             commit_log, table, seals=seals, delay_levels_ms=delay_levels_ms, monotonic_ms=monotonic_ms,
             repaired=repaired, request_point=request_point,
@@ -160,17 +167,17 @@ class DerivedRepair:
             monotonic_ms=monotonic_ms, request_point=request_point,
         )  # fmt: skip
         self.on_damage: Final = self.queues.on_damage
-        """Called when there is work for ``step`` and was none before."""
+        """Callbacks for when ``step`` has work and had none before."""
 
         self.on_healed_record: Final[list[Callable[[str, int], None]]] = []
-        """Called with topic and place of each record that was damaged, and is good again."""
+        """Callbacks with topic and physical offset of each record that was damaged and is healed."""
 
         self._log: Final = commit_log
         self._table: Final = table
         self._guard: Final = guard
         self._delay_levels_ms: Final = delay_levels_ms
         self._repaired: Final = repaired
-        guard.damage.on_healed.append(self._healed)
+        guard.damage.on_healed.append(self._repair_healed_range)
 
     def __repr__(self) -> str:
         return f"<DerivedRepair {self.queues!r} {self.index!r}>"
@@ -180,17 +187,17 @@ class DerivedRepair:
         return 0 if self.index is None else self.index.rebuilds
 
     def step(self) -> bool:
-        """One slice of work, of some milliseconds. False when there is none left to do now."""
+        """Do one slice of work, of some milliseconds. Return False if there is nothing to do now."""
         return self.queues.step() or (self.index is not None and self.index.step())
 
-    def forget(self) -> None:
-        """The log or its queues are about to become others: nothing that is known holds any more."""
-        self.queues.forget()
+    def reset(self) -> None:
+        """Discard all state of repairs, because the log or its queues are about to be replaced."""
+        self.queues.reset()
         if self.index is not None:
-            self.index.forget()
+            self.index.reset()
 
-    def _healed(self, start: int, end: int) -> None:
-        """``[start, end)`` of the log is good again: queues that were built while it was not get what they lack."""
+    def _repair_healed_range(self, start: int, end: int) -> None:
+        """Add the healed range ``[start, end)`` of the log to queues that were built without it."""
         self.queues.forget_lost(start, end)
         view = self._log.view(start)[: end - start]
         touched: set[ConsumeQueue] = set()

@@ -1,9 +1,9 @@
-"""From the log to what is derived of it: consume queues and the key index.
+"""Dispatch from the log to the consume queues and the key index, and visibility of messages to consumers.
 
-Normally the append loop has already packed a message's queue unit when this module hears of it, and all that is left
-is to let consumers see it. When dispatch is held back (a later mode shows only what is ``confirmed``), units wait here
-in order of their physical offsets, in a deque, and ``release`` lets those go that the confirmed offset has passed.
-``dispatch_record`` is the general path, from the bytes of a record: recovery and rebuilding use it.
+Normally the append loop has already packed a message's queue unit before the dispatcher is called, which only makes the
+unit visible to consumers. While dispatch is held, because only ``confirmed`` messages may be visible, units wait here
+in a deque, in order of their physical offsets, and ``release`` writes those that lie before the confirmed offset.
+``ScanDispatcher`` is the general path, from the bytes of a record: recovery and rebuilding use it.
 """
 
 from __future__ import annotations
@@ -20,67 +20,68 @@ from gantry_broker.store.draft import Draft
 log = logging.getLogger(__name__)
 
 HeldUnit = tuple[ConsumeQueue, int, int, int, int]
-"""Queue, queue offset, physical offset, size, tags code."""
+"""A unit that is not written yet: queue, queue offset, physical offset, size, tags code."""
 
 QueuesListener = Callable[[Collection[ConsumeQueue]], None]
+"""A callback that takes the queues that have become longer for consumers."""
 
 
-class Index(Protocol):
-    """Where keys go."""
+class BatchIndex(Protocol):
+    """The part of the key index that the dispatcher uses."""
 
     def put_batch(self, drafts: Sequence[Draft], physical_offsets: Sequence[int], timestamp_ms: int) -> None: ...
 
 
-class Appended(NamedTuple):
-    """What the append loop says of a batch."""
+class AppendedBatch(NamedTuple):
+    """A batch that the append loop has written to the log."""
 
     wrote: int
     timestamp_ms: int
     drafts: Sequence[Draft]
     physical_offsets: list[int]
     touched: Mapping[ConsumeQueue, int]
-    """The queues that have become longer, with their ends before."""
+    """The queues that have become longer, with their previous ends."""
 
     held: list[HeldUnit] | None
-    """The units, if they were not written because dispatch is held."""
+    """The units if they are not written because dispatch is held; None otherwise."""
 
 
 @final
 class Dispatcher:
-    """Owned by the loop's thread."""
+    """Makes appended messages visible in queues and index. Owned by the loop's thread."""
 
-    def __init__(self, index: Index | None, listeners: list[QueuesListener]) -> None:
-        """``listeners`` are called once for each batch with the queues that have become longer for consumers."""
+    def __init__(self, index: BatchIndex | None, listeners: list[QueuesListener]) -> None:
+        """Create a dispatcher. ``listeners`` are called once for each batch with the queues that it has extended."""
         self._listeners: Final = listeners
         self._index: Final = index
         self.is_held = False
         self.is_behind = False
-        """Whether confirmed messages could not be shown for want of room."""
+        """Whether confirmed messages are not visible because the disk is full."""
         self.dispatched = 0
         self.tail: tuple[int, int, int] = (0, -1, 0)
-        """Everything before the first is in queues and index; the record that ends there, and its store time."""
+        """End of what is in queues and index; start of the record that ends there, -1 if unknown; its store time."""
         self._held_units: deque[HeldUnit] = deque()
-        self._held_keys: deque[Appended] = deque()
+        self._held_keys: deque[AppendedBatch] = deque()
 
     def start_at(self, end: int, tail: int, timestamp_ms: int) -> None:
-        """Everything before ``end`` is shown; the record that ends there begins at ``tail``, -1 if it is not known."""
+        """Set the visible end to ``end``; the record that ends there begins at ``tail``, -1 if unknown."""
         self.tail = (end, tail, timestamp_ms)
         self.dispatched = end
 
-    def show(self, end: int, tail: int, timestamp_ms: int, touched: Collection[ConsumeQueue]) -> None:
-        """What a slave has copied before ``end`` is in its queues now, of which ``touched`` have become longer."""
+    def make_visible(self, end: int, tail: int, timestamp_ms: int, touched: Collection[ConsumeQueue]) -> None:
+        """Move a slave's visible end to ``end``. ``touched`` are the queues that have become longer."""
         self.start_at(end, tail, timestamp_ms)
         self.is_behind = False
         if touched:
             for listener in self._listeners:
                 listener(touched)
 
-    def fall_behind(self) -> None:
-        """There is no room to show what is confirmed; the next attempt says whether there is some again."""
+    def mark_behind(self) -> None:
+        """Record that the disk is too full to make confirmed messages visible; the next attempt clears it."""
         self.is_behind = True
 
-    def appended(self, batch: Appended) -> None:
-        """A batch was appended. Called by the append loop, once, after the bytes are in the log."""
+    def dispatch_batch(self, batch: AppendedBatch) -> None:
+        """Dispatch an appended batch. Called by the append loop, once, after the bytes are in the log."""
         wrote, timestamp_ms, drafts, physical_offsets, touched, held = batch
         if held is not None:
             self._held_units += held
@@ -88,7 +89,7 @@ class Dispatcher:
             return
         if self._index is not None:
             self._index.put_batch(drafts, physical_offsets, timestamp_ms)
-        # Before the ends of the queues move: the flush thread reads those first and this then.
+        # The tail moves before the ends of the queues, since the flush thread reads them in the opposite order.
         self.tail = (wrote, physical_offsets[-1], timestamp_ms)
         for queue in touched:
             queue.readable_end = queue.end
@@ -98,13 +99,13 @@ class Dispatcher:
                 listener(touched.keys())
 
     def hold(self) -> None:
-        """From now on nothing is shown before ``release`` says so."""
+        """Hold dispatch: from now on messages become visible only through ``release``."""
         self.is_held = True
 
     def release(self, confirmed: int, *, keep_holding: bool = True) -> bool:
-        """Show every message that ends at or before ``confirmed``. Without holding on, all must be confirmed.
+        """Make messages visible that end at or before ``confirmed``. Without ``keep_holding`` all must be confirmed.
 
-        False when the disk has no room for a queue's next entries: what is left waits for the next call.
+        Return False if the disk has no space for a queue's next entries: the rest waits for the next call.
         """
         touched: dict[ConsumeQueue, int] = {}
         units, batches = self._held_units, self._held_keys
@@ -115,13 +116,16 @@ class Dispatcher:
                 queue.put(offset, physical, size, tags_code)
             except StoreFull as exc:
                 if not self.is_behind:
-                    log.error("no room to show messages that are stored", extra={"reason": str(exc)})
+                    log.error(
+                        "no disk space for consume queue entries; stored messages stay invisible until there is space",
+                        extra={"reason": str(exc)},
+                    )
                 confirmed, is_complete = physical, False
                 break
             units.popleft()
             touched.setdefault(queue, offset)
         self.is_behind = not is_complete
-        # Keys follow batch by batch, and so does the recovery point: it never lies inside a batch.
+        # Keys are indexed batch by batch, and the recovery point moves with them: it never lies inside a batch.
         while batches and batches[0].wrote <= confirmed:
             batch = batches.popleft()
             if self._index is not None:
@@ -129,7 +133,7 @@ class Dispatcher:
             self.tail = (batch.wrote, batch.physical_offsets[-1], batch.timestamp_ms)
             self.dispatched = batch.wrote
         if not keep_holding:
-            assert not units and not batches, "dispatch can be let go only when everything is confirmed"
+            assert not units and not batches, "holding may end only when everything is confirmed"
             self.is_held = False
         if touched:
             for listener in self._listeners:
@@ -138,18 +142,18 @@ class Dispatcher:
 
     @property
     def held_end(self) -> int:
-        """Up to where batches wait for ``confirmed``; 0 if none does."""
+        """End of the batches that wait for ``confirmed``; 0 if there are none."""
         return self._held_keys[-1].wrote if self._held_keys else 0
 
-    def drop_held(self) -> None:
-        """Let go of what was not shown, and of its numbers. It is in the log."""
+    def drop_held_batches(self) -> None:
+        """Drop the held batches and release their queue offsets. Their records stay in the log."""
         for queue in {unit[0] for unit in self._held_units}:
             queue.rewind(queue.readable_end)
         self._held_units.clear()
         self._held_keys.clear()
 
     def forget(self, queues: Collection[ConsumeQueue]) -> None:
-        """These queues are deleted: what was to be shown in them is not."""
+        """Drop the held units of deleted queues."""
         if self._held_units:
             kept = [unit for unit in self._held_units if unit[0] not in queues]
             self._held_units.clear()

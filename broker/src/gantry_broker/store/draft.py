@@ -1,7 +1,7 @@
-"""A message on its way into the log: what the append loop needs of it, in the order it takes it apart.
+"""The draft of a message: the fields that the append loop needs, in the order in which it unpacks them.
 
-A tuple, since one is made for every message: positional construction costs a tenth of a microsecond, and the loop
-unpacks it in one step. Everything in it is final; the store adds offsets, its time, its host and the seal.
+A tuple, since one is created for every message: positional construction costs a tenth of a microsecond, and the loop
+unpacks it in one step. All fields are final; the store adds offsets, its time, its host and the seal.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from gantry_wire.seal import sealable_properties
 
 
 class Draft(NamedTuple):
-    """One message to append."""
+    """One message to append to the log."""
 
     queue: ConsumeQueue
-    """From ``QueueTable.get_or_create(topic, queue_id)``."""
+    """The queue, from ``QueueTable.get_or_create(topic, queue_id)``."""
 
     body: bytes | memoryview
-    """As sent; never decompressed."""
+    """The body as sent, which is never decompressed."""
 
     properties: bytes
-    """Encoded, at most 32767 bytes, without a seal: the store adds its own."""
+    """The encoded properties, at most 32767 bytes, without a seal: the store adds its own."""
 
     sys_flag: int
-    """With bit 0x10 exactly when ``born_host`` has 20 bytes."""
+    """RocketMQ's system flags, with bit 0x10 exactly when ``born_host`` has 20 bytes."""
 
     flag: int
     born_timestamp_ms: int
     born_host: bytes
-    """8 bytes (IPv4 and port) or 20 (IPv6 and port)."""
+    """The producer's address: 8 bytes (IPv4 and port) or 20 (IPv6 and port)."""
 
     reconsume_times: int
     prepared_offset: int
     tags_code: int
-    """What the consume queue says of the tags, unless there is a delay."""
+    """The tags code of the queue unit, unless there is a delay."""
 
     delay_ms: int
-    """Above 0: the queue says the delivery time instead, store time plus this."""
+    """If above 0, the queue unit holds the delivery time instead of the tags code: store time plus this."""
 
     keys: Sequence[str]
-    """What the message is found by: the unique key, then the user's keys. Empty: not indexed."""
+    """Keys to index: the unique key, then the user's keys. Empty if the message is not indexed."""
 
     def record_bytes(self, store_host_bytes: int) -> int:
-        """How long its record will be. The append loop computes the same on its way."""
+        """Return the size of the record. The append loop computes the same value inline."""
         properties, seal_bytes = sealable_properties(self.properties)
         hosts_extra = len(self.born_host) - 8 + store_host_bytes - 8
         return self.queue.record_overhead + len(self.body) + len(properties) + seal_bytes + hosts_extra

@@ -1,12 +1,13 @@
-"""The final failure of a store: a failed write or sync of the log, or a log file of another store, ends it.
+"""Permanent failure of a store, after a failed write or fsync of the log or on a log file of another store.
 
-After a failed sync the kernel may call pages clean that are on no disk, so nothing that happens later proves anything:
-the log turns read-only, ``flushed`` never moves again, and ``on_fatal`` is told, once, in the thread in which it
-happened. How far the log was flushed is written down, if the disk still takes it: the next start rewrites everything
-behind that, and never believes the page cache about it.
+After a failed fsync the kernel may report pages as clean that are on no disk, so no later fsync proves anything. The
+log becomes read-only, ``flushed`` never moves again, and ``on_fatal`` is called, once, in the thread in which it
+happened. The flushed offset is recorded in a file, if the disk still accepts writes: the next start rewrites everything
+behind it, and never trusts the page cache there.
 
-A log file that another store's has replaced ends it as well: everything that is derived from the log would follow the
-foreign records, and a record that a replica gives back could hide whose file it is. The next start sets it aside.
+A log file that was replaced by one of another store is a permanent failure as well: everything that is derived from the
+log would follow the foreign records, and a record that a replica sends could hide whose file it is. The next start sets
+the file aside.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ log = logging.getLogger(__name__)
 
 
 OFFSET_DIGITS_MAX: Final = 20
-"""Offsets are 64-bit."""
+"""Limit of the digits of an offset, which has 64 bits."""
 
 
 def decode_flush_failure(data: bytes) -> int:
-    """The offset in the file ``flush-failed``; 0 where it is damaged."""
+    """Decode the offset in the file ``flush-failed``; return 0 if it is damaged."""
     text = data.partition(b" ")[0]
     is_number = text.isdigit() and len(text) < OFFSET_DIGITS_MAX
     return int(text) if is_number and data == _encode_flush_failure(int(text)) else 0
@@ -43,14 +44,14 @@ def _encode_flush_failure(flushed: int) -> bytes:
 
 @final
 class FailureRecord:
-    """``<root>/flush-failed``: up to where the log was flushed when a flush failed."""
+    """The file ``<root>/flush-failed``, with the flushed end of the log at a failed flush."""
 
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk: Final = disk
         self._path: Final = f"{root}/flush-failed"
 
     def read(self) -> int | None:
-        """The offset, 0 for a record that cannot be read, or None when no flush has failed."""
+        """Return the offset; 0 for an unreadable record, None if no flush has failed."""
         if not self._disk.exists(self._path):
             return None
         return decode_flush_failure(self._disk.read_file(self._path))
@@ -59,13 +60,13 @@ class FailureRecord:
         self._disk.write_file(self._path, _encode_flush_failure(flushed))
 
     def remove(self) -> None:
-        """What it was about has been rewritten and synced."""
+        """Remove the file, after the log behind the offset was rewritten and synced."""
         remove_durably(self._disk, self._path)
 
 
 @final
 class StoreFailure:
-    """Whether the store has failed, and why. Any thread may ask and report."""
+    """The permanent failure of a store, if there is one. Any thread may read and report it."""
 
     def __init__(self, commit_log: CommitLog, record: FailureRecord, on_fatal: Callable[[Exception], None]) -> None:
         self.error: StoreFailed | None = None
@@ -75,7 +76,7 @@ class StoreFailure:
         self._lock: Final = threading.Lock()
 
     def report(self, what: str, cause: OSError) -> StoreFailed:
-        """``what`` failed. The first report counts; the answer is the error to raise."""
+        """Report that ``what`` failed. Only the first report has an effect; return the error to raise."""
         with self._lock:
             if self.error is not None:
                 return self.error
@@ -85,22 +86,25 @@ class StoreFailure:
             self.error = error
         with suppress(OSError):
             self._record.write(self._log.flushed)
-        log.critical("the log is read-only now", extra={"reason": str(error), "flushed": self._log.flushed})
+        log.critical(
+            "commit log is read-only after a failed write or fsync",
+            extra={"reason": str(error), "flushed": self._log.flushed},
+        )
         self._on_fatal(error)
         return error
 
     def report_foreign(self, path: str, start: int, end: int) -> StoreFailed:
-        """The log file that holds ``[start, end)`` is another store's now. The answer is the error to raise."""
+        """Report that the log file of ``[start, end)`` belongs to another store; return the error to raise."""
         with self._lock:
             if self.error is not None:
                 return self.error
             self._log.refuse_writes()
             error = self.error = StoreFailed(f"{path} was replaced by a file of another store")
         log.critical(
-            "a log file was replaced by one of another store; the next start sets it aside",
+            "log file was replaced by a file of another store; the next start sets it aside",
             extra={
                 "path": path, "start": start, "end": end,
-                "remedy": "start again; where no replica has these messages, put this store's own file back first",
+                "remedy": "restart the broker; if no replica has these messages, put this store's own file back first",
             },
         )  # fmt: skip
         self._on_fatal(error)

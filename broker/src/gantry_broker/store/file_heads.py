@@ -1,25 +1,26 @@
-"""Whose a log file is: a small file keeps a checksum of the first record of each log file, and a start compares.
+"""Detection of foreign log files: a small file keeps a checksum of the first record of each log file.
 
     commitlog   | file 0: first record ... | file 1: first record ... | file 2: zeros, made ahead |
     heads         (0, CRC-32)                (16384, CRC-32)            none: nothing is in it yet
 
     <root>/log-heads.json   a sealed document: the store, how often its log was cut, the heads
 
-A record carries its offset and a seal, but no name of its store. A file of another store that lies at the same place
-would be served as ours. The first record of a file never changes once it is on the disk, unless the log is cut before
-it, and two stores never have the same one: it holds times, addresses and a unique key.
+A record carries its offset and a seal, but not the identity of its store. A file of another store with the same name
+would be served as this store's. The first record of a file never changes once it is on the disk, unless the log is cut
+before it, and two stores never have the same first record: it holds times, addresses and a unique key. A start compares
+the files with the kept checksums.
 
-The rule it guards: **a file is foreign only if it begins with a whole, sealed record that is another one than ours.**
-Bytes that are no whole record are rot or a loss, which others report. Only sealed records are kept here, so that a bit
-that flips where RocketMQ wrote no seal cannot make a file look foreign. So files that RocketMQ has written are not
-compared. A file that begins with a whole record of another offset does not belong where it is, in any store.
+The rule it guards: **a file is foreign only if it begins with a whole, sealed record other than the recorded one.**
+Bytes that are no whole record are damage or a loss, which other modules report. Only sealed records are kept here, so
+that a flipped bit where RocketMQ wrote no seal cannot make a file look foreign. Files that RocketMQ has written are
+therefore not compared. A file that begins with a whole record of another offset is misplaced, in any store.
 
-A cut takes heads back: what is behind it is written anew. The identity counts cuts, durably before each, and heads that
-were read before the last one are not believed (``StoreIdentity.cuts``).
+A cut invalidates heads, because the log behind it is rewritten. The identity counts cuts, durably before each, and
+heads that were recorded before the last cut are not trusted (``StoreIdentity.cuts``).
 
-``HeadKeeper`` knows a head as soon as the first record is written. Until ``log-heads.json`` has it, ``log-end`` keeps
-it for a start after a kill. While the store serves, every verification of the log asks ``HeadKeeper.is_foreign``
-whether the file still begins with the same record.
+``HeadKeeper`` records a head as soon as the first record is written. Until ``log-heads.json`` has it, ``log-end`` keeps
+it for a start after a kill. While the store serves, every verification of the log calls ``HeadKeeper.is_foreign`` to
+check that the file still begins with the same record.
 """
 
 from __future__ import annotations
@@ -47,53 +48,53 @@ log = logging.getLogger(__name__)
 
 HEADS_FILE: Final = "log-heads.json"
 SAMPLE_BYTES: Final = 128
-"""Of a first record, to see that it is still the same one: its times, addresses and the checksum of its body."""
+"""Size of the compared sample of a first record, which includes its times, addresses and the checksum of its body."""
 
 _SIZE_BYTES: Final = 4
 
 
 class FileHead(NamedTuple):
-    """By which record a log file begins."""
+    """The checksum of the first record of a log file."""
 
     base_offset: int
     crc: int
-    """CRC-32 of the whole record."""
+    """The CRC-32 of the whole record."""
 
 
 class LogHeads(msgspec.Struct, frozen=True):
-    """What the file says."""
+    """The content of the file ``log-heads.json``."""
 
     store: str
-    """The uuid of the store."""
+    """The uuid of the store that wrote it."""
 
     cuts: int
-    """The ``cuts`` of the identity when the heads were read."""
+    """The ``cuts`` of the identity when the heads were recorded."""
 
     heads: list[FileHead]
 
 
 class FirstRecord(NamedTuple):
-    """The whole, sealed record at the beginning of a file."""
+    """A whole, sealed record at the beginning of a file."""
 
     own_offset: int
-    """Where in a log it lies, as it says itself."""
+    """The physical offset that the record itself contains."""
 
     crc: int
 
 
 def first_record(file: StoreFile, file_bytes: int) -> FirstRecord | None:
-    """The first record of a log file; None unless it is whole and sealed."""
+    """Return the first record of a log file; None unless it is whole and sealed."""
     try:
         size = int.from_bytes(file.pread(_SIZE_BYTES, 0), "big")
         if not RECORD_BYTES_MIN <= size <= file_bytes:
             return None
         return first_record_of(memoryview(file.pread(size, 0)))
     except OSError:
-        return None  # what the disk cannot read is damage, and reported by who reads the log
+        return None  # A read error is damage, which the readers of the log report.
 
 
 def first_record_of(data: memoryview) -> FirstRecord | None:
-    """The record that ``data`` begins with; None unless it is whole and sealed."""
+    """Return the record that ``data`` begins with; None unless it is whole and sealed."""
     if len(data) < RECORD_BYTES_MIN:
         return None
     check = check_record(data, 0, is_sealed=True)
@@ -105,10 +106,11 @@ def first_record_of(data: memoryview) -> FirstRecord | None:
 
 @final
 class HeadKeeper:
-    """The heads of one log's files, each read once, and the file that keeps them.
+    """Keeps the heads of one log's files in memory and in ``log-heads.json``. Each head is read once.
 
-    ``write`` belongs to the thread that writes recovery points, ``begun`` and ``is_foreign`` to the loop's; ``read``
-    and ``believe`` to the one that opens the store before that, ``forget_from`` to one that cuts it at a standstill.
+    ``write`` belongs to the thread that writes recovery points, ``add_head`` and ``is_foreign`` to the loop's thread;
+    ``read`` and ``trust_heads`` to the thread that opens the store before that, and ``forget_from`` to the one that
+    cuts the log while nothing else uses the store.
     """
 
     def __init__(self, disk: Disk, root: str, commit_log: CommitLog) -> None:
@@ -118,34 +120,34 @@ class HeadKeeper:
         self._written: LogHeads | None = None
         self._file: Final = DerivedFile(HEADS_FILE)
         self._crcs: dict[int, int | None] = {}
-        """By where a file begins; None for one that begins with no sealed record of its place."""
+        """CRC by base offset; None for a file that does not begin with a sealed record of that offset."""
 
         self._samples: Final[dict[int, bytes]] = {}
-        """The first bytes of files that were found to begin as their heads say."""
+        """The first bytes of files whose first records agree with their heads."""
 
     def __repr__(self) -> str:
         return f"<HeadKeeper files={len(self._crcs)}>"
 
     def read(self) -> LogHeads | None:
-        """What the file says; None if there is none to believe."""
+        """Return the content of the file; None if it is missing or damaged."""
         try:
             return read_sealed(self._disk, self._path, LogHeads)
         except ValueError as exc:
             log.warning(
-                "log-heads.json is damaged: this start cannot notice log files of another store",
+                "log-heads.json is damaged; this start cannot detect log files of another store",
                 extra={"path": self._path, "reason": str(exc)},
             )
             return None
 
-    def believe(self, heads: Sequence[FileHead]) -> None:
-        """These were compared with the files, as far as their first records can be read."""
+    def trust_heads(self, heads: Sequence[FileHead]) -> None:
+        """Use these heads, which were compared with the readable first records of the files."""
         self._crcs = {head.base_offset: head.crc for head in heads}
 
     def write(self, identity: StoreIdentity, end: int) -> None:
-        """Keep the heads of files that begin before ``end``, where the log is durable; heads of later files
-        stay in memory only.
+        """Write the heads of files that begin before ``end``, up to which the log is durable.
 
-        Durable when this returns. A disk that is too full keeps an older file: it says less, and nothing wrong.
+        Heads of later files stay in memory only. Durable when this returns. On a full disk the older file is kept,
+        which is incomplete but not wrong.
         """
         crcs, heads = self._crcs, []
         files = self._log.files.files
@@ -168,21 +170,21 @@ class HeadKeeper:
         if self._file.write(lambda: write_sealed(self._disk, self._path, now)):
             self._written = now
 
-    def begun(self, base_offset: int, data: bytes) -> int | None:
-        """A file was begun with these records; its head, None if the first of them has no seal."""
+    def add_head(self, base_offset: int, data: bytes) -> int | None:
+        """Record the head of a new file that begins with ``data``; return it, None if the first record has no seal."""
         found = first_record_of(memoryview(data))
         crc = self._crcs[base_offset] = found.crc if found is not None and found.own_offset == base_offset else None
         self._samples.pop(base_offset, None)
         return crc
 
     def forget_from(self, end: int) -> None:
-        """The log is going to end at ``end``: what lies behind is written anew."""
+        """Remove the heads of files at or behind ``end``, to which the log is about to be cut."""
         for base in [base for base in tuple(self._crcs) if base >= end]:
             self._crcs.pop(base, None)
             self._samples.pop(base, None)
 
     def is_foreign(self, offset: int) -> bool:
-        """Whether the log file that holds ``offset`` begins with a whole record now that is not the one in its head."""
+        """Return whether the log file that holds ``offset`` now begins with a whole record other than its head."""
         base = offset - offset % self._log.file_size
         extent = self._log.at(base)
         if extent is None or extent.base_offset != base:
@@ -199,7 +201,7 @@ class HeadKeeper:
         return False
 
     def _read_head(self, path: str, base_offset: int) -> int | None:
-        """The head of one file, which is opened here once more: retention may close the log's own meanwhile."""
+        """Read the head of one file. It is opened again here, since retention may close the log's own meanwhile."""
         try:
             file = self._disk.open(path)
         except FileNotFoundError:
@@ -212,25 +214,25 @@ class HeadKeeper:
 
 
 class ComparedFile(NamedTuple):
-    """A log file by its first record."""
+    """A log file whose first record was compared with its head and its name."""
 
     base_offset: int
     own_offset: int
-    """Where its first record belongs: in another store, or elsewhere in this one."""
+    """The offset in its first record, in another store or elsewhere in this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedHeads:
-    """What a start has found."""
+    """The result of comparing the log files with their heads."""
 
     same: list[ComparedFile] = field(default_factory=list)
-    """Files that begin as they did."""
+    """Files that begin with the recorded first record."""
 
     foreign: list[ComparedFile] = field(default_factory=list)
     """Files that begin with a whole record that is not the one in their head."""
 
     misplaced: list[ComparedFile] = field(default_factory=list)
-    """Files that begin with a whole record of another offset than their name says. No head is needed to know that."""
+    """Files that begin with a whole record of another offset than that of their name. This needs no head."""
 
 
 def compare_heads(
@@ -238,7 +240,7 @@ def compare_heads(
 ) -> ComparedHeads:
     """Compare the log's files, the ``names`` in ``directory``, with their heads and with their names.
 
-    Files of another size are left to who opens them.
+    Files of another size are skipped; opening the log reports them.
     """
     crcs = {head.base_offset: head.crc for head in known.heads} if known is not None else {}
     compared = ComparedHeads()
@@ -268,11 +270,11 @@ class SetAsideFile(NamedTuple):
 
     base_offset: int
     path: str
-    """Where it is now."""
+    """The path to which it was moved."""
 
 
 def set_aside_file(disk: Disk, root: str, foreign: ComparedFile) -> SetAsideFile:
-    """Move a log file to ``<root>/set-aside``, with a note why. Durable when this returns."""
+    """Move a log file to ``<root>/set-aside``, with a note of the reason. Durable when this returns."""
     directory, name = f"{root}/{SET_ASIDE}", segment_name(foreign.base_offset)
     make_durable_directory(disk, directory)
     number = 1

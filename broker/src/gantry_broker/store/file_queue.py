@@ -1,10 +1,10 @@
-"""Consecutive files of one size, each named by the offset it begins at: what a commit log and a consume queue share.
+"""Consecutive files of one size, each named by its base offset: the common part of commit log and consume queue.
 
     [000 ....... )[size ....... )[2*size ....... )         one address space, no gaps
 
-The rules: sizes are equal and names adjacent, or loading refuses a log, and shortens what is derived; a file is found
-by division, not by search; the list is replaced, never changed in place, so that the flush thread may walk the one it
-took. A new file's name is made durable by ``sync_directory``, at a moment that the owner chooses.
+The rules: sizes are equal and names adjacent; otherwise loading refuses a log, and shortens derived files. A file is
+found by division, not by search. The list is replaced, never changed in place, so that the flush thread may iterate the
+one it has read. A new file's name is made durable by ``sync_directory``, at a moment that the owner chooses.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Final, final
 
 from gantry_broker.errors import LogFileDamaged, StoreMismatch
 from gantry_broker.ports.disk import Disk
-from gantry_broker.store.mapped_file import MappedFile, full_disk_is_store_full
+from gantry_broker.store.mapped_file import MappedFile, translate_disk_full
 from gantry_store_files.segments import parse_segment_name, segments_of
 
 log = logging.getLogger(__name__)
 
 
 def make_durable_directory(disk: Disk, path: str) -> None:
-    """Create ``path`` and its parents, and make every name that was missing durable."""
+    """Create ``path`` and its parents, and make all created names durable."""
     missing = []
     while not disk.is_directory(path):
         missing.append(path)
@@ -34,8 +34,8 @@ def make_durable_directory(disk: Disk, path: str) -> None:
 
 
 def _wrong_size(path: str, size: int, expected: int, setting: str) -> str:
-    """What is wrong with a file of the log, and what to do."""
-    what = "was truncated" if size < expected else "has foreign bytes behind its end"
+    """Return the error text for a log file of a wrong size, with the remedies."""
+    what = "was truncated" if size < expected else "has extra bytes at its end"
     return (
         f"commit log file {path} is damaged: it has {size} bytes instead of {expected} and {what}. "
         f"Put back the file of a replica's store or of a backup; or, in a group, move the store away and start empty: "
@@ -55,7 +55,7 @@ def _missing_before(path: str, start: int, end: int, file_size: int) -> str:
 
 
 HOLE_FILES_MAX: Final = 4_096
-"""Of consecutive missing files that are filled. More is a foreign file, and no loss."""
+"""Limit of consecutive missing files that are replaced by fillers. A larger gap means a foreign file, not a loss."""
 
 
 @final
@@ -65,24 +65,28 @@ class FileQueue:
     def __init__(
         self, disk: Disk, directory: str, file_size: int, *, shortened: Callable[[int], None] = lambda offset: None
     ) -> None:
-        """``shortened`` is called, in any thread, with the offset from which a file was cut off and is zeros now."""
+        """Create an empty list of files.
+
+        ``shortened`` is called, in any thread, with the offset from which a file was cut off and is zeros now.
+        """
         self.disk = disk
         self.directory = directory
         self.file_size = file_size
         self.files: tuple[MappedFile, ...] = ()
         self.is_directory_dirty = False
         self._is_read_in_order: bool | None = None
-        """What somebody said, if anybody has."""
+        """Whether the files are read in order; None if ``read_in_order`` was not called."""
         self._shortened: Final = shortened
 
     def __repr__(self) -> str:
         return f"<FileQueue {self.directory} files={len(self.files)} file_size={self.file_size}>"
 
     def load(self, *, setting: str, is_derived: bool, fill: Callable[[int], MappedFile] | None = None) -> None:
-        """Open what is there. ``setting`` is named when sizes differ; ``fill`` makes a file that is missing in between.
+        """Open the existing files. ``setting`` is named when sizes differ; ``fill`` creates a missing file in between.
 
-        Derived files may be missing, empty, or of a wrong size: from the first such place on they are unlinked, to be
-        made again. Of a log only an empty last file is: it was being created. Anything else refuses.
+        Derived files may be missing, empty, or of a wrong size: from the first such file on they are unlinked, to be
+        rebuilt. In a log only an empty last file is unlinked, because its creation was interrupted. Anything else
+        raises ``StoreMismatch`` or ``LogFileDamaged``.
         """
         names = sorted(name for name in self.disk.list(self.directory) if parse_segment_name(name) is not None)
         if not is_derived:
@@ -115,7 +119,7 @@ class FileQueue:
         self.files = tuple(files)
 
     def _refuse_other_size(self, names: list[str], setting: str) -> None:
-        """Files that agree with each other and not with the setting are whole: the setting is wrong."""
+        """Raise ``StoreMismatch`` if all files have one other size: then the setting is wrong, not the files."""
         sizes = {segment.size for segment in segments_of(self.disk, self.directory)} - {0}
         if len(names) > 1 and len(sizes) == 1 and self.file_size not in sizes:
             size = sizes.pop()
@@ -126,11 +130,11 @@ class FileQueue:
                 )
 
     def _remove_unusable(self, names: list[str], fault: str | int) -> None:
-        """Unlink derived files from the first unusable one on: they are made again from the log."""
+        """Unlink derived files from the first unusable one on: they are rebuilt from the log."""
         if isinstance(fault, int):
             fault = f"it has {fault} bytes instead of {self.file_size}" if fault >= 0 else "it is a directory"
         facts = {"path": f"{self.directory}/{names[0]}", "reason": fault, "files": len(names)}
-        log.warning("derived files are unusable, and are rebuilt from the commit log", extra=facts)
+        log.warning("derived files are unusable; rebuilding them from the commit log", extra=facts)
         for name in names:
             path = f"{self.directory}/{name}"
             if self.disk.is_directory(path):
@@ -150,7 +154,7 @@ class FileQueue:
         return self.files[-1].end_offset if self.files else 0
 
     def at(self, offset: int) -> MappedFile | None:
-        """The file that holds ``offset``, or None."""
+        """Return the file that holds ``offset``, or None."""
         files = self.files
         if not files or offset < files[0].base_offset:
             return None
@@ -158,27 +162,27 @@ class FileQueue:
         return files[index] if index < len(files) else None
 
     def mapped_at(self, offset: int) -> MappedFile | None:
-        """As ``at``, with a view that can be touched: see ``mend``."""
+        """Return the file that holds ``offset``, with a view that is safe to touch: see ``regrow_if_shortened``."""
         file = self.at(offset)
         if file is not None:
-            self.mend(file)
+            self.regrow_if_shortened(file)
         return file
 
-    def mend(self, file: MappedFile) -> None:
-        """Give ``file`` its size again if another process has shortened it, and report that. Any thread.
+    def regrow_if_shortened(self, file: MappedFile) -> None:
+        """Restore the size of ``file`` if another process has shortened it, and report that. Any thread may call it.
 
-        Touching the cut part of its map would end this process (SIGBUS). What was cut off is zeros.
+        Touching the cut part of its map would end this process (SIGBUS). The cut part is zeros afterwards.
         """
         end = file.file.regrow()
         if end is None:
             return
         facts = {"path": file.path, "bytes": end, "expected_bytes": file.size}
-        log.error("a derived file was shortened by another process; rebuilding it from the commit log", extra=facts)
+        log.error("derived file was shortened by another process; rebuilding it from the commit log", extra=facts)
         self._shortened(file.base_offset + end)
 
     def create(self, base_offset: int, *, reserve: int) -> MappedFile:
-        """A new file that is not in the list yet; ``adopt`` puts it there. Any thread may call this."""
-        with full_disk_is_store_full(self.directory):
+        """Create a file that is not in the list yet; ``adopt`` adds it. Any thread may call this."""
+        with translate_disk_full(self.directory):
             self.disk.make_directory(self.directory)
         return MappedFile.create(self.disk, self.directory, base_offset, size=self.file_size, reserve=reserve)
 
@@ -191,13 +195,13 @@ class FileQueue:
         self.is_directory_dirty = not is_durable
 
     def read_in_order(self, is_expected: bool) -> None:
-        """Whether reading ahead is worth while in these files, and in those to come."""
+        """Set whether reading ahead is useful in these files, and in those that are added later."""
         self._is_read_in_order = is_expected
         for file in self.files:
             file.read_in_order(is_expected)
 
-    def doubt_names(self) -> None:
-        """Names of files may be in the page cache only: ``sync_directory`` is due."""
+    def mark_names_unsynced(self) -> None:
+        """Record that names of files may be in the page cache only, so that ``sync_directory`` is due."""
         self.is_directory_dirty = True
 
     def sync_directory(self) -> None:
@@ -206,7 +210,7 @@ class FileQueue:
         try:
             self.disk.sync_directory(self.directory)
         except FileNotFoundError:
-            pass  # its topic was deleted meanwhile
+            pass  # The topic was deleted meanwhile.
         except OSError:
             self.is_directory_dirty = True
             raise
@@ -218,10 +222,10 @@ class FileQueue:
             self.files = self.files[:-1]
 
     def retire_before(self, offset: int) -> tuple[MappedFile, ...]:
-        """Take the files that end at or before ``offset`` out of the list, oldest first; the last one always stays.
+        """Remove the files that end at or before ``offset`` from the list, oldest first; the last one always stays.
 
-        They are still open and have their names: the caller unlinks them in this order, and somebody closes them when
-        no thread can be at work on them any more.
+        They are still open and have their names: the caller unlinks them in this order, and they are closed when no
+        thread can use them any more.
         """
         files = self.files
         count = 0
@@ -231,12 +235,12 @@ class FileQueue:
         return files[:count]
 
     def unlink(self, file: MappedFile) -> None:
-        """Take away the name of a retired file, durably. Any thread, but one file after the other.
+        """Unlink a retired file, durably. Any thread may call it, but for one file after the other.
 
-        Each name is gone for good before the next one goes: a power loss then never leaves an older file without the
-        one behind it, which would look like a loss in the middle.
+        Each name is removed durably before the next one: a power loss then never leaves an older file without its
+        successor, which would look like a loss in the middle of the log.
         """
-        # The name or the whole directory may be gone: its topic was deleted meanwhile.
+        # The file or the whole directory may be missing, because its topic was deleted meanwhile.
         with suppress(FileNotFoundError):
             self.disk.remove(file.path)
         with suppress(FileNotFoundError):

@@ -1,11 +1,11 @@
-"""Fillers: log files that stand for ones that are lost, so that the log has no gap and every reader steps over it.
+"""Fillers: log files that replace lost ones, so that the log has no gap and every reader skips the lost range.
 
     | blank record: size of the whole file 4, magic 4 | mark 8 | state 1 | zeros ...... |
 
-A file of ours or of RocketMQ's never begins with a blank record, since every record fits into an empty file. Readers of
-both go from a blank record to the next file, whatever follows it. The mark tells people and programs what it is, and
-the state whether an operator has accepted the loss. It is copied to slaves like any other bytes, so that a replica of
-a log with an accepted hole has the same accepted hole.
+A file of Gantry or RocketMQ never begins with a blank record, since every record fits into an empty file. Readers of
+both go from a blank record to the next file, regardless of the bytes behind it. The mark identifies the file as a
+filler, and the state records whether an operator has accepted the loss. Fillers are copied to slaves like any other
+bytes, so that a replica of a log with an accepted hole has the same accepted hole.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ FILLER_HEAD_BYTES: Final = BLANK_RECORD.size + len(FILLER_MARK) + 1
 
 
 def filler_head(file_size: int, *, is_accepted: bool) -> bytes:
-    """The first bytes of a filler; the others are zero."""
+    """Return the first bytes of a filler; all others are zero."""
     return BLANK_RECORD.pack(file_size, BLANK_MAGIC) + FILLER_MARK + (_ACCEPTED if is_accepted else _MISSING)
 
 
 def is_filler(head: bytes | memoryview, file_size: int) -> bool:
-    """Whether a log file that begins with ``head`` is a filler."""
+    """Return whether a log file that begins with ``head`` is a filler."""
     return bytes(head[: FILLER_HEAD_BYTES - 1]) == filler_head(file_size, is_accepted=True)[:-1]
 
 
 def is_accepted_filler(head: bytes | memoryview, file_size: int) -> bool:
-    """Whether it is one for a loss that was accepted."""
+    """Return whether a log file that begins with ``head`` is a filler of an accepted loss."""
     return bytes(head[:FILLER_HEAD_BYTES]) == filler_head(file_size, is_accepted=True)
 
 
@@ -45,23 +45,23 @@ class LogFillers:
     def __init__(self, files: FileQueue) -> None:
         self._files: Final = files
         self._is_accepted: dict[int, bool] = {}
-        """Where fillers begin, and whether an operator has accepted the loss."""
+        """By base offset of a filler: whether an operator has accepted the loss."""
 
     def __repr__(self) -> str:
         return f"<LogFillers {self._is_accepted}>"
 
     def __contains__(self, base_offset: object) -> bool:
-        """Whether the file that begins there is a filler."""
+        """Return whether the file that begins at ``base_offset`` is a filler."""
         return base_offset in self._is_accepted
 
     @property
     def holes(self) -> list[tuple[int, int]]:
-        """Where whole files are lost, and no operator has accepted it."""
+        """Half-open ranges of lost files whose loss no operator has accepted."""
         size = self._files.file_size
         return [(base, base + size) for base, is_accepted in self._is_accepted.items() if not is_accepted]
 
     def find(self) -> None:
-        """Look for them among the log's files."""
+        """Find the fillers among the log's files."""
         self._is_accepted = {}
         for file in self._files.files:
             head = file.file.pread(FILLER_HEAD_BYTES, 0)
@@ -69,7 +69,7 @@ class LogFillers:
                 self._is_accepted[file.base_offset] = is_accepted_filler(head, file.size)
 
     def create(self, base_offset: int, *, is_accepted: bool = False) -> MappedFile:
-        """A filler for the file that began there, durably. Raises ``StoreFull``."""
+        """Create a filler for the lost file that began at ``base_offset``, durably. Raises ``StoreFull``."""
         file = self._files.create(base_offset, reserve=FILLER_HEAD_BYTES)
         self._mark(file, is_accepted=is_accepted)
         self._files.disk.sync_directory(self._files.directory)
@@ -81,7 +81,10 @@ class LogFillers:
         file.file.sync()
 
     def accept(self, base_offset: int) -> MappedFile:
-        """Have a filler there, durably, whose loss was accepted: of a file without a record, or of none at the end."""
+        """Turn the file at ``base_offset`` into an accepted filler, durably; create it at the end of the log if needed.
+
+        An existing file must not hold a record.
+        """
         file = self._files.at(base_offset)
         if file is None:
             file = self.create(base_offset, is_accepted=True)
@@ -92,9 +95,9 @@ class LogFillers:
         return file
 
     def accept_holes(self) -> None:
-        """An operator has accepted that whole files are lost: have it in their fillers, durably.
+        """Mark all fillers as accepted, durably, because an operator has accepted the loss of their files.
 
-        Retention may have deleted a filler meanwhile; none is made below where the log begins now.
+        Retention may have deleted a filler meanwhile; none is created before the start of the log.
         """
         for base, _ in self.holes:
             file = self._files.at(base)
@@ -105,9 +108,9 @@ class LogFillers:
                 self._is_accepted[base] = True
 
     def forget(self, base_offset: int) -> None:
-        """What the filler that begins there stood for is in the file again."""
+        """Remove a filler from the list, because its file holds the lost records again or was deleted."""
         self._is_accepted.pop(base_offset, None)
 
     def forget_from(self, end: int) -> None:
-        """The log ends at ``end`` now."""
+        """Remove the fillers behind ``end``, the new end of the log."""
         self._is_accepted = {base: is_accepted for base, is_accepted in self._is_accepted.items() if base < end}

@@ -1,26 +1,26 @@
-"""The flush thread: from the page cache to the disk, behind everybody's back or while they wait.
+"""The flush thread, which writes the page cache of the log to the disk, in the background or while senders wait.
 
     wrote -> (commit) -> fdatasync -> flushed
 
-Asynchronous: flush when enough pages are dirty, or when it has been too long; ``is_flush_due`` is the whole policy.
-Synchronous: flush as soon as anything was appended. That is group commit without any group: while one ``fdatasync``
-runs, sends go on being appended, and the next one covers all of them; whoever waits is answered when ``flushed``
-has passed it. On a slow disk the next one waits a moment for those who were just answered; see
-``Gathering``. With a write buffer the flush commits first, so no send waits for the commit thread's tick.
+Asynchronous flush: flush when enough pages are dirty, or when the interval has passed; ``is_flush_due`` is the policy.
+Synchronous flush: flush as soon as anything was appended. This is group commit without explicit groups: while one
+``fdatasync`` runs, more messages are appended, and the next one covers all of them; a waiting sender is answered when
+``flushed`` has passed its message. On a slow disk the next fsync is delayed a little for the senders that were just
+answered; see ``CommitDelay``. With a write buffer the flush commits first, so no send waits for the commit thread.
 
-Nothing here is waited for by a request. One failure is the end; see ``failure``.
+No request blocks this thread. One failure is final; see ``failure``.
 
-``Gathering`` decides, as a pure function of what was appended, whether a group commit waits for senders. Senders that
-wait for the disk come again when they are answered. Without a pause the first of them starts the next sync alone, and
-everybody behind it waits for that one and for another:
+``CommitDelay`` decides, as a pure function of the appended bytes, whether a group commit is delayed, as PostgreSQL's
+``commit_delay`` does. Senders that wait for the disk send again when they are answered. Without a pause the first of
+them starts the next sync alone, and all others wait for that one and for another:
 
     sync of all but one | sync of one | sync of all but one | ...        half of them in a sync, on average
     sync of all | pause | sync of all | pause | ...                      nearly all, for the price of the pause
 
-So after a sync that took time, the next one waits until nearly as much has been appended as was waiting when it ended,
-but at most three quarters as long as it took: a slow disk gains a whole sync, and one that answers in less than a
-millisecond is not waited for at all. Senders that come at their own pace, whether they were answered or not, gain
-nothing by a pause; one that brings less than ``WORTH_SHARE`` of the missing is followed by ``REST_SYNCS`` without any.
+So after a sync that took time, the next one waits until nearly as many bytes have been appended as were waiting when it
+ended, but at most three quarters as long as it took: a slow disk saves a whole sync, and after a sync of less than a
+millisecond there is no pause at all. Senders with a rate of their own, which do not wait for answers, gain nothing by a
+pause: after one that brings less than ``WORTH_SHARE`` of the missing bytes the next ``REST_SYNCS`` syncs have none.
 """
 
 from __future__ import annotations
@@ -34,52 +34,56 @@ from gantry_broker.store.failure import StoreFailure
 from gantry_broker.store.settings import PAGE_BYTES, FlushSettings
 from gantry_broker.store.worker import Worker
 
-PATIENCE_MS_MAX: Final = 10.0
-"""However slow the disk is: by then whoever is alive has sent again."""
-PATIENCE_SHARE: Final = 0.75
-"""Of what the last sync took."""
+DELAY_MS_MAX: Final = 10.0
+"""Limit of a pause, however slow the disk is: by then every live sender has sent again."""
+DELAY_SHARE: Final = 0.75
+"""Limit of a pause as a share of the duration of the last sync."""
 EXPECTED_SHARE: Final = 0.9
-"""Of what was waiting: somebody is always late, and the next bodies are somewhat smaller."""
+"""Share of the waiting bytes that is expected again: some senders are late, and the next bodies may be smaller."""
 WORTH_SHARE: Final = 0.6
-"""Of what was missing. Senders at their own pace bring more to the first pause, which expects too little, and half to
-the second; a broker that is short of CPU time still gets as much from those who were answered."""
+"""Share of the missing bytes that makes a pause worth its time.
+
+Senders with a rate of their own bring more than that to the first pause, which expects too little, and half to the
+second. A broker that is short of CPU time still receives as much from the senders that were answered.
+"""
 REST_SYNCS: Final = 16
+"""Number of syncs without a pause after a pause that was not worth its time."""
 
 
 @final
-class Gathering:
-    """Owned by the thread that syncs."""
+class CommitDelay:
+    """Decides whether a group commit is delayed, and for how many bytes. Owned by the thread that syncs."""
 
     def __init__(self) -> None:
         self._expected_bytes = 0
-        self.patience_ms = 0.0
-        """How long the pause may be."""
+        self.pause_ms_max = 0.0
+        """Limit of the next pause, in milliseconds."""
         self._rest = 0
 
     def __repr__(self) -> str:
-        return f"<Gathering expected={self._expected_bytes} patience_ms={self.patience_ms} rest={self._rest}>"
+        return f"<CommitDelay expected={self._expected_bytes} pause_ms_max={self.pause_ms_max} rest={self._rest}>"
 
-    def synced(self, waiting_bytes: int, took_ms: int) -> None:
-        """A sync has ended: so much was appended and not flushed until then, counting what it flushed."""
+    def record_sync(self, waiting_bytes: int, took_ms: int) -> None:
+        """Record the end of a sync, and the bytes that were unflushed until then, including those it flushed."""
         self._expected_bytes = int(waiting_bytes * EXPECTED_SHARE)
-        self.patience_ms = min(took_ms * PATIENCE_SHARE, PATIENCE_MS_MAX)
+        self.pause_ms_max = min(took_ms * DELAY_SHARE, DELAY_MS_MAX)
 
-    def wanted(self, dirty_bytes: int) -> int:
-        """Up to how many unflushed bytes to wait; 0 to sync at once. Asked once before each sync."""
+    def bytes_to_wait_for(self, dirty_bytes: int) -> int:
+        """Return for how many unflushed bytes to wait; 0 to sync at once. Call it once before each sync."""
         if self._rest > 0:
             self._rest -= 1
             return 0
-        is_worth_it = self.patience_ms > 0 and 0 < dirty_bytes < self._expected_bytes
+        is_worth_it = self.pause_ms_max > 0 and 0 < dirty_bytes < self._expected_bytes
         return self._expected_bytes if is_worth_it else 0
 
-    def waited(self, dirty_before: int, dirty_after: int) -> None:
-        """A pause has ended."""
+    def record_pause(self, dirty_before: int, dirty_after: int) -> None:
+        """Record the unflushed bytes before and after a pause, and disable pauses if it was not worth it."""
         if dirty_after - dirty_before < (self._expected_bytes - dirty_before) * WORTH_SHARE:
             self._rest = REST_SYNCS
 
 
 def is_flush_due(settings: FlushSettings, dirty_bytes: int, age_ms: int) -> bool:
-    """The policy. ``age_ms`` is the time since the last flush."""
+    """Return whether to flush now. ``age_ms`` is the time since the last flush."""
     if dirty_bytes <= 0:
         return False
     is_enough = dirty_bytes >= settings.flush_pages_min * PAGE_BYTES
@@ -88,7 +92,10 @@ def is_flush_due(settings: FlushSettings, dirty_bytes: int, age_ms: int) -> bool
 
 @final
 class Flusher:
-    """``gantry-flush``. Anybody may ``wake`` it; ``flush`` may be called by any thread that may wait."""
+    """The thread ``gantry-flush``.
+
+    Any thread may ``wake`` it, and any thread that may wait may call ``flush``.
+    """
 
     def __init__(
         self,
@@ -99,12 +106,12 @@ class Flusher:
         on_progress: Callable[[], None],
         on_new_file: Callable[[], None],
     ) -> None:
-        """``on_new_file`` is called when a flush has covered the beginning of another log file."""
+        """Create the thread. ``on_new_file`` is called when a flush has covered the start of another log file."""
         self.flushed_timestamp_ms = 0
-        """The newest store time that is flushed."""
+        """The store time of the newest flushed message."""
         self.wake_bytes = 1 if settings.is_sync else settings.flush_pages_min * PAGE_BYTES
-        """Whoever appends wakes the thread when so much is unflushed. Changed by the thread only."""
-        self._gathering: Final = Gathering()
+        """Unflushed bytes at which an append wakes the thread. Changed by the thread only."""
+        self._commit_delay: Final = CommitDelay()
         self._settings: Final = settings
         self._clock: Final = clock
         self._log: Final = commit_log
@@ -118,11 +125,11 @@ class Flusher:
         self.wake: Final = self._worker.wake
 
     def step(self) -> bool:
-        """One round: whatever is due. False after a failure."""
+        """Run one round: flush if that is due. Return False after a failure."""
         if self._failure.error is not None:
             return False
         if self._settings.is_sync:
-            self._gather()
+            self._wait_for_more_appends()
         now_ms = self._clock.monotonic_ms()
         if is_flush_due(self._settings, self._log.wrote - self._log.flushed, now_ms - self._flushed_at_ms):
             self._flushed_at_ms = now_ms
@@ -133,22 +140,22 @@ class Flusher:
                 return False
         return True
 
-    def _gather(self) -> None:
-        """Wait for those who are on their way, if that is worth it."""
+    def _wait_for_more_appends(self) -> None:
+        """Wait for senders that were just answered to append again, if that is worth the time."""
         log = self._log
         dirty_bytes = log.wrote - log.flushed
-        wanted = self._gathering.wanted(dirty_bytes)
+        wanted = self._commit_delay.bytes_to_wait_for(dirty_bytes)
         if not wanted:
             return
         self.wake_bytes = wanted
-        self._worker.forget()
+        self._worker.clear_wake()
         if log.wrote - log.flushed < wanted:
-            self._worker.pause(self._gathering.patience_ms / 1000)
+            self._worker.pause(self._commit_delay.pause_ms_max / 1000)
         self.wake_bytes = 1
-        self._gathering.waited(dirty_bytes, log.wrote - log.flushed)
+        self._commit_delay.record_pause(dirty_bytes, log.wrote - log.flushed)
 
     def flush(self) -> int:
-        """Flush the log now, in the caller's thread, and say up to where. Raises ``StoreFailed``, for good."""
+        """Flush the log now, in the caller's thread, and return the flushed end. A ``StoreFailed`` is final."""
         if self._failure.error is not None:
             raise self._failure.error
         try:
@@ -161,7 +168,7 @@ class Flusher:
         self._log.commit()
         end = self._log.sync()
         self.flushed_timestamp_ms = timestamp_ms
-        self._gathering.synced(self._log.wrote - flushed, self._clock.monotonic_ms() - began_ms)
+        self._commit_delay.record_sync(self._log.wrote - flushed, self._clock.monotonic_ms() - began_ms)
         if self._settings.is_sync:
             self._on_progress()
         if end // self._log.file_size != flushed // self._log.file_size:

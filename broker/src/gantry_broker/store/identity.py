@@ -1,9 +1,9 @@
-"""The identity of a store on the disk: ``store.json`` and its twin, read at a start and written by who opens the store.
+"""The identity of a store on the disk: ``store.json`` and its backup copy ``store.json.bak``.
 
-What the document says and which copy counts is decided in ``gantry_store_files.store_identity``. Both copies hold the
-same bytes after every write: an older one would number a start twice, and call RocketMQ's records ours. When one is
-damaged the other is used, and that is logged. When both are, nobody can tell which records to believe, and starting is
-refused; without any file the whole log is taken for somebody else's, which is always safe.
+``gantry_store_files.store_identity`` defines the document and decides which copy is used. Both copies hold the same
+bytes after every write: an older copy would number a start twice, and take RocketMQ's records for Gantry's. If one is
+damaged, the other is used, and that is logged. If both are damaged, it is unknown which records must have a seal, and
+the start is refused. Without any file the whole log is treated as written by RocketMQ, which is always safe.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from gantry_store_files.store_identity import (
     LOG_END_MAX,
     Epoch,
     IdentityCopies,
+    OwnershipRange,
     StoreIdentity,
-    Stretch,
-    new_identity,
+    create_identity,
 )
 
-__all__ = ["LOG_END_MAX", "Epoch", "IdentityFile", "StoreIdentity", "Stretch", "new_identity"]
+__all__ = ["LOG_END_MAX", "Epoch", "IdentityFile", "OwnershipRange", "StoreIdentity", "create_identity"]
 
 log = logging.getLogger(__name__)
 
 
 @final
 class IdentityFile:
-    """``<root>/store.json`` and ``store.json.bak``. Read at the start and written by whoever opens the store."""
+    """The files ``<root>/store.json`` and ``store.json.bak``, which are read and written when the store is opened."""
 
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk: Final = disk
@@ -40,35 +40,35 @@ class IdentityFile:
         self.twin_path: Final = f"{root}/{IDENTITY_TWIN}"
 
     def read(self) -> StoreIdentity | None:
-        """What it says, or None if there has never been one. Raises ``ConfigCorrupt``.
+        """Return the identity, or None if there has never been one. Raises ``ConfigCorrupt``.
 
-        The twin is written last, so one that has seen more starts of the same store shows that the file was rolled
-        back: what was written in them, in buffers and under newer epochs, would not be believed.
+        The backup copy is written last. If it counts more starts of the same store, the main file was rolled back:
+        with that file, records of the missing starts, in buffers and under newer epochs, would not be trusted.
         """
         copies = IdentityCopies.of(self._read_copy(self.path), self._read_copy(self.twin_path))
         identity = copies.chosen
         if identity is not None:
             if copies.own is None:
-                log.warning("the store's identity is not usable, its twin is used", extra={"reason": copies.fault})
+                log.warning("store.json is unusable; using store.json.bak", extra={"reason": copies.fault})
             elif copies.fault:
-                log.warning("the store's identity was rolled back, its twin is used", extra={"reason": copies.fault})
+                log.warning("store.json was rolled back; using store.json.bak", extra={"reason": copies.fault})
             return identity
         if not copies.fault:
             return None
         raise ConfigCorrupt(
             f"{copies.fault}. Put back {self.path} from a backup; or, in a group, move the store away and start "
             f"empty: the broker copies everything from its master. Without either remove {self.path} and remove "
-            f"{self.twin_path}: then no record that is in the log needs a seal, and the store has another name"
+            f"{self.twin_path}: then no existing record needs a seal, and the store gets a new uuid"
         )
 
     def read_twin(self) -> StoreIdentity | None:
-        """What the copy says; None if there is none to believe."""
+        """Return the identity in the backup copy; None if it is missing or damaged."""
         return self._read_copy(self.twin_path)[0]
 
     def _read_copy(self, path: str) -> tuple[StoreIdentity | None, str]:
-        """One copy, or why it cannot be used; neither if there is nothing by that name.
+        """Return one copy, or the reason why it cannot be used; neither if the file does not exist.
 
-        Raises ``OSError`` for what cannot be read, such as a directory: it is no proof that there has never been one.
+        Raises ``OSError`` for an unreadable path, such as a directory: it does not prove that there was never a file.
         """
         try:
             return read_sealed(self._disk, path, StoreIdentity), ""
@@ -76,12 +76,12 @@ class IdentityFile:
             return None, str(exc)
 
     def write(self, identity: StoreIdentity) -> None:
-        """Replace both, durably. At any moment one of them is whole."""
+        """Replace both copies, durably. At any moment one of them is intact."""
         write_sealed(self._disk, self.path, identity)
         write_sealed(self._disk, self.twin_path, identity)
 
-    def forget_twin(self) -> None:
-        """The twin could not be written, and says what is not true any more: better none."""
+    def remove_twin(self) -> None:
+        """Remove the backup copy, which is outdated and could not be rewritten."""
         if self._disk.exists(self.twin_path):
             self._disk.remove(self.twin_path)
         self._disk.sync_directory(self.path.rpartition("/")[0])

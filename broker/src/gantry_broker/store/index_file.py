@@ -4,8 +4,8 @@
     header  begin time 8 | end time 8 | begin physical 8 | end physical 8 | used slots 4 | count 4 (starts at 1)
     entry   key hash 4 | physical offset 8 | seconds since begin time 4 | previous entry of the same slot 4
 
-A slot holds the number of its newest entry, an entry that of the one before. The entries are the truth: the slots can
-be computed from them. ``restore`` does so after a crash, when slots and entries may have reached the disk in any order.
+A slot holds the number of its newest entry, and an entry that of the previous one. The slots can be computed from the
+entries. ``restore`` does so after a crash, when slots and entries may have reached the disk in any order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, final
 
 from gantry_broker.ports.disk import Disk, DiskFile
-from gantry_broker.store.mapped_file import full_disk_is_store_full, scrub
+from gantry_broker.store.mapped_file import translate_disk_full, zero_range
 from gantry_broker.store.settings import INDEX_HEADER_BYTES, StoreSettings
 from gantry_store_files.queue_units import partition
 
@@ -30,7 +30,7 @@ SECONDS_MAX: Final = 0x7FFFFFFF
 
 
 class IndexHeader(NamedTuple):
-    """The first 40 bytes."""
+    """The header of an index file, its first 40 bytes."""
 
     begin_timestamp_ms: int = 0
     end_timestamp_ms: int = 0
@@ -41,16 +41,16 @@ class IndexHeader(NamedTuple):
 
     @property
     def begin(self) -> tuple[int, int]:
-        """What never changes once the file has an entry."""
+        """The fields that never change once the file has an entry."""
         return self.begin_timestamp_ms, self.begin_physical
 
     def covers(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether the file may hold entries of ``[begin_ms, end_ms]``."""
+        """Return whether the file may hold entries of ``[begin_ms, end_ms]``."""
         return begin_ms <= self.end_timestamp_ms and end_ms >= self.begin_timestamp_ms
 
 
 class IndexFileDamaged(Exception):
-    """A slot or an entry cannot be what was written. Rebuild the file from the log."""
+    """A slot or an entry of an index file is invalid. Rebuild the file from the log."""
 
 
 @final
@@ -73,20 +73,20 @@ class IndexFile:
 
     @classmethod
     def create(cls, disk: Disk, directory: str, name: str, settings: StoreSettings) -> IndexFile:
-        """A new file with the slots reserved and the entries still sparse. Raises ``StoreFull``."""
+        """Create a file with blocks for the slots and without blocks for the entries. Raises ``StoreFull``."""
         path = f"{directory}/{name}"
         reserve = INDEX_HEADER_BYTES + settings.max_hash_slot_num * 4 + settings.index_reserve_bytes
-        with full_disk_is_store_full(path):
+        with translate_disk_full(path):
             index = cls(disk.create(path, settings.index_file_size, reserve=reserve), name, settings)
         index.write_header(IndexHeader())
         return index
 
-    def follow(self, last: IndexHeader) -> None:
-        """Say in memory, until the first entry, what ``last`` says: how far the file before has come."""
+    def inherit_end(self, last: IndexHeader) -> None:
+        """Take the end of the previous file's header ``last`` into this header in memory, until the first entry."""
         self.header = self.header._replace(end_physical=last.end_physical, end_timestamp_ms=last.end_timestamp_ms)
 
     def load(self) -> bool:
-        """Read the header; False if it cannot be one."""
+        """Read the header; return False if it is invalid."""
         header = IndexHeader(*HEADER.unpack(self.file.pread(HEADER.size, 0)))
         number = max(1, header.next_number)
         if number > self.count_max:
@@ -100,7 +100,7 @@ class IndexFile:
 
     @property
     def is_complete(self) -> bool:
-        """What a file must be that another one follows: full, from an earlier message to a later one."""
+        """Whether another file may follow: the file is full, and its header has ordered times and offsets."""
         header = self.header
         is_ordered = 0 < header.begin_timestamp_ms <= header.end_timestamp_ms
         return self.is_full and is_ordered and 0 <= header.begin_physical <= header.end_physical
@@ -109,48 +109,48 @@ class IndexFile:
         return self.entries_start + number * ENTRY_BYTES
 
     def reserve_entry(self, number: int) -> int:
-        """Give blocks to the entry ``number`` and some after it; exclusive end of the numbers that have them."""
+        """Reserve blocks for the entry ``number`` and some later ones; return the exclusive end of those numbers."""
         end = self.entry_position(number) + ENTRY_BYTES
         if end > self.file.reserved:
-            with full_disk_is_store_full(self.file.path):
+            with translate_disk_full(self.file.path):
                 self.file.reserve(end + self._stride)
         return min(self.count_max, (self.file.reserved - self.entries_start) // ENTRY_BYTES)
 
     def write_header(self, header: IndexHeader) -> None:
-        """Write it into the file. Durable after the next ``sync``, which may run at the same time."""
+        """Write the header into the file. Durable after the next ``sync``, which may run at the same time."""
         self.header = header
         HEADER.pack_into(self.view, 0, *header)
         self.is_dirty = True
 
-    def refuse_shortened(self) -> None:
-        """Raise ``IndexFileDamaged`` if another process has cut off a part of the file: its map must not be touched.
+    def raise_if_shortened(self) -> None:
+        """Raise ``IndexFileDamaged`` if another process has shortened the file, whose map must not be touched then.
 
-        The file has its size again then, so that who is at work on it meets zeros and no SIGBUS.
+        The size of the file is restored, so that concurrent access meets zeros instead of a SIGBUS.
         """
         end = self.file.regrow()
         if end is not None:
             raise IndexFileDamaged(f"{self.file.path}: another process has shortened it to {end} bytes")
 
     def find(self, key_hash: int, *, count_max: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Physical offsets of up to ``count_max`` entries with ``key_hash``, newest first.
+        """Yield the physical offsets of up to ``count_max`` entries with ``key_hash``, newest first.
 
-        Raises ``IndexFileDamaged`` after those that come before a wrong slot or entry.
+        Raises ``IndexFileDamaged`` at an invalid slot or entry, after the offsets before it.
         """
-        self.refuse_shortened()
+        self.raise_if_shortened()
         header, view = self.header, self.view
         if HEADER.unpack_from(view) != header:
-            raise IndexFileDamaged(f"{self.file.path}: its header is not the one that was written")
+            raise IndexFileDamaged(f"{self.file.path}: its header has changed since it was written")
         slot = key_hash % self.slots
         number = SLOT.unpack_from(view, INDEX_HEADER_BYTES + slot * 4)[0]
         previous = header.next_number
         found = 0
-        # Numbers fall strictly along a chain, so that no damage can make it endless.
+        # Numbers decrease strictly along a chain, so that damage cannot cause an endless loop.
         while number != 0 and found < count_max:
             if not 0 < number < previous:
                 raise IndexFileDamaged(f"{self.file.path}: slot {slot} leads from entry {previous} to {number}")
             entry_hash, physical, seconds, before = ENTRY.unpack_from(view, self.entry_position(number))
             if entry_hash % self.slots != slot or not header.begin_physical <= physical <= header.end_physical:
-                raise IndexFileDamaged(f"{self.file.path}: entry {number} is not one of slot {slot}")
+                raise IndexFileDamaged(f"{self.file.path}: entry {number} does not belong to slot {slot}")
             time_ms = header.begin_timestamp_ms + seconds * 1000
             if seconds < 0 or time_ms + 999 < begin_ms:
                 return
@@ -160,10 +160,10 @@ class IndexFile:
             previous, number = number, before
 
     def restore(self, header: IndexHeader) -> None:
-        """Go back to ``header``: later entries are zeroed and every slot is computed from the entries before."""
+        """Reset the file to ``header``: zero later entries, and compute every slot from the entries before."""
         self.reserve_entry(header.next_number)
         end = self.entry_position(header.next_number)
-        scrub(self.file, end, self.file.size)
+        zero_range(self.file, end, self.file.size)
         words = array("I", self.file.pread((header.next_number - 1) * ENTRY_BYTES, self.entry_position(1)))
         hashes = words[0::5]
         hashes.byteswap()
@@ -177,7 +177,7 @@ class IndexFile:
         self.write_header(header._replace(slots_used=used))
 
     def cut(self, end: int) -> None:
-        """Forget the entries of messages at or behind ``end``. There is at least one before it."""
+        """Remove the entries of messages at or behind ``end``. At least one entry must lie before it."""
         first = partition(1, self.header.next_number, lambda number: self._entry(number)[1] < end)
         _, physical, seconds, _ = self._entry(first - 1)
         end_ms = self.header.begin_timestamp_ms + seconds * 1000 + 999
@@ -185,7 +185,7 @@ class IndexFile:
         self.restore(self.header._replace(next_number=first, end_physical=physical, end_timestamp_ms=end_ms))
 
     def entry(self, number: int) -> tuple[int, int]:
-        """The key hash and the physical offset of an entry."""
+        """Return the key hash and the physical offset of an entry."""
         return self._entry(number)[:2]
 
     def _entry(self, number: int) -> tuple[int, int, int, int]:
@@ -199,12 +199,12 @@ class IndexFile:
 
 @final
 class IndexCursor:
-    """Where the next entries of a file go, for one batch of messages that share a store time."""
+    """The write position in an index file, for one batch of messages that share a store time."""
 
     __slots__ = ("file", "number", "numbers_end", "position", "seconds", "timestamp_ms")
 
     def __init__(self, file: IndexFile, timestamp_ms: int) -> None:
-        """Raises ``StoreFull`` when there is no room for one entry."""
+        """Reserve blocks for the next entries. Raises ``StoreFull`` if there is no space for one entry."""
         header = file.header
         begin_ms = header.begin_timestamp_ms if header.next_number > 1 else timestamp_ms
         self.file: Final = file
@@ -215,7 +215,7 @@ class IndexCursor:
         self.seconds: Final = min(max((timestamp_ms - begin_ms) // 1000, 0), SECONDS_MAX)
 
     def finish(self, number: int, slots_used: int, physical: int) -> None:
-        """Entries before ``number`` are written, the last for the message at ``physical``: let the header say so."""
+        """Write the header after entries up to ``number``, the last of them for the message at ``physical``."""
         if number == self.number:
             return
         header = self.file.header

@@ -1,9 +1,9 @@
-"""The hash that keys are found by: Java's ``hashCode`` of ``topic#key``, made non-negative.
+"""The hash of keys in the index: Java's ``hashCode`` of ``topic#key``, made non-negative.
 
-Computed for every key of every message, so it is put together from pieces that repeat. A hash is a polynomial in 31,
-so the hash of a text is the sum of its pieces' hashes times powers of 31. A unique key of 32 characters is 20 that name
-its producer, 8 that change every millisecond and 4 that count; the first 2 of those 4 go with the time, so that both
-tables stay small enough for the processor's cache. What pieces contribute is kept in bounded tables.
+It is computed for every key of every message, so it is combined from pieces that repeat. A hash is a polynomial in 31,
+so the hash of a text is the sum of its pieces' hashes times powers of 31. A unique key of 32 characters consists of 20
+that identify its producer, 8 that change every millisecond and 4 that count; the first 2 of those 4 are combined with
+the time, so that both tables fit into the processor's cache. The contributions of pieces are kept in bounded tables.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ TIME_END: Final = 30
 _ENTRIES_MAX: Final = 4_096
 _POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in range(256))
 
-moments: Final[dict[str, int]] = {}
-"""What the first 30 characters of a unique key contribute: one producer, one millisecond, 256 numbers."""
+prefix_hashes: Final[dict[str, int]] = {}
+"""Contributions of the first 30 characters of unique keys: one producer, one millisecond, 256 numbers each."""
 
-counters: Final[dict[str, int]] = {}
-"""What the last 2 contribute."""
+suffix_hashes: Final[dict[str, int]] = {}
+"""Contributions of the last 2 characters of unique keys."""
 
 _producers: Final[dict[str, int]] = {}
 _times: Final[dict[str, int]] = {}
 
 
 def non_negative(value: int) -> int:
-    """``abs`` of the signed 32-bit number that ``value`` is, and 0 where Java's ``abs`` stays negative."""
+    """Return Java's ``abs`` of ``value`` as a signed 32-bit number; 0 where that stays negative."""
     value &= MASK
     if value > 0x7FFFFFFF:
         value = 0x1_0000_0000 - value
@@ -39,12 +39,12 @@ def non_negative(value: int) -> int:
 
 
 def key_hash(topic: str, key: str) -> int:
-    """The hash of one key, without any table."""
+    """Return the hash of one key, computed without the tables."""
     return non_negative(java_string_hash(f"{topic}#{key}"))
 
 
 def seeded_hash(seed: int, key: str) -> int:
-    """The unmasked hash of ``topic#key``, where ``seed`` is the hash of ``topic#``."""
+    """Return the unmasked hash of ``topic#key``, where ``seed`` is the hash of ``topic#``."""
     length = len(key) if key.isascii() else len(key.encode("utf-16-be", "surrogatepass")) // 2
     power = _POWERS[length] if length < len(_POWERS) else pow(31, length, 1 << 32)
     return seed * power + java_string_hash(key)
@@ -59,13 +59,13 @@ def _contribution(table: dict[str, int], piece: str, power: int) -> int:
     return value
 
 
-def learn(key: str) -> int:
-    """The contribution of a key of 32 ASCII characters, whose pieces go into the tables."""
+def add_key_pieces(key: str) -> int:
+    """Return the contribution of a key of 32 ASCII characters, and add its pieces to the tables."""
     assert key.isascii(), "characters must be code units for the pieces to add up"
     producer = _contribution(_producers, key[:PRODUCER_END], _POWERS[UNIQUE_KEY_CHARACTERS - PRODUCER_END])
     moment = key[:TIME_END]
     time = _contribution(_times, key[PRODUCER_END:TIME_END], _POWERS[UNIQUE_KEY_CHARACTERS - TIME_END])
-    if len(moments) >= _ENTRIES_MAX:
-        moments.clear()
-    moments[moment] = (producer + time) & MASK
-    return moments[moment] + _contribution(counters, key[TIME_END:], 1)
+    if len(prefix_hashes) >= _ENTRIES_MAX:
+        prefix_hashes.clear()
+    prefix_hashes[moment] = (producer + time) & MASK
+    return prefix_hashes[moment] + _contribution(suffix_hashes, key[TIME_END:], 1)

@@ -1,8 +1,8 @@
-"""The key index: from a topic and a key to the messages that carry it, through hashes only.
+"""The key index, which finds messages by topic and key, through hashes only.
 
-Files are named by the time they were begun and filled one after the other. What comes back may hold messages of other
-keys with the same hash; whoever asked compares. Derived: a damaged or missing index is built again from the log, and a
-full disk stops indexing, never a send.
+Files are named by their creation time and filled one after the other. Results may include messages of other keys with
+the same hash; the caller compares the keys. The index is derived data: a damaged or missing index is rebuilt from the
+log, and a full disk stops indexing, never a send.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from gantry_broker.store.key_hash import (
     MASK,
     TIME_END,
     UNIQUE_KEY_CHARACTERS,
-    counters,
+    add_key_pieces,
     key_hash,
-    learn,
-    moments,
+    prefix_hashes,
     seeded_hash,
+    suffix_hashes,
 )
 from gantry_broker.store.recovery_point import IndexPoint
 from gantry_broker.store.settings import INDEX_HEADER_BYTES, StoreSettings
@@ -49,13 +49,13 @@ _unpack_slot: Final = SLOT.unpack_from
 
 
 class KeyMatches(NamedTuple):
-    """Physical offsets, newest first, and how far the index has come."""
+    """The result of a search: physical offsets, newest first, and the end of the index."""
 
     physical_offsets: list[int]
     last_timestamp_ms: int
     last_physical: int
     is_complete: bool = True
-    """False while the index is rebuilt, or has no room: there may be more."""
+    """False while the index is rebuilt or the disk is full: there may be more matches."""
 
 
 @final
@@ -67,12 +67,12 @@ class KeyIndex:
         self.files: tuple[IndexFile, ...] = ()
         self.is_directory_dirty = False
         self.is_behind = False
-        """Whether batches are not indexed: a part of the index is missing, until ``IndexRepair`` has rebuilt it."""
+        """Whether a part of the index is missing. Batches are not indexed until ``IndexRepair`` has rebuilt it."""
 
         self.damaged: IndexFile | None = None
-        """The oldest file that was found wrong."""
+        """The oldest file that was found damaged."""
 
-        self.damage = ""
+        self.damage_reason = ""
         self._retired: list[IndexFile] = []
         self._dropped: list[IndexFile] = []
         """Files that ``gantry-point`` closes and unlinks."""
@@ -93,15 +93,15 @@ class KeyIndex:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def load(self, *, up_to: str | None = None) -> bool:
-        """Open what is there. False if something is there that is not an index of these settings; nothing is open then.
+        """Open the existing files. Return False, with nothing open, if one of them is not an index of these settings.
 
-        Files that were begun after the one called ``up_to`` are unlinked first.
+        Files that were created after the one named ``up_to`` are unlinked first.
         """
         files: list[IndexFile] = []
         is_good = True
         if self._disk.exists(self.directory) and not self._disk.is_directory(self.directory):
             foreign = f"{self.directory}.foreign"
-            log.warning("a file where the directory of the key index belongs was set aside", extra={"path": foreign})
+            log.warning("set aside a file found in place of the key index directory", extra={"path": foreign})
             self._disk.rename(self.directory, foreign)
         for name in index_names(self._disk, self.directory):
             path = f"{self.directory}/{name}"
@@ -111,14 +111,23 @@ class KeyIndex:
                 continue
             size = -1 if self._disk.is_directory(path) else self._disk.file_size(path)
             if size != self._settings.index_file_size or (files and not files[-1].is_complete):
-                reason = f"it has {size} bytes" if size != self._settings.index_file_size else "a file before it"
-                log.warning("key index is unusable, and is rebuilt", extra={"path": path, "reason": reason})
+                reason = (
+                    f"it has {size} bytes"
+                    if size != self._settings.index_file_size
+                    else "the file before it is incomplete"
+                )
+                log.warning(
+                    "key index is unusable; rebuilding it from the commit log", extra={"path": path, "reason": reason}
+                )
                 is_good = False
                 break
             file = IndexFile(self._disk.open(path), name, self._settings)
             files.append(file)
             if not file.load():
-                log.warning("key index is unusable, and is rebuilt", extra={"path": path, "reason": "its header"})
+                log.warning(
+                    "key index is unusable; rebuilding it from the commit log",
+                    extra={"path": path, "reason": "its header is invalid"},
+                )
                 is_good = False
                 break
         self.files = tuple(files)
@@ -127,23 +136,23 @@ class KeyIndex:
         return is_good
 
     def point(self) -> IndexPoint | None:
-        """What a recovery point says of the index: its newest file that holds anything."""
+        """Return the state of the index for a recovery point: its newest file that has an entry."""
         for file in reversed(self.files):
             if file.header.next_number > 1:
                 return IndexPoint(file.name, file.header)
         return None
 
     def ends(self) -> list[tuple[str, int]]:
-        """Every file but the newest one, with where its last message begins. Neither changes any more."""
+        """Return the names of all files but the newest, with the start of their last messages. These are final."""
         return [(file.name, file.header.end_physical) for file in self.files[:-1]]
 
-    def lacks(self, ends: list[tuple[str, int]], min_physical: int) -> str | None:
-        """A file of ``ends`` that is missing, though not all of its messages have expired."""
+    def find_missing_file(self, ends: list[tuple[str, int]], min_physical: int) -> str | None:
+        """Return the name of a file of ``ends`` that is missing although not all of its messages have expired."""
         names = {file.name for file in self.files}
         return next((name for name, end in ends if name not in names and end >= min_physical), None)
 
     def restore(self, point: IndexPoint, *, is_clean: bool) -> bool:
-        """Go back to ``point``, unless the last stop was clean. False if what the point says is not there."""
+        """Reset the index to ``point``, unless the last stop was clean. Return False if it lacks data of the point."""
         newest = next((file for file in self.files if file.name == point.name), None)
         if newest is None or newest.header.next_number < point.header.next_number:
             # The header was synced before the point was written, and only ever grows.
@@ -153,13 +162,13 @@ class KeyIndex:
         return True
 
     def remove_all(self) -> None:
-        """Forget everything, to be built again."""
+        """Delete all files, before the index is rebuilt."""
         self.close()
         remove_durably(self._disk, self.directory)
         self.is_directory_dirty = False
 
     def cut(self, end: int) -> None:
-        """Forget every message that begins at or after the physical offset ``end``."""
+        """Remove the entries of all messages that begin at or after the physical offset ``end``."""
         while self.files and (self.files[-1].header.next_number <= 1 or self.files[-1].header.begin_physical >= end):
             *kept, last = self.files
             self.files = tuple(kept)
@@ -170,7 +179,7 @@ class KeyIndex:
             self.files[-1].cut(end)
 
     def retire_before(self, min_physical: int) -> tuple[IndexFile, ...]:
-        """Take the files out of the list whose messages all lie before ``min_physical``; the newest always stays.
+        """Remove the files from the list whose messages all lie before ``min_physical``; the newest always stays.
 
         The caller unlinks them, ``gantry-point`` closes them.
         """
@@ -181,38 +190,38 @@ class KeyIndex:
         self._retired.extend(retired)
         return retired
 
-    def distrust(self, file: IndexFile, reason: str) -> None:
-        """``file`` was found wrong: index nothing more until it has been rebuilt, with all files behind it."""
+    def mark_damaged(self, file: IndexFile, reason: str) -> None:
+        """Record that ``file`` is damaged: no batch is indexed until it and all later files have been rebuilt."""
         if file not in self.files:
             return
         if self.damaged is None or self.files.index(file) < self.files.index(self.damaged):
-            self.damaged, self.damage = file, reason
+            self.damaged, self.damage_reason = file, reason
         self.is_behind = True
 
-    def doubt_names(self) -> None:
-        """Names of files may be in the page cache only: the next ``sync`` makes them durable."""
+    def mark_names_unsynced(self) -> None:
+        """Record that names of files may be in the page cache only; the next ``sync`` makes them durable."""
         self.is_directory_dirty = True
 
     def mark_behind(self) -> None:
-        """The index lacks messages, and is not put to before they are in it."""
+        """Record that the index lacks messages: no batch is indexed before they are added."""
         self.is_behind = True
 
     def mark_complete(self) -> None:
-        """The index has every message that is shown."""
+        """Record that the index has every visible message."""
         self.is_behind = False
 
-    def drop_damaged(self) -> None:
-        """Let the index end before the file that was found wrong, or before its newest one."""
+    def drop_damaged_files(self) -> None:
+        """Remove the damaged file and all later ones from the index, or its newest file if none is damaged."""
         first = len(self.files) - 1
         if self.damaged is not None and self.damaged in self.files:
             first = self.files.index(self.damaged)
         dropped, self.files = self.files[max(first, 0) :], self.files[: max(first, 0)]
         self._last_name = max((self._last_name, *(file.name for file in dropped)))
         self._dropped.extend(dropped)
-        self.damaged, self.damage = None, ""
+        self.damaged, self.damage_reason = None, ""
 
     def unlink(self, file: IndexFile) -> None:
-        """Take away the name of a retired file. Any thread."""
+        """Unlink a retired file. Any thread may call it."""
         with suppress(FileNotFoundError):
             self._disk.remove(file.file.path)
         self.is_directory_dirty = True
@@ -225,12 +234,12 @@ class KeyIndex:
 
     def _writable(self) -> IndexFile:
         if self.files and not self.files[-1].is_full:
-            self.files[-1].refuse_shortened()
+            self.files[-1].raise_if_shortened()
             return self.files[-1]
         self._disk.make_directory(self.directory)
         file = IndexFile.create(self._disk, self.directory, self._next_name(), self._settings)
         if self.files:
-            file.follow(self.files[-1].header)
+            file.inherit_end(self.files[-1].header)
         self.files = (*self.files, file)
         self.is_directory_dirty = True
         return file
@@ -238,22 +247,22 @@ class KeyIndex:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def put_batch(self, drafts: Sequence[Draft], physical_offsets: Sequence[int], timestamp_ms: int) -> None:
-        """Index a batch that was appended at ``timestamp_ms``. Rolled back messages are passed over."""
+        """Index a batch that was appended at ``timestamp_ms``. Rolled back messages are skipped."""
         if self.is_behind:
             return
         try:
             self._put(drafts, physical_offsets, timestamp_ms)
         except IndexFileDamaged as exc:
-            self.distrust(self.files[-1], str(exc))
+            self.mark_damaged(self.files[-1], str(exc))
         except (StoreFull, OSError) as exc:
-            # A gap in the middle would never be noticed again, so indexing stops here until the newest file is rebuilt.
+            # A gap in the middle would never be detected, so indexing stops until the newest file is rebuilt.
             self.is_behind = True
-            log.error("key index is behind, and catches up when there is room", extra={"reason": str(exc)})
+            log.error("key index is behind; it catches up when the disk has space", extra={"reason": str(exc)})
 
-    def put_again(self, drafts: Sequence[Draft], physical_offsets: Sequence[int], timestamp_ms: int) -> None:
-        """Index a batch of an index that is behind.
+    def put_for_rebuild(self, drafts: Sequence[Draft], physical_offsets: Sequence[int], timestamp_ms: int) -> None:
+        """Index a batch while the index is behind, for a rebuild.
 
-        Raises ``StoreFull`` and ``OSError``, and then nothing counts that was put since the rebuild's last whole step.
+        Raises ``StoreFull`` and ``OSError``; then everything since the last complete step of the rebuild is discarded.
         """
         try:
             self._put(drafts, physical_offsets, timestamp_ms)
@@ -261,15 +270,15 @@ class KeyIndex:
             raise OSError(errno.EIO, str(exc)) from exc
 
     def _put(self, drafts: Sequence[Draft], physical_offsets: Sequence[int], timestamp_ms: int) -> None:
-        """The index's half of the append loop: hash, slot, entry, for every key."""
+        """Write hash, slot and entry for every key of a batch. This is the index's part of the append loop."""
         if not any(draft[11] for draft in drafts):
             return
         cursor = IndexCursor(self._writable(), timestamp_ms)
         view, slots = cursor.file.view, cursor.file.slots
         number, numbers_end, position, seconds = cursor.number, cursor.numbers_end, cursor.position, cursor.seconds
         used, indexed = 0, -1
-        # Locals, since every name that is looked up in the module is paid for once a message.
-        seen_moments, seen_counters, time_end, mask = moments, counters, TIME_END, MASK
+        # These are locals, since the lookup of a module's name would cost time for every message.
+        prefixes, suffixes, time_end, mask = prefix_hashes, suffix_hashes, TIME_END, MASK
         key_characters, slots_start, entry_bytes = UNIQUE_KEY_CHARACTERS, INDEX_HEADER_BYTES, ENTRY_BYTES
         unpack_slot, pack_slot, pack_entry = _unpack_slot, _pack_slot, _pack_entry
         for (queue, _, _, sys_flag, _, _, _, _, _, _, _, keys), physical in zip(drafts, physical_offsets, strict=True):
@@ -284,12 +293,10 @@ class KeyIndex:
                     position, seconds = cursor.position, cursor.seconds
                 if len(key) == key_characters:
                     try:
-                        value = (
-                            queue.key_seed_unique + seen_moments[key[:time_end]] + seen_counters[key[time_end:]]
-                        ) & mask
+                        value = (queue.key_seed_unique + prefixes[key[:time_end]] + suffixes[key[time_end:]]) & mask
                     except KeyError:
                         if key.isascii():
-                            value = (queue.key_seed_unique + learn(key)) & MASK
+                            value = (queue.key_seed_unique + add_key_pieces(key)) & MASK
                         else:
                             value = seeded_hash(queue.key_seed, key) & MASK
                 else:
@@ -310,7 +317,7 @@ class KeyIndex:
         cursor.finish(number, used, indexed)
 
     def _advance(self, cursor: IndexCursor, number: int, used: int, physical: int) -> IndexCursor:
-        """Room for the entry ``number``: in the same file, or as the first of a new one."""
+        """Return a cursor with room for the entry ``number``, in the same file or in a new one."""
         cursor.finish(number, used, physical)
         file = cursor.file if number < cursor.file.count_max else self._writable()
         return IndexCursor(file, cursor.timestamp_ms)
@@ -318,7 +325,7 @@ class KeyIndex:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def find(self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int) -> KeyMatches:
-        """Messages that may carry ``key``, newest first."""
+        """Return messages that may carry ``key``, newest first."""
         value = key_hash(topic, key)
         found: list[int] = []
         for file in reversed(self.files):
@@ -328,16 +335,16 @@ class KeyIndex:
                 try:
                     found += file.find(value, count_max=count_max - len(found), begin_ms=begin_ms, end_ms=end_ms)
                 except IndexFileDamaged as exc:
-                    self.distrust(file, str(exc))
+                    self.mark_damaged(file, str(exc))
         last = self.files[-1].header if self.files else IndexHeader()
         # A message at the border of two files has an entry twice after a rebuild.
         return KeyMatches(list(dict.fromkeys(found)), last.end_timestamp_ms, last.end_physical, not self.is_behind)
 
-    def distrust_entry(self, physical: int, reason: str) -> None:
-        """The entry that leads to ``physical`` is wrong, in whichever file it is."""
+    def mark_entry_damaged(self, physical: int, reason: str) -> None:
+        """Record that the file with the entry for ``physical`` is damaged."""
         for file in self.files:
             if file.header.begin_physical <= physical <= file.header.end_physical:
-                self.distrust(file, reason)
+                self.mark_damaged(file, reason)
                 return
 
     # -- durability ----------------------------------------------------------------------------------------------------
@@ -366,4 +373,4 @@ class KeyIndex:
         self.files = ()
         self._retired.clear()
         self._dropped.clear()
-        self.damaged, self.damage = None, ""
+        self.damaged, self.damage_reason = None, ""

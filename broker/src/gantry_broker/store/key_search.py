@@ -1,7 +1,7 @@
-"""Messages by their keys: what the index finds, compared with the log.
+"""Search of messages by their keys: matches of the index, compared with the log.
 
-The index holds hashes only, so equal hashes of other keys come along. An entry that leads to no message with such a
-hash is a fault of the index, which is then rebuilt from the log.
+The index holds hashes only, so results include other keys with equal hashes. An entry that leads to no message with
+such a hash is a fault of the index, which is then rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gantry_wire.message import RecordFault, check_record
 
 @final
 class KeySearch:
-    """Owned by the loop's thread."""
+    """Finds messages by their keys. Owned by the loop's thread."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class KeySearch:
         self._delay_levels_ms: Final = delay_levels_ms
 
     def matches(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> KeyMatches:
-        """Where records are that may carry ``key``, newest first, and how far the index has come."""
+        """Return the offsets of records that may carry ``key``, newest first, and the end of the index."""
         index = self._index
         if index is None:
             return KeyMatches([], 0, 0)
@@ -48,21 +48,24 @@ class KeySearch:
         matches = index.find(topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms)
         value, kept = key_hash(topic, key), []
         for physical in matches.physical_offsets:
-            if self._is_indexed_right(physical, value):
+            if self._is_entry_correct(physical, value):
                 kept.append(physical)
             else:
-                index.distrust_entry(physical, f"an entry leads to {physical}, where no message has its key")
+                index.mark_entry_damaged(physical, f"an entry leads to {physical}, where no message has its key")
         if index.is_behind and not was_behind:
             for listener in self._repair.on_damage:
                 listener()
         return matches._replace(physical_offsets=kept, is_complete=not index.is_behind)
 
-    def _is_indexed_right(self, physical: int, value: int) -> bool:
-        """Whether the record at ``physical`` has a key with this hash, or is rotten: that is not the index's fault."""
+    def _is_entry_correct(self, physical: int, value: int) -> bool:
+        """Return whether the record at ``physical`` has a key with this hash.
+
+        It is also true for an expired or damaged record, which is no fault of the index.
+        """
         written = self._log.view(physical)
         if not written:
             return physical < self._log.min_physical
-        self._log.demand_own(physical)
+        self._log.require_own_file(physical)
         check = check_record(written, 0, physical_offset=physical, is_sealed=self._seals(physical).is_ours)
         if not check.is_good:
             return check.fault in (RecordFault.CRC, RecordFault.SEAL)
@@ -70,9 +73,9 @@ class KeySearch:
         return any(key_hash(facts.topic, key) == value for key in facts.keys)
 
     def records(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> tuple[list[bytes], int, int]:
-        """Records that may carry ``key`` (equal hashes come along), and how far the index has come: time, offset.
+        """Return the records that may carry ``key`` or one with an equal hash, and the end of the index: time, offset.
 
-        Raises ``IndexRebuilding`` where there may be more.
+        Raises ``IndexRebuilding`` if there may be more matches.
         """
         matches = self.matches(topic, key, count_max, begin_ms, end_ms)
         if not matches.is_complete:

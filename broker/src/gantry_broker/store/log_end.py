@@ -1,19 +1,20 @@
-"""How far the log was written, kept where a kill does not take it: one mapped page, changed by every append.
+"""The log-end file: how far the log was written, in a mapped page that survives a kill of the process.
 
     <root>/log-end    | a sealed line and JSON: store, generation, machine | zeros | heads 8 x 24 | end 8, inverted 8 |
     a head            | where a log file begins 8 | CRC-32 of its first record 8 | the two, exclusive or, inverted 8 |
 
-A process that is killed loses nothing of the page cache, nor of write buffers that outlive it. So what was written
-before a kill is there at the next start, and this page, which is in the page cache too, says how far that was. A log
-that ends before it has lost its end, such as by a buffer that was truncated, replaced, rolled back or removed. And a
-kill tears nothing: damage before it, with whole records behind, is rot.
+Every append changes the page. A process that is killed loses nothing of the page cache, nor of write buffers that
+survive it. So what was written before a kill is present at the next start, and this page, which is in the page cache
+too, records how far that was. A log that ends before the recorded end has lost its end, for example with a write buffer
+that was truncated, replaced, rolled back or removed. And a kill tears no record: damage before the recorded end, with
+whole records behind it, is corruption of stored data.
 
-It vouches for one start of one store on one run of the machine. After a power loss pages may have reached the disk in
-any order, or not at all, so on another run it says nothing; for the same reason it is never synced. Nor does a store
-have one whose buffers are the memory of its process.
+The page is valid for one start of one store on one boot of the machine. After a power loss pages may have reached the
+disk in any order, or not at all, so on another boot it is ignored; for the same reason it is never synced. A store
+whose write buffers are anonymous memory has no such page.
 
-The end is there twice, and the lesser one counts: neither a kill between the two nor a flipped bit makes it more than
-was written. A page that cannot be read vouches for nothing. The heads are those of the newest files, which
+The end is stored twice, and the lesser one counts: neither a kill between the two writes nor a flipped bit makes it
+more than was written. A page that cannot be read is ignored. The heads are those of the newest files, which
 ``log-heads.json`` may not have yet (see ``file_heads``).
 """
 
@@ -36,39 +37,39 @@ ENDS: Final = struct.Struct(">QQ")
 ENDS_POSITION: Final = PAGE_BYTES - ENDS.size
 HEAD: Final = struct.Struct(">QQQ")
 HEADS_MAX: Final = 8
-"""How many files are begun at most before the next ``log-heads.json``, as far as their heads are known here."""
+"""How many heads of new files fit into the page until ``log-heads.json`` is written."""
 
 HEADS_POSITION: Final = ENDS_POSITION - HEADS_MAX * HEAD.size
 _ALL_BITS: Final = (1 << 64) - 1
 
 
 class LogEndOwner(msgspec.Struct, frozen=True):
-    """Whose log end it is."""
+    """The start of a store that wrote a log-end page."""
 
     store: str
     generation: int
     machine: str
-    """The run of the machine, and the scope of its memory."""
+    """The boot id of the machine, and the scope of its memory."""
 
 
 class LogEnd(NamedTuple):
-    """The decoded page."""
+    """The decoded content of a log-end page."""
 
     owner: LogEndOwner
     end: int
-    """Up to where the log was written, at least."""
+    """The log was written at least up to this offset."""
 
     heads: dict[int, int]
-    """CRC-32 of the first records of files, by where they begin."""
+    """The CRC-32 of the first record of each new log file, by the file's base offset."""
 
 
 def encode_log_end(owner: LogEndOwner, end: int) -> bytes:
-    """The whole file, without heads."""
+    """Encode the whole page, without heads."""
     return encode_sealed(owner).ljust(ENDS_POSITION, b"\0") + ENDS.pack(end, end ^ _ALL_BITS)
 
 
 def decode_log_end(data: bytes) -> LogEnd:
-    """Decode the file. Raises ValueError if it is damaged."""
+    """Decode the whole page. Raises ValueError if it is damaged."""
     if len(data) != PAGE_BYTES:
         raise ValueError(f"it has {len(data)} bytes, not {PAGE_BYTES}")
     end, inverted = ENDS.unpack_from(data, ENDS_POSITION)
@@ -100,14 +101,14 @@ class LogEndFile:
         self._slot = 0
 
     def read(self, identity: StoreIdentity | None) -> LogEnd | None:
-        """Read the page of the last start; None if there is none for this run of the machine."""
+        """Read the page of the last start. Return None if there is none of this boot of the machine."""
         if identity is None or not self._machine or not self._disk.exists(self._path):
             return None
         try:
             found = decode_log_end(self._disk.read_file(self._path))
         except ValueError as exc:
             log.warning(
-                "the file that says how far the log was written is damaged: nothing follows from it",
+                "log-end file is damaged and is ignored; this start cannot detect lost write buffers",
                 extra={"path": self._path, "reason": str(exc)},
             )
             return None
@@ -115,7 +116,7 @@ class LogEndFile:
         return found if is_last else None
 
     def begin(self, identity: StoreIdentity, end: int) -> None:
-        """From now on it is the log end of this start. Where it cannot be made, as on a full disk, there is none."""
+        """Make the page that of this start. If it cannot be created, as on a full disk, there is none."""
         if not self._machine:
             self.remove()
             return
@@ -123,14 +124,14 @@ class LogEndFile:
             self._open()
         except OSError as exc:
             log.warning(
-                "how far the log is written cannot be recorded: a write buffer that is lost is not noticed",
+                "could not create the log-end file; the next start cannot detect lost write buffers",
                 extra={"path": self._path, "reason": str(exc)},
             )
             self.remove()
             return
         view = self._view
         assert view is not None, "it was opened just now"
-        self.set(0)  # a kill on the way leaves one that vouches for nothing
+        self.set(0)  # a kill during this leaves a page that promises nothing
         view[:] = encode_log_end(LogEndOwner(identity.uuid, identity.generation, self._machine), 0)
         self.set(end)
 
@@ -148,19 +149,19 @@ class LogEndFile:
         self._file = file
 
     def set(self, end: int) -> None:
-        """The log was written up to ``end``. Nothing where there is no such file."""
+        """Record that the log was written up to ``end``. Does nothing without a page."""
         view = self._view
         if view is not None:
             self._end = end
             ENDS.pack_into(view, ENDS_POSITION, end, end ^ _ALL_BITS)
 
     def raise_to(self, end: int) -> None:
-        """The log was written up to ``end``, and perhaps further."""
+        """Record that the log was written at least up to ``end``."""
         if end > self._end:
             self.set(end)
 
     def lower(self, end: int) -> None:
-        """The log is going to end at ``end`` or before, by our own decision."""
+        """Record that the log is about to be cut at ``end`` or before."""
         view = self._view
         if view is None:
             return
@@ -170,7 +171,7 @@ class LogEndFile:
         self.set(min(self._end, end))
 
     def note_head(self, base_offset: int, crc: int) -> None:
-        """A log file was begun, with a record that has this CRC-32."""
+        """Record the CRC-32 of the first record of a new log file."""
         view = self._view
         if view is not None:
             position = HEADS_POSITION + self._slot * HEAD.size
@@ -178,7 +179,7 @@ class LogEndFile:
             HEAD.pack_into(view, position, base_offset, crc, base_offset ^ crc ^ _ALL_BITS)
 
     def remove(self) -> None:
-        """Nothing is to follow from it."""
+        """Close and delete the file, so that the next start has no recorded end."""
         self.close()
         if self._disk.exists(self._path):
             self._disk.remove(self._path)

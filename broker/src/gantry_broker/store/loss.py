@@ -1,21 +1,23 @@
-"""Which bytes of the log are missing: what sealed files vouch for, compared with what the log has. Pure, and one file.
+"""Detection of lost log data: the range that sealed files have recorded, compared with what the log has.
 
-    vouched    [begin ................................................ end)    by the files below, each with a CRC
+    recorded   [begin ................................................ end)    by the files below, each with a CRC
     log               [min_physical ....) (a hole) [............ end)
     missing    [ head )                 [  middle )               [ tail )
 
-Every file that is replaced whole, durably, after the log itself was synced vouches for the log as it was then:
+Each of these files is replaced whole and durably after the log itself was synced, and so records what the log had then:
 
     begin   the checkpoint's second seal, written before the name of a log file is taken away
     end     the recovery point's `through`, the checkpoint's `flushed`, the `log_end` of `store.json`; on the same run
             of the machine `log-end`, too: it needs no sync, since a kill takes nothing from the page cache
-    both    `loss.json`, which keeps a loss until it is made good or accepted: a start overwrites the other three
+    both    `loss.json`, which keeps a loss until it is restored or accepted: a start overwrites the other three
 
-A log that has less has lost it, however that came about: deleted or emptied files, an older copy of a volume, another
-volume. Nothing of ours cuts the log without first having these files vouch for less, so retention, a slave's cut and a
-log that begins anew are never taken for a loss. A checkpoint that RocketMQ has written since vouches for nothing.
+A log that has less has lost data, for any cause: deleted or emptied files, an older copy of a volume, another
+volume. The broker never cuts the log without lowering these records first, so retention, a slave's cut and a restarted
+log are never taken for a loss. A checkpoint that RocketMQ has written since is ignored.
 
-    <root>/loss.json      a sealed document: what is missing, what was accepted, and where queues ended
+    <root>/loss.json      a sealed document: missing ranges, accepted losses, and the ends of the queues before the loss
+
+All of this is pure but for ``LossKeeper``, which owns the file.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from gantry_broker.store.sealed_file import read_sealed, write_sealed
 log = logging.getLogger(__name__)
 
 ACCEPTED_KEPT_MAX: Final = 100
-"""Acceptances that are kept, newest last. Each is one decision of a person."""
+"""How many accepted losses are kept, the newest last. Each is one decision of an operator."""
 
 
 class LossCause(StrEnum):
@@ -50,7 +52,7 @@ class LossCause(StrEnum):
 
 
 class LostRange(msgspec.Struct, frozen=True):
-    """Bytes ``[start, end)`` that the log had, and has no more."""
+    """A range ``[start, end)`` of bytes that the log had and has lost."""
 
     start: int
     end: int
@@ -62,7 +64,7 @@ class LostRange(msgspec.Struct, frozen=True):
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the log ends before it, so that appending would use its offsets again."""
+        """Return whether the log ends before this range, so that appending would reuse its offsets."""
         return self.cause in (LossCause.ALL, LossCause.TAIL)
 
     def __str__(self) -> str:
@@ -77,43 +79,43 @@ class AcceptedLoss(msgspec.Struct, frozen=True):
     cause: LossCause
     accepted_ms: int
     by: str = ""
-    """The command or the account."""
+    """The command or the account that accepted the loss."""
 
 
 class LossRecord(msgspec.Struct, frozen=True):
-    """What the file says."""
+    """The content of the file ``loss.json``."""
 
     missing: list[LostRange] = []
     accepted: list[AcceptedLoss] = []
     queues: dict[str, dict[str, int]] = {}
-    """Topic, queue id, end of the queue before the loss: no queue goes on below it."""
+    """Topic, queue id, end of the queue before the loss. New messages of a queue never get offsets below it."""
 
     def is_accepted(self, lost: LostRange) -> bool:
-        """Whether this very range, or one around it, was accepted."""
+        """Return whether this range, or one that contains it, was accepted."""
         return any(one.start <= lost.start and lost.end <= one.end for one in self.accepted)
 
 
-class Vouched(NamedTuple):
-    """The range of the log that sealed files vouch for."""
+class RecordedRange(NamedTuple):
+    """The range of the log that the sealed files have recorded."""
 
     begin: int | None
-    """None where no file says it."""
+    """None if no file records it."""
 
     end: int
 
 
-def vouched_range(
+def recorded_range(
     point: RecoveryPoint | None,
     checkpoint: CheckpointFacts,
     identity: StoreIdentity | None,
     record: LossRecord,
     *,
     written: int = 0,
-) -> Vouched:
-    """What the log must have, as far as the small files of the store know.
+) -> RecordedRange:
+    """Return the range that the log must have, according to the small files of the store.
 
-    ``written`` is up to where this run of the machine has written it. What write buffers hold belongs to that, so only
-    a start that has replayed them may ask for it.
+    ``written`` is the end from the log-end file of this boot. It includes what write buffers hold, so only a start that
+    has replayed them may pass it.
     """
     ends = [checkpoint.flushed, written, *(lost.end for lost in record.missing)]
     if point is not None:
@@ -123,32 +125,37 @@ def vouched_range(
     begins = [lost.start for lost in record.missing if lost.cause in (LossCause.ALL, LossCause.HEAD)]
     if checkpoint.begin is not None:
         begins.append(checkpoint.begin)
-    return Vouched(min(begins, default=None), max(ends))
+    return RecordedRange(min(begins, default=None), max(ends))
 
 
 def find_missing(
-    vouched: Vouched, *, begin: int, end: int, holes: Sequence[tuple[int, int]] = (), record: LossRecord | None = None
+    recorded: RecordedRange,
+    *,
+    begin: int,
+    end: int,
+    holes: Sequence[tuple[int, int]] = (),
+    record: LossRecord | None = None,
 ) -> list[LostRange]:
-    """The missing ranges of a log that is ``[begin, end)`` with ``holes`` in it, but for those that were accepted."""
-    first = begin if vouched.begin is None else vouched.begin
+    """Return the missing ranges of a log ``[begin, end)`` with ``holes``, without those that were accepted."""
+    first = begin if recorded.begin is None else recorded.begin
     missing: list[LostRange] = []
     if first < begin < end:
         missing.append(LostRange(first, begin, LossCause.HEAD))
     missing += [LostRange(start, stop, LossCause.MIDDLE) for start, stop in holes]
-    # Where a log without a byte begins says nothing: its first file was made by the start that found none.
-    if end <= begin and vouched.end > first:
-        missing.append(LostRange(first, vouched.end, LossCause.ALL))
-    elif begin < end < vouched.end:
-        missing.append(LostRange(end, vouched.end, LossCause.TAIL))
+    # The beginning of an empty log proves nothing: its first file was created by the start that found no files.
+    if end <= begin and recorded.end > first:
+        missing.append(LostRange(first, recorded.end, LossCause.ALL))
+    elif begin < end < recorded.end:
+        missing.append(LostRange(end, recorded.end, LossCause.TAIL))
     accepted = record or LossRecord()
-    # A range at the end counts until appending has gone beyond it: its acceptance may have been cut off half way.
+    # A range at the end counts until appending has gone beyond it: its acceptance may have been interrupted.
     return [lost for lost in missing if lost.is_at_end or not accepted.is_accepted(lost)]
 
 
-def is_brought_back(record: LossRecord, begin: int, fillers: Container[int]) -> bool:
-    """Whether files are there again that the last start missed: queues and index may have dropped theirs.
+def is_missing_data_restored(record: LossRecord, begin: int, fillers: Container[int]) -> bool:
+    """Return whether files have returned that the last start missed, so that queues and index may lack their messages.
 
-    The log begins at ``begin`` now: what lies before it has expired. ``fillers`` are where files begin that stand for
+    The log begins at ``begin`` now; earlier data has expired. ``fillers`` are the base offsets of files that replace
     lost ones.
     """
     return any(
@@ -159,12 +166,12 @@ def is_brought_back(record: LossRecord, begin: int, fillers: Container[int]) -> 
 
 
 def missing_bytes(missing: Sequence[LostRange]) -> int:
-    """How many bytes are missing."""
+    """Return the total size of the missing ranges."""
     return sum(lost.bytes_count for lost in missing)
 
 
 def describe_missing(missing: Sequence[LostRange]) -> str:
-    """The ranges in a line for people."""
+    """Describe the missing ranges in one line for operators."""
     ranges = ", ".join(f"{lost} ({lost.cause.value})" for lost in missing[:8])
     more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
     return f"{missing_bytes(missing)} bytes of the log are missing: {ranges}{more}"
@@ -172,7 +179,7 @@ def describe_missing(missing: Sequence[LostRange]) -> str:
 
 @final
 class LossKeeper:
-    """The record of what is missing, here and on the disk. Owned by whoever holds the store's lock.
+    """The record of missing log data, in memory and in ``loss.json``. Owned by the holder of the store's lock.
 
     All methods wait for the disk. ``flush`` makes everything written durable.
     """
@@ -180,7 +187,7 @@ class LossKeeper:
     def __init__(self, disk: Disk, root: str, commit_log: CommitLog, flush: Callable[[], int]) -> None:
         self.path: Final = f"{root}/loss.json"
         self.record = LossRecord()
-        """What is missing in the log, and what an operator has accepted as lost."""
+        """The missing ranges of the log, and those that an operator has accepted as lost."""
 
         self._disk: Final = disk
         self._log: Final = commit_log
@@ -190,17 +197,17 @@ class LossKeeper:
         return f"<LossKeeper missing={missing_bytes(self.record.missing)}>"
 
     def read(self) -> None:
-        """Take the record from the disk: an empty one if nothing was ever lost, or if it cannot be read."""
+        """Read the record from the disk; use an empty one if there is no file or it cannot be read."""
         try:
             self.record = read_sealed(self._disk, self.path, LossRecord) or LossRecord()
         except ValueError as exc:
             log.error(
-                "loss.json is damaged: a loss that was not accepted yet, or its acceptance, may be forgotten",
+                "loss.json is damaged and is ignored; a recorded loss, or its acceptance, may be unknown now",
                 extra={"path": self.path, "reason": str(exc)},
             )
 
     def write(self, record: LossRecord) -> None:
-        """Make ``record`` the known loss. Durable when this returns; after an ``OSError`` the old one holds."""
+        """Replace the record. Durable when this returns; after an ``OSError`` the old one is still valid."""
         if record == self.record:
             return
         if record == LossRecord():
@@ -210,10 +217,10 @@ class LossKeeper:
         self.record = record
 
     def record_missing(self, missing: list[LostRange], *queues: dict[str, dict[str, int]]) -> None:
-        """Write down what is missing before this start overwrites what says so. Raises OSError: then there is no start.
+        """Record what is missing before this start overwrites the files that prove it.
 
-        ``queues`` say where queues ended, each as far as it knows, and the furthest end counts. A hole that was there
-        before keeps the queue ends of then: those of now are what is left.
+        Raises OSError; then the store must not open. Each of ``queues`` has known ends of queues, and the furthest end
+        counts. For a loss that was recorded before, the recorded queue ends are kept: the present ones may be shorter.
         """
         record = self.record
         if record.missing and not missing:
@@ -227,7 +234,7 @@ class LossKeeper:
         self.write(msgspec.structs.replace(record, missing=missing, queues=ends if missing else {}))
 
     def check_missing(self) -> bool:
-        """Whether something is still missing, after bytes were fetched."""
+        """Update the record after bytes were fetched. Return whether anything is still missing."""
         if self.record.missing:
             missing = [lost for lost in self.record.missing if not lost.is_at_end or lost.end > self._log.wrote]
             self._flush()
@@ -235,9 +242,9 @@ class LossKeeper:
         return bool(self.record.missing)
 
     def forget_missing_end(self) -> None:
-        """A master was followed, and all that it has is here. What is missing in the middle still is."""
+        """Remove the missing end from the record after catching up with a master. Missing data in the middle stays."""
         self.record_missing([lost for lost in self.record.missing if not lost.is_at_end], {})
 
     def forget_missing(self) -> None:
-        """Nothing is missing any more. What was accepted stays known."""
+        """Remove all missing ranges from the record. Accepted losses stay recorded."""
         self.write(msgspec.structs.replace(self.record, missing=[], queues={}))

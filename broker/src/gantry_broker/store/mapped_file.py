@@ -2,8 +2,8 @@
 
     [0 ...... position ...... reserved ...... size)      offset = base_offset + position
 
-The file knows nothing of what is in it and keeps no positions of its own: where a log or a queue ends is known once,
-by the log or the queue. What it guards is that a name is its base offset and that errors of the disk arrive as ours.
+The file does not interpret its content and keeps no positions of its own: the log or the queue knows where it ends. It
+guarantees that a file's name is its base offset and that disk errors are raised as errors of the store.
 
 A log file may have a write buffer, which then holds what was written from its start on, while the file may still lack
 it. Readers ask for the *extent* that holds an offset and read from its view, wherever that is:
@@ -11,9 +11,9 @@ it. Readers ask for the *extent* that holds an offset and read from its view, wh
     file     [base ...... start ...... end)        without a buffer: one extent, the file itself
               `- file's map -'`- buffer -'         with one from the middle on: two
 
-After a crash recovery makes zero what ought to be zero (``scrub``), and writes again what may be lost (``rewrite``). A
-queue or index file is sparse behind its end. There may be stale bytes there, which would be taken for entries later.
-Zeroing the whole rest would allocate it; so the rest is read, and only what is not zero is overwritten.
+After a crash, recovery zeroes what must be zero (``zero_range``), and writes again what may be lost (``rewrite``). A
+queue or index file is sparse behind its end. Stale bytes there would be taken for entries later. Zeroing the whole rest
+would allocate it, so the rest is read, and only bytes that are not zero are overwritten.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from gantry_store_files.segments import segment_name
 
 
 @contextmanager
-def full_disk_is_store_full(what: str) -> Iterator[None]:
-    """Turn what the disk refuses when it is asked for room into ``StoreFull``; our own mistakes pass."""
+def translate_disk_full(what: str) -> Iterator[None]:
+    """Raise ``StoreFull`` where the disk refuses space. Errors about existing or missing files pass unchanged."""
     try:
         yield
     except (FileExistsError, FileNotFoundError):
@@ -40,7 +40,7 @@ def full_disk_is_store_full(what: str) -> Iterator[None]:
 
 
 class Extent(NamedTuple):
-    """A range of a log and where its bytes can be read: at ``offset - base_offset`` of ``view``."""
+    """A range of a log and its bytes: those at ``offset`` are at ``offset - base_offset`` of ``view``."""
 
     base_offset: int
     end_offset: int
@@ -59,7 +59,7 @@ class MappedFile:
         self.size = file.size
         self.end_offset = base_offset + file.size
         self.view = file.view
-        """All bytes of the file itself."""
+        """All bytes of the file itself, without the write buffer."""
         self.buffer: WriteBuffer | None = None
         self._head = self._tail = Extent(base_offset, self.end_offset, self.view)
 
@@ -68,14 +68,15 @@ class MappedFile:
 
     @classmethod
     def create(cls, disk: Disk, directory: str, base_offset: int, *, size: int, reserve: int) -> MappedFile:
-        """A new file of zeros. Raises ``StoreFull``; then there is no file."""
+        """Create a file of zeros. Raises ``StoreFull``; then there is no file."""
         path = f"{directory}/{segment_name(base_offset)}"
-        with full_disk_is_store_full(path):
+        with translate_disk_full(path):
             file = disk.create(path, size, reserve=reserve)
             try:
                 return cls(file, base_offset)
             except OSError:
-                # It has no map: there is no memory for it, perhaps only now. Left behind, it would bar its own name.
+                # The file could not be mapped, perhaps only for lack of memory now. Left behind, it would block its
+                # own name.
                 file.close()
                 disk.remove(path)
                 raise
@@ -85,26 +86,26 @@ class MappedFile:
         return self.file.path
 
     def reserve(self, end: int) -> None:
-        """Give blocks to everything before position ``end``. Raises ``StoreFull``."""
+        """Allocate blocks for everything before position ``end``. Raises ``StoreFull``."""
         if end > self.file.reserved:
-            with full_disk_is_store_full(self.file.path):
+            with translate_disk_full(self.file.path):
                 self.file.reserve(end)
 
     def advise(self, start: int, end: int) -> None:
-        """``[start, end)`` of the log is read next, in the file, and what is before it is not. Only a hint."""
+        """Hint that ``[start, end)`` of the log is read next from the file, and nothing before it."""
         self.file.advise(start - self.base_offset, end - self.base_offset)
 
     def read_in_order(self, is_expected: bool) -> None:
-        """Whether the file is read in order, so that reading ahead helps. Only a hint."""
+        """Hint whether the file is read in order, so that reading ahead helps."""
         self.file.read_in_order(is_expected)
 
     def extent(self, offset: int) -> Extent:
-        """Where the bytes at ``offset`` can be read."""
+        """Return the extent that holds the bytes at ``offset``."""
         tail = self._tail
         return tail if offset >= tail.base_offset else self._head
 
     def attach(self, buffer: WriteBuffer) -> None:
-        """From the buffer's start on, this file is written and read in the buffer."""
+        """Attach a write buffer: from its start on, this file is written and read in the buffer."""
         assert self.buffer is None and buffer.base_offset == self.base_offset and buffer.start < self.end_offset, self
         split = buffer.start - self.base_offset
         self.buffer = buffer
@@ -112,7 +113,7 @@ class MappedFile:
         self._tail = Extent(buffer.start, self.end_offset, buffer.view[split:])
 
     def detach(self) -> WriteBuffer:
-        """Everything is in the file: read it there. No slice of the buffer may be in use."""
+        """Detach the write buffer after all of it was committed to the file. No slice of it may be in use."""
         buffer, self.buffer = self.buffer, None
         assert buffer is not None, self
         tail = self._tail
@@ -127,7 +128,7 @@ class MappedFile:
 
 
 def is_zero(data: bytes | memoryview) -> bool:
-    """Whether there is nothing but zeros, as behind the head of a filler."""
+    """Return whether all bytes are zero, as behind the head of a filler."""
     return not any(data) if len(data) < 64 else bytes(data).count(0) == len(data)
 
 
@@ -136,10 +137,11 @@ REWRITE_BYTES: Final = 1 << 20
 _ZEROS: Final = bytes(CHUNK_BYTES)
 
 
-def scrub(file: DiskFile, start: int, end: int) -> int:
-    """Make ``[start, end)`` zero; how many bytes had to be overwritten.
+def zero_range(file: DiskFile, start: int, end: int) -> int:
+    """Make ``[start, end)`` zero, and return how many bytes had to be overwritten.
 
-    Only from the first byte that is not zero to the last: those have blocks, so that even a full disk can be scrubbed.
+    Each chunk is overwritten only from its first byte that is not zero to its last: those have blocks already, so this
+    works on a full disk, too.
     """
     overwritten = 0
     for position in range(start, end, CHUNK_BYTES):
@@ -152,8 +154,8 @@ def scrub(file: DiskFile, start: int, end: int) -> int:
     return overwritten
 
 
-def last_used(file: DiskFile, start: int) -> int:
-    """The exclusive end of what is not zero in ``[start, size)``; ``start`` if all is."""
+def find_used_end(file: DiskFile, start: int) -> int:
+    """Return the exclusive end of the bytes in ``[start, size)`` that are not zero; ``start`` if all are zero."""
     last = start
     for position in range(start, file.size, REWRITE_BYTES):
         chunk = file.pread(min(REWRITE_BYTES, file.size - position), position)
@@ -163,6 +165,6 @@ def last_used(file: DiskFile, start: int) -> int:
 
 
 def rewrite(file: DiskFile, start: int, end: int) -> None:
-    """Write ``[start, end)`` again with the bytes that are there, so that a sync has to bring them to the disk."""
+    """Write ``[start, end)`` again with its present bytes, so that the next sync brings them to the disk."""
     for position in range(start, end, REWRITE_BYTES):
         write_fully(file, file.pread(min(REWRITE_BYTES, end - position), position), position)

@@ -1,11 +1,11 @@
-"""The store: its parts joined, and what needs several of them. ``contract`` says what it promises.
+"""The message store: it joins the parts, and has the operations that need several of them. See ``contract``.
 
-One directory, laid out as RocketMQ lays it out, and small files of ours:
+It uses one directory, with RocketMQ's layout and small files of its own:
 
     commitlog/  consumequeue/<topic>/<queue>/  index/  checkpoint  abort  lock  recovery-point.json  store.json
     log-heads.json
 
-``life`` builds, opens and closes the parts, and ``standstill`` changes the log as a whole.
+``lifecycle`` builds, opens and closes the parts, and ``log_changes`` changes the log as a whole.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from gantry_broker.store.copying import LogCopier
 from gantry_broker.store.derived_repair import DerivedRepair
 from gantry_broker.store.dispatcher import QueuesListener
 from gantry_broker.store.draft import Draft
-from gantry_broker.store.identity import Epoch, StoreIdentity, Stretch
+from gantry_broker.store.identity import Epoch, OwnershipRange, StoreIdentity
 from gantry_broker.store.key_search import KeySearch
-from gantry_broker.store.life import StoreLife
+from gantry_broker.store.lifecycle import StoreLifecycle
+from gantry_broker.store.log_changes import accept_loss, change_epochs, cut_log, restart_log
 from gantry_broker.store.log_guard import LogGuard
 from gantry_broker.store.positions import LogPositions
-from gantry_broker.store.reader import Accept, ReadResult, ReadStatus, Want, read_messages
-from gantry_broker.store.record_taker import Progress, RecordTaker
+from gantry_broker.store.reader import PropertiesFilter, ReadResult, ReadStatus, TagsCodeFilter, read_messages
 from gantry_broker.store.recovery_report import RecoveryReport
+from gantry_broker.store.scan_dispatcher import Progress, ScanDispatcher
 from gantry_broker.store.settings import StoreSettings
-from gantry_broker.store.standstill import accept_loss, change_epochs, cut_log, restart_log
 from gantry_broker.store.time_search import TimeSearch
 
 
 @final
 class MessageStore(StoreContract):
-    """See ``StoreContract``."""
+    """The message store of one directory, which implements ``StoreContract``."""
 
     def __init__(
         self,
@@ -56,10 +56,11 @@ class MessageStore(StoreContract):
         open_volume: Callable[[str], BufferVolume] = open_real_volume,
         memory_scope: str = "",
     ) -> None:
-        """``on_fatal`` is called once, when a write or a sync has failed, ``on_progress`` when ``advance`` has work.
+        """Create the store, which is not open yet.
 
-        Both come from helper threads. ``is_awaited`` says whether consumers wait for messages that are not shown before
-        they are committed. Memory that outlives the process does so in the same ``memory_scope`` only.
+        Helper threads call ``on_fatal`` once, when a write or a sync has failed, and ``on_progress`` when ``advance``
+        has work. ``is_awaited`` returns whether consumers wait for messages that become visible only when they are
+        committed. Memory that survives the process does so only in the same ``memory_scope``.
         """
         self.root = root
         self.settings = settings
@@ -69,8 +70,8 @@ class MessageStore(StoreContract):
         self._clock: Final = clock
         self._store_host: Final = store_host
         self._is_awaited: Final = is_awaited
-        self._stepped_over: list[tuple[int, int]] = []
-        life = self._life = StoreLife(
+        self._skipped_damage: list[tuple[int, int]] = []
+        life = self._life = StoreLifecycle(
             root, settings, disk=disk, clock=clock, listeners=self.on_appended, on_fatal=on_fatal,
             on_progress=on_progress, open_volume=open_volume, memory_scope=memory_scope,
         )  # fmt: skip
@@ -86,8 +87,8 @@ class MessageStore(StoreContract):
         self.times = TimeSearch(life.log, life.queues, self.guard)
         self.repair = DerivedRepair(
             disk, life.log, life.queues, life.index, life.dispatcher, self.guard, seals=self._seals,
-            delay_levels_ms=settings.delay_levels_ms, monotonic_ms=clock.monotonic_ms, repaired=self._repaired,
-            request_point=life.points.request_point,
+            delay_levels_ms=settings.delay_levels_ms, monotonic_ms=clock.monotonic_ms, repaired=self._notify_repaired,
+            request_point=life.point_writer.request_point,
         )  # fmt: skip
         self.keys = KeySearch(
             life.log, life.index, self.guard, self.repair, self._seals, settings.delay_levels_ms
@@ -97,10 +98,10 @@ class MessageStore(StoreContract):
     def __repr__(self) -> str:
         return f"<MessageStore {self.root} open={self._life.is_open} {self.log!r}>"
 
-    def _seals(self, offset: int) -> Stretch:
-        return self._life.identity.ours_from(offset)
+    def _seals(self, offset: int) -> OwnershipRange:
+        return self._life.identity.ownership_at(offset)
 
-    def _repaired(self, queues: Collection[ConsumeQueue]) -> None:
+    def _notify_repaired(self, queues: Collection[ConsumeQueue]) -> None:
         for listener in self.on_appended:
             listener(queues)
 
@@ -115,14 +116,14 @@ class MessageStore(StoreContract):
         is_tail_hidden: bool = False,
     ) -> RecoveryReport:
         report = self._life.open(progress, is_flushing=is_flushing, on_locked=on_locked, is_tail_hidden=is_tail_hidden)
-        self._stepped_over = report.damaged
+        self._skipped_damage = report.damaged
         for start, end in report.damaged:
             if end <= self.log.wrote:
-                self.guard.damage.report(start, end - start)  # and so healed as soon as a replica is connected
+                self.guard.damage.report(start, end - start)  # healed as soon as a replica is connected
         return report
 
     def close(self) -> None:
-        self.repair.forget()
+        self.repair.reset()
         self._life.close(self.advance)
 
     def flush(self) -> int:
@@ -130,7 +131,7 @@ class MessageStore(StoreContract):
 
     def advance(self) -> bool:
         self.log.return_buffers()
-        self.repair.queues.take_shortened()
+        self.repair.queues.enqueue_shortened()
         return not self.dispatcher.is_held or self.dispatcher.release(self.positions.confirmed)
 
     @property
@@ -172,20 +173,20 @@ class MessageStore(StoreContract):
             if commit_log.wrote - commit_log.committed >= life.committer.wake_bytes:
                 life.committer.wake()
             elif self.dispatcher.is_held and self._is_awaited():
-                life.committer.want()
+                life.committer.request_commit()
         if self._is_flush_woken and commit_log.wrote - commit_log.flushed >= life.flusher.wake_bytes:
             life.flusher.wake()
 
     def commit_step(self) -> None:
-        """One round of the commit thread, for a store that was opened without threads."""
+        """Run one round of the commit thread, for a store that was opened without threads."""
         if self._life.committer is not None:
             self._life.committer.step()
         self.advance()
 
     def flush_step(self) -> None:
-        """One round of the flush thread and of the one that writes recovery points."""
+        """Run one round of the flush thread and of the recovery point thread."""
         self._life.flusher.step()
-        self._life.points.step()
+        self._life.point_writer.step()
         self.advance()
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -198,8 +199,8 @@ class MessageStore(StoreContract):
         *,
         count_max: int,
         bytes_max: int,
-        accept: Accept = None,
-        want: Want = None,
+        accept: TagsCodeFilter = None,
+        want: PropertiesFilter = None,
         units_max: int | None = None,
     ) -> ReadResult:
         for is_last in (False, True):
@@ -211,7 +212,7 @@ class MessageStore(StoreContract):
                     count_max=count_max,
                     bytes_max=bytes_max,
                     accept=accept,
-                    doubt=self.repair.queues.is_lost,
+                    is_lost=self.repair.queues.is_lost,
                     guard=self.guard,
                     known_end=self.repair.queues.known_end,
                     want=want,
@@ -227,7 +228,7 @@ class MessageStore(StoreContract):
         if not self.queues.delete_topic(topic, self.log.wrote if before is None else before):
             return False
         self.dispatcher.forget(queues)
-        self._life.points.request_point()
+        self._life.point_writer.request_point()
         return True
 
     # -- a slave's side ------------------------------------------------------------------------------------------------
@@ -236,40 +237,40 @@ class MessageStore(StoreContract):
         levels_ms = self.settings.delay_levels_ms
         index = self._life.index
         put_keys = None if index is None else index.put_batch
-        taker = RecordTaker(self._disk, self.log, self.queues, put_keys, levels_ms, is_noting_touched=True)
+        scan_dispatcher = ScanDispatcher(self._disk, self.log, self.queues, put_keys, levels_ms, is_noting_touched=True)
         self.dispatcher.hold()
         copier = LogCopier(
-            self.log, self.dispatcher, self.queues, taker, seals=self.identity.ours_from,
-            delay_levels_ms=levels_ms, damaged=self._damaged_since_start,
+            self.log, self.dispatcher, self.queues, scan_dispatcher, seals=self.identity.ownership_at,
+            delay_levels_ms=levels_ms, damaged=self._unhealed_ranges,
         )  # fmt: skip
-        copier.take_over()
+        copier.collect_undispatched()
         return copier
 
-    def _damaged_since_start(self) -> list[tuple[int, int]]:
-        """What the start has stepped over and no replica has given yet."""
+    def _unhealed_ranges(self) -> list[tuple[int, int]]:
+        """Return the damaged ranges that the start has skipped and that are not healed yet."""
         known = {damage.start for damage in self.guard.damage.damaged}
-        return [(start, end) for start, end in self._stepped_over if start in known]
+        return [(start, end) for start, end in self._skipped_damage if start in known]
 
     def cut(self, end: int, epochs: Sequence[Epoch] | None = None) -> int:
-        self.repair.forget()
+        self.repair.reset()
         self._forget_damage(end)
         return cut_log(self._life, end, epochs)
 
     def restart(self, begin: int, epochs: Sequence[Epoch]) -> None:
-        self.repair.forget()
+        self.repair.reset()
         self._forget_damage(0)
         restart_log(self._life, begin, epochs)
 
     def _forget_damage(self, end: int) -> None:
-        """Remove recorded damage behind ``end``, where the log is cut: records that are copied there are good."""
+        """Remove recorded damage behind ``end``, where the log is cut: records that are copied there later are good."""
         self.guard.damage.cut(end)
-        self._stepped_over = [(start, min(stop, end)) for start, stop in self._stepped_over if start < end]
+        self._skipped_damage = [(start, min(stop, end)) for start, stop in self._skipped_damage if start < end]
 
     def change_epochs(self, epochs: Sequence[Epoch]) -> None:
         change_epochs(self._life, epochs)
 
     def accept_loss(self, by: str) -> int:
-        self.repair.forget()
+        self.repair.reset()
         return accept_loss(self._life, by, self._clock.wall_ms())
 
 

@@ -1,7 +1,7 @@
-"""Log files are made ahead, in a helper thread, so that a roll to the next file costs nothing.
+"""Preallocation of commit log files in a helper thread, so that a roll to the next file costs nothing.
 
-A file has its size, all its blocks and its name on the disk before a record goes in, and its first pages in memory. One
-that would take the last room of the disk is not made: that room is for queues, index and tables.
+A file has its size, all its blocks and its name on the disk before a record is written to it, and its first pages in
+memory. A file that would use the reserved space of the disk is not created: queues, index and tables need that space.
 """
 
 from __future__ import annotations
@@ -14,26 +14,29 @@ from typing import Final, final
 from gantry_broker.errors import DiskTooSlow, StoreFull
 from gantry_broker.ports.clock import Clock
 from gantry_broker.store.file_queue import FileQueue
-from gantry_broker.store.mapped_file import MappedFile, full_disk_is_store_full
+from gantry_broker.store.mapped_file import MappedFile, translate_disk_full
 from gantry_broker.store.retention import has_room_for
 from gantry_broker.store.settings import StoreSettings
 
 log = logging.getLogger(__name__)
 
 NEXT_FILE_WAIT_S: Final = 1.0
-"""How long a roll waits for a file that is still being made; a page cache that stalls so long counts as busy, too."""
+"""How long a roll waits for a file that is being created. A page cache that stalls so long counts as busy, too."""
 PREFAULT_BYTES: Final = 64 << 20
-"""How much of a new file is brought into memory ahead; more would push out what consumers read."""
+"""How much of a new file is read into memory ahead; more would evict pages that consumers read."""
 PREFAULT_CHUNK_BYTES: Final = 1 << 20
 
 
 @final
-class NextFile:
-    """``gantry-allocate``. Owned by the loop's thread; the helper thread hands files over through a future."""
+class NextFileAllocator:
+    """Creates the next log file in the thread ``gantry-allocate``, which hands it over in a future.
+
+    Owned by the loop's thread.
+    """
 
     def __init__(self, files: FileQueue, settings: StoreSettings, clock: Clock) -> None:
         self.future: Future[MappedFile] | None = None
-        """The file that is being made, or is made and not in use yet."""
+        """The file that is being created, or is ready and not in use yet."""
 
         self._files: Final = files
         self._clock: Final = clock
@@ -44,27 +47,32 @@ class NextFile:
         self._allocator = ThreadPoolExecutor(1, "gantry-allocate") if settings.is_preallocating else None
 
     def __repr__(self) -> str:
-        return f"<NextFile {self.future!r}>"
+        return f"<NextFileAllocator {self.future!r}>"
 
     @property
     def is_wanted(self) -> bool:
-        """Whether there is none, nor is one being made."""
+        """Return whether the next file neither exists nor is being created."""
         return self.future is None or (self.future.done() and self.future.exception() is not None)
 
     def request(self, base_offset: int) -> bool:
-        """Have the file that begins there made by the helper thread. False if there is no thread to make it."""
+        """Have the helper thread create the file at ``base_offset``. Return False if there is no thread for it."""
         if self._allocator is None:
             return False
         try:
             self.future = self._allocator.submit(self._create_with_room, base_offset)
         except RuntimeError as exc:
-            # The system has no thread to give. What was appended stands; the roll will make the file itself.
-            log.warning("the next file of the log is not made ahead", extra={"reason": str(exc)})
+            # The system cannot start a thread. Appended records are safe; the roll will create the file itself.
+            log.warning(
+                "could not preallocate the next log file; the roll to it will create it", extra={"reason": str(exc)}
+            )
             return False
         return True
 
     def take(self, base_offset: int) -> MappedFile:
-        """The file that begins there, made now if it was not made ahead. Raises ``StoreFull`` or ``DiskTooSlow``."""
+        """Return the file at ``base_offset``, and create it now if it was not preallocated.
+
+        Raises ``StoreFull`` or ``DiskTooSlow``.
+        """
         if self._space_retry_at_ms is not None and self._clock.monotonic_ms() < self._space_retry_at_ms:
             raise StoreFull("no space on the disk for the next file of the commit log")
         if self._allocator is not None and self.is_wanted:
@@ -74,7 +82,7 @@ class NextFile:
         try:
             file = self._create_with_room(base_offset) if future is None else future.result(self._wait_s)
         except TimeoutError:
-            # The loop waits for it once; from then on whoever comes is told at once.
+            # The loop waits for the file once; later calls fail at once until it is ready.
             self._wait_s = 0.0
             raise DiskTooSlow("the next file of the commit log is not ready yet") from None
         except StoreFull:
@@ -85,18 +93,18 @@ class NextFile:
         return file
 
     def _create_with_room(self, base_offset: int) -> MappedFile:
-        with full_disk_is_store_full(self._files.directory):
+        with translate_disk_full(self._files.directory):
             space = self._files.disk.space(self._files.directory)
         if not has_room_for(space, self._file_size):
-            raise StoreFull("the next file of the commit log would take the last room of the disk")
+            raise StoreFull("creating the next file of the commit log would use the reserved space of the disk")
         return self.create(base_offset)
 
     def create(self, base_offset: int) -> MappedFile:
-        """A new file, durable with its name. Raises ``StoreFull``."""
+        """Create a file and make it durable with its name. Raises ``StoreFull``."""
         file = self._files.create(base_offset, reserve=self._file_size)
-        # Its size and its name are durable before a record goes in: a file in the middle can then never be missing.
+        # Its size and its name are durable before a record is written, so a file in the middle can never be missing.
         try:
-            with full_disk_is_store_full(file.path):
+            with translate_disk_full(file.path):
                 file.file.sync()
                 self._files.disk.sync_directory(self._files.directory)
         except StoreFull:
@@ -108,14 +116,14 @@ class NextFile:
         return file
 
     def _prefault(self, file: MappedFile) -> None:
-        """Have the first pages of a new file in memory: reading what has blocks and no bytes yet costs no disk."""
+        """Bring the first pages of a new file into memory: reading allocated, unwritten blocks costs no disk access."""
         end = min(file.size, PREFAULT_BYTES)
-        with suppress(OSError, MemoryError):  # the file is as good without
+        with suppress(OSError, MemoryError):  # this is only an optimization
             for position in range(0, end, PREFAULT_CHUNK_BYTES):
                 file.file.pread(min(PREFAULT_CHUNK_BYTES, end - position), position)
 
     def drop(self) -> None:
-        """The file made ahead is not wanted any more. Waits for it."""
+        """Wait for the preallocated file, and delete it."""
         future, self.future = self.future, None
         if future is not None and future.exception() is None:
             file = future.result()
@@ -123,7 +131,7 @@ class NextFile:
             self._files.disk.remove(file.path)
 
     def close(self) -> None:
-        """End the thread. A file made ahead stays on disk, where the next start finds it."""
+        """Stop the thread. A preallocated file stays on disk, where the next start finds it."""
         future, self.future = self.future, None
         if self._allocator is not None:
             self._allocator.shutdown(wait=True)

@@ -1,8 +1,8 @@
-"""Recovery without a broker: open the store as a start would, and close it cleanly.
+"""Recovery without a broker: open the store as a broker's start would, and close it cleanly.
 
-This is what makes a store fit for RocketMQ again after a crash with the write buffer on: what only the buffers hold is
-put into the log, the buffers are given back, and ``abort`` is gone. Nothing is decided here that a start does not
-decide; only the sizes of files are taken from the files, since there are no settings to ask.
+This makes a store usable by RocketMQ again after a crash with write buffers: what only the buffers hold is written to
+the log, the buffers are released, and ``abort`` is removed. The decisions are those of a start; only the sizes of files
+are taken from the files, since there are no settings.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from gantry_broker.ports.clock import SystemClock
 from gantry_broker.ports.real_buffers import open_volume
 from gantry_broker.ports.real_disk import RealDisk
 from gantry_broker.ports.real_reading import RealReadingDisk
-from gantry_broker.store.existing import settings_of_store
+from gantry_broker.store.existing_sizes import with_existing_file_sizes
 from gantry_broker.store.inspect.index_reader import IndexReader
 from gantry_broker.store.loss import LossRecord
 from gantry_broker.store.message_store import MessageStore, RecoveryReport
-from gantry_broker.store.record_taker import Progress
+from gantry_broker.store.scan_dispatcher import Progress
 from gantry_broker.store.settings import StoreSettings
 from gantry_store_files.segments import index_names
 from gantry_wire.message import encode_host
@@ -32,22 +32,22 @@ log = logging.getLogger(__name__)
 
 
 @final
-class CannotRecover(Exception):
-    """The store could not be opened, or not be closed cleanly. The text says why; it can be tried again."""
+class RecoveryFailed(Exception):
+    """The store could not be opened or not closed cleanly, as the text explains. Recovery can be tried again."""
 
 
 def recover(root: str, buffers_path: str | None = None, progress: Progress | None = None) -> RecoveryReport:
-    """Recover the store in ``root`` and leave it cleanly stopped. Raises ``CannotRecover``.
+    """Recover the store in ``root`` and leave it cleanly stopped. Raises ``RecoveryFailed``.
 
-    ``buffers_path`` is where its write buffers are, if not where the store itself says.
+    ``buffers_path`` is the directory of its write buffers, by default the one that the store has recorded.
     """
     return _open_and_close(root, buffers_path, progress, lambda store: None)
 
 
 def accept_loss(root: str, by: str, buffers_path: str | None = None, progress: Progress | None = None) -> LossRecord:
-    """Recover the store in ``root``, accept that what is missing in its log is lost, and leave it cleanly stopped.
+    """Recover the store in ``root``, accept that the missing data of its log is lost, and leave it cleanly stopped.
 
-    What was missing, and is accepted now, is in what this answers. Raises ``CannotRecover``.
+    Return the loss record with the ranges that were missing and are accepted now. Raises ``RecoveryFailed``.
     """
     found: list[LossRecord] = []
 
@@ -67,7 +67,7 @@ def _open_and_close(
     failures: list[Exception] = []
     store = MessageStore(
         root,
-        settings_of_files(root, disk),
+        detect_settings(root, disk),
         disk=disk,
         clock=SystemClock(),
         store_host=encode_host("127.0.0.1", 0),
@@ -81,17 +81,17 @@ def _open_and_close(
         finally:
             store.close()
     except (StoreError, OSError) as exc:
-        raise CannotRecover(str(exc)) from exc
+        raise RecoveryFailed(str(exc)) from exc
     if failures:
-        raise CannotRecover(str(failures[0])) from failures[0]
+        raise RecoveryFailed(str(failures[0])) from failures[0]
     if disk.exists(f"{root}/abort"):
-        raise CannotRecover("the store was recovered, but could not be closed cleanly; see the log")
+        raise RecoveryFailed("the store was recovered, but could not be closed cleanly; see the log")
     return report
 
 
-def settings_of_files(root: str, disk: RealDisk) -> StoreSettings:
-    """The sizes that the files themselves have, RocketMQ's defaults where there are none."""
-    settings = settings_of_store(root, StoreSettings(is_preallocating=False), (), disk)
+def detect_settings(root: str, disk: RealDisk) -> StoreSettings:
+    """Return settings with the sizes of the existing files, and RocketMQ's defaults where there are none."""
+    settings = with_existing_file_sizes(root, StoreSettings(is_preallocating=False), (), disk)
     reading = RealReadingDisk()
     for name in index_names(reading, f"{root}/index"):
         reader = IndexReader(reading, f"{root}/index/{name}")

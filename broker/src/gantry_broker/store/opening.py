@@ -1,8 +1,7 @@
-"""What a start has to know before it reads the log: whose bytes are where, and which write buffers there may be.
+"""The facts that a start needs before it reads the log: who wrote which part of it, and which write buffers exist.
 
-Buffers are looked for where the settings say and where the last start had them: whoever switches the buffer off, or
-moves it, must not lose what the old one holds. Such old buffers are replayed and then removed.
-
+Write buffers are searched in the directory of the settings and in the one of the last start: an operator who switches
+the buffers off, or moves them, must not lose what the old ones hold. Such old buffers are replayed and then removed.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ def report_missing_files(
     checkpoint: CheckpointFacts,
     is_clean: bool,
 ) -> None:
-    """Report the small files of a store of ours that are gone although other files prove that they were written.
+    """Log which small files of the store are missing although other files prove that they were written.
 
     A first start writes ``store.json`` before the other two, and a clean stop writes both of those. A store of
-    RocketMQ, and one whose first start was cut off, has no such proof.
+    RocketMQ, and one whose first start was interrupted, has no such proof.
     """
     if identity is None:
         if point is not None or (checkpoint.is_ours and disk.exists(f"{root}/checkpoint")):
             log.error(
-                "store.json and its copy are missing; this start draws a new identity",
+                "store.json and its copy are missing; this start creates a new identity",
                 extra={
                     "path": f"{root}/store.json",
                     "reason": "which records must have a seal, the epochs of the log, and which write buffers belong "
@@ -64,45 +63,45 @@ def report_missing_files(
         for name, effect in effects.items():
             if not disk.exists(f"{root}/{name}"):
                 facts = {"path": f"{root}/{name}", "effect": effect}
-                log.warning("a file that a clean stop writes is missing; it is written again", extra=facts)
+                log.warning("file of a clean stop is missing; this start writes it again", extra=facts)
 
 
 def written_by_others_from(checkpoint: CheckpointFacts, point: RecoveryPoint | None, min_physical: int) -> int | None:
-    """From where somebody else may have written, since the checkpoint is not as we left it; None if nobody has."""
+    """Return the offset from which another broker may have written, since the checkpoint is not ours; else None."""
     if checkpoint.is_ours:
         return None
     return point.through if point is not None else min_physical
 
 
-def first_unsealed(commit_log: CommitLog, identity: StoreIdentity, start: int, end: int) -> int | None:
-    """Where the first record of ``[start, end)`` begins that lacks the seal which our records have; None if none does.
+def find_first_unsealed(commit_log: CommitLog, identity: StoreIdentity, start: int, end: int) -> int | None:
+    """Return where the first record of ``[start, end)`` begins that lacks the seal of our records, or None.
 
-    Other brokers seal nothing. Without such a record a foreign checkpoint is damaged, and all records are ours:
-    an epoch that no election gave would part a member of a group from the others.
+    Other brokers write no seals. Without such a record a foreign checkpoint is just damaged, and all records are ours:
+    a new epoch that no election gave would separate a member of a group from the others.
     """
-    sealed = scan_log(commit_log.files.files, start, 0, _pass_over, seals=identity.ours_from)
+    sealed = scan_log(commit_log.files.files, start, 0, _ignore_record, seals=identity.ownership_at)
     return sealed.end if sealed.end < end else None
 
 
-def _pass_over(_view: memoryview, _position: int, _offset: int, _size: int) -> None:
-    """The scan checks the record; nothing else is done with it."""
+def _ignore_record(_view: memoryview, _position: int, _offset: int, _size: int) -> None:
+    """Do nothing with a record that the scan has checked."""
 
 
 def seals_of(identity: StoreIdentity | None, others_from: int | None) -> Seals:
-    """Where records must be sealed."""
+    """Return the function that returns for an offset whether records there must have a seal."""
     if identity is None:
         return no_seals
     if others_from is not None:
-        identity = identity.started(LOG_END_MAX, written_by_others_from=others_from)
-    return identity.ours_from
+        identity = identity.with_new_start(LOG_END_MAX, written_by_others_from=others_from)
+    return identity.ownership_at
 
 
-def write_or_keep(file: IdentityFile, identity: StoreIdentity, started: StoreIdentity) -> StoreIdentity:
-    """Write the next generation and answer it; on a full disk go on with what stands there, if it says nothing wrong.
+def write_identity_or_keep(file: IdentityFile, identity: StoreIdentity, started: StoreIdentity) -> StoreIdentity:
+    """Write the identity of the next generation and return it; on a full disk keep the stored one if it is still right.
 
-    A generation tells buffers of this start from older ones, and all of those are void by now. What must not go
-    unwritten is who wrote the log from here on, and where its buffers are. Whatever is answered is what the next start
-    will read: buffers stamped with anything else would not be believed by it.
+    A generation distinguishes buffers of this start from older ones, and all of those are void by now. The writer of
+    the log from here on and the place of its buffers must be on the disk. The result is what the next start will read:
+    it would reject buffers that are stamped with anything else.
     """
     try:
         file.write(started)
@@ -110,19 +109,22 @@ def write_or_keep(file: IdentityFile, identity: StoreIdentity, started: StoreIde
         is_same = (identity.epochs, identity.pool_path) == (started.epochs, started.pool_path)
         if not is_disk_full(exc) or not is_same or identity.generation == 0:
             raise
-        standing = file.read()
-        if standing == started:
-            file.forget_twin()
-        elif standing != identity:
+        stored = file.read()
+        if stored == started:
+            file.remove_twin()
+        elif stored != identity:
             raise
-        log.warning("the disk is too full to count this start", extra={"reason": str(exc)})
-        return standing
+        log.warning(
+            "disk is full: could not write store.json; this start uses the stored generation",
+            extra={"reason": str(exc), "generation": stored.generation},
+        )
+        return stored
     return started
 
 
 @final
-class OpenPools:
-    """The pool in use, and one that an earlier start has left elsewhere."""
+class WritePools:
+    """The pool of write buffers in use, and one that an earlier start has left in another directory."""
 
     def __init__(self, settings: PoolSettings, open_volume: Callable[[str], BufferVolume], *, file_size: int) -> None:
         self.pool: WritePool | None = None
@@ -132,14 +134,14 @@ class OpenPools:
         self._path: Final = os.path.abspath(settings.path) if settings.is_enabled and settings.path else ""
         self._previous: WritePool | None = None
         self.present = 0
-        """How many buffers earlier starts have left, whatever is in them. Fewer than there were: some are lost."""
+        """How many buffers earlier starts have left, empty or not. Fewer than they had means that some are lost."""
 
     @property
     def status(self) -> PoolStatus:
         return NO_POOL if self.pool is None else self.pool.status
 
     def open(self, identity: StoreIdentity | None) -> None:
-        """Open both. Raises ``StoreUnusable`` or ``StoreLocked``."""
+        """Open both pools. Raises ``StoreUnusable`` or ``StoreLocked``."""
         if self._settings.is_enabled:
             self.pool = self._make(self._path, self._settings.buffers_count)
             self.pool.open()
@@ -150,13 +152,19 @@ class OpenPools:
         try:
             pool = self._make(previous, 0)
         except StoreUnusable as exc:
-            log.warning("the write buffers of the last start are not there any more", extra={"reason": str(exc)})
+            log.warning(
+                "write buffers of the last start not found; messages that only they held cannot be replayed",
+                extra={"path": previous, "reason": str(exc)},
+            )
             return
         try:
             pool.open()
         except StoreLocked as exc:
-            # Whoever has it has set aside what was in it.
-            log.warning("the write buffers of the last start are somebody else's now", extra={"reason": str(exc)})
+            # The store that uses the directory now has set aside what was in it.
+            log.warning(
+                "write buffers of the last start are locked by another process and are not replayed",
+                extra={"path": previous, "reason": str(exc)},
+            )
             return
         self._previous = pool
         self.present += len(pool)
@@ -166,14 +174,14 @@ class OpenPools:
             volume = self._open_volume(path)
         except (OSError, ValueError) as exc:
             raise StoreUnusable(
-                f"write buffers cannot be used in {path}: {exc}; mend that, or name another directory in"
+                f"write buffers cannot be used in {path}: {exc}; repair that, or name another directory in"
                 " transientStorePoolPath; without write buffers leave out transientStorePoolEnable and"
                 " transientStorePoolPath"
             ) from exc
         return WritePool(volume, count=count, file_size=self._file_size)
 
     def found(self) -> list[FoundBuffer]:
-        """What dead processes have left."""
+        """Return the live buffers that processes which ended have left."""
         return [
             describe_buffer(buffer)
             for pool in (self._previous, self.pool)
@@ -181,15 +189,15 @@ class OpenPools:
             for buffer in pool.found()
         ]
 
-    def moved(self, identity: StoreIdentity) -> StoreIdentity:
-        """The identity, with the place of the pool that is used now. Buffers found elsewhere are void before that."""
+    def with_pool_path(self, identity: StoreIdentity) -> StoreIdentity:
+        """Return the identity with the directory of the pool in use, after all buffers that were found are voided."""
         for pool in (self._previous, self.pool):
             if pool is not None:
                 pool.void_found()
         return msgspec.structs.replace(identity, pool_path=self._path)
 
     def prepare(self, identity: StoreIdentity) -> None:
-        """Everything found is in the log or set aside, and void: be ready to lend, in the name of ``identity``."""
+        """Prepare the pool for borrowing under ``identity``, after all found buffers were replayed or set aside."""
         if self._previous is not None:
             self._previous.prepare(identity)
             self._previous.close()
@@ -198,14 +206,14 @@ class OpenPools:
             self.pool.prepare(identity)
             if not self.pool.is_crash_safe:
                 log.warning(
-                    "the write buffer is anonymous memory, which does not survive this process",
+                    "write buffers are anonymous memory; messages that are not committed are lost with this process",
                     extra={"crash_safe": False, "remedy": "set transientStorePoolPath"},
                 )
 
-    def rename(self, identity: StoreIdentity) -> None:
-        """Lend in the name of ``identity`` from now on. No buffer may be in use."""
+    def set_identity(self, identity: StoreIdentity) -> None:
+        """Stamp buffers with ``identity`` from now on. No buffer may be in use."""
         if self.pool is not None:
-            self.pool.rename(identity)
+            self.pool.set_identity(identity)
 
     def close(self) -> None:
         for pool in (self._previous, self.pool):
@@ -215,7 +223,7 @@ class OpenPools:
 
 
 def describe_buffer(buffer: WriteBuffer) -> FoundBuffer:
-    """A live buffer in the words of the plan."""
+    """Return a live buffer in the form that the replay plan uses."""
     facts = buffer.facts
     assert facts is not None, "a live buffer has a whole header"
     return FoundBuffer.of(buffer.piece.name, facts, buffer.view)
@@ -223,7 +231,7 @@ def describe_buffer(buffer: WriteBuffer) -> FoundBuffer:
 
 @final
 class AbortMarker:
-    """``<root>/abort``: the file whose presence at a start says that the last run did not end well.
+    """``<root>/abort``: the file whose presence at a start means that the last run did not stop cleanly.
 
     Created, durably, before a start changes anything; removed, durably, as the very last step of a clean stop. RocketMQ
     uses the same name and meaning.

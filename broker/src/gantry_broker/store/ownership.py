@@ -1,10 +1,10 @@
-"""Which of the small files that name a store are this store's, when they name different ones.
+"""Selection of this store's own small files, when the files name different stores.
 
     store.json     its copy     recovery-point.json     log-heads.json  --its heads fit-->  the log
 
-One of them may have come from another store. An identity that is believed wrongly would use epochs twice and take our
-records for another store's, so it is replaced by its copy, or the start is refused; the others are left out, which
-costs a start some reading. Pure but for ``own_files``, which reads both copies of the identity and reports.
+One of them may have come from another store. A wrong identity would reuse epochs and take our records for those of
+another store, so it is replaced by its copy, or the start is refused. The other files are ignored, which only makes the
+start read more. Pure but for ``select_own_files``, which reads both copies of the identity and logs.
 """
 
 from __future__ import annotations
@@ -21,83 +21,88 @@ from gantry_broker.store.recovery_point import RecoveryPoint
 log = logging.getLogger(__name__)
 
 
-class Stranger(Enum):
-    """Which small file is another store's."""
+class ForeignIdentity(Enum):
+    """The copies of the identity that belong to another store."""
 
     IDENTITY = "store.json; its copy is this store's"
     BOTH_COPIES = "store.json and its copy"
-    ONE_COPY = "store.json or its copy, and nothing says which"
+    ONE_COPY = "store.json or its copy; it is unknown which"
 
 
 class OwnFiles(NamedTuple):
-    """What a start believes, since it is of this store."""
+    """The small files that belong to this store, which a start may use."""
 
     identity: StoreIdentity | None
-    """None where there is no ``store.json`` and no copy."""
+    """None if there is neither ``store.json`` nor its copy."""
 
     point: RecoveryPoint | None
     heads: LogHeads | None
 
     @property
     def store(self) -> str:
-        """The name of the store in the files beside ``store.json``."""
+        """The uuid of the store according to the files beside ``store.json``; empty if they have none."""
         if self.heads is not None:
             return self.heads.store
         return self.point.store if self.point is not None else ""
 
 
-def find_stranger(
+def find_foreign_identity(
     identity: StoreIdentity, twin: StoreIdentity | None, point: RecoveryPoint | None, heads: LogHeads | None,
     compared: ComparedHeads,
-) -> Stranger | None:  # fmt: skip
-    """Which copy of the identity is another store's; None if nothing speaks against it.
+) -> ForeignIdentity | None:  # fmt: skip
+    """Return which copy of the identity belongs to another store; None if nothing contradicts it.
 
-    The log decides where it can: it is of the store whose heads fit its files. Else two of three names do.
+    The log decides where it can: it belongs to the store whose recorded heads fit its files. Otherwise two matching
+    names out of three decide.
     """
     if heads is not None and compared.same:
-        if identity.is_of(heads.store):
+        if identity.accepts_uuid(heads.store):
             return None
-        return Stranger.IDENTITY if twin is not None and twin.is_of(heads.store) else Stranger.BOTH_COPIES
+        return (
+            ForeignIdentity.IDENTITY
+            if twin is not None and twin.accepts_uuid(heads.store)
+            else ForeignIdentity.BOTH_COPIES
+        )
     if twin is None or twin.uuid == identity.uuid:
         return None
     names = [one.store for one in (point, heads) if one is not None and one.store]
-    if any(identity.is_of(name) for name in names):
+    if any(identity.accepts_uuid(name) for name in names):
         return None
-    return Stranger.IDENTITY if any(twin.is_of(name) for name in names) else Stranger.ONE_COPY
+    return ForeignIdentity.IDENTITY if any(twin.accepts_uuid(name) for name in names) else ForeignIdentity.ONE_COPY
 
 
-def own_files(
+def select_own_files(
     file: IdentityFile, point: RecoveryPoint | None, heads: LogHeads | None, compared: ComparedHeads
 ) -> OwnFiles:
-    """The small files that name their store, as far as they are this one's. Raises ``ConfigCorrupt``."""
+    """Return the small files that belong to this store. Raises ``ConfigCorrupt`` if its identity is unknown."""
     identity, twin = file.read(), file.read_twin()
     if identity is None:
         return OwnFiles(None, point, heads)
-    match find_stranger(identity, twin, point, heads, compared):
-        case Stranger.ONE_COPY:
+    match find_foreign_identity(identity, twin, point, heads, compared):
+        case ForeignIdentity.ONE_COPY:
             raise ConfigCorrupt(
-                f"{file.path} and {file.twin_path} are of different stores, and no other file says which of them is "
-                f"this one's: remove the one that another store wrote"
+                f"{file.path} and {file.twin_path} belong to different stores, and no other file shows which one is "
+                f"right: remove the one that another store wrote"
             )
-        case Stranger.BOTH_COPIES:
+        case ForeignIdentity.BOTH_COPIES:
             raise ConfigCorrupt(
                 f"{file.path} and its .bak were written by another store ({identity.uuid}): the log is of "
                 f"{heads.store if heads is not None else '?'}. Put this store's own store.json back; or, in a group, "
                 f"move the store away and start empty: the broker copies everything from its master. Without a copy of "
                 f"it remove both: then no record that is in the log needs a seal"
             )
-        case Stranger.IDENTITY:
+        case ForeignIdentity.IDENTITY:
             assert twin is not None, "its copy is this store's"
             extra = {"path": file.path, "store": identity.uuid, "expected": twin.uuid}
-            log.error("store.json was written by another store, its copy is used", extra=extra)
+            log.error("store.json was written by another store; its copy is used", extra=extra)
             identity = twin
         case None:
             pass
-    if point is not None and not identity.is_of(point.store):
+    if point is not None and not identity.accepts_uuid(point.store):
         extra = {"path": "recovery-point.json", "store": point.store, "expected": identity.uuid}
-        log.error("the recovery point was written by another store and is not used", extra=extra)
+        log.error("recovery point was written by another store and is not used; the whole log is read", extra=extra)
         point = None
-    if heads is not None and not identity.is_of(heads.store):
+    if heads is not None and not identity.accepts_uuid(heads.store):
         extra = {"path": HEADS_FILE, "store": heads.store, "expected": identity.uuid}
         log.error("log-heads.json was written by another store and is not used", extra=extra)
         heads = None

@@ -1,9 +1,9 @@
-"""The thread that writes down how far everything is on the disk, so that a start need not read the whole log.
+"""The thread that records how far everything is on the disk, so that a start need not read the whole log.
 
     log flushed -> queues and index synced -> recovery point          checkpoint, after what it describes
 
-Syncing thousands of queue files takes its time, so it has a thread of its own: nobody who waits for ``flushed`` waits
-behind it.
+Syncing thousands of queue files takes long, so it has its own thread: requests that wait for ``flushed`` never wait for
+it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 
 
 @final
-class PointWriter:
-    """``gantry-point``.
+class RecoveryPointWriter:
+    """Writes recovery points and checkpoints in the thread ``gantry-point``.
 
     The thread owns the ages, the checkpoint and the recovery point file. The loop's thread calls ``start``,
     ``request_point`` and ``stop``.
@@ -79,12 +79,12 @@ class PointWriter:
         self.wake: Final = self._worker.wake
 
     def request_point(self) -> None:
-        """Write a recovery point soon."""
+        """Wake the thread to write a recovery point soon."""
         self._is_point_requested = True
         self._worker.wake()
 
     def step(self) -> bool:
-        """One round: whatever is due. False after a failure."""
+        """Run one round: write what is due. Return False after a failure."""
         if self._failure.error is not None:
             return False
         now_ms = self._clock.monotonic_ms()
@@ -101,19 +101,22 @@ class PointWriter:
         except StoreFailed:
             return False
         except OSError as exc:
-            return self._bear(exc)
+            return self._continue_after(exc)
         return True
 
-    def _bear(self, error: OSError) -> bool:
-        """Whether to go on: without a free descriptor nothing was tried, so nothing has failed; all else is the end."""
+    def _continue_after(self, error: OSError) -> bool:
+        """Return whether the thread may continue after ``error``; any error but a lack of descriptors ends the store.
+
+        Without a free descriptor nothing was attempted, so nothing has failed.
+        """
         if not is_out_of_descriptors(error):
             self._failure.report("writing the recovery point or the checkpoint", error)
             return False
-        log.warning("there is no descriptor for a recovery point, it is written later", extra={"reason": str(error)})
+        log.warning("no descriptor for a recovery point; it is written later", extra={"reason": str(error)})
         return True
 
     def finish(self) -> bool:
-        """Flush everything there is, for a clean stop, after the threads have ended. False if the stop is not clean."""
+        """Flush and sync everything for a clean stop, after the threads have ended. Return False if it is not clean."""
         if self._failure.error is not None:
             return False
         try:
@@ -128,17 +131,17 @@ class PointWriter:
             return False
         return not self._derived_point.is_refused
 
-    def forget(self) -> None:
-        """There is no recovery point any more: a start now reads the whole log."""
+    def remove_point(self) -> None:
+        """Delete the recovery point, so that the next start reads the whole log."""
         self._point = None
         self._point_file.remove()
 
     # -- the steps -----------------------------------------------------------------------------------------------------
 
     def _write_point(self) -> None:
-        # The order of these reads is what makes the point true while the loop goes on appending. Queue ends are read
+        # The order of these reads makes the point consistent while the loop continues to append. Queue ends are read
         # before the tail, so they are never beyond it; the index's header after it, so it never lags behind it.
-        # Where the log begins is read before where queues begin: retention moves those first.
+        # The beginning of the log is read before those of the queues: retention moves those first.
         min_physical = self._log.min_physical
         starts: dict[str, dict[str, int]] = {}
         for queue in self._queues:
@@ -147,9 +150,9 @@ class PointWriter:
         ends = [(queue, queue.readable_end) for queue in self._queues if queue.readable_end]
         through, tail, timestamp_ms = self._dispatcher.tail
         if self._dispatcher.is_held:
-            # Then parts of a batch may be shown, and the tail is at the end of the batch before.
+            # Parts of a batch may be visible then, while the tail is at the end of the batch before.
             ends = [(queue, queue.end_before(through)) for queue, _ in ends]
-        # After that search, which may find a file shortened. What is repaired by now is synced below.
+        # This is read after that search, which may find a shortened file. What is repaired by now is synced below.
         damaged = [(queue.topic, queue.queue_id) for queue in self._queues if queue.is_corrupt]
         queues: dict[str, dict[str, int]] = {}
         for queue, end in ends:
@@ -176,7 +179,7 @@ class PointWriter:
                 self._index_timestamp_ms = index_point.header.end_timestamp_ms
 
     def _replace_point(self, point: RecoveryPoint) -> bool:
-        """Write the point. False when the disk is full: the one before stays true, and a recovery reads more.
+        """Write the point. Return False if the disk is full: the previous one stays valid, and a recovery reads more.
 
         Everything that the point describes is durable by now, so a full disk is no failed flush.
         """

@@ -1,13 +1,14 @@
-"""How far a consumer may see, and how far a sender may be told "stored".
+"""The positions up to which messages may be acknowledged to producers, and be visible to consumers.
 
-    mode                        acknowledged up to        shown up to
+    mode                        acknowledged up to        visible up to
     ASYNC_FLUSH, ASYNC_MASTER   wrote                     wrote; with an anonymous buffer, committed
     SYNC_FLUSH,  ASYNC_MASTER   flushed                   flushed
     ASYNC_FLUSH, SYNC_MASTER    acked                     acked; with an anonymous buffer, the smaller with committed
     SYNC_FLUSH,  SYNC_MASTER    the smaller of the two    the smaller of the two
 
-A consumer must never see what a fault that the mode covers can take back: it would go on behind it, and the messages
-that come to stand there later would be skipped. The two functions are pure; ``LogPositions`` applies them to a store.
+A consumer must never read a message that a fault can remove which the mode covers: it would continue behind it, and
+would skip the messages that get these offsets later. The two functions are pure; ``LogPositions`` applies them to a
+store.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ from typing import Final, NamedTuple, final
 
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.dispatcher import Dispatcher
-from gantry_broker.store.opening import OpenPools
+from gantry_broker.store.opening import WritePools
 
 
 class Positions(NamedTuple):
-    """Where the log is."""
+    """The positions of the log at one moment."""
 
     wrote: int
     committed: int
     flushed: int
     acked: int | None = None
-    """Up to where enough slaves have it; None where nobody waits for slaves."""
+    """Up to where enough slaves have the log; None if acknowledgements do not wait for slaves."""
 
 
 def promised_offset(positions: Positions, *, is_sync_flush: bool) -> int:
-    """Records that end at or before it may be acknowledged."""
+    """Return the offset up to which records may be acknowledged."""
     return _and_acked(positions.flushed if is_sync_flush else positions.wrote, positions)
 
 
 def confirmed_offset(positions: Positions, *, is_sync_flush: bool, is_crash_safe: bool) -> int:
-    """Records that end at or before it may be shown to consumers."""
+    """Return the offset up to which records may be visible to consumers."""
     if is_sync_flush:
         return _and_acked(positions.flushed, positions)
     return _and_acked(positions.wrote if is_crash_safe else positions.committed, positions)
@@ -47,11 +48,13 @@ def _and_acked(offset: int, positions: Positions) -> int:
 
 @final
 class LogPositions:
-    """What of a store's log is promised and confirmed. Owned by the loop's thread."""
+    """Computes how far a store's log is promised and confirmed. Owned by the loop's thread."""
 
-    def __init__(self, commit_log: CommitLog, dispatcher: Dispatcher, pools: OpenPools, *, is_sync_flush: bool) -> None:
+    def __init__(
+        self, commit_log: CommitLog, dispatcher: Dispatcher, pools: WritePools, *, is_sync_flush: bool
+    ) -> None:
         self.acked: int | None = None
-        """Up to where enough slaves have the log; None where nobody waits for them."""
+        """Up to where enough slaves have the log; None if acknowledgements do not wait for slaves."""
 
         self._log: Final = commit_log
         self._dispatcher: Final = dispatcher
@@ -68,7 +71,7 @@ class LogPositions:
 
     @property
     def confirmed(self) -> int:
-        """Records that end at or before it may be shown to consumers."""
+        """Records that end at or before it may be visible to consumers."""
         is_crash_safe = self._pools.status.is_crash_safe
         return confirmed_offset(self._now, is_sync_flush=self._is_sync_flush, is_crash_safe=is_crash_safe)
 
@@ -77,12 +80,12 @@ class LogPositions:
         return Positions(self._log.wrote, self._log.committed, self._log.flushed, self.acked)
 
     def wait_for_slaves(self, acked: int) -> None:
-        """Nothing is promised or confirmed beyond ``acked``, up to where enough slaves have the log."""
+        """Limit promises and confirmations to ``acked``, up to where enough slaves have the log."""
         self.acked = acked
         self._dispatcher.hold()
 
     def stop_waiting_for_slaves(self) -> None:
-        """Promise and confirm what only the slaves' acknowledgements held back."""
+        """Promise and confirm what was held only for acknowledgements of slaves."""
         self.acked = None
         is_held_here = self._is_sync_flush or not self._pools.status.is_crash_safe
         if not is_held_here and self._dispatcher.release(self._log.wrote):

@@ -3,19 +3,19 @@
     units      ... | n-1 proved | n wrong ... | m proved | ...
     log            |- the records between the two proved neighbours are read ----|
                       `- holds the message: its unit is written in place
-                      `- damaged: the message is lost where the damage is, and reading passes over it
+                      `- damaged: the message is lost where the damage is, and reading skips it
                       `- neither: every unit of the queue is rebuilt from the whole log
 
-A unit is *proved* by a whole record, at the place and of the size that it says, of this topic, queue and queue offset.
-No unit is replaced by a guess: what the log does not have stays unreadable until the whole log has been read.
+A unit is *proved* by a whole record of this topic, queue and queue offset, at the offset and of the size in the unit.
+No unit is replaced by a guess: what was not found near stays unreadable until the whole log has been read.
 
-A queue with a wrong unit is ``is_corrupt``, and the next recovery point lists it, so a start after a crash meanwhile
-rebuilds all of it. The flag goes after the last unit has been written and the queue's files are marked for
-``gantry-point``, which syncs them before it writes a point that does not list the queue.
+A queue with a wrong unit is ``is_corrupt``, and the next recovery point lists it, so that a start after a crash
+meanwhile rebuilds all of it. The flag is cleared after the last unit has been written and the queue's files are marked
+for ``gantry-point``, which syncs them before it writes a point that does not list the queue.
 
 Owned by the loop's thread. ``step`` reads at most ``sliced_scan.SLICE_BYTES`` of the log or proves at most
-``SLICE_UNITS`` units, and the caller gives others a turn between two steps. A read that arrives at such a unit raises
-``QueueRebuilding`` meanwhile, and can be repeated afterwards: nothing was skipped, and nothing was served twice.
+``SLICE_UNITS`` units, and the caller serves other requests between two steps. A read of such a unit raises
+``QueueRebuilding`` meanwhile, and can be repeated afterwards: no message is skipped, and none is served twice.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from gantry_wire.plain_records import PlainRecord
 log = logging.getLogger(__name__)
 
 SLICE_UNITS: Final = 256
-"""Units that one step proves. Each needs a look at its record, which may have to come from the disk."""
+"""How many units one step proves. Each needs its record, which may have to be read from the disk."""
 
 COMPARED_UNITS_MAX: Final = 200
-"""Units that one pull with a filter compares with their records. What lies behind is for the next one."""
+"""How many units one pull with a filter compares with their records. The next pull continues behind them."""
 
 LOST_UNITS_MAX: Final = 65_536
-"""Units of damaged messages that are remembered, so that reading passes over them without a search; oldest go first."""
+"""How many units of damaged messages are remembered, so that reading skips them without a search; oldest go first."""
 
 REPORT_INTERVAL_MS: Final = 60_000
-"""Repairs of one queue within this time are one line in the log, not one for each unit."""
+"""All repairs of one queue within this time are logged as one event."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Episode:
-    """What was found wrong in one queue and is not reported yet."""
+class _RepairSummary:
+    """The repairs of one queue that are not logged yet."""
 
     reported_ms: int | None = None
     rebuilt: int = 0
@@ -63,8 +63,8 @@ class _Episode:
     reason: str = ""
 
 
-class _Range(NamedTuple):
-    """Units ``[first, end)`` that are in doubt, and the log ``[low, high)`` that holds their records."""
+class _SuspectRange(NamedTuple):
+    """Units ``[first, end)`` that may be wrong, and the log range ``[low, high)`` that holds their records."""
 
     first: int
     end: int
@@ -72,12 +72,12 @@ class _Range(NamedTuple):
     high: int
 
 
-class _Found(NamedTuple):
-    """What reading the log of a range has shown."""
+class _ScanOutcome(NamedTuple):
+    """The result of reading the log range of suspect units."""
 
     first: int
     is_found: bytearray
-    """For each unit from ``first`` on whether the log has its record."""
+    """For each unit from ``first`` on, 1 if the log has its record."""
 
     damaged: list[tuple[int, int]]
     rebuilt: int
@@ -86,7 +86,7 @@ class _Found(NamedTuple):
 
 @final
 class QueueRepair:
-    """Finds out what a wrong unit must be, and writes it."""
+    """Determines from the log what a wrong unit must be, and writes it."""
 
     def __init__(
         self,
@@ -99,13 +99,13 @@ class QueueRepair:
         repaired: Callable[[Collection[ConsumeQueue]], None],
         request_point: Callable[[], None],
     ) -> None:
-        """``repaired`` is called with queues that can be read again, ``request_point`` when the point must change."""
+        """Create it. ``repaired`` gets queues that can be read again; ``request_point`` renews the recovery point."""
         self.units_rebuilt = 0
         self.units_lost = 0
-        """Units of messages that the log does not have any more, or not whole."""
+        """How many units belong to messages that are damaged in the log or missing from it."""
 
         self.on_damage: Final[list[Callable[[], None]]] = []
-        """Called when there is work for ``step`` and was none before."""
+        """Called when ``step`` has new work."""
 
         self._log: Final = commit_log
         self._queues: Final = queues
@@ -115,28 +115,28 @@ class QueueRepair:
         self._repaired: Final = repaired
         self._request_point: Final = request_point
         self._waiting: OrderedDict[ConsumeQueue, int] = OrderedDict()
-        """Queues in doubt, with the queue offset that was found wrong."""
+        """Queues to repair, each with the queue offset that was found wrong."""
 
         self._running: Iterator[None] | None = None
         self._lost: Final[OrderedDict[tuple[ConsumeQueue, int], int]] = OrderedDict()
-        """Units that lead into damage of the log, as a search has shown; the value is where they lead."""
+        """Units that lead into damaged parts of the log, each with the physical offset in it."""
 
-        self._episodes: Final[dict[ConsumeQueue, _Episode]] = {}
+        self._summaries: Final[dict[ConsumeQueue, _RepairSummary]] = {}
 
     def __repr__(self) -> str:
         return f"<QueueRepair waiting={len(self._waiting)} rebuilt={self.units_rebuilt} lost={self.units_lost}>"
 
     @property
     def queues_waiting(self) -> int:
-        """How many queues are being repaired or wait for it."""
+        """The number of queues that are being repaired or wait for repair."""
         return len(self._waiting)
 
-    # -- what readers say ----------------------------------------------------------------------------------------------
+    # -- calls from readers --------------------------------------------------------------------------------------------
 
     def is_lost(self, queue: ConsumeQueue, offset: int, physical: int) -> bool:
-        """Whether a unit that leads to ``physical``, where its message is not, leads into damage of the log.
+        """Return whether a unit that does not lead to its message leads into damage of the log at ``physical``.
 
-        False until a search has shown it; the queue is searched and repaired by the next steps then.
+        False until a search has shown it; the next steps then search and repair the queue.
         """
         if self._lost.get((queue, offset)) == physical:
             return True
@@ -144,10 +144,10 @@ class QueueRepair:
         return False
 
     def known_end(self, queue: ConsumeQueue, begin: int, offset: int, end: int) -> int:
-        """Where the units of ``[offset, end)`` end whose tags codes are as the log has them.
+        """Return the end of the units in ``[offset, end)`` whose tags codes match the log.
 
-        A page that is not known is compared with its records, at most ``COMPARED_UNITS_MAX`` units from ``begin`` on,
-        where the pull began. Where a unit is wrong, it is rebuilt by the next steps.
+        A page without a valid checksum is compared with its records, at most ``COMPARED_UNITS_MAX`` units from
+        ``begin`` on, where the pull began. The next steps rebuild a unit that is wrong.
         """
         sums, compared_end = queue.unit_sums, begin + COMPARED_UNITS_MAX
         end = min(end, queue.readable_end)
@@ -164,40 +164,40 @@ class QueueRepair:
                 if number >= compared_end:
                     return number
                 for one in range(first, stop):
-                    if not self._is_right(queue, one):
+                    if not self._matches_log(queue, one):
                         self.start(queue, one, reason="a unit contradicts its message")
                         return max(offset, min(one, end))
             sums.learn(page, stop - page * sums.page_units)
             number = stop
         return min(number, end)
 
-    def _is_right(self, queue: ConsumeQueue, number: int) -> bool:
-        """Whether a unit is as the log has it, as far as the log can tell."""
+    def _matches_log(self, queue: ConsumeQueue, number: int) -> bool:
+        """Return whether a unit matches the log, as far as the log can prove it."""
         unit = queue.unit(number)
         if unit is None or unit[1] == FILLER_SIZE or self._lost.get((queue, number)) == unit[0]:
             return True
         return self._proved_end(queue, number) is not None
 
     def start(self, queue: ConsumeQueue, offset: int, *, reason: str) -> None:
-        """Have the unit of ``offset`` and its neighbours rebuilt, which are in doubt."""
+        """Request that the unit at ``offset`` and its suspect neighbours are rebuilt."""
         if queue in self._waiting:
             return
         unit = queue.unit(offset)
         if unit is not None:
-            self._log.demand_own(unit[0])
-        episode = self._episodes.setdefault(queue, _Episode())
-        if not episode.rebuilt and not episode.lost:
-            self._episodes[queue] = replace(episode, first=offset, reason=reason)
+            self._log.require_own_file(unit[0])
+        summary = self._summaries.setdefault(queue, _RepairSummary())
+        if not summary.rebuilt and not summary.lost:
+            self._summaries[queue] = replace(summary, first=offset, reason=reason)
         queue.mark_corrupt()
         self._waiting[queue] = offset
         self._request_point()
         for listener in self.on_damage:
             listener()
 
-    def take_shortened(self) -> None:
-        """Have those queues rebuilt that have a file which another process has shortened.
+    def enqueue_shortened(self) -> None:
+        """Request a rebuild of the queues that have a file which another process has shortened.
 
-        One that waits already stays where it is until it is rebuilt: more of it may be lost than was known.
+        A queue that waits for repair already stays in the deque until that is done: it may have lost more since.
         """
         shortened = self._queues.shortened
         for _ in range(len(shortened)):
@@ -206,28 +206,28 @@ class QueueRepair:
                 shortened.append((queue, offset))
             elif self._is_current(queue):
                 queue.seek(queue.readable_end)  # blocks may be missing where the cursor is
-                self.start(queue, max(offset, queue.min_offset), reason="a file of it was shortened")
+                self.start(queue, max(offset, queue.min_offset), reason="a file of the queue was shortened")
 
     def forget_lost(self, start: int, end: int) -> None:
-        """``[start, end)`` of the log is whole again: messages there are searched anew and served."""
+        """Forget lost units in ``[start, end)`` of the log, which is healed: messages there are served again."""
         for key in [key for key, physical in self._lost.items() if start <= physical < end]:
             del self._lost[key]
 
-    def forget(self) -> None:
-        """The log or its queues are about to become others: nothing that is known holds any more."""
+    def reset(self) -> None:
+        """Drop all state, before the log or its queues are replaced."""
         self._running = None
         self._waiting.clear()
         self._lost.clear()
-        self._episodes.clear()
+        self._summaries.clear()
 
     # -- repairing -----------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """One slice of work. False when there is none left."""
+        """Do one slice of work. Return False if none is left."""
         if self._running is None:
-            self.take_shortened()
+            self.enqueue_shortened()
             if not self._waiting:
-                return self._report_late()
+                return self._log_deferred()
             queue, offset = next(iter(self._waiting.items()))
             self._running = self._repair(queue, offset)
         queue = next(iter(self._waiting))
@@ -238,7 +238,7 @@ class QueueRepair:
             pass
         except StoreFailed:
             self._running = None  # an exhausted generator would count as a finished repair
-            return False  # The process ends: nothing may be rebuilt from another store's log.
+            return False  # The process ends: nothing may be rebuilt from the log of another store.
         except Exception as exc:
             # A repair that fails must not end the broker. The recovery point lists the queue.
             facts = {"topic": queue.topic, "queue_id": queue.queue_id}
@@ -249,7 +249,7 @@ class QueueRepair:
         return bool(self._waiting)
 
     def repair_now(self, topic: str, queue_id: int) -> bool:
-        """Take one step for this queue, if it is the next one; whether it can be read again."""
+        """Do one step for this queue if it is the next one. Return whether it can be read again."""
         queue = self._queues.get(topic, queue_id)
         if self._running is None and next(iter(self._waiting), None) is queue:
             self.step()
@@ -259,26 +259,26 @@ class QueueRepair:
         log_end = self._log.wrote
         first, low = yield from self._proved_before(queue, offset)
         end, high = yield from self._proved_after(queue, min(offset + 1, queue.readable_end), log_end)
-        found = yield from self._rebuild(queue, _Range(first, end, low, high))
+        found = yield from self._rebuild(queue, _SuspectRange(first, end, low, high))
         rebuilt = found.rebuilt
-        if not found.damaged and (yield from self._unexplained(queue, found)):
-            # The neighbours were wrong, too, or the record is where no neighbour points: the log as a whole decides.
-            whole = _Range(queue.min_offset, queue.readable_end, self._log.min_physical, log_end)
+        if not found.damaged and (yield from self._find_unexplained(queue, found)):
+            # The neighbours were wrong, too, or the record lies outside their range: the whole log decides.
+            whole = _SuspectRange(queue.min_offset, queue.readable_end, self._log.min_physical, log_end)
             found = yield from self._rebuild(queue, whole)
             rebuilt += found.rebuilt
-        unexplained = yield from self._unexplained(queue, found)
+        unexplained = yield from self._find_unexplained(queue, found)
         if not self._is_current(queue):
             return
         rebuilt += self._fill_expired(queue, offset)
         for number in unexplained:
-            rebuilt += self._give_up(queue, number, found)
+            rebuilt += self._mark_lost(queue, number, found)
         self._finish(queue, rebuilt, len(unexplained))
 
     def _is_current(self, queue: ConsumeQueue) -> bool:
         return self._queues.get(queue.topic, queue.queue_id) is queue
 
     def _proved_before(self, queue: ConsumeQueue, first: int) -> Generator[None, None, tuple[int, int]]:
-        """Behind the last proved unit before ``first``, and where the record of that unit ends."""
+        """Return the unit behind the last proved one before ``first``, and where the record of the proved one ends."""
         log_begin = self._log.min_physical
         for count, number in enumerate(range(first - 1, queue.min_offset - 1, -1), start=1):
             end = self._proved_end(queue, number)
@@ -292,7 +292,7 @@ class QueueRepair:
         return first, log_begin
 
     def _proved_after(self, queue: ConsumeQueue, end: int, log_end: int) -> Generator[None, None, tuple[int, int]]:
-        """The first proved unit from ``end`` on, and where its record begins."""
+        """Return the first proved unit from ``end`` on, and where its record begins."""
         while end < queue.readable_end:
             if self._proved_end(queue, end) is not None:
                 unit = queue.unit(end)
@@ -304,7 +304,7 @@ class QueueRepair:
         return end, log_end
 
     def _proved_end(self, queue: ConsumeQueue, number: int) -> int | None:
-        """Where the record of a unit ends, if the unit leads to a whole record of its message."""
+        """Return where the record of a unit ends if the unit leads to the whole record of its message, else None."""
         unit = queue.unit(number)
         if unit is None or unit[1] == FILLER_SIZE or self._queues.is_deleted(queue.topic, unit[0]):
             return None
@@ -318,22 +318,22 @@ class QueueRepair:
         return physical + size if is_ours else None
 
     def _is_code(self, queue: ConsumeQueue, facts: RecordFacts, code: int) -> bool:
-        """Whether ``code`` is right for a message. Due times are of the delays of the day it was stored."""
+        """Return whether ``code`` is right. Due times depend on the delay levels at storing, so any one is accepted."""
         return facts.tags_code == code or queue.topic == SCHEDULE_TOPIC
 
-    def _rebuild(self, queue: ConsumeQueue, doubted: _Range) -> Generator[None, None, _Found]:
-        """Read ``[low, high)``, and write each unit of ``[first, end)`` that is not what its record says."""
+    def _rebuild(self, queue: ConsumeQueue, suspect: _SuspectRange) -> Generator[None, None, _ScanOutcome]:
+        """Read ``[low, high)`` of the log, and rewrite each unit of ``[first, end)`` that does not match its record."""
         rebuilt = 0
         name, topic_bytes, queue_id = queue.topic, queue.topic_bytes, queue.queue_id
-        first, end = doubted.first, doubted.end
+        first, end = suspect.first, suspect.end
         is_found = bytearray(max(0, end - first))
         deleted_before = self._queues.deleted.get(name, -1)
 
         def take(facts: RecordFacts, physical: int, size: int) -> None:
             nonlocal rebuilt
             number = facts.queue_offset
-            is_meant = facts.is_queued and facts.queue_id == queue_id and facts.topic == name
-            if not is_meant or not first <= number < end or physical < deleted_before:
+            is_of_queue = facts.is_queued and facts.queue_id == queue_id and facts.topic == name
+            if not is_of_queue or not first <= number < end or physical < deleted_before:
                 return
             is_found[number - first] = 1
             unit = queue.unit(number)
@@ -352,15 +352,17 @@ class QueueRepair:
         def take_any(view: memoryview, position: int, physical: int, size: int) -> None:
             take(record_facts(view, position, size, self._delay_levels_ms), physical, size)
 
-        scan = LogScan(self._log, doubted.low, doubted.high, self._seals, found=take_any, found_plain=take_plain)
+        scan = LogScan(
+            self._log, suspect.low, suspect.high, self._seals, on_record=take_any, on_plain_records=take_plain
+        )
         while scan.step():
             yield
             if not self._is_current(queue):
                 break
-        return _Found(first, is_found, scan.damaged, rebuilt)
+        return _ScanOutcome(first, is_found, scan.damaged, rebuilt)
 
-    def _unexplained(self, queue: ConsumeQueue, found: _Found) -> Generator[None, None, list[int]]:
-        """Units without a record that ought to have one: those that are no filler, and have not expired."""
+    def _find_unexplained(self, queue: ConsumeQueue, found: _ScanOutcome) -> Generator[None, None, list[int]]:
+        """Return the units without a record that should have one: they are no fillers and have not expired."""
         unexplained: list[int] = []
         at = found.is_found.find(0)
         while at >= 0:
@@ -373,21 +375,18 @@ class QueueRepair:
         return unexplained
 
     def _fill_expired(self, queue: ConsumeQueue, number: int) -> int:
-        """A unit that leads before the log's beginning, and whose message is nowhere, is one of nothing."""
+        """Replace a unit that leads before the log's beginning by a filler. Return how many units were written."""
         unit = queue.unit(number)
         if unit is None or unit[1] == FILLER_SIZE or unit[0] >= self._log.min_physical:
             return 0
         _fill(queue, number)
         return 1
 
-    def _give_up(self, queue: ConsumeQueue, number: int, found: _Found) -> int:
-        """The log has no record for a unit: let it lead into the damage that took it, or say that there is nothing.
-
-        How many units were written.
-        """
+    def _mark_lost(self, queue: ConsumeQueue, number: int, found: _ScanOutcome) -> int:
+        """Let a unit without a record lead into the damage of the log, or make it a filler. Return how many changed."""
         unit = queue.unit(number)
         if unit is None:
-            return 0  # it has expired a moment ago
+            return 0  # it has expired meanwhile
         place, is_written = unit[0], False
         if not found.damaged:
             _fill(queue, number)
@@ -399,49 +398,50 @@ class QueueRepair:
         while len(self._lost) > LOST_UNITS_MAX:
             self._lost.popitem(last=False)
         facts = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": number, "offset": place}
-        log.error("a stored message is damaged and was passed over", extra=facts)
+        log.error("stored message is damaged and was skipped", extra=facts)
         return int(is_written)
 
-    # -- what is said about it -----------------------------------------------------------------------------------------
+    # -- logging -------------------------------------------------------------------------------------------------------
 
     def _finish(self, queue: ConsumeQueue, rebuilt: int, lost: int) -> None:
         if all(shortened is not queue for shortened, _ in tuple(self._queues.shortened)):
-            queue.mark_whole()
+            queue.mark_intact()
         self._request_point()
         self.units_rebuilt += rebuilt
         self.units_lost += lost
-        episode = self._episodes.setdefault(queue, _Episode())
-        episode = replace(episode, rebuilt=episode.rebuilt + rebuilt, lost=episode.lost + lost)
-        self._episodes[queue] = episode
+        summary = self._summaries.setdefault(queue, _RepairSummary())
+        summary = replace(summary, rebuilt=summary.rebuilt + rebuilt, lost=summary.lost + lost)
+        self._summaries[queue] = summary
         now_ms = self._monotonic_ms()
-        if episode.reported_ms is None or now_ms - episode.reported_ms >= REPORT_INTERVAL_MS:
-            self._say(queue, episode, now_ms)
+        if summary.reported_ms is None or now_ms - summary.reported_ms >= REPORT_INTERVAL_MS:
+            self._log_repair(queue, summary, now_ms)
 
-    def _report_late(self) -> bool:
-        """Say what was held back, once its time has come. Always False: this is no work to wait for."""
+    def _log_deferred(self) -> bool:
+        """Log summaries that were held back and are due now. Always return False: this is no work to wait for."""
         now_ms = self._monotonic_ms()
-        for queue, episode in list(self._episodes.items()):
-            if episode.reported_ms is not None and now_ms - episode.reported_ms >= REPORT_INTERVAL_MS:
-                if episode.rebuilt or episode.lost:
-                    self._say(queue, episode, now_ms)
+        for queue, summary in list(self._summaries.items()):
+            if summary.reported_ms is not None and now_ms - summary.reported_ms >= REPORT_INTERVAL_MS:
+                if summary.rebuilt or summary.lost:
+                    self._log_repair(queue, summary, now_ms)
                 else:
-                    del self._episodes[queue]
+                    del self._summaries[queue]
         return False
 
-    def _say(self, queue: ConsumeQueue, episode: _Episode, now_ms: int) -> None:
-        if episode.rebuilt or episode.lost:
+    def _log_repair(self, queue: ConsumeQueue, summary: _RepairSummary, now_ms: int) -> None:
+        if summary.rebuilt or summary.lost:
             facts = {
-                "topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": episode.first,
-                "units_rebuilt": episode.rebuilt, "messages_lost": episode.lost, "reason": episode.reason,
+                "topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": summary.first,
+                "units_rebuilt": summary.rebuilt, "messages_lost": summary.lost, "reason": summary.reason,
             }  # fmt: skip
             log.warning("consume queue was damaged and has been rebuilt from the commit log", extra=facts)
-        self._episodes[queue] = _Episode(reported_ms=now_ms)
+        self._summaries[queue] = _RepairSummary(reported_ms=now_ms)
 
 
 def _fill(queue: ConsumeQueue, number: int) -> None:
-    """Let a unit say that there is no message.
+    """Replace a unit by a filler, which stands for no message.
 
-    Physical offsets rise along the queue, by which it is searched: a zero in the middle would pass for its beginning.
+    Queues are searched by physical offset, which rises along the queue: a zero in the middle would look like its
+    beginning.
     """
     before = queue.unit(number - 1)
     queue.replace_unit(number, UNIT.pack(0 if before is None else before[0], FILLER_SIZE, 0))

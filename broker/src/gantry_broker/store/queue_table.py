@@ -1,7 +1,7 @@
-"""All consume queues of a store, by topic and queue id, and where their files are.
+"""All consume queues of a store, by topic and queue id, and the directories of their files.
 
-The table is the only place that makes a path from a topic, and it does so through the wire's one door for names, so
-no topic can name a file outside ``consumequeue/``.
+Only the table makes a path from a topic, and only with ``path_component``, so no topic can name a file outside
+``consumequeue/``.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from gantry_wire.names import path_component, topic_fault
 log = logging.getLogger(__name__)
 
 QUEUE_OFFSET_MAX: Final = (1 << 63) // CONSUME_UNIT_BYTES - 1
-"""A unit's place in its queue's files is a long, too."""
+"""The position of a unit in its queue's files must fit into 63 bits."""
 
 
 @final
 class QueueTable:
-    """Changed by the loop's thread; other threads may call ``snapshot``."""
+    """The consume queues of one store. Changed by the loop's thread; other threads may iterate over it."""
 
     def __init__(
-        self, disk: Disk, directory: str, settings: StoreSettings, shortened: Callable[[], None] = lambda: None
+        self, disk: Disk, directory: str, settings: StoreSettings, on_shortened: Callable[[], None] = lambda: None
     ) -> None:
-        """``shortened`` is called, in any thread, when there is something in ``shortened``."""
+        """Create the table. ``on_shortened`` is called, in any thread, when ``shortened`` has a new entry."""
         self.directory: Final = directory
         self._disk: Final = disk
         self.file_size: Final = settings.mapped_file_size_consume_queue
@@ -45,10 +45,10 @@ class QueueTable:
         self._budget: Final = SumsBudget()
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.tallies: Final[dict[str, Tally]] = {}
-        """What was appended to each topic since this start."""
+        """Counts of what was appended to each topic since this start."""
 
         self.deleted: Mapping[str, int] = {}
-        """Deleted topics, and from where in the log on a message of such a name is of a new topic.
+        """Deleted topics, and the log offset from which messages with that name belong to a new topic.
 
         Replaced, never changed in place: ``gantry-point`` reads it.
         """
@@ -56,11 +56,11 @@ class QueueTable:
         self.shortened: Final[deque[tuple[ConsumeQueue, int]]] = deque()
         """Queues with a file that another process has shortened, and the first unit that was cut off. Any thread."""
 
-        self._shortened: Final = shortened
+        self._on_shortened: Final = on_shortened
         self._retired: list[ConsumeQueue | MappedFile] = []
         self._is_directory_dirty = False
         self._renamed: list[ConsumeQueue] = []
-        """Queues whose own files are durable and whose parents' names are not yet. The flush thread's own."""
+        """Queues whose files are durable and the names of their directories not yet. Owned by the flush thread."""
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(tuple(self._queues.values()))
@@ -72,14 +72,14 @@ class QueueTable:
         return self._queues.get((topic, queue_id))
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue; files come with its first message. Raises ``ValueError`` for an impossible topic or id."""
+        """Return the queue, without files until its first message. Raises ``ValueError`` for an invalid topic or id."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             if not 0 <= queue_id <= QUEUE_ID_MAX:
                 raise ValueError(f"{queue_id} is not a queue id")
             directory = f"{self.directory}/{path_component(topic)}/{queue_id}"
             files = FileQueue(
-                self._disk, directory, self.file_size, shortened=partial(self._was_shortened, topic, queue_id)
+                self._disk, directory, self.file_size, shortened=partial(self._mark_shortened, topic, queue_id)
             )
             tally = self.tallies.get(topic)
             if tally is None:
@@ -88,29 +88,32 @@ class QueueTable:
             self._queues[topic, queue_id] = queue
         return queue
 
-    def _was_shortened(self, topic: str, queue_id: int, start: int) -> None:
-        """Bytes from ``start`` on were cut off a queue's file. Any thread: the loop's thread has it rebuilt."""
+    def _mark_shortened(self, topic: str, queue_id: int, start: int) -> None:
+        """Mark a queue corrupt whose file has lost the bytes from ``start`` on, so that the loop's thread rebuilds it.
+
+        Any thread may call it.
+        """
         queue = self._queues.get((topic, queue_id))
         if queue is not None:
             queue.mark_corrupt()
             self.shortened.append((queue, start // CONSUME_UNIT_BYTES))
-            self._shortened()
+            self._on_shortened()
 
     def discover(self) -> tuple[ConsumeQueue, ...]:
-        """Make an entry for every queue that has a directory. Foreign names are left alone.
+        """Add every queue that has a directory, and return them all. Names that are no queue are ignored.
 
-        A file where a directory of ours belongs is set aside. Raises ``StoreMismatch`` where all files have another
-        size than the setting says.
+        A file in the place of a directory is set aside. Raises ``StoreMismatch`` if all files have a size that differs
+        from the setting.
         """
-        if not self._is_folder(self.directory):
+        if not self._is_queue_directory(self.directory):
             return ()
         sizes: Counter[int] = Counter()
         for topic in self._disk.list(self.directory):
-            if topic_fault(topic) is not None or not self._is_folder(f"{self.directory}/{topic}"):
+            if topic_fault(topic) is not None or not self._is_queue_directory(f"{self.directory}/{topic}"):
                 continue
             for name in self._disk.list(f"{self.directory}/{topic}"):
                 queue_id = parse_queue_id(name)
-                if queue_id is not None and self._is_folder(f"{self.directory}/{topic}/{name}"):
+                if queue_id is not None and self._is_queue_directory(f"{self.directory}/{topic}/{name}"):
                     directory = self.get_or_create(topic, queue_id).files.directory
                     sizes.update(segment.size for segment in segments_of(self._disk, directory))
         if sizes and self.file_size not in sizes and len(sizes) == 1 and sizes.total() > 1:
@@ -122,25 +125,27 @@ class QueueTable:
                 )
         return tuple(self)
 
-    def _is_folder(self, path: str) -> bool:
-        """Whether ``path`` is a directory. A file there is put out of the way, under a name that no queue has."""
+    def _is_queue_directory(self, path: str) -> bool:
+        """Return whether ``path`` is a directory. A file there is renamed to a name that no queue has."""
         disk = self._disk
         if disk.is_directory(path):
             return True
         if disk.exists(path):
-            log.warning("a file where a directory of queues belongs was set aside", extra={"path": f"{path}.foreign"})
+            log.warning(
+                "file in the place of a consume queue directory was set aside", extra={"path": f"{path}.foreign"}
+            )
             disk.rename(path, f"{path}.foreign")
         return False
 
     def topics(self) -> dict[str, list[int]]:
-        """Every topic that has queues, with their ids in order."""
+        """Return every topic that has queues, with its queue ids in order."""
         found: dict[str, list[int]] = {}
         for topic, queue_id in sorted(self._queues):
             found.setdefault(topic, []).append(queue_id)
         return found
 
     def idle(self, log_begin: int) -> Iterator[ConsumeQueue]:
-        """Queues that had messages and have none any more: all that they held lay before ``log_begin``."""
+        """Yield the queues that had messages and have none any more, since all of them lay before ``log_begin``."""
         for queue in self:
             if queue.end == queue.readable_end > 0:
                 last = queue.unit(queue.end - 1)
@@ -148,12 +153,12 @@ class QueueTable:
                     yield queue
 
     def set_start_offset(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Let a queue that has never had a message begin at ``offset``. False where it has, or begins there anyway.
+        """Let a queue that has never had a message begin at ``offset``. Return False if it had one, or begins there.
 
-        Raises ``StoreFull``, and ``ValueError`` for what cannot be a queue or a number.
+        Raises ``StoreFull``, and ``ValueError`` for an invalid queue or offset.
         """
         if not 0 <= offset <= QUEUE_OFFSET_MAX:
-            raise ValueError(f"{offset} is not the number of a message")
+            raise ValueError(f"{offset} is not a queue offset")
         queue = self.get_or_create(topic, queue_id)
         if queue.files.files or not queue.min_offset == queue.end < offset:
             return False
@@ -161,10 +166,10 @@ class QueueTable:
         return True
 
     def fill_to(self, ends: Mapping[str, Mapping[str, int]], place: int) -> None:
-        """Let no queue use numbers again that it had given to messages which are lost now, before ``place``.
+        """Fill queues up to ``ends``, so that no queue offset of a lost message is used again.
 
-        ``ends`` says where queues ended. Raises ``StoreFull`` after all were tried: the numbers of those without room
-        hold as long as this process.
+        ``ends`` has the known ends of the queues; ``place`` is the physical offset that the fillers get. Raises
+        ``StoreFull`` after all queues were tried: the ends of those without disk space hold only in this process.
         """
         error: StoreFull | None = None
         for topic, of_topic in ends.items():
@@ -179,24 +184,24 @@ class QueueTable:
             raise error
 
     def forget_sums(self) -> None:
-        """Know no sums of queues any more, as after a start: everything is verified record by record again."""
+        """Drop the checksums of all queues, as after a start: every record is verified by its own seal again."""
         for queue in self:
             queue.forget_sums()
 
     def load_deleted(self, deleted: Mapping[str, int]) -> None:
-        """A recovery point knows these deleted topics."""
+        """Use the deleted topics of a recovery point."""
         self.deleted = dict(deleted)
 
     def is_deleted(self, topic: str, physical_offset: int) -> bool:
-        """Whether a message that lies there is of a topic that was deleted since."""
+        """Return whether the message at ``physical_offset`` is of a topic that was deleted later."""
         return physical_offset < self.deleted.get(topic, -1)
 
     def cut_deleted(self, end: int) -> None:
-        """The log ends at ``end`` now: topics that were deleted behind it may come again before it."""
+        """Limit deletions to ``end``, where the log ends now: messages behind it may be of new topics."""
         self.deleted = {topic: min(offset, end) for topic, offset in self.deleted.items()}
 
     def delete_topic(self, topic: str, log_end: int) -> bool:
-        """Drop all queues of ``topic`` and their files: they lie before ``log_end``. False if none."""
+        """Drop all queues of ``topic`` and their files; their messages lie before ``log_end``. Return False if none."""
         queues = [queue for queue in self if queue.topic == topic]
         for queue in queues:
             del self._queues[topic, queue.queue_id]
@@ -215,7 +220,7 @@ class QueueTable:
         return bool(queues)
 
     def trim(self, queue: ConsumeQueue, min_offset: int) -> tuple[MappedFile, ...]:
-        """Let ``queue`` begin at ``min_offset``; the files to unlink for it. None of a queue that is gone."""
+        """Let ``queue`` begin at ``min_offset``, and return the files to unlink; none if the queue was deleted."""
         if self._queues.get((queue.topic, queue.queue_id)) is not queue:
             return ()
         files = queue.trim(min_offset)
@@ -239,7 +244,7 @@ class QueueTable:
             self._renamed.clear()
 
     def sync_end(self, queue: ConsumeQueue) -> None:
-        """Make durable where ``queue`` ends, before the log loses its last messages. Any thread."""
+        """Make the end of ``queue`` durable before its last messages are deleted from the log. Any thread."""
         if queue.flushed_end == queue.readable_end and not queue.files.is_directory_dirty:
             return
         try:
@@ -250,15 +255,15 @@ class QueueTable:
         except OSError:
             if self._queues.get((queue.topic, queue.queue_id)) is queue:
                 raise
-            return  # its topic was deleted meanwhile, and the flush thread has closed it
+            return  # The topic was deleted meanwhile, and the flush thread has closed its files.
         self._sync_directories([queue])
 
     def _sync_directories(self, queues: list[ConsumeQueue]) -> None:
-        """New queues have new directories, whose names are in their parents."""
+        """Sync the parents of the queues' directories, which hold the names of new ones."""
         for parent in [*sorted({f"{self.directory}/{queue.topic}" for queue in queues}), self.directory]:
             with suppress(FileNotFoundError):
                 self._disk.sync_directory(parent)
-        # The directory itself is made with the first queue.
+        # The directory itself is created with the first queue.
         self._disk.sync_directory(self.directory.rpartition("/")[0])
 
     def close(self) -> None:

@@ -1,13 +1,14 @@
-"""Reading messages of a queue for a pull: which units, up to which limits, with which of RocketMQ's statuses.
+"""Reading messages of a queue for a pull: the units to read, the limits, and RocketMQ's statuses.
 
 The reply's body is the records as they lie in the log, copied out once; neighbours in the log are copied as one piece.
-Every record is asked who it is before it is served (size, queue, queue offset, own physical offset; the first and the
-last also for their topic), so that a wrong queue file can never make a consumer see a foreign message, and its bytes
-are verified (``log_guard``) at every read. Where the record itself is damaged its neighbours are served, and the
-message is passed over, unless a replica may give it: then reading stops before it for a while, as it does before a
-place that a start could not fill because the log was damaged. Where a unit and its record disagree ``queue_repair``
-finds out which of them is wrong, and a wrong unit is rebuilt; until that is known reading stops before it, with
-``QueueRebuilding`` if there is nothing before it.
+The identity of every record is compared before it is served (size, queue, queue offset, own physical offset; for the
+first and the last also the topic), so that a wrong queue file can never deliver a message of another queue, and its
+bytes are verified (``log_guard``) at every read.
+
+If the record itself is damaged, its neighbours are served and the message is skipped, unless a replica may have it:
+then reading stops before it for a while, as it does before a gap that a start left because the log was damaged. If a
+unit and its record disagree, ``queue_repair`` determines which of them is wrong, and rebuilds a wrong unit; until then
+reading stops before it, with ``QueueRebuilding`` if it is the first message.
 """
 
 from __future__ import annotations
@@ -33,44 +34,44 @@ from gantry_wire.message import (
 )
 
 UNITS_SCANNED_MIN: Final = 800
-"""How many units one pull may look at when a filter refuses most of them (RocketMQ: 16000 bytes)."""
+"""How many units one pull may examine when a filter refuses most of them (RocketMQ: 16000 bytes)."""
 
 FILTERED_UNITS: Final = 100
 """Units whose sums are compared at a time: most pulls with a filter are full long before `UNITS_SCANNED_MIN`."""
 
 _IDENTITY: Final = struct.Struct(">i8xi4xqq")
-"""Of a record: total size, queue id, queue offset, physical offset."""
+"""The fields of a record that identify it: total size, queue id, queue offset, physical offset."""
 _SIZE: Final = struct.Struct(">i")
 
 _FLAGS_POSITION: Final = 39
-"""Of the last byte of a record's system flag."""
+"""The position of the last byte of a record's system flag."""
 
 _BODY_LENGTH_POSITION: Final = 84
-"""Of a record whose hosts are both IPv4."""
+"""The position of the body's length in a record whose hosts are both IPv4."""
 
 _HOSTS_V6: Final = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
 
-Accept = Callable[[int], bool] | frozenset[int] | None
-"""Whether a message is wanted, by the code of its tag; None for all."""
+TagsCodeFilter = Callable[[int], bool] | frozenset[int] | None
+"""Returns whether a message is wanted, by the code of its tag; None accepts all."""
 
-Doubt = Callable[[ConsumeQueue, int, int], bool]
-"""Called for a unit that its record contradicts, with queue, queue offset and physical offset.
+IsLost = Callable[[ConsumeQueue, int, int], bool]
+"""Called with queue, queue offset and physical offset for a unit that its record contradicts.
 
-Whether the message is known to be lost, and is passed over; see ``QueueRepair.is_lost``.
+Returns whether the message is known to be lost, and is skipped; see ``QueueRepair.is_lost``.
 """
 
 KnownEnd = Callable[[ConsumeQueue, int, int, int], int]
-"""For a pull from ``begin`` on: where the units of ``[offset, end)`` end whose tags codes can be believed.
+"""Called with queue, begin of the pull, offset and end. Returns the end of the units whose tags codes match the log.
 
 See ``QueueRepair.known_end``.
 """
 
-Want = Callable[[str], bool] | None
-"""Whether a message is wanted, by its properties as they are stored; None for all. It must not raise."""
+PropertiesFilter = Callable[[str], bool] | None
+"""Returns whether a message is wanted, by its properties as they are stored; None accepts all. It must not raise."""
 
 
 class ReadStatus(Enum):
-    """What a read found; the names travel to clients."""
+    """The outcome of a read. The names are sent to clients."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -92,18 +93,18 @@ class ReadResult(NamedTuple):
     min_offset: int
     max_offset: int
     body: bytes = b""
-    count: int = 0  # type: ignore[assignment]  # hides tuple.count, which nobody wants here
+    count: int = 0  # type: ignore[assignment]  # hides tuple.count, which is not used here
     is_waiting: bool = False
-    """Whether the message at ``next_offset`` is damaged, and a replica was asked for it: ask again later."""
+    """Whether the message at ``next_offset`` is damaged and was requested from a replica: read again later."""
 
 
 def offset_fault(queue: ConsumeQueue | None, offset: int) -> ReadResult | None:
-    """Why nothing can be at ``offset``, as the answer to give, or None when something can."""
+    """Return the result for an ``offset`` that cannot have a message, or None if it can have one."""
     if queue is None:
         return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
     minimum, maximum = queue.min_offset, queue.readable_end
     if maximum < offset <= queue.end:
-        # It is there, and not confirmed yet: whoever asks for it has seen what lies before it elsewhere.
+        # The message exists and is not confirmed yet: the consumer has read the ones before it from another broker.
         return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, minimum, maximum)
     if maximum == 0:
         return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, minimum, maximum)
@@ -123,18 +124,18 @@ def read_messages(
     *,
     count_max: int,
     bytes_max: int,
-    accept: Accept,
-    doubt: Doubt,
+    accept: TagsCodeFilter,
+    is_lost: IsLost,
     guard: LogGuard,
     known_end: KnownEnd,
-    want: Want = None,
+    want: PropertiesFilter = None,
     units_max: int | None = None,
 ) -> ReadResult:
-    """Up to ``count_max`` messages and about ``bytes_max`` bytes (at least one message) from ``offset`` on.
+    """Return up to ``count_max`` messages and about ``bytes_max`` bytes (at least one message) from ``offset`` on.
 
-    ``doubt`` is called for units that their records contradict, ``known_end`` before a filter passes over units, and
-    ``guard`` verifies what is served. At most ``units_max`` messages are looked at, by default as many as a filter of
-    tags may.
+    ``is_lost`` is called for units that their records contradict, ``known_end`` before a filter skips units, and
+    ``guard`` verifies what is served. At most ``units_max`` messages are examined, by default as many as with a filter
+    of tags.
     """
     refusal = offset_fault(queue, offset)
     if refusal is not None or queue is None:
@@ -184,7 +185,7 @@ def read_messages(
         ):
             if count:
                 break
-            if not doubt(queue, next_offset, physical):
+            if not is_lost(queue, next_offset, physical):
                 if next_offset == offset:
                     raise QueueRebuilding(queue.topic, queue.queue_id, offset)
                 break
@@ -194,7 +195,7 @@ def read_messages(
             next_offset += 1
             continue
         if want is not None:
-            # A filter must not judge by properties that are not what was stored.
+            # A filter must be applied to verified properties only.
             if is_verifying and not guard.is_good(file.view, position, physical):
                 if count:
                     break
@@ -224,33 +225,33 @@ def read_messages(
         if next_offset == offset and accepts is not None and offset < queue.readable_end and not is_waiting:
             raise QueueRebuilding(queue.topic, queue.queue_id, offset)
         if is_waiting and next_offset == offset:
-            status = ReadStatus.OFFSET_OVERFLOW_ONE  # nothing new yet: a pull is held, or comes again
+            status = ReadStatus.OFFSET_OVERFLOW_ONE  # nothing new yet: a pull is held, or repeated
         return ReadResult(status, next_offset, queue.min_offset, queue.readable_end, is_waiting=is_waiting)
     body = b"".join(parts)
     is_known = False
     if is_verifying:
-        # ``QueueSums.proves``, without the calls.
+        # This is ``QueueSums.proves``, inlined to save the calls.
         sums, place = queue.sums.values, first - queue.sums.start
-        is_in_row = next_offset - first == count
-        is_known = is_in_row and 0 <= place < len(sums) - count
+        is_consecutive = next_offset - first == count
+        is_known = is_consecutive and 0 <= place < len(sums) - count
         is_known = is_known and crc32(body, sums[place]) == sums[place + count]
         if not is_known:
-            end = guard.verified_bytes(queue, first, count, body, is_in_row=is_in_row)
+            end = guard.verified_bytes(queue, first, count, body, is_consecutive=is_consecutive)
             if end < len(body):
                 return _without_damaged(guard, queue, offset, body, end)
     for start in () if is_known else (0, len(body) - last_bytes):
         if not _is_of_topic(body, start, queue):
-            # A whole file of another topic's queue in this place has right numbers everywhere.
+            # A queue file of another topic in this place has matching numbers everywhere, so the topic is compared.
             _, _, number, physical = _IDENTITY.unpack_from(body, start)
-            doubt(queue, number, physical)
+            is_lost(queue, number, physical)
             raise QueueRebuilding(queue.topic, queue.queue_id, number)
     return ReadResult(ReadStatus.FOUND, next_offset, queue.min_offset, queue.readable_end, body, count)
 
 
 def _without_damaged(guard: LogGuard, queue: ConsumeQueue, offset: int, body: bytes, end: int) -> ReadResult:
-    """What is served of ``body``, the record at ``end`` of which is damaged: what lies before it.
+    """Return the result for a ``body`` whose record at ``end`` is damaged: the messages before that record.
 
-    Nothing lies before it: the message is passed over, or waited for. The caller comes again for what follows.
+    If there are none, the damaged message is skipped or waited for. The next read continues behind it.
     """
     size, _, damaged, physical = _IDENTITY.unpack_from(body, end)
     minimum, maximum = queue.min_offset, queue.readable_end
@@ -267,12 +268,12 @@ def _without_damaged(guard: LogGuard, queue: ConsumeQueue, offset: int, body: by
 
 
 def _report(guard: LogGuard, queue: ConsumeQueue, offset: int, physical: int, size: int) -> bool:
-    """The record of a message is damaged. True while reading should wait for a replica to give it."""
+    """Report the damaged record of a message. Return True while reading should wait for a replica to heal it."""
     return guard.damage.must_wait(physical, size, topic=queue.topic, queue_id=queue.queue_id, queue_offset=offset)
 
 
 def _known_units(queue: ConsumeQueue, offset: int, end: int, known_end: KnownEnd) -> Iterator[tuple[int, int, int]]:
-    """``queue.units`` as far as their tags codes can be believed."""
+    """Yield the units of ``[offset, end)`` as far as their tags codes match the log."""
     begin, known, end = offset, queue.unit_sums.known, min(end, queue.readable_end)
     while offset < end:
         raw: bytes | memoryview = known(offset, end)
@@ -286,7 +287,7 @@ def _known_units(queue: ConsumeQueue, offset: int, end: int, known_end: KnownEnd
 
 
 def _is_of_topic(data: bytes, start: int, queue: ConsumeQueue) -> bool:
-    """Whether the record at ``start`` names the queue's topic. Its size and its numbers are known to be right."""
+    """Return whether the record at ``start`` has the queue's topic. Its size and its numbers were compared before."""
     flags = data[start + _FLAGS_POSITION]
     length_at = start + _BODY_LENGTH_POSITION
     if flags & _HOSTS_V6:

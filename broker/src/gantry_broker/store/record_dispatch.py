@@ -1,7 +1,7 @@
-"""Dispatch from the bytes of a record: which queue, which unit, which keys. The slow twin of the append loop.
+"""Derivation of queue, unit and keys from the bytes of a record: the slow counterpart of the append loop.
 
-Used when only the log knows a message: after a crash, for a store that RocketMQ wrote, for a queue that is built again.
-Both twins must agree to the byte; a test holds them together.
+It is used when a message is only in the log: after a crash, for a store that RocketMQ wrote, and to rebuild a queue.
+Its results must equal those of the append loop to the byte; a test compares them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from gantry_wire.plain_records import PlainRecord
 from gantry_wire.properties import DELAY_LEVEL, TAGS, message_keys, parse_properties
 
 _HEAD: Final = struct.Struct(">4xi4xi4xq8xi")
-"""Of a record: magic, queue id, queue offset, system flag."""
+"""The first fields of a record: magic, queue id, queue offset, system flag."""
 assert _HEAD.size == 40
 
 _NUMBER: Final = re.compile(r"-?\d{1,9}")
 
 
 class RecordFacts(NamedTuple):
-    """What dispatch needs of a record."""
+    """The facts of a record that dispatch needs."""
 
     topic: str
     queue_id: int
@@ -48,7 +48,7 @@ class RecordFacts(NamedTuple):
 
 
 def record_facts(view: memoryview, position: int, size: int, delay_levels_ms: tuple[int, ...]) -> RecordFacts:
-    """The facts of a record that ``check_record`` has found good."""
+    """Return the facts of a record that ``check_record`` has found good."""
     magic, queue_id, queue_offset, sys_flag = _HEAD.unpack_from(view, position)
     born_host_end = position + (68 if sys_flag & FLAG_BORN_HOST_V6 else 56)
     body_start = born_host_end + (44 if sys_flag & FLAG_STORE_HOST_V6 else 32)
@@ -73,7 +73,7 @@ def record_facts(view: memoryview, position: int, size: int, delay_levels_ms: tu
 
 
 def plain_facts(record: PlainRecord, delay_levels_ms: tuple[int, ...]) -> RecordFacts:
-    """The facts of a record that ``plain_records`` has found."""
+    """Return the facts of a record that ``plain_records`` has found."""
     _, _, topic_bytes, queue_id, queue_offset, timestamp_ms, properties_bytes = record
     topic = topic_bytes.decode("utf-8", "replace")
     properties = parse_properties(properties_bytes.decode("utf-8", "replace"))
@@ -84,18 +84,19 @@ def plain_facts(record: PlainRecord, delay_levels_ms: tuple[int, ...]) -> Record
 def is_plausible_unit(
     unit: Unit, name: tuple[str, int, int], file_end: int, check: RecordCheck, facts: Callable[[], RecordFacts]
 ) -> bool:
-    """Whether a unit may lead to the message with this topic, queue id and queue offset, as a start asks.
+    """Return whether a unit may lead to the message with this topic, queue id and queue offset. Used by a start.
 
-    ``file_end`` is where the log file ends that holds the unit's place; ``check`` and ``facts`` are of what lies there.
+    ``file_end`` is the end of the log file that the unit leads to; ``check`` and ``facts`` are those of the record
+    there.
     """
     physical, size, _ = unit
     if is_filler(unit):
-        return True  # it stands for a message that is lost
+        return True  # it replaces the unit of a lost message
     if physical + size > file_end:
         return False
     if not check.is_good:
-        return True  # the log itself is damaged there; that is not the queue's fault, and reading it will say so
-    # A unit of zeros leads to the first message of all, which has another size.
+        return True  # the log itself is damaged there, not the queue; reading will report it
+    # A unit of zeros leads to the first message of the log, which has another size.
     return check.size == size and facts()[:3] == name
 
 

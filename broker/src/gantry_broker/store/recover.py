@@ -1,11 +1,11 @@
-"""Recovery, the doing half: open the files, read the log, cut the torn tail, bring queues and index up to its end.
+"""Execution of recovery: read the log, replay write buffers, cut the torn tail, and bring queues and index to its end.
 
-The order is the promise. The abort marker is set before anything changes. What write buffers of a dead process hold is
-put behind the end of the log and synced, before anybody may void a buffer. The tail is cut durably (zeroed from the cut
-to the end of its file, later files unlinked, file and directory synced) before a byte is accepted there: overwriting
-only the first header would let old records rise again behind new ones of the same size. What was not known to be
-flushed is rewritten before it is synced, since after a failed flush the page cache shows bytes that are on no disk.
-Only then does ``flushed`` count, and last of all a new recovery point is written.
+The order is essential. The abort marker is set before anything changes. What write buffers of a dead process hold is
+written behind the end of the log and synced before any buffer is voided. The tail is cut durably (zeroed from the cut
+to the end of its file, later files unlinked, file and directory synced) before a byte is accepted there: if only the
+first header were overwritten, old records would reappear behind new ones of the same size. What was not known to be
+flushed is rewritten before it is synced, since after a failed flush the page cache may have bytes that are not on the
+disk. Only then does ``flushed`` count, and a new recovery point is written last.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from gantry_broker.store import crash_points
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.derived import DerivedFiles
 from gantry_broker.store.key_index import KeyIndex
-from gantry_broker.store.mapped_file import MappedFile, last_used, rewrite
+from gantry_broker.store.mapped_file import MappedFile, find_used_end, rewrite
 from gantry_broker.store.queue_table import QueueTable
-from gantry_broker.store.record_taker import Progress, RecordTaker
 from gantry_broker.store.recovery import (
     INFINITE,
     LogFile,
@@ -49,6 +48,7 @@ from gantry_broker.store.replay import (
     plan_replay,
     set_aside,
 )
+from gantry_broker.store.scan_dispatcher import Progress, ScanDispatcher
 from gantry_broker.store.settings import StoreSettings
 from gantry_wire.message import RecordCheck, check_record
 
@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundStore:
-    """Everything that was found beside the log's files before recovery begins."""
+    """All facts beside the log's files that recovery starts from."""
 
     root: str
     point: RecoveryPoint | None
@@ -65,17 +65,17 @@ class FoundStore:
     sealed_flushed: int
     failed_flushed: int | None = None
     expected: Expected
-    """What a buffer must say to be believed."""
+    """The identity that a write buffer must have to be replayed."""
 
     buffers: Sequence[FoundBuffer] = ()
     seals: Seals = no_seals
     written: int = 0
-    """Up to where this run of the machine has written the log; 0 where that is not known."""
+    """Up to where the log was written on this boot of the machine; 0 if that is not known."""
 
 
 @final
 class Recovery:
-    """One recovery of one store. Used once, by the thread that opens."""
+    """One recovery of one store. Used once, by the thread that opens the store."""
 
     def __init__(
         self, disk: Disk, settings: StoreSettings, commit_log: CommitLog, queues: QueueTable, index: KeyIndex | None,
@@ -84,33 +84,33 @@ class Recovery:
         self._disk: Final = disk
         self._log: Final = commit_log
         self._queues: Final = queues
-        self._taker: Final = RecordTaker(
+        self._scan_dispatcher: Final = ScanDispatcher(
             disk, commit_log, queues, None if index is None else index.put_batch, settings.delay_levels_ms, progress
         )  # fmt: skip
         self._derived: Final = DerivedFiles(
-            disk, commit_log, queues, index, self._taker, settings.delay_levels_ms, point_file
+            disk, commit_log, queues, index, self._scan_dispatcher, settings.delay_levels_ms, point_file
         )
         self._replayed: Final[list[ReplayStep]] = []
         self._set_aside: Final[list[str]] = []
         self.durable_mark = 0
-        """How far the log is durable, if this ends in the middle: the next start must not believe what lies behind."""
+        """How far the log is durable if recovery fails halfway: the next start must not trust bytes behind it."""
 
         self.start_tail = -1
-        """Where the record begins that ends where reading started; -1 if all of the log was read."""
+        """The begin of the record that ends where reading started; -1 if the whole log was read."""
 
     @property
     def tail(self) -> int:
-        """Where the last record begins; -1 in an empty log."""
-        return self._taker.tail if self._taker.tail >= 0 else self.start_tail
+        """The physical offset of the last record; -1 in an empty log."""
+        return self._scan_dispatcher.tail if self._scan_dispatcher.tail >= 0 else self.start_tail
 
     def run(self, found: FoundStore) -> RecoveryReport:
-        """Recover, and say what happened."""
+        """Run the recovery and return its report."""
         point, is_clean = found.point, found.is_clean
-        commit_log, taker = self._log, self._taker
+        commit_log, scan_dispatcher = self._log, self._scan_dispatcher
         self._queues.load_deleted(point.deleted if point is not None else {})
         if not is_clean and commit_log.files.files:
-            # Names that retention took away may be gone in the page cache only. Queues are cut to what is left of the
-            # log, durably: if the names came back, their messages would be in no queue.
+            # Files that retention unlinked may be gone in the page cache only. Queues are cut durably to the rest of
+            # the log: if the files came back, their messages would be in no queue.
             commit_log.files.sync_directory()
         self._refill_holes(found)
         facts = StartFacts(
@@ -132,12 +132,12 @@ class Recovery:
 
         derived = self._derived
         derived.load(plan.start, trusted, is_clean=is_clean, written=found.written)
-        damaged = self._read_before(plan, found)
+        damaged = self._read_before_start(plan, found)
         result = self._scan(commit_log.files.files, plan.start, plan.whole_mark, found)
         damaged += result.damaged
         if found.buffers:
             result = self._replay(result, plan, found)
-        damaged = sorted(damaged + taker.damaged)
+        damaged = sorted(damaged + scan_dispatcher.damaged)
         derived.restore_ends(point, is_trusted=trusted is not None)
         if damaged:
             with suppress(StoreFull):
@@ -146,13 +146,13 @@ class Recovery:
         self._make_durable(plan, found, result.end)
         crash_points.hit(crash_points.MID_RECOVERY)
         return RecoveryReport(
-            is_clean=is_clean, start=plan.start, end=result.end, records=taker.records, cut_bytes=cut_bytes,
+            is_clean=is_clean, start=plan.start, end=result.end, records=scan_dispatcher.records, cut_bytes=cut_bytes,
             damaged=damaged, lost_flushed_bytes=result.lost_flushed, queue_ends=derived.ends_found,
             queues_rebuilt=sorted((queue.topic, queue.queue_id) for queue in derived.rebuilt),
             is_index_rebuilt=derived.is_index_rebuilt,
             replayed_bytes=sum(step.end - step.start for step in self._replayed),
             replayed_records=sum(step.records for step in self._replayed), set_aside=self._set_aside,
-            had_failed_flush=found.failed_flushed is not None, unknown_topics=taker.unknown_topics,
+            had_failed_flush=found.failed_flushed is not None, unknown_topics=scan_dispatcher.unknown_topics,
         )  # fmt: skip
 
     # -- before the log is read ----------------------------------------------------------------------------------------
@@ -164,28 +164,35 @@ class Recovery:
     # -- reading the log -----------------------------------------------------------------------------------------------
 
     def _scan(self, files: Sequence[LogFile], start: int, whole_mark: int, found: FoundStore) -> ScanResult:
-        taker = self._taker
-        return scan_log(files, start, whole_mark, taker.found, found_plain=taker.found_plain, seals=found.seals)
+        scan_dispatcher = self._scan_dispatcher
+        return scan_log(
+            files,
+            start,
+            whole_mark,
+            scan_dispatcher.dispatch_record,
+            on_plain_records=scan_dispatcher.dispatch_plain_records,
+            seals=found.seals,
+        )
 
-    def _read_before(self, plan: StartPlan, found: FoundStore) -> list[tuple[int, int]]:
-        """Read what lies before the start, for queues and an index that are not there; what of it is damaged."""
+    def _read_before_start(self, plan: StartPlan, found: FoundStore) -> list[tuple[int, int]]:
+        """Read the log before the start for queues and an index that must be rebuilt. Return its damaged ranges."""
         rebuilt = self._derived.rebuilt
         if plan.is_full or (not rebuilt and self._derived.is_index_usable):
             return []
-        self._taker.restrict(rebuilt)
-        files = tuple(_Before(file, plan.start) for file in self._log.files.files if file.base_offset < plan.start)
-        # With checksums: a rotten record may claim another queue or offset, and would cost its neighbours theirs.
+        self._scan_dispatcher.restrict(rebuilt)
+        files = tuple(_FilePrefix(file, plan.start) for file in self._log.files.files if file.base_offset < plan.start)
+        # Checksums are verified: a corrupt record may claim another queue or offset, and would displace right units.
         result = self._scan(files, self._log.min_physical, plan.start, found)
-        self._taker.restrict(None)
+        self._scan_dispatcher.restrict(None)
         return result.damaged
 
     # -- write buffers -------------------------------------------------------------------------------------------------
 
     def _refill_holes(self, found: FoundStore) -> None:
-        """Bring back, durably, files in the middle that are gone and that a write buffer still has from the beginning.
+        """Restore missing files in the middle of the log, durably, from write buffers that hold them from their begin.
 
-        The log is read as if they had never been away. Fillers are in their places, which are no end of the log: what
-        buffers hold could not be put behind it any more.
+        The log is then read as if they had never been missing. Fillers are in their places, which are not the end of
+        the log, so replaying behind the end would not restore them.
         """
         for step in plan_refills([hole for hole, _ in self._log.fillers.holes], found.buffers, found.expected):
             execute_step(self._log, step)
@@ -193,7 +200,7 @@ class Recovery:
             self._replayed.append(step)
 
     def _replay(self, result: ScanResult, plan: StartPlan, found: FoundStore) -> ScanResult:
-        """Put what only write buffers hold behind the end of the log, durably, and read it."""
+        """Write what only write buffers hold behind the end of the log, durably, and read it."""
         begin = self._log.min_physical
         replay = plan_replay(result.end, found.buffers, found.expected, self._file_bytes, begin=begin)
         for step in replay.steps:
@@ -202,7 +209,7 @@ class Recovery:
             path = set_aside(self._disk, found.root, aside)
             self._set_aside.append(path)
             log.error(
-                "a write buffer does not belong into this log and was set aside",
+                "write buffer does not belong to this log and was set aside",
                 extra={"buffer": aside.buffer.name, "path": path, "reason": aside.reason},
             )
         self._replayed.extend(replay.steps)
@@ -224,22 +231,22 @@ class Recovery:
     # -- after the log is read -----------------------------------------------------------------------------------------
 
     def _cut(self, result: ScanResult, plan: StartPlan, *, is_clean: bool) -> int:
-        """Make everything behind the end of the log zero, durably; how many bytes of its last file were not."""
+        """Zero everything behind the end of the log, durably. Return how many bytes of its last file were not zero."""
         if is_clean and not plan.is_full and result.end == plan.start:
             return 0
         file, cut_bytes = self._log.files.at(result.end), 0
         if file is not None:
             position = result.end - file.base_offset
-            cut_bytes = last_used(file.file, position) - position
+            cut_bytes = find_used_end(file.file, position) - position
         self._log.cut(result.end)
         return cut_bytes
 
     def _make_durable(self, plan: StartPlan, found: FoundStore, end: int) -> None:
-        """Rewrite what may be in the page cache only, then sync: everything before ``end`` is flushed then."""
+        """Rewrite what may be in the page cache only, and sync, so that everything before ``end`` is flushed."""
         files, is_clean = self._log.files, found.is_clean
         rewrite_from = sync_from = min(plan.durable_mark, end)
         if plan.is_full:
-            # Nothing says what was flushed. All of it is synced; rewriting is for what can have been written last.
+            # It is not known what was flushed. Everything is synced; only what may have been written last is rewritten.
             rewrite_from, sync_from = max(end - files.file_size, files.base_offset), files.base_offset
             if found.failed_flushed is not None:
                 rewrite_from = min(rewrite_from, found.failed_flushed)
@@ -253,7 +260,7 @@ class Recovery:
 
 
 @final
-class _Before:
+class _FilePrefix:
     """The part of a log file that lies before an offset."""
 
     __slots__ = ("advise", "base_offset", "end_offset", "view")

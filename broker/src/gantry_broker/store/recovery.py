@@ -1,18 +1,18 @@
-"""Recovery, the deciding half: from where to read, and what damage means. Pure functions over bytes and values.
+"""Planning of recovery and scanning of the log: where to start, and what damage means. Pure functions.
 
     [min_physical ...... start ...... durable mark ...... end of the files)
       queues and index     |- read record by record; dispatched again -|
       are trusted here
 
-Two things look alike and are not. A **torn tail** is where a crash stopped the writing: the log ends there, and what
-follows, valid or not, was never promised and must never rise again. **Rot** is damage to bytes that had been flushed:
-cutting there would throw away good, acknowledged messages behind it. The durable mark tells them apart: it says
-how far the log was known to be on disk. Damage before it, with a whole record after it, is rot: it is reported and
-stepped over. Damage behind it ends the log. After a clean stop everything had been flushed, so the mark is infinite.
+Two kinds of damage look alike. A **torn tail** is where a crash stopped the writing: the log ends there, and what
+follows, valid or not, was never acknowledged and must never reappear. **Rot** is damage to bytes that had been flushed:
+cutting there would discard good, acknowledged messages behind it. The durable mark distinguishes them: it is how far
+the log was known to be on disk. Damage before it, with a whole record after it, is rot: it is reported and skipped.
+Damage behind it ends the log. After a clean stop everything had been flushed, so the mark is infinite.
 
-A kill tears nothing: what a process has written is in the page cache, whole. So where only the process has ended, all
-that it had written is judged like what was flushed (``whole_mark``), but for what a write buffer still holds: there the
-log ends, and the buffer is replayed behind it.
+A kill of the process tears no record: what it has written is complete in the page cache. So if only the process ended,
+everything that it had written is treated as flushed (``whole_mark``), except for what a write buffer still holds: there
+the log ends, and the buffer is replayed behind it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from heapq import merge
 from typing import Final, Protocol
 
-from gantry_broker.store.identity import LOG_END_MAX, Stretch
+from gantry_broker.store.identity import LOG_END_MAX, OwnershipRange
 from gantry_broker.store.recovery_point import RecoveryPoint
 from gantry_wire.message import (
     MESSAGE_MAGIC_V1,
@@ -39,32 +39,32 @@ INFINITE: Final = 1 << 62
 _MAGICS: Final = tuple(struct.pack(">i", magic) for magic in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2))
 _MAGIC_POSITION: Final = 4
 MAGIC_END: Final = 8
-"""Behind the magic, at the beginning of a record."""
+"""The position behind the magic of a record."""
 
 SEARCH_BYTES: Final = 1 << 20
-"""How much is searched for records at once."""
+"""How many bytes are searched for records at once."""
 
 SEARCH_OVERLAP: Final = PHYSICAL_OFFSET_POSITION + 8
-"""How much more has to be read, since a record that begins in a piece may say its offset in the next."""
+"""How many more bytes are read, since the physical offset of a record may lie in the next piece."""
 
-Seals = Callable[[int], Stretch]
-"""For an offset: whether records must be sealed there, and up to where that holds. See ``identity``."""
+Seals = Callable[[int], OwnershipRange]
+"""Returns for an offset whether records must have a seal there, and up to where that holds. See ``identity``."""
 
 
-FoundPlain = Callable[[Iterator[PlainRecord], int], int]
-"""Takes a run of plain records, which may be empty, and the offset where it begins. Returns where the run ends."""
+PlainRecordsHandler = Callable[[Iterator[PlainRecord], int], int]
+"""Called with a run of plain records, which may be empty, and the offset where it begins. Returns where it ends."""
 
 STRETCH_BYTES: Final = 32 << 20
-"""The disk is asked for so much at a time, ahead of the reading."""
+"""How many bytes the disk is asked to read ahead at a time."""
 
 
-def no_seals(_offset: int) -> Stretch:
-    """Nothing was written by us."""
-    return Stretch(False, LOG_END_MAX)
+def no_seals(_offset: int) -> OwnershipRange:
+    """Return that no record needs a seal, for a log that this broker has not written."""
+    return OwnershipRange(False, LOG_END_MAX)
 
 
-class Viewed(Protocol):
-    """A range of the log in one piece of memory."""
+class LogRange(Protocol):
+    """A range of the log that is one piece of memory."""
 
     @property
     def base_offset(self) -> int: ...
@@ -76,16 +76,16 @@ class Viewed(Protocol):
     def view(self) -> memoryview: ...
 
 
-class LogFile(Viewed, Protocol):
-    """What the scan needs of a log file."""
+class LogFile(LogRange, Protocol):
+    """The interface of a log file that the scan needs."""
 
     def advise(self, start: int, end: int) -> None:
-        """``[start, end)`` is read next, and what is before it is not. Only a hint."""
+        """Hint that ``[start, end)`` is read next, and nothing before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartFacts:
-    """What is known before a byte of the log is read."""
+    """The facts that are known before a byte of the log is read."""
 
     is_clean: bool
     min_physical: int
@@ -103,28 +103,28 @@ class StartFacts:
     """Up to where the log was flushed when a flush failed, if one has."""
 
     written: int = 0
-    """Up to where a process that was killed had written it, as far as no write buffer holds it; 0 if not known."""
+    """Up to where a killed process had written the log, without what write buffers hold; 0 if not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartPlan:
-    """Where to read from."""
+    """The start of reading, and the marks that classify damage."""
 
     start: int
     durable_mark: int
     is_full: bool
-    """Whether the whole log is read, since nothing says what may be skipped."""
+    """Whether the whole log is read, since there is no usable recovery point."""
 
     whole_mark: int
-    """Up to where the log was whole when it was last used: damage before it is rot."""
+    """Up to where the log was complete when it was last used: damage before it is rot."""
 
 
 def is_point_proved(
     point: RecoveryPoint | None, file_size: int, record_at: Callable[[int], RecordCheck | None]
 ) -> bool:
-    """Whether the record that the recovery point names is there and ends where it says, or a log file begins there.
+    """Return whether the record that the recovery point names ends at ``through``, or a log file begins there.
 
-    This is about the place, not about every byte of the record: it need not have a seal.
+    Only the position is proved, not every byte of the record: it need not have a seal.
     """
     if point is None:
         return False
@@ -135,44 +135,44 @@ def is_point_proved(
 
 
 def plan_start(facts: StartFacts) -> StartPlan:
-    """Where recovery begins to read and which damage it must take for rot."""
+    """Return where recovery starts to read, and which damage is rot."""
     through = facts.point_through
     is_point_usable = through is not None and facts.is_point_proved and facts.min_physical <= through <= facts.files_end
     start = through if is_point_usable and through is not None else facts.min_physical
     mark = INFINITE if facts.is_clean else max(facts.sealed_flushed, start if is_point_usable else 0)
     if facts.failed_flushed is not None:
         mark = min(mark, max(facts.failed_flushed, start if is_point_usable else 0))
-    # After a failed flush the page cache may have let go of what it held.
+    # After a failed flush the page cache may have dropped pages that were not written.
     whole = mark if facts.failed_flushed is not None else max(mark, facts.written)
     return StartPlan(start, mark, not is_point_usable, whole)
 
 
 @dataclass(slots=True)
 class ScanResult:
-    """What reading the log found."""
+    """The result of scanning the log."""
 
     end: int
     """The exclusive end of the log."""
 
     damaged: list[tuple[int, int]] = field(default_factory=list)
-    """Half-open ranges that hold rot."""
+    """Half-open ranges of damaged bytes that were skipped."""
 
     lost_flushed: int = 0
-    """Bytes before the mark behind which nothing valid was found: they were there once, and are gone."""
+    """How many bytes before the mark are missing at the end of the log: they had been flushed and are lost."""
 
 
 def scan_log(
     files: Sequence[LogFile],
     start: int,
     whole_mark: int,
-    found: Callable[[memoryview, int, int, int], None],
+    on_record: Callable[[memoryview, int, int, int], None],
     *,
-    found_plain: FoundPlain | None = None,
+    on_plain_records: PlainRecordsHandler | None = None,
     seals: Seals = no_seals,
 ) -> ScanResult:
-    """Read records from ``start`` to the end of the log; ``found(view, position, physical offset, size)`` for each.
+    """Read records from ``start`` to the end of the log; ``on_record(view, position, physical offset, size)`` for each.
 
-    With ``found_plain`` the plain ones are given to it instead, in runs.
+    With ``on_plain_records`` the plain ones are given to it instead, in runs.
     """
     result = ScanResult(end=start)
     offset = start
@@ -188,15 +188,15 @@ def scan_log(
             if offset >= stretch_end:
                 stretch_end = min(end, offset + STRETCH_BYTES)
                 file.advise(offset, stretch_end + STRETCH_BYTES)
-            if found_plain is not None:
+            if on_plain_records is not None:
                 stop = min(stretch_end, sealed_end) - base
-                run_end = found_plain(plain_records(view, offset - base, stop, base, is_sealed=is_sealed), offset)
+                run_end = on_plain_records(plain_records(view, offset - base, stop, base, is_sealed=is_sealed), offset)
                 if run_end > offset:
                     offset = run_end
                     continue
             check = check_record(view, offset - base, physical_offset=offset, is_sealed=is_sealed)
             if check.is_good:
-                found(view, offset - base, offset, check.size)
+                on_record(view, offset - base, offset, check.size)
                 offset += check.size
                 continue
             if check.fault is RecordFault.BLANK and offset + check.size == end:
@@ -215,9 +215,9 @@ def scan_log(
 
 
 def _next_record(files: Sequence[LogFile], damaged: int, whole_mark: int, seals: Seals) -> int | None:
-    """Where the first whole record after ``damaged`` begins, if that is not behind the mark."""
+    """Return where the first whole record after ``damaged`` begins, or None if that is behind the mark."""
     for file in files:
-        for offset in candidates(file, max(damaged + 1, file.base_offset), file.end_offset):
+        for offset in record_candidates(file, max(damaged + 1, file.base_offset), file.end_offset):
             if offset > whole_mark:
                 return None
             position, is_sealed = offset - file.base_offset, seals(offset).is_ours
@@ -226,8 +226,8 @@ def _next_record(files: Sequence[LogFile], damaged: int, whole_mark: int, seals:
     return None
 
 
-def candidates(file: Viewed, start: int, stop: int) -> Iterator[int]:
-    """Offsets of ``file`` in ``[start, stop)`` where a record seems to begin."""
+def record_candidates(file: LogRange, start: int, stop: int) -> Iterator[int]:
+    """Yield the offsets of ``file`` in ``[start, stop)`` where a record seems to begin."""
     for chunk in range(start, stop, SEARCH_BYTES):
         position = chunk - file.base_offset
         data = bytes(file.view[position : position + SEARCH_BYTES + SEARCH_OVERLAP])
@@ -235,9 +235,9 @@ def candidates(file: Viewed, start: int, stop: int) -> Iterator[int]:
 
 
 def record_starts(data: bytes, offset: int, count: int) -> Iterator[int]:
-    """Offsets in the first ``count`` bytes of ``data``, which lies at ``offset``, where a record seems to begin.
+    """Yield the offsets in the first ``count`` bytes of ``data``, which lies at ``offset``, where a record may begin.
 
-    A magic stands there, and the record says that this is its place.
+    The record has a magic there, and its own physical offset matches.
     """
     for place in merge(*(_find_all(data, magic) for magic in _MAGICS)):  # lazily: most want the first one
         begin = place - _MAGIC_POSITION
@@ -248,7 +248,7 @@ def record_starts(data: bytes, offset: int, count: int) -> Iterator[int]:
 
 
 def record_starts_backward(data: bytes) -> Iterator[int]:
-    """Positions in ``data`` where a record may begin, by its magic alone, the last one first."""
+    """Yield the positions in ``data`` where a record may begin, by its magic alone, the last one first."""
     end = len(data)
     while (place := max(data.rfind(magic, 0, end) for magic in _MAGICS)) >= _MAGIC_POSITION:
         yield place - _MAGIC_POSITION

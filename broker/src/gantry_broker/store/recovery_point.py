@@ -1,12 +1,12 @@
-"""The recovery point: from where the next start has to read the log, and what must be there before it.
+"""The recovery point: where the next start has to begin reading the log, and what must exist before that offset.
 
     [min_physical ......... through ......... end of the log)
       log, queues and index      to be read again after an unclean stop
       are durable
 
-A small JSON file with a CRC, replaced whole. It lists every queue with the end it had, so that a queue whose files are
-gone is noticed and built again; RocketMQ has nothing that says which queues there ought to be. ``through`` is proved at
-the start by the record that ends there. RocketMQ ignores the file; if it is missing or damaged the whole log is read.
+It is a small JSON file with a CRC, replaced whole. It lists every queue with its end, so that a queue whose files are
+missing is detected and rebuilt; RocketMQ has no list of the queues that must exist. A start proves ``through`` by the
+record that ends there. RocketMQ ignores the file; if it is missing or damaged, the whole log is read.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ log = logging.getLogger(__name__)
 
 
 class IndexPoint(msgspec.Struct, frozen=True):
-    """The newest index file as it was."""
+    """The name and the header of the newest index file."""
 
     name: str
     header: IndexHeader
 
 
 class RecoveryPoint(RecoveryPointHead, frozen=True, kw_only=True):
-    """The whole document: everything before ``through`` is durable."""
+    """A position of the log before which log, queues and index are durable."""
 
     tail: int
-    """Where the record begins that ends at ``through``; -1 when there is none."""
+    """The physical offset of the record that ends at ``through``; -1 if there is none."""
 
     timestamp_ms: int
-    """The newest store time before ``through``."""
+    """The newest store time of a message before ``through``."""
 
     queues: dict[str, dict[str, int]]
-    """Topic, queue id, end of the queue."""
+    """The end of each queue, by topic and queue id."""
 
     is_indexed: bool = False
     """Whether every message before ``through`` that has keys is in the index."""
@@ -51,40 +51,40 @@ class RecoveryPoint(RecoveryPointHead, frozen=True, kw_only=True):
     """Every index file with the physical offset where its last message begins: none of them may be missing."""
 
     min_physical: int = -1
-    """Where the log began; -1 from an older version."""
+    """The first offset of the log; -1 in a point of an older version."""
 
     starts: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
-    """Topic, queue id, first message of the queue, where that is not 0."""
+    """The first offset of each queue where that is not 0, by topic and queue id."""
 
     damaged: list[tuple[str, int]] = msgspec.field(default_factory=list)
-    """Queues that were seen to be wrong and must be built again."""
+    """Queues that were found wrong and must be rebuilt."""
 
     log_file_bytes: int = 0
-    """The size of the log's files, so that a truncated one is not taken for the setting; 0 from an older version."""
+    """The size of the log's files, so that a truncated file does not change the setting; 0 in an older version."""
 
     queue_file_bytes: int = 0
 
 
 @final
 class RecoveryPointFile:
-    """``<root>/recovery-point.json``. Written by the flush thread, read at the start."""
+    """The file ``<root>/recovery-point.json``. Written by ``gantry-point``, read at the start."""
 
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk: Final = disk
         self._path: Final = f"{root}/{RECOVERY_POINT_FILE}"
 
     def read(self) -> RecoveryPoint | None:
-        """The last point, or None when there is none to believe."""
+        """Return the last point, or None if there is none or it is damaged."""
         try:
             return read_sealed(self._disk, self._path, RecoveryPoint)
         except ValueError as exc:
-            log.warning("the recovery point is not usable, the whole log will be read", extra={"reason": str(exc)})
+            log.warning("recovery point is not usable; the whole log is read", extra={"reason": str(exc)})
             return None
 
     def write(self, point: RecoveryPoint) -> None:
-        """Replace it, durably. What it describes must be durable already."""
+        """Replace the point, durably. Everything that it describes must be durable already."""
         write_sealed(self._disk, self._path, point)
 
     def remove(self) -> None:
-        """Forget it, so that the next start reads everything."""
+        """Delete the point, so that the next start reads the whole log."""
         remove_durably(self._disk, self._path)

@@ -1,4 +1,4 @@
-"""What a start found and did: for its caller, its log and its tests."""
+"""The report of a recovery: what a start found and did."""
 
 from __future__ import annotations
 
@@ -11,63 +11,63 @@ from gantry_broker.store.loss import LostRange, describe_missing
 log = logging.getLogger(__name__)
 
 DAMAGE_LOGGED_MAX: Final = 100
-"""Damaged ranges that are named one by one; the report has all of them."""
+"""How many damaged ranges are logged one by one; the report has all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """What an open found and did."""
+    """The outcome of opening a store."""
 
     is_clean: bool
-    """Whether the last run ended well."""
+    """Whether the last run stopped cleanly."""
 
     start: int
-    """From where the log was read."""
+    """The offset from which the log was read."""
 
     end: int = 0
-    """Where the log ends."""
+    """The end of the log after recovery."""
 
     records: int = 0
-    """How many records were read."""
+    """The number of records that were read."""
 
     cut_bytes: int = 0
     """Bytes behind the end that were not zero: the torn tail."""
 
     damaged: list[tuple[int, int]] = field(default_factory=list)
-    """Half-open ranges of rot, reported and stepped over."""
+    """Half-open ranges of damaged bytes that were skipped."""
 
     lost_flushed_bytes: int = 0
-    """Bytes that had been flushed and are gone. Above 0 only if the disk lied or lost them, or files were deleted."""
+    """Bytes that had been flushed and are lost. Above 0 only if the disk lied or lost them, or files were deleted."""
 
     missing: list[LostRange] = field(default_factory=list)
-    """Ranges that sealed files vouch for and the log lacks, but for those that an operator has accepted."""
+    """Ranges that sealed files have recorded and the log lacks, without those that an operator has accepted."""
 
     queue_ends: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Topic, queue id, end of the queue at a kill, where that is known and lies behind the recovery point's."""
+    """Ends of queues at a kill, by topic and queue id, where they are known and lie behind the recovery point's."""
 
     queues_rebuilt: list[tuple[str, int]] = field(default_factory=list)
     is_index_rebuilt: bool = False
     replayed_bytes: int = 0
-    """Bytes that were in write buffers only, and are in the log now."""
+    """Bytes that were only in write buffers and were written to the log."""
 
     replayed_records: int = 0
     set_aside: list[str] = field(default_factory=list)
-    """Where the content of write buffers was put that does not belong into this log."""
+    """The paths of copies of write buffers that do not belong to this log."""
 
     buffers_present: int = 0
-    """How many write buffers earlier starts have left, whatever is in them."""
+    """How many write buffers earlier starts have left, empty or not."""
 
     had_failed_flush: bool = False
-    """Whether the last run ended because the disk did not take something."""
+    """Whether the last run ended because a write or a sync failed."""
 
     unknown_topics: int = 0
-    """Records of topics whose names cannot name a directory; they are in the log only."""
+    """Records whose topic cannot be the name of a directory; they are only in the log."""
 
-    def say(self) -> None:
-        """Into the log: damage first, then what was lost, then the rest in a line."""
+    def log_summary(self) -> None:
+        """Log the report: damage first, then losses, then the rest in one line."""
         for damage_start, damage_end in self.damaged[:DAMAGE_LOGGED_MAX]:
             log.error(
-                "the log is damaged here; its neighbours are served",
+                "commit log is damaged; the records around the damage are served",
                 extra={"offset": damage_start, "end": damage_end, "ranges": len(self.damaged)},
             )
         if self.missing:
@@ -78,12 +78,12 @@ class RecoveryReport:
                     "causes": [lost.cause.value for lost in self.missing],
                     "lost_flushed_bytes": self.lost_flushed_bytes,
                     "reason": describe_missing(self.missing),
-                    "remedy": "bring the files back, follow a master that has them, or run `gantry ha accept-loss`",
+                    "remedy": "restore the files, follow a master that has them, or run `gantry ha accept-loss`",
                 },
             )
         if self.cut_bytes or self.lost_flushed_bytes:
             lost = {"end": self.end, "cut_bytes": self.cut_bytes, "lost_flushed_bytes": self.lost_flushed_bytes}
-            log.warning("the log's tail was damaged and has been cut off", extra=lost)
+            log.warning("commit log had a torn tail, which was cut off", extra=lost)
         facts = {"start": self.start, "end": self.end, "records": self.records}
         if self.replayed_bytes:
             facts |= {"replayed_bytes": self.replayed_bytes, "replayed_records": self.replayed_records}

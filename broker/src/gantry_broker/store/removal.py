@@ -1,31 +1,31 @@
-"""Retention, the doing half: the head of the log goes, and what is derived of it follows.
+"""Deletion of the head of the log and of the queue and index files that belong to it, as retention has planned.
 
-    helper thread   facts      how old are the oldest files
+    helper thread   facts      the age of the oldest files
     loop            (the plan)
-    helper thread   measure    where does every queue begin when the log begins there; its end durable, if it is empty
-    loop            retire     min_offset of the queues and min_physical move; the files are in no list any more
+    helper thread   measure    the new begin of every queue; the end of a queue that becomes empty is made durable
+    loop            retire     min_offset of the queues and min_physical move; the files leave their lists
     helper thread   unlink     log files, then queue files, then index files, oldest first, each name durably
 
-The order is the promise. Readers are the loop's, so between two of their reads they see all of it or nothing: an
-offset that is gone is answered with the one to go on from. Names of log files go first: whatever a crash leaves undone
-behind them is derived, and the next start trims queues to where the log begins. Before the first of them goes, the
-checkpoint says durably where the log begins then, so that a deletion is never taken for a loss. One name is gone for
-good before the next one goes, so that a power loss leaves no gap. A name that cannot be taken away stays first in line.
-Before all of them a queue that has no message left is made durable: nothing else could say its next offset.
+The order is essential. Reads run in the loop's thread, so each sees all of a removal or nothing: an offset that is gone
+is answered with the one to continue from. Log files are unlinked first: what a crash leaves undone after that is
+derived, and the next start trims queues to the beginning of the log. Before the first file is unlinked, the checkpoint
+durably records the new beginning of the log, so that a deletion is never taken for a loss. Each unlink is durable
+before the next one, so that a power loss leaves no gap. A file that cannot be unlinked stays first in line. Before all
+of this a queue that has no message left is made durable: nothing else has its next offset.
 
-Open files: a log file is closed by whoever unlinks it, because no thread touches one that ends at or before
-``flushed``; files of queues and index may be being synced, so the thread that syncs them, ``gantry-point``, closes
-them. Mappings live as long as their last reader.
+Open files: a log file is closed by the thread that unlinks it, because no thread touches a file that ends at or before
+``flushed``. Files of queues and index may be being synced, so the thread that syncs them, ``gantry-point``, closes
+them. A mapping lives as long as its last reader.
 
 The age of a closed log file is the store time of the newest message in it:
 
     | record | record | ...... | newest record | blank record |          found from the end, backward
 
-Store times never fall along the log, so the last record of a file is its newest. A file says nowhere where its last
-record begins; it is looked for from the end, by its magic and its own offset, and believed only if it is whole and the
-blank record that closes the file follows it. Where that finds nothing (rot, or a record larger than any allowed) the
-first message of the next file answers, which is newer: a file may live too long for it, never too short. RocketMQ
-takes the file's modification time instead, which copying a store changes.
+Store times never fall along the log, so the last record of a file is its newest. A file does not record where its last
+record begins. It is searched from the end, by its magic and its own offset, and accepted only if it is whole and the
+blank record that closes the file follows it. If that finds nothing (damage, or a record larger than any allowed), the
+first message of the next file is used, which is newer: a file may be kept too long then, never too short. RocketMQ uses
+the file's modification time instead, which copying a store changes.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ from gantry_wire.message import (
 )
 
 Trims = Mapping[ConsumeQueue, int]
-"""Queues whose beginning moves, and where to."""
+"""The new first offset of each queue that is trimmed."""
 
 
 @final
 class HeadRemoval:
-    """Deletes the head of one store. One round at a time; the methods say which thread may call them."""
+    """Deletes the head of one store. One round at a time; each method documents which thread may call it."""
 
     def __init__(
         self,
@@ -76,19 +76,22 @@ class HeadRemoval:
         failed: Callable[[str, OSError], object],
         raise_begin: Callable[[int], bool] = lambda begin: True,
     ) -> None:
-        """``raise_begin`` makes durable where the log begins, before a name goes: less would be taken for a loss.
+        """Create the remover.
 
-        ``retired`` is called when files wait for ``gantry-point`` to close them, ``failed`` after a failed sync."""
+        ``raise_begin`` durably records the new beginning of the log before a file is unlinked: otherwise the deletion
+        would be taken for a loss. ``retired`` is called when files wait for ``gantry-point`` to close them, ``failed``
+        after a failed sync.
+        """
         self._log: Final = commit_log
         self._dispatcher: Final = dispatcher
         self._queues: Final = queues
         self._index: Final = index
-        self._has_retired: Final = retired
-        self._has_failed: Final = failed
+        self._on_retired: Final = retired
+        self._on_failed: Final = failed
         self._raise_begin: Final = raise_begin
         self._error: OSError | None = None
         self._newest_ms: dict[int, int] = {}
-        self._left_out: list[ConsumeQueue] = []
+        self._skipped_queues: list[ConsumeQueue] = []
         """Queues that were corrupt when the last deletion measured them."""
 
         self._log_files: Final[deque[MappedFile]] = deque()
@@ -100,17 +103,20 @@ class HeadRemoval:
 
     @property
     def waiting_count(self) -> int:
-        """How many retired files still have their names, and how many queues are still to be trimmed."""
-        rebuilt = sum(not queue.is_corrupt for queue in self._left_out)
+        """The number of retired files that are not unlinked yet, and of queues that are still to be trimmed."""
+        rebuilt = sum(not queue.is_corrupt for queue in self._skipped_queues)
         return len(self._log_files) + len(self._queue_files) + len(self._index_files) + rebuilt
 
     def _keep_from(self) -> int:
-        """No file that ends behind this may go. Each part only grows, so any thread may ask."""
+        """Return the offset before which files may be deleted. Each part only grows, so any thread may call this."""
         commit_log = self._log
         return min(commit_log.base_offset, commit_log.flushed, self._dispatcher.dispatched)
 
     def facts(self) -> tuple[FileFacts, ...]:
-        """The oldest files, as many as a round may take. Helper thread: reads the disk for files it has not seen."""
+        """Return the facts of the oldest files, as many as a round may delete.
+
+        Called in a helper thread: it reads the disk for files whose age it does not know.
+        """
         commit_log, keep_from = self._log, self._keep_from()
         files = commit_log.files.files
         known = self._newest_ms
@@ -127,14 +133,15 @@ class HeadRemoval:
         return tuple(facts)
 
     def measure(self, offset: int) -> Trims:
-        """Where every queue begins when the log begins at ``offset``. Helper thread: reads the disk, and syncs.
+        """Return the new first offsets of the queues for a log that begins at ``offset``.
 
-        Queues that will hold nothing are durable when this returns. When that has failed once it is not tried again.
-        A queue that is being rebuilt is left out: where it begins is found by its units. It has its turn afterwards.
+        Called in a helper thread: it reads the disk, and syncs. Queues that become empty are durable when this returns.
+        After a failed sync it is not tried again. A queue that is being rebuilt is skipped, since its begin is found by
+        its units; it is trimmed in a later round.
         """
         if self._error is not None:
             raise self._error
-        self._left_out = []
+        self._skipped_queues = []
         trims: dict[ConsumeQueue, int] = {}
         for queue in self._queues:
             try:
@@ -142,9 +149,9 @@ class HeadRemoval:
             except OSError:
                 if self._queues.get(queue.topic, queue.queue_id) is queue:
                     raise
-                continue  # its topic was deleted meanwhile, and the flush thread has closed it
+                continue  # The topic was deleted meanwhile, and the flush thread has closed its files.
             if queue.is_corrupt:
-                self._left_out.append(queue)
+                self._skipped_queues.append(queue)
             elif min_offset > queue.min_offset:
                 trims[queue] = min_offset
                 if min_offset == queue.readable_end:
@@ -157,11 +164,14 @@ class HeadRemoval:
         except OSError as exc:
             if not is_out_of_descriptors(exc):
                 self._error = exc
-                self._has_failed("a sync of a queue", exc)
+                self._on_failed("sync of a consume queue", exc)
             raise
 
     def retire(self, offset: int, trims: Trims) -> int:
-        """Let the log begin at ``offset``, which is the end of a file; how many log files go. Loop's thread."""
+        """Let the log begin at ``offset``, which is the end of a file. Return how many log files are deleted.
+
+        Called in the loop's thread.
+        """
         commit_log = self._log
         assert offset <= max(self._keep_from(), commit_log.min_physical), (offset, self)
         for queue, min_offset in trims.items():
@@ -174,7 +184,7 @@ class HeadRemoval:
         return len(files)
 
     def unlink(self) -> None:
-        """Take away the names of everything that was retired. Helper thread. After an ``OSError``: call it again."""
+        """Unlink all retired files. Called in a helper thread; after an ``OSError`` call it again."""
         if self._log_files:
             begin = self._log_files[-1].end_offset
             is_recorded = self._record_begin(begin)
@@ -195,30 +205,30 @@ class HeadRemoval:
             self._index.unlink(self._index_files[0])
             self._index_files.popleft()
         if is_flush_needed:
-            self._has_retired()
+            self._on_retired()
 
     def _record_begin(self, begin: int) -> bool:
         try:
             return self._raise_begin(begin)
         except OSError as exc:
             if not is_out_of_descriptors(exc):
-                self._has_failed("recording where the log begins", exc)
+                self._on_failed("recording the beginning of the log in the checkpoint", exc)
             raise
 
     def close(self) -> None:
-        """Let go of log files that are still open. After the last call of anything else."""
+        """Close the log files that are still open. No other method may be called afterwards."""
         while self._log_files:
             self._log_files.popleft().close()
 
 
 SEARCH_BYTES: Final = (64 << 10, 1 << 20, 17 << 20)
-"""How far from the end is looked, in this order: the usual record, a large one, the largest that a frame can bring."""
+"""How far from the end is searched, in this order: for a usual record, a large one, the largest that fits a frame."""
 _MAGICS: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
 _MAGIC_POSITION: Final = 4
 
 
 def newest_store_time(files: Sequence[MappedFile], index: int, *, log_newest_ms: int) -> int:
-    """The store time of the newest message in ``files[index]``, or of one that is not older. Reads the disk."""
+    """Return the store time of the newest message in ``files[index]``, or of a newer one. Reads the disk."""
     found = _last_store_time(files[index])
     for file in files[index + 1 :]:
         if found is not None:
@@ -240,7 +250,7 @@ def _last_store_time(file: MappedFile) -> int | None:
 
 
 def _is_last(data: bytes, begin: int, physical_offset: int) -> bool:
-    """Whether a whole record begins there and the end of the file comes right after it."""
+    """Return whether a whole record begins at ``begin`` and the blank end of the file follows it."""
     check = check_record(data, begin, physical_offset=physical_offset)
     if not check.is_good:
         return False
@@ -250,7 +260,7 @@ def _is_last(data: bytes, begin: int, physical_offset: int) -> bool:
 
 def _first_store_time(file: MappedFile) -> int | None:
     head = file.file.pread(RECORD_BYTES_MIN, 0)
-    if len(head) < RECORD_BYTES_MIN:  # another process has shortened it
+    if len(head) < RECORD_BYTES_MIN:  # another process has shortened the file
         return None
     if INT.unpack_from(head, _MAGIC_POSITION)[0] not in _MAGICS:
         return None

@@ -1,17 +1,17 @@
-"""What the write buffers of a dead process hold that the log's files lack: a pure plan, and its execution.
+"""Replay of write buffers: records that the buffers of a dead process hold and the log's files lack are restored.
 
     files    [......................... end)                 the log's end as the files have it
     buffer              [start ................... stop)     whole records, each at its own place
-    replay                              [end ..... stop)     only onto bytes that are zero, or these already
+    replay                              [end ..... stop)     only onto bytes that are zero, or equal already
 
-A buffer is believed only when it says that it is of this store, of the start before this one, of the current epoch, and
-when what it holds before the log's end is what the files hold: then it is the same history, and its records follow
-without a gap. Anything else that the files do not have already is *set aside*: copied where an operator finds it, with
-the reason, and never put into the log.
+A buffer is replayed only if its header names this store, the start before this one and the current epoch, and if its
+bytes before the log's end equal those of the files: then it is the same history, and its records follow without a gap.
+Anything else that the files lack is *set aside*: copied to a folder for the operator, with the reason, and never
+written to the log.
 
-``execute_step`` and ``set_aside`` do what the plan says. Both are durable when they return, since the buffer is voided
-next. Both may be cut off anywhere and done again: a replay writes the same bytes to the same places, and a half copy is
-replaced by a whole one.
+The plan is pure; ``execute_step`` and ``set_aside`` carry it out. Both are durable when they return, since the buffer
+is voided next. Both may be interrupted anywhere and repeated: a replay writes the same bytes to the same places, and a
+half copy is replaced by a whole one.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from gantry_wire.message import RecordFault, check_record
 
 CHUNK_BYTES: Final = 1 << 20
 SET_ASIDE: Final = "set-aside"
-"""The folder of what was set aside, in the store's directory."""
+"""The folder of data that was set aside, in the store's directory."""
 
 FileBytes = Callable[[int, int], memoryview | None]
-"""The bytes of the log's file at (offset, size), or None when there is no such file yet."""
+"""Returns the bytes of the log's file at (offset, size), or None if there is no such file yet."""
 
 
 class FoundBuffer(NamedTuple):
-    """A live buffer as it was found."""
+    """A live write buffer that a start has found."""
 
     name: str
     store: str
@@ -49,11 +49,11 @@ class FoundBuffer(NamedTuple):
     start: int
     file_size: int
     view: memoryview
-    """Position 0 is ``base_offset``."""
+    """The content of the buffer; position 0 is ``base_offset``."""
 
     @classmethod
     def of(cls, name: str, facts: BufferFacts, data: memoryview) -> Self:
-        """The buffer whose header says ``facts``; ``data`` is what it holds of its file."""
+        """Return the buffer with the header ``facts`` and the content ``data``."""
         return cls(name, *facts[:-1], data)
 
     @property
@@ -62,25 +62,25 @@ class FoundBuffer(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What a buffer must say to be believed."""
+    """The header that a buffer must have to be replayed."""
 
     store: str
     generation: int
     epoch: int
     file_size: int
     is_clean: bool
-    """Whether the last stop was clean: then there is nothing left to replay."""
+    """Whether the last stop was clean: then there is nothing to replay."""
 
     @classmethod
     def of(cls, identity: StoreIdentity | None, file_size: int, *, is_clean: bool) -> Self:
-        """What a buffer of this store must say. Where the store has no identity yet, none is believed."""
+        """Return the expected header for a store. If the store has no identity yet, no buffer matches."""
         if identity is None:
             return cls("", 0, 0, file_size, is_clean)
         return cls(identity.uuid, identity.generation, identity.epoch, file_size, is_clean)
 
 
 class ReplayStep(NamedTuple):
-    """``[start, end)`` of the log is to be written from the buffer."""
+    """A step of the replay: write ``[start, end)`` of the log from the buffer."""
 
     buffer: FoundBuffer
     start: int
@@ -89,21 +89,21 @@ class ReplayStep(NamedTuple):
 
 
 class SetAside(NamedTuple):
-    """A buffer that holds what the log does not, and why it is not replayed."""
+    """A buffer with data that the log lacks and that is not replayed, and the reason."""
 
     buffer: FoundBuffer
     end: int
-    """Behind its last whole record."""
+    """The offset behind the last whole record of the buffer."""
 
     reason: str
 
 
 @dataclass(slots=True)
 class ReplayPlan:
-    """What to do with all buffers; those named nowhere hold nothing that the log lacks."""
+    """The plan for all buffers. Buffers that are not in it hold nothing that the log lacks."""
 
     end: int
-    """Where the log ends after it."""
+    """The end of the log after the replay."""
 
     steps: list[ReplayStep] = field(default_factory=list)
     set_aside: list[SetAside] = field(default_factory=list)
@@ -112,16 +112,16 @@ class ReplayPlan:
 def plan_replay(
     end: int, buffers: Sequence[FoundBuffer], expected: Expected, file_bytes: FileBytes, *, begin: int = 0
 ) -> ReplayPlan:
-    """What to do with ``buffers`` when the files' log is ``[begin, end)``."""
+    """Plan the replay of ``buffers`` for a log whose files hold ``[begin, end)``."""
     plan = ReplayPlan(end)
     for buffer in sorted(buffers, key=lambda one: (one.base_offset, one.name)):
-        reason = _contradiction(buffer, expected)
+        reason = _rejection_reason(buffer, expected)
         if reason is None and buffer.end_offset <= begin:
-            continue  # all of it had been committed and has been deleted since
+            continue  # everything in it had been committed and was deleted later
         if reason is None and buffer.start > plan.end:
-            reason = f"it begins at {buffer.start}, but the log ends at {plan.end}"
+            reason = f"the buffer begins at {buffer.start}, but the log ends at {plan.end}"
         if reason is None and not _is_same(buffer, buffer.start, min(plan.end, buffer.end_offset), file_bytes):
-            reason = "the log holds other bytes where it was committed"
+            reason = "the log holds other bytes where the buffer was committed"
         if reason is None and plan.end < buffer.end_offset:
             stop, records = whole_records(buffer, plan.end)
             if stop == plan.end:
@@ -139,10 +139,10 @@ def plan_replay(
 
 
 def plan_refills(holes: Sequence[int], buffers: Sequence[FoundBuffer], expected: Expected) -> list[ReplayStep]:
-    """How files of the log that are gone come back, each from the buffer that has all of it, from its beginning on."""
+    """Plan the restoration of missing log files, each from a buffer that holds it from its beginning on."""
     steps: list[ReplayStep] = []
     for buffer in buffers:
-        if buffer.start in holes and buffer.start == buffer.base_offset and _contradiction(buffer, expected) is None:
+        if buffer.start in holes and buffer.start == buffer.base_offset and _rejection_reason(buffer, expected) is None:
             stop, records = whole_records(buffer, buffer.start)
             if records:
                 steps.append(ReplayStep(buffer, buffer.start, stop, records))
@@ -150,26 +150,28 @@ def plan_refills(holes: Sequence[int], buffers: Sequence[FoundBuffer], expected:
 
 
 def buffered_from(buffers: Sequence[FoundBuffer], expected: Expected) -> int:
-    """From where on the log's last bytes are in buffers that belong to it; ``LOG_END_MAX`` if none does."""
-    return min((one.start for one in buffers if _contradiction(one, expected) is None), default=LOG_END_MAX)
+    """Return the first offset that buffers of this log hold; ``LOG_END_MAX`` if no buffer belongs to it."""
+    return min((one.start for one in buffers if _rejection_reason(one, expected) is None), default=LOG_END_MAX)
 
 
-def _contradiction(buffer: FoundBuffer, expected: Expected) -> str | None:
+def _rejection_reason(buffer: FoundBuffer, expected: Expected) -> str | None:
     if buffer.store != expected.store:
-        return f"it belongs to another store, {buffer.store}"
+        return f"the buffer belongs to another store, {buffer.store}"
     if buffer.file_size != expected.file_size:
-        return f"it is for log files of {buffer.file_size} bytes, not {expected.file_size}"
+        return f"the buffer is for log files of {buffer.file_size} bytes, not {expected.file_size}"
     if buffer.generation != expected.generation:
-        return f"it was written by start {buffer.generation} of the store, and the last one was {expected.generation}"
+        return (
+            f"the buffer is of generation {buffer.generation} of the store, and the last one was {expected.generation}"
+        )
     if buffer.epoch != expected.epoch:
-        return f"it was written in epoch {buffer.epoch}, and the log is in epoch {expected.epoch}"
+        return f"the buffer was written in epoch {buffer.epoch}, and the log is in epoch {expected.epoch}"
     if expected.is_clean:
-        return "the store was stopped cleanly after it was written"
+        return "the store was stopped cleanly after the buffer was written"
     return None
 
 
 def whole_records(buffer: FoundBuffer, start: int) -> tuple[int, int]:
-    """Where the whole records that begin at ``start`` of a buffer end, and how many there are.
+    """Return the end and the number of the whole records that follow each other from ``start`` on in a buffer.
 
     A blank record that closes the file counts as its end.
     """
@@ -188,12 +190,12 @@ def whole_records(buffer: FoundBuffer, start: int) -> tuple[int, int]:
 
 
 def _is_same(buffer: FoundBuffer, start: int, end: int, file_bytes: FileBytes) -> bool:
-    """Whether the log's files hold what the buffer holds in ``[start, end)``."""
+    """Return whether the log's files and the buffer hold the same bytes in ``[start, end)``."""
     return all(data is not None and mine == data for mine, data in _chunks(buffer, start, end, file_bytes))
 
 
 def _is_zero_or_same(buffer: FoundBuffer, start: int, end: int, file_bytes: FileBytes) -> bool:
-    """Whether each byte of the files in ``[start, end)`` is zero or the buffer's."""
+    """Return whether each byte of the files in ``[start, end)`` is zero or equals that of the buffer."""
     for mine, data in _chunks(buffer, start, end, file_bytes):
         if data is None or data == mine or data.count(0) == len(data):
             continue
@@ -224,7 +226,7 @@ def execute_step(commit_log: CommitLog, step: ReplayStep) -> None:
 
 
 def set_aside(disk: Disk, root: str, aside: SetAside) -> str:
-    """Copy the records of a buffer to ``<root>/set-aside``, with a note why; where they are now."""
+    """Copy the records of a buffer to ``<root>/set-aside``, with a note of the reason. Return the path of the copy."""
     directory = f"{root}/{SET_ASIDE}"
     make_durable_directory(disk, directory)
     buffer = aside.buffer

@@ -1,21 +1,22 @@
-"""Retention, the deciding half: which files of the log may go now, and whether sends must wait for room.
+"""Planning of retention: which files of the log are deleted now, and whether sends are refused for lack of space.
 
-    [file][file][file][file][file][current file][next file, made ahead]
-     `- expired -'     |     `- bytes not flushed, or still in a write buffer: never
-                       `- oldest message that somebody has not consumed: forced deletion stops here
+    [file][file][file][file][file][current file][next file, preallocated]
+     `- expired -'     |     `- bytes not flushed, or still in a write buffer: never deleted
+                       `- oldest message that a group has not consumed: forced deletion stops here
 
-Pure functions of facts; ``removal`` does what they say. The rules, in order:
+Pure functions of facts; ``removal`` carries out the plan. The rules, in order:
 
-1. A file is expired when its newest message is older than ``fileReservedTime``. Expired files go at the delete hour, at
-   any hour above ``diskMaxUsedSpaceRatio``, and when an administrator asks; consumed or not, since that is what a
-   reserved time means.
-2. Above ``diskSpaceCleanForciblyRatio`` the oldest files go although they are not expired, as many as it takes to come
-   down to it: but only those wholly below the oldest unconsumed message, unless ``deleteUnconsumed`` is set.
-3. Above ``diskSpaceWarningLevelRatio``, or when the next file is due and there is no room for it, sends are refused
-   until there is room again. Reads go on.
-4. Never the current file, nor one behind it, nor one that is not flushed; at most ten files a round, oldest first.
+1. A file is expired when its newest message is older than ``fileReservedTime``. Expired files are deleted at the delete
+   hour, at any hour above ``diskMaxUsedSpaceRatio``, and at the request of an administrator; consumed or not, since
+   that is the meaning of the reserved time.
+2. Above ``diskSpaceCleanForciblyRatio`` the oldest files are deleted although they are not expired, as many as needed
+   to get down to it: but only those wholly below the oldest unconsumed message, unless ``deleteUnconsumed`` is set.
+3. Above ``diskSpaceWarningLevelRatio``, or when the next file is needed and there is no space for it, sends are refused
+   until there is space again. Reads continue.
+4. The current file, files behind it and files that are not flushed are never deleted; at most ten files a round, oldest
+   first.
 
-What it refuses to know: clocks, disks, groups. The time it is told comes from ``retention_clock``.
+The planning uses no clock, disk or consumer group itself. Its time comes from ``retention_clock``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ RESERVE_SHARE: Final = 64
 
 
 class Reason(Enum):
-    """Why files go, or why none does, as a text for the log."""
+    """Why files are deleted, or why none is, as a text for the log."""
 
     NOTHING_DUE = "nothing is due"
     EXPIRED = "expired, and it is the delete hour"
@@ -56,19 +57,19 @@ class FileFacts(NamedTuple):
     base_offset: int
     end_offset: int
     newest_ms: int
-    """When its newest message was stored; for a plan by the store's own time."""
+    """The store time of the newest message; in a plan, by the store's own clock."""
 
     is_removable: bool
-    """Behind the current file, flushed, and without a write buffer."""
+    """Whether the file lies before the current one, is flushed and has no write buffer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomFacts:
-    """What decides whether sends must wait."""
+    """The facts that decide whether sends are refused."""
 
     space: DiskSpace
     file_size: int
-    """Of a file of the log."""
+    """The size of a log file in bytes."""
 
     is_next_file_wanted: bool = False
     """Whether the current file is half full and the one after it does not exist."""
@@ -78,60 +79,60 @@ class RoomFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionFacts:
-    """Everything a plan depends on."""
+    """All facts that a retention plan depends on."""
 
     files: Sequence[FileFacts]
-    """The oldest files of the log, as many as a round may take."""
+    """The oldest files of the log, as many as a round may delete."""
 
     room: RoomFacts
     now_ms: int
-    """The store's own time (``retention_clock``)."""
+    """The present time of the store's own clock (``retention_clock``)."""
 
     hour: int
-    """Of the local day."""
+    """The hour of the local day."""
 
     unconsumed_from: int
     """The physical offset of the oldest unconsumed message, or ``NOTHING_UNCONSUMED``."""
 
     is_manual: bool = False
-    """Whether an administrator asked for the deletion of what is expired."""
+    """Whether an administrator requested the deletion of expired files."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """What to do."""
+    """The files to delete, and whether sends are refused."""
 
     delete_before: int
-    """Delete the files that end at or before this offset; where the log begins when there is nothing to delete."""
+    """Files that end at or before this offset are deleted; the beginning of the log if there is nothing to delete."""
 
     reason: Reason
     is_refusing: bool
-    held_because: Reason | None = None
-    """Set when the disk asks for more deleting than the rules allow, and why they do not."""
+    blocked_reason: Reason | None = None
+    """Why the rules forbid deletions that the disk needs; None if they do not."""
 
 
 def reserve_bytes(space: DiskSpace) -> int:
-    """What the log leaves to queues, index and tables: a new log file is made only if so much stays free beside it."""
+    """Return the space that the log leaves to queues, index and tables: a new log file must leave so much free."""
     return min(space.total // RESERVE_SHARE, RESERVE_BYTES_MAX)
 
 
 def has_room_for(space: DiskSpace, size: int) -> bool:
-    """Whether a file of ``size`` bytes can be made without taking the reserve."""
+    """Return whether a file of ``size`` bytes can be created without using the reserve."""
     return space.free >= size + reserve_bytes(space)
 
 
 def is_above(space: DiskSpace, percent: int) -> bool:
-    """Whether more than ``percent`` of the file system is used."""
+    """Return whether more than ``percent`` of the file system is used."""
     return space.used * 100 > space.total * percent
 
 
 def needs_unconsumed(space: DiskSpace, settings: RetentionSettings) -> bool:
-    """Whether a plan will ask for ``unconsumed_from``, which is costly to find."""
+    """Return whether a plan will need ``unconsumed_from``, which is expensive to determine."""
     return is_above(space, settings.forced_percent) and not settings.is_unconsumed_deleted
 
 
 def is_refusing(room: RoomFacts, settings: RetentionSettings) -> bool:
-    """Whether sends must wait for room. What began above a level ends one percent below it, or it would flutter."""
+    """Return whether sends are refused. A refusal ends one percent below the level that began it, to avoid flapping."""
     space = room.space
     percent = settings.full_percent - (1 if room.was_refusing else 0)
     if is_above(space, percent) or space.free < reserve_bytes(space):
@@ -140,29 +141,31 @@ def is_refusing(room: RoomFacts, settings: RetentionSettings) -> bool:
 
 
 def plan_retention(facts: RetentionFacts, settings: RetentionSettings) -> RetentionPlan:
-    """The whole policy; see the module."""
+    """Plan one round of retention by the rules of this module."""
     removable = tuple(takewhile(lambda file: file.is_removable, facts.files))
-    count, reason = _expired(removable, facts, settings)
-    wanted = min(_files_too_many(facts, settings), FILES_PER_ROUND_MAX)
-    held_because: Reason | None = None
-    if wanted > count:
-        allowed, forced = _forced(removable, facts, settings)
-        if min(wanted, allowed) > count:
-            count, reason = min(wanted, allowed), forced
-        if wanted > count:
-            held_because = Reason.HELD_UNCONSUMED if allowed < len(removable) else Reason.HELD_CURRENT
+    count, reason = _count_expired(removable, facts, settings)
+    excess_count = min(_count_excess_files(facts, settings), FILES_PER_ROUND_MAX)
+    blocked_reason: Reason | None = None
+    if excess_count > count:
+        allowed, forced = _count_forced(removable, facts, settings)
+        if min(excess_count, allowed) > count:
+            count, reason = min(excess_count, allowed), forced
+        if excess_count > count:
+            blocked_reason = Reason.HELD_UNCONSUMED if allowed < len(removable) else Reason.HELD_CURRENT
     count = min(count, FILES_PER_ROUND_MAX)
     begin = facts.files[0].base_offset if facts.files else 0
     return RetentionPlan(
         delete_before=removable[count - 1].end_offset if count else begin,
         reason=reason if count else Reason.NOTHING_DUE,
         is_refusing=is_refusing(facts.room, settings),
-        held_because=held_because,
+        blocked_reason=blocked_reason,
     )
 
 
-def _expired(removable: Sequence[FileFacts], facts: RetentionFacts, settings: RetentionSettings) -> tuple[int, Reason]:
-    """How many expired files may go now, and why now."""
+def _count_expired(
+    removable: Sequence[FileFacts], facts: RetentionFacts, settings: RetentionSettings
+) -> tuple[int, Reason]:
+    """Return how many expired files are deleted now, and the reason."""
     if facts.hour in settings.delete_hours:
         reason = Reason.EXPIRED
     elif is_above(facts.room.space, settings.used_percent_max):
@@ -175,15 +178,17 @@ def _expired(removable: Sequence[FileFacts], facts: RetentionFacts, settings: Re
     return sum(1 for _ in takewhile(lambda file: file.newest_ms < oldest_kept_ms, removable)), reason
 
 
-def _files_too_many(facts: RetentionFacts, settings: RetentionSettings) -> int:
-    """How many files must go until the disk is at the forced level."""
+def _count_excess_files(facts: RetentionFacts, settings: RetentionSettings) -> int:
+    """Return how many files must be deleted until the disk is at the forced level."""
     space = facts.room.space
     excess = space.used - space.total * settings.forced_percent // 100
     return -(-excess // facts.room.file_size) if is_above(space, settings.forced_percent) else 0
 
 
-def _forced(removable: Sequence[FileFacts], facts: RetentionFacts, settings: RetentionSettings) -> tuple[int, Reason]:
-    """How many files may go although they are not expired."""
+def _count_forced(
+    removable: Sequence[FileFacts], facts: RetentionFacts, settings: RetentionSettings
+) -> tuple[int, Reason]:
+    """Return how many files may be deleted although they are not expired, and the reason."""
     if settings.is_unconsumed_deleted:
         return len(removable), Reason.FORCED_UNCONSUMED
     end = facts.unconsumed_from

@@ -1,19 +1,20 @@
 """The store's own time, by which messages expire: **a wall clock that is set never makes a message older**.
 
-Store times of messages come from the wall clock of whoever was master, so their difference to this wall clock is no
-age: a clock set a day ahead would expire everything at once, one set a day back would keep everything for a day too
-long. The store counts time itself, by the clock that runs since the machine's boot, suspended time included, and notes
-how far the log had come by when. A file is as old as the first note that covers its end.
+Store times of messages come from the wall clock of the master of that time, so their difference to this wall clock is
+no age: a clock set a day ahead would expire everything at once, one set a day back would keep everything for a day too
+long. The store counts time itself, by the clock that runs since the machine's boot, suspended time included, and makes
+notes of the log's end with that time. A file is as old as the first note that covers its end.
 
     own time   ----------o---------o-------------o--->  now
     log end       [file][file][file][file][file]
-                          `- everything below it was stored by then
+                          `- everything before it was stored by then
 
-On the same boot a stop, a crash and a suspend are measured exactly. After a reboot, or on another machine, only the
-wall clock knows how long the store lay still; what it says beyond a minute must stand for an hour first, so that a
-clock that is put right after the boot counts for nothing. Files from before the first note count by their store times.
+On the same boot the downtime of a stop, a crash or a suspend is measured exactly. After a reboot, or on another
+machine, only the wall clock knows the downtime; a downtime of more than a minute is counted only after the wall clock
+has claimed it for an hour, so that a clock that is corrected after the boot has no effect. Files from before the first
+note count by their store times.
 
-Every doubt makes a file younger than it is: deleting late harms nobody.
+Every doubt makes a file younger than it is: late deletion is harmless.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ TOLERANCE_MS: Final = 60_000
 SETTLE_MS: Final = 3_600_000
 NOTE_INTERVAL_MS: Final = 60_000
 NOTES_MAX: Final = 4_096
-"""Beyond it every second note of the older half goes: files between two notes count as stored by the later one."""
+"""Beyond this number every second note of the older half is dropped: files between two notes use the later one."""
 
 
 class ClockReading(NamedTuple):
-    """What the clocks say at one moment."""
+    """The readings of the clocks at one moment."""
 
     wall_ms: int
     boot_ms: int
@@ -41,31 +42,31 @@ class ClockReading(NamedTuple):
 
 
 class RetentionRecord(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """What is kept over a restart."""
+    """The state of the clock that is kept over a restart."""
 
     store: str
-    """The uuid of the store whose offsets these are."""
+    """The uuid of the store that the offsets belong to."""
 
     own_ms: int
     wall_ms: int
     boot_ms: int
     boot_id: str
     doubted_from_ms: int | None = None
-    """While a standstill is in doubt: notes from this own time on move with it."""
+    """While a downtime is in doubt: notes from this own time on move with it. None otherwise."""
 
     first_end: int
-    """Where the log ended at the first note; what lies before counts by its store times."""
+    """The end of the log at the first note; earlier data counts by its store times."""
 
     notes: list[tuple[int, int]]
-    """(offset, own time): by that time the log had come so far. Both grow."""
+    """Pairs of log end and own time: the log had reached that end by that time. Both grow."""
 
     cuts: int | None = None
     """How often the log's end had been cut (``StoreIdentity.cuts``); None in a record of an earlier version."""
 
     def after_cuts(self, cuts: int) -> RetentionRecord:
-        """The record for a log that was cut ``cuts`` times: without notes, if some of these cuts came after it.
+        """Return the record for a log that was cut ``cuts`` times: without notes, if the log was cut after the record.
 
-        Other messages may have the offsets of the notes then. What is in the log counts as stored now.
+        Other messages may have the offsets of the notes then. Everything in the log counts as stored now.
         """
         if self.cuts in (None, cuts):
             return self
@@ -74,15 +75,15 @@ class RetentionRecord(msgspec.Struct, kw_only=True, rename="camel", forbid_unkno
 
 @final
 class RetentionClock:
-    """Owned by whoever plans. Pure: it is given what the clocks and the log say."""
+    """The store's own clock and its notes. Owned by the retention loop. Pure: all readings are passed in."""
 
     def __init__(
         self, now: ClockReading, *, newest_ms: int, log_end: int, record: RetentionRecord | None = None
     ) -> None:
-        """``newest_ms`` is the store time of the newest message, 0 without one."""
+        """Create the clock. ``newest_ms`` is the store time of the newest message, 0 without one."""
         self._seen_boot_ms = self._start_boot_ms = now.boot_ms
         self._settled_wall_ms: int | None = None
-        """What the wall clock said when own time stood still; None when nothing is left to find out."""
+        """The wall clock at the moment when own time stopped counting; None if no downtime is in doubt."""
 
         self._gap_ms, self._gap_since_ms = -1, now.boot_ms
         if record is None:
@@ -98,7 +99,7 @@ class RetentionClock:
             else:
                 self._settled_wall_ms = record.wall_ms
         self.notes_count = 0
-        """How many notes were made or forgotten since this process began; whoever keeps them watches it."""
+        """How many notes were made or dropped since this process started. The record must be saved when it changes."""
 
         self._settle(now)
 
@@ -107,11 +108,11 @@ class RetentionClock:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether the wall clock claims a standstill that is not believed yet."""
+        """Whether the wall clock claims a downtime that is not counted yet."""
         return self._settled_wall_ms is not None
 
     def observe(self, now: ClockReading, *, log_begin: int, log_end: int) -> int:
-        """Look at the clocks and the log, every few seconds or minutes, and get the store's own time."""
+        """Update the clock from the readings and the log, every few seconds or minutes. Return the store's own time."""
         self._own_ms += max(0, now.boot_ms - self._seen_boot_ms)
         self._seen_boot_ms = max(self._seen_boot_ms, now.boot_ms)
         self._settle(now)
@@ -119,14 +120,14 @@ class RetentionClock:
         return self._own_ms
 
     def stored_by(self, end_offset: int, newest_ms: int) -> int:
-        """The own time by which everything before ``end_offset`` was stored; never earlier than it was."""
+        """Return the own time by which everything before ``end_offset`` was stored; never too early."""
         if end_offset <= self._first_end:
             return newest_ms
         place = bisect_left(self._notes, (end_offset, 0))
         return self._notes[place][1] if place < len(self._notes) else self._own_ms
 
     def record(self, store: str, now: ClockReading, *, cuts: int | None = None) -> RetentionRecord:
-        """What to keep, right after ``observe``. While a standstill is in doubt, it is kept in doubt."""
+        """Return the record to save, right after ``observe``. A downtime that is in doubt stays in doubt."""
         wall_ms = now.wall_ms
         if self._settled_wall_ms is not None:
             wall_ms = self._settled_wall_ms + now.boot_ms - self._start_boot_ms
@@ -137,7 +138,7 @@ class RetentionClock:
         )  # fmt: skip
 
     def _settle(self, now: ClockReading) -> None:
-        """Believe in a standstill that the wall clock has claimed for long enough."""
+        """Count a downtime that the wall clock has claimed for long enough."""
         if self._settled_wall_ms is None:
             return
         gap_ms = max(0, now.wall_ms - (now.boot_ms - self._start_boot_ms) - self._settled_wall_ms)
@@ -171,10 +172,10 @@ class RetentionClock:
 
 
 def encode_record(record: RetentionRecord) -> bytes:
-    """A sealed document."""
+    """Encode the record as a sealed document."""
     return encode_sealed(record)
 
 
 def decode_record(data: bytes) -> RetentionRecord:
-    """What ``data`` says. Raises ``ValueError`` for anything that is not whole."""
+    """Decode a sealed document. Raises ``ValueError`` if it is damaged."""
     return decode_sealed(data, RetentionRecord)

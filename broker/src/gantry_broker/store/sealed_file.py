@@ -14,28 +14,28 @@ log = logging.getLogger(__name__)
 
 
 def read_sealed(disk: Disk, path: str, kind: type[DocumentT]) -> DocumentT | None:
-    """The document; None if there is none. Raises ValueError for one that cannot be read."""
+    """Read the document; return None if there is none. Raises ValueError for one that cannot be read."""
     if not disk.exists(path):
         return None
     return decode_sealed(disk.read_file(path), kind)
 
 
 def write_sealed(disk: Disk, path: str, document: object) -> None:
-    """Durable when this returns. Raises OSError; then the old one is still there."""
+    """Replace the document, durable when this returns. Raises OSError; then the old one is still valid."""
     disk.write_file(path, encode_sealed(document))
 
 
 @final
 class DerivedFile:
-    """A file whose loss only makes the next start read more: a full disk keeps the old one and fails nothing."""
+    """A file whose loss only makes the next start read more, so a full disk keeps the old one and is no error."""
 
     def __init__(self, name: str) -> None:
         self._name: Final = name
         self.is_refused = False
-        """Whether the last write found no room. One episode of a full disk is logged once."""
+        """Whether the disk was full at the last write. One episode of a full disk is logged once."""
 
     def write(self, write: Callable[[], None]) -> bool:
-        """Call ``write``; return whether it had room. Raises OSError for every other failure of the disk."""
+        """Call ``write``. Return False if the disk is full. Raises OSError for every other failure of the disk."""
         try:
             write()
         except OSError as exc:

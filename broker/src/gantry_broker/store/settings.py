@@ -1,7 +1,7 @@
-"""What can be set about the store, with defaults that open RocketMQ's files.
+"""Settings of the store. The defaults fit RocketMQ's files.
 
-Sizes that are part of the file format keep RocketMQ's names in their docstrings. They are taken from the files when
-there are files; a setting that contradicts them refuses to start and names both numbers.
+The docstrings of settings that RocketMQ has begin with its names. Sizes that are part of the file format are taken from
+the files if there are files; a setting that contradicts them prevents the start, with both numbers in the error.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Milliseconds of delay level 1, 2, ... from RocketMQ's notation. Raises ValueError for anything else."""
+    """Parse RocketMQ's notation of delay levels into milliseconds. Raises ValueError for anything else."""
     levels = []
     for word in text.split():
         if word[-1] not in _UNIT_MS or not (word[:-1].isascii() and word[:-1].isdigit()):
-            raise ValueError(f"{word!r} is not a delay level: a number and one of s, m, h, d")
+            raise ValueError(f"{word!r} is not a delay level: expected a number and one of s, m, h, d, such as 10s")
         levels.append(int(word[:-1]) * _UNIT_MS[word[-1]])
     return tuple(levels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushSettings:
-    """When bytes go from the page cache to the disk."""
+    """When the log is flushed from the page cache to the disk."""
 
     is_sync: bool = False
     """flushDiskType: SYNC_FLUSH answers a send when it is on the disk, ASYNC_FLUSH before."""
 
     is_timed: bool = True
-    """flushCommitLogTimed: look every interval only. False: look as soon as enough pages are dirty, too."""
+    """flushCommitLogTimed: flush by interval only. False: flush as soon as enough pages are dirty, too."""
 
     flush_interval_ms: int = 500
-    """flushIntervalCommitLog. How often the flusher looks. Bounds what a power loss takes under load."""
+    """flushIntervalCommitLog. The interval of the flush thread. Limits what a power loss destroys under load."""
 
     flush_pages_min: int = 4
     """flushCommitLogLeastPages. Fewer dirty 4 KiB pages than this wait for the thorough interval."""
 
     flush_thorough_interval_ms: int = 10_000
-    """flushCommitLogThoroughInterval. At least this often everything is flushed, however little it is."""
+    """flushCommitLogThoroughInterval. At least this often everything is flushed, even a single page."""
 
     recovery_point_interval_ms: int = 10_000
-    """How often queues and index are flushed too and the point is written from which a recovery has to read."""
+    """How often queues and index are flushed, too, and a recovery point is written, from which a recovery reads."""
 
     checkpoint_interval_ms: int = 1_000
-    """How often the checkpoint file is written, after what it describes."""
+    """How often the checkpoint file is written, always after the data that it describes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
-    """The write buffer: memory that takes the appends, and is committed to the log file behind them."""
+    """The write buffers: memory that takes the appends and is committed to the log file later."""
 
     is_enabled: bool = False
     """transientStorePoolEnable: append into buffers, so that no append ever waits for the page cache."""
@@ -63,19 +63,19 @@ class PoolSettings:
     """transientStorePoolSize: buffers of the size of a log file, at least 2. All are allocated at the start."""
 
     path: str = ""
-    """transientStorePoolPath: a directory on hugetlbfs or tmpfs that outlives the process, for buffers that survive it.
+    """transientStorePoolPath: a directory on hugetlbfs or tmpfs, for write buffers that survive the process.
 
-    Empty: anonymous memory, which `kill -9` takes with what was not committed yet.
+    Empty: anonymous memory; `kill -9` destroys what was not committed yet.
     """
 
     commit_interval_ms: int = 200
-    """commitIntervalCommitLog: how often the buffer is committed when nobody waits and little is in it."""
+    """commitIntervalCommitLog: how often a buffer is committed when no request waits for it and it holds little."""
 
     commit_pages_min: int = 4
-    """commitCommitLogLeastPages: so many 4 KiB pages are committed at once."""
+    """commitCommitLogLeastPages: how many 4 KiB pages are committed as soon as they are full."""
 
     commit_thorough_interval_ms: int = 200
-    """commitCommitLogThoroughInterval: at least this often everything is committed, however little it is."""
+    """commitCommitLogThoroughInterval: at least this often everything is committed, even a single page."""
 
     def __post_init__(self) -> None:
         if self.is_enabled and self.buffers_count < 2:
@@ -84,7 +84,7 @@ class PoolSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionSettings:
-    """How long messages are kept, and what happens when the disk fills up."""
+    """How long messages are kept, and what is done when the disk fills up."""
 
     reserved_hours: int = 72
     """fileReservedTime, hours: a log file whose newest message is older is deleted at the next delete hour."""
@@ -96,30 +96,30 @@ class RetentionSettings:
     """diskMaxUsedSpaceRatio: above it expired files are deleted at any hour."""
 
     forced_percent: int = 85
-    """diskSpaceCleanForciblyRatio: above it the oldest files that every group has consumed go, expired or not."""
+    """diskSpaceCleanForciblyRatio: above it the oldest files consumed by all groups are deleted, expired or not."""
 
     full_percent: int = 90
-    """diskSpaceWarningLevelRatio: above it sends are refused with code 14, and come back by themselves. Reads go on."""
+    """diskSpaceWarningLevelRatio: above it sends are refused with code 14 until there is space. Reads continue."""
 
     is_unconsumed_deleted: bool = False
-    """deleteUnconsumed: above the forced level delete what was not consumed, too. Off: refuse sends instead."""
+    """deleteUnconsumed: above the forced level delete unconsumed messages, too. Off: refuse sends instead."""
 
     interval_ms: int = 10_000
-    """cleanResourceInterval: how often expired files are looked for; the disk's space is looked at once a second."""
+    """cleanResourceInterval: how often expired files are searched; disk space is checked once a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """Sizes and switches of one store."""
+    """Sizes, switches and intervals of one store."""
 
     mapped_file_size_commit_log: int = 1 << 30
-    """mappedFileSizeCommitLog, bytes. A slave and its master must agree; an existing store decides."""
+    """mappedFileSizeCommitLog, bytes. It must be equal on a slave and its master; existing files decide."""
 
     mapped_file_size_consume_queue: int = 300_000 * CONSUME_UNIT_BYTES
     """mappedFileSizeConsumeQueue, bytes, a multiple of 20."""
 
     consume_queue_reserve_bytes: int = 64 * 1024
-    """How much of a consume queue file gets blocks at a time. Thousands of idle queues then cost little disk."""
+    """How much of a consume queue file is allocated at a time. So thousands of idle queues need little disk space."""
 
     is_index_enabled: bool = True
     """messageIndexEnable. Off: no query by key."""
@@ -131,39 +131,39 @@ class StoreSettings:
     """maxIndexNum, entries of an index file."""
 
     index_reserve_bytes: int = 1 << 20
-    """How much of an index file's entries gets blocks at a time."""
+    """How many bytes of an index file's entries are allocated at a time."""
 
     is_preallocating: bool = True
     """Create the next log file in a helper thread when the current one is half full, so that a roll costs nothing."""
 
     space_retry_interval_ms: int = 1_000
-    """After the disk was full, how long sends are refused before another attempt to create a file."""
+    """How long sends are refused after the disk was full, before the next attempt to create a file."""
 
     delay_levels_ms: tuple[int, ...] = field(default_factory=lambda: parse_delay_levels(DEFAULT_DELAY_LEVELS))
     """messageDelayLevel, parsed. Recovery computes delivery times of delayed messages with it."""
 
     scrub_bytes_per_second: int = 4 << 20
-    """scrubBytesPerSecond: how fast all of the log is read again and again to find damage before it is needed.
+    """scrubBytesPerSecond: how fast the whole log is read, again and again, to find damage before a message is needed.
 
     100 GB take seven hours, and the event loop gives it less than 1 %. 0 switches it off.
     """
 
     heal_wait_ms: int = 10_000
-    """healWait: how long readers wait before a damaged message until a replica gives it. Then it is passed over.
+    """healWait: how long readers wait at a damaged message for a replica to heal it. Then it is skipped.
 
-    A replica that is connected answers within milliseconds; one that is restarted, or whose master is, comes back
-    within seconds. Long enough for that, and short enough that a message that no replica has does not stop a queue
-    for long. Readers wait once for each message. 0 never waits.
+    A connected replica answers within milliseconds; one that restarts, or whose master restarts, is back within
+    seconds. The default is long enough for that, and short enough that a message that no replica has does not stop a
+    queue for long. Readers wait once for each message. 0 never waits.
     """
 
     flush: FlushSettings = field(default_factory=FlushSettings)
-    """When bytes go to the disk."""
+    """When the log is flushed."""
 
     pool: PoolSettings = field(default_factory=PoolSettings)
-    """The write buffer."""
+    """The write buffers."""
 
     retention: RetentionSettings = field(default_factory=RetentionSettings)
-    """What is deleted, and when."""
+    """How long messages are kept."""
 
     def __post_init__(self) -> None:
         if self.mapped_file_size_consume_queue % CONSUME_UNIT_BYTES:

@@ -1,9 +1,9 @@
-"""Reading a range of the log record by record while the store serves, a bounded piece at a time.
+"""A scan of a range of the log, record by record, in bounded slices while the store serves.
 
-    [start ...... read ...... next slice ...... end)        damaged ranges are collected and stepped over
+    [start ...... read ...... next slice ...... end)        damaged ranges are collected and skipped
 
-The loop's thread reads, since write buffers and the head of the log may go to somebody else between two of its turns;
-nothing of a view is kept from one step to the next. The disk is asked ahead for what the next steps read.
+The loop's thread reads, since write buffers may be reused and the head of the log deleted between two of its steps; no
+view is kept from one step to the next. The disk is asked to read ahead what the next steps need.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Final, final
 
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.mapped_file import Extent
-from gantry_broker.store.recovery import FoundPlain, Seals, candidates
+from gantry_broker.store.recovery import PlainRecordsHandler, Seals, record_candidates
 from gantry_wire.message import RecordFault, check_record
 from gantry_wire.plain_records import plain_records
 
 SLICE_BYTES: Final = 512 * 1024
-"""What one step reads: some milliseconds, checksums included."""
+"""How much one step reads: a few milliseconds, including checksums."""
 
 AHEAD_BYTES: Final = 8 << 20
 
 
 @final
 class LogScan:
-    """One walk over ``[start, end)`` of the log, with every check made."""
+    """One scan over ``[start, end)`` of the log that verifies every record."""
 
     def __init__(
         self,
@@ -34,19 +34,22 @@ class LogScan:
         end: int,
         seals: Seals,
         *,
-        found: Callable[[memoryview, int, int, int], None],
-        found_plain: FoundPlain,
+        on_record: Callable[[memoryview, int, int, int], None],
+        on_plain_records: PlainRecordsHandler,
     ) -> None:
-        """``found(view, position, physical offset, size)`` gets what is no plain record, as with ``scan_log``."""
+        """Create the scan. As with ``scan_log``, ``on_record`` is called for each record that is not plain.
+
+        Its arguments are view, position, physical offset and size.
+        """
         self.offset = start
         self.end: Final = end
         self.damaged: Final[list[tuple[int, int]]] = []
-        """Half-open ranges without a whole record."""
+        """Half-open ranges that contain no whole record."""
 
         self._log: Final = commit_log
         self._seals: Final = seals
-        self._found: Final = found
-        self._found_plain: Final = found_plain
+        self._on_record: Final = on_record
+        self._on_plain_records: Final = on_plain_records
         self._damage_start: int | None = None
         self._asked_end = start
 
@@ -54,13 +57,13 @@ class LogScan:
         return f"<LogScan {self.offset} of {self.end} damaged={len(self.damaged)}>"
 
     def step(self) -> bool:
-        """Read one slice; whether anything is left."""
+        """Read one slice. Return whether anything is left."""
         self.offset = max(self.offset, self._log.min_physical)
         extent = self._log.at(self.offset) if self.offset < self.end else None
         if extent is None:
             self._end_damage(self.offset)
             return False
-        self._log.demand_own(self.offset)
+        self._log.require_own_file(self.offset)
         self._ask_ahead()
         stop = min(self.offset + SLICE_BYTES, extent.end_offset, self.end)
         while self.offset < stop:
@@ -81,19 +84,19 @@ class LogScan:
             file.advise(self.offset, self._asked_end)
 
     def _take(self, extent: Extent, stop: int) -> bool:
-        """Take the records from here to ``stop``; False at damage."""
+        """Pass on the records from the present offset to ``stop``. Return False at damage."""
         view, base = extent.view, extent.base_offset
         while self.offset < stop:
             is_sealed, sealed_end = self._seals(self.offset)
             run_end = min(stop, sealed_end) - base
             records = plain_records(view, self.offset - base, run_end, base, is_sealed=is_sealed)
-            self.offset = self._found_plain(records, self.offset)
+            self.offset = self._on_plain_records(records, self.offset)
             if self.offset >= stop:
                 break
             position = self.offset - base
             check = check_record(view, position, physical_offset=self.offset, is_sealed=is_sealed)
             if check.is_good:
-                self._found(view, position, self.offset, check.size)
+                self._on_record(view, position, self.offset, check.size)
                 self.offset += check.size
             elif check.fault is RecordFault.BLANK and self.offset + check.size == extent.end_offset:
                 self.offset = extent.end_offset
@@ -102,8 +105,8 @@ class LogScan:
         return True
 
     def _find_record(self, extent: Extent, stop: int) -> None:
-        """The first whole record in ``[offset, stop)`` ends the damage."""
-        for offset in candidates(extent, self.offset, stop):
+        """Search ``[offset, stop)`` for the first whole record, which ends the damage."""
+        for offset in record_candidates(extent, self.offset, stop):
             is_sealed = self._seals(offset).is_ours
             position = offset - extent.base_offset
             if check_record(extent.view, position, physical_offset=offset, is_sealed=is_sealed).is_good:

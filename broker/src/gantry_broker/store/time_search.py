@@ -1,4 +1,4 @@
-"""Finding queue offsets by time: bisection over the store times of a queue's messages, which never fall.
+"""Search of queue offsets by time: bisection over the store times of a queue's messages, which never fall.
 
 times      t1 t1 t1 t3 t3           asked for t2:  LOWER is the first at or after it (the fourth),
 offsets     0  1  2  3  4                          UPPER the last at or before it (the third)
@@ -18,7 +18,7 @@ from gantry_wire.message import INT, RECORD_BYTES_MIN, record_store_timestamp
 
 @final
 class TimeSearch:
-    """Owned by the loop's thread."""
+    """Answers queries for store times and for offsets by time. Owned by the loop's thread."""
 
     def __init__(self, commit_log: CommitLog, queues: QueueTable, guard: LogGuard) -> None:
         self._log: Final = commit_log
@@ -26,20 +26,20 @@ class TimeSearch:
         self._guard: Final = guard
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """The store time of one message, or -1 where there is none, or a damaged one."""
+        """Return the store time of one message, or -1 if there is none or it is damaged."""
         queue = self._queues.get(topic, queue_id)
         return -1 if queue is None else self._message_time(queue, offset)
 
     def earliest_time(self, topic: str, queue_id: int) -> int:
-        """The store time of a queue's first message that is still there, or -1."""
+        """Return the store time of the first message that a queue still has, or -1."""
         queue = self._queues.get(topic, queue_id)
         return -1 if queue is None else self._message_time(queue, queue.min_offset)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
-        """LOWER: the first offset stored at or after the time, the queue's end if there is none.
+        """Return the queue offset for a time. LOWER: the first offset stored at or after it, or the queue's end.
 
-        UPPER: the last offset stored at or before it; where every message is later, 0 as RocketMQ answers. 0 as well
-        for a queue that does not exist.
+        UPPER: the last offset stored at or before it; if every message is later, 0 as in RocketMQ. 0 as well for a
+        queue that does not exist.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
@@ -47,15 +47,15 @@ class TimeSearch:
         first, last = queue.min_offset, queue.readable_end
         while first < last:
             middle = (first + last) // 2
-            looked_at, unit = middle, queue.unit(middle) or NO_UNIT
+            probed, unit = middle, queue.unit(middle) or NO_UNIT
             time_ms = self._unit_time(unit)
-            while time_ms is None and looked_at + 1 < last:
-                # A damaged message says nothing: the next good one is later than it, or as late. Fillers share a place.
-                looked_at = min(max(looked_at + 1, queue.end_before(unit[0] + 1)), last - 1)
-                unit = queue.unit(looked_at) or NO_UNIT
+            while time_ms is None and probed + 1 < last:
+                # A damaged message has no known time; the next good one is not earlier. Fillers share one offset.
+                probed = min(max(probed + 1, queue.end_before(unit[0] + 1)), last - 1)
+                unit = queue.unit(probed) or NO_UNIT
                 time_ms = self._unit_time(unit)
             if time_ms is not None and (time_ms < timestamp_ms or (upper and time_ms == timestamp_ms)):
-                first = looked_at + 1
+                first = probed + 1
             else:
                 last = middle
         if not upper:
@@ -68,10 +68,10 @@ class TimeSearch:
         return -1 if time_ms is None else time_ms
 
     def _unit_time(self, unit: Unit) -> int | None:
-        """When a unit's message was stored; -1 where it has expired, None where it is damaged.
+        """Return when a unit's message was stored; -1 if it has expired, None if it is damaged.
 
-        A filler in the middle of a queue has the time of the message at its place, if there is one: if it counted as
-        older than any time, so would the messages before it.
+        A filler in the middle of a queue has the time of the message at its physical offset, if there is one: if it
+        counted as older than any time, so would the messages before it.
         """
         physical, size, _ = unit
         if size < RECORD_BYTES_MIN or has_expired(physical, size, self._log.min_physical):

@@ -1,7 +1,7 @@
-"""A helper thread of the store: does its round when it is woken, and at least every interval.
+"""A helper thread of the store that runs a step when it is woken, and at least once per interval.
 
-The thread runs while the loop's thread serves requests, and holds the interpreter only between its system calls.
-What it does in a round is a method of its owner, called ``step``, which tests call themselves, without any thread.
+The thread runs while the loop's thread serves requests, and holds the interpreter only between its system calls. The
+step is a method of its owner, called ``step``, which tests call directly, without any thread.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Final, final
 
 @final
 class Worker:
-    """One thread. ``start`` and ``stop`` belong to the thread that opens the store; anybody may ``wake``."""
+    """One helper thread. ``start`` and ``stop`` belong to the thread that opens the store; any thread may ``wake``."""
 
     def __init__(self, name: str, interval_ms: int, step: Callable[[], bool]) -> None:
-        """``step`` says whether the thread shall go on."""
+        """Create the worker. ``step`` returns whether the thread shall continue."""
         self._name: Final = name
         self._interval_s: Final = interval_ms / 1000
         self._step: Final = step
@@ -33,20 +33,20 @@ class Worker:
         self._thread.start()
 
     def wake(self) -> None:
-        """Let the next round begin now. Costs next to nothing when it was asked for already."""
+        """Let the next round begin now. Cheap if the thread was woken already."""
         if not self._wake.is_set():
             self._wake.set()
 
-    def forget(self) -> None:
-        """For ``step``: whoever has woken the thread until now needs no further round."""
+    def clear_wake(self) -> None:
+        """Clear all wake-ups until now, when the present round covers them. Called by ``step``."""
         self._wake.clear()
 
     def pause(self, seconds: float) -> None:
-        """For ``step``: wait until somebody wakes the thread, or so long."""
+        """Wait until the thread is woken, at most ``seconds``. Called by ``step``."""
         self._wake.wait(seconds)
 
     def stop(self) -> None:
-        """End the thread after its round, and wait for that."""
+        """Stop the thread after its present round, and wait for that."""
         self._is_stopping = True
         self._wake.set()
         if self._thread is not None:

@@ -1,19 +1,19 @@
-"""A write buffer: memory that stands for one file of the log until its bytes are committed.
+"""A write buffer: memory that takes the appends to one log file until its bytes are committed.
 
     | header, one page | position 0 of the file ............................................ file size |
                                  [start ...... committed ...... wrote ...... zeros)
 
-The header says durably, as far as the memory is durable, whose bytes these are: the store, the start of the store's
-process, the epoch, the file, and the offset from which the buffer holds what was written. How far it holds is not said:
-the records say it themselves, by their own offsets and checksums, so that an append touches nothing but its bytes.
+The header records, as durably as the memory is, what the bytes belong to: the store, its generation, the epoch, the
+file, and the offset from which the buffer holds what was written. It does not record how far the buffer is filled: that
+follows from the records' own offsets and checksums, so that an append touches nothing but its bytes.
 
     FREE   all of it is zero                     LIVE   the header is valid, bytes may be in it
-    VOID   nothing in it counts, not zero yet
+    VOID   its content is invalid, not zero yet
 
     FREE -> LIVE (borrow) -> VOID (give back, first of all) -> FREE (zeroed)
 
-Zeroing matters: records that are cut from a log and refilled with others of the same size would otherwise stand
-behind the new ones, valid in every respect, at the next crash.
+Zeroing is necessary: if a buffer were reused without it, old records behind new ones of the same size would look valid
+in every respect at the next crash.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ assert COMMITTED_POSITION + _COMMITTED.size <= 4096
 
 
 class BufferState(IntEnum):
-    """See the module."""
+    """The state of a buffer, as the module describes."""
 
     FREE = 0
     LIVE = 1
@@ -48,7 +48,7 @@ class BufferState(IntEnum):
 
 
 class BufferFacts(NamedTuple):
-    """What a live buffer says of itself."""
+    """The header of a live buffer."""
 
     store: str
     """The store's uuid, 32 hex digits."""
@@ -62,17 +62,17 @@ class BufferFacts(NamedTuple):
 
 
 def header_bytes(page_bytes: int) -> int:
-    """The header takes a page of its own, so that the data begins on one."""
+    """Return the size of the header: one page, so that the data begins on a page."""
     return page_bytes
 
 
 def piece_bytes(file_size: int, page_bytes: int) -> int:
-    """The size of the piece that a buffer for files of ``file_size`` needs."""
+    """Return the size of the piece of memory that a buffer for files of ``file_size`` needs."""
     return header_bytes(page_bytes) + -(-file_size // page_bytes) * page_bytes
 
 
 def read_state(view: memoryview) -> BufferState:
-    """The state of a buffer. A live one whose header is not whole was never given a byte: void."""
+    """Return the state of a buffer. A live one whose header is incomplete never got a byte, and counts as void."""
     if len(view) < COMMITTED_POSITION + _COMMITTED.size:
         return BufferState.VOID
     (state,) = _STATE.unpack_from(view, STATE_POSITION)
@@ -82,7 +82,7 @@ def read_state(view: memoryview) -> BufferState:
 
 
 def read_facts(view: memoryview) -> BufferFacts | None:
-    """What the header says, or None when it is not whole."""
+    """Return the header, or None if it is incomplete."""
     magic, version, store, *numbers = _FACTS.unpack_from(view, FACTS_POSITION)
     (crc,) = _CRC.unpack_from(view, CRC_POSITION)
     if magic != MAGIC or version != VERSION or crc != crc32(view[FACTS_POSITION:CRC_POSITION]):
@@ -93,7 +93,7 @@ def read_facts(view: memoryview) -> BufferFacts | None:
 
 
 def read_committed(view: memoryview) -> int:
-    """How far the buffer was committed, as its process last said: a hint, and nothing that recovery believes."""
+    """Return how far the buffer was committed, as its process last recorded: a hint that recovery does not use."""
     return int(_COMMITTED.unpack_from(view, COMMITTED_POSITION)[0])
 
 
@@ -123,11 +123,11 @@ class WriteBuffer:
 
     @property
     def facts(self) -> BufferFacts | None:
-        """What the header says."""
+        """The header, or None if it is incomplete."""
         return read_facts(self._header)
 
     def borrow(self, *, store: str, generation: int, epoch: int, base_offset: int, start: int) -> None:
-        """Let it stand for the file at ``base_offset``, from the offset ``start`` on."""
+        """Take the buffer into use for the file at ``base_offset``, from the offset ``start`` on."""
         assert self.state is BufferState.FREE, self
         self.base_offset, self.start = base_offset, start
         _FACTS.pack_into(
@@ -139,15 +139,15 @@ class WriteBuffer:
         _STATE.pack_into(self._header, STATE_POSITION, BufferState.LIVE)
 
     def note_committed(self, offset: int) -> None:
-        """For whoever looks at the buffer from outside."""
+        """Record how far the buffer is committed, for tools that inspect it."""
         _COMMITTED.pack_into(self._header, COMMITTED_POSITION, offset)
 
     def void(self) -> None:
-        """Nothing in it counts any more."""
+        """Mark the content of the buffer as invalid."""
         _STATE.pack_into(self._header, STATE_POSITION, BufferState.VOID)
 
     def clean(self) -> None:
-        """Make all of a void buffer zero, and free at last."""
+        """Make all of a void buffer zero, and mark it free."""
         assert self.state is BufferState.VOID, self
         self.piece.zero(self._header_bytes, self.piece.size)
         self.piece.zero(FACTS_POSITION, self._header_bytes)

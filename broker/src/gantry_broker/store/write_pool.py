@@ -2,11 +2,11 @@
 
     free --borrow--> attached to a log file --committed to its end--> returned --voided, zeroed--> free
 
-Who borrows gets a buffer at once or none: nobody waits here. An empty pool means that the disk is slower than the
-senders, and is said to them; it drains by itself. Buffers are used again in place, over restarts, too: a new piece
-beside an old one may find no memory.
+``borrow`` returns a buffer at once or none, and never waits. An empty pool means that the disk is slower than the
+producers, which get an error then; it drains by itself. Buffers are reused in place, over restarts, too: there may be
+no memory for a new piece beside an old one.
 
-What crashed processes left is handed to recovery by ``found`` before anything is borrowed, and comes back voided.
+Buffers of crashed processes are given to recovery by ``found`` before anything is borrowed, and are voided afterwards.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class PoolStatus(NamedTuple):
-    """The pool in one look."""
+    """The state of the pool at one moment."""
 
     medium: str
     """``hugetlbfs``, ``tmpfs``, ``anonymous``, or ``none``."""
@@ -34,7 +34,7 @@ class PoolStatus(NamedTuple):
     total: int
     free: int
     is_crash_safe: bool
-    """Whether what is written survives the process: true without a pool, too."""
+    """Whether what was written survives the end of the process; true without a pool, too."""
 
 
 NO_POOL: Final = PoolStatus("none", 0, 0, True)
@@ -42,7 +42,7 @@ NO_POOL: Final = PoolStatus("none", 0, 0, True)
 
 @final
 class WritePool:
-    """Owned by the thread that opens until ``prepare`` is over.
+    """A pool of write buffers. Owned by the thread that opens the store until ``prepare`` has returned.
 
     After that ``borrow`` belongs to the loop's thread, and ``give_back`` to the commit thread.
     """
@@ -70,14 +70,14 @@ class WritePool:
     # -- opening -------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Take the volume and open what is in it. Raises ``StoreLocked`` or ``StoreUnusable``."""
+        """Lock the volume and open the buffers in it. Raises ``StoreLocked`` or ``StoreUnusable``."""
         try:
             self._volume.acquire()
         except BlockingIOError as exc:
             raise StoreLocked(f"another process uses the write buffers in {self._volume!r}: stop it first") from exc
         except OSError as exc:
             raise StoreUnusable(
-                f"the write buffers in {self._volume!r} cannot be locked: {exc}; mend that and start again"
+                f"the write buffers in {self._volume!r} cannot be locked: {exc}; repair that and start again"
             ) from exc
         for name in self._volume.names():
             try:
@@ -85,10 +85,10 @@ class WritePool:
             except OSError as exc:
                 if exc.errno != errno.EINVAL:
                     raise StoreUnusable(
-                        f"the write buffer {name} in {self._volume!r} cannot be opened: {exc}; mend that and start"
+                        f"the write buffer {name} in {self._volume!r} cannot be opened: {exc}; repair that and start"
                         " again"
                     ) from exc
-                self._volume.remove(name)  # it was being allocated when its process died
+                self._volume.remove(name)  # its process died while it allocated the piece
                 continue
             facts = read_facts(piece.view) if piece.size >= self._volume.page_bytes else None
             size = facts.file_size if facts is not None else self._file_size
@@ -105,19 +105,19 @@ class WritePool:
         return len(self._buffers)
 
     def found(self) -> list[WriteBuffer]:
-        """The live buffers that an earlier process left, in the order of their files."""
+        """Return the live buffers that an earlier process has left, in the order of their files."""
         live = (buffer for buffer in self._buffers if buffer.state is BufferState.LIVE)
         return sorted(live, key=lambda buffer: (buffer.base_offset, buffer.piece.name))
 
     def void_found(self) -> None:
-        """After recovery: nothing that was found counts any more."""
+        """Void all buffers that were found, after recovery."""
         for buffer in self.found():
             buffer.void()
 
     def prepare(self, identity: StoreIdentity) -> None:
-        """Bring the pool to its size, every byte of it zero and present.
+        """Bring the pool to its configured size, with every byte zero and allocated.
 
-        Raises ``StoreUnusable`` when the memory is not there.
+        Raises ``StoreUnusable`` if there is not enough memory.
         """
         self._identity = identity
         kept: list[WriteBuffer] = []
@@ -158,7 +158,7 @@ class WritePool:
     # -- borrowing -----------------------------------------------------------------------------------------------------
 
     def borrow(self, base_offset: int, start: int) -> WriteBuffer | None:
-        """A buffer for the file at ``base_offset`` whose bytes from ``start`` on it will hold; None if all are out."""
+        """Return a buffer for the bytes from ``start`` on of the file at ``base_offset``; None if none is free."""
         identity = self._identity
         assert identity is not None, "prepare() comes first"
         try:
@@ -174,19 +174,19 @@ class WritePool:
         )
         return buffer
 
-    def rename(self, identity: StoreIdentity) -> None:
-        """Lend in the name of ``identity`` from now on. No buffer may be in use."""
+    def set_identity(self, identity: StoreIdentity) -> None:
+        """Stamp buffers with ``identity`` from now on. No buffer may be in use."""
         self._identity = identity
 
     def give_back(self, buffer: WriteBuffer) -> None:
-        """Everything in it is in the page cache of its file, and nobody reads it any more."""
+        """Take a buffer back whose bytes are all in the page cache of its file, and which no reader uses any more."""
         buffer.void()
         crash_points.hit(crash_points.MID_RETURN)
         buffer.clean()
         self._free.append(buffer)
 
     def close(self) -> None:
-        """Let go of all memory; what is live stays live."""
+        """Release all memory. Live buffers stay live for the next start."""
         self._free.clear()
         for buffer in self._buffers:
             buffer.close()

@@ -1,1 +1,1 @@
-"""One typed struct per request, reply header and JSON body, grouped by who speaks them."""
+"""One typed struct for each request, reply header and JSON body, in modules by area."""

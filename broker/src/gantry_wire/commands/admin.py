@@ -7,19 +7,19 @@ from gantry_wire.commands.fields import Fields, Int32, Int64
 
 
 class DataVersion(Document):
-    """Which edition of a table this is."""
+    """The version of a table."""
 
     counter: Int64 = 0
     state_version: Int64 = 0
     timestamp: Int64 = 0
 
     def next(self, now_ms: int) -> "DataVersion":
-        """The edition after this one."""
+        """Return the version after this one."""
         return msgspec.structs.replace(self, counter=self.counter + 1, timestamp=now_ms)
 
 
 class TopicConfig(Document):
-    """One topic as broker and name server keep it."""
+    """The configuration of one topic, as broker and name server store it."""
 
     topic_name: str
     read_queue_nums: Int32 = 8
@@ -32,14 +32,14 @@ class TopicConfig(Document):
 
 
 class TopicConfigTable(Document):
-    """The body of codes 21 and 103, and topics.json."""
+    """The body of codes 21 and 103, and the content of topics.json."""
 
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
     topic_config_table: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
 
 
 class ExponentialRetryPolicy(Document):
-    """Milliseconds: from the first retry on each one waits so many times longer, at most so long."""
+    """Delays before retries in milliseconds: `initial`, multiplied by `multiplier` each time, at most `max`."""
 
     initial: Int64 = 5_000
     max: Int64 = 7_200_000
@@ -47,13 +47,13 @@ class ExponentialRetryPolicy(Document):
 
 
 class CustomizedRetryPolicy(Document):
-    """Milliseconds before each retry."""
+    """The delay in milliseconds before each retry."""
 
     next: list[Int64] = msgspec.field(default_factory=list)
 
 
 class GroupRetryPolicy(Document):
-    """How a group's retries are spaced. Kept as it was said; only the delay levels (`CUSTOMIZED`) are acted upon."""
+    """The delays between a group's retries. Stored as given; only the delay levels (`CUSTOMIZED`) take effect."""
 
     type: str = "CUSTOMIZED"
     exponential_retry_policy: ExponentialRetryPolicy | None = None
@@ -61,7 +61,7 @@ class GroupRetryPolicy(Document):
 
 
 class SubscriptionGroupConfig(Document):
-    """One consumer group as the broker keeps it."""
+    """The configuration of one consumer group, as the broker stores it."""
 
     group_name: str
     consume_enable: bool = True
@@ -80,7 +80,7 @@ class SubscriptionGroupConfig(Document):
 
 
 class CreateTopic(Fields):
-    """Code 17."""
+    """The request header of code 17, which creates or updates a topic."""
 
     topic: str
     default_topic: str
@@ -94,45 +94,45 @@ class CreateTopic(Fields):
 
 
 class TopicConfigList(Document):
-    """The body of code 18."""
+    """The body of code 18, which creates or updates several topics."""
 
     topic_config_list: list[TopicConfig] = msgspec.field(default_factory=list)
 
 
 class TopicName(Fields):
-    """Codes 105, 202, 215, 216, 300 and 351: one topic."""
+    """The request header of codes 105, 202, 215, 216, 300 and 351: one topic."""
 
     topic: str
 
 
 class GroupName(Fields, rename={"group_name": "groupName", "clean_offset": "cleanOffset"}):
-    """Code 207."""
+    """The request header of code 207, which deletes a group."""
 
     group_name: str
     clean_offset: bool | None = None
 
 
 class GroupField(Fields):
-    """Codes 343 and 352."""
+    """The request header of codes 343 and 352: one group."""
 
     group: str
 
 
 class ProducerGroup(Fields):
-    """Code 204."""
+    """The request header of code 204, which lists a group's producers."""
 
     producer_group: str
 
 
 class StatisticsKey(Fields):
-    """Code 315: one counter."""
+    """The request header of code 315: one counter."""
 
     stats_name: str
     stats_key: str
 
 
 class GroupForbidden(Fields):
-    """Code 353: may the group read the topic? Without ``readable`` it is only asked."""
+    """The request header of code 353: whether the group may read the topic. Without ``readable`` nothing is changed."""
 
     group: str
     topic: str
@@ -140,14 +140,14 @@ class GroupForbidden(Fields):
 
 
 class HalfMessage(Fields):
-    """Code 323."""
+    """The request header of code 323, which checks a half message again."""
 
     topic: str | None = None
     msg_id: str | None = None
 
 
 class HaExchange(Fields):
-    """Code 906, and the reply to it."""
+    """The request header of code 906, and of the reply to it."""
 
     master_ha_address: str | None = None
     master_flush_offset: Int64 | None = None
@@ -155,32 +155,32 @@ class HaExchange(Fields):
 
 
 class Username(Fields):
-    """Code 3004."""
+    """The request header of code 3004: one account."""
 
     username: str | None = None
 
 
 class UserFilter(Fields):
-    """Code 3005."""
+    """The request header of code 3005: a filter for accounts."""
 
     filter: str | None = None
 
 
 class AclSubject(Fields):
-    """Code 3009."""
+    """The request header of code 3009: the subject of one ACL."""
 
     subject: str | None = None
 
 
 class AclFilter(Fields):
-    """Code 3010."""
+    """The request header of code 3010: filters for ACLs."""
 
     subject_filter: str | None = None
     resource_filter: str | None = None
 
 
 class TopicListing(Document):
-    """A list of topics; the reply to code 206 and its kin."""
+    """A list of topics: the reply to code 206 and to similar codes."""
 
     topic_list: list[str]
     broker_addr: str | None = None

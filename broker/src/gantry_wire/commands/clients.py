@@ -1,6 +1,6 @@
-"""Requests by which clients make themselves known and share queues among themselves.
+"""Requests by which clients register and divide queues among themselves.
 
-Their bodies are JSON documents; the structs here are their shapes, in Java's key names.
+Their bodies are JSON documents; the structs here have their shapes, with Java's key names.
 """
 
 import msgspec
@@ -9,7 +9,7 @@ from gantry_wire.commands.fields import Fields, Int32, Int64
 
 
 class Document(msgspec.Struct, kw_only=True, rename="camel"):
-    """Base of JSON bodies. Unknown keys are ignored, as Java ignores them."""
+    """The base of JSON bodies. Unknown keys are ignored, as Java ignores them."""
 
 
 class MessageQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -21,7 +21,7 @@ class MessageQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SubscriptionData(Document):
-    """What a group wants of a topic."""
+    """A group's subscription to a topic."""
 
     topic: str
     sub_string: str | None = None
@@ -50,7 +50,7 @@ class ConsumerData(Document):
 
 
 class HeartbeatData(Document):
-    """The body of code 34."""
+    """The body of code 34, a client's heartbeat."""
 
     client_id: str = msgspec.field(name="clientID")
     producer_data_set: list[ProducerData] = msgspec.field(default_factory=list)
@@ -60,7 +60,7 @@ class HeartbeatData(Document):
 
 
 class UnregisterClient(Fields):
-    """Code 35."""
+    """The request header of code 35, by which a client leaves its groups."""
 
     client_id: str = msgspec.field(name="clientID")
     producer_group: str | None = None
@@ -68,7 +68,7 @@ class UnregisterClient(Fields):
 
 
 class CheckClientConfig(Document):
-    """The body of code 46."""
+    """The body of code 46, which validates a subscription."""
 
     client_id: str | None = None
     group: str | None = None
@@ -77,14 +77,14 @@ class CheckClientConfig(Document):
 
 
 class ConsumerGroup(Fields):
-    """Codes 38, 40, 203 and 208: one group."""
+    """The request header of codes 38, 40, 203 and 208: one group."""
 
     consumer_group: str
     topic: str | None = None
 
 
 class LockBatch(Document):
-    """The body of codes 41 and 42."""
+    """The body of codes 41 and 42, which lock and unlock queues."""
 
     consumer_group: str
     client_id: str
@@ -93,6 +93,6 @@ class LockBatch(Document):
 
 
 class LockBatchResult(Document):
-    """The reply to code 41."""
+    """The body of the reply to code 41."""
 
     lock_ok_mq_set: list[MessageQueue] = msgspec.field(default_factory=list, name="lockOKMQSet")

@@ -1,18 +1,18 @@
-"""Requests by which an administrator looks at consumer groups and moves them, and what is asked of consumers for it."""
+"""Requests by which an administrator inspects consumer groups and resets offsets, and the requests to consumers."""
 
 import msgspec
 
 from gantry_wire.commands.clients import Document, MessageQueue, SubscriptionData
 from gantry_wire.commands.fields import Fields, Int32, Int64
 
-# ------- moving
+# ------- changing offsets
 
 
 class ResetOffsets(Fields):
-    """Code 222, and what a broker makes of it for members, 220: where a group goes on in a topic.
+    """Code 222, and code 220 from the broker to members: set a group's offset in a topic.
 
-    With a queue and an offset it goes on there; with a queue alone, or with none, at the first message stored at
-    ``timestamp`` or later, at the end if that is negative.
+    With a queue and an offset the group continues at that offset. Otherwise, in one queue or in all of them, it
+    continues at the first message stored at ``timestamp`` or later, or at the end if ``timestamp`` is negative.
     """
 
     topic: str
@@ -24,13 +24,13 @@ class ResetOffsets(Fields):
 
 
 class ResetOffsetsResult(Document):
-    """The reply to code 222, and the body of 220: where the group goes on."""
+    """The body of the reply to code 222 and of request 220: the new offset of each queue."""
 
     offset_table: dict[MessageQueue, Int64] = msgspec.field(default_factory=dict)
 
 
 class CloneOffsets(Fields):
-    """Code 314: one group goes on where another one is."""
+    """Code 314: copy the offsets of one group to another."""
 
     src_group: str
     dest_group: str
@@ -38,11 +38,11 @@ class CloneOffsets(Fields):
     offline: bool = False
 
 
-# ------- looking
+# ------- inspecting
 
 
 class ConsumeStatsRequest(Fields):
-    """Code 208: how far a group is, in one topic, in a list of them (``a;b``), or in all."""
+    """Code 208: a group's progress in one topic, in a list of them (``a;b``), or in all."""
 
     consumer_group: str
     topic: str | None = None
@@ -50,12 +50,12 @@ class ConsumeStatsRequest(Fields):
 
     @property
     def topics(self) -> list[str]:
-        """Those of the list."""
+        """Return the topics of the list."""
         return [topic for topic in (self.topic_list or "").split(";") if topic]
 
 
 class BrokerConsumeStatsRequest(Fields):
-    """Code 317: how far all groups are; of ordered topics only, if so."""
+    """Code 317: the progress of all groups, in ordered topics only if ``is_order``."""
 
     is_order: bool
 
@@ -68,7 +68,7 @@ class TopicOfGroup(Fields):
 
 
 class QueryConsumeQueue(Fields):
-    """Code 321: units of a consume queue as they lie there."""
+    """Code 321: units of a consume queue as they are stored."""
 
     topic: str
     queue_id: Int32 = 0
@@ -77,27 +77,27 @@ class QueryConsumeQueue(Fields):
     consumer_group: str | None = None
 
 
-# ------- asking a member
+# ------- requests to a member
 
 
 class ConsumerStatusRequest(Fields):
-    """Codes 221 and 223: how far members of a group are in a topic, in their own view; of one member if it is named."""
+    """Codes 221 and 223: the offsets of a group's members in a topic, as the members report them."""
 
     topic: str
     group: str
     client_addr: str | None = None
-    """A client id, whatever RocketMQ calls it."""
+    """The client id of one member, despite RocketMQ's name for it; None for all members."""
 
 
 class ConsumerStatus(Document):
-    """The reply to codes 221 and 223."""
+    """The body of the reply to codes 221 and 223."""
 
     message_queue_table: dict[MessageQueue, Int64] = msgspec.field(default_factory=dict)
     consumer_table: dict[str, dict[MessageQueue, Int64]] = msgspec.field(default_factory=dict)
 
 
 class RunningInfoRequest(Fields):
-    """Code 307: what a member says of itself."""
+    """Code 307: the state that a member reports about itself."""
 
     consumer_group: str
     client_id: str
@@ -105,7 +105,7 @@ class RunningInfoRequest(Fields):
 
 
 class ConsumeDirectly(Fields):
-    """Code 309: a member shall consume one message now, and say how that went."""
+    """Code 309: let a member consume one message now and report the result."""
 
     consumer_group: str
     client_id: str | None = None
@@ -117,7 +117,7 @@ class ConsumeDirectly(Fields):
 
 
 class ProcessQueueInfo(Document):
-    """What a member has in hand of one queue."""
+    """A member's state of one queue that it consumes."""
 
     commit_offset: Int64 = 0
     cached_msg_min_offset: Int64 = 0
@@ -136,7 +136,7 @@ class ProcessQueueInfo(Document):
 
 
 class ConsumeStatus(Document):
-    """How a member gets on with one topic; times in milliseconds, rates a second, over the last minute."""
+    """A member's statistics of one topic: times in milliseconds, rates per second, over the last minute."""
 
     pull_rt: float = msgspec.field(default=0.0, name="pullRT")
     pull_tps: float = msgspec.field(default=0.0, name="pullTPS")
@@ -144,11 +144,11 @@ class ConsumeStatus(Document):
     consume_ok_tps: float = msgspec.field(default=0.0, name="consumeOKTPS")
     consume_failed_tps: float = msgspec.field(default=0.0, name="consumeFailedTPS")
     consume_failed_msgs: Int64 = 0
-    """Within the last hour."""
+    """The number of failed messages in the last hour."""
 
 
 class ConsumerRunningInfo(Document):
-    """The reply to code 307."""
+    """The body of the reply to code 307."""
 
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     subscription_set: list[SubscriptionData] = msgspec.field(default_factory=list)
@@ -159,7 +159,7 @@ class ConsumerRunningInfo(Document):
 
 
 class ConsumeResult(Document):
-    """The reply to code 309."""
+    """The body of the reply to code 309."""
 
     consume_result: str | None = None
     """``CR_SUCCESS``, ``CR_LATER``, ``CR_ROLLBACK``, ``CR_COMMIT``, ``CR_THROW_EXCEPTION`` or ``CR_RETURN_NULL``."""

@@ -1,4 +1,4 @@
-"""JSON bodies: from bytes to a document and back, in Java's dialect."""
+"""Conversion between JSON bodies and documents, in Java's dialect."""
 
 from typing import Any, TypeVar
 
@@ -11,7 +11,7 @@ D = TypeVar("D", bound=msgspec.Struct)
 
 
 def read_document(data: bytes, kind: type[D]) -> D:
-    """The document in a request's or reply's body. Raises FieldError when it is none."""
+    """Return the document in the body of a request or reply. Raises FieldError for an invalid body."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -19,20 +19,20 @@ def read_document(data: bytes, kind: type[D]) -> D:
     try:
         return msgspec.convert(loads(data), kind, strict=False)
     except (ValueError, RecursionError) as error:
-        raise FieldError(f"the body is no {kind.__name__}: {error}") from error
+        raise FieldError(f"the body is not a valid {kind.__name__}: {error}") from error
 
 
 def write_document(document: msgspec.Struct) -> bytes:
-    """The document as JSON; Java reads quoted numeric keys, too. Nulls are omitted, objects for keys stand bare."""
+    """Return the document as JSON without nulls. Numeric keys are quoted, which Java reads; object keys are bare."""
     try:
         raw = msgspec.to_builtins(document, str_keys=True)
-    except TypeError:  # objects for keys, which msgspec does not write
+    except TypeError:  # object keys, which msgspec cannot write
         return dumps(_plain(document))
     return msgspec.json.encode(_without_nulls(raw))
 
 
 def _plain(value: Any) -> Any:
-    """`value` in JSON's types, but for `ObjectKey`."""
+    """Return `value` in JSON's types, except for `ObjectKey`."""
     if isinstance(value, msgspec.Struct):
         fields = ((info.encode_name, getattr(value, info.name)) for info in msgspec.structs.fields(value))
         return {name: _plain(item) for name, item in fields if item is not None}

@@ -1,8 +1,8 @@
-"""How a header's map becomes a typed value and back.
+"""Conversion between a header's map and typed values.
 
-A request type is a struct whose attributes carry RocketMQ's names as aliases. `read` converts strings to numbers and
-booleans in one native pass, ignores fields it does not know (newer clients send more), and names the field that is
-missing or wrong. `write` is its mirror: absent optional fields are left out.
+A request type is a struct whose attributes have RocketMQ's names as aliases. `read` converts strings to numbers and
+booleans in one native pass, ignores unknown fields (newer clients send more), and names the field that is missing or
+wrong. `write` is the reverse and omits absent optional fields.
 """
 
 from functools import cache
@@ -16,22 +16,22 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 @final
 class FieldError(ValueError):
-    """A request lacks a field or carries a wrong one. The caller should answer code 1 with this text."""
+    """A request lacks a field or has a wrong one. The caller should answer code 1 with this text."""
 
 
 class Fields(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True, rename="camel"):
-    """Base of every typed request and reply header."""
+    """The base of every typed request header and reply header."""
 
     @classmethod
     def read(cls, ext: dict[str, str]) -> Self:
-        """The typed value of a header's map. Raises FieldError."""
+        """Return the typed value of a header's map. Raises FieldError."""
         try:
             return msgspec.convert(ext, cls, strict=False)
         except msgspec.ValidationError as error:
             raise FieldError(f"the custom field is wrong or missing: {error}") from error
 
     def write(self) -> dict[str, str]:
-        """This value as a header's map."""
+        """Return this value as a header's map."""
         ext: dict[str, str] = {}
         for attribute, name in _names(type(self)):
             value = getattr(self, attribute)
@@ -42,7 +42,7 @@ class Fields(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True, rename=
 
 @cache
 def _names(kind: type[Fields]) -> tuple[tuple[str, str], ...]:
-    """(attribute, name on the wire) of every field; working it out costs more than writing a header."""
+    """Return (attribute, wire name) of every field; computing it would cost more than writing a header."""
     return tuple((info.name, info.encode_name) for info in msgspec.structs.fields(kind))
 
 

@@ -1,4 +1,4 @@
-"""Requests between brokers, clients and the name server, and the routes they exchange."""
+"""Requests between brokers, clients and the name server, and the routes that they exchange."""
 
 from typing import Final
 
@@ -16,13 +16,13 @@ PERMISSION_READ: Final = 4
 PERMISSION_WRITE: Final = 2
 PERMISSION_INHERIT: Final = 1
 PERMISSION_NORMAL: Final = PERMISSION_READ | PERMISSION_WRITE
-"""What clients may do with a topic's queues, and whether a topic that is created takes them over: the sum of these."""
+"""The permissions of a topic's queues for clients, and whether new topics inherit from the topic: a sum of these."""
 ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
-"""Where the key-value table has how the messages of ordered topics are spread over queues."""
+"""The namespace of the key-value table that assigns the messages of ordered topics to queues."""
 
 
 class RegisterBroker(Fields):
-    """Code 103: a broker is here, and these are its topics (in the body)."""
+    """Code 103: register a broker with its topics (in the body)."""
 
     broker_name: str
     broker_addr: str
@@ -34,23 +34,23 @@ class RegisterBroker(Fields):
     compressed: bool | None = None
     body_crc32: Int32 | None = msgspec.field(default=None, name="bodyCrc32")
     external_addr: str | None = None
-    """Ours: where clients outside of the network reach it. RocketMQ's name servers ignore it."""
+    """The address for clients outside of the network: Gantry's own field, which RocketMQ's name servers ignore."""
 
 
 def body_checksum(body: bytes) -> int:
-    """Java's CRC of a registration's body: the sign bit is cleared."""
+    """Return Java's CRC of a registration's body, with the sign bit cleared."""
     return crc32(body) & CRC_MASK
 
 
 class RegisterBrokerBody(Document):
-    """The body of code 103."""
+    """The body of code 103, as a broker writes it."""
 
     topic_config_serialize_wrapper: TopicConfigTable = msgspec.field(default_factory=TopicConfigTable)
     filter_server_list: list[str] = msgspec.field(default_factory=list)
 
 
 class TopicQueueMapping(Document):
-    """Which queues of a static topic one broker holds. We pass it on; clients join the pieces."""
+    """The queues of a static topic that one broker has. It is passed on, and clients join the parts."""
 
     topic: str
     bname: str
@@ -62,7 +62,7 @@ class TopicQueueMapping(Document):
 
 
 class RegisteredTopics(TopicConfigTable):
-    """A broker's topics as the name server reads them: with the mappings of static topics."""
+    """A broker's topics as the name server reads them, with the mappings of static topics."""
 
     topic_queue_mapping_info_map: dict[str, TopicQueueMapping] = msgspec.field(default_factory=dict)
 
@@ -75,14 +75,14 @@ class Registration(Document):
 
 
 class RegisterBrokerResult(Fields):
-    """The reply to code 103: for a slave, where its master is."""
+    """The reply to code 103: for a slave, the address of its master."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
 class UnregisterBroker(Fields):
-    """Code 104."""
+    """The request header of code 104."""
 
     broker_name: str
     broker_addr: str
@@ -91,7 +91,7 @@ class UnregisterBroker(Fields):
 
 
 class QueryDataVersion(Fields):
-    """Code 322: has the name server this edition of my topics?"""
+    """Code 322: whether the name server has this version of the broker's topics."""
 
     broker_name: str
     broker_addr: str
@@ -100,13 +100,13 @@ class QueryDataVersion(Fields):
 
 
 class QueryDataVersionResult(Fields):
-    """The reply to code 322."""
+    """The header of the reply to code 322."""
 
     changed: bool
 
 
 class BrokerHeartbeat(Fields):
-    """Code 904."""
+    """The request header of code 904."""
 
     broker_name: str
     broker_addr: str
@@ -114,7 +114,7 @@ class BrokerHeartbeat(Fields):
 
 
 class ClusterAndBroker(Fields):
-    """Code 901."""
+    """The request header of code 901."""
 
     cluster_name: str
     broker_name: str
@@ -129,45 +129,45 @@ class BrokerMemberGroup(Document):
 
 
 class BrokerMemberGroupResult(Document):
-    """The reply to code 901."""
+    """The body of the reply to code 901."""
 
     broker_member_group: BrokerMemberGroup
 
 
 class BrokerName(Fields):
-    """Codes 205 and 327."""
+    """The request header of codes 205 and 327."""
 
     broker_name: str
 
 
 class WipeWritePermResult(Fields):
-    """The reply to code 205."""
+    """The header of the reply to code 205."""
 
     wipe_topic_count: Int32
 
 
 class AddWritePermResult(Fields):
-    """The reply to code 327."""
+    """The header of the reply to code 327."""
 
     add_topic_count: Int32
 
 
 class QueryRoute(Fields):
-    """Code 105."""
+    """The request header of code 105."""
 
     topic: str
     accept_standard_json_only: bool | None = None
 
 
 class DeleteTopicFromNameServer(Fields):
-    """Code 216: from one cluster, or from all of them."""
+    """Code 216: delete a topic from one cluster, or from all of them."""
 
     topic: str
     cluster_name: str | None = None
 
 
 class KeyValueAddress(Fields):
-    """Codes 101 and 102."""
+    """The request header of codes 101 and 102."""
 
     namespace: str
     key: str
@@ -175,7 +175,7 @@ class KeyValueAddress(Fields):
 
 
 class PutKeyValue(Fields):
-    """Code 100."""
+    """The request header of code 100."""
 
     namespace: str
     key: str
@@ -183,25 +183,25 @@ class PutKeyValue(Fields):
 
 
 class KeyValueResult(Fields):
-    """The reply to code 101."""
+    """The header of the reply to code 101."""
 
     value: str
 
 
 class Namespace(Fields):
-    """Code 219."""
+    """The request header of code 219."""
 
     namespace: str
 
 
 class Cluster(Fields):
-    """Code 224."""
+    """The request header of code 224."""
 
     cluster: str
 
 
 class QueueData(Document):
-    """How many queues of a topic one broker has."""
+    """The queues of a topic that one broker has."""
 
     broker_name: str
     read_queue_nums: Int32
@@ -221,7 +221,7 @@ class BrokerData(Document):
 
 
 class TopicRoute(Document):
-    """The reply to code 105."""
+    """The body of the reply to code 105."""
 
     queue_datas: list[QueueData] = msgspec.field(default_factory=list)
     broker_datas: list[BrokerData] = msgspec.field(default_factory=list)
@@ -231,14 +231,14 @@ class TopicRoute(Document):
 
 
 class ClusterInfo(Document):
-    """The reply to code 106."""
+    """The body of the reply to code 106."""
 
     broker_addr_table: dict[str, BrokerData] = msgspec.field(default_factory=dict)
     cluster_addr_table: dict[str, list[str]] = msgspec.field(default_factory=dict)
 
 
 class KeyValueTable(Document):
-    """A table of strings."""
+    """A document that is a table of strings."""
 
     table: dict[str, str] = msgspec.field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""Requests about positions: of queues, of consumers, in time."""
+"""Requests about offsets: of queues, of consumers, and at a point in time."""
 
 from gantry_wire.commands.fields import Fields, Int32, Int64
 
@@ -11,19 +11,19 @@ class QueueAddress(Fields):
 
 
 class OffsetResult(Fields):
-    """A reply that is one offset."""
+    """The header of a reply that is one offset."""
 
     offset: Int64
 
 
 class TimestampResult(Fields):
-    """The reply to code 32."""
+    """The header of the reply to code 32."""
 
     timestamp: Int64
 
 
 class QueryConsumerOffset(Fields):
-    """Code 14: how far a group has consumed a queue."""
+    """Code 14: the offset up to which a group has consumed a queue."""
 
     consumer_group: str
     topic: str
@@ -32,7 +32,7 @@ class QueryConsumerOffset(Fields):
 
 
 class UpdateConsumerOffset(Fields):
-    """Code 15: a group has consumed a queue up to here."""
+    """Code 15: commit the offset up to which a group has consumed a queue."""
 
     consumer_group: str
     topic: str

@@ -1,4 +1,4 @@
-"""Requests that read messages, and what they are answered with."""
+"""Requests that read messages, and the replies to them."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ PULL_LITE: Final = 0x10
 
 
 class PullMessage(Fields):
-    """Codes 11 and 361: messages of one queue from an offset on, perhaps later."""
+    """Codes 11 and 361: messages of one queue from an offset on. The broker may hold the request."""
 
     consumer_group: str
     topic: str
@@ -48,7 +48,7 @@ class QueryMessage(Fields):
 
 
 class QueryMessageResult(Fields):
-    """The reply to code 12."""
+    """The header of the reply to code 12."""
 
     index_last_update_timestamp: Int64
     index_last_update_phyoffset: Int64

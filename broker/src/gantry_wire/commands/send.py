@@ -1,10 +1,10 @@
-"""Requests that put messages into the log, what they are answered with, and how a broker hands a reply on."""
+"""Requests that append messages to the log, the replies to them, and the request by which a broker pushes a reply."""
 
 from gantry_wire.commands.fields import Fields, Int32, Int64
 
 
 class MessageFields(Fields):
-    """What each header that travels with a message has."""
+    """The fields of each header that travels with a message."""
 
     producer_group: str
     topic: str
@@ -67,7 +67,7 @@ class SendMessageV2(
 
 
 class SendResult(Fields):
-    """The reply to a send: where the (first) message is."""
+    """The reply to a send: the position of the (first) message."""
 
     msg_id: str
     queue_id: Int32
@@ -76,7 +76,7 @@ class SendResult(Fields):
     """The unique id that the request named, or that the broker made for a single message without one."""
 
     batch_uniq_id: str | None = None
-    """Only from topics of batch consume queues, which this broker does not have."""
+    """Set only for topics with batch consume queues, which this broker does not have."""
 
 
 class SendBack(Fields):
@@ -92,12 +92,12 @@ class SendBack(Fields):
 
 
 class PushReply(MessageFields):
-    """Code 326, broker to client: a reply as it was sent, with where it comes from. The body is the message's."""
+    """Code 326, broker to client: a reply as it was sent, with its origin. The body is the message's."""
 
     born_host: str
-    """`host:port` of the replier."""
+    """The replying client as `host:port`."""
     store_host: str
-    """`host:port` of the broker."""
+    """The broker's address as `host:port`."""
     store_timestamp: Int64
     properties: str | None = None
     reconsume_times: Int32 | None = None

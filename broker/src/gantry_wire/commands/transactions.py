@@ -1,19 +1,19 @@
-"""Requests about open transactions: a producer ends one, and the broker asks how one has ended."""
+"""Requests about open transactions: a producer ends one, and the broker asks for its state."""
 
 from typing import Final
 
 from gantry_wire.commands.fields import Fields, Int32, Int64
 
 ENDS_ONCE: Final = "GANTRY_ENDS_ONCE"
-"""In a broker's answer to a heartbeat: "true" where a transaction that is committed again stores nothing more."""
+"""A field in a broker's reply to a heartbeat: "true" if committing a transaction again stores nothing more."""
 
 
 class EndTransaction(Fields):
-    """Code 37: commit (8) or roll back (12) the half message at these two offsets; 0 says that nobody knows yet."""
+    """Code 37: commit (8) or roll back (12) the half message at these two offsets; 0 means not known yet."""
 
     producer_group: str
     tran_state_table_offset: Int64
-    """In the queue of half messages."""
+    """The offset in the queue of half messages."""
 
     commit_log_offset: Int64
     commit_or_rollback: Int32
@@ -25,7 +25,7 @@ class EndTransaction(Fields):
 
 
 class CheckTransactionState(Fields):
-    """Code 39, from broker to producer: what became of it?"""
+    """Code 39, from broker to producer: ask for the state of a transaction."""
 
     tran_state_table_offset: Int64
     commit_log_offset: Int64

@@ -1,12 +1,13 @@
-"""SQL92 filters over message properties, with the verdicts of RocketMQ 5.3.3's evaluator.
+"""SQL92 filters over message properties, with the results of RocketMQ 5.3.3's evaluator.
 
-    text --tokens--> words --parser--> terms --SqlFilter--> True, False, None (unknown), or a fault
+    text --tokens--> tokens --parser--> terms --SqlFilter--> True, False, None (unknown), or a fault
 
-A term is a closure that is composed while the text is parsed; there is no tree to walk for each message. What is
-legal, what compares with what and which text is a number are Java's rules, oddities included: a consumer that moves
-here must get the messages that it got there. `docs/filters.md` tells users; decision 0012 says what we gave up.
+A term is a closure that is composed while the text is parsed, so there is no tree to walk for each message. Which
+expressions are legal, which values can be compared and which texts are numbers follows Java's rules, oddities included:
+a consumer that moves from RocketMQ must get the same messages. `docs/filters.md` is the user's page; decision 0012
+names what was given up.
 
-No I/O, no clock. Nothing here knows of topics or subscriptions.
+The package has no I/O and no clock, and does not depend on topics or subscriptions.
 """
 
 from gantry_wire.sql92.errors import EvaluationFault, ExpressionFault

@@ -1,9 +1,9 @@
-"""What can be wrong with a filter: its text, or a message that it is asked about."""
+"""Errors of filters: an invalid expression, or a message that cannot be evaluated."""
 
 
 class ExpressionFault(ValueError):
-    """The text is no filter. Whoever subscribes must be told."""
+    """The text is not a valid filter. The subscriber must get this text."""
 
 
 class EvaluationFault(Exception):
-    """This message cannot be judged: a text that is no number is compared with one. It does not match."""
+    """The message cannot be evaluated, because a text that is no number is compared with one. It does not match."""

@@ -1,23 +1,23 @@
-"""The closures that terms are made of. Each takes a look-up of properties and gives a value.
+"""The closures of which terms are made. Each takes a look-up of properties and returns a value.
 
-Unknown is contagious but for AND with something false and OR with something true; in a test for equality an unknown
-left side is unknown, an unknown right side is false, and two unknown sides are equal. Order of evaluation is part of
-the verdict, because a fault on the right is never met when the left has decided.
+An unknown operand makes the result unknown, except for AND with a false operand and OR with a true one. In a test for
+equality an unknown left side gives unknown, an unknown right side gives false, and two unknown sides are equal. The
+order of evaluation is part of the result, because a fault on the right does not occur when the left has decided.
 
-The forms that filters mostly have, a property compared with a literal, have closures of their own that do the same in
-one call. What is here runs for every message: primitives, no objects.
+The most common form, a property compared with a literal, has closures of its own that do the same in one call. This
+code runs for every message, so it uses primitives and no objects.
 """
 
 from collections.abc import Callable, Collection
 from typing import Final
 
-from gantry_wire.sql92.numbers import double_of, double_order, whole_like
-from gantry_wire.sql92.values import Evaluate, Get, Value, order
+from gantry_wire.sql92.numbers import compare_doubles, parse_double, parse_whole
+from gantry_wire.sql92.values import Evaluate, Get, Value, compare_values
 
-Judge = Callable[[int], bool]
+Comparison = Callable[[int], bool]
 Search = Callable[[str, str], bool]
 
-JUDGES: Final[dict[str, Judge]] = {
+COMPARISONS: Final[dict[str, Comparison]] = {
     ">": lambda answer: answer > 0,
     ">=": lambda answer: answer >= 0,
     "<": lambda answer: answer < 0,
@@ -31,15 +31,20 @@ SEARCHES: Final[dict[str, Search]] = {
 
 
 def constant(value: Value) -> Evaluate:
+    """Return a closure for a constant."""
     return lambda get: value
 
 
 def property_of(name: str) -> Evaluate:
+    """Return a closure for the value of a property."""
     return lambda get: get(name)
 
 
 def negated(inner: Evaluate) -> Evaluate:
-    """The arithmetic minus. Of anything but a number it is unknown; texts are never read as numbers here."""
+    """Return the arithmetic negation.
+
+    The result for anything but a number is unknown; texts are not read as numbers here.
+    """
 
     def evaluate(get: Get) -> Value:
         value = inner(get)
@@ -49,7 +54,7 @@ def negated(inner: Evaluate) -> Evaluate:
 
 
 def inverse(inner: Evaluate) -> Evaluate:
-    """NOT."""
+    """Return the logical NOT of a closure."""
 
     def evaluate(get: Get) -> Value:
         value = inner(get)
@@ -58,18 +63,18 @@ def inverse(inner: Evaluate) -> Evaluate:
     return evaluate
 
 
-def truth_of_property(name: str) -> Evaluate:
-    """A property that stands alone is false, whatever it says, or unknown."""
+def property_as_condition(name: str) -> Evaluate:
+    """Return a closure for a property that is used as a condition: always false, or unknown without the property."""
     return lambda get: None if get(name) is None else False
 
 
 def conjunction(operands: tuple[Evaluate, ...]) -> Evaluate:
-    """AND, left to right, until one is false."""
+    """Return AND, evaluated from left to right until an operand is false."""
     return _connective(operands, deciding=False)
 
 
 def disjunction(operands: tuple[Evaluate, ...]) -> Evaluate:
-    """OR, left to right, until one is true."""
+    """Return OR, evaluated from left to right until an operand is true."""
     return _connective(operands, deciding=True)
 
 
@@ -90,7 +95,7 @@ def _connective(operands: tuple[Evaluate, ...], *, deciding: bool) -> Evaluate:
 
 
 def equality(left: Evaluate, right: Evaluate) -> Evaluate:
-    """`=`, and IS NULL, which is equality with NULL."""
+    """Return `=`, and IS NULL, which is equality with NULL."""
 
     def evaluate(get: Get) -> Value:
         left_value, right_value = left(get), right(get)
@@ -98,7 +103,7 @@ def equality(left: Evaluate, right: Evaluate) -> Evaluate:
             return True if right_value is None else None
         if right_value is None:
             return False
-        return order(left_value, right_value) == 0
+        return compare_values(left_value, right_value) == 0
 
     return evaluate
 
@@ -108,7 +113,7 @@ def property_is_null(name: str) -> Evaluate:
 
 
 def property_is_text(name: str, wanted: str) -> Evaluate:
-    """`name = 'wanted'`."""
+    """Return a closure for `name = 'wanted'`."""
 
     def evaluate(get: Get) -> Value:
         text = get(name)
@@ -118,8 +123,8 @@ def property_is_text(name: str, wanted: str) -> Evaluate:
 
 
 def comparison(symbol: str, left: Evaluate, right: Evaluate) -> Evaluate:
-    """`>`, `>=`, `<`, `<=`. Two texts are compared as Doubles."""
-    judge = JUDGES[symbol]
+    """Return `>`, `>=`, `<` or `<=`. Two texts are compared as Doubles."""
+    compare = COMPARISONS[symbol]
 
     def evaluate(get: Get) -> Value:
         left_value = left(get)
@@ -129,49 +134,52 @@ def comparison(symbol: str, left: Evaluate, right: Evaluate) -> Evaluate:
         if right_value is None:
             return None
         if isinstance(left_value, str) and isinstance(right_value, str):
-            return judge(double_order(double_of(left_value), double_of(right_value)))
-        return judge(order(left_value, right_value))
+            return compare(compare_doubles(parse_double(left_value), parse_double(right_value)))
+        return compare(compare_values(left_value, right_value))
 
     return evaluate
 
 
 def property_and_whole(symbol: str, name: str, number: int) -> Evaluate:
-    """A property on the left of a whole number; `=` as well."""
+    """Return the comparison of a property on the left with a whole number, for `=` as well."""
     if symbol == ">":
 
         def evaluate(get: Get) -> Value:
             text = get(name)
-            return None if text is None else whole_like(text, number) > number
+            return None if text is None else parse_whole(text, number) > number
 
     elif symbol == ">=":
 
         def evaluate(get: Get) -> Value:
             text = get(name)
-            return None if text is None else whole_like(text, number) >= number
+            return None if text is None else parse_whole(text, number) >= number
 
     elif symbol == "<":
 
         def evaluate(get: Get) -> Value:
             text = get(name)
-            return None if text is None else whole_like(text, number) < number
+            return None if text is None else parse_whole(text, number) < number
 
     elif symbol == "<=":
 
         def evaluate(get: Get) -> Value:
             text = get(name)
-            return None if text is None else whole_like(text, number) <= number
+            return None if text is None else parse_whole(text, number) <= number
 
     else:
 
         def evaluate(get: Get) -> Value:
             text = get(name)
-            return None if text is None else whole_like(text, number) == number
+            return None if text is None else parse_whole(text, number) == number
 
     return evaluate
 
 
 def search(word: str, operand: Evaluate, wanted: str, *, is_negated: bool) -> Evaluate:
-    """CONTAINS and its like, also with NOT. An empty search is false without a look at the operand, with NOT too."""
+    """Return CONTAINS, STARTSWITH or ENDSWITH, also with NOT.
+
+    An empty search text gives false without evaluating the operand, with NOT as well.
+    """
     if not wanted:
         return constant(False)
     find = SEARCHES[word]
@@ -184,7 +192,7 @@ def search(word: str, operand: Evaluate, wanted: str, *, is_negated: bool) -> Ev
 
 
 def membership(name: str, wanted: Collection[str], *, is_negated: bool) -> Evaluate:
-    """IN, also with NOT."""
+    """Return IN, also with NOT."""
     texts = frozenset(wanted)
 
     def evaluate(get: Get) -> Value:

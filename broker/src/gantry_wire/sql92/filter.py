@@ -1,102 +1,102 @@
-"""A filter as broker and client hold it: its text, its verdict on properties, and what it costs.
+"""A filter as broker and client use it: its text, its evaluation on properties, and its cost.
 
-Filters that were parsed lately are kept, because every pull may carry its text; so are the faults of texts that are
-none. What is kept is bounded by the characters of the texts.
+Filters that were parsed recently are cached, because every pull may carry its expression; the faults of invalid
+expressions are cached, too. The cache is bounded by the total length of the expressions.
 """
 
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final, final
 
-from gantry_wire.properties import PropertyMark, property_marks, some_properties
+from gantry_wire.properties import PropertyMark, property_marks, select_properties
 from gantry_wire.sql92.errors import EvaluationFault, ExpressionFault
 from gantry_wire.sql92.parser import Parser
 from gantry_wire.sql92.tokens import read_tokens
 
-KEPT_CHARACTERS_MAX: Final = 262_144
+CACHED_CHARACTERS_MAX: Final = 262_144
 _ENTRY_CHARACTERS: Final = 64
-"""What an entry counts besides its text."""
+"""The size of an entry beside its expression."""
 
 
 @final
 class SqlFilter:
-    """One expression, parsed. Immutable."""
+    """One parsed expression. It is immutable."""
 
     __slots__ = ("_evaluate", "_marks", "expression", "ignored", "names", "weight")
 
     def __init__(self, expression: str) -> None:
-        """Raises ExpressionFault."""
+        """Parse `expression`. Raises ExpressionFault for an invalid one."""
         tokens = read_tokens(expression)
         parser = Parser(tokens)
         self._evaluate = parser.condition().evaluate
         self.expression = expression
         self.names = tuple(parser.names)
-        """The properties that it asks for."""
+        """The properties that the expression uses."""
         self.ignored = expression[parser.next.start :]
-        """What follows the expression and is never looked at, as in RocketMQ; empty in a filter that is meant."""
-        self.weight = len(tokens) - 2 * parser.listed
-        """What an evaluation costs at most, in words without the lists of IN."""
+        """The text after the expression, which is not evaluated, as in RocketMQ; normally empty."""
+        self.weight = len(tokens) - 2 * parser.list_texts_count
+        """The maximum cost of an evaluation, in tokens without the lists of IN."""
         self._marks: tuple[PropertyMark, ...] = property_marks(self.names)
 
     def __repr__(self) -> str:
         return f"<SqlFilter {self.expression[:64]!r}>"
 
     def evaluate(self, properties: Mapping[str, str]) -> bool | None:
-        """True, False, or None for unknown. Raises EvaluationFault for a message that cannot be judged."""
+        """Return True, False, or None for unknown. Raises EvaluationFault for a message that cannot be evaluated."""
         verdict = self._evaluate(properties.get)
         assert verdict is None or isinstance(verdict, bool), "the parser lets only conditions through"
         return verdict
 
     def accepts(self, properties: Mapping[str, str]) -> bool:
-        """Whether a message with these properties is wanted. What is unknown or cannot be judged is not."""
+        """Return whether a message with these properties matches. Unknown results and faults do not match."""
         try:
             return self._evaluate(properties.get) is True
         except EvaluationFault:
             return False
 
     def accepts_encoded(self, properties: str) -> bool:
-        """`accepts` of properties as a record holds them. Empty values are as good as absent, as in Java."""
-        return self.accepts(some_properties(properties, self._marks))
+        """Return `accepts` for properties as a record holds them. Empty values count as absent, as in Java."""
+        return self.accepts(select_properties(properties, self._marks))
 
 
 def parse_sql_filter(expression: str) -> SqlFilter:
-    """The filter of `expression`, perhaps one parsed before. Raises ExpressionFault."""
-    known = _kept.find(expression)
-    if known is None:
+    """Return the filter for `expression`, from the cache if possible. Raises ExpressionFault."""
+    cached = _cache.lookup(expression)
+    if cached is None:
         try:
-            known = SqlFilter(expression)
+            cached = SqlFilter(expression)
         except ExpressionFault as fault:
-            known = str(fault)
-        _kept.keep(expression, known)
-    if isinstance(known, str):
-        raise ExpressionFault(known)
-    return known
+            cached = str(fault)
+        _cache.store(expression, cached)
+    if isinstance(cached, str):
+        raise ExpressionFault(cached)
+    return cached
 
 
 @final
-class _Kept:
-    """The filters, or reasons why there is none, of the texts used last."""
+class _FilterCache:
+    """The filters, or the faults, of the expressions used most recently."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[str, SqlFilter | str] = OrderedDict()
         self._characters = 0
 
-    def find(self, expression: str) -> SqlFilter | str | None:
+    def lookup(self, expression: str) -> SqlFilter | str | None:
         entry = self._entries.get(expression)
         if entry is not None:
             self._entries.move_to_end(expression)
         return entry
 
-    def keep(self, expression: str, entry: SqlFilter | str) -> None:
+    def store(self, expression: str, entry: SqlFilter | str) -> None:
         size = len(expression) + _ENTRY_CHARACTERS
-        if size > KEPT_CHARACTERS_MAX:
+        if size > CACHED_CHARACTERS_MAX:
             return
         self._entries[expression] = entry
         self._characters += size
-        while self._characters > KEPT_CHARACTERS_MAX:
+        while self._characters > CACHED_CHARACTERS_MAX:
             oldest, _ = self._entries.popitem(last=False)
             self._characters -= len(oldest) + _ENTRY_CHARACTERS
 
 
-_kept: Final = _Kept()
-"""Shared by all of a process, and safe to lose: it decides nothing."""
+_cache: Final = _FilterCache()
+"""The cache of this process. Losing an entry only costs time."""

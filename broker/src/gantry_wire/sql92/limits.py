@@ -1,14 +1,14 @@
-"""How large a filter may be. RocketMQ has no limits but the frame and Java's stack.
+"""Limits on the size of a filter. RocketMQ has no limits but those of the frame and of Java's stack.
 
-A filter is evaluated on the broker's one loop for every message, and parsed there when somebody subscribes; so its
-size must be bounded by us. Parsing the largest takes some milliseconds.
+A filter is evaluated on the broker's single event loop for every message, and parsed there when a client subscribes, so
+its size must be bounded. Parsing the largest allowed filter takes some milliseconds.
 """
 
 from typing import Final
 
 EXPRESSION_CHARACTERS_MAX: Final = 32_768
 EXPRESSION_WORDS_MAX: Final = 2_048
-"""Words: names, literals, operators, brackets. A list of a thousand texts for IN fits."""
+"""Tokens: names, literals, operators, brackets. A list of a thousand texts for IN fits."""
 
 NESTING_MAX: Final = 64
-"""Of brackets, and of operators applied to each other; AND and OR in a row count once."""
+"""The depth of brackets, and of operators applied to each other; a sequence of AND or OR counts once."""

@@ -1,7 +1,7 @@
-"""Which text is a number, and how numbers are ordered: Java's `Integer`, `Long` and `Double`.
+"""Numbers in filters: which texts are numbers, and how numbers are ordered, as Java's `Integer`, `Long` and `Double`.
 
-A whole number is an Integer when it is a literal below 2**31, or such a literal negated, and a Long otherwise; so the
-kind is seen from the value. A text compared with it must be a number of that kind: `'2147483648'` is no Integer, and
+A whole number is an Integer when it is a literal below 2**31, or such a literal negated, and a Long otherwise, so the
+type follows from the value. A text compared with it must be a number of that type: `'2147483648'` is no Integer, and
 `'5.0'` is neither. Decimal digits of every script of the Basic Multilingual Plane count, in whole numbers only.
 """
 
@@ -27,12 +27,12 @@ _HEXADECIMAL: Final = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[
 
 
 def is_integer(number: int) -> bool:
-    """Whether a whole number of a filter is an Integer. -2**31 is a Long: it is the negation of one."""
+    """Return whether a whole number of a filter is an Integer. -2**31 is a Long: it is the negation of one."""
     return -INTEGER_MAX <= number <= INTEGER_MAX
 
 
-def whole_like(text: str, number: int) -> int:
-    """`text` as a number of the kind of `number`. Raises EvaluationFault."""
+def parse_whole(text: str, number: int) -> int:
+    """Return `text` as a number of the type of `number`. Raises EvaluationFault."""
     if len(text) <= _PLAIN_DIGITS_MAX and text.isdigit() and text.isascii():
         return int(text)
     highest = INTEGER_MAX if is_integer(number) else LONG_MAX
@@ -49,8 +49,8 @@ def whole_like(text: str, number: int) -> int:
     return value
 
 
-def double_of(text: str) -> float:
-    """`text` as Java's Double. Raises EvaluationFault."""
+def parse_double(text: str) -> float:
+    """Return `text` as Java's Double. Raises EvaluationFault."""
     trimmed = text.strip(_TRIMMED)
     if _DECIMAL.fullmatch(trimmed) is not None:
         return float(trimmed.rstrip("fFdD") if trimmed[-1:] in "fFdD" else trimmed)
@@ -63,8 +63,8 @@ def double_of(text: str) -> float:
         return float("-inf") if trimmed[0] == "-" else float("inf")
 
 
-def double_order(left: float, right: float) -> int:
-    """Below zero, zero or above: NaN is the greatest and equal to itself, -0.0 is below 0.0."""
+def compare_doubles(left: float, right: float) -> int:
+    """Return a number below zero, zero or above. NaN is the greatest and equal to itself, -0.0 is below 0.0."""
     if left < right:
         return -1
     if left > right:
@@ -75,7 +75,7 @@ def double_order(left: float, right: float) -> int:
 
 
 def _rank(number: float) -> int:
-    """Of numbers that are neither below nor above each other: the zeroes and NaN with its like."""
+    """Return the rank among numbers that are neither below nor above each other: the zeroes, and NaN."""
     if number != number:
         return 2
     if number == 0.0:

@@ -1,17 +1,17 @@
-"""From words to a term, by recursive descent: one method for each rule of RocketMQ's grammar.
+"""The parser of filters, by recursive descent: one method for each rule of RocketMQ's grammar.
 
-    either      := both {OR both}
-    both        := equal {AND equal}
-    equal       := compared {('=' | '<>') compared | IS [NOT] NULL}
-    compared    := signed {relation}
-    relation    := ('>' | '>=' | '<' | '<=') signed
+    disjunction := conjunction {OR conjunction}
+    conjunction := equality {AND equality}
+    equality    := comparison {('=' | '<>') comparison | IS [NOT] NULL}
+    comparison  := operand {relation}
+    relation    := ('>' | '>=' | '<' | '<=') operand
                  | [NOT] ('CONTAINS' | 'STARTSWITH' | 'ENDSWITH') text
-                 | [NOT] BETWEEN signed AND signed | [NOT] IN '(' text {',' text} ')'
-    signed      := {'+' | '-' | NOT} primary
-    primary     := literal | name | '(' either ')'
+                 | [NOT] BETWEEN operand AND operand | [NOT] IN '(' text {',' text} ')'
+    operand     := {'+' | '-' | NOT} primary
+    primary     := literal | name | '(' disjunction ')'
 
-NOT binds closer than `=`: `NOT a = 1` asks whether (NOT a) is 1. The grammar does not ask for the end of the text, so
-whatever follows a whole expression is ignored, but for its first word, which must be one.
+NOT binds closer than `=`: `NOT a = 1` compares (NOT a) with 1. The grammar does not require the end of the text, so
+everything after a complete expression is ignored, except that its first token must be valid.
 """
 
 from typing import Final, final
@@ -20,7 +20,7 @@ from gantry_wire.sql92 import terms
 from gantry_wire.sql92.errors import ExpressionFault
 from gantry_wire.sql92.limits import NESTING_MAX
 from gantry_wire.sql92.terms import Term
-from gantry_wire.sql92.tokens import Token, Word, text_of
+from gantry_wire.sql92.tokens import Token, TokenKind, unquote_text
 
 _COMPARISONS: Final = frozenset(("<", "<=", ">", ">="))
 _SEARCHES: Final = frozenset(("CONTAINS", "STARTSWITH", "ENDSWITH"))
@@ -31,84 +31,84 @@ _CONSTANTS: Final = {"TRUE": True, "FALSE": False, "NULL": None}
 
 @final
 class Parser:
-    """Reads one expression, once."""
+    """A parser for one expression. It is used once."""
 
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens = tokens
-        self._at = 0
+        self._position = 0
         self._brackets = 0
         self.names: dict[str, None] = {}
-        """Properties that were named, in the order of the text."""
-        self.listed = 0
-        """Texts of lists; a message is looked up in a list, whatever its length."""
+        """The properties that were used, in the order of the text."""
+        self.list_texts_count = 0
+        """The number of texts in lists. A message is looked up in a list, so they do not count as cost."""
 
     @property
     def next(self) -> Token:
-        """The word after what was read."""
-        return self._tokens[self._at]
+        """Return the token after those that were read."""
+        return self._tokens[self._position]
 
     def condition(self) -> Term:
-        """The whole expression. Raises ExpressionFault."""
-        term = terms.boolean(self._either())
-        if self.next.kind == Word.BAD:
+        """Return the term for the whole expression. Raises ExpressionFault."""
+        term = terms.as_condition(self._disjunction())
+        if self.next.kind == TokenKind.BAD:
             raise _unexpected(self.next)
         return term
 
-    def _either(self) -> Term:
-        operands = [self._both()]
-        while self._take("OR"):
-            operands.append(self._both())
+    def _disjunction(self) -> Term:
+        operands = [self._conjunction()]
+        while self._accept("OR"):
+            operands.append(self._conjunction())
         return terms.any_of(operands) if len(operands) > 1 else operands[0]
 
-    def _both(self) -> Term:
-        operands = [self._equal()]
-        while self._take("AND"):
-            operands.append(self._equal())
+    def _conjunction(self) -> Term:
+        operands = [self._equality()]
+        while self._accept("AND"):
+            operands.append(self._equality())
         return terms.all_of(operands) if len(operands) > 1 else operands[0]
 
-    def _equal(self) -> Term:
-        left = self._compared()
+    def _equality(self) -> Term:
+        left = self._comparison()
         while True:
-            if self._take("="):
-                left = terms.equality(left, self._compared())
-            elif self._take("<>"):
-                left = terms.inverse(terms.equality(left, self._compared()))
-            elif self._take("IS"):
-                is_negated = self._take("NOT")
-                self._demand("NULL")
+            if self._accept("="):
+                left = terms.equality(left, self._comparison())
+            elif self._accept("<>"):
+                left = terms.inverse(terms.equality(left, self._comparison()))
+            elif self._accept("IS"):
+                is_negated = self._accept("NOT")
+                self._expect("NULL")
                 left = terms.inverse(terms.is_null(left)) if is_negated else terms.is_null(left)
             else:
                 return left
 
-    def _compared(self) -> Term:
-        left = self._signed()
+    def _comparison(self) -> Term:
+        left = self._operand()
         while self.next.kind in _RELATIONS:
             left = self._relation(left)
         return left
 
     def _relation(self, left: Term) -> Term:
-        word = self._step().kind
+        word = self._advance().kind
         if word in _COMPARISONS:
-            return terms.comparison(word, left, self._signed())
+            return terms.comparison(word, left, self._operand())
         is_negated = word == "NOT"
         token = self.next
         if is_negated:
-            word = self._step().kind
+            word = self._advance().kind
         if word in _SEARCHES:
             return terms.search(word, left, self._text(), is_negated=is_negated)
         if word == "BETWEEN":
-            low = self._signed()
-            self._demand("AND")
-            high = self._signed()
+            low = self._operand()
+            self._expect("AND")
+            high = self._operand()
             return terms.outside(left, low, high) if is_negated else terms.between(left, low, high)
         if word == "IN":
             return terms.membership(left, self._texts(), is_negated=is_negated)
         raise _unexpected(token)
 
-    def _signed(self) -> Term:
+    def _operand(self) -> Term:
         signs: list[str] = []
         while self.next.kind in _SIGNS:
-            signs.append(self._step().kind)
+            signs.append(self._advance().kind)
         term = self._primary()
         for sign in reversed(signs):
             if sign == "-":
@@ -118,63 +118,63 @@ class Parser:
         return term
 
     def _primary(self) -> Term:
-        token = self._step()
+        token = self._advance()
         match token.kind:
-            case Word.TEXT:
-                return terms.literal(text_of(token.text))
-            case Word.WHOLE:
+            case TokenKind.TEXT:
+                return terms.literal(unquote_text(token.text))
+            case TokenKind.WHOLE:
                 return terms.whole_literal(token.text)
-            case Word.FRACTION:
+            case TokenKind.FRACTION:
                 return terms.fraction_literal(token.text)
             case "TRUE" | "FALSE" | "NULL":
                 return terms.literal(_CONSTANTS[token.kind])
-            case Word.NAME:
+            case TokenKind.NAME:
                 self.names[token.text] = None
                 return terms.property_term(token.text)
             case "(":
-                return self._bracketed()
+                return self._parenthesized()
         raise _unexpected(token)
 
-    def _bracketed(self) -> Term:
+    def _parenthesized(self) -> Term:
         self._brackets += 1
         if self._brackets > NESTING_MAX:
             raise ExpressionFault(f"brackets are more than {NESTING_MAX} deep")
-        term = self._either()
-        self._demand(")")
+        term = self._disjunction()
+        self._expect(")")
         self._brackets -= 1
         return term
 
     def _texts(self) -> list[str]:
-        self._demand("(")
+        self._expect("(")
         texts = [self._text()]
-        while self._take(","):
+        while self._accept(","):
             texts.append(self._text())
-        self._demand(")")
-        self.listed += len(texts)
+        self._expect(")")
+        self.list_texts_count += len(texts)
         return texts
 
     def _text(self) -> str:
-        return text_of(self._demand(Word.TEXT).text)
+        return unquote_text(self._expect(TokenKind.TEXT).text)
 
-    def _step(self) -> Token:
-        token = self._tokens[self._at]
-        if token.kind != Word.END:
-            self._at += 1
+    def _advance(self) -> Token:
+        token = self._tokens[self._position]
+        if token.kind != TokenKind.END:
+            self._position += 1
         return token
 
-    def _take(self, kind: str) -> bool:
+    def _accept(self, kind: str) -> bool:
         if self.next.kind != kind:
             return False
-        self._at += 1
+        self._position += 1
         return True
 
-    def _demand(self, kind: str) -> Token:
+    def _expect(self, kind: str) -> Token:
         if self.next.kind != kind:
             raise _unexpected(self.next, kind)
-        return self._step()
+        return self._advance()
 
 
 def _unexpected(token: Token, wanted: str = "") -> ExpressionFault:
-    found = "the text ends" if token.kind == Word.END else f"{token.text[:64]!r} stands"
-    hope = f"; {wanted} was expected" if wanted else ""
-    return ExpressionFault(f"{found} at character {token.start + 1}{hope}")
+    found = "the text ends" if token.kind == TokenKind.END else f"{token.text[:64]!r} stands"
+    expectation = f"; {wanted} was expected" if wanted else ""
+    return ExpressionFault(f"{found} at character {token.start + 1}{expectation}")

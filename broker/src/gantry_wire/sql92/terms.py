@@ -1,8 +1,8 @@
-"""Terms of a filter, and what may be applied to what.
+"""Terms of a filter, and which operators accept which terms.
 
-RocketMQ checks an expression while it is put together, by the class of each operand, and so does this: a literal, a
-property, something boolean, or the negation of a number. A property that stands where something boolean must is taken
-as one. The outcome of `+x` and of brackets is x itself.
+RocketMQ checks an expression while it is built, by the class of each operand, and so does this module: a literal, a
+property, a condition, or the negation of a number. A property in place of a condition is accepted as one. The term of
+`+x` and of `(x)` is x itself.
 """
 
 from collections.abc import Sequence
@@ -13,35 +13,35 @@ from gantry_wire.sql92 import evaluation
 from gantry_wire.sql92.errors import EvaluationFault, ExpressionFault
 from gantry_wire.sql92.limits import NESTING_MAX
 from gantry_wire.sql92.numbers import DOUBLE_MAX, DOUBLE_MIN, LONG_MAX
-from gantry_wire.sql92.values import Evaluate, Value, order
+from gantry_wire.sql92.values import Evaluate, Value, compare_values
 
 
 class Kind(Enum):
-    """What a term is, as far as rules ask."""
+    """The kind of a term, by which operators accept it."""
 
     LITERAL = "a literal"
     PROPERTY = "a property"
-    TRUTH = "a condition"
+    CONDITION = "a condition"
     NEGATION = "a negated value"
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A part of a filter, ready to be evaluated."""
+    """A part of a filter that can be evaluated."""
 
     kind: Kind
     evaluate: Evaluate
     depth: int = 0
     value: Value = None
-    """Of a literal."""
+    """The value of a literal."""
     name: str = ""
-    """Of a property."""
+    """The name of a property."""
 
     @property
     def is_boolean(self) -> bool:
-        """NULL counts as TRUE and FALSE do."""
+        """Return whether the term is a condition, TRUE, FALSE or NULL."""
         is_literal = self.kind is Kind.LITERAL and (self.value is None or isinstance(self.value, bool))
-        return is_literal or self.kind is Kind.TRUTH
+        return is_literal or self.kind is Kind.CONDITION
 
 
 def literal(value: Value) -> Term:
@@ -56,7 +56,7 @@ def whole_literal(text: str) -> Term:
 
 
 def fraction_literal(text: str) -> Term:
-    """RocketMQ refuses zero here, since it is below the smallest positive number."""
+    """Return the term for a fraction. As in RocketMQ zero is refused: it is below the smallest positive number."""
     number = float(text)
     if not DOUBLE_MIN <= number <= DOUBLE_MAX:
         raise ExpressionFault(f"{text[:64]} is not between {DOUBLE_MIN} and {DOUBLE_MAX}")
@@ -67,12 +67,12 @@ def property_term(name: str) -> Term:
     return Term(Kind.PROPERTY, evaluation.property_of(name), name=name)
 
 
-def boolean(term: Term) -> Term:
-    """`term` where a condition must stand."""
+def as_condition(term: Term) -> Term:
+    """Return `term` as a condition. Raises ExpressionFault unless it is one or a property."""
     if term.is_boolean:
         return term
     if term.kind is Kind.PROPERTY:
-        return _truth(evaluation.truth_of_property(term.name), term)
+        return _condition(evaluation.property_as_condition(term.name), term)
     raise ExpressionFault(f"{term.kind.value} stands where a condition must")
 
 
@@ -81,57 +81,57 @@ def negation(term: Term) -> Term:
 
 
 def inverse(term: Term) -> Term:
-    return _truth(evaluation.inverse(boolean(term).evaluate), term)
+    return _condition(evaluation.inverse(as_condition(term).evaluate), term)
 
 
 def all_of(terms: Sequence[Term]) -> Term:
-    """AND."""
-    return _truth(evaluation.conjunction(tuple(boolean(term).evaluate for term in terms)), *terms)
+    """Return the conjunction (AND) of `terms`."""
+    return _condition(evaluation.conjunction(tuple(as_condition(term).evaluate for term in terms)), *terms)
 
 
 def any_of(terms: Sequence[Term]) -> Term:
-    """OR."""
-    return _truth(evaluation.disjunction(tuple(boolean(term).evaluate for term in terms)), *terms)
+    """Return the disjunction (OR) of `terms`."""
+    return _condition(evaluation.disjunction(tuple(as_condition(term).evaluate for term in terms)), *terms)
 
 
 def comparison(symbol: str, left: Term, right: Term) -> Term:
-    """`>` and its like: numbers, properties and negations only."""
+    """Return the term for `>`, `>=`, `<` or `<=`, which accept numbers, properties and negations only."""
     for term in (left, right):
         is_number = isinstance(term.value, (int, float)) and not isinstance(term.value, bool)
-        if term.kind is Kind.TRUTH or (term.kind is Kind.LITERAL and not is_number):
+        if term.kind is Kind.CONDITION or (term.kind is Kind.LITERAL and not is_number):
             raise ExpressionFault(f"{symbol} compares numbers and properties only")
     if left.kind is Kind.PROPERTY and right.kind is Kind.LITERAL and isinstance(right.value, int):
-        return _truth(evaluation.property_and_whole(symbol, left.name, right.value), left, right)
-    return _truth(evaluation.comparison(symbol, left.evaluate, right.evaluate), left, right)
+        return _condition(evaluation.property_and_whole(symbol, left.name, right.value), left, right)
+    return _condition(evaluation.comparison(symbol, left.evaluate, right.evaluate), left, right)
 
 
 def equality(left: Term, right: Term) -> Term:
-    """`=`. TRUE and FALSE may stand right of any literal, and left of their like only."""
+    """Return the term for `=`. TRUE and FALSE may be right of any literal, but left only of TRUE or FALSE."""
     if any(term.kind is Kind.LITERAL and term.value is None for term in (left, right)):
         raise ExpressionFault("nothing equals NULL; IS NULL asks for it")
     if left.kind is right.kind is Kind.LITERAL and left.is_boolean and not right.is_boolean:
         raise ExpressionFault("TRUE or FALSE is compared with another literal")
     if left.kind is Kind.PROPERTY and right.kind is Kind.LITERAL and not right.is_boolean:
         if isinstance(right.value, str):
-            return _truth(evaluation.property_is_text(left.name, right.value), left, right)
+            return _condition(evaluation.property_is_text(left.name, right.value), left, right)
         if isinstance(right.value, int):
-            return _truth(evaluation.property_and_whole("=", left.name, right.value), left, right)
-    return _truth(evaluation.equality(left.evaluate, right.evaluate), left, right)
+            return _condition(evaluation.property_and_whole("=", left.name, right.value), left, right)
+    return _condition(evaluation.equality(left.evaluate, right.evaluate), left, right)
 
 
 def is_null(term: Term) -> Term:
     if term.kind is Kind.PROPERTY:
-        return _truth(evaluation.property_is_null(term.name), term)
-    return _truth(evaluation.equality(term.evaluate, evaluation.constant(None)), term)
+        return _condition(evaluation.property_is_null(term.name), term)
+    return _condition(evaluation.equality(term.evaluate, evaluation.constant(None)), term)
 
 
 def between(term: Term, low: Term, high: Term) -> Term:
-    """BETWEEN. Two literals must be in order, and NULL is none of them."""
+    """Return the term for BETWEEN. Two literals must be in order, and neither may be NULL."""
     if low.kind is high.kind is Kind.LITERAL:
         if low.value is None or high.value is None:
             raise ExpressionFault("NULL is no bound")
         try:
-            is_backwards = order(high.value, low.value) < 0
+            is_backwards = compare_values(high.value, low.value) < 0
         except EvaluationFault as fault:
             raise ExpressionFault(str(fault)) from fault
         if is_backwards:
@@ -140,26 +140,26 @@ def between(term: Term, low: Term, high: Term) -> Term:
 
 
 def outside(term: Term, low: Term, high: Term) -> Term:
-    """NOT BETWEEN. Bounds in the wrong order are no fault here."""
+    """Return the term for NOT BETWEEN. Bounds in the wrong order are accepted here."""
     return any_of((comparison("<", term, low), comparison(">", term, high)))
 
 
 def search(word: str, term: Term, wanted: str, *, is_negated: bool) -> Term:
-    return _truth(evaluation.search(word, term.evaluate, wanted, is_negated=is_negated), term)
+    return _condition(evaluation.search(word, term.evaluate, wanted, is_negated=is_negated), term)
 
 
 def membership(term: Term, wanted: Sequence[str], *, is_negated: bool) -> Term:
     if term.kind is not Kind.PROPERTY:
         raise ExpressionFault(f"{term.kind.value} stands left of IN, which asks for a property")
-    return _truth(evaluation.membership(term.name, wanted, is_negated=is_negated), term)
+    return _condition(evaluation.membership(term.name, wanted, is_negated=is_negated), term)
 
 
-def _truth(evaluate: Evaluate, *inner: Term) -> Term:
-    return Term(Kind.TRUTH, evaluate, _depth(*inner))
+def _condition(evaluate: Evaluate, *inner: Term) -> Term:
+    return Term(Kind.CONDITION, evaluate, _depth(*inner))
 
 
 def _depth(*inner: Term) -> int:
-    """Of a term around these. Raises ExpressionFault when it is more than evaluation may recurse."""
+    """Return the depth of a term around `inner`. Raises ExpressionFault if it exceeds the limit on recursion."""
     depth = 1 + max(term.depth for term in inner)
     if depth > NESTING_MAX:
         raise ExpressionFault(f"more than {NESTING_MAX} operators are applied to each other")

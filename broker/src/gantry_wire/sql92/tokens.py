@@ -1,9 +1,8 @@
-"""The words of a filter.
+"""The tokens of a filter.
 
-The longest word that fits is taken; keywords in any case; names are ASCII letters, digits, `_` and `$`. A line comment
-must end with its line, else its two hyphens are two signs. Characters that begin no word are a fault only when the
-parser comes to them: RocketMQ's parser stops behind the first whole expression and looks at one word more, never at
-the rest.
+The longest match is taken. Keywords may have any case; names are ASCII letters, digits, `_` and `$`. A line comment
+must end with its line, otherwise its two hyphens are two signs. An invalid character is a fault only when the parser
+reaches it: RocketMQ's parser stops after the first complete expression and reads one more token, but not the rest.
 """
 
 import re
@@ -14,8 +13,8 @@ from gantry_wire.sql92.errors import ExpressionFault
 from gantry_wire.sql92.limits import EXPRESSION_CHARACTERS_MAX, EXPRESSION_WORDS_MAX
 
 
-class Word(StrEnum):
-    """Kinds of words that are no operator; an operator's kind is its own text, in capitals."""
+class TokenKind(StrEnum):
+    """Kinds of tokens that are no operator; the kind of an operator is its own text in capitals."""
 
     NAME = "name"
     TEXT = "text"
@@ -26,7 +25,7 @@ class Word(StrEnum):
 
 
 class Token(NamedTuple):
-    """One word, and where it begins."""
+    """One token, and its position in the text."""
 
     kind: str
     text: str
@@ -48,11 +47,14 @@ _WORDS: Final = re.compile(
     """,
     re.VERBOSE,
 )
-_KINDS: Final = {"fraction": Word.FRACTION, "whole": Word.WHOLE, "text": Word.TEXT}
+_KINDS: Final = {"fraction": TokenKind.FRACTION, "whole": TokenKind.WHOLE, "text": TokenKind.TEXT}
 
 
 def read_tokens(expression: str) -> list[Token]:
-    """The words of `expression` up to its end or its first bad character. Raises ExpressionFault if it is too large."""
+    """Return the tokens of `expression` up to its end or its first invalid character.
+
+    Raises ExpressionFault if the expression is too large.
+    """
     if len(expression) > EXPRESSION_CHARACTERS_MAX:
         raise ExpressionFault(f"{len(expression)} characters; a filter has at most {EXPRESSION_CHARACTERS_MAX}")
     tokens: list[Token] = []
@@ -60,14 +62,14 @@ def read_tokens(expression: str) -> list[Token]:
     while position < end:
         match = _WORDS.match(expression, position)
         if match is None:
-            tokens.append(Token(Word.BAD, expression[position], position))
+            tokens.append(Token(TokenKind.BAD, expression[position], position))
             return tokens
         if match.lastgroup != "blank":
             if len(tokens) == EXPRESSION_WORDS_MAX:
                 raise ExpressionFault(f"more than {EXPRESSION_WORDS_MAX} words in one filter")
             tokens.append(_token(match))
         position = match.end()
-    tokens.append(Token(Word.END, "", end))
+    tokens.append(Token(TokenKind.END, "", end))
     return tokens
 
 
@@ -75,10 +77,10 @@ def _token(match: re.Match[str]) -> Token:
     group, text = match.lastgroup or "", match.group()
     if group == "name":
         capitals = text.upper()
-        return Token(capitals if capitals in KEYWORDS else Word.NAME, text, match.start())
+        return Token(capitals if capitals in KEYWORDS else TokenKind.NAME, text, match.start())
     return Token(_KINDS.get(group, text), text, match.start())
 
 
-def text_of(literal: str) -> str:
-    """What a text literal says: without its quotes, doubled ones as one."""
+def unquote_text(literal: str) -> str:
+    """Return the text of a literal: without its quotes, and with doubled quotes as one."""
     return literal[1:-1].replace("''", "'")

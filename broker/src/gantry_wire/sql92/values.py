@@ -1,32 +1,33 @@
-"""What a term can be worth, and how two values compare.
+"""Values of terms, and their comparison.
 
     str     a property's text, or a text literal
-    int     Java's Integer or Long (`numbers` says which)
+    int     Java's Integer or Long (`numbers` decides which)
     float   Java's Double
     bool    Java's Boolean
-    None    unknown: a property that is not there, or the outcome of something unknown
+    None    unknown: a missing property, or the result of an unknown operand
 
-Properties are always texts. A text that is compared with a number is read as one of that kind, and where it is none
-the message cannot be judged; compared with TRUE or FALSE it is TRUE when it says so, and FALSE otherwise.
+Properties are always texts. A text that is compared with a number is parsed as a number of that type; if it is none,
+the message cannot be evaluated. Compared with TRUE or FALSE, a text is TRUE when it is "true" in any case, and FALSE
+otherwise.
 """
 
 from collections.abc import Callable
 
 from gantry_wire.sql92.errors import EvaluationFault
-from gantry_wire.sql92.numbers import double_of, double_order, whole_like
+from gantry_wire.sql92.numbers import compare_doubles, parse_double, parse_whole
 
 Value = str | int | float | bool | None
 Get = Callable[[str], str | None]
-"""Looks up a property by name."""
+"""The look-up of a property by its name."""
 
 Evaluate = Callable[[Get], Value]
 
 
-def order(left: str | int | float | bool, right: str | int | float | bool) -> int:
-    """Below zero, zero or above, as Java's evaluator compares. Raises EvaluationFault.
+def compare_values(left: str | int | float | bool, right: str | int | float | bool) -> int:
+    """Return a number below zero, zero or above, as Java's evaluator compares. Raises EvaluationFault.
 
-    What cannot be compared is "below". A boolean on the left of a text is a fault of RocketMQ's own (a failed cast),
-    and stays one.
+    Values that cannot be compared give "below". A boolean on the left of a text is a fault of RocketMQ's own (a failed
+    cast), which is kept.
     """
     if isinstance(left, bool):
         if isinstance(right, bool):
@@ -35,22 +36,22 @@ def order(left: str | int | float | bool, right: str | int | float | bool) -> in
             raise EvaluationFault("TRUE or FALSE stands left of a text")
         return -1
     if isinstance(left, str):
-        return _order_text(left, right)
+        return _compare_text(left, right)
     if isinstance(right, bool):
         return -1
     if isinstance(right, str):
-        right = double_of(right) if isinstance(left, float) else whole_like(right, left)
+        right = parse_double(right) if isinstance(left, float) else parse_whole(right, left)
     if isinstance(left, float) or isinstance(right, float):
-        return double_order(float(left), float(right))
+        return compare_doubles(float(left), float(right))
     return (left > right) - (left < right)
 
 
-def _order_text(left: str, right: str | int | float | bool) -> int:
+def _compare_text(left: str, right: str | int | float | bool) -> int:
     if isinstance(right, str):
         return (left > right) - (left < right)
     if isinstance(right, bool):
         return (left.lower() == "true") - right
     if isinstance(right, float):
-        return double_order(double_of(left), right)
-    number = whole_like(left, right)
+        return compare_doubles(parse_double(left), right)
+    number = parse_whole(left, right)
     return (number > right) - (number < right)

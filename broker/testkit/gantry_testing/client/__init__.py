@@ -1,8 +1,8 @@
 """A cluster in memory for tests: real sockets and frames, no disk, and faults on request.
 
-`FakeCluster` is a name server and some brokers inside the test's own event loop. It keeps messages in lists and speaks
-enough of the protocol for every client of this package. It does not model a broker's durability. Tests of
-applications may use it: `broker/testkit` is in the source tree, not in the wheel.
+`FakeCluster` is a name server and some brokers inside the test's own event loop. It keeps messages in lists and
+implements enough of the protocol for all of our clients. It does not model a broker's durability. Tests of applications
+may use it: `broker/testkit` is in the source tree, not in the wheel.
 """
 
 from gantry_testing.client.broker import FakeBroker

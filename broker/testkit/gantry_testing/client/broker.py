@@ -1,4 +1,4 @@
-"""A broker in memory, and the faults that a test can order from it."""
+"""A broker in memory, with faults that a test can inject."""
 
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ UNBOUNDED = ListenerSettings(deferred_answers_max=1 << 40, deferred_answers_per_
 """Held pulls are deferred answers here, and a real broker holds many of one connection."""
 
 Fault = Callable[[Command, Connection], Command | None]
-"""What to do instead of handling a request: answer something else, or nothing."""
+"""Replaces the handling of a request: returns another answer, or None for no answer."""
 
 
 @final
@@ -32,7 +32,7 @@ class FakeBroker:
         self.name = name
         self.state = BrokerState(name=name, cluster=cluster, log=FakeLog(encode_host("127.0.0.1", 0)))
         self.received: Counter[int] = Counter()
-        """How many requests of each code came in."""
+        """The number of received requests by code."""
         self.requests: list[Command] = []
         """Every request, in order of arrival."""
         self._faults: dict[int, deque[Fault]] = {}
@@ -55,18 +55,18 @@ class FakeBroker:
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """The number of connected clients."""
         return len(self._listener.connections) if self._listener is not None else 0
 
     async def start(self) -> None:
-        """Listen: on a free port the first time, on the same one again."""
+        """Listen: on a free port the first time, later on the same port."""
         self._listener = Listener(self._service, ListenerSettings(host="127.0.0.1", port=self._port))
         await self._listener.start()
         self._port = self._listener.port
         self.state.log.store_host = encode_host("127.0.0.1", self._port)
 
     async def stop(self) -> None:
-        """Close the port and every connection; what was stored stays."""
+        """Close the port and every connection; stored messages stay."""
         if self._listener is not None:
             listener, self._listener = self._listener, None
             await listener.close()
@@ -79,14 +79,12 @@ class FakeBroker:
         for connection in list(self._listener.connections):
             connection.close("the test says so")
 
-    # ------- faults, each for the next `times` requests of a code
-
     def refuse(self, code: RequestCode, with_code: int, remark: str = "as the test says", *, times: int = 1) -> None:
-        """Answer an error and do nothing."""
+        """Answer with an error without handling the request."""
         self.fault(code, lambda command, _: command.reply(with_code, remark), times=times)
 
     def ignore(self, code: RequestCode, *, times: int = 1) -> None:
-        """Take the request and never answer."""
+        """Accept the request and never answer."""
         self.fault(code, lambda command, _: None, times=times)
 
     def drop(self, code: RequestCode, *, times: int = 1) -> None:
@@ -98,17 +96,17 @@ class FakeBroker:
         self.fault(code, close, times=times)
 
     def fault(self, code: RequestCode, fault: Fault, *, times: int = 1) -> None:
-        """Do something else instead."""
+        """Handle the request by ``fault``."""
         self._faults.setdefault(code, deque()).extend([fault] * times)
 
     def heal(self) -> None:
-        """Forget every fault that has not happened yet."""
+        """Remove every fault that has not occurred yet."""
         self._faults.clear()
 
-    # ------- what tests look at
+    # ------- inspection by tests
 
     def messages(self, topic: str) -> list[StoredMessage]:
-        """Every stored message of `topic`."""
+        """Return every stored message of `topic`."""
         return self.state.log.all_messages(topic)
 
     def _dispatch(self, command: Command, connection: Connection) -> Command | Awaitable[Command | None] | None:

@@ -16,7 +16,7 @@ from gantry_wire.commands.nameserver import BrokerData, ClusterInfo, QueueData, 
 
 @final
 class FakeCluster:
-    """Brokers and one name server that knows the running ones at once. Use it inside `async with`."""
+    """Some brokers and a name server that routes to the running ones at once. Use it inside `async with`."""
 
     def __init__(self, brokers: Sequence[str] = ("broker-a",), *, auto_creates_topics: bool = True) -> None:
         self.brokers = {name: FakeBroker(name) for name in brokers}
@@ -24,7 +24,7 @@ class FakeCluster:
             broker.state.auto_creates_topics = auto_creates_topics
         self.name_server_requests: list[Command] = []
         self.stale_names: set[str] = set()
-        """Brokers that stay in the routes although they do not run, as they do for a while after a crash."""
+        """Brokers that stay in the routes although they do not run, as for a while after a crash."""
         self.masterless_names: set[str] = set()
         """Brokers of which only a slave is registered, without topics, as after a shard was withdrawn from routes."""
         self._service = CommandService(self._answer)
@@ -32,7 +32,7 @@ class FakeCluster:
         self._port = 0
 
         self.slaves: dict[str, dict[int, str]] = {}
-        """Addresses of slaves by the name of their broker and by id, for routes: those of other fake brokers."""
+        """Addresses of slaves for routes, by broker name and id: those of other fake brokers."""
 
     def __repr__(self) -> str:
         return f"<FakeCluster {self.name_server} brokers={sorted(self.brokers)}>"
@@ -52,14 +52,14 @@ class FakeCluster:
 
     @property
     def name_server(self) -> str:
-        """The address that clients are given."""
+        """The name server address for clients."""
         return f"127.0.0.1:{self._port}"
 
     def broker(self, name: str = "broker-a") -> FakeBroker:
         return self.brokers[name]
 
     def add_topic(self, topic: str, *, queues: int = 4, permission: int = 6, brokers: Sequence[str] = ()) -> None:
-        """Create `topic` on the named brokers, on all by default."""
+        """Create `topic` on the named brokers, by default on all."""
         for name in brokers or self.brokers:
             self.brokers[name].state.topics[topic] = TopicConfig(
                 topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=permission

@@ -28,7 +28,7 @@ from gantry_wire.filters import parse_tag_filter
 
 
 async def pull(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Codes 11 and 361; holds the request while there is nothing, if it may."""
+    """Handle pulls (codes 11 and 361); hold the request while there is no message, if it allows that."""
     header = PullMessage.read(command.ext)
     config = state.topics.get(header.topic)
     if config is None:
@@ -69,7 +69,7 @@ def _pull_once(state: BrokerState, command: Command, header: PullMessage) -> Com
 
 
 def query_offset(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 14."""
+    """Handle the request QUERY_CONSUMER_OFFSET (code 14)."""
     header = QueryConsumerOffset.read(command.ext)
     offset = state.offsets.get((header.consumer_group, header.topic, header.queue_id))
     if offset is None:
@@ -78,28 +78,28 @@ def query_offset(state: BrokerState, command: Command, connection: Connection) -
 
 
 def update_offset(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 15."""
+    """Handle the request UPDATE_CONSUMER_OFFSET (code 15)."""
     header = UpdateConsumerOffset.read(command.ext)
     state.offsets[header.consumer_group, header.topic, header.queue_id] = header.commit_offset
     return command.reply()
 
 
 def min_offset(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 31."""
+    """Handle the request GET_MIN_OFFSET (code 31)."""
     header = QueueAddress.read(command.ext)
     offset = state.log.queue(header.topic, header.queue_id).min_offset
     return command.reply(ext=OffsetResult(offset=offset).write())
 
 
 def max_offset(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 30."""
+    """Handle the request GET_MAX_OFFSET (code 30)."""
     header = QueueAddress.read(command.ext)
     offset = state.log.queue(header.topic, header.queue_id).max_offset
     return command.reply(ext=OffsetResult(offset=offset).write())
 
 
 def search_offset(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 29."""
+    """Handle the request SEARCH_OFFSET_BY_TIMESTAMP (code 29)."""
     header = SearchOffset.read(command.ext)
     queue = state.log.queue(header.topic, header.queue_id)
     later = [m.queue_offset for m in queue.messages if m.store_timestamp_ms >= header.timestamp]
@@ -107,7 +107,7 @@ def search_offset(state: BrokerState, command: Command, connection: Connection) 
 
 
 def earliest_time(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 32."""
+    """Handle the request GET_EARLIEST_MSG_STORETIME (code 32)."""
     header = QueueAddress.read(command.ext)
     queue = state.log.queue(header.topic, header.queue_id)
     timestamp = queue.messages[queue.min_offset].store_timestamp_ms if queue.max_offset > queue.min_offset else -1
@@ -115,7 +115,7 @@ def earliest_time(state: BrokerState, command: Command, connection: Connection) 
 
 
 def heartbeat(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 34."""
+    """Handle the request HEART_BEAT (code 34)."""
     document = read_document(command.body, HeartbeatData)
     before = state.clients.get(connection)
     state.clients[connection] = document
@@ -128,7 +128,7 @@ def heartbeat(state: BrokerState, command: Command, connection: Connection) -> C
 
 
 def unregister(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 35."""
+    """Handle the request UNREGISTER_CLIENT (code 35)."""
     header = UnregisterClient.read(command.ext)
     document = state.clients.get(connection)
     if document is not None and header.consumer_group is not None:
@@ -144,7 +144,7 @@ def unregister(state: BrokerState, command: Command, connection: Connection) -> 
 
 
 def consumer_list(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 38."""
+    """Handle the request GET_CONSUMER_LIST_BY_GROUP (code 38)."""
     header = ConsumerGroup.read(command.ext)
     ids = sorted({client_id for _, client_id, _ in state.consumers(header.consumer_group)})
     if not ids:
@@ -153,7 +153,7 @@ def consumer_list(state: BrokerState, command: Command, connection: Connection) 
 
 
 def lock(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 41."""
+    """Handle the request LOCK_BATCH_MQ (code 41)."""
     request = read_document(command.body, LockBatch)
     locked = [
         queue
@@ -164,7 +164,7 @@ def lock(state: BrokerState, command: Command, connection: Connection) -> Comman
 
 
 def unlock(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 42."""
+    """Handle the request UNLOCK_BATCH_MQ (code 42)."""
     request = read_document(command.body, LockBatch)
     for queue in request.mq_set:
         if state.locks.get((request.consumer_group, queue)) == request.client_id:

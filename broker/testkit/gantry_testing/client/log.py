@@ -1,4 +1,4 @@
-"""Messages in lists: what a fake broker keeps instead of a commit log."""
+"""Messages in lists, which a fake broker has instead of a commit log."""
 
 import asyncio
 from dataclasses import dataclass, field, replace
@@ -10,10 +10,10 @@ from gantry_wire.message import StoredMessage, encode_record, record_size
 from gantry_wire.properties import TAGS
 
 FIRST_PHYSICAL_OFFSET = 4096
-"""Not 0, so that a test notices when an offset was lost on the way."""
+"""The first offset is not 0, so that a test detects an offset that was lost on the way."""
 
 BODY_START = 88
-"""In a record whose hosts have IPv4 addresses, as those of a fake broker have."""
+"""The position of the body in a record with IPv4 hosts, as a fake broker writes them."""
 
 
 @final
@@ -23,7 +23,7 @@ class FakeQueue:
 
     messages: list[StoredMessage] = field(default_factory=list)
     min_offset: int = 0
-    """Messages below it are expired: `messages` keeps them, readers do not get them."""
+    """Messages below it are expired: `messages` keeps them, but readers do not get them."""
 
     @property
     def max_offset(self) -> int:
@@ -32,7 +32,7 @@ class FakeQueue:
 
 @final
 class FakeLog:
-    """All queues of one fake broker, and who waits for them."""
+    """All queues of one fake broker, and the pulls that wait for them."""
 
     def __init__(self, store_host: bytes) -> None:
         self.store_host = store_host
@@ -40,14 +40,14 @@ class FakeLog:
         self._by_physical_offset: dict[int, StoredMessage] = {}
         self._end = FIRST_PHYSICAL_OFFSET
         self.damaged: set[tuple[str, int, int]] = set()
-        """Topic, queue and offset of messages that are read with a wrong bit in their bodies."""
+        """Topic, queue and offset of messages that are read with a flipped bit in their bodies."""
         self._arrived = asyncio.Event()
 
     def queue(self, topic: str, queue_id: int) -> FakeQueue:
         return self._queues.setdefault((topic, queue_id), FakeQueue())
 
     def all_messages(self, topic: str) -> list[StoredMessage]:
-        """Every message of `topic`, queue by queue."""
+        """Return every message of `topic`, queue by queue."""
         return [
             message for (name, _), queue in sorted(self._queues.items()) if name == topic for message in queue.messages
         ]
@@ -60,7 +60,7 @@ class FakeLog:
             del self._queues[key]
 
     def append(self, message: StoredMessage) -> StoredMessage:
-        """Store `message` at the end of its queue and wake whoever waits."""
+        """Store `message` at the end of its queue and wake waiting pulls."""
         queue = self.queue(message.topic, message.queue_id)
         stored = replace(message, queue_offset=queue.max_offset, physical_offset=self._end, store_host=self.store_host)
         queue.messages.append(stored)
@@ -72,12 +72,12 @@ class FakeLog:
         return stored
 
     def wake(self) -> None:
-        """Have every waiting pull look again."""
+        """Let every waiting pull check the queue again."""
         self._arrived.set()
         self._arrived = asyncio.Event()
 
     async def wait_for_arrival(self, timeout_ms: int) -> None:
-        """Return when anything is appended, or after `timeout_ms`."""
+        """Return when any message is appended, or after `timeout_ms`."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._arrived.wait()
@@ -85,7 +85,7 @@ class FakeLog:
             return
 
     def read(self, queue: FakeQueue, offset: int, messages_max: int, tags: TagFilter) -> tuple[list[bytes], int]:
-        """Records from `offset` on that `tags` takes by hash, and the offset after the last one looked at."""
+        """Return records from `offset` on whose hash matches `tags`, and the offset after the last record checked."""
         found: list[bytes] = []
         while offset < queue.max_offset and len(found) < messages_max:
             message = queue.messages[offset]

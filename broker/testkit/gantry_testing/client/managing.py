@@ -25,7 +25,7 @@ from gantry_wire.properties import KEYS, UNIQUE_KEY
 
 
 def create_topic(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 17."""
+    """Handle the request UPDATE_AND_CREATE_TOPIC (code 17)."""
     header = CreateTopic.read(command.ext)
     state.topics[header.topic] = TopicConfig(
         topic_name=header.topic,
@@ -39,19 +39,19 @@ def create_topic(state: BrokerState, command: Command, connection: Connection) -
 
 
 def topic_config(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 351."""
+    """Handle the request GET_TOPIC_CONFIG (code 351)."""
     topic = TopicName.read(command.ext).topic
     config = state.topics.get(topic)
     return missing_topic(command, topic) if config is None else command.reply(body=write_document(config))
 
 
 def topic_table(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 21."""
+    """Handle the request GET_ALL_TOPIC_CONFIG (code 21)."""
     return command.reply(body=write_document(TopicConfigTable(topic_config_table=state.topics)))
 
 
 def delete_topic(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 215."""
+    """Handle the request DELETE_TOPIC_IN_BROKER (code 215)."""
     topic = TopicName.read(command.ext).topic
     state.topics.pop(topic, None)
     state.log.delete(topic)
@@ -59,7 +59,7 @@ def delete_topic(state: BrokerState, command: Command, connection: Connection) -
 
 
 def topic_stats(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 202."""
+    """Handle the request GET_TOPIC_STATS_INFO (code 202)."""
     topic = TopicName.read(command.ext).topic
     config = state.topics.get(topic)
     if config is None:
@@ -77,7 +77,7 @@ def topic_stats(state: BrokerState, command: Command, connection: Connection) ->
 
 
 def consume_stats(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 208."""
+    """Handle the request GET_CONSUME_STATS (code 208)."""
     header = ConsumerGroup.read(command.ext)
     table: dict[ObjectKey, dict[str, int]] = {}
     for (group, topic, queue_id), offset in sorted(state.offsets.items()):
@@ -89,26 +89,26 @@ def consume_stats(state: BrokerState, command: Command, connection: Connection) 
 
 
 def topic_groups(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 300."""
+    """Handle the request QUERY_TOPIC_CONSUME_BY_WHO (code 300)."""
     topic = TopicName.read(command.ext).topic
     groups = sorted({group for group, name, _ in state.offsets if name == topic})
     return command.reply(body=write_document(GroupListing(group_list=groups)))
 
 
 def groups(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 201."""
+    """Handle the request GET_ALL_SUBSCRIPTIONGROUP_CONFIG (code 201)."""
     return command.reply(body=write_document(GroupTable(subscription_group_table=state.groups)))
 
 
 def create_group(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 200."""
+    """Handle the request UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (code 200)."""
     config = read_document(command.body, SubscriptionGroupConfig)
     state.groups[config.group_name] = config
     return command.reply()
 
 
 def delete_group(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 207."""
+    """Handle the request DELETE_SUBSCRIPTIONGROUP (code 207)."""
     header = GroupName.read(command.ext)
     state.groups.pop(header.group_name, None)
     if header.clean_offset:
@@ -118,7 +118,7 @@ def delete_group(state: BrokerState, command: Command, connection: Connection) -
 
 
 def members(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 203."""
+    """Handle the request GET_CONSUMER_CONNECTION_LIST (code 203)."""
     group = ConsumerGroup.read(command.ext).consumer_group
     consumers = state.consumers(group)
     if not consumers:
@@ -138,13 +138,13 @@ def members(state: BrokerState, command: Command, connection: Connection) -> Com
 
 
 def runtime(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 28."""
+    """Handle the request GET_BROKER_RUNTIME_INFO (code 28)."""
     table = {"brokerVersionDesc": "fake", "putTps": "0 0 0"}
     return command.reply(body=write_document(KeyValueTable(table=table)))
 
 
 def view(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 33."""
+    """Handle the request VIEW_MESSAGE_BY_ID (code 33)."""
     message = state.log.at(ViewMessage.read(command.ext).offset)
     if message is None:
         return command.reply(ResponseCode.SYSTEM_ERROR, "can not find message by the offset")
@@ -152,7 +152,10 @@ def view(state: BrokerState, command: Command, connection: Connection) -> Comman
 
 
 def query(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 12. As a real broker it may return too much: here, whatever shares the key's first letter."""
+    """Handle the request QUERY_MESSAGE (code 12).
+
+    Like a real broker it may return too much: here, keys with the same first letter.
+    """
     header = QueryMessage.read(command.ext)
     found = [
         encode_record(message)

@@ -24,7 +24,7 @@ from gantry_wire.properties import (
 
 
 def send(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Codes 10, 310 and 320."""
+    """Handle sends (codes 10, 310 and 320)."""
     header = SendMessage.read(command.ext) if command.code == RequestCode.SEND_MESSAGE else _long_names(command)
     config = state.topic(header.topic, queues=header.default_topic_queue_nums)
     if config is None:
@@ -54,12 +54,12 @@ def send(state: BrokerState, command: Command, connection: Connection) -> Comman
 
 
 def _with_cluster(state: BrokerState, properties: str | None) -> bytes:
-    """The properties of a message, with the cluster that brokers add: replies go to its reply topic."""
+    """Return the properties of a message with the cluster that brokers add: replies go to its reply topic."""
     return encode_properties({**parse_properties(properties or ""), CLUSTER: state.cluster})
 
 
 async def send_reply(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Codes 324 and 325: pushed to the requester, and not stored."""
+    """Handle replies (codes 324 and 325): push them to the requester without storing them."""
     is_long = command.code == RequestCode.SEND_REPLY_MESSAGE
     header = SendMessage.read(command.ext) if is_long else _long_names(command)
     client_id = parse_properties(header.properties or "").get(REPLY_TO_CLIENT)
@@ -101,7 +101,10 @@ def _messages(base: StoredMessage, *, is_batch: bool) -> list[StoredMessage]:
 
 
 def send_back(state: BrokerState, command: Command, connection: Connection) -> Command:
-    """Code 36. The message comes again at once: what the delay level was, a test reads in `state.send_backs`."""
+    """Handle the request CONSUMER_SEND_MSG_BACK (code 36).
+
+    The message is redelivered at once; `state.send_backs` has its delay level.
+    """
     header = SendBack.read(command.ext)
     state.send_backs.append(command.ext)
     original = state.log.at(header.offset)

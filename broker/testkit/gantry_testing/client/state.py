@@ -1,4 +1,4 @@
-"""What a fake broker knows, and the little that its handlers share."""
+"""The data of a fake broker, and helpers that its handlers share."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -31,12 +31,12 @@ class BrokerState:
     clients: dict[Connection, HeartbeatData] = field(default_factory=dict)
     """The last heartbeat of every connection."""
     locks: dict[tuple[str, MessageQueue], str] = field(default_factory=dict)
-    """Which client holds a queue for an ordered group."""
+    """The client that holds a queue for an ordered group."""
     send_backs: list[dict[str, str]] = field(default_factory=list)
     """Headers of every send-back, in order."""
 
     def topic(self, name: str, *, queues: int = 4) -> TopicConfig | None:
-        """The topic's configuration, made now where brokers create topics on first use."""
+        """Return the topic's configuration, created now if brokers create topics on first use."""
         known = self.topics.get(name)
         is_derived = name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
         if known is None and (self.auto_creates_topics or is_derived):
@@ -49,7 +49,7 @@ class BrokerState:
         return known
 
     def consumers(self, group: str) -> list[tuple[Connection, str, ConsumerData]]:
-        """The members of `group` that are connected."""
+        """Return the connected members of `group`."""
         return [
             (connection, heartbeat.client_id, data)
             for connection, heartbeat in self.clients.items()
@@ -58,20 +58,20 @@ class BrokerState:
         ]
 
     def notify_group(self, group: str) -> None:
-        """Tell the members of `group` that their number changed."""
+        """Notify the members of `group` that their number changed."""
         notice = ConsumerGroup(consumer_group=group).write()
         for connection, _, _ in self.consumers(group):
             connection.send(oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, notice).encode())
 
     def forget(self, connection: Connection) -> None:
-        """A client is gone."""
+        """Remove a client that has disconnected."""
         heartbeat = self.clients.pop(connection, None)
         if heartbeat is not None:
             for data in heartbeat.consumer_data_set:
                 self.notify_group(data.group_name)
 
     def registered_topics(self) -> dict[str, TopicConfig]:
-        """What the name server hears of."""
+        """Return the topics that the name server gets."""
         template = TopicConfig(topic_name=AUTO_CREATE_TOPIC, perm=7)
         return self.topics | ({AUTO_CREATE_TOPIC: template} if self.auto_creates_topics else {})
 

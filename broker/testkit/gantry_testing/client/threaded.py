@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 @final
 class ThreadedCluster:
-    """A running `FakeCluster` that other threads and processes may talk to. Use it inside `with`.
+    """A running `FakeCluster` to which other threads and processes may connect. Use it inside `with`.
 
-    Its data belongs to its own thread: read it freely, change it through `run`.
+    Its data belongs to its own thread: it may be read freely, but is changed only through `run`.
     """
 
     def __init__(self, cluster: FakeCluster) -> None:
@@ -35,5 +35,5 @@ class ThreadedCluster:
             self._loop.__exit__(None, None, None)
 
     def run(self, work: Coroutine[Any, Any, T], *, timeout_s: float = 10.0) -> T:
-        """What `work` returns, run on the cluster's loop."""
+        """Run `work` on the cluster's loop and return its result."""
         return self._loop.run(work, timeout_s=timeout_s)

@@ -1,7 +1,7 @@
 // Command dns is CoreDNS with the few plugins that a cluster of tests needs.
 //
 // The full program links seventy plugins, among them the clients of several clouds; these seven answer for Services and
-// Pods, and nothing else is asked: there is no outside to forward to.
+// Pods. There is no upstream server to forward to.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command pause holds a pod's namespaces open until it is told to stop, and collects orphaned children.
+// Command pause holds a pod's namespaces open until it gets a signal to stop, and collects orphaned children.
 package main
 
 import (

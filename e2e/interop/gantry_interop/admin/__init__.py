@@ -1,1 +1,1 @@
-"""RocketMQ's administration tool, `mqadmin`, run with every one of its commands against Apache's servers and ours."""
+"""RocketMQ's administration tool `mqadmin`: all of its commands run against Apache's servers and ours."""

@@ -1,4 +1,4 @@
-"""`run.py admin`: the whole plan, the verdicts, and the page of them."""
+"""The command `run.py admin`: runs the whole plan, and shows and records the verdicts."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from gantry_interop.admin import page, plan, play, samples, scene, verdicts
 from gantry_interop.admin.play import Compared
 from gantry_interop.admin.verdicts import Verdict
 from gantry_interop.errors import harness_errors
-from gantry_interop.places import new_run_directory
+from gantry_interop.paths import new_run_directory
 from gantry_interop.processes import Nursery
 
 
 @click.command("admin")
-@click.option("--record", is_flag=True, help="Keep the verdicts, and write docs/compatibility.md of them.")
+@click.option("--record", is_flag=True, help="Store the verdicts and write docs/compatibility.md from them.")
 def admin_command(record: bool) -> None:
     """Run every command of Apache's mqadmin 5.3.3 against Apache's servers and ours, and compare what it prints.
 
-    Fails when a command is not the same any more that docs/compatibility.md calls the same, when the tool has a command
-    that the plan does not have, and when one differs for no reason that the plan gives.
+    Fails if a command differs that docs/compatibility.md calls the same, if the tool has a command that the plan lacks,
+    or if one differs without a reason in the plan.
     """
     console = report.console()
     directory = new_run_directory("admin")
@@ -34,15 +34,17 @@ def admin_command(record: bool) -> None:
     with harness_errors(console), Nursery(directory / "logs") as nursery:
         known, compared = play.play(nursery, directory, lambda one: _show(console, one))
     found = verdicts.judge(known, compared, plan.ABSENT)
-    faults = [*verdicts.forgotten(known, plan.commands()), *_broken(found, record)]
-    faults += [f"the same, though the plan says otherwise: {typed}" for typed in verdicts.stale(compared)]
+    faults = [*verdicts.find_plan_faults(known, plan.commands()), *_broken(found, record)]
+    faults += [
+        f"the same, though the plan expects a difference: {typed}" for typed in verdicts.stale_deviations(compared)
+    ]
     _keep(directory / "steps.json", compared)
     verdicts.write(found, directory / "results.json")
     if record:
         verdicts.write(found)
         samples.write(samples.of(compared, scene.window(start)))
         page.write(found, len(plan.ALL))
-    counted = ", ".join(f"{count} {word}" for word, count in verdicts.counts(found).items())
+    counted = ", ".join(f"{count} {word}" for word, count in verdicts.count_by_word(found).items())
     console.print(f"{len(known)} commands: {counted}", highlight=False)
     for fault in faults:
         console.print(fault, style="red", highlight=False, markup=False)
@@ -52,8 +54,8 @@ def admin_command(record: bool) -> None:
 
 def _broken(found: Sequence[Verdict], record: bool) -> list[str]:
     before = [] if record or not verdicts.RESULTS.exists() else verdicts.read()
-    lost = [f"no longer the same: {one.command} ({one.word})" for one in verdicts.lost(before, found)]
-    return lost + [f"differs, and the plan does not say why: {name}" for name in verdicts.unexplained(found)]
+    lost = [f"no longer the same: {one.command} ({one.word})" for one in verdicts.find_regressions(before, found)]
+    return lost + [f"differs without a reason in the plan: {name}" for name in verdicts.unexplained_differences(found)]
 
 
 def _show(console: Console, one: Compared) -> None:

@@ -1,8 +1,8 @@
-"""Both peers once more, with brokers that ask for accounts.
+"""Both peers with brokers that require accounts.
 
-Apache's broker keeps users and permissions in a database of its own and changes them when asked; ours reads a file. So
-the same users come into being in two ways: there by `createUser` and `createAcl`, here by the file, which is complete
-from the start. What the commands then show is compared.
+Apache's broker keeps users and permissions in its own database and changes them on request; ours reads a file. So the
+same users are created in two ways: there by `createUser` and `createAcl`, here by the file, which is complete from
+the start. The output of the commands is compared.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ accounts:
 
 
 def start(kind: str, nursery: Nursery, directory: Path) -> scene.Side:
-    """A peer whose broker asks for accounts."""
+    """Start a peer whose broker requires accounts."""
     directory.mkdir(parents=True)
     settings = APACHE
     if kind == "gantry":

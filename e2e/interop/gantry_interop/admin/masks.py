@@ -1,10 +1,10 @@
-"""Which values may differ between two servers that do the same, and how they are taken out before a comparison.
+"""The values that may differ between two equivalent servers, and how they are removed before a comparison.
 
-Facts first: addresses, folders and ids of a peer are known, so exactly those texts are replaced by their names. Then
+First, facts: addresses, folders and ids of a peer are known, so exactly those texts are replaced by their names. Then
 moments: a date or a count of milliseconds is replaced when it lies within the run, so that a zero, or a time of
-another year, stays to be seen. Then ids that clients made. Last the masks of the step: each replaces one value that
-follows known words by its name and is as narrow as its pattern. Traces of the Java stack go; what they were about
-stays. Of a refusal the code is compared, and not the words.
+another year, stays visible. Then ids that clients made. Last, the masks of the step: each replaces one value that
+follows known words by its name and is as narrow as its pattern. Java stack traces are removed; their error message
+stays. Of a refusal the code is compared, but not the text.
 
 A mask demands the form of the value: where one peer prints a number and the other nothing, that is a difference.
 """
@@ -22,33 +22,33 @@ DATE: Final = re.compile(r"\b(\d{4})-(\d\d)-(\d\d)[ #T](\d\d):(\d\d):(\d\d)(?:[:
 COMPACT_DATE: Final = re.compile(r"\b(\d{4})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)\d{3}\b")
 MILLISECONDS: Final = re.compile(r"(?<![\w.])1\d{12}(?!\w)")
 HEX_ID: Final = re.compile(r"\b(?:[0-9A-F]{56}|[0-9A-F]{32})(?=\b|SendResult)")
-"""An id of a message: of the client that made it (56 digits where that has an IPv6 address), or of its place."""
+"""A message id: of the client that made it (56 digits if that has an IPv6 address), or of its place in the log."""
 SEAL: Final = re.compile(r"(?<=__CRC32#=)\d{10}\b")
-"""The checksum over a record, in which are the time and the server's port."""
+"""The checksum of a record, which covers the time and the server's port."""
 REFUSAL: Final = re.compile(r"(\bCODE: \d+ +DESC: )\S.*?(?= BROKER: |$)", re.MULTILINE)
-"""A refusal has a code, which programs act upon, and words for people, which each server chooses itself."""
+"""A refusal has a code, which programs act on, and a text for people, which each server words itself."""
 HINT: Final = re.compile(
     r"\n?(?:See (?:https?://\S+) for further details\.|For more information, please visit the url, \S+)"
 )
-"""Where to read on: the client adds it to an error unless the server has."""
+"""A reference for further reading, which the client adds to an error unless the server has done so."""
 CLIENT_ADDRESS: Final = re.compile(r"(?<![\d.])127\.0\.0\.1:(\d{4,5})\b")
 SLACK_MS: Final = 120_000
 
 
 @dataclass(frozen=True)
 class Mask:
-    """One value that may differ: the group `value` of the pattern becomes the name."""
+    """One value that may differ: the group `value` of the pattern is replaced by the name."""
 
     name: str
     pattern: str
     why: str = ""
-    """Where the name does not say it."""
+    """The reason, where the name is not sufficient."""
 
     def __post_init__(self) -> None:
-        assert "(?P<value>" in self.pattern, f"{self.name} does not say what it replaces"
+        assert "(?P<value>" in self.pattern, f"{self.name} has no group named value"
 
-    def over(self, text: str) -> str:
-        """The text without these values."""
+    def without_values(self, text: str) -> str:
+        """Return the text without these values."""
         return re.sub(self.pattern, self._replace, text, flags=re.MULTILINE)
 
     def _replace(self, match: re.Match[str]) -> str:
@@ -58,27 +58,28 @@ class Mask:
 
 @dataclass(frozen=True)
 class Quirk:
-    """Something that Apache's own servers print and should not, or cannot but print: it is left out, and said why."""
+    """Output of Apache's own servers that is left out of the comparison, with the reason."""
 
     pattern: str
     why: str
 
-    def over(self, text: str) -> str:
-        """The text without it."""
+    def without_values(self, text: str) -> str:
+        """Return the text without the quirk."""
         return re.sub(self.pattern, "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Common:
-    """Rows of which each server has some of its own: those that both have are compared, and there must be enough."""
+    """Rows that each server has partly for itself: rows that both have are compared, and there must be enough of
+    them."""
 
     key: str
-    """A pattern; its first group names a row."""
+    """A pattern whose first group names a row."""
     rows_min: int
     why: str
 
     def of(self, one: Sequence[str], other: Sequence[str]) -> tuple[str, ...]:
-        """The rows of one that the other has as well, and how many they are, if they are too few."""
+        """Return the rows of one side that the other has too, and an error line if they are too few."""
         keys = {found[1] for row in other if (found := re.match(self.key, row))}
         rows = [row for row in one if not (found := re.match(self.key, row)) or found[1] in keys]
         few = [] if len(rows) >= self.rows_min else [f"only {len(rows)} rows that both have"]
@@ -96,14 +97,14 @@ class Window:
         return self.start_ms - SLACK_MS <= moment_ms <= self.end_ms + SLACK_MS
 
 
-def normal(
+def normalize(
     text: str, facts: Mapping[str, str], window: Window, masks: Sequence[Mask] = (), quirks: Sequence[Quirk] = ()
 ) -> list[str]:
-    """The lines of an output, without what may differ."""
+    """Return the lines of an output without the values that may differ."""
     for name, value in sorted(facts.items(), key=lambda fact: -len(fact[1])):
         text = re.sub(rf"(?<![\w.]){re.escape(value)}(?!\w)", f"<{name}>", text)
     for quirk in quirks:
-        text = quirk.over(text)
+        text = quirk.without_values(text)
     text = DATE.sub(lambda found: _moment(found, window), text)
     text = COMPACT_DATE.sub(lambda found: _moment(found, window), text)
     text = MILLISECONDS.sub(lambda found: "<ms>" if int(found[0]) in window else found[0], text)
@@ -112,7 +113,7 @@ def normal(
     text = REFUSAL.sub(r"\1<words>", HINT.sub("", text))
     text = CLIENT_ADDRESS.sub("<client address>", text)
     for mask in masks:
-        text = mask.over(text)
+        text = mask.without_values(text)
     lines = (" ".join(line.split()) for line in text.splitlines() if not STACK_LINE.match(line))
     return [line for line in lines if line]
 

@@ -1,4 +1,4 @@
-"""docs/compatibility.md, made of the verdicts of the last recorded run."""
+"""Writes docs/compatibility.md from the verdicts of the last recorded run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from gantry_interop.admin import verdicts
 from gantry_interop.admin.verdicts import Verdict
-from gantry_interop.places import ROOT
+from gantry_interop.paths import ROOT
 
 PAGE: Final = ROOT / "docs" / "compatibility.md"
 
@@ -17,39 +17,48 @@ _INTRODUCTION: Final = """\
 
 <!-- Written by `e2e/interop/run.py admin --record`; edit e2e/interop/gantry_interop/admin/page.py. -->
 
-Apache RocketMQ is administered with `mqadmin`. This page says what each of its {commands} commands, as of 5.3.3, does
-with a name server and broker of Gantry, beside Apache's own 5.3.3. It is the result of a run, not of an intention.
+You can administer Gantry with Apache RocketMQ's `mqadmin`. This page shows the result of each of its {commands}
+commands, as of 5.3.3, with a name server and broker of Gantry, compared with Apache's own 5.3.3. It is generated
+from a test run.
 
 | | commands |
 |---|---|
 | the same | **{same}** |
-| the same, but for a line that is refused or taken on purpose | {but} |
+| the same, except for a line that is refused or accepted on purpose | {but} |
 | differ | {differs} |
-| fail at Apache's servers, too, without a controller | {fails} |
-| not run here: they ask a controller, a container or files on their own disk | {absent} |
+| fail with Apache's servers too, without a controller | {fails} |
+| not run here: they need a controller, a container or files on their own disk | {absent} |
 
 ## How they are compared
 
 `make interop-admin` runs the unmodified tool (`org.apache.rocketmq.tools.command.MQAdminStartup`) {steps} times
-against each of two pairs of servers, Apache's and ours. Both get the same names and settings, the same topics, groups
-and messages, a Java producer and a Java consumer that stay on line, a group that has gone and left a backlog, and a
-message with a trace. Each command is typed with the options that it has: once as it should be, and also with wrong
-names, missing topics and missing options. What a command changes is looked at afterwards with another one. Everything
-it prints is compared line by line, and its exit code, and the files that it writes.
+against each of two pairs of servers, Apache's and Gantry's. Both get the same names and settings, the same topics,
+groups and messages, a Java producer and a Java consumer that stay online, a group that has left a backlog, and a
+message with a trace.
 
-Taken out before the comparison are: addresses, ports and folders of the servers; moments that lie within the run; ids
-that clients make; the checksum over a record; measured times and rates (each by the name of its field, and only if
-both are numbers); the order of rows that Apache's tool prints in the order of a hash table. Of a refusal the code is
-compared and the words are not: a program acts upon the code, and each server says in its own words what was wrong.
-What else was left out is in the last column.
+The test runs each command with its options: correctly, and also with wrong names, missing topics and missing
+options. It reads the effect of a command afterwards with another one. It compares the output line by line, the exit
+code, and the files that the command writes.
 
-A run fails when a command is not the same any more that this page calls the same, when the tool has a command that no
-step runs, and when a command differs without a reason on this page. `{record}` writes the page anew.
+These parts are removed before the comparison:
+
+- addresses, ports and folders of the servers;
+- times within the run;
+- ids that clients create;
+- the checksum over a record;
+- measured times and rates (each by the name of its field, and only if both are numbers);
+- the order of rows that Apache's tool prints in the order of a hash table;
+- the text of a refusal. Its code is compared: programs act on the code, and each server words its errors itself.
+
+The last column lists everything else that was left out.
+
+A run fails if a command differs that this page calls the same, if the tool has a command that no
+step runs, or if a command differs without a reason on this page. `{record}` regenerates the page.
 
 ## All commands
 
-`theirs` and `ours` say whether the command does its work there. The steps are those whose output was compared; `7/8`
-means that one differed.
+The columns `theirs` and `ours` show whether the command works with Apache's servers and with Gantry's. The steps are
+those whose output was compared; `7/8` means that one differed.
 
 | command | theirs | ours | steps | verdict | why, or what was left out |
 |---|---|---|---|---|---|
@@ -58,16 +67,16 @@ means that one differed.
 _DIFFERENCES: Final = """
 ## What differs
 
-The first lines of each difference: with a minus what only Apache's servers make the tool print, with a plus what only
-ours do.
+This section has the first lines of each difference. A minus marks output that only Apache's servers produce, a plus
+output that only Gantry's produce.
 """
 
 _LINE_MAX: Final = 150
 
 
 def text(found: Sequence[Verdict], steps: int) -> str:
-    """The whole page."""
-    counted = verdicts.counts(found)
+    """Return the whole page as Markdown."""
+    counted = verdicts.count_by_word(found)
     head = _INTRODUCTION.format(
         commands=len(found),
         steps=steps,
@@ -102,5 +111,5 @@ def _blocks(one: Verdict) -> Iterator[str]:
 
 
 def write(found: Sequence[Verdict], steps: int, page: Path = PAGE) -> None:
-    """Put it where it belongs."""
+    """Write the page to its file."""
     page.write_text(text(found, steps))

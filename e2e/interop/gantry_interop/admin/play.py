@@ -1,4 +1,4 @@
-"""Runs the plan at both peers, command after command, and compares what each printed."""
+"""Runs the plan at both peers, command by command, and compares the outputs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from gantry_interop import java
 from gantry_interop.admin import guarded, plan, scene
-from gantry_interop.admin.masks import normal
+from gantry_interop.admin.json_process import JsonProcess
+from gantry_interop.admin.masks import normalize
 from gantry_interop.admin.steps import LATE, TRIES_MAX, Outcome, Step
-from gantry_interop.admin.talker import Talker
 from gantry_interop.processes import Nursery
 
 PAUSE_SECONDS: Final = 1.0
@@ -21,7 +21,7 @@ PAUSE_SECONDS: Final = 1.0
 
 @dataclass(frozen=True)
 class Compared:
-    """One step, and what it came to at each peer, without what may differ."""
+    """One step and its result at each peer, without the values that may differ."""
 
     step: Step
     theirs: tuple[str, ...]
@@ -30,13 +30,13 @@ class Compared:
     """Whether Apache's own servers refused it, or the command failed there."""
     is_ours_failed: bool
     raw: Outcome | None = None
-    """What Apache's servers made the tool print, as it was."""
+    """The unchanged output with Apache's servers."""
     facts: Mapping[str, str] = field(default_factory=dict)
-    """Of Apache's side."""
+    """The facts of Apache's side."""
 
     @property
     def is_late(self) -> bool:
-        """Whether a server was slower than the tool's patience."""
+        """Return whether a server was slower than the tool's timeout."""
         return any(LATE in line for line in (*self.theirs, *self.ours))
 
     @property
@@ -45,50 +45,52 @@ class Compared:
 
 
 def failed(outcome: Outcome) -> bool:
-    """Whether a command did not come to what it is for."""
+    """Return whether a command did not do its work."""
     return outcome.exit not in (None, 0) or ("Exception" in outcome.error and not outcome.is_cut)
 
 
 def lines(outcome: Outcome, side: scene.Side, step: Step, start: float) -> tuple[str, ...]:
-    """What one run says, in the form in which it is compared."""
+    """Return the output of one run in the form that is compared."""
     window = scene.window(start)
     parts = {"": outcome.out, "error: ": outcome.error, "file: ": outcome.file or ""}
     found = [
         prefix + line
         for prefix, text in parts.items()
-        for line in (sorted if step.is_unordered else list)(normal(text, side.facts, window, step.masks, step.quirks))
+        for line in (sorted if step.is_unordered else list)(
+            normalize(text, side.facts, window, step.masks, step.quirks)
+        )
     ]
     ends = [] if outcome.exit is None else [f"exit {outcome.exit}"]
-    return (*found, *ends, *(["goes on"] if outcome.is_cut else []))
+    return (*found, *ends, *(["still running"] if outcome.is_cut else []))
 
 
 class Player:
-    """Compares steps at two sides."""
+    """Runs steps at two sides and compares them."""
 
-    def __init__(self, tool: Talker, sides: Sequence[scene.Side], start: float) -> None:
+    def __init__(self, tool: JsonProcess, sides: Sequence[scene.Side], start: float) -> None:
         self._tool = tool
         self._sides = sides
         self._start = start
 
-    def play(self, steps: Iterable[Step], tell: Callable[[Compared], None]) -> list[Compared]:
-        """All of these steps, in order."""
+    def play(self, steps: Iterable[Step], report: Callable[[Compared], None]) -> list[Compared]:
+        """Run all of these steps, in order."""
         found = []
         for step in steps:
-            found.append(self._settled(step))
-            tell(found[-1])
+            found.append(self._run_until_settled(step))
+            report(found[-1])
         return found
 
-    def _settled(self, step: Step) -> Compared:
+    def _run_until_settled(self, step: Step) -> Compared:
         deadline = time.monotonic() + step.settles_seconds
         tries = 0
         while True:
-            compared, tries = self._once(step), tries + 1
+            compared, tries = self._run_once(step), tries + 1
             is_late = compared.is_late and step.is_read and tries < TRIES_MAX
             if compared.is_same or (time.monotonic() > deadline and not is_late):
                 return compared
             time.sleep(PAUSE_SECONDS)
 
-    def _once(self, step: Step) -> Compared:
+    def _run_once(self, step: Step) -> Compared:
         outcomes = [side.run(self._tool, step) for side in self._sides]
         theirs, ours = (
             lines(outcome, side, step, self._start) for outcome, side in zip(outcomes, self._sides, strict=True)
@@ -100,9 +102,9 @@ class Player:
 
 
 def play(
-    nursery: Nursery, directory: Path, tell: Callable[[Compared], None] = lambda one: None
+    nursery: Nursery, directory: Path, report: Callable[[Compared], None] = lambda one: None
 ) -> tuple[list[str], list[Compared]]:
-    """The names of mqadmin's own commands, and the whole plan."""
+    """Return the names of mqadmin's own commands, and the results of the whole plan."""
     java.build()
     start = time.time()
     with ExitStack() as stack:
@@ -110,25 +112,25 @@ def play(
         program = replace(
             scene.TOOL, properties={**scene.TOOL.properties, "java.io.tmpdir": str(directory / scene.TEMPORARY)}
         )
-        tool = stack.enter_context(Talker(program, directory / "tool-home", directory / "logs" / "tool.log"))
+        tool = stack.enter_context(JsonProcess(program, directory / "tool-home", directory / "logs" / "tool.log"))
         known = known_commands(tool)
         sides = [guarded.start(kind, nursery, directory / f"{kind}-guarded") for kind in scene.KINDS]
-        found = Player(tool, sides, start).play(plan.ACCOUNTS, tell)
+        found = Player(tool, sides, start).play(plan.ACCOUNTS, report)
         for side in sides:
             side.peer.crash()
         sides = [scene.Side.start(kind, nursery, directory / kind) for kind in scene.KINDS]
         player = Player(tool, sides, start)
-        found += player.play(plan.BEFORE, tell)
+        found += player.play(plan.BEFORE, report)
         residents = stack.enter_context(
-            Talker(scene.RESIDENTS, directory / "residents-home", directory / "logs" / "residents.log")
+            JsonProcess(scene.RESIDENTS, directory / "residents-home", directory / "logs" / "residents.log")
         )
         for side in sides:
-            side.move_in(residents)
-        found += player.play(plan.AFTER, tell)
+            side.start_residents(residents)
+        found += player.play(plan.AFTER, report)
     return known, found
 
 
-def known_commands(tool: Talker) -> list[str]:
-    """All commands that the tool has, by its own list."""
-    answer: list[dict[str, Any]] = tool.ask({"list": True}, scene.ANSWER_SECONDS_MAX)["commands"]
+def known_commands(tool: JsonProcess) -> list[str]:
+    """Return all commands of the tool, from its own list."""
+    answer: list[dict[str, Any]] = tool.request({"list": True}, scene.ANSWER_SECONDS_MAX)["commands"]
     return [str(command["name"]) for command in answer]

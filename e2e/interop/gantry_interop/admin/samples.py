@@ -1,6 +1,6 @@
-"""Raw outputs of Apache's side, one for each rule of the plan: what tests without Java try the rules on.
+"""Raw outputs of Apache's side, one for each rule of the plan, for tests that run without Java.
 
-A rule is tried on what it was made for. `run.py admin --record` writes them anew.
+A rule is tested with output for which it was made. `run.py admin --record` writes the samples.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from gantry_interop.admin import plan
-from gantry_interop.admin.masks import Window, normal
+from gantry_interop.admin.masks import Window, normalize
 from gantry_interop.admin.play import Compared
 from gantry_interop.admin.steps import Step
 
@@ -22,7 +22,7 @@ LINES_MAX: Final = 60
 
 @dataclass(frozen=True)
 class Sample:
-    """One output."""
+    """One recorded output of a step."""
 
     typed: str
     text: str
@@ -32,17 +32,17 @@ class Sample:
 
     @property
     def step(self) -> Step:
-        """The step that it is of."""
+        """The step to which the output belongs."""
         return next(step for step in plan.ALL if step.typed == self.typed)
 
-    def normal(self, text: str | None = None) -> list[str]:
-        """What is compared of it, or of another text in its place."""
+    def normalize(self, text: str | None = None) -> list[str]:
+        """Return what is compared of the sample, or of another text in its place."""
         window = Window(self.start_ms, self.end_ms)
-        return normal(self.text if text is None else text, self.facts, window, self.step.masks, self.step.quirks)
+        return normalize(self.text if text is None else text, self.facts, window, self.step.masks, self.step.quirks)
 
 
 def of(compared: Sequence[Compared], window: Window) -> Iterator[Sample]:
-    """One sample for each set of rules, of the first step with it that worked, and one of a refusal."""
+    """Yield one sample for each set of rules, of the first successful step with it, and one of a refusal."""
     seen: set[object] = set()
     for one in compared:
         kind = "refused" if one.is_theirs_failed else (tuple(one.step.masks), tuple(one.step.quirks), one.step.common)
@@ -56,10 +56,10 @@ def of(compared: Sequence[Compared], window: Window) -> Iterator[Sample]:
 
 
 def write(found: Iterator[Sample]) -> None:
-    """Keep them."""
+    """Write the samples to their file."""
     SAMPLES.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
 
 
 def read() -> list[Sample]:
-    """Those that were kept."""
+    """Read the samples from their file."""
     return [Sample(**one) for one in json.loads(SAMPLES.read_text())]

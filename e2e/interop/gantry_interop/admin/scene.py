@@ -1,7 +1,7 @@
 """Both peers side by side, prepared in the same way: Apache's name server and broker, and ours.
 
-What an administrator's commands print hangs on what is there. So both get the same names and settings, the same files
-to read, and the same residents (`Residents.java`): clients that are on line, clients that have gone, and messages.
+The output of commands depends on the state of the servers. So both get the same names and settings, the same files
+to read, and the same residents (`Residents.java`): online clients, clients that have left, and messages.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from gantry_interop import java, peers
+from gantry_interop.admin.json_process import JsonProcess
 from gantry_interop.admin.masks import Window
 from gantry_interop.admin.plan import FILES
 from gantry_interop.admin.steps import LOG_END, Outcome, Step
-from gantry_interop.admin.talker import Talker
 from gantry_interop.processes import Nursery, wait_until
 
 KINDS: Final = ("apache", "gantry")
@@ -28,7 +28,7 @@ LOG_SECONDS_MAX: Final = 300.0
 TOOL_LOG: Final = Path("logs", "rocketmqlogs", "broker_default.log")
 MOVING_IN_SECONDS_MAX: Final = 600.0
 TEMPORARY: Final = "temporary"
-"""Where the tool leaves files of its own."""
+"""The folder for temporary files of the tool."""
 FAR_MS: Final = 1_900_000_000_000
 
 TOOL: Final = java.Program(
@@ -44,26 +44,27 @@ SETTINGS: Final = {
     "apache": {"enabledAppendPropCRC": "true", "timerWheelEnable": "true"},
     "gantry": {"slaveReadEnable": "false"},
 }
-"""Ours seals every record with RocketMQ's own checksum property; Apache's does with this setting, and records are as
-long. Without its timers Apache's broker cannot delete a topic (it looks for their metrics). Reading from
-slaves is off by default there, and on here."""
+"""Our broker seals every record with RocketMQ's checksum property. Apache's broker does so with this setting, and then
+records have the same length. Without its timers Apache's broker cannot delete a topic (it looks up their metrics).
+Reading from slaves is off by default there, and on here.
+"""
 
 
 @dataclass
 class Side:
-    """One peer, and what is known of it."""
+    """One peer and its facts."""
 
     kind: str
     peer: peers.Peer
     files: Path
     words: dict[str, str] = field(default_factory=dict)
-    """What stands in braces in a step's words."""
+    """The values of the names in braces in a step's arguments."""
     credentials: dict[str, str] = field(default_factory=dict)
-    """What the commands are signed with, where servers ask for accounts."""
+    """The credentials that sign the commands, if the servers require accounts."""
 
     @staticmethod
     def start(kind: str, nursery: Nursery, directory: Path, settings: Mapping[str, str] | None = None) -> Side:
-        """Start the servers, and lay down the files that commands read."""
+        """Start the servers, and write the files that commands read."""
         layout = peers.Layout(directory, settings={**SETTINGS[kind], **(settings or {})})
         peer = peers.start(kind, nursery, layout)
         side = Side(kind, peer, directory / "files")
@@ -86,24 +87,24 @@ class Side:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What is this peer's alone, to be hidden by its name."""
+        """Return the facts of this peer only, which are masked by their names."""
         return {name: text for name, text in self.words.items() if name not in ("cluster", "start_ms", "far_ms")}
 
-    def move_in(self, residents: Talker) -> None:
-        """Let the residents in, and learn their names."""
+    def start_residents(self, residents: JsonProcess) -> None:
+        """Start the resident clients, and learn the ids of their messages."""
         question = {
             "peer": self.kind, "name_server": self.peer.address, "broker_name": BROKER_NAME,
             "broker": self.peer.broker_address,
         }  # fmt: skip
-        for name, found in residents.ask(question, MOVING_IN_SECONDS_MAX).items():
+        for name, found in residents.request(question, MOVING_IN_SECONDS_MAX).items():
             self.words |= _named(name, found)
 
-    def run(self, tool: Talker, step: Step) -> Outcome:
-        """What one command comes to here."""
+    def run(self, tool: JsonProcess, step: Step) -> Outcome:
+        """Run one command at this peer."""
         question = {"arguments": step.arguments(self.words), "seconds_max": step.seconds_max, **self.credentials}
         log = tool.home / TOOL_LOG
         log_start = log.stat().st_size if log.exists() else 0
-        answer = tool.ask(question, step.seconds_max + ANSWER_SECONDS_MAX)
+        answer = tool.request(question, step.seconds_max + ANSWER_SECONDS_MAX)
         written = None if step.reads is None else self.files / step.reads
         text = ordered(written.read_text()) if written is not None and written.exists() else None
         if step.logs is not None:
@@ -112,7 +113,7 @@ class Side:
 
 
 def logged(log: Path, start: int, mark: str) -> str:
-    """What a command goes on to say in the tool's log, from `start` to the end that it marks."""
+    """Return the lines that a command writes to the tool's log, from `start` to the end that it marks."""
 
     def lines() -> list[str]:
         text = log.read_bytes()[start:].decode("utf-8", "replace") if log.exists() else ""
@@ -125,7 +126,7 @@ def logged(log: Path, start: int, mark: str) -> str:
 
 
 def ordered(text: str) -> str:
-    """A JSON file with its names in order: in which one Java writes them hangs on its hash tables."""
+    """Return a JSON file with sorted names, because Java writes them in the order of its hash tables."""
     try:
         return json.dumps(json.loads(text), indent=1, sort_keys=True)
     except ValueError:
@@ -133,7 +134,7 @@ def ordered(text: str) -> str:
 
 
 def _named(name: str, found: Any) -> dict[str, str]:
-    """`orders_places: [...]` becomes `orders_place_0` and so on."""
+    """Convert `orders_places: [...]` to `orders_place_0` and so on."""
     if isinstance(found, str):
         return {name: found}
     one = name.removesuffix("s")
@@ -141,5 +142,5 @@ def _named(name: str, found: Any) -> dict[str, str]:
 
 
 def window(start: float) -> Window:
-    """The time from `start` (in seconds) until now."""
+    """Return the time from `start` (in seconds) until now."""
     return Window(int(start * 1000), int(time.time() * 1000))

@@ -1,10 +1,10 @@
-"""What comes of a run: one verdict for each command of mqadmin, and whether it still is what the page says.
+"""The result of a run: one verdict for each command of mqadmin, compared with the recorded page.
 
-    same                every step printed the same at both, apart from what its rules leave out
-    same, but           the same, save for lines of which the plan says why ours means to do something else
-    differs             one did not; the first lines that differ are kept
+    same                every step printed the same at both, apart from the values that its rules leave out
+    same, but           the same, except for lines for which the plan has an intended difference
+    differs             at least one step differs; the first lines of the difference are kept
     theirs fails, too   Apache's own servers, set up like this, refuse every step
-    not here            no step runs it; the plan says why
+    not here            no step runs it; the plan has the reason
 
 The verdicts of the last recorded run lie in `results.json` beside this file, and the page is made of them.
 """
@@ -26,36 +26,36 @@ Word = Literal["same", "same, but", "differs", "theirs fails, too", "not here"]
 
 RESULTS: Final = Path(__file__).with_name("results.json")
 LINES_MAX: Final = 8
-"""How much of a difference is kept."""
+"""The maximum number of lines of a difference that are kept."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One step that printed something else, and how."""
+    """A step with different output, and the difference."""
 
     typed: str
     lines: tuple[str, ...]
-    """The first lines only Apache's servers printed, after a minus, or only ours, after a plus."""
+    """The first lines that only Apache's servers printed, after a minus, or only ours, after a plus."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of one command."""
+    """The verdict on one command."""
 
     command: str
     word: Word
     steps: int
-    """How many steps the verdict hangs on."""
+    """The number of steps on which the verdict is based."""
     steps_same: int
     theirs: str
     ours: str
     why: tuple[str, ...]
-    """What was left out of the comparison, and why; or why the command is not run; or why it differs."""
+    """What was left out of the comparison and why, or why the command is not run, or why it differs."""
     differences: tuple[Difference, ...] = ()
 
 
 def judge(known: Sequence[str], compared: Sequence[Compared], absent: Sequence[Absent]) -> list[Verdict]:
-    """One verdict for each command that the tool has, in its order."""
+    """Return one verdict for each command of the tool, in its order."""
     missing = {one.command: one.why for one in absent}
     return [
         Verdict(command, "not here", 0, 0, "not run", "not run", (missing[command],))
@@ -91,7 +91,7 @@ def _judge(command: str, compared: Sequence[Compared]) -> Verdict:
 
 
 def _is_usage(one: Compared) -> bool:
-    """Whether the tool only said how it is called."""
+    """Return whether the tool only printed its usage."""
     return bool(one.theirs) and one.theirs[0].startswith("usage: ")
 
 
@@ -102,42 +102,42 @@ def _difference(one: Compared) -> Difference:
     return Difference(one.step.typed, (*lines[:LINES_MAX], *more))
 
 
-def forgotten(known: Sequence[str], planned: set[str]) -> list[str]:
-    """What is wrong with the plan: commands of the tool that it does not have, and commands that are none."""
+def find_plan_faults(known: Sequence[str], planned: set[str]) -> list[str]:
+    """Return the faults of the plan: missing commands, and commands that the tool does not have."""
     return [f"no row in the plan: {name}" for name in known if name not in planned] + [
         f"not a command of mqadmin: {name}" for name in sorted(planned - set(known))
     ]
 
 
-def lost(before: Sequence[Verdict], now: Sequence[Verdict]) -> list[Verdict]:
-    """Commands that were the same when the page was made, and are not any more."""
+def find_regressions(before: Sequence[Verdict], now: Sequence[Verdict]) -> list[Verdict]:
+    """Return the commands that were the same when the page was made, and differ now."""
     same = {one.command for one in before if one.word == "same"}
     return [one for one in now if one.command in same and one.word != "same"]
 
 
-def stale(compared: Sequence[Compared]) -> list[str]:
-    """Lines that are the same though the plan says that ours means to do something else."""
+def stale_deviations(compared: Sequence[Compared]) -> list[str]:
+    """Return the lines that are the same although the plan expects a difference."""
     return [one.step.typed for one in compared if one.step.deviation is not None and one.is_same]
 
 
-def unexplained(verdicts: Sequence[Verdict]) -> list[str]:
-    """Commands that differ, without a reason in the plan."""
+def unexplained_differences(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return the commands that differ without a reason in the plan."""
     return [one.command for one in verdicts if one.word == "differs" and one.command not in REASONS]
 
 
-def counts(verdicts: Sequence[Verdict]) -> Mapping[Word, int]:
-    """How many there are of each word."""
+def count_by_word(verdicts: Sequence[Verdict]) -> Mapping[Word, int]:
+    """Count the verdicts by word."""
     words: tuple[Word, ...] = ("same", "same, but", "differs", "theirs fails, too", "not here")
     return {word: sum(one.word == word for one in verdicts) for word in words}
 
 
 def write(verdicts: Sequence[Verdict], path: Path = RESULTS) -> None:
-    """Keep them."""
+    """Write the verdicts to their file."""
     path.write_text(json.dumps([asdict(one) for one in verdicts], indent=1) + "\n")
 
 
 def read(path: Path = RESULTS) -> list[Verdict]:
-    """Those that were kept."""
+    """Read the verdicts of the last recorded run."""
     return [
         Verdict(
             **{

@@ -1,1 +1,1 @@
-"""The endpoints, by concern. Each says which scope it needs; a test sees to it that none answers without."""
+"""The endpoints, by concern. Each declares the scope it requires, and a test verifies that each is protected by it."""

@@ -1,4 +1,4 @@
-"""What every endpoint uses: who asks, what they may, and which refusals are documented."""
+"""Shared parts of all endpoints: authentication, permissions, and the documented error answers."""
 
 from __future__ import annotations
 
@@ -23,65 +23,65 @@ Responses = dict[int | str, dict[str, Any]]
 BEARER: Final = HTTPBearer(auto_error=False, description="A token of --token-file or --read-token-file.")
 
 _TEXTS: Final = {
-    400: "The request makes no sense.",
-    401: "A token is needed, or this one is not known.",
-    403: "This caller may not.",
-    404: "There is no such thing here.",
-    409: "The broker refuses, and says why; nothing has changed.",
-    410: "It is gone; `oldest` says what is the oldest that there is.",
-    412: "Another log, or another epoch of it; `etag` says which.",
+    400: "The request is invalid.",
+    401: "A token is required, or this one is unknown.",
+    403: "The caller has no permission.",
+    404: "Not found.",
+    409: "The broker refuses, for the `reason` given; nothing has changed.",
+    410: "Deleted; `oldest` is the oldest offset available.",
+    412: "It is another log, or another epoch of it; `etag` is the current one.",
     413: "The body is too long.",
-    416: "The log does not reach there (yet); `end` says how far it can be read.",
-    422: "A field is missing or wrong.",
-    429: "Too many at a time; `Retry-After` says when to come again.",
-    502: "The broker tried in vain.",
-    503: "Not now; `reason` says why.",
-    504: "The broker did not answer in time: it may have been done.",
+    416: "The log does not reach that offset (yet); `end` is the end of its readable part.",
+    422: "A field is missing or invalid.",
+    429: "Too many at a time; retry after `Retry-After` seconds.",
+    502: "The broker failed to execute it.",
+    503: "Unavailable, for the `reason` given.",
+    504: "The broker did not answer in time; the order may have been executed.",
 }
 
 
 def refusals(*codes: int) -> Responses:
-    """The documented answers that are not what was asked for."""
+    """Return the documented error answers with these statuses."""
     return {code: {"model": ProblemDocument, "description": _TEXTS[code]} for code in codes}
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What the endpoints of one application share."""
+    """The objects that the endpoints of one application share."""
 
     sidecar: Sidecar
     exposition: Exposition
 
     subjects: Mapping[tuple[str, int], str]
-    """Who has shown which certificate, by peer address."""
+    """The subjects of client certificates, by peer address."""
 
     recent: RecentLines
     """The sidecar's own last log lines."""
 
     bundling: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a bundle is made: one at a time."""
+    """The lock that is held while a bundle is made: one at a time."""
 
 
 def shared_of(request: Request) -> Shared:
-    """What this application was made with."""
+    """Return the shared objects of the application of a request."""
     shared = request.app.state.shared
     assert isinstance(shared, Shared), "the application is made with it"
     return shared
 
 
 def sidecar_of(request: Request) -> Sidecar:
-    """The one sidecar of this application."""
+    """Return the sidecar of the application of a request."""
     return shared_of(request).sidecar
 
 
 def needs(scope: Scope) -> Any:
-    """A dependency that lets through who may, and says who that is."""
+    """Return a dependency that checks the caller's permission and yields the caller."""
     return Depends(guarded(scope))
 
 
 def guarded(scope: Scope) -> Callable[..., Awaitable[Caller]]:
-    """The same as a function, which says its scope; the probes' does not ask for a token in the OpenAPI document."""
+    """Return the same as a function with its scope as an attribute. Probes ask for no token in the OpenAPI document."""
 
     async def open_to_all(request: Request) -> Caller:
         return allow(request, scope)
@@ -95,7 +95,7 @@ def guarded(scope: Scope) -> Callable[..., Awaitable[Caller]]:
 
 
 def allow(request: Request, scope: Scope) -> Caller:
-    """Who asks. Raises ``Problem`` 401 or 403."""
+    """Return the caller of a request, after the check of its permission. Raises ``Problem`` 401 or 403."""
     shared = shared_of(request)
     guard, client = shared.sidecar.guard, request.scope.get("client")
     subject = shared.subjects.get((client[0], client[1])) if client else None
@@ -105,7 +105,7 @@ def allow(request: Request, scope: Scope) -> Caller:
 
 
 async def _orderer(request: Request, _documented: Annotated[object, Depends(BEARER)]) -> Caller:
-    """Who gives an order. One who may not leaves an audit line, and learns nothing of the broker."""
+    """Return the caller of an order. A refused caller leaves an audit line, and learns nothing about the broker."""
     try:
         return allow(request, Scope.CHANGE)
     except Problem as problem:

@@ -1,11 +1,11 @@
-"""The log itself, for whoever reads it in bulk: ranges, queue slices, checksums, offsets by time.
+"""The log itself, for bulk readers: ranges, queue slices, checksums, offsets by time.
 
-Messages are in it, so it needs a token that may read, or --open-reads on loopback. The same ranges leave faster by the
-second listener (`fast_port` of `/v1/log`); both follow `ranges.plan`, and share the limits.
+It contains messages, so it requires a token that may read, or --open-reads on loopback. The second listener serves the
+same ranges faster (`fast_port` of `/v1/log`); both use `ranges.plan_range`, and share the limits.
 
-The status line of a range leaves when there is a place among the readers and every file of the range is open; after
-that nothing that happens to the files' names can change what is read. A file that turns out shorter ends the connection
-in the middle, which every client sees by the length that was promised.
+The status line of a range is sent only after a reader's place is held and every file of the range is open; deleting or
+renaming files after that cannot change the bytes that are read. If a file is shorter than expected, the connection is
+closed in the middle, which a client detects by the announced length.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pydantic import Field
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from gantry_admin.documents import BrokerMotion, Document
+from gantry_admin.documents import Document, LoopStateDocument
 from gantry_admin.errors import Problem
 from gantry_admin.guard import Scope
-from gantry_admin.ranges import OFFSET_MAX, RANGE_PATTERN, LogRange, bounded, log_etag, log_span, plan
+from gantry_admin.ranges import OFFSET_MAX, RANGE_PATTERN, LogRange, clip_range, log_etag, log_span, plan_range
 from gantry_admin.routes.common import TheSidecar, needs, refusals
 from gantry_admin.sidecar import Sidecar
 from gantry_admin.store_files import QUEUE_ID_MAX, Piece
@@ -38,7 +38,7 @@ BINARY: Final[dict[str, Any]] = {"application/octet-stream": {"schema": {"type":
 router = APIRouter(prefix="/v1/log", tags=["log"], dependencies=[needs(Scope.READ)], responses=refusals(401, 403, 503))
 
 TOPICS_MAX: Final = 64
-"""In one question; each queue costs two bisections of its files."""
+"""Topics per request; each queue costs two binary searches in its files."""
 
 TopicName = Annotated[str, Field(pattern=r"^[%|a-zA-Z0-9_-]+$", max_length=255)]
 Topic = Annotated[str, Path(pattern=r"^[%|a-zA-Z0-9_-]+$", max_length=255)]
@@ -54,33 +54,33 @@ class LogFileDocument(Document):
 
 
 class EpochDocument(Document):
-    """From `begin` to the begin of the next one the log was written by one master."""
+    """An epoch: one master wrote the log from `begin` to the begin of the next epoch."""
 
     epoch: int
     begin: int
 
 
 class LogDocument(Document):
-    """What of the log can be read here: [begin, end)."""
+    """The readable part of the log: [begin, end)."""
 
     begin: int
-    end: int = Field(description="min(confirmed, committed): no covered fault takes back what lies before it.")
+    end: int = Field(description="min(confirmed, committed): no covered fault removes data before it.")
     committed: int
     confirmed: int
     epoch: int | None
     store_uuid: str | None
     etag: str
     epochs: list[EpochDocument] = Field(
-        default=[], description="Who wrote which part, in the order of the log; empty where the store does not say it."
+        default=[], description="The epochs of the log, by offset; empty if the store does not record them."
     )
     files: list[LogFileDocument]
     range_bytes_max: int
-    fast_port: int | None = Field(description="The same ranges by sendfile: this host, this port, same path and rules.")
-    broker: BrokerMotion
+    fast_port: int | None = Field(description="The port of this host that serves the same ranges by sendfile.")
+    broker: LoopStateDocument
 
 
 class ChecksumDocument(Document):
-    """Of the bytes [offset, offset + length) of the log."""
+    """The checksum of the bytes [offset, offset + length) of the log."""
 
     offset: int
     length: int
@@ -90,7 +90,7 @@ class ChecksumDocument(Document):
 
 
 class QueueBoundsDocument(Document):
-    """One queue, as its files say: units [begin, end) are readable."""
+    """The readable units of one queue, [begin, end), by its files."""
 
     topic: str
     queue_id: int
@@ -99,7 +99,7 @@ class QueueBoundsDocument(Document):
 
 
 class QueuesBoundsDocument(Document):
-    """Queues of some topics, all by one look at how far the log can be read; those without files are left out."""
+    """Queues of some topics, all by the same readable part of the log; queues without files are left out."""
 
     queues: list[QueueBoundsDocument]
 
@@ -116,7 +116,7 @@ class QueueTimeDocument(Document):
 
 @router.get("")
 async def log(sidecar: TheSidecar) -> LogDocument:
-    """What of the log can be read here."""
+    """Return the readable part of the log."""
     reading = sidecar.broker.reading
     span = log_span(reading)
     assert reading is not None, "a span comes from a page"
@@ -129,7 +129,7 @@ async def log(sidecar: TheSidecar) -> LogDocument:
         etag=log_etag(reading), epochs=[EpochDocument(epoch=one.epoch, begin=one.start) for one in epochs],
         files=[LogFileDocument(base=file.base_offset, bytes=file.size) for file in files],
         range_bytes_max=sidecar.settings.log.range_bytes_max, fast_port=sidecar.fast_port,
-        broker=sidecar.broker.motion(),
+        broker=sidecar.broker.loop_state(),
     )  # fmt: skip
 
 
@@ -155,15 +155,15 @@ async def log_bytes(
     ],
     _if_match: Annotated[str | None, Header(alias="If-Match", description="412 unless this is still the ETag.")] = None,
 ) -> Response:
-    """A range of the log.
+    """Return a range of the log.
 
-    The log is one resource `[0, end)` of which the oldest part is gone. The answer is 206 with the longest beginning of
-    the range that can be read: never beyond min(confirmed, committed), never longer than `range_bytes_max`. 410 with
-    `oldest` when its first byte is gone, 416 with `end` when it is not there yet. `ETag` names store and epoch: as long
-    as it is the same, bytes that were read once stay what they were; `If-Match` and `If-Range` with another one are
-    answered 412.
+    The log is one resource `[0, end)` of which the oldest part is deleted. The answer is 206 with the longest readable
+    beginning of the range: never beyond min(confirmed, committed), never longer than `range_bytes_max`. It is 410 with
+    `oldest` if the first byte was deleted, 416 with `end` if it is not written yet. `ETag` contains store and epoch: as
+    long as it is the same, bytes that were read do not change; `If-Match` and `If-Range` with another one are answered
+    412.
     """
-    wanted = plan(
+    wanted = plan_range(
         request.headers,
         log_span(sidecar.broker.reading),
         log_etag(sidecar.broker.reading),
@@ -179,9 +179,9 @@ async def checksum(
     length: Annotated[int, Query(ge=1, le=1 << 30)],
     algorithm: Literal["crc32", "sha256"] = "crc32",
 ) -> ChecksumDocument:
-    """Of a range, as far as it can be read and at most `range_bytes_max`: `length` in the answer says how much."""
+    """Return the checksum of a range, as far as it is readable and at most `range_bytes_max`; see `length`."""
     etag = log_etag(sidecar.broker.reading)
-    wanted = bounded(
+    wanted = clip_range(
         offset, offset + length, log_span(sidecar.broker.reading), etag, sidecar.settings.log.range_bytes_max
     )
     with sidecar.limits.reader():
@@ -196,10 +196,10 @@ async def checksum(
 async def queues(
     sidecar: TheSidecar, topic: Annotated[list[TopicName], Query(max_length=TOPICS_MAX)]
 ) -> QueuesBoundsDocument:
-    """Which units of all queues of some topics can be read."""
+    """Return the readable units of all queues of some topics."""
     span = log_span(sidecar.broker.reading)
 
-    def look() -> list[QueueBoundsDocument]:
+    def read_bounds() -> list[QueueBoundsDocument]:
         found: list[QueueBoundsDocument] = []
         for name in dict.fromkeys(topic):
             for number in sidecar.files.queue_ids(name):
@@ -210,12 +210,12 @@ async def queues(
                 found.append(QueueBoundsDocument(topic=name, queue_id=number, begin=bounds.begin, end=bounds.end))
         return found
 
-    return QueuesBoundsDocument(queues=await asyncio.to_thread(look))
+    return QueuesBoundsDocument(queues=await asyncio.to_thread(read_bounds))
 
 
 @router.get("/queues/{topic}/{queue_id}", responses=refusals(404, 422))
 async def queue(sidecar: TheSidecar, topic: Topic, queue_id: QueueId) -> QueueBoundsDocument:
-    """Which units of a queue can be read."""
+    """Return the readable units of a queue."""
     span = log_span(sidecar.broker.reading)
     bounds = await asyncio.to_thread(sidecar.files.bounds, topic, queue_id, span.begin, span.end)
     return QueueBoundsDocument(topic=topic, queue_id=queue_id, begin=bounds.begin, end=bounds.end)
@@ -236,13 +236,13 @@ async def units(
     start: Annotated[int, Query(alias="from", ge=0, le=1 << 53)],
     count: Annotated[int, Query(ge=1, le=UNITS_MAX)] = UNITS_MAX,
 ) -> Response:
-    """Units of a queue whose messages can all be read. `X-Gantry-First` and `X-Gantry-End` say which these are."""
+    """Return units of a queue whose messages are all readable, from `X-Gantry-First` up to `X-Gantry-End`."""
     span = log_span(sidecar.broker.reading)
     bounds = await asyncio.to_thread(sidecar.files.bounds, topic, queue_id, span.begin, span.end)
     if start < bounds.begin:
-        raise Problem(410, f"what lies before unit {bounds.begin} is not there any more", oldest=bounds.begin)
+        raise Problem(410, f"the units before {bounds.begin} have been deleted", oldest=bounds.begin)
     if start >= bounds.end:
-        raise Problem(416, f"the queue can be read up to unit {bounds.end} now", oldest=bounds.begin, end=bounds.end)
+        raise Problem(416, f"the queue is readable up to unit {bounds.end} now", oldest=bounds.begin, end=bounds.end)
     end = min(start + count, bounds.end)
     data = await asyncio.to_thread(sidecar.files.units, topic, queue_id, start, end)
     headers = {"X-Gantry-First": str(start), "X-Gantry-End": str(end), "ETag": log_etag(sidecar.broker.reading),
@@ -257,14 +257,14 @@ async def queue_offset(
     queue_id: QueueId,
     timestamp_ms: Annotated[int, Query(ge=0, le=OFFSET_MAX)],
 ) -> QueueTimeDocument:
-    """The first message of a queue that was stored at a time or later."""
+    """Return the offset of the first message of a queue that was stored at a time or later."""
     span = log_span(sidecar.broker.reading)
     found, end = await asyncio.to_thread(sidecar.files.offset_at, topic, queue_id, timestamp_ms, span.begin, span.end)
     return QueueTimeDocument(topic=topic, queue_id=queue_id, timestamp_ms=timestamp_ms, offset=found, end=end)
 
 
 def _checksum(sidecar: Sidecar, start: int, end: int, algorithm: str) -> str:
-    """Of the bytes; blocks."""
+    """Return the checksum of a range of the log; blocks."""
     crc, digest = 0, hashlib.sha256()
     with ExitStack() as stack:
         for piece in sidecar.files.open_range(start, end, stack):
@@ -284,7 +284,7 @@ def _checksum(sidecar: Sidecar, start: int, end: int, algorithm: str) -> str:
 
 @final
 class RangeResponse(Response):
-    """Sends ``wanted``, and nothing if the client is gone."""
+    """An answer that streams a range of the log, or the error if its files cannot be opened."""
 
     def __init__(self, sidecar: Sidecar, wanted: LogRange) -> None:
         super().__init__(status_code=206, headers=wanted.headers())

@@ -1,8 +1,8 @@
-"""Messages for people: look one up, look at the newest of a queue, see dead letters, send them again.
+"""Messages for people: find one, list the newest of a queue, list dead letters, and resend them.
 
-What is read comes out of the store's files, so it can be read while the broker is down; only keys are asked for in the
+Messages are read from the store's files, so they are available while the broker is down; only keys are looked up in the
 broker's index. Each answer is bounded in messages, in bytes of records and in bytes of bodies, and readers share the
-limits of `/v1/log`. Sending again is an order like those of roles: it needs a token that may change, and leaves a line.
+limits of `/v1/log`. Resending is an order like those of roles: it requires a token that may change, and is audited.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from fastapi import APIRouter, Path, Query, Request
 
 from gantry_access import AccessFileError
 from gantry_admin.audit import audited
+from gantry_admin.dead_letter_resender import DeadLetterPosition
 from gantry_admin.errors import Problem
 from gantry_admin.guard import Caller, Scope
 from gantry_admin.message_documents import (
@@ -28,12 +29,11 @@ from gantry_admin.message_documents import (
     message_document,
 )
 from gantry_admin.ranges import OFFSET_MAX, log_span
-from gantry_admin.relay import Shard, elsewhere
-from gantry_admin.resending import OneLetter
+from gantry_admin.relay import Shard, relay_to_shard
 from gantry_admin.routes.common import Orderer, TheSidecar, needs, refusals
 from gantry_admin.sidecar import Sidecar
-from gantry_admin.store_files import QUEUE_ID_MAX, Found, message_at, queue_messages
-from gantry_client.dead_letters import Resend, Tally
+from gantry_admin.store_files import QUEUE_ID_MAX, QueueMessages, message_at, queue_messages
+from gantry_client.dead_letters import ResendRequest, ResendResult
 from gantry_client.errors import ClientError
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, parse_offset_message_id
@@ -53,8 +53,8 @@ router = APIRouter(tags=["messages"])
 Topic = Annotated[str, Path(pattern=NAME, max_length=255)]
 Group = Annotated[str, Path(pattern=NAME, max_length=255)]
 QueueId = Annotated[int, Path(ge=0, le=QUEUE_ID_MAX)]
-Count = Annotated[int, Query(ge=1, le=MESSAGES_MAX, description="So many messages at most.")]
-BodyBytes = Annotated[int, Query(ge=0, le=SHOWN_BYTES_MAX, description="So much of each body.")]
+Count = Annotated[int, Query(ge=1, le=MESSAGES_MAX, description="Number of messages, at most.")]
+BodyBytes = Annotated[int, Query(ge=0, le=SHOWN_BYTES_MAX, description="Bytes of each body to return, at most.")]
 
 
 @router.get(
@@ -70,9 +70,9 @@ async def peek(
     body_bytes: BodyBytes = SHOWN_BYTES,
     shard: Shard = None,
 ) -> MessagesDocument:
-    """Messages of a queue from an offset on, or its newest."""
-    if (told := await elsewhere(request, sidecar, shard, MessagesDocument)) is not None:
-        return told
+    """Return messages of a queue from an offset on, or its newest."""
+    if (relayed := await relay_to_shard(request, sidecar, shard, MessagesDocument)) is not None:
+        return relayed
     found = await _in_queue(sidecar, topic, queue_id, start, count)
     return MessagesDocument(
         topic=topic, queue_id=queue_id, begin=found.bounds.begin, end=found.bounds.end, left_out=found.left_out,
@@ -87,16 +87,16 @@ async def find(
     id: Annotated[str | None, Query(max_length=64, pattern=PRINTABLE, description="A message's id.")] = None,
     key: Annotated[str | None, Query(max_length=256, pattern=PRINTABLE, description="One of its keys.")] = None,
     topic: Annotated[
-        str | None, Query(max_length=255, pattern=NAME, description="Needed but for broker's ids.")
+        str | None, Query(max_length=255, pattern=NAME, description="Required except for a broker's message id.")
     ] = None,
     body_bytes: BodyBytes = SHOWN_BYTES,
     shard: Shard = None,
 ) -> FoundDocument:
-    """Messages by the broker's id, by the sender's id and topic, or by key and topic; oldest first, 32 at most."""
-    if (told := await elsewhere(request, sidecar, shard, FoundDocument)) is not None:
-        return told
+    """Find messages by the broker's id, by the sender's id and topic, or by key and topic; oldest first, 32 at most."""
+    if (relayed := await relay_to_shard(request, sidecar, shard, FoundDocument)) is not None:
+        return relayed
     if (id is None) == (key is None):
-        raise Problem(400, "give an id or a key, and not both")
+        raise Problem(400, "set either id or key, not both")
     if id is not None:
         with sidecar.limits.reader():
             at = await asyncio.to_thread(_by_offset_id, sidecar, id)
@@ -104,8 +104,8 @@ async def find(
             return FoundDocument(messages=[message_document(at, body_bytes)], source="disk")
     if topic is None:
         if id is not None:
-            raise Problem(404, "no message of this broker has that id; an id that its sender gave needs the topic, too")
-        raise Problem(400, "a key needs the topic, too")
+            raise Problem(404, "no message of this broker has that id; the sender's message id needs the topic too")
+        raise Problem(400, "a key needs the topic too")
     records = await _ask(sidecar, topic, key or id or "", is_unique_key=key is None)
     return FoundDocument(messages=[message_document(one, body_bytes) for one in records], source="broker")
 
@@ -119,12 +119,12 @@ async def dead_letters(
     body_bytes: BodyBytes = SHOWN_BYTES,
     shard: Shard = None,
 ) -> DeadLettersDocument:
-    """The newest dead letters of a group on this broker, and how far they were sent again."""
-    if (told := await elsewhere(request, sidecar, shard, DeadLettersDocument)) is not None:
-        return told
+    """Return the newest dead letters of a group on this broker, and up to which offset they were resent."""
+    if (relayed := await relay_to_shard(request, sidecar, shard, DeadLettersDocument)) is not None:
+        return relayed
     topic, reading = dead_letter_topic(group), sidecar.broker.reading
     if group_fault(group) is not None or topic_fault(topic) is not None or reading is None:
-        raise Problem(404, "there is no such group here")
+        raise Problem(404, "group not found")
     shown = await sidecar.tables.get()
     sent_again = shown.inventory.sent_again.get(group, {})
     ids = await asyncio.to_thread(sidecar.files.queue_ids, topic)
@@ -148,9 +148,9 @@ RESEND_REFUSALS = refusals(400, 401, 403, 404, 409, 413, 422, 429, 502, 503, 504
 async def resend(
     group: Group, body: ResendBody, request: Request, sidecar: TheSidecar, caller: Orderer
 ) -> ResentDocument:
-    """Send the next dead letters of a group to the topics they came from; what was sent again already is left out."""
-    wish = Resend(group=group, messages_max=body.messages_max)
-    return await _resend(request, sidecar, caller, wish, None)
+    """Resend the next dead letters of a group to their original topics; those that were resent already are left out."""
+    order = ResendRequest(group=group, messages_max=body.messages_max)
+    return await _resend(request, sidecar, caller, order, None)
 
 
 @router.post("/v1/dead-letters/{group}/{queue_id}/{offset}/resend", responses=RESEND_REFUSALS)
@@ -163,31 +163,33 @@ async def resend_one(
     caller: Orderer,
     shard: Shard = None,
 ) -> ResentDocument:
-    """Send one dead letter again, also for a second time; of this broker, or of the shard that is named."""
-    return await _resend(request, sidecar, caller, Resend(group=group), OneLetter(queue_id, offset, shard))
+    """Resend one dead letter, even if it was resent before; of this broker, or of the shard that is named."""
+    return await _resend(
+        request, sidecar, caller, ResendRequest(group=group), DeadLetterPosition(queue_id, offset, shard)
+    )
 
 
 async def _resend(
-    request: Request, sidecar: Sidecar, caller: Caller, wish: Resend, one: OneLetter | None
+    request: Request, sidecar: Sidecar, caller: Caller, order: ResendRequest, one: DeadLetterPosition | None
 ) -> ResentDocument:
-    """Have it done, and put down who wanted it and what came of it."""
-    on: dict[str, object] = {"group": wish.group, **({} if one is None else one._asdict())}
+    """Execute a resend order, and write its audit line."""
+    on: dict[str, object] = {"group": order.group, **({} if one is None else one._asdict())}
     with audited(request, caller, "resend", on):
-        tally = await sidecar.resending.run(wish, one)
-        on["sent"] = tally.sent.total()
-        return _resent(wish.group, tally)
+        result = await sidecar.resender.run(order, one)
+        on["sent"] = result.sent.total()
+        return _resent(order.group, result)
 
 
-def _resent(group: str, tally: Tally) -> ResentDocument:
-    passed_over = tally.unreadable + tally.without_origin
+def _resent(group: str, result: ResendResult) -> ResentDocument:
+    passed_over = result.unreadable + result.without_origin
     return ResentDocument(
-        group=group, sent=dict(sorted(tally.sent.items())), passed_over=passed_over[:PASSED_OVER_SHOWN],
-        passed_over_count=len(passed_over), left=tally.left,
+        group=group, sent=dict(sorted(result.sent.items())), passed_over=passed_over[:PASSED_OVER_SHOWN],
+        passed_over_count=len(passed_over), left=result.remaining,
     )  # fmt: skip
 
 
-async def _in_queue(sidecar: Sidecar, topic: str, queue_id: int, start: int | None, count: int) -> Found:
-    """Out of the files, as one of the log's readers and at their rate."""
+async def _in_queue(sidecar: Sidecar, topic: str, queue_id: int, start: int | None, count: int) -> QueueMessages:
+    """Read messages of a queue from its files, within the limits of the log's readers."""
     with sidecar.limits.reader():
         span = log_span(sidecar.broker.reading)
         found = await asyncio.to_thread(queue_messages, sidecar.files, span, topic, queue_id, start, count)
@@ -196,7 +198,7 @@ async def _in_queue(sidecar: Sidecar, topic: str, queue_id: int, start: int | No
 
 
 def _by_offset_id(sidecar: Sidecar, text: str) -> StoredMessage | None:
-    """The message of this log with that id. One of another broker has another host in it."""
+    """Return the message with a broker's id; None if the id is of another broker, whose host differs, or unknown."""
     try:
         _, _, physical = parse_offset_message_id(text)
     except RemoteProtocolError:
@@ -213,8 +215,8 @@ def _by_offset_id(sidecar: Sidecar, text: str) -> StoredMessage | None:
 
 
 async def _ask(sidecar: Sidecar, topic: str, key: str, *, is_unique_key: bool) -> list[StoredMessage]:
-    """In the broker's index; one that stands still is not asked."""
-    sidecar.broker.check_moving("only the broker can look up keys")
+    """Look up a key in the broker's index. Raises ``Problem`` if the broker does not answer."""
+    sidecar.broker.check_moving("keys can only be looked up by the broker")
     try:
         async with asyncio.timeout(BROKER_PATIENCE_S):
             admin, address = await sidecar.client.connected()

@@ -1,4 +1,4 @@
-"""For machines that watch, and for people who must find out afterwards: metrics and the diagnostics bundle."""
+"""Metrics for monitoring, and the diagnostics bundle for analysis."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ router = APIRouter(tags=["observe"])
 @router.get(
     "/metrics",
     response_class=Response,
-    dependencies=[needs(Scope.LOOK)],
+    dependencies=[needs(Scope.VIEW)],
     responses={
         200: {
-            "description": "OpenMetrics where `Accept` asks for it, else Prometheus' text format.",
+            "description": "OpenMetrics if `Accept` asks for it, else the Prometheus text format.",
             "content": {
                 "text/plain": {"schema": {"type": "string"}},
                 "application/openmetrics-text": {"schema": {"type": "string"}},
@@ -34,7 +34,7 @@ router = APIRouter(tags=["observe"])
     },
 )
 async def metrics(request: Request) -> Response:
-    """Everything that Prometheus can be told; with the names of RocketMQ's exporter where it has one."""
+    """Return all metrics in the Prometheus format, with the names of RocketMQ's exporter where it has the metric."""
     body, content_type = shared_of(request).exposition.render(request.headers.get("accept", ""))
     return Response(body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
 
@@ -52,7 +52,7 @@ async def metrics(request: Request) -> Response:
     },
 )
 async def bundle(request: Request, sidecar: TheSidecar) -> Response:
-    """The page, settings without secrets, tables, names and sizes of files, last log lines; no message, no secret."""
+    """Return the page, settings, tables, a list of files and the last log lines, without messages and secrets."""
     shared = shared_of(request)
     if shared.bundling.locked():
         raise Problem(429, "a bundle is being made already", headers={"Retry-After": "5"})
@@ -72,9 +72,9 @@ async def bundle(request: Request, sidecar: TheSidecar) -> Response:
 
 
 async def _broker_settings(sidecar: Sidecar) -> dict[str, str]:
-    """As the broker says; a broker that stands still is not asked."""
-    if sidecar.broker.motion().state != "moving":
-        return {"not asked": sidecar.broker.motion().reason}
+    """Return the broker's settings without secrets, or why they are unavailable."""
+    if sidecar.broker.loop_state().state != "moving":
+        return {"not asked": sidecar.broker.loop_state().reason}
     try:
         async with asyncio.timeout(BROKER_PATIENCE_S):
             return redacted_settings(await sidecar.client.broker_settings())
@@ -83,7 +83,7 @@ async def _broker_settings(sidecar: Sidecar) -> dict[str, str]:
 
 
 def _flat(settings: object, prefix: str = "") -> dict[str, str]:
-    """Every field by its dotted name."""
+    """Return all fields of nested settings by their dotted names."""
     assert dataclasses.is_dataclass(settings), "settings are dataclasses"
     found: dict[str, str] = {}
     for field in dataclasses.fields(settings):

@@ -1,7 +1,8 @@
-"""Probes: three questions that kubelet, a supervisor and people ask, without credentials.
+"""The probes for kubelet, supervisors and people; they need no credentials.
 
-`/livez` is about the sidecar: it says what the broker does, and does not fail with it, because starting the sidecar
-again would mend nothing. `/readyz` is about the broker. `/startupz` fails until recovery is over, and says how far.
+`/livez` is about the sidecar: it reports the state of the broker, and does not fail with it, because restarting the
+sidecar would repair nothing. `/readyz` is about the broker. `/startupz` fails until recovery is complete, and reports
+its progress.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ router = APIRouter(tags=["probes"], dependencies=[needs(Scope.PROBE)])
 
 @router.get("/livez", responses={503: {"model": LiveDocument, "description": "The sidecar itself is stuck."}})
 async def livez(sidecar: TheSidecar, response: Response) -> LiveDocument:
-    """Whether the sidecar lives, and since when the broker stands still, if it does."""
-    silent_ns = sidecar.broker.watch.now_ns() - sidecar.broker.look.at_boottime_ns
+    """Return whether the sidecar is alive, and the state of the broker's event loop."""
+    silent_ns = sidecar.broker.watch.now_ns() - sidecar.broker.observation.at_boottime_ns
     is_live = silent_ns < WATCH_SILENT_NS
     if not is_live:
         response.status_code = 503
-    reason = "the page is looked at" if is_live else f"nobody has looked at the page for {silent_ns // 1_000_000} ms"
-    return LiveDocument(live=is_live, reason=reason, broker=sidecar.broker.motion())
+    reason = "the status page is read" if is_live else f"the status page was not read for {silent_ns // 1_000_000} ms"
+    return LiveDocument(live=is_live, reason=reason, broker=sidecar.broker.loop_state())
 
 
 @router.get("/readyz", responses={503: {"model": ReadyDocument, "description": "Not ready, and why."}})
 async def readyz(sidecar: TheSidecar, response: Response) -> ReadyDocument:
-    """Whether clients should be at this broker now."""
+    """Return whether clients should use this broker now."""
     document = sidecar.readiness()
     if not document.ready:
         response.status_code = 503
@@ -46,21 +47,21 @@ async def readyz(sidecar: TheSidecar, response: Response) -> ReadyDocument:
 async def proof(
     sidecar: TheSidecar, nonce: Annotated[str, Query(pattern=f"^[0-9a-f]{{{NONCE_CHARACTERS}}}$")]
 ) -> ProofDocument:
-    """That whoever shows this port's certificate knows the token, said without showing it.
+    """Prove that the owner of this port's certificate knows the token, without revealing the token.
 
-    For whoever gives orders and knows no authority: before it shows the token, it computes the same from the
-    certificate that it was shown.
+    A client that gives orders and has no certificate authority computes the same value from the certificate of the
+    connection before it sends the token.
     """
     token = sidecar.guard.order_token()
     if sidecar.certificates is None or not token:
-        raise Problem(404, "there is no certificate, or no token, to prove anything with")
+        raise Problem(404, "a proof needs a certificate and a token, and one of them is not configured")
     return ProofDocument(proof=proof_of(token, nonce, sidecar.certificates.current.fingerprint))
 
 
 @router.get("/startupz", responses={503: {"model": StartedDocument, "description": "Not started yet, and how far."}})
 async def startupz(sidecar: TheSidecar, response: Response) -> StartedDocument:
-    """Whether the broker's recovery is over."""
-    verdict = started(sidecar.broker.look, sidecar.broker.watch.now_ns(), sidecar.settings.health)
+    """Return whether the broker's recovery is complete."""
+    verdict = started(sidecar.broker.observation, sidecar.broker.watch.now_ns(), sidecar.settings.health)
     if not verdict.is_good:
         response.status_code = 503
     reading = sidecar.broker.reading

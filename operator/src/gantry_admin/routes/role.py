@@ -1,8 +1,7 @@
 """Moving the master role, step by step: each endpoint is one order over the control socket, and leaves one audit line.
 
-What the steps mean together, and in which order they are safe, is not decided here: that is whoever orders. Every order
-is idempotent, so one that was not answered is sent again. Without a token that may change, or a client certificate,
-none of these answers anything but 401 or 403, and that leaves a line, too.
+The client decides which steps are safe, and their sequence. Every order is idempotent, so an unanswered one is sent
+again. Without a token that may change, or a client certificate, all of these answer 401 or 403, which is audited too.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ from gantry_status.broker_state import UNKNOWN, document_of
 from gantry_status.order_client import Check
 from gantry_status.orders import (
     AnyOrder,
-    AskPromise,
-    AskStatus,
     Drain,
     Fence,
     Flush,
     Follow,
     HaStatus,
     Promised,
+    PromiseRequest,
     Promote,
+    StatusRequest,
 )
 
 ORDER_REFUSALS = refusals(400, 401, 403, 409, 413, 422, 502, 503, 504)
@@ -50,37 +49,37 @@ NOW_TIMEOUT_MS_MAX = 10_000
 router = APIRouter(prefix="/v1/role", tags=["role"])
 
 
-@router.get("", dependencies=[needs(Scope.LOOK)], responses=refusals(401, 403, 503))
+@router.get("", dependencies=[needs(Scope.VIEW)], responses=refusals(401, 403, 503))
 async def role(sidecar: TheSidecar) -> RoleDocument:
-    """What the broker said last of its role."""
-    word = sidecar.broker.link.word.status
-    if word is None:
-        raise Problem(503, f"the broker has not said yet who it is: {sidecar.broker.link.word.fault}")
-    return role_document(word)
+    """Return the role that the broker last reported."""
+    state = sidecar.broker.link.role_report.status
+    if state is None:
+        raise Problem(503, f"the broker has not reported its role yet: {sidecar.broker.link.role_report.fault}")
+    return role_document(state)
 
 
-@router.get("/now", dependencies=[needs(Scope.LOOK)], responses=refusals(401, 403, 422, 502, 503, 504))
+@router.get("/now", dependencies=[needs(Scope.VIEW)], responses=refusals(401, 403, 422, 502, 503, 504))
 async def role_now(
     sidecar: TheSidecar, timeout_ms: Annotated[int, Query(ge=1, le=NOW_TIMEOUT_MS_MAX)] = 1_000
 ) -> dict[str, Any]:
-    """What the broker says of itself when it is asked now, as it says it; -1 is not known.
+    """Return the broker's current report about itself, unchanged; -1 means unknown.
 
-    For whoever decides about roles: the answer is of one moment, between this question and its answer. Everybody else
-    is better served by `/v1/status`, which waits for nobody.
+    It is for clients that decide about roles: the report was made between this request and its answer. All others
+    should use `/v1/status`, which never waits for the broker.
     """
-    motion = sidecar.broker.motion()
-    if motion.state in ("gone", "ended", "absent"):
-        raise Problem(503, f"nobody would answer: {motion.reason}")
-    return document_of(_state(await sidecar.broker.link.order(AskStatus(), timeout_s=timeout_ms / 1000)))
+    loop_state = sidecar.broker.loop_state()
+    if loop_state.state in ("gone", "ended", "absent"):
+        raise Problem(503, f"the broker cannot answer: {loop_state.reason}")
+    return document_of(_state(await sidecar.broker.link.order(StatusRequest(), timeout_s=timeout_ms / 1000)))
 
 
 @router.post("/promise", responses=ORDER_REFUSALS)
 async def promise(
     body: PromiseBody, request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
 ) -> PromisedDocument:
-    """Follow nobody, and grant nobody anything, below this epoch, durably and for ever."""
-    answer = await _order(request, sidecar, caller, AskPromise(epoch=body.epoch, to=body.to), timeout_ms)
-    assert isinstance(answer, Promised), "the client compares kinds"
+    """Promise, durably and for ever, to follow no master and to grant no permission below this epoch."""
+    answer = await _order(request, sidecar, caller, PromiseRequest(epoch=body.epoch, to=body.to), timeout_ms)
+    assert isinstance(answer, Promised), "the client checks the kind of the answer"
     return PromisedDocument(
         epoch=answer.epoch, identity=answer.identity, broker_id=_known(answer.broker_id),
         last_epoch=answer.last_epoch, end=_known(answer.end), granted_ms=answer.granted_ms,
@@ -91,7 +90,7 @@ async def promise(
 async def promote(
     body: PromoteBody, request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
 ) -> RoleDocument:
-    """Be the master in this epoch; with `expected`, only if it still is what was named for it."""
+    """Become the master in this epoch; with `expected`, only if the broker still has that state."""
     order = Promote(epoch=body.epoch, electable=list(body.electable), force=body.force)
     return _role(await _order(request, sidecar, caller, order, timeout_ms, _check(body)))
 
@@ -100,7 +99,7 @@ async def promote(
 async def demote(
     body: DemoteBody, request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
 ) -> RoleDocument:
-    """Be a slave of another master in this epoch."""
+    """Become a slave of another master in this epoch."""
     order = Follow(epoch=body.epoch, master=body.master)
     return _role(await _order(request, sidecar, caller, order, timeout_ms))
 
@@ -109,7 +108,7 @@ async def demote(
 async def fence(
     body: FenceBody, request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
 ) -> RoleDocument:
-    """Have no role, and none below this epoch any more."""
+    """Give up any role, and take none below this epoch."""
     return _role(await _order(request, sidecar, caller, Fence(epoch=body.epoch), timeout_ms))
 
 
@@ -117,10 +116,10 @@ async def fence(
 async def drain(
     body: DrainBody, request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
 ) -> RoleDocument:
-    """Take no more sends, commit, flush, wait for the slaves; a promotion in the same epoch takes sends again.
+    """Refuse sends, commit, flush, and wait for the slaves; a promotion in the same epoch accepts sends again.
 
-    With `withdraw`, name servers are told that nothing can be sent here, and too late it stays so. With `goes_on`, that
-    is all: clients send nothing more, and delayed messages, transactions and retries go on.
+    With `withdraw`, the broker is withdrawn from sends at the name servers too, and stays so after a timeout. With
+    `goes_on`, only that is done: clients stop sending, and delayed messages, transactions and retries continue.
     """
     order = Drain(timeout_ms=body.timeout_ms, withdraw=body.withdraw, goes_on=body.goes_on)
     return _role(await _order(request, sidecar, caller, order, timeout_ms + body.timeout_ms))
@@ -130,12 +129,12 @@ async def drain(
 async def flush(
     request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
 ) -> RoleDocument:
-    """Have on disk what is written now."""
+    """Flush all data that is written now to disk."""
     return _role(await _order(request, sidecar, caller, Flush(), timeout_ms))
 
 
 def _check(body: PromoteBody) -> Check | None:
-    """What the broker must still be, if the order says so."""
+    """Return the check of the broker's state that the order demands; None without one."""
     expected = body.expected
     if expected is None:
         return None
@@ -146,11 +145,11 @@ def _check(body: PromoteBody) -> Check | None:
 async def _order(
     request: Request, sidecar: Sidecar, caller: Caller, order: AnyOrder, timeout_ms: int, check: Check | None = None
 ) -> HaStatus | Promised:
-    """Have it done, and put down who wanted what and what came of it."""
+    """Execute an order, and write its audit line."""
     what = str(type(order).__struct_config__.tag)
     on = {name: getattr(order, name) for name in order.__struct_fields__}
     with audited(request, caller, what, on):
-        sidecar.broker.check_moving("nobody would obey")
+        sidecar.broker.check_moving("the order cannot be executed")
         return await sidecar.broker.link.order(order, timeout_s=timeout_ms / 1000, check=check)
 
 
@@ -163,5 +162,5 @@ def _role(answer: HaStatus | Promised) -> RoleDocument:
 
 
 def _state(answer: HaStatus | Promised) -> HaStatus:
-    assert isinstance(answer, HaStatus), "the client compares kinds"
+    assert isinstance(answer, HaStatus), "the client checks the kind of the answer"
     return answer

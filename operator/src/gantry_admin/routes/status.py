@@ -1,17 +1,17 @@
-"""One broker at this moment, waiting for it to get somewhere, hearing of what changes, and the whole group.
+"""The status of one broker, waiting for an offset, the event stream, and the view of the whole group.
 
-What changes comes as server-sent events, made from looks:
+Changes are sent as server-sent events, made from the observations of the status page:
 
     id: 17
     event: status                       at most twice a second, when an offset has moved
     data: {"wrote":9000,"committed":8000,"flushed":4000,"acked":null,"confirmed":9000,...}
 
     id: 18
-    event: change                       at once, when one of these words is another one
+    event: change                       at once, when one of these values has changed
     data: {"phase":"serving","role":"slave","epoch":7,...}
 
-The first two events say how things are now, so whoever comes back needs no history. Every few seconds of silence are
-ended by a comment, so that a connection that is dead is noticed by both sides.
+The first two events have the current state, so a client that reconnects needs no history. A comment is sent after a few
+seconds of silence, so that both sides detect a dead connection.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ EVENT: Final[dict[str, Any]] = {
     },
     "required": ["event", "data"],
 }
-"""Each of the events, as those who read event streams have it."""
+"""The schema of an event, as readers of event streams get it."""
 
 STATUS_INTERVAL_S: Final = 0.5
 SILENCE_S: Final = 10.0
@@ -50,12 +50,12 @@ SILENCE_S: Final = 10.0
 Facts = dict[str, object]
 Level = Literal["flushed", "acked", "confirmed"]
 
-router = APIRouter(tags=["status"], dependencies=[needs(Scope.LOOK)], responses=refusals(401, 403))
+router = APIRouter(tags=["status"], dependencies=[needs(Scope.VIEW)], responses=refusals(401, 403))
 
 
 @router.get("/v1/status")
 async def status(sidecar: TheSidecar) -> StatusDocument:
-    """Everything about this broker, at this moment; also while it stands still, and after it is gone."""
+    """Return the complete status of this broker, also while it stands still, and after its process is gone."""
     return sidecar.status()
 
 
@@ -66,7 +66,7 @@ async def wait(
     level: Annotated[Level, Query()] = "confirmed",
     timeout_ms: Annotated[int, Query(ge=0, le=60_000)] = 10_000,
 ) -> WaitDocument:
-    """Wait until `level` has reached `offset`, or the time is over, or the broker no longer moves."""
+    """Wait until `level` has reached `offset`, the time is over, or the broker's process has ended."""
     sidecar.waiters.check()
     with sidecar.waiters.hold():
         return await _wait_for(sidecar.broker, offset, level, timeout_ms)
@@ -79,9 +79,11 @@ async def wait(
 )
 async def event_stream(
     sidecar: TheSidecar,
-    limit: Annotated[int | None, Query(ge=1, le=1_000_000, description="End after so many events.")] = None,
+    limit: Annotated[
+        int | None, Query(ge=1, le=1_000_000, description="Number of events after which the stream ends.")
+    ] = None,
 ) -> StreamingResponse:
-    """Server-sent events: `status` when an offset moved, `change` when role, epoch, phase, motion or readiness did."""
+    """Stream events: `status` when an offset moved, `change` when role, epoch, phase, loop state or readiness did."""
     sidecar.streams.check()
 
     async def body() -> AsyncIterator[bytes]:
@@ -95,12 +97,12 @@ async def event_stream(
 
 @router.get("/v1/group")
 async def group(sidecar: TheSidecar) -> GroupDocumentView:
-    """This broker and those of the --peer sidecars, in one picture."""
+    """Return this broker and those of the --peer sidecars, by shard."""
     return sidecar.group()
 
 
 def _position(broker: ObservedBroker, level: Level) -> int | None:
-    """How far ``level`` is now."""
+    """Return the offset that ``level`` has reached now; None if unknown."""
     reading = broker.reading
     if reading is None:
         return None
@@ -110,27 +112,27 @@ def _position(broker: ObservedBroker, level: Level) -> int | None:
 
 
 async def _wait_for(broker: ObservedBroker, offset: int, level: Level, timeout_ms: int) -> WaitDocument:
-    """Until it is reached, the time is over, or the broker will not get there because it no longer moves.
+    """Wait until the offset is reached, the time is over, or it cannot be reached because the broker's process ended.
 
-    A broker that merely stands still is waited for: it may go on. Raises ``Problem`` 503 when there is no page at all.
+    A broker that only stands still is waited for: it may continue. Raises ``Problem`` 503 without a status page.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
     deadline = began + timeout_ms / 1000
-    if _position(broker, level) is None and broker.look.reading is None:
-        raise Problem(503, f"nobody knows how far this broker is: {broker.look.fault}")
+    if _position(broker, level) is None and broker.observation.reading is None:
+        raise Problem(503, f"the broker's offsets are unknown: {broker.observation.fault}")
     if level == "acked":
-        broker.link.hurry()
+        broker.link.start_fast_polling()
     try:
         while True:
-            now, motion = _position(broker, level), broker.motion()
-            is_over = loop.time() >= deadline or motion.state in ("absent", "gone", "ended")
+            now, loop_state = _position(broker, level), broker.loop_state()
+            is_over = loop.time() >= deadline or loop_state.state in ("absent", "gone", "ended")
             if is_over or (now is not None and now >= offset):
                 break
             await broker.watch.next(deadline - loop.time())
     finally:
         if level == "acked":
-            broker.link.relax()
+            broker.link.stop_fast_polling()
     last = broker.reading
     return WaitDocument(
         reached=now is not None and now >= offset,
@@ -140,12 +142,12 @@ async def _wait_for(broker: ObservedBroker, offset: int, level: Level, timeout_m
         epoch=None if last is None else last.status.epoch,
         boot_id=None if last is None else str(last.origin.boot_id),
         waited_ms=int((loop.time() - began) * 1000),
-        broker=motion,
+        broker=loop_state,
     )
 
 
-def offsets_now(sidecar: Sidecar) -> Facts:
-    """What moves all the time."""
+def current_offsets(sidecar: Sidecar) -> Facts:
+    """Return the values that change all the time."""
     reading = sidecar.broker.reading
     status = None if reading is None else reading.status
     return {
@@ -162,12 +164,12 @@ def offsets_now(sidecar: Sidecar) -> Facts:
     }
 
 
-def words_now(sidecar: Sidecar) -> Facts:
-    """What seldom changes."""
+def current_state(sidecar: Sidecar) -> Facts:
+    """Return the values that seldom change."""
     reading = sidecar.broker.reading
     status = None if reading is None else reading.status
     return {
-        "broker": sidecar.broker.motion().state,
+        "broker": sidecar.broker.loop_state().state,
         "phase": None if status is None else status.phase.name.lower(),
         "role": None if status is None else status.role.name.lower(),
         "epoch": status and status.epoch,
@@ -178,31 +180,33 @@ def words_now(sidecar: Sidecar) -> Facts:
     }
 
 
-def line(number: int, kind: str, facts: Facts) -> bytes:
-    """One event. JSON has no newline in it, so no data can look like another event."""
+def format_event(number: int, kind: str, facts: Facts) -> bytes:
+    """Return one event of the stream. JSON contains no newline, so no data can be mistaken for another event."""
     return f"id: {number}\nevent: {kind}\ndata: {json.dumps(facts, separators=(',', ':'))}\n\n".encode()
 
 
 async def events(sidecar: Sidecar, limit: int | None) -> AsyncIterator[bytes]:
-    """Event after event, until whoever listens is gone, or ``limit`` were sent."""
+    """Yield events until the client disconnects, or ``limit`` events were sent."""
     loop = asyncio.get_running_loop()
-    words: Facts | None = None
-    offsets: Facts | None = None
-    said_at = offsets_at = 0.0
+    shown_state: Facts | None = None
+    shown_offsets: Facts | None = None
+    sent_at = offsets_at = 0.0
     number = 0
     while limit is None or number < limit:
         out = b""
-        if (now := words_now(sidecar)) != words:
-            words, number = now, number + 1
-            out += line(number, "change", {**now, "reason": sidecar.verdict.reason})
+        if (now := current_state(sidecar)) != shown_state:
+            shown_state, number = now, number + 1
+            out += format_event(number, "change", {**now, "reason": sidecar.verdict.reason})
         is_due = loop.time() - offsets_at >= STATUS_INTERVAL_S and (limit is None or number < limit)
-        if is_due and (moved := offsets_now(sidecar)) != offsets:
-            offsets, offsets_at, number = moved, loop.time(), number + 1
-            out += line(number, "status", {**moved, "looked_ms": sidecar.broker.watch.look.at_boottime_ns // 1_000_000})
-        if not out and loop.time() - said_at >= SILENCE_S:
+        if is_due and (moved := current_offsets(sidecar)) != shown_offsets:
+            shown_offsets, offsets_at, number = moved, loop.time(), number + 1
+            out += format_event(
+                number, "status", {**moved, "observed_ms": sidecar.broker.watch.observation.at_boottime_ns // 1_000_000}
+            )
+        if not out and loop.time() - sent_at >= SILENCE_S:
             out = b": still here\n\n"
         if out:
-            said_at = loop.time()
+            sent_at = loop.time()
             yield out
         if limit is None or number < limit:
             await sidecar.broker.watch.next(1.0)

@@ -1,4 +1,4 @@
-"""Topics and consumer groups of this broker, with their lag: from the broker, or from the disk when it stands still."""
+"""Topics and consumer groups of this broker, with their lag: from the broker, or from disk while it stands still."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from gantry_admin.documents import (
 )
 from gantry_admin.guard import Scope
 from gantry_admin.inventory import Inventory, count_messages
-from gantry_admin.relay import Shard, elsewhere
+from gantry_admin.relay import Shard, relay_to_shard
 from gantry_admin.routes.common import TheSidecar, needs, refusals
 from gantry_wire.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
 
 ROWS_MAX = 1_000
 
 router = APIRouter(
-    tags=["topics and groups"], dependencies=[needs(Scope.LOOK)], responses=refusals(401, 403, 404, 422, 502, 503, 504)
+    tags=["topics and groups"], dependencies=[needs(Scope.VIEW)], responses=refusals(401, 403, 404, 422, 502, 503, 504)
 )
 
-Limit = Annotated[int, Query(ge=1, le=ROWS_MAX, description="So many rows at most; the others are counted.")]
+Limit = Annotated[int, Query(ge=1, le=ROWS_MAX, description="Number of rows, at most; further rows are only counted.")]
 
 
 @router.get("/v1/topics")
 async def topics(request: Request, sidecar: TheSidecar, limit: Limit = ROWS_MAX, shard: Shard = None) -> TopicsDocument:
-    """Every topic that applications made, and retry and dead letter topics, with the ends of their queues."""
-    if (told := await elsewhere(request, sidecar, shard, TopicsDocument)) is not None:
-        return told
+    """Return all topics of applications, and retry and dead letter topics, with the ends of their queues."""
+    if (relayed := await relay_to_shard(request, sidecar, shard, TopicsDocument)) is not None:
+        return relayed
     shown = await sidecar.tables.get()
     rows = [topic_row(shown.inventory, name) for name in shown.inventory.topics]
     left_out = shown.inventory.topics_left_out + max(len(rows) - limit, 0)
@@ -49,9 +49,9 @@ async def topics(request: Request, sidecar: TheSidecar, limit: Limit = ROWS_MAX,
 
 @router.get("/v1/groups")
 async def groups(request: Request, sidecar: TheSidecar, limit: Limit = ROWS_MAX, shard: Shard = None) -> GroupsDocument:
-    """Every consumer group, and how far it is behind in each queue of this broker."""
-    if (told := await elsewhere(request, sidecar, shard, GroupsDocument)) is not None:
-        return told
+    """Return all consumer groups, and their lag in each queue of this broker."""
+    if (relayed := await relay_to_shard(request, sidecar, shard, GroupsDocument)) is not None:
+        return relayed
     shown = await sidecar.tables.get()
     rows = [group_row(shown.inventory, name) for name in shown.inventory.groups]
     return GroupsDocument(
@@ -64,7 +64,7 @@ async def groups(request: Request, sidecar: TheSidecar, limit: Limit = ROWS_MAX,
 
 
 def kind_of(topic: str) -> Literal["user", "retry", "dead-letter", "system"]:
-    """Whose it is."""
+    """Return the kind of a topic, by its name."""
     if topic.startswith(RETRY_PREFIX):
         return "retry"
     if topic.startswith(DEAD_LETTER_PREFIX):
@@ -73,7 +73,7 @@ def kind_of(topic: str) -> Literal["user", "retry", "dead-letter", "system"]:
 
 
 def topic_row(inventory: Inventory, name: str) -> TopicDocument:
-    """One topic."""
+    """Return the document of one topic."""
     config, queues = inventory.topics[name], inventory.queues[name]
     return TopicDocument(
         name=name,
@@ -90,12 +90,12 @@ def topic_row(inventory: Inventory, name: str) -> TopicDocument:
 
 
 def messages_of(inventory: Inventory, topic: str) -> int:
-    """How many messages of a topic are there."""
+    """Return the number of messages that a topic holds."""
     return count_messages(inventory.queues.get(topic, {}))
 
 
 def group_row(inventory: Inventory, name: str) -> GroupDocument:
-    """One group."""
+    """Return the document of one consumer group."""
     queues = [QueueLagDocument(**one._asdict()) for one in inventory.lags(name)]
     retry = retry_topic(name)
     return GroupDocument(

@@ -1,1 +1,1 @@
-"""`gantry group`: consumer groups, how far they are, who is in them, and moving and resending."""
+"""`gantry group`: consumer groups: their progress and members, resetting offsets, and resending dead letters."""

@@ -1,4 +1,4 @@
-"""What commands about consumer groups say to programs. The names of fields are a promise, as in `document_types`."""
+"""The documents of commands about consumer groups. The names of fields are stable, as in `document_types`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from gantry_client import SubscriptionGroupConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupQueueDocument:
-    """How far a group is in one queue."""
+    """The progress of a group in one queue."""
 
     topic: str
     broker: str
     queue_id: int
     consumed_offset: int
     fetched_offset: int
-    """Up to where its members were given messages; what lies between is in their hands."""
+    """The offset up to which its members fetched messages; those since `consumed_offset` are in flight."""
     end_offset: int
     lag: int
     last_consumed_ms: int | None
-    """When the last consumed message was stored."""
+    """The store time of the last consumed message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDocument:
-    """`gantry group describe`: one group."""
+    """`gantry group describe`: the progress of one group."""
 
     group: str
     settings: SubscriptionGroupConfig | None
@@ -37,7 +37,7 @@ class GroupDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDocument:
-    """One client that consumes for a group now."""
+    """One client that is a member of a group now."""
 
     client_id: str
     address: str
@@ -47,20 +47,20 @@ class MemberDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembersOfGroupDocument:
-    """`gantry group members`: who consumes for a group now, and what."""
+    """`gantry group members`: the present members of a group, and their subscriptions."""
 
     group: str
     message_model: str | None
     consume_type: str | None
     consume_from: str | None
     subscriptions: dict[str, str]
-    """What is wanted of each topic."""
+    """The filter expression of each topic."""
     members: list[MemberDocument]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InHandDocument:
-    """What a member has of one queue."""
+class ProcessQueueDocument:
+    """The state of a member's process queue: one queue that it consumes."""
 
     topic: str
     broker: str
@@ -73,8 +73,8 @@ class InHandDocument:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PaceDocument:
-    """How a member gets on with one topic, over the last minute."""
+class ConsumeRateDocument:
+    """The consume rates of a member in one topic, over the last minute."""
 
     topic: str
     fetched_per_s: float
@@ -87,33 +87,33 @@ class PaceDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningDocument:
-    """`gantry group running`: what one member does."""
+    """`gantry group running`: the state of one member."""
 
     client_id: str
     properties: dict[str, str]
     subscriptions: dict[str, str]
-    queues: list[InHandDocument]
-    topics: list[PaceDocument]
+    queues: list[ProcessQueueDocument]
+    topics: list[ConsumeRateDocument]
     stacks: str | None
     failure: str | None = None
-    """Why nothing else is known of it."""
+    """Why the member's state is unknown; null if it answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedQueueDocument:
-    """Where a group goes on in one queue."""
+    """The new offset of a group in one queue."""
 
     topic: str
     broker: str
     queue_id: int
     before: int | None
-    """What was committed; none where the group had not begun."""
+    """The committed offset before; null if there was none."""
     after: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetDocument:
-    """`gantry group reset`: where a group goes on."""
+    """`gantry group reset`: the new offsets of a group."""
 
     group: str
     is_dry_run: bool
@@ -123,33 +123,33 @@ class ResetDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloneDocument:
-    """`gantry group clone`: where the second group goes on."""
+    """`gantry group clone`: the new offsets of the second group."""
 
     source: str
     group: str
     is_dry_run: bool
     is_made: bool
-    """Whether the group did not exist before."""
+    """Whether the group did not exist before and is created."""
     members: int
     queues: list[MovedQueueDocument] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DirectDocument:
-    """`gantry group consume`: how one message went."""
+class DirectConsumeDocument:
+    """`gantry group consume`: the result of consuming one message."""
 
     group: str
     client_id: str
     message_id: str
     result: str | None
-    """RocketMQ's word: CR_SUCCESS, CR_LATER, CR_THROW_EXCEPTION, CR_COMMIT, CR_ROLLBACK or CR_RETURN_NULL."""
+    """RocketMQ's result: CR_SUCCESS, CR_LATER, CR_THROW_EXCEPTION, CR_COMMIT, CR_ROLLBACK or CR_RETURN_NULL."""
     remark: str | None
     took_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResendDocument:
-    """`gantry group resend`: where dead letters went."""
+    """`gantry group resend`: the number of resent dead letters by topic, and the skipped ones."""
 
     group: str
     is_dry_run: bool

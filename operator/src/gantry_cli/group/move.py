@@ -1,4 +1,4 @@
-"""`gantry group reset` and `clone`: where a group goes on. Both show what would happen first, and ask."""
+"""`gantry group reset` and `clone`: set the offsets of a group. Both show the changes first, and ask."""
 
 import asyncio
 import time
@@ -10,23 +10,23 @@ import msgspec
 from rich.console import RenderableType
 
 from gantry_cli.account import client_settings
-from gantry_cli.completing import complete_group, complete_topic
-from gantry_cli.errors import Absent, CliError, Mistyped
+from gantry_cli.completers import complete_group, complete_topic
+from gantry_cli.errors import CliError, InvalidInput, NotFoundError
 from gantry_cli.examples import examples
 from gantry_cli.group.documents import CloneDocument, MovedQueueDocument, ResetDocument
 from gantry_cli.options import name_server_option, run
-from gantry_cli.output import Form, output_option, show, table
-from gantry_cli.text import HELP, Start, count_text, parse_start
+from gantry_cli.output import OutputFormat, output_option, show, table
+from gantry_cli.text import START_POSITION_HELP, StartPosition, count_text, parse_start_position
 from gantry_client import Admin, MessageQueue
 from gantry_wire.names import is_retry_or_dead_letter
 
 NOW = "now"
-"""Another word for `latest`, which is a better one for a group that skips what it has not read."""
+"""Another word for `latest`, which reads better for a group that skips unread messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One queue: what is committed, and where the group would go on."""
+    """One queue: the committed offset, and the new one."""
 
     queue: MessageQueue
     before: int | None
@@ -35,7 +35,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What would be moved, and who runs meanwhile."""
+    """The planned changes of offsets, and the number of members that run meanwhile."""
 
     moves: tuple[Move, ...]
     members: int
@@ -47,96 +47,109 @@ class Plan:
 
 @click.command(
     epilog=examples(
-        ("gantry group reset billing orders --to earliest --dry-run", "what would be consumed again"),
-        ("gantry group reset billing orders --to earliest", "everything that is still there; asks first"),
-        ("gantry group reset billing orders --to now --yes", "skip what has not been consumed, in a script"),
-        ("gantry group reset billing orders --to 2h", "what was stored within the last two hours"),
-        ("gantry group reset billing orders --to-offset 1200 --queue broker-a:3", "one queue, to one place"),
+        ("gantry group reset billing orders --to earliest --dry-run", "show what would be consumed again"),
+        ("gantry group reset billing orders --to earliest", "consume everything again; asks first"),
+        ("gantry group reset billing orders --to now --yes", "skip unconsumed messages, in a script"),
+        ("gantry group reset billing orders --to 2h", "consume the messages of the last two hours"),
+        ("gantry group reset billing orders --to-offset 1200 --queue broker-a:3", "reset one queue to an offset"),
     )
 )
 @click.argument("name", metavar="GROUP", shell_complete=complete_group)
 @click.argument("topic", shell_complete=complete_topic)
 @name_server_option
-@click.option("--to", "when", metavar="WHEN", help=f"The first message stored then or later: now, {HELP}.")
-@click.option("--to-offset", type=click.IntRange(0), metavar="OFFSET", help="This place; needs one --queue.")
 @click.option(
-    "--queue", "queues", multiple=True, metavar="BROKER:NUMBER", help="Only this queue; may be given several times."
+    "--to", "when", metavar="WHEN", help=f"The first message at or after this time: now, {START_POSITION_HELP}."
 )
+@click.option("--to-offset", type=click.IntRange(0), metavar="OFFSET", help="This offset; requires one --queue.")
+@click.option("--queue", "queues", multiple=True, metavar="BROKER:NUMBER", help="Only this queue; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Show what would happen, and change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @output_option
 def reset(
     name: str, topic: str, name_server: str, when: str | None, to_offset: int | None, queues: tuple[str, ...],
-    dry_run: bool, yes: bool, form: Form,
+    dry_run: bool, yes: bool, form: OutputFormat,
 ) -> None:  # fmt: skip
-    """Have a consumer group go on elsewhere in TOPIC.
+    """Reset the offsets of a consumer group in TOPIC.
 
-    Members that run are sent there with their next pull, and drop what they have in hand; a group without members goes
-    on there when it comes back. What a handler is doing at this moment it finishes. The group's retry topic stays as it
-    is. Brokers older than RocketMQ 5 tell the members themselves, which takes some ten seconds.
+    Running members continue there with their next pull, and discard messages in flight; a group without members
+    continues there when it starts. A running handler finishes its message. The group's retry topic is not changed.
+    Brokers older than RocketMQ 5 notify the members themselves, which takes about ten seconds.
     """
     start = _start(when, to_offset, queues)
     chosen = [_queue(topic, text) for text in queues]
-    plan = run(_reset_plan(name_server, name, topic, start, to_offset, chosen), name_server, waiting_for="looking")
+    plan = run(
+        _reset_plan(name_server, name, topic, start, to_offset, chosen), name_server, waiting_for="reading offsets"
+    )
     if not dry_run:
-        _confirm(f"move {name}?", plan, form, yes=yes)
-        moved = run(_reset(name_server, name, topic, start, plan, chosen), name_server, waiting_for=f"moving {name}")
+        _confirm(f"Reset offsets of {name}?", plan, form, yes=yes)
+        moved = run(_reset(name_server, name, topic, start, plan, chosen), name_server, waiting_for=f"resetting {name}")
         plan = Plan(moves=moved, members=plan.members)
     document = ResetDocument(group=name, is_dry_run=dry_run, members=plan.members, queues=_rows(plan.moves))
-    show(form, document, lambda: _screen(f"{name} {'would go' if dry_run else 'goes'} on here", plan))
+    show(form, document, lambda: _screen(f"{'New offsets' if dry_run else 'Offsets'} of {name}", plan))
 
 
-def _start(when: str | None, to_offset: int | None, queues: tuple[str, ...]) -> Start:
-    """What is meant by --to; the end where --to-offset says it all. Raises Mistyped."""
+def _start(when: str | None, to_offset: int | None, queues: tuple[str, ...]) -> StartPosition:
+    """Return the position of --to, or the end if --to-offset is given. Raises InvalidInput."""
     if (when is None) == (to_offset is None):
-        raise Mistyped("where to? write --to WHEN or --to-offset OFFSET, one of them")
+        raise InvalidInput("give either --to WHEN or --to-offset OFFSET")
     if to_offset is not None and len(queues) != 1:
-        raise Mistyped("--to-offset is a place in one queue: name it with --queue BROKER:NUMBER")
+        raise InvalidInput("--to-offset is an offset in one queue: name it with --queue BROKER:NUMBER")
     try:
-        return Start(is_latest=True) if when in (None, NOW) else parse_start(str(when), time.time_ns() // 1_000_000)
+        return (
+            StartPosition(is_latest=True)
+            if when in (None, NOW)
+            else parse_start_position(str(when), time.time_ns() // 1_000_000)
+        )
     except ValueError as error:
-        raise Mistyped(f"--to: {error}") from error
+        raise InvalidInput(f"--to: {error}") from error
 
 
 def _queue(topic: str, text: str) -> MessageQueue:
     broker, separator, number = text.rpartition(":")
     if not separator or not broker or not number.isdecimal():
-        raise Mistyped(f"{text!r} is no queue: write BROKER:NUMBER, for example broker-a:3")
+        raise InvalidInput(f"{text!r} is not a queue: write BROKER:NUMBER, for example broker-a:3")
     return MessageQueue(topic=topic, broker_name=broker, queue_id=int(number))
 
 
-def _timestamp_ms(start: Start) -> int:
+def _timestamp_ms(start: StartPosition) -> int:
     return -1 if start.is_latest else start.timestamp_ms or 0
 
 
 async def _reset_plan(
-    name_server: str, group: str, topic: str, start: Start, to_offset: int | None, chosen: Sequence[MessageQueue]
+    name_server: str,
+    group: str,
+    topic: str,
+    start: StartPosition,
+    to_offset: int | None,
+    chosen: Sequence[MessageQueue],
 ) -> Plan:
     async with Admin(name_server, client_settings=client_settings()) as admin:
         if group not in await admin.groups.all():
-            raise Absent(f"there is no group {group}", "see `gantry group list`")
-        places = await admin.groups.places(topic, _timestamp_ms(start))
+            raise NotFoundError(f"group {group} not found", "see `gantry group list`")
+        reset_targets = await admin.groups.reset_targets(topic, _timestamp_ms(start))
         before = await admin.groups.committed(group, topic)
         members = await admin.members.connections(group)
         if to_offset is not None:
             stats = await admin.topics.stats(topic)
     for queue in chosen:
-        if queue not in places:
+        if queue not in reset_targets:
             name = f"{queue.broker_name}:{queue.queue_id}"
-            raise Absent(f"{topic} has no queue {name}", f"see `gantry topic describe {topic}`")
+            raise NotFoundError(f"{topic} has no queue {name}", f"see `gantry topic describe {topic}`")
     if to_offset is not None:
         ends = stats[chosen[0]]
         if not ends.min_offset <= to_offset <= ends.max_offset:
-            raise Mistyped(f"the queue holds [{ends.min_offset}, {ends.max_offset}), and {to_offset} is no place in it")
-        places = {chosen[0]: to_offset}
-    wanted = chosen or list(places)
-    return Plan(moves=_moves({queue: places[queue] for queue in wanted}, before), members=len(members))
+            raise InvalidInput(
+                f"offset {to_offset} is outside the queue, which holds [{ends.min_offset}, {ends.max_offset})"
+            )
+        reset_targets = {chosen[0]: to_offset}
+    wanted = chosen or list(reset_targets)
+    return Plan(moves=_moves({queue: reset_targets[queue] for queue in wanted}, before), members=len(members))
 
 
 async def _reset(
-    name_server: str, group: str, topic: str, start: Start, plan: Plan, chosen: Sequence[MessageQueue]
+    name_server: str, group: str, topic: str, start: StartPosition, plan: Plan, chosen: Sequence[MessageQueue]
 ) -> tuple[Move, ...]:
-    """What was moved, as the brokers say it: a time may lead further on by now."""
+    """Reset the offsets. Return the changes that the brokers report, since a time may match a later offset by now."""
     before = {move.queue: move.before for move in plan.moves}
     async with Admin(name_server, client_settings=client_settings()) as admin:
         if not chosen:
@@ -150,49 +163,56 @@ async def _reset(
 
 @click.command(
     epilog=examples(
-        ("gantry group clone billing billing-v2 --dry-run", "where the second group would begin"),
-        ("gantry group clone billing billing-v2", "in all topics of the first one; asks first"),
-        ("gantry group clone billing billing-v2 --topic orders --yes", "in one topic, in a script"),
-        ("gantry group clone billing billing-v2 --force", "although the second group is running: it is moved"),
+        ("gantry group clone billing billing-v2 --dry-run", "show the offsets of the second group"),
+        ("gantry group clone billing billing-v2", "clone the offsets of all topics; asks first"),
+        ("gantry group clone billing billing-v2 --topic orders --yes", "clone one topic, in a script"),
+        ("gantry group clone billing billing-v2 --force", "also reset running members of the second group"),
     )
 )
 @click.argument("source", shell_complete=complete_group)
 @click.argument("name", metavar="GROUP", shell_complete=complete_group)
 @name_server_option
 @click.option("--topic", shell_complete=complete_topic, help="Only this topic.")
-@click.option("--force", is_flag=True, help="Also while GROUP has members; they are moved.")
+@click.option("--force", is_flag=True, help="Also while GROUP has members; they are reset.")
 @click.option("--dry-run", is_flag=True, help="Show what would happen, and change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @output_option
 def clone(
-    source: str, name: str, name_server: str, topic: str | None, force: bool, dry_run: bool, yes: bool, form: Form
+    source: str,
+    name: str,
+    name_server: str,
+    topic: str | None,
+    force: bool,
+    dry_run: bool,
+    yes: bool,
+    form: OutputFormat,
 ) -> None:
-    """Have consumer group GROUP go on where group SOURCE is.
+    """Set the offsets of consumer group GROUP to those of group SOURCE.
 
-    A group that does not exist is made, with the settings of SOURCE. What SOURCE has in its retry topic stays there.
+    A group that does not exist is created with the settings of SOURCE. The retry topic of SOURCE is not cloned.
     """
     if source == name:
-        raise Mistyped("a group is where it is: name two groups")
-    plan = run(_clone_plan(name_server, source, name, topic), name_server, waiting_for=f"looking at {source}")
+        raise InvalidInput(f"SOURCE and GROUP are both {name}: name two groups")
+    plan = run(_clone_plan(name_server, source, name, topic), name_server, waiting_for=f"reading group {source}")
     if plan.members and not force and not dry_run:
         raise CliError(
-            f"{name} has {plan.members} members, which would go on where they are", "stop them, or move them: --force"
+            f"{name} has {plan.members} members, which would keep their offsets", "stop them, or use --force"
         )
     if not dry_run:
-        _confirm(f"have {name} go on there?", plan, form, yes=yes)
+        _confirm(f"Set offsets of {name}?", plan, form, yes=yes)
         run(_clone(name_server, source, name, plan), name_server, waiting_for=f"moving {name}")
     document = CloneDocument(
         source=source, group=name, is_dry_run=dry_run, is_made=plan.is_made, members=plan.members,
         queues=_rows(plan.moves),
     )  # fmt: skip
-    show(form, document, lambda: _screen(f"{name} {'would go' if dry_run else 'goes'} on where {source} is", plan))
+    show(form, document, lambda: _screen(f"{'New offsets' if dry_run else 'Offsets'} of {name}, from {source}", plan))
 
 
 async def _clone_plan(name_server: str, source: str, target: str, topic: str | None) -> Plan:
     async with Admin(name_server, client_settings=client_settings()) as admin:
         groups = await admin.groups.all()
         if source not in groups:
-            raise Absent(f"there is no group {source}", "see `gantry group list`")
+            raise NotFoundError(f"group {source} not found", "see `gantry group list`")
         topics = [topic] if topic is not None else await admin.groups.topics(source)
         moves: list[Move] = []
         for one in topics:
@@ -201,7 +221,7 @@ async def _clone_plan(name_server: str, source: str, target: str, topic: str | N
             here, there = await asyncio.gather(admin.groups.committed(source, one), admin.groups.committed(target, one))
             moves += _moves({queue: offset for queue, offset in here.items() if offset is not None}, there)
         if not moves:
-            raise Absent(f"{source} has consumed nothing{'' if topic is None else f' of {topic}'} yet")
+            raise NotFoundError(f"{source} has no committed offsets{'' if topic is None else f' in {topic}'}")
         members = await admin.members.connections(target)
         return Plan(moves=tuple(moves), members=len(members), is_made=target not in groups)
 
@@ -218,7 +238,7 @@ async def _clone(name_server: str, source: str, target: str, plan: Plan) -> None
                 await admin.groups.reset_queue(target, move.queue, move.after)
 
 
-# -- what both show ----------------------------------------------------------------------------------------------------
+# -- output ------------------------------------------------------------------------------------------------------------
 
 
 def _moves(after: Mapping[MessageQueue, int], before: Mapping[MessageQueue, int | None]) -> tuple[Move, ...]:
@@ -239,7 +259,7 @@ def _rows(moves: Sequence[Move]) -> list[MovedQueueDocument]:
     ]
 
 
-def _confirm(question: str, plan: Plan, form: Form, *, yes: bool) -> None:
+def _confirm(question: str, plan: Plan, form: OutputFormat, *, yes: bool) -> None:
     if yes:
         return
     if not form.is_document:
@@ -254,9 +274,9 @@ def _sums(plan: Plan) -> Iterator[str]:
     fresh = sum(move.before is None for move in plan.moves)
     yield f"consumed again: {count_text(again)} messages; skipped: {count_text(skipped)}"
     if fresh:
-        yield f"queues that it had not begun: {fresh}"
+        yield f"queues without a committed offset: {fresh}"
     if plan.members:
-        yield f"members that are running now: {plan.members}"
+        yield f"running members: {plan.members}"
 
 
 def _screen(title: str, plan: Plan) -> Iterator[RenderableType]:
@@ -278,7 +298,7 @@ def _screen(title: str, plan: Plan) -> Iterator[RenderableType]:
 
 def _change(move: Move) -> str:
     if move.before is None or move.before == move.after:
-        return "begins here" if move.before is None else "stays"
+        return "starts here" if move.before is None else "unchanged"
     if move.after < move.before:
         return f"{count_text(move.before - move.after)} again"
     return f"{count_text(move.after - move.before)} skipped"

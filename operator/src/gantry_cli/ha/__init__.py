@@ -1,1 +1,1 @@
-"""`gantry ha`: a replicated group of brokers, looked at and ordered over their own addresses."""
+"""`gantry ha`: shows and controls a replicated group of brokers over their control sockets."""

@@ -1,7 +1,7 @@
-"""The members of a group that a person runs by hand: asked over their control sockets, and put together as one shard.
+"""The members of a group that runs without an operator: observed over their control sockets, and combined to one shard.
 
-Whatever would make a vote worth nothing is refused here before any member is ordered anything: two that claim one
-number, two sockets of one broker, members of two groups.
+Conditions that would make a vote invalid are refused before any order is sent: two members with one number, two sockets
+of one broker, members of two groups.
 """
 
 from __future__ import annotations
@@ -12,76 +12,76 @@ from dataclasses import dataclass
 from typing import Final, Protocol, final, overload
 
 from gantry_cli.local.state import now_ms
-from gantry_spec import observed as seen
+from gantry_spec import observed
 from gantry_spec.decide import Decision, decide
 from gantry_spec.ledger import Ledger
 from gantry_spec.manifest import Spec
 from gantry_spec.manifest.parts import Failover
 from gantry_spec.manifest.quantities import Duration
-from gantry_spec.observed import Observed, ObservedLease, ObservedShard, PromotionRequest, Report
+from gantry_spec.observed import ObservedGroup, ObservedLease, ObservedShard, PromotionRequest, Report
 from gantry_status.broker_state import document_of, view_of
 from gantry_status.order_client import Check, OrderClient
 from gantry_status.orders import (
     UNKNOWN,
     AnyOrder,
-    AskPromise,
-    AskStatus,
     HaStatus,
     OrderError,
     Promised,
+    PromiseRequest,
     StatusOrder,
+    StatusRequest,
 )
 
 OBSERVE_TIMEOUT_S: Final = 5.0
 SHARD: Final = 0
-"""The number of the one shard that a group by hand has."""
+"""The number of the only shard of such a group."""
 
 SPEC: Final = Spec(failover=Failover(after=Duration(10_000)))
-"""No spec describes such a group, and its members are in the request. What was observed counts for longer than one
-member may keep the others waiting."""
+"""The spec for decisions about a group without a manifest; its members are in the request. An observation stays fresh
+for longer than one member can delay the others."""
 
 
 class CannotPromote(Exception):
-    """The role stays where it is. Says why, and what to do."""
+    """The promotion is not possible, and the master role stays where it is. Has the reason and the remedy."""
 
-    def __init__(self, reason: str, remedy: str, *, is_nobody_there: bool = False) -> None:
+    def __init__(self, reason: str, remedy: str, *, is_unreachable: bool = False) -> None:
         super().__init__(f"{reason} -- {remedy}")
-        self.is_nobody_there = is_nobody_there
+        self.is_unreachable = is_unreachable
         self.reason = reason
         self.remedy = remedy
 
 
 class Caller(Protocol):
-    """The way to one broker: an ``OrderClient``, or a test's own broker."""
+    """Sends orders to one broker: an ``OrderClient``, or a broker of a test."""
 
     @property
     def path(self) -> str: ...
 
     @overload
-    async def call(self, order: AskPromise, *, timeout_s: float | None = None) -> Promised: ...
+    async def call(self, order: PromiseRequest, *, timeout_s: float | None = None) -> Promised: ...
 
     @overload
     async def call(self, order: StatusOrder, *, timeout_s: float | None = None) -> HaStatus: ...
 
 
 class MemberClient(Caller, Protocol):
-    """The way to one member of a group."""
+    """Sends orders to one member of a group."""
 
     async def call_checked(self, order: AnyOrder, check: Check | None) -> HaStatus | Promised:
-        """Have it done by a process whose status ``check`` accepts."""
+        """Send an order to a process whose status ``check`` accepts."""
         ...
 
 
 @final
 class MemberSocket:
-    """The way to one member over its control socket. A checked order has a connection, and so a process, of its own."""
+    """Sends orders over a control socket. A checked order uses one connection, so one process, for check and order."""
 
     def __init__(self, path: str) -> None:
         self.path: Final = path
         self._client: Final = OrderClient(path)
 
     @overload
-    async def call(self, order: AskPromise, *, timeout_s: float | None = None) -> Promised: ...
+    async def call(self, order: PromiseRequest, *, timeout_s: float | None = None) -> Promised: ...
 
     @overload
     async def call(self, order: StatusOrder, *, timeout_s: float | None = None) -> HaStatus: ...
@@ -105,12 +105,12 @@ class MemberSocket:
 @final
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One broker, or a socket at which none answers."""
+    """One broker, or a socket at which no broker answers."""
 
     path: str
     status: HaStatus | None
     failure: str = ""
-    """Why there is no status."""
+    """Why there is no status; empty if there is one."""
 
     @property
     def number(self) -> int:
@@ -118,7 +118,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The member's name, or its socket's path if it does not answer."""
         if self.status is None:
             return self.path
         return f"{self.status.broker_name or 'broker'}/{self.number}"
@@ -126,13 +126,13 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembersDocument:
-    """`gantry ha status`: a group."""
+    """`gantry ha status`: the members of a group."""
 
     members: list[Member]
 
 
 def members_document(members: list[Member]) -> dict[str, object]:
-    """The same, with -1 for what the brokers do not know."""
+    """Return the document of ``MembersDocument``, with -1 for values that the brokers do not know."""
     return {
         "members": [
             {
@@ -148,7 +148,7 @@ def members_document(members: list[Member]) -> dict[str, object]:
 @final
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """All members at one moment: asked at its beginning at the earliest, answered at its end at the latest."""
+    """The status of all members, requested not before ``asked_ms`` and answered not after ``answered_ms``."""
 
     members: Sequence[Member] = ()
     asked_ms: int = 0
@@ -163,7 +163,7 @@ class Observation:
         return next((one for one in self.members if one.number == number), None)
 
     def name(self, number: int) -> str:
-        """Return what a member is called, also one that does not answer."""
+        """Return the name of a member, also of one that does not answer."""
         member = self.member(number)
         return f"member {number}" if member is None else member.name
 
@@ -177,11 +177,11 @@ class Observation:
 
 
 async def observe(clients: Sequence[Caller]) -> Observation:
-    """Ask all members for their status, side by side."""
+    """Request the status of all members in parallel."""
 
     async def one(client: Caller) -> Member:
         try:
-            return Member(client.path, await client.call(AskStatus(), timeout_s=OBSERVE_TIMEOUT_S))
+            return Member(client.path, await client.call(StatusRequest(), timeout_s=OBSERVE_TIMEOUT_S))
         except OrderError as error:
             return Member(client.path, None, str(error))
 
@@ -191,22 +191,22 @@ async def observe(clients: Sequence[Caller]) -> Observation:
 
 
 def check_members(members: Sequence[Member]) -> None:
-    """Raise ``CannotPromote`` unless somebody answers, and all who do are different members of one group."""
+    """Raise ``CannotPromote`` unless a member answers, and all that answer are different members of one group."""
     reached = [(one, one.status) for one in members if one.status is not None]
     if not reached:
         why = "; ".join(one.failure for one in members)
         remedy = "start one, or name its controlSocketPath with --socket"
-        raise CannotPromote(f"no broker answers: {why}", remedy, is_nobody_there=True)
+        raise CannotPromote(f"no broker answers: {why}", remedy, is_unreachable=True)
     groups = {(status.cluster, status.broker_name) for _, status in reached}
     if len(groups) > 1:
         names = " and ".join(sorted(f"{cluster}/{name}" for cluster, name in groups))
-        raise CannotPromote(f"these are members of different groups: {names}", "name the sockets of one group")
+        raise CannotPromote(f"the sockets belong to different groups: {names}", "name the sockets of one group")
     stores: dict[str, Member] = {}
     numbers: dict[int, Member] = {}
     for one, status in reached:
         for twin, what in ((stores.get(status.identity), "store"), (numbers.get(one.number), "number")):
             if twin is not None:
-                remedy = "name each once" if what == "store" else "give each its own brokerId"
+                remedy = "name each socket once" if what == "store" else "give each its own brokerId"
                 raise CannotPromote(f"{twin.path} and {one.path} are brokers with the same {what}", remedy)
         stores[status.identity] = numbers[one.number] = one
 
@@ -219,10 +219,9 @@ def request_of(
     old_master: int | None = None,
     drain_timeout_ms: int = 10_000,
 ) -> PromotionRequest:
-    """What a person orders, with all members that are known: those that answer, and those that they have recorded.
+    """Return the requested promotion, with all known members: those that answer, and those that they have recorded.
 
-    Any number of bytes may be lost: where acks count, a quorum makes sure that none are, and elsewhere the loss is
-    reported.
+    The request accepts any loss: where acks count, a quorum ensures that there is none, and elsewhere it is reported.
     """
     known = {*electable, *(one.number for one in members)}
     states = [one.status for one in members if one.status is not None]
@@ -241,15 +240,15 @@ def request_of(
 
 
 def shard_of(observation: Observation, lease: ObservedLease, request: PromotionRequest) -> ObservedShard:
-    """The group as a decision takes it. A member that does not answer has no report."""
+    """Return the group as the value that a decision takes. A member that does not answer has no report."""
     reached = {one.number: one.status for one in observation.members if one.status is not None}
 
-    def member(number: int) -> seen.Member:
+    def member(number: int) -> observed.Member:
         status = reached.get(number)
         if status is None:
-            return seen.Member(number=number)
+            return observed.Member(number=number)
         report = view_of(status, Report, asked_ms=observation.asked_ms, answered_ms=observation.answered_ms)
-        return seen.Member(number=number, acks_needed=status.acks_needed or 0, report=report)
+        return observed.Member(number=number, acks_needed=status.acks_needed or 0, report=report)
 
     return ObservedShard(number=SHARD, lease=lease, members=tuple(map(member, request.members)), request=request)
 
@@ -257,6 +256,6 @@ def shard_of(observation: Observation, lease: ObservedLease, request: PromotionR
 def decide_by_hand(
     observation: Observation, lease: ObservedLease, request: PromotionRequest, ledgers: Mapping[int, Ledger]
 ) -> Decision:
-    """What to do now. No Lease is kept anywhere, so none has to run out."""
-    group = Observed(shards=(shard_of(observation, lease, request),), lease_duration_ms=0)
+    """Decide the next actions. Such a group has no Lease object, so no lease has to expire first."""
+    group = ObservedGroup(shards=(shard_of(observation, lease, request),), lease_duration_ms=0)
     return decide(SPEC, group, now_ms(), ledgers)

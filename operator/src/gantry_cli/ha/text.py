@@ -1,4 +1,4 @@
-"""A group and a move of its master role, as a person reads them."""
+"""The text output of `gantry ha`: a group's status, and the steps and the result of a promotion."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from gantry_cli.ha.group import (
 from gantry_cli.ha.promote import Promoted, Step
 from gantry_cli.output import table
 from gantry_cli.text import bytes_text, time_text
-from gantry_spec.actions import Crown, Refuse
+from gantry_spec.actions import RecordMaster, Refuse
 from gantry_spec.ballot import voters_of, votes_needed
-from gantry_spec.decide.view import View
+from gantry_spec.decide.view import ShardView
 from gantry_spec.observed import ObservedLease
 from gantry_status.orders import HaRole, HaStatus, Promised, SlaveState
 
 
 def group_text(observation: Observation) -> Iterator[RenderableType]:
-    """The screen of `gantry ha status`, part by part."""
+    """Yield the parts of `gantry ha status`."""
     members = observation.members
     answers = [one for one in members if one.status is not None]
     ends = [one.status.wrote for one in answers if one.status is not None and one.status.wrote is not None]
@@ -36,7 +36,7 @@ def group_text(observation: Observation) -> Iterator[RenderableType]:
     if answers:
         yield table("Members", columns, (_member_row(one, end) for one in answers), right=columns[2:8])
     for one in answers:
-        assert one.status is not None, "it has answered"
+        assert one.status is not None, "the member has answered"
         if one.status.slaves:
             slave_columns = ("slave", "address", "received", "flushed", "last ack")
             rows = (_slave_row(slave, one.status.wrote) for slave in one.status.slaves)
@@ -51,7 +51,7 @@ def group_text(observation: Observation) -> Iterator[RenderableType]:
 
 
 def notes(member: Member) -> Iterator[str]:
-    """What is not as it should be, or will not stay as it is."""
+    """Yield remarks about a member: faults, losses, and temporary states."""
     status = member.status
     if status is None:
         return
@@ -66,60 +66,60 @@ def notes(member: Member) -> Iterator[str]:
     if status.is_draining:
         yield f"{member.name} is drained: it takes no sends until it is promoted, follows or is fenced"
     if status.role is HaRole.MASTER and not status.may_acknowledge:
-        yield f"{member.name} may acknowledge nothing: no slave's grant and no Lease stands"
+        yield f"{member.name} may acknowledge nothing: it has no valid grant of a slave and no lease"
     if status.promised_epoch > status.epoch:
-        yield f"{member.name} has promised epoch {status.promised_epoch}: it follows nobody below it"
+        yield f"{member.name} has promised epoch {status.promised_epoch}: it follows no master of a lower epoch"
 
 
 def outlook(observation: Observation) -> str:
-    """What a promotion would need now."""
+    """Return which members are electable and how many promises a promotion needs now, or why none is possible."""
     try:
         check_members(observation.members)
     except CannotPromote as error:
-        return f"a promotion is not possible now: {error}"
+        return f"promotion is not possible now: {error}"
     request = request_of(observation.members)
     actions = decide_by_hand(observation, ObservedLease(), request, {}).actions
     refusal = next((one for one in actions if isinstance(one, Refuse)), None)
     if refusal is not None:
-        return f"a promotion is not possible now: {refusal.why} -- {refusal.remedy}"
-    record = next(one.record for one in actions if isinstance(one, Crown))
+        return f"promotion is not possible now: {refusal.why} -- {refusal.remedy}"
+    record = next(one.record for one in actions if isinstance(one, RecordMaster))
     term = record.newest
-    assert term is not None, "it was put together from what the members have recorded"
+    assert term is not None, "the record was combined from those of the members"
     lease = ObservedLease(record=record)
-    view = View(SPEC, shard_of(observation, lease, request), observation.answered_ms)
-    voters = [one.number for one in voters_of(term, view.possible())]
+    view = ShardView(SPEC, shard_of(observation, lease, request), observation.answered_ms)
+    voters = [one.number for one in voters_of(term, view.possible_ballots())]
     needed = votes_needed(term)
     what = f"epoch {term.epoch}, slaves {list(term.numbers)} may be promoted"
-    can = "can be asked" if len(voters) >= needed else "can be asked: too few"
+    can = "can vote" if len(voters) >= needed else "can vote: too few"
     needs = f"code 0 needs {term.acks_needed} ack(s), a promotion without the master {needed} promise(s)"
     return f"{what}; {needs}, and {voters} {can}"
 
 
 def step_text(step: Step) -> str:
-    """One step as it ends."""
+    """Return the line of one step when it ends."""
     how = "" if step.is_done else "FAILED: "
     return f"  {step.what:<9} {step.member:<24} {step.took_ms:>9.1f} ms  {how}{step.note}".rstrip()
 
 
 def promoted_text(promoted: Promoted) -> Iterator[str]:
-    """What came of it."""
+    """Yield the lines of a promotion's result."""
     yield f"{promoted.master} is the master in epoch {promoted.epoch}"
     if promoted.loss:
-        yield f"lost, perhaps: {promoted.loss}"
+        yield f"possibly lost: {promoted.loss}"
     if not promoted.is_complete:
-        yield "not everybody follows it yet; see above, and order it with: gantry ha follow"
+        yield "some members do not follow it yet; see above, and order it with: gantry ha follow"
 
 
 def status_text(status: HaStatus) -> Iterator[RenderableType]:
-    """The answer to one order."""
+    """Yield the lines of a broker's status after an order."""
     yield f"{Member('', status).name} is {_role(status)} in epoch {status.epoch}, and has written {status.wrote}"
     yield from notes(Member("", status))
 
 
 def promised_text(answer: Promised) -> Iterator[RenderableType]:
-    """The answer to a wish for a promise."""
+    """Yield the line of a broker's promise."""
     end = f"its log ends at {answer.end} in epoch {answer.last_epoch}"
-    yield f"broker {answer.broker_id} has promised to follow nobody below epoch {answer.epoch}; {end}"
+    yield f"broker {answer.broker_id} has promised to follow no master below epoch {answer.epoch}; {end}"
 
 
 def _role(status: HaStatus) -> str:
@@ -128,7 +128,7 @@ def _role(status: HaStatus) -> str:
 
 def _member_row(member: Member, end: int | None) -> tuple[str, ...]:
     status = member.status
-    assert status is not None, "only who has answered has a row"
+    assert status is not None, "only members that answered have a row"
     return (
         member.name,
         _role(status),

@@ -1,15 +1,15 @@
-"""Groups in a Kubernetes cluster, from a person's terminal: ``gantry status bg/orders``, ``kubectl gantry status``.
+"""Groups in a Kubernetes cluster, from the command line: ``gantry status bg/orders``, ``kubectl gantry status``.
 
-    cluster, faults   the API server, as this person may use it, and what goes wrong on the way in one line
-    naming            what the objects of a group are called; the operator says the same
-    inside            sidecars, asked inside of their pods
-    look, screen      pods, Leases and sidecars put together: one document for programs, one screen for people
-    ordering          orders, left as annotations, and waited for
-    packing           everything that explains a group, in one file
-    options           how a group is named, with the Tab key, too
-    commands          explain, promote, fence, restore and bundle, for `gantry` and for `kubectl gantry`
-    plugin            the same as a plugin of kubectl
+    cluster, api_errors        requests to the API server with the user's rights, and their failures as one line
+    naming                     the kinds, names and labels of a group's objects, as the operator writes them
+    sidecars                   requests to sidecars, made inside their pods
+    group_observer, screen     pods, Leases and sidecars combined: a document for programs, a screen for people
+    cluster_orders             orders, given as annotations, and the wait for their result
+    cluster_bundle             everything needed to diagnose a group, in one file
+    options                    the options that name a group, and their shell completion
+    commands                   explain, promote, fence, restore and bundle, for `gantry` and for `kubectl gantry`
+    plugin                     the same as a plugin of kubectl
 
-What is done in a cluster is done by its operator. These commands look, and leave orders where the operator reads them.
-They act with the rights of whoever types them, and no Secret is ever asked for.
+The operator makes all changes in a cluster. These commands observe, and give orders as annotations, which the operator
+reads. They act with the rights of the user, and never read a Secret.
 """

@@ -1,8 +1,8 @@
-"""The commands about one broker group: each is defined once, and mounted by `gantry` and by `kubectl gantry`.
+"""The commands about one broker group: each is defined once, and used by `gantry` and by `kubectl gantry`.
 
-A command acts on a target. With `gantry` that is the group of ``--data`` here or, as ``bg/NAME``, one in a cluster;
-`-n` is the name server of clients there. With `kubectl gantry` it is always one in a cluster, named as it is, and `-n`
-is the namespace. ``EntryPoint`` holds what differs: arguments, options, and how examples are written.
+With `gantry` a command acts on the local group of ``--data`` or, with ``bg/NAME``, on a group in a cluster; `-n` is the
+name server of clients. With `kubectl gantry` it always acts on a group in a cluster, named without a prefix, and `-n`
+is the namespace. ``EntryPoint`` has the differences: arguments, options, and the form of examples.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 
 import click
 
-from gantry_cli.errors import Mistyped
+from gantry_cli.errors import InvalidInput
 from gantry_cli.examples import examples
-from gantry_cli.kube import ordering
+from gantry_cli.kube import cluster_orders
 from gantry_cli.kube.cluster import Target
-from gantry_cli.kube.naming import group_word
+from gantry_cli.kube.cluster_bundle import write_cluster_bundle
+from gantry_cli.kube.cluster_orders import OrderOptions
+from gantry_cli.kube.naming import group_name_in
 from gantry_cli.kube.options import (
     cluster_options,
     complete_cluster_group,
     complete_group,
-    group_named,
     no_exec,
+    parse_group_argument,
     target_options,
 )
-from gantry_cli.kube.ordering import Asked
-from gantry_cli.kube.packing import pack_in_cluster
 from gantry_cli.kube.screen import show_explanation
-from gantry_cli.local.bundle import pack_here
-from gantry_cli.local.look import explain_here
-from gantry_cli.local.promote import promote_here
+from gantry_cli.local.bundle import write_local_bundle
+from gantry_cli.local.group_status import show_local_explanation
+from gantry_cli.local.promote import promote_in_folder
 from gantry_cli.options import data_option
 from gantry_cli.orders import parse_shard
-from gantry_cli.output import Form, output_option
+from gantry_cli.output import OutputFormat, output_option
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 TIMEOUT_S_MAX: Final = 86_400
-ONLY_CLUSTERS: Final = "a single broker is fenced by `gantry ha fence`; a local group begins with what is there"
+ONLY_CLUSTERS: Final = "for a single broker use `gantry ha fence`; a local group needs no restore"
 
 
 class LocalGroup(NamedTuple):
@@ -50,7 +50,7 @@ class LocalGroup(NamedTuple):
 
 
 class ClusterGroup(NamedTuple):
-    """A group in a cluster; without a name the only one of its namespace."""
+    """A group in a cluster; without a name, the only one of its namespace."""
 
     target: Target
     name: str | None
@@ -59,28 +59,28 @@ class ClusterGroup(NamedTuple):
 AnyGroup = LocalGroup | ClusterGroup
 
 
-# -- how a group is named ----------------------------------------------------------------------------------------------
+# -- naming a group ----------------------------------------------------------------------------------------------------
 
 
 class EntryPoint(Protocol):
-    """How a program names groups."""
+    """The way in which a program names groups."""
 
     def group(self, *, has_local: bool = True) -> Callable[[F], F]:
-        """The argument and the options that name a group; the command gets them as ``group``."""
+        """Add the argument and the options that name a group; the command gets them as ``group``."""
 
     def shard(self, words: str, *, has_local: bool = True) -> Callable[[F], F]:
-        """The same with a word about a shard behind, which the command gets as ``shard``."""
+        """Add the same and an argument for a shard, which the command gets as ``shard``."""
 
     def exec_option(self, command: F) -> F:
-        """--no-exec."""
+        """Add the option --no-exec to a command."""
 
     def examples(self, local: tuple[tuple[str, str], ...], *cluster: tuple[str, str]) -> str:
-        """``cluster`` ones have {orders} for the group and {shop} for its namespace; ``local`` ones are about here."""
+        """Return the examples. Those of ``cluster`` have {orders} for the group and {shop} for its namespace."""
 
 
 @final
-class Gantry:
-    """`gantry COMMAND`, for a group of --data, and `gantry COMMAND bg/NAME`, for one in a cluster."""
+class GantryEntryPoint:
+    """`gantry COMMAND` for a local group of --data, and `gantry COMMAND bg/NAME` for a group in a cluster."""
 
     def group(self, *, has_local: bool = True) -> Callable[[F], F]:
         return self._options("[bg/GROUP]" if has_local else "bg/GROUP", "", has_local=has_local)
@@ -95,9 +95,9 @@ class Gantry:
             @functools.wraps(command)
             def with_group(words: tuple[str, ...], target: Target, data: Path | None = None, **others: Any) -> Any:
                 first, rest = _split(words, has_shard)
-                name = group_named(first, target)
+                name = parse_group_argument(first, target)
                 if name is None and data is None:
-                    raise Mistyped("name the group in the cluster: bg/GROUP SHARD", ONLY_CLUSTERS)
+                    raise InvalidInput("name the group in the cluster: bg/GROUP SHARD", ONLY_CLUSTERS)
                 found: AnyGroup = LocalGroup(data or Path()) if name is None else ClusterGroup(target, name)
                 return command(group=found, **rest, **others)
 
@@ -110,7 +110,7 @@ class Gantry:
         return decorate
 
     def exec_option(self, command: F) -> F:
-        return no_exec("Ask no sidecar of bg/GROUP: that runs a program in its pods.")(command)
+        return no_exec("Do not ask the sidecars of bg/GROUP, which runs a program in its pods.")(command)
 
     def examples(self, local: tuple[tuple[str, str], ...], *cluster: tuple[str, str]) -> str:
         made = ((words.format(orders="bg/orders", shop="--namespace shop"), meaning) for words, meaning in cluster)
@@ -118,7 +118,7 @@ class Gantry:
 
 
 @final
-class Kubectl:
+class KubectlEntryPoint:
     """`kubectl gantry COMMAND`: GROUP may be left out where there is only one, and may be written bg/GROUP."""
 
     def group(self, *, has_local: bool = True) -> Callable[[F], F]:
@@ -140,7 +140,7 @@ class Kubectl:
         return decorate
 
     def exec_option(self, command: F) -> F:
-        return no_exec("Ask no sidecar: that runs a program in its pod.")(command)
+        return no_exec("Do not ask the sidecars, which runs a program in their pods.")(command)
 
     def examples(self, local: tuple[tuple[str, str], ...], *cluster: tuple[str, str]) -> str:
         made = ((words.format(orders="orders", shop="-n shop"), meaning) for words, meaning in cluster)
@@ -152,30 +152,30 @@ def _words_argument(metavar: str, complete: Callable[..., Any], *, is_required: 
 
 
 def _split(words: tuple[str, ...], has_shard: bool) -> tuple[str | None, dict[str, str]]:
-    """The group, if it was typed, and the shard behind it. Raises click's UsageError for too many words."""
+    """Return the group, if one was given, and the shard. Raises click's UsageError for too many arguments."""
     most = 2 if has_shard else 1
     if len(words) > most:
-        raise click.UsageError(f"too much was typed: {' '.join(words[most:])}")
+        raise click.UsageError(f"unexpected arguments: {' '.join(words[most:])}")
     if has_shard:
         return (words[0] if len(words) == 2 else None), {"shard": words[-1]}
     return (words[0] if words else None), {}
 
 
 def plain_name(text: str | None) -> str | None:
-    """`orders` of `orders` and of `bg/orders`. Raises Mistyped for another kind."""
+    """Return `orders` for `orders` and for `bg/orders`. Raises InvalidInput for another kind."""
     if text is None or "/" not in text:
         return text
-    name = group_word(text)
+    name = group_name_in(text)
     if not name:
-        raise Mistyped(f"{text!r} names no group", "write its name, or bg/NAME")
+        raise InvalidInput(f"{text!r} is not the name of a group", "write NAME or bg/NAME")
     return name
 
 
 def timeout_option(default_s: float) -> Callable[[F], F]:
-    """--timeout, for commands that leave an order and wait for what comes of it."""
+    """Return the option --timeout of commands that give an order and wait for its result."""
     return click.option(
         "--timeout", "timeout_s", type=click.FloatRange(0, TIMEOUT_S_MAX), default=default_s, show_default=True,
-        help="How long to wait for it, in seconds; 0 only leaves the order.",
+        help="How long to wait for the result, in seconds; 0 only gives the order.",
     )  # fmt: skip
 
 
@@ -183,28 +183,29 @@ def timeout_option(default_s: float) -> Callable[[F], F]:
 
 
 def explain_command(entry: EntryPoint) -> click.Command:
-    """`explain`."""
+    """Return the command `explain` of an entry point."""
 
     @click.command(
         epilog=entry.examples(
-            (("explain", "who would take over in each shard, and what would be lost"),),
-            ("explain {orders} {shop}", "of a group in a Kubernetes cluster"),
+            (("explain", "show which member would take over in each shard, and what would be lost"),),
+            ("explain {orders} {shop}", "show it for a group in a Kubernetes cluster"),
             ("explain {orders} {shop} -O json | jq '.outlook[0].winner'", "for programs"),
         )
     )
     @entry.group()
     @entry.exec_option
     @output_option
-    def explain(group: AnyGroup, may_exec: bool, form: Form) -> None:
-        """Say what would happen if a master of the group died now.
+    def explain(group: AnyGroup, may_exec: bool, form: OutputFormat) -> None:
+        """Explain what would happen if a master of the group died now.
 
-        Candidates, what blocks each, and the loss in bytes. It is asked of the same functions that would decide, so it
-        is what is done, unless the master takes more meanwhile. Of a group in a cluster it is counted from what its
-        sidecars say now, or, where they may not be asked, shown as the operator has written it last.
+        Shows the candidates, what blocks each, and the loss in bytes. The result comes from the functions that decide a
+        failover, so it is exact unless the master takes more messages meanwhile. For a group in a cluster it is
+        calculated from the present answers of its sidecars, or, if you may not ask them, taken from the operator's
+        latest status.
         """
         match group:
             case LocalGroup(data):
-                explain_here(data, form)
+                show_local_explanation(data, form)
             case ClusterGroup(target, name):
                 show_explanation(target, name, form, may_exec=may_exec)
 
@@ -212,123 +213,123 @@ def explain_command(entry: EntryPoint) -> click.Command:
 
 
 def promote_command(entry: EntryPoint) -> click.Command:
-    """`promote`."""
+    """Return the command `promote` of an entry point."""
 
     @click.command(
         epilog=entry.examples(
             (
-                ("promote 0", "shard 0: whoever is furthest, without losing anything"),
-                ("promote 0=2", "shard 0: member 2, which is slave-0-1"),
-                ("promote 0 --accept-loss any", "whatever is lost: for when nobody can know it"),
+                ("promote 0", "promote the best slave of shard 0, without loss"),
+                ("promote 0=2", "promote member 2 of shard 0, which is slave-0-1"),
+                ("promote 0 --accept-loss any", "accept any loss, also an unknown one"),
             ),
-            ("promote {orders} 0=2 {shop}", "of a group in a cluster: member 2, which is the pod orders-0-slave-0"),
-            ("promote {orders} 0 {shop} --accept-loss 64Mi", "though so much may be lost"),
+            ("promote {orders} 0=2 {shop}", "promote member 2 in a cluster, which is the pod orders-0-slave-0"),
+            ("promote {orders} 0 {shop} --accept-loss 64Mi", "accept a loss of up to 64 MiB"),
         )
     )
     @entry.shard("SHARD[=MEMBER]")
     @click.option("--accept-loss", default="0", metavar="SIZE|any", help="How much this promotion may lose.")
     @timeout_option(60.0)
     @output_option
-    def promote(group: AnyGroup, shard: str, accept_loss: str, timeout_s: float, form: Form) -> None:
-        """Move the master's role in a shard of the group.
+    def promote(group: AnyGroup, shard: str, accept_loss: str, timeout_s: float, form: OutputFormat) -> None:
+        """Move the master role in a shard of the group.
 
         The order is the annotation gantry.dev/promote. The master is drained first, and the role moves when a slave
-        has everything. When the master is gone, the furthest slave is promoted, if what may be lost is accepted. Until
-        then the order stands, and this command waits and says for what. The order stays when it gives up waiting;
-        another order for the same shard replaces it.
+        has caught up. If the master has failed, the slave with the longest log is promoted, provided that the possible
+        loss is accepted. Until then the order is pending, and this command waits and prints for what. If the wait times
+        out, the order stays pending; another order for the same shard replaces it.
         """
         match group:
             case LocalGroup(data):
-                promote_here(shard, data, accept_loss, timeout_s, form)
+                promote_in_folder(shard, data, accept_loss, timeout_s, form)
             case ClusterGroup(target, name):
-                ordering.promote(Asked(target, name, form, timeout_s), shard, accept_loss)
+                cluster_orders.promote(OrderOptions(target, name, form, timeout_s), shard, accept_loss)
 
     return promote
 
 
 def fence_command(entry: EntryPoint) -> click.Command:
-    """`fence`, which only a group in a cluster knows."""
+    """Return the command `fence` of an entry point, which is only for groups in a cluster."""
 
     @click.command(
         epilog=entry.examples(
             (),
-            ("fence {orders} 0 {shop}", "shard 0 takes no sends, and its master stays"),
-            ("fence {orders} 0 {shop} --lift", "it takes them again"),
+            ("fence {orders} 0 {shop}", "stop sends to shard 0, and keep its master"),
+            ("fence {orders} 0 {shop} --lift", "let shard 0 take sends again"),
         )
     )
     @entry.shard("SHARD", has_local=False)
-    @click.option("--lift", "is_lifted", is_flag=True, help="Take the fence away.")
+    @click.option("--lift", "is_lifted", is_flag=True, help="Lift the fence.")
     @timeout_option(60.0)
     @output_option
-    def fence(group: ClusterGroup, shard: str, is_lifted: bool, timeout_s: float, form: Form) -> None:
-        """Have a shard in a cluster take no sends, and keep its master.
+    def fence(group: ClusterGroup, shard: str, is_lifted: bool, timeout_s: float, form: OutputFormat) -> None:
+        """Stop sends to a shard in a cluster, and keep its master.
 
-        What was acknowledged stays and can be read. Producers take the other shards. The order is the annotation
-        gantry.dev/fence, which stands until --lift takes the shard out of it; this command waits until it is obeyed.
+        Acknowledged messages stay and can be read. Producers use the other shards. The order is the annotation
+        gantry.dev/fence, which stays until --lift removes the shard from it; this command waits until it is in effect.
         """
-        asked = Asked(group.target, group.name, form, timeout_s)
-        ordering.fence(asked, parse_shard(shard), is_lifted=is_lifted)
+        asked = OrderOptions(group.target, group.name, form, timeout_s)
+        cluster_orders.fence(asked, parse_shard(shard), is_lifted=is_lifted)
 
     return fence
 
 
 def restore_command(entry: EntryPoint) -> click.Command:
-    """`restore`, which only a group in a cluster knows."""
+    """Return the command `restore` of an entry point, which is only for groups in a cluster."""
 
     @click.command(
         epilog=entry.examples(
             (),
-            ("restore {orders} 0 {shop}", "say what may be lost if shard 0 begins with what is there"),
-            ("restore {orders} 0 {shop} --yes", "begin"),
+            ("restore {orders} 0 {shop}", "show what may be lost if shard 0 starts with its present volumes"),
+            ("restore {orders} 0 {shop} --yes", "start it"),
         )
     )
     @entry.shard("SHARD", has_local=False)
-    @click.option("--yes", "is_confirmed", is_flag=True, help="Give up what no volume has.")
+    @click.option("--yes", "is_confirmed", is_flag=True, help="Accept the loss of data that is on no volume.")
     @timeout_option(300.0)
     @output_option
-    def restore(group: ClusterGroup, shard: str, is_confirmed: bool, timeout_s: float, form: Form) -> None:
-        """Begin a shard with the volumes that are there.
+    def restore(group: ClusterGroup, shard: str, is_confirmed: bool, timeout_s: float, form: OutputFormat) -> None:
+        """Start a shard with its present volumes.
 
-        For a group that was lost and whose volumes were kept: apply its manifest again, and its operator begins with
-        them by itself where they prove that nothing lacks. Where they do not, it waits for this order.
+        For a group that was deleted and whose volumes were kept: apply its manifest again, and the operator starts
+        each shard whose volumes prove that no data is missing. A shard without that proof waits for this order.
         """
-        asked = Asked(group.target, group.name, form, timeout_s)
-        ordering.restore(asked, parse_shard(shard), is_confirmed=is_confirmed)
+        asked = OrderOptions(group.target, group.name, form, timeout_s)
+        cluster_orders.restore(asked, parse_shard(shard), is_confirmed=is_confirmed)
 
     return restore
 
 
 def bundle_command(entry: EntryPoint) -> click.Command:
-    """`bundle`."""
+    """Return the command `bundle` of an entry point."""
 
     @click.command(
         epilog=entry.examples(
-            (("bundle", "into gantry-bundle-TIME.tar.gz here"),),
-            ("bundle {orders} {shop}", "of a group in a cluster, into gantry-bundle-orders-TIME.tar.gz"),
-            ("bundle {orders} {shop} --to /tmp/orders.tar.gz", "elsewhere"),
+            (("bundle", "write gantry-bundle-TIME.tar.gz here"),),
+            ("bundle {orders} {shop}", "write gantry-bundle-orders-TIME.tar.gz for a group in a cluster"),
+            ("bundle {orders} {shop} --to /tmp/orders.tar.gz", "write another file"),
         )
     )
     @entry.group()
     @entry.exec_option
     @click.option("--to", "path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-                  help="Where it goes [default: gantry-bundle-...-TIME.tar.gz].")  # fmt: skip
+                  help="The file to write [default: gantry-bundle-...-TIME.tar.gz].")  # fmt: skip
     def bundle(group: AnyGroup, may_exec: bool, path: Path | None) -> None:
-        """Pack what explains the group into one file.
+        """Pack everything needed to diagnose the group into one file.
 
-        Of a group here: manifest, records, decisions, the ends of logs, and each sidecar's own bundle; it may run or
-        not. Of a group in a cluster: objects, events, logs, also of containers that have ended, what sidecars pack, and
-        the operator's log, as far as you may see them. It holds no secret and no message.
+        For a local group, running or not: manifest, records, decisions, the ends of logs, and each sidecar's own
+        bundle. For a group in a cluster: objects, events, logs, also of ended containers, the sidecars' own bundles,
+        and the operator's log, as far as you may read them. The file has no secret and no message.
         """
         match group:
             case LocalGroup(data):
-                pack_here(data, path)
+                write_local_bundle(data, path)
             case ClusterGroup(target, name):
-                pack_in_cluster(target, name, path, may_exec=may_exec)
+                write_cluster_bundle(target, name, path, may_exec=may_exec)
 
     return bundle
 
 
-GANTRY: Final = Gantry()
+GANTRY: Final = GantryEntryPoint()
 explain: Final = explain_command(GANTRY)
 promote: Final = promote_command(GANTRY)
 fence: Final = fence_command(GANTRY)

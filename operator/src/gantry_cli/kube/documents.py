@@ -1,4 +1,4 @@
-"""What the commands about groups in a cluster say to programs."""
+"""The documents of commands about groups in a cluster."""
 
 from __future__ import annotations
 
@@ -11,59 +11,59 @@ from gantry_spec.ledger import Ledger
 
 
 @final
-class ConditionLook(msgspec.Struct, frozen=True, kw_only=True):
+class GroupCondition(msgspec.Struct, frozen=True, kw_only=True):
     """One condition of the group's status."""
 
     type: str
     status: str
-    """`True`, `False` or `Unknown`."""
+    """The status of the condition: `True`, `False` or `Unknown`."""
     reason: str
     message: str
 
 
 @final
-class ShardLook(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterShardStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One shard as the operator has written it into the group's status."""
 
     number: int
     master: str
-    """The pod; empty if there is none that answers."""
+    """The master's pod; empty if no master answers."""
     epoch: int
     in_sync: int
-    """How many slaves have what the master has."""
+    """How many slaves are in sync with the master."""
     lag: str
-    """The band of bytes that the slave farthest behind lacks."""
+    """The band of bytes that the slave with the largest lag lacks."""
     at_risk: str
     """The band of bytes that the loss of the master's machine would take."""
     bound: str
-    """What these wait for: `buffer`, `disk` or `slave`."""
+    """What the bytes at risk wait for: `buffer`, `disk` or `slave`."""
     is_durability_met: bool
     action: str
-    """What is being done."""
+    """The action in progress; empty if there is none."""
     blocked_by: list[str]
-    """What is waited for."""
+    """The conditions that it waits for."""
     if_master_dies: list[str]
-    """Who would be the master, and what would be lost."""
+    """The member that would become the master, and what would be lost."""
 
 
 @final
-class MemberLook(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker: its pod, and what its sidecar says now. What nobody could ask is null."""
+class ClusterMemberStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One broker: its pod, and the present answer of its sidecar. Values without an answer are null."""
 
     pod: str
     shard: int
     number: int
     phase: str
-    """Of the pod; `Missing` if there is none."""
+    """The phase of the pod; `Missing` if there is none."""
     is_ready: bool
-    """Whether clients should be there."""
+    """Whether the pod is ready for clients."""
     restarts: int
-    """Of the broker's container by kubelet; one that only crashed is started again inside of it."""
+    """How often kubelet restarted the broker's container; a crashed broker is restarted inside its container."""
     node: str
     label: str
-    """The role that the operator has put on the pod: `master` or `slave`."""
+    """The role in the pod's label, set by the operator: `master` or `slave`."""
     role: str | None
-    """The role that the broker says it has: `MASTER`, `SLAVE`, `COMPARING`, `UNASSIGNED`."""
+    """The role that the broker reports: `MASTER`, `SLAVE`, `COMPARING`, `UNASSIGNED`."""
     epoch: int | None
     wrote: int | None
     committed: int | None
@@ -71,59 +71,59 @@ class MemberLook(msgspec.Struct, frozen=True, kw_only=True):
     acked: int | None
     confirmed: int | None
     behind_bytes: int | None
-    """What its shard's master has more."""
+    """How many bytes its shard's master has written beyond it."""
     is_draining: bool | None
-    motion: str | None
-    """Whether its process moves: `moving`, `standing still`, `gone`, ..."""
+    loop_state: str | None
+    """The state of the broker's event loop: `moving`, `standing still`, `gone`, ..."""
     readiness: str | None
-    """Why it is ready or not."""
+    """Why the broker is ready or not."""
     trouble: str | None
     fault: str | None
-    """Why its sidecar has not answered; null if it has, or was not to be asked."""
+    """Why its sidecar has not answered; null if it has, or was not asked."""
 
 
 @final
-class EventLook(msgspec.Struct, frozen=True, kw_only=True):
+class GroupEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event of the group."""
 
     at: str
-    """When it happened last, as Kubernetes writes it."""
+    """The time of its last occurrence, as Kubernetes writes it."""
     type: str
-    """`Normal` or `Warning`."""
+    """The type of the event: `Normal` or `Warning`."""
     reason: str
     message: str
 
 
 @final
-class GroupLook(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterGroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     """`gantry status bg/GROUP`: a group in a cluster."""
 
     at_ms: int
     context: str
-    """Of the kubeconfig."""
+    """The context of the kubeconfig."""
     namespace: str
     group: str
     phase: str
-    """In one word; empty while no operator has written a status."""
+    """The group's phase; empty while no operator has written a status."""
     ready: str
-    """Ready shards of all."""
+    """Ready shards of all shards, such as `2/3`."""
     generation: int
-    """Of the spec."""
+    """The generation of the spec."""
     observed_generation: int
-    """Of the spec that the operator has looked at last."""
+    """The generation of the spec that the operator observed last."""
     orders: dict[str, str]
-    """What people have asked of it, and what stands: its annotations `gantry.dev/...`."""
-    shards: list[ShardLook]
-    members: list[MemberLook]
+    """Orders and states that people have set: the annotations `gantry.dev/...`."""
+    shards: list[ClusterShardStatus]
+    members: list[ClusterMemberStatus]
     name_servers: str
-    """Ready name servers of all, `2/2`; empty if the group has none of its own, or pods may not be seen."""
+    """Ready name servers of all, `2/2`; empty if the group has none of its own, or the user may not list pods."""
     ledgers: list[Ledger]
-    """What is at risk in each shard, in bytes, from what the sidecars say now; empty if they are not asked."""
-    conditions: list[ConditionLook]
-    events: list[EventLook]
-    """The latest, oldest first."""
+    """The bytes at risk in each shard, from the present answers of sidecars; empty if they are not asked."""
+    conditions: list[GroupCondition]
+    events: list[GroupEvent]
+    """The latest events, oldest first."""
     left_out: list[str]
-    """What could not be seen, and why."""
+    """What could not be read, and why."""
 
 
 @final
@@ -135,12 +135,12 @@ class KubeExplainDocument(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     group: str
     source: str
-    """`sidecars`: counted now; `status`: what the operator has written last."""
+    """`sidecars`: from their present answers; `status`: from the operator's latest status."""
     decision: list[str]
-    """What the operator does and waits for."""
+    """The operator's actions in progress and the conditions that they wait for."""
     lines: list[str]
-    """For people: what would happen in each shard."""
+    """What would happen in each shard, as text."""
     outlook: list[Outlook]
-    """The same for programs; empty if `source` is `status`."""
+    """The same as values; empty if `source` is `status`."""
     left_out: list[str]
-    """What could not be seen, and why."""
+    """What could not be read, and why."""

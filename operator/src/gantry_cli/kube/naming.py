@@ -1,4 +1,4 @@
-"""What the API server and the operator call the objects that these commands look at."""
+"""The kinds, names and labels of the objects that these commands read."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ OPERATOR_LABELS: Final = "app.kubernetes.io/name=gantry-operator"
 SHORT_NAMES: Final = ("bg", "brokergroup", "brokergroups", "brokergroup.gantry.dev", "brokergroups.gantry.dev")
 
 
-def brokers_of(group: str) -> str:
-    """What the pods of a group's brokers are selected by."""
+def broker_selector(group: str) -> str:
+    """Return the label selector of a group's broker pods."""
     return f"{GROUP_LABEL}={group},{COMPONENT_LABEL}={BROKER}"
 
 
-def group_word(text: str) -> str | None:
-    """The name in `bg/NAME`, by any name that kubectl knows for the kind; None for what is none of these."""
+def group_name_in(text: str) -> str | None:
+    """Return the name in `bg/NAME`, for any name that kubectl accepts for the kind; None for any other text."""
     kind, slash, name = text.partition("/")
     return name if slash and kind.lower() in SHORT_NAMES else None
 
@@ -46,4 +46,4 @@ PACKED: Final = (
     Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors"),
     Kind("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules"),
 )
-"""Of a group, what a bundle takes. Secrets are not among them, and are nowhere in this package."""
+"""The kinds of a group's objects in a bundle. Secrets are not among them, and this package never reads one."""

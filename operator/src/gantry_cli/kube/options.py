@@ -1,4 +1,4 @@
-"""Options by which commands name a group in a cluster. `-n` is not among them: it is the name server of clients."""
+"""The options that name a group in a cluster. `-n` is not among them: it is the name server of clients."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import Any, Final, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from gantry_cli.errors import Mistyped
+from gantry_cli.errors import InvalidInput
 from gantry_cli.kube.cluster import Target
-from gantry_cli.kube.naming import group_word
+from gantry_cli.kube.naming import group_name_in
 from gantry_cli.options import refuse_ignored
 from gantry_cli.tls_options import TLS_PARAMETERS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-LOCAL_ONLY: Final = frozenset({"data", "name_server", "with_internal", "page"}) | TLS_PARAMETERS
-"""Parameters of commands that know groups here and groups in a cluster, which say nothing of the latter."""
+LOCAL_OPTIONS: Final = frozenset({"data", "name_server", "with_internal", "page"}) | TLS_PARAMETERS
+"""Parameters that have no effect on a group in a cluster, of commands for both local groups and clusters."""
 
-HERE: Final = "a local group is named with --data; one in a cluster is named bg/GROUP"
+LOCAL_HINT: Final = "name a local group with --data, a group in a cluster with bg/GROUP"
 
 
 def target_options(*namespace: str, of: str = "", context_help: str) -> Callable[[F], F]:
     """Return a decorator that adds --namespace, --context and --kubeconfig and passes them on as a ``target``.
 
-    ``namespace`` are the words of the first one, ``of`` begins the help of options that only a named group has.
+    ``namespace`` has the names of the first option; ``of`` starts the help of options that need a named group.
     """
 
     def decorate(command: F) -> F:
@@ -42,7 +42,7 @@ def target_options(*namespace: str, of: str = "", context_help: str) -> Callable
         file_help = (
             f"Of {of}  [default: KUBECONFIG or ~/.kube/config]." if of else "[default: KUBECONFIG or ~/.kube/config]"
         )
-        place_help = f"Where {of} is  [default: the context's]." if of else "[default: the context's]"
+        place_help = f"Namespace of {of}  [default: the context's]." if of else "[default: the context's]"
         decorated = click.option("--kubeconfig", metavar="FILE", type=click.Path(), help=file_help)(with_target)
         decorated = click.option("--context", metavar="NAME", shell_complete=complete_context, help=context_help)(
             decorated
@@ -56,34 +56,33 @@ def target_options(*namespace: str, of: str = "", context_help: str) -> Callable
 
 
 cluster_options: Final = target_options("--namespace", of="bg/GROUP", context_help="Of the kubeconfig, for bg/GROUP.")
-"""For `gantry`, where `-n` is the name server of clients."""
+"""The options for `gantry`, where `-n` is the name server of clients."""
 
 
 def no_exec(help_text: str) -> Callable[[F], F]:
-    """--no-exec: leave the insides of pods alone."""
+    """Return the option --no-exec: run no program in pods."""
     return click.option("--no-exec", "may_exec", is_flag=True, flag_value=False, default=True, help=help_text)
 
 
-def group_named(word: str | None, target: Target) -> str | None:
-    """The group in `bg/NAME`; None where no group was named. Raises Mistyped for anything else."""
+def parse_group_argument(word: str | None, target: Target) -> str | None:
+    """Return the group in `bg/NAME`; None if no group was named. Raises InvalidInput for any other text."""
     if word is None:
         if target != Target():
-            raise Mistyped("--namespace, --context and --kubeconfig are for a group in a cluster", HERE)
+            raise InvalidInput("--namespace, --context and --kubeconfig are for a group in a cluster", LOCAL_HINT)
         refuse_ignored("without bg/GROUP", ignored={"may_exec"})
         return None
-    name = group_word(word)
+    name = group_name_in(word)
     if not name:
-        raise Mistyped(f"{word!r} names no group", HERE)
-    refuse_ignored(f"with bg/{name}", ignored=LOCAL_ONLY)
+        raise InvalidInput(f"{word!r} is not the name of a group", LOCAL_HINT)
+    refuse_ignored(f"with bg/{name}", ignored=LOCAL_OPTIONS)
     return name
 
 
-# -- names for the Tab key ---------------------------------------------------------------------------------------------
-# Names for the Tab key: groups, namespaces and contexts, as `kubectl` finds them, at once or not at all.
+# -- shell completion --------------------------------------------------------------------------------------------------
+# Completes the names of groups, namespaces and contexts with `kubectl`, within a short timeout.
 #
-# `kubectl` is asked, since it starts in the time in which our own way to a cluster would still be importing, and knows
-# how to log in. Nothing here may fail or last: whoever presses Tab has asked for no command. Without a `kubectl` there
-# is nothing to offer.
+# `kubectl` starts faster than the Python client can be imported, and knows how to log in. Completion must neither fail
+# nor hang, since the user has not run a command yet. Without `kubectl` there are no suggestions.
 
 
 ANSWER_S: Final = 1.5
@@ -91,31 +90,31 @@ OFFERED_MAX: Final = 500
 
 
 def complete_cluster_group(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """`bg/NAME`, once somebody has begun to type that."""
+    """Complete `bg/NAME` after its first letter."""
     if not incomplete.startswith(("b", "bg/")):
         return []
     return _items((f"bg/{name}" for name in names(context, "brokergroups.gantry.dev")), incomplete)
 
 
 def complete_group(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Plain names, for the plugin."""
+    """Complete plain names of groups, for the plugin."""
     return _items(names(context, "brokergroups.gantry.dev"), incomplete)
 
 
 def complete_namespace(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Of the cluster."""
+    """Complete the namespaces of the cluster."""
     return _items(names(context, "namespaces", is_namespaced=False), incomplete)
 
 
 def complete_context(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Of the kubeconfig."""
+    """Complete the contexts of the kubeconfig."""
     file = context.params.get("kubeconfig")
     words = ["config", "get-contexts", "--output=name", *([f"--kubeconfig={file}"] if file else [])]
     return _items(_lines(words), incomplete)
 
 
 def names(context: click.Context, kind: str, *, is_namespaced: bool = True) -> list[str]:
-    """Of all objects of a kind, where the options typed so far say."""
+    """Return the names of all objects of a kind, in the cluster and namespace of the options typed so far."""
     given = [("--kubeconfig", "kubeconfig"), ("--context", "context")]
     given += [("--namespace", "namespace")] if is_namespaced else []
     words = [f"{option}={value}" for option, name in given if (value := context.params.get(name))]
@@ -136,7 +135,7 @@ def _lines(words: Sequence[str]) -> list[str]:
         try:
             output, _ = child.communicate(timeout=ANSWER_S)
         except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)  # and whatever it has started to log in with
+            os.killpg(child.pid, signal.SIGKILL)  # with the login helpers that it has started
             return []
     return output.split() if child.returncode == 0 else []
 

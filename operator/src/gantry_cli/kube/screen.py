@@ -1,7 +1,7 @@
-"""A group in a cluster for people: shards, brokers, what is at risk, what is done, what happened lately.
+"""Shows a group in a cluster on a terminal: shards, brokers, the data at risk, actions, and events.
 
-Much of it was written by others: whoever may create an event may write anything into it. So nothing in it is taken for
-markup, and what would move a terminal's cursor or its title is shown as a mark.
+Parts of it are untrusted: a user who may create events may write any text into them. So no text is interpreted as
+markup, and control characters are replaced.
 """
 
 from __future__ import annotations
@@ -18,14 +18,20 @@ from rich.markup import escape
 from rich.text import Text
 
 from gantry_cli.errors import CliError
+from gantry_cli.kube.api_errors import ApiError, cli_error_of, printable
 from gantry_cli.kube.cluster import Target, group_again, open_group
-from gantry_cli.kube.documents import EventLook, GroupLook, KubeExplainDocument, MemberLook, ShardLook
-from gantry_cli.kube.faults import Refusal, harmless, line_of
-from gantry_cli.kube.inside import Inside
-from gantry_cli.kube.look import GroupObserver, document_of, group_from, observed, shards_of
-from gantry_cli.local.look import risk_line, size_text
-from gantry_cli.output import Form, show, table
-from gantry_cli.progress import waiting, watch
+from gantry_cli.kube.documents import (
+    ClusterGroupStatus,
+    ClusterMemberStatus,
+    ClusterShardStatus,
+    GroupEvent,
+    KubeExplainDocument,
+)
+from gantry_cli.kube.group_observer import GroupObserver, document_of, group_from, observed_group, shards_of
+from gantry_cli.kube.sidecars import SidecarClient
+from gantry_cli.local.group_status import risk_line, size_text
+from gantry_cli.output import OutputFormat, show, table
+from gantry_cli.progress import spinner, watch
 from gantry_cli.text import duration_text
 from gantry_spec.cluster_objects import member_pod
 from gantry_spec.decide.conditions import is_remarkable
@@ -33,65 +39,63 @@ from gantry_spec.explain import explain as outlooks_of
 
 EVENTS_SHOWN: Final = 6
 SHARD_COLUMNS: Final = ("shard", "master", "epoch", "in sync", "lag", "at risk", "waits for", "doing")
-MEMBER_COLUMNS: Final = (
-    *("pod", "role", "epoch", "state", "wrote", "confirmed", "flushed", "behind", "machine", "remarks"),
-)
+MEMBER_COLUMNS: Final = (*("pod", "role", "epoch", "state", "wrote", "confirmed", "flushed", "lag", "node", "remarks"),)
 STATUSES: Final = {"True": True, "False": False}
 
 
-def render(look: GroupLook) -> Iterator[RenderableType]:
-    """Part by part."""
-    yield Text(harmless(_head(look)))
-    if look.shards:
-        yield table("Shards", SHARD_COLUMNS, _cells(map(_shard_row, look.shards)), right=("epoch", "in sync"))
-    if look.members:
+def render(status: ClusterGroupStatus) -> Iterator[RenderableType]:
+    """Yield the parts of a group's status."""
+    yield Text(printable(_head(status)))
+    if status.shards:
+        yield table("Shards", SHARD_COLUMNS, _cells(map(_shard_row, status.shards)), right=("epoch", "in sync"))
+    if status.members:
         right = ("epoch", *MEMBER_COLUMNS[4:8])
-        yield table("Brokers", MEMBER_COLUMNS, _cells(map(_member_row, look.members)), right=right)
-    yield from (Text(harmless(line)) for line in _lines(look))
-    if look.events:
-        yield table("Lately", ("when", "what", ""), _cells(map(_event_row, look.events[-EVENTS_SHOWN:])))
-    yield from (Text(harmless(f"not seen: {line}")) for line in look.left_out)
+        yield table("Brokers", MEMBER_COLUMNS, _cells(map(_member_row, status.members)), right=right)
+    yield from (Text(printable(line)) for line in _lines(status))
+    if status.events:
+        yield table("Events", ("time", "reason", "message"), _cells(map(_event_row, status.events[-EVENTS_SHOWN:])))
+    yield from (Text(printable(f"not shown: {line}")) for line in status.left_out)
 
 
-def _lines(look: GroupLook) -> Iterator[str]:
-    yield from (risk_line(ledger, partial(member_pod, look.group)) for ledger in look.ledgers)
-    for one in look.conditions:
+def _lines(status: ClusterGroupStatus) -> Iterator[str]:
+    yield from (risk_line(ledger, partial(member_pod, status.group)) for ledger in status.ledgers)
+    for one in status.conditions:
         if is_remarkable(one.type, STATUSES.get(one.status), one.message):
             yield f"{one.type} is {one.status}: {one.reason}{f' ({one.message})' if one.message else ''}"
-    yield from (f"asked for: {name}={text}" for name, text in look.orders.items())
-    yield from (f"shard {shard.number}: waits: {reason}" for shard in look.shards for reason in shard.blocked_by)
+    yield from (f"annotation: {name}={text}" for name, text in status.orders.items())
+    yield from (f"shard {shard.number}: waiting: {reason}" for shard in status.shards for reason in shard.blocked_by)
 
 
 def _cells(rows: Iterable[Sequence[str]]) -> Iterator[list[str]]:
-    return ([escape(harmless(cell)) for cell in row] for row in rows)
+    return ([escape(printable(cell)) for cell in row] for row in rows)
 
 
 def explained(document: KubeExplainDocument) -> Iterator[RenderableType]:
-    """For people."""
-    yield from (Text(harmless(line)) for line in _explained_lines(document))
+    """Yield the lines of `gantry explain bg/GROUP`."""
+    yield from (Text(printable(line)) for line in _explained_lines(document))
 
 
 def _explained_lines(document: KubeExplainDocument) -> Iterator[str]:
     yield from document.lines
-    yield from document.decision or ("nothing is to be done",)
-    yield from (f"not seen: {line}" for line in document.left_out)
+    yield from document.decision or ("No actions pending",)
+    yield from (f"not shown: {line}" for line in document.left_out)
     if document.source == "status":
-        yield "this is what the operator has written last; it writes at most every 10 s"
+        yield "this is the operator's latest status; it is updated at most every 10 s"
 
 
-def _head(look: GroupLook) -> str:
-    line = f"group {look.namespace}/{look.group} (context {look.context})"
-    if not look.phase:
-        return f"{line}: no operator has written a status yet; does one run for this namespace?"
-    line += f": {look.phase}, shards {look.ready}"
-    line += f", name servers {look.name_servers}" if look.name_servers else ""
-    if look.observed_generation < look.generation:
-        line += f"; generation {look.generation} of the spec has not been looked at (last: {look.observed_generation})"
+def _head(status: ClusterGroupStatus) -> str:
+    line = f"group {status.namespace}/{status.group} (context {status.context})"
+    if not status.phase:
+        return f"{line}: no status yet; check that an operator runs for this namespace"
+    line += f": {status.phase}, shards {status.ready}"
+    line += f", name servers {status.name_servers}" if status.name_servers else ""
+    if status.observed_generation < status.generation:
+        line += f"; generation {status.generation} of the spec not observed yet (last: {status.observed_generation})"
     return line
 
 
-def _shard_row(shard: ShardLook) -> tuple[str, ...]:
-    risk = shard.at_risk if shard.is_durability_met else f"{shard.at_risk} (more than allowed, or not known)"
+def _shard_row(shard: ClusterShardStatus) -> tuple[str, ...]:
+    risk = shard.at_risk if shard.is_durability_met else f"{shard.at_risk} (more than allowed, or unknown)"
     return (
         str(shard.number),
         shard.master or "-",
@@ -104,11 +108,11 @@ def _shard_row(shard: ShardLook) -> tuple[str, ...]:
     )
 
 
-def _member_row(member: MemberLook) -> tuple[str, ...]:
+def _member_row(member: ClusterMemberStatus) -> tuple[str, ...]:
     state = "ready" if member.is_ready else member.phase.lower() if member.phase != "Running" else "not ready"
     remarks = [text for text in (member.trouble, member.fault) if text]
-    if member.motion not in (None, "moving"):
-        remarks.append(f"its process: {member.motion}")
+    if member.loop_state not in (None, "moving"):
+        remarks.append(f"its process: {member.loop_state}")
     if not member.is_ready and member.readiness:
         remarks.append(member.readiness)
     if member.is_draining:
@@ -126,13 +130,13 @@ def _member_row(member: MemberLook) -> tuple[str, ...]:
     )
 
 
-def _event_row(event: EventLook) -> tuple[str, str, str]:
+def _event_row(event: GroupEvent) -> tuple[str, str, str]:
     reason = event.reason if event.type == "Normal" else f"{event.reason}!"
     return age_text(event.at), reason, event.message
 
 
 def age_text(at: str) -> str:
-    """How long ago that was."""
+    """Return how long ago a time of Kubernetes was, or the text itself if it cannot be parsed."""
     try:
         moment = datetime.datetime.fromisoformat(at)
     except ValueError:
@@ -142,80 +146,81 @@ def age_text(at: str) -> str:
     return f"{duration_text((datetime.datetime.now(datetime.UTC) - moment).total_seconds())} ago"
 
 
-# -- showing it --------------------------------------------------------------------------------------------------------
-# Status of a group in a cluster, and what would happen if a master died: looked at, and shown.
+# -- status and explanation --------------------------------------------------------------------------------------------
+# Observes a group in a cluster, and shows its status, or what would happen if a master died.
 
 
 ASK_EVERY_S: Final = 5.0
-"""Of sidecars while somebody watches: each question starts a program in a pod."""
+"""The interval between requests to sidecars with --watch: each request starts a program in a pod."""
 WATCH_S: Final = 2.0
 
 
-def show_status(target: Target, name: str | None, form: Form, *, is_watching: bool, may_exec: bool) -> None:
-    """For `gantry status bg/GROUP`. Exits with 1 when the group is not available. Raises CliError."""
+def show_status(target: Target, name: str | None, form: OutputFormat, *, is_watching: bool, may_exec: bool) -> None:
+    """Show `gantry status bg/GROUP`. Exits with 1 when the group is not available. Raises CliError."""
     if is_watching and form.is_document:
-        raise click.UsageError("--watch is for people; a program asks again itself")
+        raise click.UsageError("--watch shows text only: leave out --output, or call the command repeatedly")
     cluster, document = open_group(target, name)
-    looker = GroupObserver(
-        cluster, Inside(cluster, is_wanted=may_exec), ask_every_s=ASK_EVERY_S if is_watching else 0.0
+    observer = GroupObserver(
+        cluster, SidecarClient(cluster, is_wanted=may_exec), ask_every_s=ASK_EVERY_S if is_watching else 0.0
     )
 
     def again() -> Iterator[RenderableType]:
         try:
             newest = group_again(cluster, str(document["metadata"]["name"]))
-            yield from render(document_of(cluster, looker.look(newest)))
-        except Refusal as refusal:  # whoever watches goes on watching: it may be an API server that restarts
-            yield f"nothing can be seen now: {refusal.short}"
+            yield from render(document_of(cluster, observer.observe(newest)))
+        except ApiError as error:  # keep watching: the API server may only be restarting
+            yield f"status unavailable: {error.short}"
 
     if is_watching:
         watch(again, WATCH_S)
         return
     try:
-        with waiting("looking"):
-            look = document_of(cluster, looker.look(document))
-    except Refusal as refusal:
-        raise line_of(refusal) from refusal
-    show(form, look, lambda: render(look))
-    if not is_available(look):
+        with spinner("reading the status"):
+            status = document_of(cluster, observer.observe(document))
+    except ApiError as error:
+        raise cli_error_of(error) from error
+    show(form, status, lambda: render(status))
+    if not is_available(status):
         raise click.exceptions.Exit(1)
 
 
-def is_available(look: GroupLook) -> bool:
-    """Whether every shard acknowledges, as the operator has written it, or nobody has said anything else on purpose."""
-    return any(one.type == "Available" and one.status == "True" for one in look.conditions)
+def is_available(status: ClusterGroupStatus) -> bool:
+    """Return whether the operator's condition Available is True: every shard acknowledges, or is fenced on purpose."""
+    return any(one.type == "Available" and one.status == "True" for one in status.conditions)
 
 
-def show_explanation(target: Target, name: str | None, form: Form, *, may_exec: bool) -> None:
-    """For `gantry explain bg/GROUP`. Raises CliError."""
+def show_explanation(target: Target, name: str | None, form: OutputFormat, *, may_exec: bool) -> None:
+    """Show `gantry explain bg/GROUP`. Raises CliError."""
     cluster, document = open_group(target, name)
     try:
-        with waiting("looking"):
-            seen = GroupObserver(cluster, Inside(cluster, is_wanted=may_exec)).look(document)
-    except Refusal as refusal:
-        raise line_of(refusal) from refusal
+        with spinner("reading the status"):
+            observation = GroupObserver(cluster, SidecarClient(cluster, is_wanted=may_exec)).observe(document)
+    except ApiError as error:
+        raise cli_error_of(error) from error
     group, shards = group_from(document), shards_of(document.get("status") or {})
-    is_live = group is not None and any(answer.said for answer in seen.found.answers.values())
+    is_live = group is not None and any(answer.documents for answer in observation.objects.answers.values())
     outlook = []
     if group is not None and is_live:
-        outlook = list(outlooks_of(group.spec, observed(group, seen.found), time.monotonic_ns() // 1_000_000))
+        value = observed_group(group, observation.objects)
+        outlook = list(outlooks_of(group.spec, value, time.monotonic_ns() // 1_000_000))
     lines = [line for one in outlook for line in one.lines]
     if not is_live:
         lines = [line for shard in shards for line in shard.if_master_dies]
     if not lines:
         raise CliError(
             "nothing is known: no sidecar answers, and no operator has written a status",
-            "see `gantry status`, and whether an operator runs for this namespace",
+            "see `gantry status`, and check that an operator runs for this namespace",
         )
-    decision = [f"shard {shard.number}: waits: {reason}" for shard in shards for reason in shard.blocked_by]
+    decision = [f"shard {shard.number}: waiting: {reason}" for shard in shards for reason in shard.blocked_by]
     made = KubeExplainDocument(
         at_ms=time.time_ns() // 1_000_000,
         context=cluster.context,
         namespace=cluster.namespace,
-        group=seen.found.name,
+        group=observation.objects.name,
         source="sidecars" if is_live else "status",
         decision=[*(shard.action for shard in shards if shard.action), *decision],
         lines=lines,
         outlook=outlook,
-        left_out=seen.left_out,
+        left_out=observation.left_out,
     )
     show(form, made, lambda: explained(made))

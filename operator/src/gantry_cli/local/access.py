@@ -1,12 +1,12 @@
 """Accounts and certificates of a local group: a Secret is a folder in STATE, with the keys that it has in a cluster.
 
     STATE/secrets/NAME/plain_acl.yml    the accounts, for brokers and name servers; may be edited at any time
-    STATE/secrets/NAME/credentials      the group's own account among them, an administrator's
-    STATE/secrets/NAME/tls.crt          and tls.key, ca.crt: what brokers and name servers show, and who vouches for it
-    STATE/replication-secret            made here: who shows it may follow
+    STATE/secrets/NAME/credentials      the group's own admin account, one of these
+    STATE/secrets/NAME/tls.crt          and tls.key, ca.crt: the certificate of brokers and name servers, and its CA
+    STATE/replication-secret            created here: a slave must present it to replicate
 
-What the manifest asks for and is not there stops the start: a group that runs open though it should not is the one
-thing that must not happen. Sidecars of a group with accounts show messages to nobody without a token.
+A Secret that the manifest names and that is missing stops the start: a group must never run open although its manifest
+requires accounts. Sidecars of a group with accounts show messages only to clients with a token.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ CODE_TIMEOUT_S: Final = 5.0
 @final
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may do what in a group, and as whom the group itself speaks. Files, and no content of theirs."""
+    """The files with a group's accounts, its own credentials and its certificates; None for what it does not use."""
 
     accounts: Path | None = None
     credentials: Path | None = None
     replication: Path | None = None
     certificates: Path | None = None
-    """A folder."""
+    """The folder of the certificate, its key and its CA."""
 
     @property
     def broker_keys(self) -> tuple[tuple[str, str], ...]:
-        """For a ``broker.conf``."""
+        """The lines of access control and TLS for a ``broker.conf``."""
         keys = []
         if self.accounts is not None:
             keys += [("haSecretPath", str(self.replication)), ("aclCredentialsPath", str(self.credentials))]
@@ -60,7 +60,7 @@ class Access:
 
     @property
     def _server_keys(self) -> tuple[tuple[str, str], ...]:
-        """For brokers and name servers alike."""
+        """The lines that brokers and name servers share."""
         keys = [] if self.accounts is None else [("aclEnable", "true"), ("aclFile", str(self.accounts))]
         if self.certificates is not None:
             keys += [
@@ -71,8 +71,8 @@ class Access:
         return tuple(keys)
 
     @property
-    def sidecar_words(self) -> list[str]:
-        """For a sidecar. On a group without accounts whoever is on this machine may look."""
+    def sidecar_arguments(self) -> list[str]:
+        """The access arguments of a sidecar. Without accounts every user of this machine may read."""
         words = ["--open-reads"] if self.credentials is None else ["--broker-credentials", str(self.credentials)]
         if self.certificates is not None:
             words += ["--broker-tls-ca", str(self.certificates / "ca.crt"), "--broker-tls-verify", "authority"]
@@ -80,11 +80,11 @@ class Access:
 
     @property
     def name_server_conf(self) -> str:
-        """A ``namesrv.conf``; empty if there is nothing to say."""
+        """The text of a ``namesrv.conf``; empty without accounts and certificates."""
         return "".join(f"{key}={value}\n" for key, value in self._server_keys)
 
     def client_settings(self) -> ClientSettings:
-        """As whom the group's own clients speak. Raises CliError when the account cannot be read."""
+        """Return the settings of the group's own clients. Raises CliError when the account cannot be read."""
         if self.credentials is None and self.certificates is None:
             return client_settings()
         tls = None
@@ -94,11 +94,11 @@ class Access:
             account = None if self.credentials is None else read_credentials(self.credentials)
             return ClientSettings(tls=tls, credentials=account)
         except AccessFileError as error:
-            raise CliError(f"{error}", "it has two lines, accessKey: NAME and secretKey: SECRET") from error
+            raise CliError(f"{error}", "write two lines, accessKey: NAME and secretKey: SECRET") from error
 
 
-def access_of(spec: Spec, state: GroupState) -> Access:
-    """What the spec asks for. Raises CliError for what is not there."""
+def read_access(spec: Spec, state: GroupState) -> Access:
+    """Return the access files that the spec requires. Raises CliError for a missing file or unreadable account."""
     accounts = _secret(state, "aclSecret", spec.access.acl_secret, ("plain_acl.yml", "credentials"))
     certificates = _secret(state, "tlsSecret", spec.access.tls_secret, ("tls.crt", "tls.key", "ca.crt"))
     access = Access(certificates=certificates)
@@ -110,17 +110,17 @@ def access_of(spec: Spec, state: GroupState) -> Access:
 
 
 def _secret(state: GroupState, field: str, name: str, files: tuple[str, ...]) -> Path | None:
-    """The folder of a Secret, with all that must be in it."""
+    """Return the folder of a Secret, None if no Secret is named. Raises CliError for a missing file."""
     folder = state.path / "secrets" / name
     for file in files if name else ():
         if not (folder / file).is_file():
-            remedy = f"put there what the Secret has in a cluster, or leave {field} out"
-            raise CliError(f"spec.access.{field}: there is no {folder / file}", remedy)
+            remedy = f"create it with the content that the Secret has in a cluster, or remove {field} from the manifest"
+            raise CliError(f"spec.access.{field}: {folder / file} not found", remedy)
     return folder if name else None
 
 
 def make_replication_secret(access: Access) -> None:
-    """Once for a group."""
+    """Create the replication secret of a group with accounts, unless it exists."""
     if access.replication is not None and not access.replication.exists():
         replace_file(access.replication, secrets.token_urlsafe(SECRET_BYTES).encode(), mode=0o600)
 
@@ -129,17 +129,17 @@ def make_replication_secret(access: Access) -> None:
 
 
 class SidecarNotRunning(OSError):
-    """No process runs that the supervisor has started as this sidecar. The caller should not ask again."""
+    """The sidecar process that the supervisor started does not run. The caller should not retry."""
 
 
 def ask_sidecar(member: MemberRecord, path: str, token: str, *, timeout_s: float, data: bytes | None = None) -> bytes:
-    """Return what a sidecar answers; with ``data`` it is a POST. Blocks. Raises OSError and its SidecarNotRunning.
+    """Return a sidecar's answer to a GET, or to a POST of ``data``. Blocks. Raises OSError and its SidecarNotRunning.
 
-    The token is shown to the process only that the supervisor has started, since another program may have its port by
-    now, and through no proxy of the environment.
+    The token is sent only to the process that the supervisor started, since another program may have taken its port,
+    and never through a proxy of the environment.
     """
     if member.sidecar_pid is None or boot_id_of(member.sidecar_pid) != member.sidecar_boot_id:
-        raise SidecarNotRunning("it does not run")
+        raise SidecarNotRunning("the sidecar does not run")
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     headers = {"Authorization": f"Bearer {token}"}
     request = urllib.request.Request(f"{member.sidecar_url}{path}", data, headers)
@@ -149,9 +149,9 @@ def ask_sidecar(member: MemberRecord, path: str, token: str, *, timeout_s: float
 
 
 def console_address(record: GroupRecord, token: str) -> str:
-    """The console's address with a new code. Blocks. Raises OSError when its sidecar gives none."""
+    """Return the console's address with a new one-time code. Blocks. Raises OSError when its sidecar gives none."""
     answer = ask_sidecar(record.members[0], "/v1/console/codes", token, timeout_s=CODE_TIMEOUT_S, data=b"")
     try:
         return f"{record.console_url}#code={json.loads(answer)['code']}"
     except (ValueError, KeyError) as error:
-        raise OSError("its answer holds no code") from error
+        raise OSError("the sidecar's answer has no code") from error

@@ -1,8 +1,8 @@
-"""`gantry bundle`: everything that somebody needs who must find out what happened, in one file, without a secret.
+"""`gantry bundle`: packs everything needed to diagnose a local group into one file, without a secret.
 
-In it are the manifest, the group's records, Leases and last words, what was decided in the last minutes, the ends of
-all logs, and what each sidecar packs itself (``/v1/bundle``). Not in it: tokens, messages, stores. A sidecar that does
-not answer is named in ``missing.txt``.
+The bundle has the manifest, the group's records, Leases and last reports, the latest decisions, the ends of all logs,
+and each sidecar's own bundle (``/v1/bundle``). It has no tokens, messages or stores. A sidecar that does not answer is
+named in ``missing.txt``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 import click
 
 from gantry_access.redaction import read_redacted_tail
-from gantry_cli.errors import Absent, CliError
+from gantry_cli.errors import CliError, NotFoundError
 from gantry_cli.local.access import SidecarNotRunning, ask_sidecar
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord
 from gantry_cli.progress import count_progress
@@ -30,27 +30,27 @@ TRY_AGAIN_S: Final = 1.0
 RECORDS: Final = ("manifest.yaml", "group.json", "annotations.json", "held.json", "words.json", "decision.json")
 
 
-def pack_here(data: Path, file: Path | None) -> None:
-    """Write the bundle of the group of a folder, and where it is. Raises CliError."""
+def write_local_bundle(data: Path, file: Path | None) -> None:
+    """Write the bundle of the group in a folder, and print its path. Raises CliError."""
     state = GroupState(data)
     record = state.read_group()
     if record is None:
-        raise Absent(f"there is no group in {data}", "name its folder with --data")
+        raise NotFoundError(f"no group found in {data}", "name its folder with --data")
     write_bundle(file, "gantry-bundle", _contents(state, record))
 
 
 def write_bundle(file: Path | None, name: str, entries: Iterable[tuple[str, bytes]]) -> None:
-    """Write a bundle, by default to NAME-TIME.tar.gz here, and print where it is. Raises CliError."""
+    """Write a bundle, by default to NAME-TIME.tar.gz in the current folder, and print its path. Raises CliError."""
     path = file or Path(f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     try:
-        with tarfile.open(path, "w:gz") as archive, count_progress("packing") as tell:
+        with tarfile.open(path, "w:gz") as archive, count_progress("packing") as report_progress:
             for number, (entry, content) in enumerate(entries, 1):
                 facts = tarfile.TarInfo(f"gantry-bundle/{entry}")
                 facts.size, facts.mtime, facts.mode = len(content), int(time.time()), 0o600
                 archive.addfile(facts, io.BytesIO(content))
-                tell(number, None)
+                report_progress(number, None)
     except OSError as error:
-        raise CliError(f"{path} cannot be written: {error.strerror}", "name another file with --to") from error
+        raise CliError(f"cannot write {path}: {error.strerror}", "name another file with --to") from error
     click.echo(f"{path} ({bytes_text(path.stat().st_size)})")
 
 
@@ -73,7 +73,7 @@ def _contents(state: GroupState, record: GroupRecord) -> Iterator[tuple[str, byt
 
 
 def _packed(member: MemberRecord, token: str) -> bytes:
-    """What a sidecar packs. One that runs and does not answer yet is asked again. Raises OSError."""
+    """Return a sidecar's own bundle. Retries while the sidecar runs but does not answer yet. Raises OSError."""
     for rest in reversed(range(TRIES)):
         try:
             return ask_sidecar(member, "/v1/bundle", token, timeout_s=SIDECAR_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""`gantry apply`, `console`, `kill` and `down`: what is done with a local group that runs."""
+"""`gantry apply`, `console`, `kill` and `down`: commands for a local group that runs."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Any, Final
 
 import click
 
-from gantry_cli.errors import Absent, CliError
+from gantry_cli.errors import CliError, NotFoundError
 from gantry_cli.examples import examples
 from gantry_cli.local.access import console_address
-from gantry_cli.local.editing import immovable, read_manifest
-from gantry_cli.local.look import require_alive, require_group, require_look
-from gantry_cli.local.state import GroupRecord, GroupState, Held, machine_boot, member_name, now_ms, parse_member
+from gantry_cli.local.group_status import require_alive, require_group, require_status
+from gantry_cli.local.manifest_changes import changes_needing_restart, read_manifest
+from gantry_cli.local.state import GroupRecord, GroupState, MemberHold, machine_boot, member_name, now_ms, parse_member
 from gantry_cli.options import data_option, refuse_ignored
 from gantry_cli.processes import boot_id_of
-from gantry_cli.progress import waiting
+from gantry_cli.progress import spinner
 from gantry_cli.stack import StackDirectory
-from gantry_spec.manifest import changes
+from gantry_spec.manifest import check_changes
 from gantry_spec.manifest.quantities import duration_text, parse_duration
 
 # -- apply -------------------------------------------------------------------------------------------------------------
-# `gantry apply`: hand a changed manifest over to the group that runs.
+# `gantry apply`: hand a changed manifest over to the running group.
 
 
 @click.command(
     epilog=examples(
-        ("gantry apply -f group.yaml", "more slaves, other topics: what has changed is done step by step"),
-        ("gantry apply -f group.yaml --dry-run", "only say what is wrong with it"),
+        ("gantry apply -f group.yaml", "apply what has changed, such as more slaves or other topics, step by step"),
+        ("gantry apply -f group.yaml --dry-run", "only check the manifest"),
     )
 )
 @click.option("-f", "--file", "manifest", required=True, metavar="FILE",
@@ -40,62 +40,63 @@ from gantry_spec.manifest.quantities import duration_text, parse_duration
 def apply(manifest: Path, data: Path, dry_run: bool) -> None:
     """Hand a changed manifest over to the local group.
 
-    Whatever may not change is refused, with the path of its field. The rest is done by the supervisor, with the same
-    care as in a cluster: one broker after another, and nothing that was acknowledged is lost.
+    A change to a field that may not change is refused with the path of the field. The supervisor makes all other
+    changes as safely as the operator does in a cluster: one broker after another, without loss of acknowledged
+    messages.
     """
-    look = require_look(data)
-    require_alive(look)
+    status = require_status(data)
+    require_alive(status)
     state = GroupState(data)
     old, (new, text) = state.read_manifest(), read_manifest(manifest)
     if old is None:
-        raise Absent(
+        raise NotFoundError(
             f"{data} has no manifest", "a broker of `gantry up --single` gets its settings with -o at its start"
         )
-    problems = [*map(str, changes(old, new)), *immovable(old, new)]
+    problems = [*map(str, check_changes(old, new)), *changes_needing_restart(old, new)]
     if problems:
         raise CliError("; ".join(problems))
     if dry_run:
-        click.echo("it can be handed over")
+        click.echo("Manifest is valid")
         return
     state.write_manifest(text)
-    click.echo(f"handed over to group {look.group}; see `gantry status --watch`")
+    click.echo(f"Manifest handed over to group {status.group}; see `gantry status --watch`")
 
 
 # -- console -----------------------------------------------------------------------------------------------------------
 # `gantry console`: an address that opens the console of the local group once, in one browser.
 #
-# The group's token never leaves its file and this machine's sidecars. What is printed holds a one-time code, which may
-# stay in a terminal's history, a log or a pipe, and opens nothing from there.
+# The group's token never leaves its file and this machine's sidecars. The printed address has a one-time code instead:
+# a copy in a terminal's history, a log or a pipe is worthless once it has been used.
 
 
 @click.command(
     epilog=examples(
-        ("gantry console", "of the group that runs here"),
-        ("gantry console --data DIR", "of another one"),
-        ('xdg-open "$(gantry console)"', "open it at once"),
+        ("gantry console", "the group that runs here"),
+        ("gantry console --data DIR", "the group of another directory"),
+        ('xdg-open "$(gantry console)"', "open the console in a browser"),
     )
 )
 @data_option
 def console(data: Path) -> None:
     """Print an address that opens the local group's console.
 
-    It works once and for ten minutes; call this again for another browser or tab. The page then may look, read messages
-    and resend dead letters for twelve hours.
+    The address works once and for ten minutes; run the command again for another browser or tab. The page may then show
+    the group, read messages and resend dead letters for twelve hours.
     """
     state = GroupState(data)
     record = state.read_group()
     if record is None or not record.console_url:
-        raise Absent(f"no group with a console runs in {data}", "start one: gantry up")
+        raise NotFoundError(f"no group with a console runs in {data}", "start one: gantry up")
     try:
         click.echo(console_address(record, state.token()))
     except OSError as error:
         raise CliError(
-            f"the sidecar behind {record.console_url} gives no code: {error}", "look at `gantry status` and its log"
+            f"the sidecar at {record.console_url} gave no code: {error}", "see `gantry status` and the sidecar's log"
         ) from error
 
 
 # -- kill --------------------------------------------------------------------------------------------------------------
-# `gantry kill`: break a process of a local group on purpose, and see that the group goes on.
+# `gantry kill`: kill or stop a process of a local group on purpose, to see that the group recovers.
 
 
 DOWN_MS_MIN: Final = 10_000
@@ -108,38 +109,38 @@ def _duration(_context: click.Context, _parameter: click.Parameter, value: str |
         raise click.BadParameter(str(error)) from error
 
 
-def _names(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """For a shell that completes."""
+def _complete_process_names(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of processes that complete what was typed, for shell completion."""
     data: Any = context.params.get("data")
     record = None if data is None else GroupState(Path(data)).read_group()
-    return [] if record is None else [name for name in _targets(record) if name.startswith(incomplete)]
+    return [] if record is None else [name for name in _processes_by_name(record) if name.startswith(incomplete)]
 
 
 @click.command(
     epilog=examples(
-        ("gantry kill master-0", "kill -9, and down for long enough that a slave takes over"),
-        ("gantry kill master-0 --down 0s", "kill -9, and started again at once"),
-        ("gantry kill slave-0-1 --stop", "it stands still (SIGSTOP), until --cont"),
-        ("gantry kill sidecar-master-0", "its sidecar, which the broker does not notice"),
+        ("gantry kill master-0", "send SIGKILL, and keep it down long enough for a slave to take over"),
+        ("gantry kill master-0 --down 0s", "send SIGKILL, and restart it at once"),
+        ("gantry kill slave-0-1 --stop", "suspend it (SIGSTOP) until --cont"),
+        ("gantry kill sidecar-master-0", "kill its sidecar, which does not affect the broker"),
     )
 )
-@click.argument("name", shell_complete=_names)
+@click.argument("name", shell_complete=_complete_process_names)
 @data_option
-@click.option("-9", "is_kill", is_flag=True, help="SIGKILL, the default.")
-@click.option("--stop", "is_stop", is_flag=True, help="SIGSTOP: it stands still, with all its connections.")
-@click.option("--cont", "is_continue", is_flag=True, help="SIGCONT: it goes on.")
+@click.option("-9", "is_kill", is_flag=True, help="Send SIGKILL, the default.")
+@click.option("--stop", "is_stop", is_flag=True, help="Send SIGSTOP: suspend it, with all its connections.")
+@click.option("--cont", "is_continue", is_flag=True, help="Send SIGCONT: let it continue.")
 @click.option(
     "--down",
     "down_ms",
     metavar="TIME",
     callback=_duration,
-    help="How long a killed broker stays down [default: twice failover.after and 5s, 10s at least].",
+    help="How long a killed broker stays down [default: twice failover.after plus 5s, at least 10s].",
 )
 def kill(name: str, data: Path, is_kill: bool, is_stop: bool, is_continue: bool, down_ms: int | None) -> None:
-    """Kill a process of the local group, or have it stand still.
+    """Kill or suspend a process of the local group.
 
     NAME is that of a broker (`master-0`, `slave-0-1`), of its sidecar (`sidecar-master-0`), or of a name server
-    (`nameserver-0`). A broker keeps its name when its role moves: `gantry status` shows who is the master now.
+    (`nameserver-0`). A broker keeps its name when its role moves: `gantry status` shows which one is the master now.
     """
     if is_kill + is_stop + is_continue > 1:
         raise click.UsageError("-9, --stop and --cont contradict each other: give one of them")
@@ -147,38 +148,38 @@ def kill(name: str, data: Path, is_kill: bool, is_stop: bool, is_continue: bool,
     if is_stop or is_continue:
         refuse_ignored(f"with --{'stop' if is_stop else 'cont'}, which ends no process", ignored={"down_ms"})
     elif parse_member(name) is None:
-        refuse_ignored(f"for {name}: only a broker stays down", ignored={"down_ms"})
+        refuse_ignored(f"for {name}: only a broker can be kept down", ignored={"down_ms"})
     record, state = require_group(data), GroupState(data)
-    targets = _targets(record)
+    targets = _processes_by_name(record)
     if name not in targets:
-        raise Absent(f"the group has no process {name}", f"these run: {', '.join(targets)}")
+        raise NotFoundError(f"the group has no process {name}", f"name one of {', '.join(targets)}")
     pid, boot_id = targets[name]
     if pid is None or boot_id_of(pid) != boot_id:
-        raise Absent(f"{name} does not run now", "see `gantry status`")
+        raise NotFoundError(f"{name} does not run", "see `gantry status`")
     if is_stop or is_continue:
         _signal(name, pid, signal.SIGSTOP if is_stop else signal.SIGCONT)
-        click.echo(f"{name} (pid {pid}) {'stands still until --cont' if is_stop else 'goes on'}")
+        click.echo(f"{name} (pid {pid}) {'suspended until --cont' if is_stop else 'continued'}")
         return
     is_broker = parse_member(name) is not None
     rest_ms = _down_ms(state, down_ms) if is_broker else 0
     if rest_ms:
         now, boot = now_ms(), machine_boot()
         with state.editing():
-            others = [one for one in state.read_held() if one.until_ms > now and one.name != name]
-            state.write_held([*others, Held(name=name, until_ms=now + rest_ms, machine_boot=boot)])
+            others = [one for one in state.read_holds() if one.until_ms > now and one.name != name]
+            state.write_holds([*others, MemberHold(name=name, until_ms=now + rest_ms, machine_boot=boot)])
     _signal(name, pid, signal.SIGKILL)
-    then = f"stays down for {duration_text(rest_ms)}" if rest_ms else "is started again at once"
-    click.echo(f"{name} (pid {pid}) was killed, and {then}")
+    then = f"stays down for {duration_text(rest_ms)}" if rest_ms else "restarts at once"
+    click.echo(f"{name} (pid {pid}) killed; {then}")
 
 
 def _canonical(name: str) -> str:
-    """``0/1`` is master-0."""
+    """Return the name of a member that is given as ``0/1`` (master-0), any other name as it is."""
     parsed = parse_member(name)
     return name if parsed is None else member_name(*parsed)
 
 
-def _targets(record: GroupRecord) -> dict[str, tuple[int | None, str]]:
-    """Every process of the group by its name."""
+def _processes_by_name(record: GroupRecord) -> dict[str, tuple[int | None, str]]:
+    """Return the process id and boot id of every process of the group, by its name."""
     brokers = {one.name: (one.pid, one.boot_id) for one in record.members}
     sidecars = {f"sidecar-{one.name}": (one.sidecar_pid, one.sidecar_boot_id) for one in record.members}
     return brokers | sidecars | {one.name: (one.pid, one.boot_id) for one in record.name_servers}
@@ -196,23 +197,23 @@ def _signal(name: str, pid: int, number: signal.Signals) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError as error:
-        raise Absent(f"{name} does not run now", "see `gantry status`") from error
+        raise NotFoundError(f"{name} does not run", "see `gantry status`") from error
     except PermissionError as error:
-        raise CliError(f"{name} (pid {pid}) belongs to another user", "do it as that user") from error
+        raise CliError(f"{name} (pid {pid}) belongs to another user", "run the command as that user") from error
 
 
 # -- down --------------------------------------------------------------------------------------------------------------
-# `gantry down`: stop the stack of a directory, wherever it was started.
+# `gantry down`: stop the stack of a directory, no matter where it was started.
 
 
 STOP_TIMEOUT_S: Final = 75.0
-"""A broker and then a name server may take 30 s each."""
+"""How long to wait: a broker and then a name server may take 30 s each."""
 POLL_S: Final = 0.05
 
 
 @click.command(
     epilog=examples(
-        ("gantry down", "stop what `gantry up --detach` started here"),
+        ("gantry down", "stop the stack that `gantry up --detach` started here"),
         ("gantry down --data /tmp/second", "stop the stack of another directory"),
     )
 )
@@ -220,28 +221,28 @@ POLL_S: Final = 0.05
 def down(data: Path) -> None:
     """Stop what `gantry up` started.
 
-    The broker stops first and writes everything to disk. Messages stay in the directory. When nothing runs there, that
-    is said, and it is no error.
+    The broker stops first and writes everything to disk. Messages stay in the directory. If nothing runs there, the
+    command prints a note and succeeds.
     """
     directory = StackDirectory(data)
     if not directory.is_running():
-        click.echo(f"nothing is running on {data}")
+        click.echo(f"Nothing is running on {data}")
         return
     record = directory.running()
     if record is None:
-        raise CliError(f"the stack on {data} is just starting or stopping", "try again in a moment")
+        raise CliError(f"the stack on {data} is starting or stopping", "try again in a moment")
     try:
         os.kill(record.pid, signal.SIGTERM)
     except PermissionError as error:
         raise CliError(
-            f"the stack on {data} belongs to another user (pid {record.pid})", "stop it as that user"
+            f"the stack on {data} belongs to another user (pid {record.pid})", "run the command as that user"
         ) from error
     except ProcessLookupError:
-        pass  # it is gone already; its lock goes with it
+        pass  # the process has ended already, and its lock with it
     deadline = time.monotonic() + STOP_TIMEOUT_S
-    with waiting("stopping: what is in memory goes to disk"):
+    with spinner("stopping: what is in memory goes to disk"):
         while directory.is_running():
             if time.monotonic() > deadline:
                 raise CliError(f"the stack (pid {record.pid}) is still running", f"see {directory.path / 'logs'}")
             time.sleep(POLL_S)
-    click.echo(f"stopped the name server {record.name_server} and the broker {record.broker}")
+    click.echo(f"Stopped name server {record.name_server} and broker {record.broker}")

@@ -1,11 +1,11 @@
-"""The Lease of one shard as a file: replaced whole, durably, and only by whoever has seen what it replaces.
+"""The Lease of one shard as a file: replaced as a whole, durably, and only if its version is the expected one.
 
     read       version 7  -->  decide  -->  write(expected 7)   version 8
-                                            write(expected 7)   refused: somebody was faster
+                                            write(expected 7)   refused: the file has version 8 by now
 
-One supervisor at a time holds the lock of the folder, and it is the only writer; the comparison is for its own late
-decisions, as in a cluster. A renewal writes nothing: whoever starts after a crash takes it that the master was renewed
-until the moment at which the file was first read, and waits for as long as that may count.
+One supervisor at a time holds the lock of the folder, and it is the only writer; the comparison guards against its own
+late decisions, as in a cluster. A renewal writes nothing: a supervisor that starts after a crash assumes that the
+master's lease was renewed until the moment at which the file was first read, and waits for that lease to expire.
 """
 
 from __future__ import annotations
@@ -19,59 +19,61 @@ from typing import Final, final
 import msgspec
 
 from gantry_cli.local.member import LocalMember
-from gantry_cli.local.state import GroupState, machine_boot, now_ms, read_whole
+from gantry_cli.local.state import GroupState, machine_boot, now_ms, read_json_file
 from gantry_remoting.durable_files import replace_file
 from gantry_spec.lease import LeaseRecord
-from gantry_spec.observed import LastWord, ObservedLease, Role, last_word_after
+from gantry_spec.observed import LastReport, ObservedLease, Role, last_report_after
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import Lease, OrderError
 
-REMEDY: Final = "restore it, or remove it: the shard then elects a master from what its stores have recorded"
+REMEDY: Final = "restore the file, or remove it: the shard then elects a master from what its stores have recorded"
 
 
 @final
 class LeaseFile:
-    """Owned by one supervisor."""
+    """The Lease file of one shard. Owned by one supervisor."""
 
     def __init__(self, path: Path, now_ms: Callable[[], int]) -> None:
-        """Reads it. Raises CliError when it is damaged."""
+        """Read the file. Raises CliError when it is damaged."""
         self.path: Final = path
         self._now_ms: Final = now_ms
-        self._seen: ObservedLease = ObservedLease(record=read_whole(path, LeaseRecord, REMEDY), seen_ms=now_ms())
+        self._observed: ObservedLease = ObservedLease(
+            record=read_json_file(path, LeaseRecord, REMEDY), seen_ms=now_ms()
+        )
 
     def __repr__(self) -> str:
-        return f"<LeaseFile {self.path.name} {self._seen.record}>"
+        return f"<LeaseFile {self.path.name} {self._observed.record}>"
 
     @property
     def observed(self) -> ObservedLease:
-        """As it is."""
-        return self._seen
+        """The present record, and when it was read or written."""
+        return self._observed
 
     def write(self, expected: str | None, record: LeaseRecord) -> bool:
-        """Replace the version that was seen; False if it is another one by now. Raises OSError."""
-        current = self._seen.record
+        """Replace the record if its version is the expected one, else return False. Raises OSError."""
+        current = self._observed.record
         if expected != (None if current is None else current.version):
             return False
         version = str(int("0" if current is None else current.version) + 1)
         new = msgspec.structs.replace(record, version=version)
-        # A loss that a person has accepted is a size as manifests write it; here it is its number.
+        # An accepted loss is a size as manifests write it; the file has it as a number of bytes.
         replace_file(self.path, msgspec.json.format(msgspec.json.encode(new, enc_hook=int)), mode=0o600)
-        self._seen = ObservedLease(record=new, seen_ms=self._now_ms())
+        self._observed = ObservedLease(record=new, seen_ms=self._now_ms())
         return True
 
 
-# -- renewing it -------------------------------------------------------------------------------------------------------
-# Keeping the Lease for masters that nobody's ack is waited for: they may acknowledge while it is theirs.
+# -- renewal -----------------------------------------------------------------------------------------------------------
+# Renews the lease of masters that wait for no slave's ack: they may acknowledge only while they hold the lease.
 #
-# A renewal counts from before the Lease was looked at. Whoever takes a new epoch replaces the Lease first, and waits
-# from then on for as long as a renewal lasts: so none that was given before outlives that.
+# A renewal counts from before the Lease was read. A new epoch replaces the Lease first, and then waits for the duration
+# of a lease: so no earlier renewal is still valid after that.
 
 
 RENEWAL_TIMEOUT_S: Final = 1.0
 
 
 async def renew(leases: Sequence[tuple[int, LeaseFile]], member_of: Callable[[int, int], LocalMember | None]) -> None:
-    """Tell the masters of these shards, side by side."""
+    """Send a lease renewal to the masters of these shards, in parallel."""
     await asyncio.gather(*(_renew(shard, lease, member_of) for shard, lease in leases))
 
 
@@ -90,35 +92,35 @@ async def _renew(shard: int, lease: LeaseFile, member_of: Callable[[int, int], L
             await client.call(order, timeout_s=RENEWAL_TIMEOUT_S)
 
 
-# -- last words of masters ---------------------------------------------------------------------------------------------
-# The last word of each shard's newest master, kept over its death and over that of whoever supervises.
+# -- last reports of masters -------------------------------------------------------------------------------------------
+# The last report of each shard's newest master, kept after the end of the master and of the supervisor.
 #
-# How much a promotion may lose, where no acknowledgement waits for slaves, is counted from it: what the master had
-# written when it was heard last. Without a last word nobody knows, and nothing moves by itself.
+# Where no acknowledgement waits for slaves, it bounds what a promotion may lose: what the master had written when it
+# answered last. Without a last report the loss is unknown, and no master is promoted automatically.
 
 
 @final
-class LastWords:
-    """Of one supervisor."""
+class LastReportCache:
+    """The last reports of all shards' masters, in memory and in the group's folder. Owned by one supervisor."""
 
     def __init__(self, state: GroupState) -> None:
-        """Those that are known. Raises CliError when they are damaged."""
+        """Read the recorded reports. Raises CliError when the file is damaged."""
         self._state: Final = state
         self._machine_boot: Final = machine_boot()
-        self._words: Final = state.read_words(self._machine_boot)
+        self._reports: Final = state.read_last_reports(self._machine_boot)
 
-    def of(self, shard: int) -> LastWord | None:
-        """Of its newest master."""
-        return self._words.get(shard)
+    def get(self, shard: int) -> LastReport | None:
+        """Return the last report of the shard's newest master, if there is one."""
+        return self._reports.get(shard)
 
-    def keep(self, members: Iterable[LocalMember]) -> None:
-        """After a look."""
-        before = dict(self._words)
+    def update(self, members: Iterable[LocalMember]) -> None:
+        """Adopt newer reports of these members after an observation, and write them down."""
+        before = dict(self._reports)
         for member in members:
             shard = member.record.shard
-            word = None if member.report is None else last_word_after(self._words.get(shard), member.report)
-            if word is not None:
-                self._words[shard] = word
-        if self._words != before:
-            with suppress(OSError):  # whoever comes next then knows less of what may be lost, and promises less
-                self._state.write_words(self._machine_boot, self._words)
+            report = None if member.report is None else last_report_after(self._reports.get(shard), member.report)
+            if report is not None:
+                self._reports[shard] = report
+        if self._reports != before:
+            with suppress(OSError):  # a later supervisor then has an older bound of the loss, and promotes less
+                self._state.write_last_reports(self._machine_boot, self._reports)

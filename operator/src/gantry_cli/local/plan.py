@@ -1,7 +1,7 @@
-"""From a manifest to the processes of this machine: who there is, where each listens and keeps what it has.
+"""Plans the processes of a local group from its manifest: its members, and the ports and folders of each.
 
-Everything is decided before anything starts, so that a port that is busy, or memory that is not there, is one line and
-no half of a group.
+Everything is decided before anything starts, so that a busy port or a lack of memory is one error message and never a
+half-started group.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from msgspec.structs import replace
 
 from gantry_cli.local import buffers
 from gantry_cli.local.access import Access
-from gantry_cli.local.buffers import Choice
-from gantry_cli.local.member import Settings
-from gantry_cli.local.ports import ANY, BROKER, NAME_SERVER, PORT_END, SIDECAR, Kind, PortPlan, is_free
+from gantry_cli.local.buffers import BufferPlacement
+from gantry_cli.local.member import MemberSettings
+from gantry_cli.local.ports import ANY_PORT_RANGE, BROKER, NAME_SERVER, PORT_END, SIDECAR, Kind, PortPlan, port_probe
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, NameServerRecord, member_name
 from gantry_remoting import join_address
 from gantry_spec.manifest import BrokerGroup, Spec, read_group
 from gantry_spec.manifest.parts import Medium
 
 DEFAULT_MANIFEST: Final = b"""\
-# What `gantry up` runs when it is given no manifest: one shard, one slave that is waited for.
+# What `gantry up` runs without a manifest: one shard, one slave, and an acknowledgement waits for the slave.
 apiVersion: gantry.dev/v1alpha1
 kind: BrokerGroup
 metadata: {name: local}
@@ -34,7 +34,7 @@ spec:
   failover: {after: 3s}
 """
 SINGLE_MANIFEST: Final = b"""\
-# What `gantry up --single` runs: a group of one broker, which waits for no slave.
+# What `gantry up --single` runs: a group of one broker without a slave.
 apiVersion: gantry.dev/v1alpha1
 kind: BrokerGroup
 metadata: {name: single}
@@ -45,27 +45,27 @@ spec:
   failover: {after: 3s}
 """
 SINGLE_CONF: Final = {"brokerClusterName": "DefaultCluster", "brokerName": "broker-a"}
-"""RocketMQ's names for a broker that is given none."""
+"""RocketMQ's default names of a cluster and a broker."""
 WELL_KNOWN: Final = {NAME_SERVER: 9876, BROKER: 10911, SIDECAR: 8080}
 SIDECAR_HOST: Final = "127.0.0.1"
-"""Whatever brokers listen on: sidecars show much to whoever is on this machine, and nothing to others."""
+"""The address of all sidecars, also if brokers listen elsewhere: sidecars show internals only to this machine."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What was typed, beside the manifest."""
+class LaunchOptions:
+    """The options of `gantry up` that are not in a manifest."""
 
     host: str = "127.0.0.1"
     ports: tuple[tuple[Kind, int | None], ...] = ()
-    """The first port of each kind: None leaves it as it was, 0 takes any."""
+    """The first port of each kind: None keeps the previous one, 0 takes any free one."""
 
     single: Mapping[str, str] | None = None
-    """Settings of the broker of `gantry up --single`; None for a group."""
+    """The settings of the broker of `gantry up --single`; None for a group."""
 
 
 def default_group() -> BrokerGroup:
-    """Without a manifest."""
+    """Return the group that runs without a manifest."""
     return read_group(DEFAULT_MANIFEST)
 
 
@@ -75,45 +75,45 @@ def single_group(options: Mapping[str, str]) -> BrokerGroup:
     return replace(group, spec=replace(group.spec, broker={**SINGLE_CONF, **options}))
 
 
-def notes_of(spec: Spec, choice: Choice) -> list[str]:
-    """What of the manifest means nothing on one machine, and what a person should know besides."""
+def notes_of(spec: Spec, choice: BufferPlacement) -> list[str]:
+    """Return the notes of a start: the fields that have no effect on one machine, and the place of write buffers."""
     cluster = {"image": spec.image, "resources": spec.resources, "template": spec.template != Spec().template}
-    ignored = [f"spec.{name}" for name, is_said in cluster.items() if is_said]
-    notes = [f"of no meaning on one machine: {', '.join(ignored)}"] if ignored else []
+    ignored = [f"spec.{name}" for name, is_set in cluster.items() if is_set]
+    notes = [f"without effect on one machine: {', '.join(ignored)}"] if ignored else []
     return notes + ([choice.note] if choice.note else [])
 
 
 @final
 class Planner:
-    """Makes the records of a group, and of members that come later."""
+    """Makes the record of a group, and the records of members that are added later."""
 
     def __init__(
-        self, state: GroupState, group: BrokerGroup, typed: Wanted, previous: GroupRecord | None, *,
+        self, state: GroupState, group: BrokerGroup, launch: LaunchOptions, previous: GroupRecord | None, *,
         has_sidecars: bool = True,
     ) -> None:  # fmt: skip
-        """Plans all members that there are now. Raises CliError when a port is not to be had."""
+        """Plan all present members. Raises CliError when a port is not available."""
         self._state: Final = state
         self._has_sidecars: Final = has_sidecars
-        self._is_single: Final = typed.single is not None
+        self._is_single: Final = launch.single is not None
         self._single_store: Final = Path(group.spec.broker.get("storePathRootDir", state.path / "broker")).absolute()
-        self._typed: Final = typed
+        self._launch: Final = launch
         self._previous: Final = previous
         self._bases: Final = {kind: self._base(kind) for kind in (NAME_SERVER, BROKER, SIDECAR)}
-        self._ports: Final = PortPlan(is_free=is_free(typed.host), has_slaves=not self._is_single)
+        self._ports: Final = PortPlan(is_free=port_probe(launch.host), has_slaves=not self._is_single)
         self.record: Final = self._plan_all(group.metadata.name, group.spec)
 
     def _base(self, kind: Kind) -> int:
-        chosen = dict(self._typed.ports).get(kind)
+        chosen = dict(self._launch.ports).get(kind)
         if chosen == 0:
-            return random.choice(ANY)
+            return random.choice(ANY_PORT_RANGE)
         return WELL_KNOWN[kind] if chosen is None else chosen
 
     def _is_kept(self, kind: Kind) -> bool:
-        return dict(self._typed.ports).get(kind) is None
+        return dict(self._launch.ports).get(kind) is None
 
     def _plan_all(self, group: str, spec: Spec) -> GroupRecord:
-        """Whoever had ports first; so nobody new gets one of theirs."""
-        before = None if self._previous is None or self._previous.host != self._typed.host else self._previous
+        """Return the record of the whole group. Previous members come first, so that they keep their ports."""
+        before = None if self._previous is None or self._previous.host != self._launch.host else self._previous
         old_servers = [] if before is None or not self._is_kept(NAME_SERVER) else before.name_servers
         old_servers = old_servers[: spec.name_servers.count]
         kept = {one.name: self._ports.keep(NAME_SERVER, one.port, one.name) for one in old_servers}
@@ -130,7 +130,7 @@ class Planner:
             port = kept[name] if name in kept else self._port(NAME_SERVER, name, is_first=index == 0)
             servers.append(self._name_server(name, port))
         wanted = {(shard, number) for shard in range(spec.shards) for number in spec.members}
-        # The store of a broker alone may be thrown away while nothing runs: no other store could be mistaken for it.
+        # The store of a single broker may be deleted while nothing runs: no other store could be mistaken for it.
         identities = {(old.shard, old.number): "" if self._is_single else old.identity for old in olds}
         members = []
         for shard, number in sorted(wanted | identities.keys()):
@@ -138,7 +138,7 @@ class Planner:
             members.append(self.member(shard, number, brokers.get(name), sidecars.get(name), identity))
         return GroupRecord(
             name=group,
-            host=self._typed.host,
+            host=self._launch.host,
             is_single=self._is_single,
             name_servers=servers,
             addresses=[one.address for one in servers] or list(spec.name_servers.addresses),
@@ -147,14 +147,14 @@ class Planner:
         )
 
     def _port(self, kind: Kind, name: str, *, is_first: bool) -> int:
-        if is_first and dict(self._typed.ports).get(kind) != 0:
+        if is_first and dict(self._launch.ports).get(kind) != 0:
             return self._ports.first(kind, self._bases[kind], name)
         return self._ports.next(kind, self._bases[kind])
 
     def _name_server(self, name: str, port: int) -> NameServerRecord:
         return NameServerRecord(
             name=name,
-            address=join_address(self._typed.host, port),
+            address=join_address(self._launch.host, port),
             port=port,
             data=str(self._state.path / ("nameserver" if self._is_single else name)),
             log=str(self._state.log(name)),
@@ -163,7 +163,7 @@ class Planner:
     def member(
         self, shard: int, number: int, port: int | None = None, sidecar: int | None = None, identity: str = ""
     ) -> MemberRecord:
-        """The record of a member, with ports of its own. Raises CliError when there are none."""
+        """Return the record of a member, with ports of its own. Raises CliError when none are free."""
         name, is_first = member_name(shard, number), (shard, number) == (0, 1)
         port = self._port(BROKER, name, is_first=is_first) if port is None else port
         if sidecar is None:
@@ -183,30 +183,30 @@ class Planner:
         )
 
 
-def choose_buffers(state: GroupState, spec: Spec, record: GroupRecord) -> Choice:
-    """Where write buffers go. Those that are there already need no more room. Raises CliError."""
+def place_buffers(state: GroupState, spec: Spec, record: GroupRecord) -> BufferPlacement:
+    """Choose the place of write buffers. Present buffers stay where they are. Raises CliError without enough room."""
     if spec.write_buffer.medium is Medium.OFF:
-        return Choice(None)
+        return BufferPlacement(None)
     huge, memory = list(buffers.huge_mounts()), buffers.memory_mount()
     roots = [mount.path for mount in (*huge, memory)]
-    for root in roots:  # a buffer that was left there may hold messages: its broker must find it again
-        if any(buffers.folder_of(root, state.path, one.name).is_dir() for one in record.members):
-            return Choice(root, f"write buffers: {root}, where they were")
-    return buffers.choose(spec, buffers.size_of(spec) * len(record.members), huge, memory)
+    for root in roots:  # a present buffer may hold messages: its broker must find it again
+        if any(buffers.buffer_folder(root, state.path, one.name).is_dir() for one in record.members):
+            return BufferPlacement(root, f"write buffers: {root}, as before")
+    return buffers.choose_placement(spec, buffers.buffers_size(spec) * len(record.members), huge, memory)
 
 
 def require_room(spec: Spec, root: Path | None) -> None:
-    """Whether the buffers of one more member fit where the others are. Raises CliError."""
+    """Raise CliError unless the buffers of one more member fit where the others are."""
     if root is not None:
         mounts = [one for one in (*buffers.huge_mounts(), buffers.memory_mount()) if one.path == root]
-        buffers.choose(spec, buffers.size_of(spec), (), min(mounts, key=lambda one: one.free_bytes))
+        buffers.choose_placement(spec, buffers.buffers_size(spec), (), min(mounts, key=lambda one: one.free_bytes))
 
 
 def settings_of(
     group: BrokerGroup, record: GroupRecord, root: Path | None, access: Access, *, has_sidecars: bool
-) -> Settings:
-    """What members are started with."""
-    return Settings(
+) -> MemberSettings:
+    """Return the settings that members are started with."""
+    return MemberSettings(
         group=group.metadata.name,
         spec=group.spec,
         host=record.host,

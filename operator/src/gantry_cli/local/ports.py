@@ -1,11 +1,11 @@
-"""Where the parts of a local group listen: the same ports at every start, RocketMQ's own for the first of each kind.
+"""The ports of a local group: the same at every start, RocketMQ's well-known ones for the first process of each kind.
 
     name servers   9876   9877 ...
-    brokers        10911  10921 ...    each with its fast port two below, and that for replication one above
-    sidecars       8080   8082 ...     each with the port of log ranges one above
+    brokers        10911  10921 ...    each with its fast port two below, and its replication port one above
+    sidecars       8080   8082 ...     each with its log range port one above
 
-What was given before stays. The first of each kind gets the well-known port, since clients look for it there; where
-that is busy the start is refused, and nothing is moved silently. The others take what is free above.
+A process keeps its port between starts. The first of each kind gets the well-known port, since clients expect it there;
+if that is busy the start is refused, and no other port is taken silently. The others take free ports above.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from gantry_cli.errors import CliError
 from gantry_remoting.addresses import join_address
 
 PORT_END: Final = 65_536
-ANY: Final = range(20_000, 31_000)
-"""Where free ports are looked for: below those that the kernel gives to connections while the servers start."""
+ANY_PORT_RANGE: Final = range(20_000, 31_000)
+"""The range of free ports: below those that the kernel assigns to connections while the servers start."""
 FAST_BELOW: Final = 2
 
 
@@ -32,7 +32,7 @@ class Kind(NamedTuple):
     option: str
     step: int
     beside: tuple[int, ...]
-    """Relative to its port, itself included."""
+    """The offsets of all its ports from its own, 0 included."""
 
 
 NAME_SERVER: Final = Kind("name server", "--namesrv-port", 1, (0,))
@@ -43,76 +43,76 @@ SIDECAR: Final = Kind("sidecar", "--console-port", 2, (0, 1))
 @final
 @dataclass(slots=True)
 class PortPlan:
-    """Ports that were given, by what they are for. ``is_free`` asks the machine.
+    """Allocates the ports of a group. ``is_free`` tests a port of this machine.
 
     Without ``has_slaves`` a broker keeps its port while another program has its replication port.
     """
 
     is_free: Callable[[int], bool]
     has_slaves: bool = True
-    taken: set[int] = field(default_factory=set)
+    allocated: set[int] = field(default_factory=set)
 
     def keep(self, kind: Kind, port: int, name: str) -> int:
-        """One that was given before. Raises CliError when somebody else has it now."""
+        """Allocate the given port again. Raises CliError when another program has it."""
         run = self._needed(kind, port)
         above = run[-1] - port
         if run[-1] >= PORT_END:
-            text = f"port {port} ({kind.what} of {name}) is too high: its {_part(kind, above)} would be {run[-1]}"
+            text = f"port {port} ({kind.what} of {name}) is too high: the {_part(kind, above)} would be {run[-1]}"
             raise CliError(text, f"choose at most {PORT_END - 1 - above} with {kind.option}")
         for one in run:
             part = f"{_part(kind, one - port)} of {name}"
-            if not self._ask(kind, one, part):
-                remedy = f"stop that program, or choose others with {kind.option}"
+            if not self._is_free(kind, one, part):
+                remedy = f"stop that program, or choose another port with {kind.option}"
                 raise CliError(f"port {one} ({part}) is in use by another program", remedy)
-        self.taken.update(run)
+        self.allocated.update(run)
         return port
 
     def first(self, kind: Kind, port: int, name: str) -> int:
-        """The well-known one, or the one that somebody chose. Raises CliError when it is busy."""
-        if not self.taken.isdisjoint(self._needed(kind, port)):
+        """Allocate the well-known or chosen port. Raises CliError when it is busy."""
+        if not self.allocated.isdisjoint(self._needed(kind, port)):
             return self.next(kind, port)
         return self.keep(kind, port, name)
 
     def next(self, kind: Kind, base: int) -> int:
-        """The next one above ``base`` that nobody has. Raises CliError when there is none."""
+        """Allocate the next free port from ``base`` on. Raises CliError when there is none."""
         port = base
         while port + max(kind.beside) < PORT_END:
             run = self._run(kind, port)
-            if self.taken.isdisjoint(run) and all(self._ask(kind, one, _part(kind, one - port)) for one in run):
-                self.taken.update(run)
+            if self.allocated.isdisjoint(run) and all(self._is_free(kind, one, _part(kind, one - port)) for one in run):
+                self.allocated.update(run)
                 return port
             port += kind.step
-        raise CliError(f"there is no free port for a {kind.what} above {base}", f"choose others with {kind.option}")
+        raise CliError(f"no free port for a {kind.what} above {base}", f"choose another port with {kind.option}")
 
-    def _ask(self, kind: Kind, port: int, part: str) -> bool:
-        """Whether no process listens there. Raises CliError if none may."""
+    def _is_free(self, kind: Kind, port: int, part: str) -> bool:
+        """Return whether no process listens on a port. Raises CliError if this process may not listen on it."""
         try:
             return self.is_free(port)
         except PermissionError as error:
             raise CliError(f"port {port} ({part}) needs root", f"choose one above 1023 with {kind.option}") from error
         except OSError as error:
             text = f"cannot listen on {error.filename} ({part}): {error.strerror}"
-            raise CliError(text, "choose another with --host") from error
+            raise CliError(text, "choose another address with --host") from error
 
     @staticmethod
     def _run(kind: Kind, port: int) -> list[int]:
         return [port + offset for offset in kind.beside]
 
     def _needed(self, kind: Kind, port: int) -> list[int]:
-        """Of these the ports without which it does not start."""
+        """Return the ports that a process cannot start without."""
         return [one for one in self._run(kind, port) if self.has_slaves or kind is not BROKER or one <= port]
 
 
 def _part(kind: Kind, offset: int) -> str:
     if kind is BROKER and offset:
         return "fast port" if offset < 0 else "replication port"
-    return "port of log ranges" if offset else kind.what
+    return "log range port" if offset else kind.what
 
 
-def is_free(host: str) -> Callable[[int], bool]:
-    """Return the test whether a port of ``host`` is free. The test raises OSError if no process may listen there."""
+def port_probe(host: str) -> Callable[[int], bool]:
+    """Return a test of whether a port of ``host`` is free. The test raises OSError if listening is not permitted."""
 
-    def ask(port: int) -> bool:
+    def is_port_free(port: int) -> bool:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -125,4 +125,4 @@ def is_free(host: str) -> Callable[[int], bool]:
                 raise OSError(error.errno, error.strerror, join_address(host, port)) from error
         return True
 
-    return ask
+    return is_port_free

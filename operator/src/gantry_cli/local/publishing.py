@@ -1,7 +1,7 @@
-"""What the supervisor lets others see: group.json with the processes, decision.json with what was seen and decided.
+"""Publishes the state of a local group: group.json has the processes, decision.json the status and the decisions.
 
-Both are written whole after a look, the first when it has changed. Whoever reads them needs no connection to the
-supervisor, and sees by the time in them whether it still looks. Neither holds a secret.
+Both are replaced as a whole after a round, the first only when it has changed. Readers need no connection to the
+supervisor: the time in the status shows whether the supervisor is still running its rounds. Neither file has a secret.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, final
 
 import msgspec
 
-from gantry_cli.local.look import Look, MemberView
+from gantry_cli.local.group_status import LocalGroupStatus, LocalMemberStatus
 from gantry_cli.local.state import member_name, now_ms
 from gantry_cli.local.supervisor import Supervisor
 from gantry_cli.processes import ServerProcess
@@ -28,29 +28,29 @@ from gantry_spec.observed import ObservedShard
 
 @final
 class Publisher:
-    """Of one supervisor."""
+    """Writes the files by which other processes see the group. Owned by one supervisor."""
 
     def __init__(self, supervisor: Supervisor, name_servers: Sequence[ServerProcess]) -> None:
         self._supervisor: Final = supervisor
         self._name_servers: Final = name_servers
-        self._written = b""
-        self._failure = ""
+        self._written_group = b""
+        self._last_failure = ""
 
     def publish(self) -> None:
-        """After a look. A disk that is full costs the view, and not the group."""
+        """Write both files after a round. A full disk leaves them outdated, and the group runs on."""
         path = self._supervisor.state.decision_file
-        data = msgspec.json.encode(self.look(), enc_hook=int)
+        data = msgspec.json.encode(self.current_status(), enc_hook=int)
         try:
-            self._publish_group()  # first: who has read that a member is gone finds no record of it
+            self._publish_group()  # first: a reader of a status without a member must not find a record of it
             replace_file(path, data, mode=0o644, is_durable=False)
-            self._failure = ""
+            self._last_failure = ""
         except OSError as error:
-            if str(error) != self._failure:
-                self._failure = str(error)
-                self._supervisor.tell(f"what is seen cannot be written down: {error}")
+            if str(error) != self._last_failure:
+                self._last_failure = str(error)
+                self._supervisor.report_event(f"failed to write the status: {error}")
 
     def publish_end(self) -> None:
-        """Nothing runs any more; ports and folders stay as they are."""
+        """Record that no process runs any more. Ports and folders are kept for the next start."""
         self._supervisor.record.end()
         self._publish_group()
         self._supervisor.state.decision_file.unlink(missing_ok=True)
@@ -63,15 +63,15 @@ class Publisher:
         for member in supervisor.members.values():
             member.record.note_processes(member.broker, member.sidecar)
         written = msgspec.json.encode(record)
-        if written != self._written:
+        if written != self._written_group:
             supervisor.state.write_group(record)
-            self._written = written
+            self._written_group = written
 
-    def look(self) -> Look:
-        """The newest."""
+    def current_status(self) -> LocalGroupStatus:
+        """Return the status after the latest round."""
         supervisor = self._supervisor
         record = supervisor.record
-        return Look(
+        return LocalGroupStatus(
             at_ms=time.time_ns() // 1_000_000,
             group=record.name,
             pid=os.getpid(),
@@ -85,15 +85,15 @@ class Publisher:
             events=list(supervisor.events)[-100:],
         )
 
-    def _members(self, shard: ObservedShard) -> list[MemberView]:
+    def _members(self, shard: ObservedShard) -> list[LocalMemberStatus]:
         behind_bytes = behind(shard)
         return [self._member(shard.number, one.number, behind_bytes[one.number]) for one in shard.members]
 
-    def _member(self, shard: int, number: int, behind_bytes: int | None) -> MemberView:
+    def _member(self, shard: int, number: int, behind_bytes: int | None) -> LocalMemberStatus:
         member = self._supervisor.members[shard, number]
         report, record, child = member.report, member.record, member.broker
-        seen = member.seen(now_ms())
-        view = MemberView(
+        observed = member.to_observed(now_ms())
+        view = LocalMemberStatus(
             name=record.name,
             shard=shard,
             number=number,
@@ -107,7 +107,7 @@ class Publisher:
             return view
         return msgspec.structs.replace(
             view,
-            role=str(report.role) if seen.process == "Running" else "",
+            role=str(report.role) if observed.process == "Running" else "",
             epoch=report.epoch,
             seen_ago_ms=max(0, now_ms() - report.asked_ms),
             wrote=report.wrote,
@@ -123,7 +123,7 @@ class Publisher:
         )
 
     def line(self) -> str:
-        """The group in a line."""
+        """Return the state of the group as one line."""
         supervisor = self._supervisor
         up_s = time.time() - supervisor.record.started_at_ms / 1000
         masters = supervisor.masters()

@@ -1,4 +1,4 @@
-"""What everything that runs here until a signal has in common: the folder is claimed, a signal ends it, once."""
+"""Shared by all processes that run in the foreground until a signal: the lock of their folder, signals, and output."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from typing import Any, Final, Protocol, final
 import click
 
 from gantry_cli.errors import CliError
-from gantry_cli.stack import StackDirectory, StackRunning
+from gantry_cli.stack import StackDirectory, StackRunningError
 
 NAME: Final = "gantry"
 
 
 def claim(data: Path) -> StackDirectory:
-    """Make a folder ours. Raises CliError that names who has it."""
+    """Lock a folder for this process. Raises CliError that names the process that has it."""
     try:
         return StackDirectory(data).claim()
-    except StackRunning as running:
+    except StackRunningError as running:
         record = running.record
-        where = f"name server {record.name_server}, pid {record.pid}" if record is not None else "it is just starting"
+        where = f"name server {record.name_server}, pid {record.pid}" if record is not None else "it is starting"
         raise CliError(
             f"a stack runs on {data} already ({where})",
             f"see `gantry status`, stop it with `gantry down --data {data}`, or choose another --data",
@@ -36,22 +36,22 @@ def claim(data: Path) -> StackDirectory:
 
 
 async def run_until_stopped(
-    work: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[list[str]]], face: Face
+    work: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[list[str]]], output: RunOutput
 ) -> None:
-    """Run `work` until a signal comes or it fails, then `stop`, which names what had to be killed. Raises CliError."""
+    """Run `work` until a signal comes or it fails, then `stop`. Raises CliError that names the processes it killed."""
     stopped = stop_signal()
     try:
-        await until(stopped, work())
+        await run_until(stopped, work())
     finally:
-        face.report("stopping")
+        output.report("stopping")
         killed = await stop()
     if killed:
-        raise CliError(f"had to kill {', '.join(killed)} after waiting in vain", "see the logs")
-    face.report("stopped")
+        raise CliError(f"killed {', '.join(killed)}, which did not stop in time", "see the logs")
+    output.report("stopped")
 
 
 def own_name(program: str | None = None) -> str:
-    """`gantry` when the shell finds this very program by that name, else a path to it, relative if that is shorter."""
+    """Return `gantry` if the shell finds this program by that name, else its path, relative if that is shorter."""
     path = Path(sys.argv[0] if program is None else program)
     if path.name != NAME:
         return f"{sys.executable} -m gantry_cli"
@@ -63,7 +63,7 @@ def own_name(program: str | None = None) -> str:
 
 
 def stop_signal() -> asyncio.Event:
-    """Set by SIGINT, SIGTERM or SIGHUP."""
+    """Return an event that SIGINT, SIGTERM or SIGHUP sets."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -71,8 +71,8 @@ def stop_signal() -> asyncio.Event:
     return stopped
 
 
-async def until(stopped: asyncio.Event, work: Any) -> None:
-    """Run `work` until it ends by itself (then its error counts) or a signal comes."""
+async def run_until(stopped: asyncio.Event, work: Any) -> None:
+    """Run `work` until it ends by itself or a signal comes. Raises the error of `work` if it fails by itself."""
     working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(stopped.wait())
     await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
@@ -84,7 +84,7 @@ async def until(stopped: asyncio.Event, work: Any) -> None:
 
 
 async def is_listening(host: str, port: int) -> bool:
-    """Return whether a server takes connections there."""
+    """Return whether a server accepts connections on this port."""
     try:
         _, writer = await asyncio.open_connection(host, port)
     except OSError:
@@ -102,38 +102,38 @@ def first_error(errors: BaseExceptionGroup[CliError]) -> CliError:
     return found[0]
 
 
-# -- who is shown how it goes ------------------------------------------------------------------------------------------
-# Whom `gantry up` talks to: a person at a terminal, a pipe, or a log file while somebody waits for the start.
+# -- output ------------------------------------------------------------------------------------------------------------
+# `gantry up` writes to a terminal or a pipe, or with --detach to a log file while its parent waits for the start.
 
 
 STATE_INTERVAL_S: Final = 1.0
 PLAIN_INTERVAL_S: Final = 10.0
 
 
-class Face(Protocol):
-    """What something that runs until a signal needs to say."""
+class RunOutput(Protocol):
+    """The output of a process that runs until a signal."""
 
     @property
     def is_detached(self) -> bool:
-        """Whether nobody watches."""
+        """Whether the process runs in the background, without a terminal."""
 
     @property
     def interval_s(self) -> float:
-        """How often the state is worth a line."""
+        """The interval between two lines with the state, in seconds."""
 
     def report(self, text: str) -> None:
-        """Something has happened."""
+        """Write a line about an event."""
 
     def ready(self, text: str) -> None:
-        """It runs."""
+        """Report that the start has succeeded."""
 
     def show(self, text: str) -> None:
-        """How it is now."""
+        """Show the present state in one line."""
 
 
 @final
-class ForegroundFace:
-    """A terminal, where the state is one line that changes, or a pipe that gets a line now and then."""
+class ForegroundOutput:
+    """Output to a terminal, where the state line is replaced in place, or to a pipe, where it is appended."""
 
     is_detached = False
 
@@ -155,7 +155,7 @@ class ForegroundFace:
         self.report(text)
 
     def show(self, text: str) -> None:
-        """The same line of a terminal again. One that does not know its width gets it whole."""
+        """Replace the terminal's last line, cut to its width if that is known. A pipe gets a new line."""
         if not self._is_terminal:
             click.echo(text)
             return
@@ -165,8 +165,8 @@ class ForegroundFace:
 
 
 @final
-class DetachedFace:
-    """Nobody watches: reports go to up.log, the outcome of the start to whoever typed --detach."""
+class DetachedOutput:
+    """Output of a background process: events go to up.log, the outcome of the start to the parent's pipe."""
 
     is_detached = True
     interval_s = PLAIN_INTERVAL_S
@@ -178,12 +178,12 @@ class DetachedFace:
         click.echo(text)
 
     def ready(self, text: str) -> None:
-        self.say({"ready": text})
+        self.send_outcome({"ready": text})
 
     def show(self, text: str) -> None:
-        """To nobody."""
+        """Discard the state line, since there is no terminal."""
 
-    def say(self, outcome: dict[str, Any]) -> None:
-        """How the start went. Raises OSError when nobody listens any more."""
+    def send_outcome(self, outcome: dict[str, Any]) -> None:
+        """Send the outcome of the start to the parent, once. Raises OSError when the parent has ended."""
         with os.fdopen(self._descriptor, "w") as pipe:
             pipe.write(json.dumps(outcome))

@@ -1,19 +1,19 @@
-"""The folder of a local group, STATE: who is in the group, what was asked of it, and what must not be forgotten.
+"""The folder of a local group, STATE: its members, its orders, and what a supervisor must remember over a restart.
 
-    STATE/lock, stack.json   whoever runs it holds the lock; where the name servers are (``gantry_cli.stack``)
-    STATE/manifest.yaml      what the group should be, as it was handed over last
+    STATE/lock, stack.json   the lock of the running supervisor, and its addresses (``gantry_cli.stack``)
+    STATE/manifest.yaml      the manifest that was handed over last
     STATE/group.json         its members: names, ports, folders, processes
-    STATE/annotations.json   what people have asked of it; compare ``kubectl annotate``
-    STATE/edit.lock          held by whoever reads one of these two to write it anew
-    STATE/held.json          members that a person keeps down for a while
-    STATE/lease-0.json       the Lease of shard 0: epochs, and who may be elected
-    STATE/words.json         the last word of each master
-    STATE/decision.json      what was seen and decided last, for whoever looks
-    STATE/token              who shows this to a sidecar may order everything
+    STATE/annotations.json   orders of people, as annotations are in a cluster
+    STATE/edit.lock          the lock for editing annotations.json or held.json
+    STATE/held.json          members that `gantry kill` keeps down for a while
+    STATE/lease-0.json       the Lease of shard 0: its epochs and electable set
+    STATE/words.json         the last report of each master
+    STATE/decision.json      the status of the group and the latest decisions, for other processes
+    STATE/token              the token of the sidecars, which permits every order
     STATE/stores/master-0/   and logs/, conf/, nameserver-0/
     STATE/broker/            the only store of `gantry up --single`, beside nameserver/; there is no manifest then
 
-Everything is written whole or not at all. A file that is damaged stops a start, and says how to go on.
+Every file is replaced as a whole. A damaged file stops the start, with an error message that names the remedy.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from gantry_cli.errors import CliError
 from gantry_cli.processes import ServerProcess
 from gantry_remoting.durable_files import replace_file
 from gantry_spec.manifest import BrokerGroup, ManifestError, read_group
-from gantry_spec.manifest.annotations import Wanted, asked, standing, without_request
-from gantry_spec.observed import LastWord
+from gantry_spec.manifest.annotations import GroupRequests, parse_states, read_requests, without_request
+from gantry_spec.observed import LastReport
 
 TOKEN_BYTES: Final = 24
 
 
 @final
 class MemberRecord(msgspec.Struct, kw_only=True):
-    """One broker and its sidecar."""
+    """One broker and its sidecar: ports, folders and processes."""
 
     name: str
     shard: int
@@ -58,11 +58,11 @@ class MemberRecord(msgspec.Struct, kw_only=True):
     sidecar_log: str
     pid: int | None = None
     boot_id: str = ""
-    """Of its process, while it runs."""
+    """The boot id of the broker's process, empty while it does not run."""
     sidecar_pid: int | None = None
     sidecar_boot_id: str = ""
     identity: str = ""
-    """The uuid of its store, once it is known."""
+    """The uuid of its store; empty until the broker has reported it."""
 
     def note_processes(self, broker: ServerProcess, sidecar: ServerProcess | None) -> None:
         """Record which processes run now."""
@@ -73,7 +73,7 @@ class MemberRecord(msgspec.Struct, kw_only=True):
 
 @final
 class NameServerRecord(msgspec.Struct, kw_only=True):
-    """One name server of the group's own."""
+    """One name server that belongs to the group."""
 
     name: str
     address: str
@@ -90,22 +90,22 @@ class NameServerRecord(msgspec.Struct, kw_only=True):
 
 @final
 class GroupRecord(msgspec.Struct, kw_only=True):
-    """The group as processes."""
+    """The members and processes of a group."""
 
     name: str
     host: str
     is_single: bool = False
-    """Whether it is the broker of `gantry up --single`, wherever its store lies."""
+    """Whether it is the single broker of `gantry up --single`."""
     name_servers: list[NameServerRecord] = []
     addresses: list[str] = []
-    """Of all name servers, also those that others run."""
+    """The addresses of all name servers, also of external ones."""
     members: list[MemberRecord] = []
     console_url: str = ""
     pid: int | None = None
-    """Of whoever supervises it; None if nobody does."""
+    """The process id of its supervisor; None if none runs."""
     started_at_ms: int = 0
     notes: list[str] = []
-    """What of the manifest means nothing here, and where buffers lie."""
+    """Manifest fields without effect on one machine, and the place of write buffers."""
 
     def begin(self, notes: list[str]) -> None:
         """Record that this process supervises the group from now on."""
@@ -116,13 +116,13 @@ class GroupRecord(msgspec.Struct, kw_only=True):
         self.pid = None
 
     def member(self, shard: int, number: int) -> MemberRecord | None:
-        """The one with this number."""
+        """Return the record of the member with this number, if there is one."""
         return next((one for one in self.members if (one.shard, one.number) == (shard, number)), None)
 
 
 @final
-class Held(msgspec.Struct, kw_only=True):
-    """A member that is not started before a time."""
+class MemberHold(msgspec.Struct, kw_only=True):
+    """A member that must not be started before a time."""
 
     name: str
     until_ms: int
@@ -134,17 +134,17 @@ class Held(msgspec.Struct, kw_only=True):
 
 @final
 class GroupState:
-    """The files of one group. Looking needs nothing; whoever writes has claimed the folder."""
+    """The files of one group. Any process may read them; only the process that holds the folder's lock writes."""
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path.absolute()
         self.group_file: Final = self.path / "group.json"
         self.manifest_file: Final = self.path / "manifest.yaml"
         self.annotations_file: Final = self.path / "annotations.json"
-        self.held_file: Final = self.path / "held.json"
+        self.holds_file: Final = self.path / "held.json"
         self.decision_file: Final = self.path / "decision.json"
         self.token_file: Final = self.path / "token"
-        self.words_file: Final = self.path / "words.json"
+        self.last_reports_file: Final = self.path / "words.json"
 
     def __repr__(self) -> str:
         return f"<GroupState {self.path}>"
@@ -152,40 +152,40 @@ class GroupState:
     # -- paths ---------------------------------------------------------------------------------------------------------
 
     def store(self, shard: int, number: int) -> Path:
-        """Of a member."""
+        """Return the store folder of a member."""
         return self.path / "stores" / member_name(shard, number)
 
     def log(self, name: str) -> Path:
-        """Of a process."""
+        """Return the log file of a process."""
         return self.path / "logs" / f"{name}.log"
 
     def conf(self, name: str) -> Path:
-        """The ``broker.conf`` of a member."""
+        """Return the path of a process's settings file."""
         return self.path / "conf" / f"{name}.conf"
 
     def lease(self, shard: int) -> Path:
         return self.path / f"lease-{shard}.json"
 
     def make_folders(self) -> None:
-        """Those that files are put into. Raises OSError."""
+        """Create the folders of stores, logs and settings. Raises OSError."""
         for name in ("stores", "logs", "conf"):
             (self.path / name).mkdir(parents=True, exist_ok=True)
 
     # -- the group -----------------------------------------------------------------------------------------------------
 
     def read_group(self) -> GroupRecord | None:
-        """Raises CliError if it is damaged."""
-        remedy = "remove it: ports are chosen anew then, and the stores are found by their names"
-        return read_whole(self.group_file, GroupRecord, remedy)
+        """Return the group's record, None if there is none. Raises CliError if it is damaged."""
+        remedy = "remove the file: ports are then chosen again, and the stores are found by their names"
+        return read_json_file(self.group_file, GroupRecord, remedy)
 
     def write_group(self, record: GroupRecord) -> None:
-        """Readable for whoever may enter the folder: there is no secret in it."""
+        """Write the group's record. It has no secret, so every user may read it."""
         replace_file(self.group_file, msgspec.json.format(msgspec.json.encode(record)), mode=0o644, is_durable=False)
 
     def is_single(self) -> bool:
-        """Whether the folder is that of a broker alone. Raises CliError if the record is damaged.
+        """Return whether the folder is that of a single broker. Raises CliError if the record is damaged.
 
-        One from before there was a record is recognised by its store, while no group has been started beside it.
+        A folder of a version without a record is recognised by its store, unless it also has a manifest.
         """
         record = self.read_group()
         if record is not None and record.is_single:
@@ -193,7 +193,7 @@ class GroupState:
         return (self.path / "broker").is_dir() and not self.manifest_file.exists()
 
     def read_manifest(self) -> BrokerGroup | None:
-        """What was handed over last. Raises CliError if it is damaged."""
+        """Return the manifest that was handed over last, None without one. Raises CliError if it is damaged."""
         try:
             return read_group(self.manifest_file.read_bytes())
         except FileNotFoundError:
@@ -204,12 +204,12 @@ class GroupState:
             ) from error
 
     def write_manifest(self, text: bytes) -> None:
-        """Hand a manifest over. It was read and compared before."""
+        """Write a manifest. The caller has checked it before."""
         replace_file(self.manifest_file, text, mode=0o644)
 
     @contextmanager
     def editing(self) -> Iterator[None]:
-        """Alone with what several processes edit: orders of people, and who is held. Blocks. Raises OSError."""
+        """Hold the lock for editing annotations and holds, which several processes do. Blocks. Raises OSError."""
         lock = os.open(self.path / "edit.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -218,112 +218,114 @@ class GroupState:
             os.close(lock)
 
     def read_annotations(self) -> dict[str, str]:
-        """Raises CliError if they are damaged."""
-        return read_whole(self.annotations_file, dict[str, str], "remove it: it holds only orders of people") or {}
+        """Return the group's annotations. Raises CliError if the file is damaged."""
+        remedy = "remove the file: it has only orders of people"
+        return read_json_file(self.annotations_file, dict[str, str], remedy) or {}
 
     def write_annotations(self, annotations: dict[str, str]) -> None:
         replace_file(self.annotations_file, msgspec.json.encode(annotations), mode=0o600)
 
-    def read_held(self) -> list[Held]:
-        """Raises CliError if they are damaged."""
-        return read_whole(self.held_file, list[Held], "remove it: it only keeps members down for a while") or []
+    def read_holds(self) -> list[MemberHold]:
+        """Return the members that are kept down. Raises CliError if the file is damaged."""
+        remedy = "remove the file: it only keeps members down for a while"
+        return read_json_file(self.holds_file, list[MemberHold], remedy) or []
 
     def is_held(self, name: str, now_ms: int, machine_boot: str) -> bool:
-        """Whether a member is kept down at this moment of that boot. A damaged file keeps no member down."""
+        """Return whether a member is kept down at this time of that boot. A damaged file keeps no member down."""
         try:
-            held = [one for one in self.read_held() if (one.name, one.machine_boot) == (name, machine_boot)]
+            held = [one for one in self.read_holds() if (one.name, one.machine_boot) == (name, machine_boot)]
         except CliError:
             return False
         return any(now_ms < one.until_ms for one in held)
 
-    def write_held(self, held: list[Held]) -> None:
-        replace_file(self.held_file, msgspec.json.encode(held), mode=0o600, is_durable=False)
+    def write_holds(self, held: list[MemberHold]) -> None:
+        replace_file(self.holds_file, msgspec.json.encode(held), mode=0o600, is_durable=False)
 
-    # -- what is remembered over a restart -----------------------------------------------------------------------------
+    # -- memory over a restart -----------------------------------------------------------------------------------------
 
-    def read_words(self, machine_boot: str) -> dict[int, LastWord]:
-        """Of each shard's master. Those of another boot of the machine tell times of another clock, and are dropped."""
-        remedy = "remove it: how much an asynchronous group may lose is then not known until its master is heard again"
-        words = read_whole(self.words_file, Words, remedy)
+    def read_last_reports(self, machine_boot: str) -> dict[int, LastReport]:
+        """Return the last report of each shard's master. Reports of another boot, with another clock, are dropped."""
+        remedy = "remove the file: the possible loss of an asynchronous group is then unknown until its master answers"
+        words = read_json_file(self.last_reports_file, LastReports, remedy)
         return words.words if words is not None and words.machine_boot == machine_boot else {}
 
-    def write_words(self, machine_boot: str, words: dict[int, LastWord]) -> None:
-        document = Words(machine_boot=machine_boot, words=words)
-        replace_file(self.words_file, msgspec.json.encode(document), mode=0o600, is_durable=False)
+    def write_last_reports(self, machine_boot: str, words: dict[int, LastReport]) -> None:
+        document = LastReports(machine_boot=machine_boot, words=words)
+        replace_file(self.last_reports_file, msgspec.json.encode(document), mode=0o600, is_durable=False)
 
     def token(self) -> str:
-        """The secret that sidecars ask for; made when there is none."""
+        """Return the token that sidecars require. Creates it if there is none."""
         if not self.token_file.exists():
             replace_file(self.token_file, f"console:{secrets.token_urlsafe(TOKEN_BYTES)}\n".encode(), mode=0o600)
         try:
             return first_token(self.token_file.read_text(encoding="utf-8"))
         except ValueError as error:
-            remedy = "remove it: another one is made at the next start"
+            remedy = "remove the file: the next start creates a new one"
             raise CliError(f"{self.token_file} is damaged: {error}", remedy) from error
 
 
 @final
-class Words(msgspec.Struct, kw_only=True):
-    """As they are written."""
+class LastReports(msgspec.Struct, kw_only=True):
+    """The content of the file with the last reports, and the boot whose clock they use."""
 
     machine_boot: str
-    words: dict[int, LastWord]
+    words: dict[int, LastReport]
 
 
-# -- what people ask of the group --------------------------------------------------------------------------------------
-# What people ask of a local group: the annotations in its folder, read at every look, cleared when they are obeyed.
+# -- orders of people --------------------------------------------------------------------------------------------------
+# The orders for a local group are annotations in its folder, read in every round and removed when they are executed.
 #
-# What was fenced stays fenced, whoever mistypes what: of annotations that cannot all be understood the states stand, as
-# in a cluster, and while the file itself is damaged what stood last. A supervisor that has never read it knows of no
-# fence and must not guess that there is none, so its group is paused until somebody has mended the file.
+# A mistyped annotation lifts no fence: if some cannot be parsed, the valid states stay in force, as in a cluster, and
+# while the file itself is damaged, the states that were read last. A supervisor that has never read the file must not
+# assume that no shard is fenced, so its group is paused until the file is repaired.
 
 
 @final
-class StandingOrders:
-    """Of one supervisor."""
+class GroupAnnotations:
+    """Reads and clears the orders in a group's annotations. Owned by one supervisor."""
 
-    def __init__(self, state: GroupState, tell: Callable[[str], None]) -> None:
+    def __init__(self, state: GroupState, report_event: Callable[[str], None]) -> None:
         self._state: Final = state
-        self._tell: Final = tell
-        self._trouble = ""
-        self._standing = Wanted(is_paused=True)
-        """What holds while the file is damaged."""
+        self._report_event: Final = report_event
+        self._last_problem = ""
+        self._fallback = GroupRequests(is_paused=True)
+        """The requests that apply while the file is damaged."""
 
-    def read(self) -> Wanted:
-        """What is asked for. Orders that nobody can read are told once, and ask for nothing; what stands goes on."""
+    def read(self) -> GroupRequests:
+        """Return what the annotations request. Invalid orders are reported once and ignored; valid states stay."""
         try:
             annotations = self._state.read_annotations()
         except CliError as error:
-            self._complain(str(error))
-            return self._standing
-        self._standing = standing(annotations)
-        found, complaint = asked(annotations)
-        self._complain(complaint)
+            self._report_problem(str(error))
+            return self._fallback
+        self._fallback = parse_states(annotations)
+        found, complaint = read_requests(annotations)
+        self._report_problem(complaint)
         return found
 
-    def _complain(self, text: str) -> None:
-        if text and text != self._trouble:
-            self._tell(f"orders that nobody can read: {text}")
-        self._trouble = text
+    def _report_problem(self, text: str) -> None:
+        if text and text != self._last_problem:
+            self._report_event(f"invalid orders ignored: {text}")
+        self._last_problem = text
 
-    def clear(self, wish: str) -> None:
-        """Take an obeyed order off; with the last one goes what it accepted. Raises CliError and OSError."""
+    def clear(self, order: str) -> None:
+        """Remove an executed order, and with the last one the accepted loss. Raises CliError and OSError."""
         with self._state.editing():
             annotations = self._state.read_annotations()
-            change = without_request(annotations, wish)
+            change = without_request(annotations, order)
             if change:
                 merged = annotations | change
                 self._state.write_annotations({name: text for name, text in merged.items() if text is not None})
 
 
 # -- names of members --------------------------------------------------------------------------------------------------
-# What the members of a local group are called: by shard, and by who had which role first.
+# The members of a local group are named for their shard and their first role.
 #
 #     member 1 of shard 0   master-0        (also ``0/1``)
 #     member 2              slave-0-1       ``0/2``
 #     member 3              slave-0-2       ``0/3``
 #
-# A name stays with its broker when the role moves, as a pod's name does.
+# A broker keeps its name when the role moves, as a pod does.
 
 
 _NAMES: Final = re.compile(
@@ -332,12 +334,12 @@ _NAMES: Final = re.compile(
 
 
 def member_name(shard: int, number: int) -> str:
-    """Of the broker with this number."""
+    """Return the name of a member by its shard and number."""
     return f"master-{shard}" if number == 1 else f"slave-{shard}-{number - 1}"
 
 
 def parse_member(text: str) -> tuple[int, int] | None:
-    """Shard and number; None for what is no name of a member."""
+    """Return shard and number of a member's name; None for any other text."""
     match = _NAMES.fullmatch(text)
     if match is None:
         return None
@@ -348,21 +350,21 @@ def parse_member(text: str) -> tuple[int, int] | None:
     return int(match["shard"]), int(match["own"])
 
 
-# -- files that are whole ----------------------------------------------------------------------------------------------
-# Files of JSON are replaced as a whole, and a damaged one is an error with a remedy.
+# -- JSON files --------------------------------------------------------------------------------------------------------
+# JSON files are replaced as a whole, and a damaged file is an error with a remedy.
 
 
 T = TypeVar("T")
 
 
-def read_whole(path: Path, kind: type[T], remedy: str) -> T | None:
-    """What stands in a file of JSON; None if there is none. Raises CliError with ``remedy`` if it is damaged."""
+def read_json_file(path: Path, kind: type[T], remedy: str) -> T | None:
+    """Return the content of a JSON file; None if there is none. Raises CliError with ``remedy`` if it is damaged."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise CliError(f"{path} cannot be read: {error.strerror}", remedy) from error
+        raise CliError(f"cannot read {path}: {error.strerror}", remedy) from error
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -370,15 +372,15 @@ def read_whole(path: Path, kind: type[T], remedy: str) -> T | None:
 
 
 # -- the clock ---------------------------------------------------------------------------------------------------------
-# The one clock of a local group: the machine's boot-time clock, which goes on while the machine sleeps.
+# All times of a local group are of the machine's boot-time clock, which also counts while the machine sleeps.
 
 
 def now_ms() -> int:
-    """Brokers use the same one for grants and Leases, so that moments can be compared."""
+    """Return the time of the boot-time clock, which brokers use for grants and leases, so that times compare."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
 @cache
 def machine_boot() -> str:
-    """Another one after each boot, when the clock begins anew."""
+    """Return the id of the machine's boot, which changes when the clock restarts."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

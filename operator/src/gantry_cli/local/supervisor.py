@@ -1,11 +1,11 @@
-"""The supervisor of a local group: observe -> decide -> act, and again, about once a second and when something happens.
+"""The supervisor of a local group: a loop of observe, decide and execute, about once a second and after each event.
 
-    processes, control sockets, Lease files, annotations     looked at
-    ``gantry_spec.decide``                                   decides, as in a cluster
-    orders, Lease files, processes                           done by ``LocalActions``, one decision per shard at a time
+    observe    processes, control sockets, Lease files, annotations
+    decide     ``gantry_spec.decide``, as in a cluster
+    execute    ``LocalActionExecutor``: orders, Lease files, processes; one decision per shard at a time
 
-It remembers nothing that it could not find again: whoever starts after it has died finds the Lease, the last words of
-masters, and the members in STATE. All times are those of the machine's boot-time clock, which brokers use, too.
+It keeps no state that a later supervisor could not recover: the Leases, the last reports of masters, and the members
+are in STATE. All times are those of the machine's boot-time clock, which brokers use, too.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, final
 
-from gantry_cli.local.acting import LocalActions
-from gantry_cli.local.lease import LastWords, LeaseFile, renew
-from gantry_cli.local.look import Event
-from gantry_cli.local.member import LocalMember, Settings
-from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, StandingOrders, now_ms
-from gantry_cli.local.topics import Emptying
+from gantry_cli.local.action_executor import LocalActionExecutor
+from gantry_cli.local.group_status import Event
+from gantry_cli.local.lease import LastReportCache, LeaseFile, renew
+from gantry_cli.local.member import LocalMember, MemberSettings
+from gantry_cli.local.state import GroupAnnotations, GroupRecord, GroupState, MemberRecord, now_ms
+from gantry_cli.local.topics import ShardDecommissioner
 from gantry_cli.processes import ServerProcess
 from gantry_client.topic_reconciler import MasterTerm
 from gantry_remoting.addresses import join_address
@@ -32,73 +32,74 @@ from gantry_spec import actions as act
 from gantry_spec.decide import Decision, decide
 from gantry_spec.ledger import Ledger
 from gantry_spec.manifest import Spec
-from gantry_spec.manifest.annotations import Wanted
+from gantry_spec.manifest.annotations import GroupRequests
 from gantry_spec.manifest.parts import Retain
-from gantry_spec.observed import Observed, ObservedShard, PromotionRequest, Role
+from gantry_spec.observed import ObservedGroup, ObservedShard, PromotionRequest, Role
 
-LOOK_INTERVAL_S: Final = 1.0
+OBSERVE_INTERVAL_S: Final = 1.0
 BUSY_INTERVAL_S: Final = 0.1
-"""While something was just done, or is about to be, or a broker starts."""
+"""The interval after an action has started, and while a broker starts."""
 LEASE_DURATION_MS: Final = 6_000
 EVENTS_MAX: Final = 200
-SAME_AGAIN_MS: Final = 5_000
-ALONE: Final = PromotionRequest(id="single", loss_accepted=None)
-"""The order of `gantry up --single`: its broker is the master with what its store has, since no other has more."""
-EVERYBODY: Final = 0
-"""No member's number: whoever of a shard answers."""
+REPEATED_EVENT_MS: Final = 5_000
+SINGLE_BROKER_PROMOTION: Final = PromotionRequest(id="single", loss_accepted=None)
+"""The order of `gantry up --single`: its broker becomes the master with its own store, since no other member exists."""
+ANY_MEMBER: Final = 0
+"""Represents all members of a shard that answer. It is not the number of a member."""
 
 
 class AnsweringMaster(NamedTuple):
-    """The master of a shard, as it has reported in the last look."""
+    """The master of a shard, by its report of the last round."""
 
     term: MasterTerm
     wrote: int
-    """Where its log ends."""
+    """The end of its log."""
 
 
 @final
 class Supervisor:
-    """Owned by one event loop."""
+    """Supervises all members of a local group. Owned by one event loop."""
 
     def __init__(
-        self, state: GroupState, record: GroupRecord, settings: Settings, tell: Callable[[str], None], *,
+        self, state: GroupState, record: GroupRecord, settings: MemberSettings, report_event: Callable[[str], None], *,
         has_sidecars: bool, is_single: bool, make_record: Callable[[int, int], MemberRecord],
-        on_look: Callable[[], None],
+        on_observed: Callable[[], None],
     ) -> None:  # fmt: skip
-        """``make_record`` plans a member that an edit adds; ``on_look`` is called after each observation."""
+        """``make_record`` plans a member that a changed manifest adds; ``on_observed`` is called after each round."""
         self.state: Final = state
         self.record: Final = record
         self.settings = settings
         self.members: Final[dict[tuple[int, int], LocalMember]] = {}
-        self.observed = Observed()
+        self.observed = ObservedGroup()
         self.decision = Decision()
-        self.looks = 0
+        self.rounds = 0
         self.events: Final[deque[Event]] = deque(maxlen=EVENTS_MAX)
         self._has_sidecars: Final = has_sidecars
         self._is_single: Final = is_single
-        self._make_record, self._on_look = make_record, on_look
-        self._told: Final = tell
-        self._words: Final = LastWords(state)
-        self.standing_orders: Final = StandingOrders(state, self.tell)
-        self.emptying: Final = Emptying(record.name, ";".join(record.addresses), settings.access, self.tell)
+        self._make_record, self._on_observed = make_record, on_observed
+        self._report: Final = report_event
+        self._last_reports: Final = LastReportCache(state)
+        self.group_annotations: Final = GroupAnnotations(state, self.report_event)
+        name_servers = ";".join(record.addresses)
+        self.decommissioner: Final = ShardDecommissioner(record.name, name_servers, settings.access, self.report_event)
         self._leases: Final[dict[int, LeaseFile]] = {}
         self._wake: Final = asyncio.Event()
-        self._acting: Final[dict[tuple[int, int], asyncio.Task[None]]] = {}
+        self._running_actions: Final[dict[tuple[int, int], asyncio.Task[None]]] = {}
         self._group: asyncio.TaskGroup | None = None
-        self._actions: Final = LocalActions(self, self.tell)
+        self._actions: Final = LocalActionExecutor(self, self.report_event)
         self._ledgers: Mapping[int, Ledger] = {}
 
     def __repr__(self) -> str:
-        return f"<Supervisor {self.record.name} looks={self.looks} members={len(self.members)}>"
+        return f"<Supervisor {self.record.name} rounds={self.rounds} members={len(self.members)}>"
 
-    # -- what actions need ---------------------------------------------------------------------------------------------
+    # -- for the action executor ---------------------------------------------------------------------------------------
 
     @property
     def spec(self) -> Spec:
         return self.settings.spec
 
     def lease(self, shard: int) -> LeaseFile:
-        """Read when it is first asked for. Raises CliError when it is damaged."""
+        """Return the Lease file of a shard, which is read at its first use. Raises CliError when it is damaged."""
         if shard not in self._leases:
             self._leases[shard] = LeaseFile(self.state.lease(shard), now_ms)
         return self._leases[shard]
@@ -107,7 +108,7 @@ class Supervisor:
         return self.members.get((shard, number))
 
     def start(self, shard: int, number: int) -> None:
-        """See to it that a member is there and runs."""
+        """Start a member's processes, and create the member if it does not exist."""
         assert self._group is not None, "run comes first"
         member = self.member(shard, number)
         if member is None:
@@ -116,22 +117,23 @@ class Supervisor:
                 record = self._make_record(shard, number)
                 self.record.members.append(record)
             member = LocalMember(
-                record, self.state, lambda: self.settings, now_ms, self.tell, self.wake, has_sidecar=self._has_sidecars
-            )
+                record, self.state, lambda: self.settings, now_ms, self.report_event, self.wake,
+                has_sidecar=self._has_sidecars,
+            )  # fmt: skip
             self.members[shard, number] = member
             for child in member.children:
-                self.keep(child)
+                self.run_child(child)
         if not member.is_disk_lost:
             for child in member.children:
                 child.start()
 
-    def keep(self, child: ServerProcess) -> None:
-        """Run it beside us."""
+    def run_child(self, child: ServerProcess) -> None:
+        """Run a child process in a task of this supervisor."""
         assert self._group is not None, "run comes first"
         self._group.create_task(child.run(), name=f"keep {child.name}")
 
     async def remove(self, member: LocalMember) -> None:
-        """Stop it for good; its store stays if the spec says so."""
+        """Stop a member and remove it from the group. Its store is deleted only if ``spec.storage.retain`` is Never."""
         await asyncio.gather(*(child.stop() for child in member.children))
         await member.close()
         self.members.pop((member.record.shard, member.record.number), None)
@@ -144,123 +146,123 @@ class Supervisor:
                 self._leases.pop(shard, None)
                 self.state.lease(shard).unlink(missing_ok=True)
 
-    def tell(self, text: str) -> None:
-        """Something has happened. What is tried again and again is told now and then."""
+    def report_event(self, text: str) -> None:
+        """Record and report an event. The same text is not repeated within ``REPEATED_EVENT_MS``."""
         now = time.time_ns() // 1_000_000
-        if any(one.text == text and now - one.at_ms < SAME_AGAIN_MS for one in self.events):
+        if any(one.text == text and now - one.at_ms < REPEATED_EVENT_MS for one in self.events):
             return
         self.events.append(Event(now, text))
-        self._told(text)
+        self._report(text)
 
-    def replace_settings(self, settings: Settings) -> None:
-        """Have members start, and be judged, by other settings from now on."""
+    def replace_settings(self, settings: MemberSettings) -> None:
+        """Start members with new settings, and decide by the new spec, from now on."""
         self.settings = settings
 
     def wake(self) -> None:
-        """Look again soon."""
+        """Start the next round without waiting for the interval."""
         self._wake.set()
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
     async def run(self, name_servers: list[ServerProcess]) -> None:
-        """Until cancelled. Raises CliError for a state that cannot be believed."""
+        """Supervise the group until cancelled. Raises CliError for a damaged file of its state."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             for child in name_servers:
-                self.keep(child)
+                self.run_child(child)
                 child.start()
             for record in list(self.record.members):
                 self.start(record.shard, record.number)
-            group.create_task(self._look_forever(), name="look and decide")
+            group.create_task(self._observe_forever(), name="observe and decide")
 
-    async def _look_forever(self) -> None:
+    async def _observe_forever(self) -> None:
         while True:
             self._wake.clear()
-            is_busy = await self._once() or any(member.is_starting for member in self.members.values())
+            is_busy = await self._reconcile_once() or any(member.is_starting for member in self.members.values())
             with suppress(TimeoutError):
-                async with asyncio.timeout(BUSY_INTERVAL_S if is_busy else LOOK_INTERVAL_S):
+                async with asyncio.timeout(BUSY_INTERVAL_S if is_busy else OBSERVE_INTERVAL_S):
                     await self._wake.wait()
             await asyncio.sleep(BUSY_INTERVAL_S)
 
-    async def _once(self) -> bool:
-        """One look; whether something was done."""
-        await asyncio.gather(*(member.look() for member in self.members.values()))
-        self._words.keep(self.members.values())
-        self.observed = self._look()
+    async def _reconcile_once(self) -> bool:
+        """Run one round: observe, decide, start actions. Return whether actions were started."""
+        await asyncio.gather(*(member.observe() for member in self.members.values()))
+        self._last_reports.update(self.members.values())
+        self.observed = self._observe_group()
         moment_ms = now_ms()
         self.decision = decide(self.spec, self.observed, moment_ms, self._ledgers)
         self._ledgers = {ledger.shard: ledger for ledger in self.decision.ledgers}
-        is_busy = self._act()
+        is_busy = self._start_actions()
         await renew([(one.number, self.lease(one.number)) for one in self.observed.shards], self.member)
         for member in self.members.values():
             if member.is_sidecar_outdated and member.sidecar is not None:
                 assert self._group is not None, "run comes first"
                 self._group.create_task(member.sidecar.restart(), name=f"restart {member.sidecar.name}")
-        self.looks += 1
-        self._on_look()
+        self.rounds += 1
+        self._on_observed()
         return is_busy
 
-    def _act(self) -> bool:
-        """Begin to do what was decided; whether anybody who answers is concerned.
+    def _start_actions(self) -> bool:
+        """Start the decided actions. Return whether one was started that concerns members that answer.
 
-        Nothing else is begun about a shard until those who answer have answered. Who stands still is not waited for:
-        an order to it is under way by itself, and no other one goes there meanwhile.
+        While actions for members that answer are running, no other such action of their shard is started. An order to a
+        member that does not answer runs by itself: no other action waits for it, and that member gets no second order.
         """
         is_busy = False
         for shard in {action.shard for action in self.decision.actions}:
-            news = [one for one in self.decision.actions if one.shard == shard and self._is_news(one)]
-            swift = [one for one in news if self._answers(one)]
-            if swift and (shard, EVERYBODY) not in self._acting:
+            new_actions = [one for one in self.decision.actions if one.shard == shard and self._is_new(one)]
+            reachable = [one for one in new_actions if self._is_reachable(one)]
+            if reachable and (shard, ANY_MEMBER) not in self._running_actions:
                 is_busy = True
-                self._begin((shard, EVERYBODY), swift)
-            for one in news:
-                if isinstance(one, act.MemberAction) and not self._answers(one):
-                    self._begin((shard, one.member), [one])
+                self._start_task((shard, ANY_MEMBER), reachable)
+            for one in new_actions:
+                if isinstance(one, act.MemberAction) and not self._is_reachable(one):
+                    self._start_task((shard, one.member), [one])
         return is_busy
 
-    def _begin(self, key: tuple[int, int], actions: Sequence[act.Action]) -> None:
+    def _start_task(self, key: tuple[int, int], actions: Sequence[act.Action]) -> None:
         assert self._group is not None, "run comes first"
         task = self._group.create_task(self._actions.execute(actions), name=f"act on {key}")
-        self._acting[key] = task
-        task.add_done_callback(partial(self._acted, key))
+        self._running_actions[key] = task
+        task.add_done_callback(partial(self._action_finished, key))
 
-    def _is_news(self, action: act.Action) -> bool:
-        """Whether there is anything to do: not for a start that comes by itself, nor while an order is under way."""
+    def _is_new(self, action: act.Action) -> bool:
+        """Return whether an action must be started: not a wait, an automatic restart, or a member's second order."""
         if isinstance(action, act.Wait):
             return False
-        if isinstance(action, act.MemberAction) and (action.shard, action.member) in self._acting:
+        if isinstance(action, act.MemberAction) and (action.shard, action.member) in self._running_actions:
             return False
         return not (isinstance(action, act.Start) and self.member(action.shard, action.member) is not None)
 
-    def _answers(self, action: act.Action) -> bool:
-        """Whether whoever is ordered has answered the last look; what is done here always is."""
+    def _is_reachable(self, action: act.Action) -> bool:
+        """Return whether the member of an order answered in the last round. Other actions need no answer."""
         if not isinstance(action, act.OrderAction):
             return True
         member = self.member(action.shard, action.member)
         return member is not None and member.is_answering
 
-    def _acted(self, key: tuple[int, int], _: asyncio.Task[None]) -> None:
-        self._acting.pop(key, None)
+    def _action_finished(self, key: tuple[int, int], _: asyncio.Task[None]) -> None:
+        self._running_actions.pop(key, None)
         self.wake()
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- observing -----------------------------------------------------------------------------------------------------
 
-    def shard_now(self, shard: int, asked: Wanted | None = None) -> ObservedShard:
-        """One shard as it was seen last."""
+    def shard_now(self, shard: int, requested: GroupRequests | None = None) -> ObservedShard:
+        """Return a shard as it was observed last, with the present annotations."""
         asked_ms = now_ms()
-        asked = self.standing_orders.read() if asked is None else asked
+        requested = self.group_annotations.read() if requested is None else requested
         is_idle = all(one.report is None or one.report.role is not Role.MASTER for one in self.members.values())
-        alone = ALONE if self._is_single and is_idle else None
+        alone = SINGLE_BROKER_PROMOTION if self._is_single and is_idle else None
         return ObservedShard(
             number=shard,
             lease=self.lease(shard).observed,
-            members=tuple(self.members[key].seen(asked_ms) for key in sorted(self.members) if key[0] == shard),
-            last_word=self._words.of(shard),
-            request=alone or asked.request(shard),
+            members=tuple(self.members[key].to_observed(asked_ms) for key in sorted(self.members) if key[0] == shard),
+            last_report=self._last_reports.get(shard),
+            request=alone or requested.request(shard),
             restore="" if alone is None else alone.id,
-            is_fenced=shard in asked.fenced,
-            holds_nothing=self.holds_nothing(shard) if shard >= self.spec.shards else None,
-            replace_disks=tuple(number for one, number in asked.given_up if one == shard),
+            is_fenced=shard in requested.fenced_shards,
+            is_empty=self.is_shard_empty(shard) if shard >= self.spec.shards else None,
+            replace_disks=tuple(number for one, number in requested.lost_disks if one == shard),
         )
 
     def masters(self) -> dict[int, AnsweringMaster]:
@@ -275,25 +277,25 @@ class Supervisor:
                     found[shard] = master
         return found
 
-    def holds_nothing(self, shard: int) -> bool:
-        """Whether nothing was left on a shard, and nothing has come since."""
+    def is_shard_empty(self, shard: int) -> bool:
+        """Return whether a surplus shard was found empty, and has taken no message since."""
         master = self.masters().get(shard)
-        return self.emptying.is_empty(shard, None if master is None else master.wrote)
+        return self.decommissioner.is_empty(shard, None if master is None else master.wrote)
 
-    def _look(self) -> Observed:
-        asked = self.standing_orders.read()
+    def _observe_group(self) -> ObservedGroup:
+        requested = self.group_annotations.read()
         numbers = sorted({*range(self.spec.shards), *(shard for shard, _ in self.members)})
-        return Observed(
-            shards=tuple(self.shard_now(number, asked) for number in numbers),
+        return ObservedGroup(
+            shards=tuple(self.shard_now(number, requested) for number in numbers),
             template=self.settings.template,
-            is_paused=asked.is_paused,
+            is_paused=requested.is_paused,
             lease_duration_ms=LEASE_DURATION_MS,
         )
 
-    # -- the end -------------------------------------------------------------------------------------------------------
+    # -- stopping ------------------------------------------------------------------------------------------------------
 
     async def stop(self) -> list[str]:
-        """Stop all members, masters first, so that slaves get the rest; the names of those that had to be killed."""
+        """Stop all members, masters first so that slaves get the last messages. Return the names of killed members."""
         masters: list[ServerProcess] = []
         others: list[ServerProcess] = []
         sidecars: list[ServerProcess] = []
@@ -304,7 +306,7 @@ class Supervisor:
         killed = []
         for children in (sidecars, masters, others):
             results = await asyncio.gather(*(child.stop() for child in children))
-            killed += [child.name for child, is_polite in zip(children, results, strict=True) if not is_polite]
+            killed += [child.name for child, is_graceful in zip(children, results, strict=True) if not is_graceful]
         for member in self.members.values():
             await member.close()
             member.free_buffers()

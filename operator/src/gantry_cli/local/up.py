@@ -1,4 +1,4 @@
-"""`gantry up`: from nothing to a group that has sent and read back a message, with one command."""
+"""`gantry up`: starts a group with one command, and checks it by sending a message and reading it back."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import click
 
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
-from gantry_cli.local.group_run import GroupOptions, run_group
-from gantry_cli.local.plan import Wanted
+from gantry_cli.local.group_run import UpOptions, run_group
+from gantry_cli.local.plan import LaunchOptions
 from gantry_cli.local.ports import BROKER, NAME_SERVER, SIDECAR
-from gantry_cli.local.running import DetachedFace, Face, ForegroundFace
+from gantry_cli.local.running import DetachedOutput, ForegroundOutput, RunOutput
 from gantry_cli.options import data_option, read_settings, refuse_ignored
-from gantry_cli.progress import waiting
+from gantry_cli.progress import spinner
 from gantry_cli.stack import StackDirectory
 from gantry_remoting import bare_host
 
@@ -31,22 +31,22 @@ SUPERVISED: Final = frozenset({"brokerId", "brokerRole", "controlSocketPath", "r
 
 @click.command(
     epilog=examples(
-        ("gantry up", "a master, a slave and a sidecar each, until Ctrl-C"),
-        ("gantry up -f group.yaml", "any group: shards, slaves, buffers, topics"),
-        ("gantry up --detach", "in the background; stop it with `gantry down`"),
-        ("gantry up --data /tmp/second --namesrv-port 0 --broker-port 0 --console-port 0", "a second one beside it"),
-        ("gantry up --single -o autoCreateTopicEnable=false", "one broker alone, with a broker.conf setting"),
+        ("gantry up", "run a master and a slave, with a sidecar each, until Ctrl-C"),
+        ("gantry up -f group.yaml", "run the group of a manifest: shards, slaves, buffers, topics"),
+        ("gantry up --detach", "run in the background; stop it with `gantry down`"),
+        ("gantry up --data /tmp/second --namesrv-port 0 --broker-port 0 --console-port 0", "run a second group"),
+        ("gantry up --single -o autoCreateTopicEnable=false", "run a single broker, with a broker.conf setting"),
     )
 )
 @data_option
 @click.option("-f", "--file", "manifest", metavar="FILE",
               type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="A BrokerGroup manifest [default: the group that is here, else one shard, one slave].")  # fmt: skip
-@click.option("--single", is_flag=True, help="One name server and one broker, without manifest, slave and sidecar.")
+              help="A BrokerGroup manifest [default: the directory's, else one shard and one slave].")  # fmt: skip
+@click.option("--single", is_flag=True, help="Run one name server and one broker, without manifest, slave and sidecar.")
 @click.option("--namesrv-port", "name_server_port", type=PORT,
               help="Port of the first name server; 0 takes a free one [default: as before, else 9876].")  # fmt: skip
 @click.option("--broker-port", type=PORT,
-              help="Port of the first broker, between its fast port two below and that for slaves one above; 0 takes"
+              help="Port of the first broker; its fast port is two below, its replication port one above; 0 takes"
               " free ones [default: as before, else 10911].")  # fmt: skip
 @click.option("--console-port", type=PORT,
               help="Port of the first sidecar, with the console; 0 takes a free one"
@@ -56,65 +56,66 @@ SUPERVISED: Final = frozenset({"brokerId", "brokerRole", "controlSocketPath", "r
     default="127.0.0.1",
     show_default=True,
     callback=lambda _context, _parameter, host: bare_host(host),
-    help="Address to listen on and to tell clients; ::1 for IPv6.",
+    help="Address to listen on and to advertise to clients; ::1 for IPv6.",
 )
 @click.option("-o", "--option", "options", multiple=True, metavar="KEY=VALUE", callback=read_settings,
               help="With --single, a setting for broker.conf; repeatable (`gantry broker --settings` lists them)."
               " A group has them in spec.broker.")  # fmt: skip
-@click.option("--detach", "is_detached", is_flag=True, help="Go on in the background.")
-@click.option("--report-fd", type=int, hidden=True, help="For --detach: say on this descriptor how the start went.")
+@click.option("--detach", "is_detached", is_flag=True, help="Run in the background.")
+@click.option("--report-fd", type=int, hidden=True, help="For --detach: write the outcome to this descriptor.")
 def up(
     data: Path, manifest: Path | None, single: bool, name_server_port: int | None, broker_port: int | None,
     console_port: int | None, host: str, options: dict[str, str], is_detached: bool, report_fd: int | None,
 ) -> None:  # fmt: skip
-    """Start a group of brokers here, and prove that it works.
+    """Start a group of brokers on this machine, and check that it works.
 
-    Name servers, masters, slaves and a sidecar beside each run as processes that are restarted when they die, with
-    their data and logs in the --data directory. When a master is gone, a slave takes over as it would in a cluster. One
-    message is sent and read back; then addresses and next steps are printed, and the state is shown until Ctrl-C.
+    Name servers, masters, slaves and their sidecars run as processes that are restarted when they die, with their data
+    and logs in the --data directory. When a master fails, a slave takes over as in a cluster. The command sends a
+    message and reads it back, prints addresses and next steps, and shows the state until Ctrl-C.
     """
     if broker_port in (1, 2):
         raise click.BadParameter(
-            "the fast port is two below the broker's port; take 3 or more", param_hint="--broker-port"
+            "the fast port is two below the broker's port; use 3 or more", param_hint="--broker-port"
         )
     if options and not single:
-        raise click.UsageError("-o is for --single; a group has such lines in its manifest: spec.broker")
+        raise click.UsageError("-o is only for --single; a group has these settings in its manifest: spec.broker")
     if manifest is not None and single:
-        raise click.UsageError("--single runs no manifest: leave it out, or -f")
+        raise click.UsageError("--single and -f contradict each other: give one of them")
     if settled := sorted(options.keys() & SUPERVISED):
-        raise click.UsageError(f"-o {settled[0]} is set by the supervisor of the broker: leave it out")
+        raise click.UsageError(f"-o {settled[0]} is set by the supervisor of the broker: remove it")
     if single:
         refuse_ignored("with --single, which runs no sidecar", ignored={"console_port"})
     if is_detached:
         context = click.get_current_context()
-        words = ["--host", host] + (["--single"] if single else [])
-        words += [] if manifest is None else ["-f", str(manifest.absolute())]
+        arguments = ["--host", host] + (["--single"] if single else [])
+        arguments += [] if manifest is None else ["-f", str(manifest.absolute())]
         for name in ("name_server_port", "broker_port", "console_port"):
             if context.params[name] is not None:
-                words += [f"--{name.replace('name_server', 'namesrv').replace('_', '-')}", str(context.params[name])]
-        detach(data, [*words, *(word for pair in options.items() for word in ("-o", "=".join(pair)))])
+                option = f"--{name.replace('name_server', 'namesrv').replace('_', '-')}"
+                arguments += [option, str(context.params[name])]
+        detach(data, [*arguments, *(word for pair in options.items() for word in ("-o", "=".join(pair)))])
         return
 
-    def run(face: Face) -> None:
+    def run(output: RunOutput) -> None:
         ports = ((NAME_SERVER, name_server_port), (BROKER, broker_port), (SIDECAR, console_port))
-        typed = Wanted(host=host, ports=ports, single=options if single else None)
-        asyncio.run(run_group(GroupOptions(data=data, manifest=manifest, typed=typed), face))
+        launch = LaunchOptions(host=host, ports=ports, single=options if single else None)
+        asyncio.run(run_group(UpOptions(data=data, manifest=manifest, launch=launch), output))
 
     if report_fd is None:
-        run(ForegroundFace())
+        run(ForegroundOutput())
     else:
         run_detached(report_fd, run)
 
 
 # -- in the background -------------------------------------------------------------------------------------------------
-# `--detach`: the same command again in a session of its own, and waiting here to hear how its start went.
+# `--detach` runs the same command again in a session of its own, and waits for the outcome of its start.
 
 
 DETACH_TIMEOUT_S: Final = 180.0
 
 
-def detach(data: Path, words: Sequence[str]) -> None:
-    """Start `gantry up WORDS` behind us. Raises CliError when its start failed."""
+def detach(data: Path, arguments: Sequence[str]) -> None:
+    """Run `gantry up` with these arguments in the background. Raises CliError when its start fails."""
     reader, writer = os.pipe()
     directory = StackDirectory(data)
     try:
@@ -125,7 +126,7 @@ def detach(data: Path, words: Sequence[str]) -> None:
     command = [sys.executable, "-m", "gantry_cli", "up", "--report-fd", str(writer), "--data", str(directory.path)]
     with log:
         process = subprocess.Popen(
-            [*command, *words],
+            [*command, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -133,7 +134,7 @@ def detach(data: Path, words: Sequence[str]) -> None:
             start_new_session=True,
         )
     os.close(writer)
-    with os.fdopen(reader) as pipe, waiting("starting"):
+    with os.fdopen(reader) as pipe, spinner("starting"):
         outcome = json.loads(pipe.read() or "{}")
     if "ready" in outcome:
         click.echo(outcome["ready"])
@@ -142,15 +143,15 @@ def detach(data: Path, words: Sequence[str]) -> None:
     raise CliError(outcome.get("error", f"the stack did not start; see {directory.log}"))
 
 
-def run_detached(descriptor: int, run: Callable[[DetachedFace], None]) -> None:
-    """The other side: what is started behind."""
-    face = DetachedFace(descriptor)
+def run_detached(descriptor: int, run: Callable[[DetachedOutput], None]) -> None:
+    """Run as the background process of ``detach``, and send the outcome to the descriptor."""
+    output = DetachedOutput(descriptor)
     try:
-        run(face)
+        run(output)
     except CliError as error:
         click.echo(error.format_message())
         try:
-            face.say({"error": error.format_message()})
+            output.send_outcome({"error": error.format_message()})
         except OSError:
-            raise error from None  # it failed after it was ready, and nobody listens any more
+            raise error from None  # it failed after it was ready, and the parent has ended
         raise

@@ -1,1 +1,1 @@
-"""`gantry produce` and `gantry consume`: messages in and out."""
+"""The commands `gantry produce` and `gantry consume`."""

@@ -1,4 +1,4 @@
-"""`gantry consume`: read a topic, as an onlooker or as a member of a group."""
+"""The command `gantry consume`: read a topic, without a group or as a member of one."""
 
 import asyncio
 import base64
@@ -12,23 +12,23 @@ from typing import Any
 import click
 
 from gantry_cli.account import client_settings
-from gantry_cli.completing import complete_group, complete_topic
-from gantry_cli.errors import Mistyped
+from gantry_cli.completers import complete_group, complete_topic
+from gantry_cli.errors import InvalidInput
 from gantry_cli.examples import examples
 from gantry_cli.messages.documents import MessageDocument
-from gantry_cli.messages.reading import Delivery, Membership, TopicReader, group_messages
+from gantry_cli.messages.reading import Delivery, GroupSubscription, TopicReader, group_messages
 from gantry_cli.options import name_server_option, refuse_ignored, run
-from gantry_cli.output import Form, output_option, record_text
+from gantry_cli.output import OutputFormat, output_option, record_text
 from gantry_cli.round_trip import READER_GROUP
-from gantry_cli.text import HELP, Start, parse_start, time_text
+from gantry_cli.text import START_POSITION_HELP, StartPosition, parse_start_position, time_text
 from gantry_client import InvalidMessage, PullConsumer, ReceivedMessage, Sql, UnreadableBody
 from gantry_client.subscriptions import make_filter
 
-Write = Callable[[ReceivedMessage], str]
+MessageFormatter = Callable[[ReceivedMessage], str]
 
 
 def body_text(message: ReceivedMessage) -> str:
-    """The body; bytes that are no UTF-8 are escaped, so that they cannot upset a terminal's encoding."""
+    """Return the body as text. Bytes that are not UTF-8 are escaped, so that they cannot disturb the terminal."""
     try:
         return message.body.decode("utf-8", "backslashreplace")
     except UnreadableBody as error:
@@ -36,7 +36,7 @@ def body_text(message: ReceivedMessage) -> str:
 
 
 def line_text(message: ReceivedMessage) -> str:
-    """When and where it was stored, what it is marked with, and the body."""
+    """Return a message as one line: store time, queue and offset, tag, keys, retries and body."""
     queue = message.queue
     marks = [f"tag={message.tags}"] if message.tags else []
     marks += [f"keys={','.join(message.keys)}"] if message.keys else []
@@ -46,7 +46,7 @@ def line_text(message: ReceivedMessage) -> str:
 
 
 def message_document(message: ReceivedMessage) -> MessageDocument:
-    """Everything, for programs."""
+    """Return all fields of a message as a document."""
     document = MessageDocument(
         topic=message.topic,
         broker=message.queue.broker_name,
@@ -72,29 +72,32 @@ def message_document(message: ReceivedMessage) -> MessageDocument:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What was typed."""
+class ConsumeRequest:
+    """The options of one call of the command."""
 
     topic: str
     group: str | None
-    start: Start
+    start: StartPosition
     tags: str | Sql
     count: int | None
     follow: bool
-    write: Write
+    write: MessageFormatter
 
 
 @click.command(
     epilog=examples(
-        ("gantry consume orders", "everything that is there, oldest first; changes nothing"),
-        ("gantry consume orders --from latest --follow", "what comes from now on, until Ctrl-C"),
+        ("gantry consume orders", "read all existing messages; commits no offset"),
+        ("gantry consume orders --from latest --follow", "read new messages until Ctrl-C"),
         (
             "gantry consume orders --from 10m --tag 'paid || sent' --output json",
-            "the last ten minutes, filtered, for programs",
+            "read the last ten minutes, filtered by tag, as JSON",
         ),
-        ("gantry consume orders --sql \"region = 'eu' AND price > 100\"", "only messages with such properties"),
-        ("gantry consume orders --count 5 --verbose", "five messages with their places and times"),
-        ("gantry consume orders --group billing", "what the group has left; it counts as consumed"),
+        (
+            "gantry consume orders --sql \"region = 'eu' AND price > 100\"",
+            "read only messages with matching properties",
+        ),
+        ("gantry consume orders --count 5 --verbose", "read five messages, with their offsets and times"),
+        ("gantry consume orders --group billing", "consume what the group has not consumed yet"),
     )
 )
 @click.argument("topic", shell_complete=complete_topic)
@@ -102,80 +105,87 @@ class Wish:
 @click.option(
     "--group",
     shell_complete=complete_group,
-    help="Be a member of this group: go on where it is, and commit what is printed.",
+    help="Consume as a member of this group: start at its offset, and commit what is printed.",
 )
 @click.option(
-    "--from", "begin", default="earliest", show_default=True, metavar="WHERE", help=f"Where to begin: {HELP}."
+    "--from",
+    "begin",
+    default="earliest",
+    show_default=True,
+    metavar="WHERE",
+    help=f"Where to start: {START_POSITION_HELP}.",
 )
-@click.option("--tag", "tags", help="Only messages with this tag; `a || b` takes both.")
+@click.option("--tag", "tags", help="Only messages with this tag; `a || b` matches both.")
 @click.option(
     "--sql",
     metavar="FILTER",
-    help="Only messages whose properties meet this condition (docs/filters.md); needs enablePropertyFilter.",
+    help="Only messages whose properties match this filter (docs/filters.md); requires enablePropertyFilter.",
 )
-@click.option("--count", type=click.IntRange(1), help="Stop after so many messages.")
-@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
-@click.option("-v", "--verbose", is_flag=True, help="A line with time, place, tag and keys before each body.")
+@click.option("--count", type=click.IntRange(1), help="Stop after this number of messages.")
+@click.option("--follow", is_flag=True, help="Wait for new messages, until Ctrl-C.")
+@click.option("-v", "--verbose", is_flag=True, help="Print time, queue, offset, tag and keys before each body.")
 @output_option
 def consume(
     topic: str, name_server: str, group: str | None, begin: str, tags: str | None, sql: str | None, count: int | None,
-    follow: bool, verbose: bool, form: Form,
+    follow: bool, verbose: bool, form: OutputFormat,
 ) -> None:  # fmt: skip
     """Read messages.
 
-    Prints the bodies of TOPIC, one a line, the oldest first. Without --group this only looks: no offset is committed,
-    and no consumer notices. With --group the messages are shared with the group's other members, begin at its committed
-    offset (--from counts only where there is none), and are done when they are printed. Without --follow it ends when
-    everything is read that was there at the start.
+    Prints the bodies of the messages of TOPIC, one per line, the oldest first. Without --group no offset is committed
+    and no consumer is affected. With --group the messages are shared with the other members of the group, start at its
+    committed offset (--from applies only to queues without one), and are committed when they are printed. Without
+    --follow the command ends when all messages are read that existed at its start.
     """
     if tags is not None and sql is not None:
-        raise Mistyped("--tag and --sql do not go together: a filter may ask for the tag, as TAGS = 'paid'")
+        raise InvalidInput("--tag and --sql are mutually exclusive: filter by tag in SQL with TAGS = 'paid'")
     wanted = (tags or "*") if sql is None else Sql(sql)
     try:
         make_filter(wanted)
-        start = parse_start(begin, time.time_ns() // 1_000_000)
+        start = parse_start_position(begin, time.time_ns() // 1_000_000)
     except (ValueError, InvalidMessage) as error:
-        raise Mistyped(str(error)) from error
-    write: Write = line_text if verbose else body_text
+        raise InvalidInput(str(error)) from error
+    write: MessageFormatter = line_text if verbose else body_text
     if form.is_document:
-        refuse_ignored(f"with --output {form}, which holds all of it", ignored={"verbose"})
-        write = lambda message: record_text(form, message_document(message))  # noqa: E731 -- one of three ways to write
-    wish = Wish(topic=topic, group=group, start=start, tags=wanted, count=count, follow=follow, write=write)
-    run(_until_interrupted(_consume(name_server, wish)), name_server)
+        refuse_ignored(f"with --output {form}, which prints all fields", ignored={"verbose"})
+        write = lambda message: record_text(form, message_document(message))  # noqa: E731 -- one of three formatters
+    request = ConsumeRequest(
+        topic=topic, group=group, start=start, tags=wanted, count=count, follow=follow, write=write
+    )
+    run(_run_until_interrupted(_consume(name_server, request)), name_server)
 
 
-async def _consume(name_server: str, wish: Wish) -> None:
+async def _consume(name_server: str, request: ConsumeRequest) -> None:
     printed = 0
-    async with contextlib.aclosing(_messages(name_server, wish)) as deliveries:
+    async with contextlib.aclosing(_deliveries(name_server, request)) as deliveries:
         async for delivery in deliveries:
-            click.echo(wish.write(delivery.message))
-            delivery.done()
+            click.echo(request.write(delivery.message))
+            delivery.acknowledge()
             printed += 1
-            if printed == wish.count:
+            if printed == request.count:
                 return
 
 
-def _messages(name_server: str, wish: Wish) -> AsyncGenerator[Delivery, None]:
-    if wish.group is None:
-        return _as_onlooker(name_server, wish)
-    member = Membership(group=wish.group, topic=wish.topic, tags=wish.tags, start=wish.start)
-    return group_messages(name_server, member, follow=wish.follow)
+def _deliveries(name_server: str, request: ConsumeRequest) -> AsyncGenerator[Delivery, None]:
+    if request.group is None:
+        return _read_without_group(name_server, request)
+    subscription = GroupSubscription(group=request.group, topic=request.topic, tags=request.tags, start=request.start)
+    return group_messages(name_server, subscription, follow=request.follow)
 
 
-async def _as_onlooker(name_server: str, wish: Wish) -> AsyncGenerator[Delivery, None]:
+async def _read_without_group(name_server: str, request: ConsumeRequest) -> AsyncGenerator[Delivery, None]:
     async with PullConsumer(name_server, READER_GROUP, client_settings=client_settings()) as consumer:
-        reader = TopicReader(consumer, wish.topic, tags=wish.tags, warn=lambda text: click.echo(text, err=True))
-        cursors = await reader.open(wish.start)
-        async for delivery in reader.present(cursors):
+        reader = TopicReader(consumer, request.topic, tags=request.tags, warn=lambda text: click.echo(text, err=True))
+        cursors = await reader.open(request.start)
+        async for delivery in reader.read_existing(cursors):
             yield delivery
-        if wish.follow:
-            async with contextlib.aclosing(reader.following(cursors)) as following:
-                async for delivery in following:
+        if request.follow:
+            async with contextlib.aclosing(reader.read_new(cursors)) as read_new:
+                async for delivery in read_new:
                     yield delivery
 
 
-async def _until_interrupted(work: Coroutine[Any, Any, None]) -> None:
-    """Ctrl-C and SIGTERM are ordinary ends of reading, not failures."""
+async def _run_until_interrupted(work: Coroutine[Any, Any, None]) -> None:
+    """Run until the end, Ctrl-C or SIGTERM, all of which are normal ends of reading."""
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,4 +1,4 @@
-"""What commands about messages tell programs. The names of fields are a promise, as in `document_types`."""
+"""The documents of commands about messages. The names of fields are stable, as in `document_types`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiptDocument:
-    """`gantry produce`: what became of one message."""
+    """`gantry produce`: the receipt of one message."""
 
     status: str
     message_id: str
@@ -21,7 +21,7 @@ class ReceiptDocument:
 
 
 class MessageDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """`gantry consume`: one message. Of the last three fields there is one."""
+    """`gantry consume`: one message. Exactly one of the last three fields is present."""
 
     topic: str
     broker: str
@@ -38,6 +38,6 @@ class MessageDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
     properties: dict[str, str]
     body: str | msgspec.UnsetType = msgspec.UNSET
     body_base64: str | msgspec.UnsetType = msgspec.UNSET
-    """A body that is no UTF-8 text."""
+    """The body, if it is not UTF-8 text."""
     body_fault: str | msgspec.UnsetType = msgspec.UNSET
-    """Why the body cannot be unpacked."""
+    """Why the body cannot be decompressed."""

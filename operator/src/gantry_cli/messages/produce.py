@@ -1,4 +1,4 @@
-"""`gantry produce`: messages from arguments or from standard input, many under way at once."""
+"""The command `gantry produce`: send messages from arguments or from standard input, many of them concurrently."""
 
 import asyncio
 import collections
@@ -13,14 +13,14 @@ from typing import Final, final
 import click
 
 from gantry_cli.account import client_settings
-from gantry_cli.completing import complete_topic
-from gantry_cli.errors import CliError, explain
+from gantry_cli.completers import complete_topic
+from gantry_cli.errors import CliError, error_for_client
 from gantry_cli.examples import examples
 from gantry_cli.messages.documents import ReceiptDocument
 from gantry_cli.options import name_server_option, read_pairs, run
-from gantry_cli.output import Form, output_option, record_text
-from gantry_cli.progress import Tell, count_progress
-from gantry_cli.text import count_text, rate_text
+from gantry_cli.output import OutputFormat, output_option, record_text
+from gantry_cli.progress import ReportProgress, count_progress
+from gantry_cli.text import count_text, plural, rate_text
 from gantry_client import ClientError, Codec, Message, Producer, ProducerSettings, SendReceipt
 
 CHUNK_BYTES: Final = 64 * 1024
@@ -29,19 +29,18 @@ LINE_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 async def standard_input_lines(descriptor: int = 0) -> AsyncIterator[bytes]:
-    """Every line, without its end. Raises ValueError for one longer than any message, OSError as reading does.
+    """Yield every line without its line end. Raises ValueError for a line that is too long, and OSError.
 
-    A daemon thread reads the descriptor itself, without a lock of Python's, and hands over whole lines. The event loop
-    never waits for it, and a finished program does not wait for a person to press Return. The thread stays at most a
-    few chunks ahead.
+    A daemon thread reads the descriptor directly, without the locks of `sys.stdin`, at most CHUNKS_AHEAD_MAX ahead. The
+    event loop never blocks on it, and the process can exit while the thread waits for input.
     """
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
-    room = threading.Semaphore(CHUNKS_AHEAD_MAX)
+    free_chunks = threading.Semaphore(CHUNKS_AHEAD_MAX)
 
     def read() -> None:
         while True:
-            room.acquire()
+            free_chunks.acquire()
             try:
                 chunk: bytes | OSError = os.read(descriptor, CHUNK_BYTES)
             except OSError as error:
@@ -57,10 +56,10 @@ async def standard_input_lines(descriptor: int = 0) -> AsyncIterator[bytes]:
     while chunk := await chunks.get():
         if isinstance(chunk, OSError):
             raise chunk
-        room.release()
+        free_chunks.release()
         *lines, rest = (rest + chunk).split(b"\n")
         if len(rest) > LINE_BYTES_MAX:
-            raise ValueError(f"a line of standard input passes {LINE_BYTES_MAX} bytes")
+            raise ValueError(f"a line of standard input is longer than {LINE_BYTES_MAX} bytes")
         for line in lines:
             yield line.removesuffix(b"\r")
     if rest:
@@ -68,13 +67,13 @@ async def standard_input_lines(descriptor: int = 0) -> AsyncIterator[bytes]:
 
 
 OUTSTANDING_MAX: Final = 256
-SHOWN_MAX: Final = 20
-"""Receipts printed one by one; beyond it the sum is enough."""
+RECEIPTS_SHOWN_MAX: Final = 20
+"""The number of receipts that are printed; further messages are only counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """What all messages of one call have in common."""
+class MessageTemplate:
+    """The properties that all messages of one call share."""
 
     topic: str
     tag: str | None
@@ -84,6 +83,7 @@ class Shape:
     delay_level: int
 
     def message(self, body: bytes) -> Message:
+        """Return a message with this body."""
         return Message(
             self.topic,
             body,
@@ -97,46 +97,49 @@ class Shape:
 
 @click.command(
     epilog=examples(
-        ('gantry produce hello "first message"', "one message"),
-        ("gantry produce hello one two three", "three messages"),
-        ("cat orders.jsonl | gantry produce orders", "one message a line"),
-        ("gantry produce orders '{\"id\":7}' --tag paid --key 7", "with a tag and a key"),
-        ("gantry produce reminders call-back --delay-level 5", "delivered after a minute"),
-        ("gantry produce load x --count 10000", "the same message many times"),
+        ('gantry produce hello "first message"', "send one message"),
+        ("gantry produce hello one two three", "send three messages"),
+        ("cat orders.jsonl | gantry produce orders", "send each line as a message"),
+        ("gantry produce orders '{\"id\":7}' --tag paid --key 7", "set a tag and a key"),
+        ("gantry produce reminders call-back --delay-level 5", "deliver after a minute"),
+        ("gantry produce load x --count 10000", "send the same message many times"),
     )
 )
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("bodies", nargs=-1, metavar="[BODY]...")
 @name_server_option
-@click.option("--tag", help="What subscriptions filter by.")
-@click.option("--key", "keys", multiple=True, help="What the message can be found by; repeatable.")
+@click.option("--tag", help="Tag, by which subscriptions filter.")
+@click.option("--key", "keys", multiple=True, help="Key, by which the message can be queried; repeatable.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", callback=read_pairs,
-              help="A property; repeatable.")  # fmt: skip
-@click.option("--sharding-key", help="Messages with equal sharding keys keep their order.")
+              help="User property; repeatable.")  # fmt: skip
+@click.option("--sharding-key", help="Sharding key; messages with the same key keep their order.")
 @click.option("--delay-level", type=click.IntRange(0, 18), default=0,
-              help="Deliver later: 1 = 1 s, 2 = 5 s, 3 = 10 s, 4 = 30 s, 5 = 1 min ... 18 = 2 h.")  # fmt: skip
+              help="Delay level: 1 = 1 s, 2 = 5 s, 3 = 10 s, 4 = 30 s, 5 = 1 min ... 18 = 2 h.")  # fmt: skip
 @click.option(
     "--compress",
     "codec",
     type=click.Choice([one.value for one in Codec]),
     default=Codec.ZLIB.value,
     show_default=True,
-    help="How bodies above 4 KiB travel; lz4 and zstd are read by clients from 4.9.4 on.",
+    help="Compression of bodies above 4 KiB; lz4 and zstd require clients from 4.9.4 on.",
 )
-@click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="Send everything so many times.")
+@click.option(
+    "--count", type=click.IntRange(1), default=1, show_default=True, help="Send all bodies this number of times."
+)
 @output_option
 def produce(
     topic: str, bodies: tuple[str, ...], name_server: str, tag: str | None, keys: tuple[str, ...],
-    properties: dict[str, str], sharding_key: str | None, delay_level: int, codec: str, count: int, form: Form,
+    properties: dict[str, str], sharding_key: str | None, delay_level: int, codec: str, count: int, form: OutputFormat,
 ) -> None:  # fmt: skip
     """Send messages.
 
-    Each BODY is one message to TOPIC; without any BODY each line of standard input is one. The exit code is 0 only
-    when every message is acknowledged, which means: stored as safely as the broker's mode promises.
+    Sends each BODY as a message to TOPIC; without any BODY, each line of standard input. The exit code is 0 only if
+    every message is acknowledged, that is, stored as durably as the flush and replication mode of the broker
+    guarantees.
     """
     if not bodies and count > 1:
-        raise click.UsageError("--count repeats BODY arguments; lines of standard input are sent once")
-    shape = Shape(
+        raise click.UsageError("--count requires BODY arguments; lines of standard input are sent once")
+    template = MessageTemplate(
         topic=topic,
         tag=tag,
         keys=keys,
@@ -145,106 +148,113 @@ def produce(
         delay_level=delay_level,
     )
     if not bodies and sys.stdin.isatty():
-        click.echo("one message a line; Ctrl-D ends", err=True)
-    source = _repeated(bodies, count) if bodies else standard_input_lines()
-    outcome = Outcome(form=form, total=len(bodies) * count or None)
+        click.echo("Reading messages from standard input, one per line; end with Ctrl-D", err=True)
+    source = _repeat_bodies(bodies, count) if bodies else standard_input_lines()
+    summary = SendSummary(form=form, total=len(bodies) * count or None)
     started = time.perf_counter()
     try:
-        with count_progress("sending") as tell:
-            outcome.tell = tell if not form.is_document else None
+        with count_progress("sending") as report_progress:
+            summary.report_progress = report_progress if not form.is_document else None
             run(
-                _send_all(name_server, shape, source, outcome, ProducerSettings(compress_codec=Codec(codec))),
+                _send_all(name_server, template, source, summary, ProducerSettings(compress_codec=Codec(codec))),
                 name_server,
             )
     finally:
-        outcome.finish(topic, time.perf_counter() - started)
-    if outcome.unsafe:
+        summary.print_total(topic, time.perf_counter() - started)
+    if summary.not_durable:
         raise CliError(
-            f"{count_text(outcome.unsafe)} messages are stored, but not as safely as the broker's mode promises "
-            f"({', '.join(f'{status}: {number}' for status, number in outcome.statuses.items())})",
-            "look at the broker's slaves and disks: gantry status",
+            f"{plural(summary.not_durable, 'message')} stored, but not as durably as the broker's mode guarantees "
+            f"({', '.join(f'{status}: {number}' for status, number in summary.statuses.items())})",
+            "check the broker's slaves and disks: gantry status",
         )
 
 
 @final
 @dataclass(slots=True)
-class Outcome:
-    """What became of the messages so far."""
+class SendSummary:
+    """The receipts of the messages so far, as counts."""
 
-    form: Form
+    form: OutputFormat
     acknowledged: int = 0
-    unsafe: int = 0
+    not_durable: int = 0
+    """Messages that are stored but were not flushed or replicated in time."""
     statuses: collections.Counter[str] = field(default_factory=collections.Counter)
     total: int | None = None
-    """How many there will be, if that is known."""
-    tell: Tell | None = None
-    """Who hears how far it is; nobody where each message is a line anyway."""
+    """The total number of messages, or None if it is not known."""
+    report_progress: ReportProgress | None = None
+    """Updates the progress bar; None if each receipt is printed."""
 
     def add(self, receipt: SendReceipt) -> None:
+        """Count a receipt, and print it unless there were too many."""
         if receipt.is_acknowledged:
             self.acknowledged += 1
         else:
-            self.unsafe += 1
+            self.not_durable += 1
             self.statuses[receipt.status.name] += 1
         if self.form.is_document:
             click.echo(record_text(self.form, _document(receipt)))
-        elif self.acknowledged + self.unsafe <= SHOWN_MAX:
+        elif self.acknowledged + self.not_durable <= RECEIPTS_SHOWN_MAX:
             queue = receipt.queue
             place = f"{queue.broker_name} queue {queue.queue_id} offset {receipt.queue_offset}"
             click.echo(f"{receipt.status.name}  {receipt.message_id}  {place}")
-        if self.tell is not None:
-            self.tell(self.acknowledged + self.unsafe, self.total)
+        if self.report_progress is not None:
+            self.report_progress(self.acknowledged + self.not_durable, self.total)
 
-    def finish(self, topic: str, elapsed_s: float) -> None:
-        total = self.acknowledged + self.unsafe
-        if total > SHOWN_MAX and not self.form.is_document:
+    def print_total(self, topic: str, elapsed_s: float) -> None:
+        """Print the number of messages, if not every receipt was printed."""
+        total = self.acknowledged + self.not_durable
+        if total > RECEIPTS_SHOWN_MAX and not self.form.is_document:
             rate = rate_text(total / elapsed_s if elapsed_s > 0 else 0.0)
             click.echo(f"{count_text(self.acknowledged)} messages acknowledged by {topic} ({rate}/s)")
 
 
 async def _send_all(
-    name_server: str, shape: Shape, bodies: AsyncIterator[bytes], outcome: Outcome, settings: ProducerSettings
+    name_server: str,
+    template: MessageTemplate,
+    bodies: AsyncIterator[bytes],
+    summary: SendSummary,
+    settings: ProducerSettings,
 ) -> None:
-    """Send in order, at most OUTSTANDING_MAX under way. Stops at the first failure. Raises CliError."""
-    under_way: asyncio.Queue[asyncio.Task[SendReceipt] | None] = asyncio.Queue(OUTSTANDING_MAX)
+    """Send in order, at most OUTSTANDING_MAX concurrently. Stops at the first failure. Raises CliError."""
+    in_flight: asyncio.Queue[asyncio.Task[SendReceipt] | None] = asyncio.Queue(OUTSTANDING_MAX)
 
     async def collect() -> None:
-        while (task := await under_way.get()) is not None:
-            outcome.add(await task)
+        while (task := await in_flight.get()) is not None:
+            summary.add(await task)
 
     async with Producer(name_server, settings=settings, client_settings=client_settings()) as producer:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(collect(), name="collect receipts")
                 async for body in bodies:
-                    await under_way.put(asyncio.create_task(producer.send(shape.message(body))))
-                await under_way.put(None)
+                    await in_flight.put(asyncio.create_task(producer.send(template.message(body))))
+                await in_flight.put(None)
         except* ClientError as errors:
-            await _collect_rest(under_way, outcome)
-            raise _stopped(errors.exceptions[0], outcome, name_server) from errors
+            await _collect_remaining(in_flight, summary)
+            raise _partial_failure(errors.exceptions[0], summary, name_server) from errors
 
 
-async def _collect_rest(under_way: asyncio.Queue[asyncio.Task[SendReceipt] | None], outcome: Outcome) -> None:
-    """After a failure, what was under way may still have been stored, and counts."""
+async def _collect_remaining(in_flight: asyncio.Queue[asyncio.Task[SendReceipt] | None], summary: SendSummary) -> None:
+    """Count the messages that were in flight when a send failed and are stored nevertheless."""
     tasks: list[asyncio.Task[SendReceipt]] = []
-    while not under_way.empty():
-        task = under_way.get_nowait()
+    while not in_flight.empty():
+        task = in_flight.get_nowait()
         if task is not None:
             tasks.append(task)
     for result in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(result, SendReceipt):
-            outcome.add(result)
+            summary.add(result)
 
 
-def _stopped(error: BaseException, outcome: Outcome, name_server: str) -> CliError:
-    assert isinstance(error, ClientError), "only these are caught"
-    failure = explain(error, name_server)
-    if not outcome.acknowledged:
+def _partial_failure(error: BaseException, summary: SendSummary, name_server: str) -> CliError:
+    assert isinstance(error, ClientError), "only errors of the client are caught"
+    failure = error_for_client(error, name_server)
+    if not summary.acknowledged:
         return failure
-    return type(failure)(f"after {count_text(outcome.acknowledged)} acknowledged messages: {failure.message}")
+    return type(failure)(f"after {count_text(summary.acknowledged)} acknowledged messages: {failure.message}")
 
 
-async def _repeated(bodies: Sequence[str], count: int) -> AsyncIterator[bytes]:
+async def _repeat_bodies(bodies: Sequence[str], count: int) -> AsyncIterator[bytes]:
     for _ in range(count):
         for body in bodies:
             yield body.encode()

@@ -1,4 +1,4 @@
-"""Reading a topic: all of its queues at once without committing anything, or as a member of a consumer group."""
+"""Reading of a topic: all queues without committing offsets, or as a member of a consumer group."""
 
 import asyncio
 import collections
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from gantry_cli.account import client_settings
-from gantry_cli.text import Start
+from gantry_cli.text import StartPosition
 from gantry_client import (
     ConsumerSettings,
     FetchStatus,
@@ -22,12 +22,12 @@ from gantry_client import (
 )
 
 # -- all queues of a topic ---------------------------------------------------------------------------------------------
-# Reading a topic without being a member of a group: all queues side by side, in the order of their store times.
+# A topic is read without a group: all queues concurrently, in the order of store times.
 #
-#     queue 0   [begin ..... next ....... end)        what is there now: `[begin, end)`, merged by store time
+#     queue 0   [begin ..... next ....... end)        existing messages: `[begin, end)`, merged by store time
 #     queue 1         [begin .. next ............ end)
 #
-# Nothing is committed, so reading changes nothing for anybody. Following goes on at each queue's end as messages come.
+# No offset is committed, so consumers are not affected. New messages are then read from the end of each queue.
 
 
 FETCH_MESSAGES: Final = 256
@@ -36,23 +36,23 @@ RETRY_S: Final = 1.0
 READ_AHEAD_MAX: Final = 1024
 
 
-def _nothing() -> None:
-    """An onlooker's message needs no word that it is done."""
+def _do_nothing() -> None:
+    """Do nothing: without a group, a message needs no acknowledgement."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One message for whoever prints it; `done` is called when it is printed."""
+    """One message; the caller prints it and then calls `acknowledge`."""
 
     message: ReceivedMessage
-    done: Callable[[], None] = _nothing
+    acknowledge: Callable[[], None] = _do_nothing
 
 
 @final
 @dataclass(slots=True)
 class Cursor:
-    """How far one queue is read."""
+    """The position of the reader in one queue."""
 
     queue: MessageQueue
     next_offset: int
@@ -66,7 +66,7 @@ class Cursor:
 
 @final
 class TopicReader:
-    """Reads one topic's queues. Owned by one event loop."""
+    """A reader of all queues of one topic. Owned by one event loop."""
 
     def __init__(self, consumer: PullConsumer, topic: str, *, tags: str | Sql, warn: Callable[[str], None]) -> None:
         self._consumer = consumer
@@ -74,26 +74,26 @@ class TopicReader:
         self._tags = tags
         self._warn = warn
 
-    async def open(self, start: Start) -> list[Cursor]:
-        """Where to begin in each queue, and where each ends now. Raises ClientError."""
+    async def open(self, start: StartPosition) -> list[Cursor]:
+        """Return a cursor for each queue, from the start position to its current end. Raises ClientError."""
         queues: Sequence[MessageQueue] = await self._consumer.queues(self._topic)
         return list(await asyncio.gather(*(self._cursor(queue, start) for queue in queues)))
 
-    async def present(self, cursors: list[Cursor]) -> AsyncGenerator[Delivery, None]:
-        """What lies between begin and end of every queue, oldest first. Raises ClientError."""
+    async def read_existing(self, cursors: list[Cursor]) -> AsyncGenerator[Delivery, None]:
+        """Yield the existing messages of all queues, oldest first. Raises ClientError."""
         while True:
             await asyncio.gather(*(self._fetch(cursor) for cursor in cursors if cursor.needs_fetch))
             if any(cursor.needs_fetch for cursor in cursors):
-                continue  # that fetch matched nothing, but moved on
+                continue  # the fetch matched no message but advanced
             ready = [cursor for cursor in cursors if cursor.buffer]
             if not ready:
                 return
             yield Delivery(min(ready, key=_age).buffer.popleft())
 
-    async def following(self, cursors: list[Cursor]) -> AsyncGenerator[Delivery, None]:
-        """What comes from now on, as it comes, until the caller stops."""
+    async def read_new(self, cursors: list[Cursor]) -> AsyncGenerator[Delivery, None]:
+        """Yield new messages as they arrive, until the caller stops."""
         arrived: asyncio.Queue[ReceivedMessage] = asyncio.Queue(READ_AHEAD_MAX)
-        tasks = [asyncio.create_task(self._follow(cursor, arrived)) for cursor in cursors]
+        tasks = [asyncio.create_task(self._follow_queue(cursor, arrived)) for cursor in cursors]
         try:
             while True:
                 yield Delivery(await arrived.get())
@@ -102,7 +102,7 @@ class TopicReader:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _cursor(self, queue: MessageQueue, start: Start) -> Cursor:
+    async def _cursor(self, queue: MessageQueue, start: StartPosition) -> Cursor:
         end = await self._consumer.max_offset(queue)
         if start.is_latest:
             return Cursor(queue, end, end)
@@ -120,8 +120,8 @@ class TopicReader:
         cursor.buffer.extend(message for message in result.messages if message.queue_offset < cursor.end)
         cursor.next_offset = result.next_offset
 
-    async def _follow(self, cursor: Cursor, arrived: asyncio.Queue[ReceivedMessage]) -> None:
-        is_silent = False
+    async def _follow_queue(self, cursor: Cursor, arrived: asyncio.Queue[ReceivedMessage]) -> None:
+        is_unavailable = False
         while True:
             try:
                 result = await self._consumer.fetch(
@@ -132,29 +132,28 @@ class TopicReader:
                     wait_ms=FOLLOW_WAIT_MS,
                 )
             except (RequestFailed, NoRoute) as error:
-                if not is_silent:
-                    self._warn(f"{cursor.queue.broker_name} does not answer, trying again: {error}")
-                is_silent = True
+                if not is_unavailable:
+                    self._warn(f"{cursor.queue.broker_name} does not respond; retrying: {error}")
+                is_unavailable = True
                 await asyncio.sleep(RETRY_S)
                 continue
-            is_silent = False
+            is_unavailable = False
             for message in result.messages:
                 await arrived.put(message)
             cursor.next_offset = result.next_offset
 
 
 def _age(cursor: Cursor) -> tuple[int, str, int]:
-    """By store time; within one millisecond of one broker by the place in its log, which is the order of arrival."""
+    """Return the sort key: store time, then, within a millisecond of one broker, the offset in its log."""
     first = cursor.buffer[0]
     return first.store_timestamp_ms, cursor.queue.broker_name, first.physical_offset
 
 
 # -- as a member of a group --------------------------------------------------------------------------------------------
-# Reading a topic as a member of a group: messages are shared, and done once they are printed.
+# A topic is read as a member of a group: messages are shared among members, and committed after they are printed.
 #
-# The consumer's handler hands a message over and waits until it is said to be done; only then does it return, and only
-# then does the message count as consumed. What was fetched and not printed when we stop is never committed, and goes to
-# another member, or to the next call.
+# The handler of the consumer passes a message on and returns only after it is acknowledged, which marks the message as
+# consumed. Messages that were fetched but not printed are never committed; another member or the next call gets them.
 
 
 COMMIT_INTERVAL_MS: Final = 500
@@ -163,13 +162,13 @@ PROGRESS_POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Membership:
-    """Which group reads which topic, and where it begins in queues that it has not begun."""
+class GroupSubscription:
+    """A group, its topic, and the start position in queues without a committed offset."""
 
     group: str
     topic: str
     tags: str | Sql
-    start: Start
+    start: StartPosition
 
     def settings(self) -> ConsumerSettings:
         start_from = StartFrom.LAST if self.start.is_latest else StartFrom.FIRST
@@ -185,53 +184,57 @@ class Membership:
 
 
 @dataclass(frozen=True, slots=True)
-class _Handover:
-    """A message, and how to say that it is done."""
+class _PendingMessage:
+    """A message that waits until it is printed."""
 
     message: ReceivedMessage
-    done: asyncio.Event
+    printed: asyncio.Event
 
 
-async def group_messages(name_server: str, member: Membership, *, follow: bool) -> AsyncGenerator[Delivery, None]:
-    """The group's messages as they come to us; without `follow` until the group has all that was there at the start."""
-    handed_over: asyncio.Queue[_Handover | None] = asyncio.Queue()
+async def group_messages(
+    name_server: str, subscription: GroupSubscription, *, follow: bool
+) -> AsyncGenerator[Delivery, None]:
+    """Yield the messages of this member; without `follow`, until the group has consumed all existing messages."""
+    pending: asyncio.Queue[_PendingMessage | None] = asyncio.Queue()
 
     async def handle(message: ReceivedMessage) -> None:
-        handover = _Handover(message, asyncio.Event())
-        await handed_over.put(handover)
-        await handover.done.wait()
+        unprinted = _PendingMessage(message, asyncio.Event())
+        await pending.put(unprinted)
+        await unprinted.printed.wait()
 
     async def watch(ends: dict[MessageQueue, int], watcher: PullConsumer, consumer: PushConsumer) -> None:
         while not await _is_consumed(watcher, ends):
             await asyncio.sleep(PROGRESS_POLL_S)
             await consumer.commit()
-        await handed_over.put(None)
+        await pending.put(None)
 
     settings = client_settings()
-    async with PullConsumer(name_server, member.group, client_settings=settings) as watcher:
-        ends = {queue: await watcher.max_offset(queue) for queue in await watcher.queues(member.topic)}
+    async with PullConsumer(name_server, subscription.group, client_settings=settings) as watcher:
+        ends = {queue: await watcher.max_offset(queue) for queue in await watcher.queues(subscription.topic)}
         consumer = PushConsumer(
             name_server,
-            member.group,
-            topics={member.topic: member.tags},
+            subscription.group,
+            topics={subscription.topic: subscription.tags},
             handler=handle,
-            settings=member.settings(),
+            settings=subscription.settings(),
             client_settings=settings,
         )
         async with consumer:
             watching = None if follow else asyncio.create_task(watch(ends, watcher, consumer))
             try:
-                while (handover := await _next(handed_over, watching)) is not None:
-                    yield Delivery(handover.message, handover.done.set)
+                while (unprinted := await _next(pending, watching)) is not None:
+                    yield Delivery(unprinted.message, unprinted.printed.set)
             finally:
                 if watching is not None:
                     watching.cancel()
                     await asyncio.gather(watching, return_exceptions=True)
 
 
-async def _next(handed_over: asyncio.Queue[_Handover | None], watching: asyncio.Task[None] | None) -> _Handover | None:
-    """The next message, or None at the end. Raises what the watching task raised."""
-    getting = asyncio.ensure_future(handed_over.get())
+async def _next(
+    pending: asyncio.Queue[_PendingMessage | None], watching: asyncio.Task[None] | None
+) -> _PendingMessage | None:
+    """Return the next message, or None at the end. Raises the error of the watching task."""
+    getting = asyncio.ensure_future(pending.get())
     try:
         await asyncio.wait({getting} | ({watching} if watching is not None else set()), return_when="FIRST_COMPLETED")
         if not getting.done() and watching is not None:
@@ -242,7 +245,7 @@ async def _next(handed_over: asyncio.Queue[_Handover | None], watching: asyncio.
 
 
 async def _is_consumed(watcher: PullConsumer, ends: dict[MessageQueue, int]) -> bool:
-    """Whether the group has committed everything below `ends`. Empty queues need no commit."""
+    """Return whether the group has committed all offsets below `ends`. Empty queues need no commit."""
     for queue, end in ends.items():
         if end == 0 or await watcher.min_offset(queue) >= end:
             continue

@@ -1,1 +1,1 @@
-"""`gantry migrate`: taking over from a running broker of RocketMQ's."""
+"""The command `gantry migrate`: migration from a running RocketMQ broker."""

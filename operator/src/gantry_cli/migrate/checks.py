@@ -1,7 +1,7 @@
-"""What could go wrong with a migration, found before anything is changed: a pure look at what was asked.
+"""The preconditions of a migration: pure checks of facts that were gathered before anything is changed.
 
-Three kinds of finding. What is blocked would fail, or lose messages. A warning is what does not come along, or what
-somebody has to do; whoever goes on has read it. All else is a fact worth a line.
+A finding has one of three severities. BLOCKED: the migration would fail or lose messages. WARNING: something is not
+migrated or needs an action of the user, who must confirm it. FINE: information.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from gantry_cli.migrate.source import Listing, SourceLog
+from gantry_cli.migrate.source import BrokerRegistration, SourceLog
 from gantry_cli.text import bytes_text
 
 VERSION: Final = re.compile(r"V(\d+)_(\d+)_(\d+)")
-OLDEST: Final = (4, 9)
-NEWEST: Final = (5, 99)
+VERSION_MIN: Final = (4, 9)
+VERSION_MAX: Final = (5, 99)
 NAME_SERVER_VERSION_MIN: Final = 413
-"""RocketMQ 5.0.0: older name servers give the route back to whoever registered last."""
-SIGNED_FOR: Final = ("aclEnable", "authenticationEnabled", "authorizationEnabled")
-"""Settings of RocketMQ 4 and 5 with which it asks for accounts; clients sign for both in the same way."""
+"""RocketMQ 5.0.0: older name servers change the route back to the broker that registered last."""
+ACCESS_CONTROL_KEYS: Final = ("aclEnable", "authenticationEnabled", "authorizationEnabled")
+"""The settings that enable access control in RocketMQ 4 and 5; clients sign requests for both in the same way."""
 SPARE_RATIO: Final = 1.1
-"""Queues and indexes take room, too; and the log grows while it is copied."""
+"""The factor for queues, the index, and the growth of the log while it is copied."""
 SPARE_BYTES: Final = 1 << 30
 
 
-class Kind(StrEnum):
-    """How bad."""
+class Severity(StrEnum):
+    """The severity of a finding."""
 
     FINE = "fine"
     WARNING = "warning"
@@ -37,180 +37,209 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check, with a remedy."""
 
-    kind: Kind
+    kind: Severity
     what: str
     remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """All that was asked, of the old broker, its name servers, and this machine."""
+class MigrationFacts:
+    """The facts about the source broker, its name servers and this machine that the checks use."""
 
     version: str
     config: Mapping[str, str]
     log: SourceLog
     stream: str
     stream_failure: str = ""
-    """Why its replication port cannot be reached."""
-    halves: int = 0
-    halves_open: int = 0
-    timers: int = 0
-    popping: Sequence[str] = ()
-    listings: Sequence[Listing] = ()
+    """Why the replication port of the source broker cannot be reached; empty if it can."""
+    half_messages: int = 0
+    half_messages_open: int = 0
+    timer_messages: int = 0
+    pop_groups: Sequence[str] = ()
+    registrations: Sequence[BrokerRegistration] = ()
     old_address: str = ""
     ports_taken: Sequence[int] = ()
     free_bytes: int = 0
     copied_bytes: int = 0
-    """What of the log is here already."""
+    """The size of the log that an earlier run has copied."""
     own_file_bytes: int | None = None
-    """The size of the files of a log that is here already."""
+    """The file size of a log that an earlier run has copied."""
     own_id: int = 1
     is_signing: bool = False
-    """Whether this command has an account."""
+    """Whether this command has credentials."""
     own_conf: Mapping[str, str] = field(default_factory=dict)
-    """Our broker's settings as they are or would be."""
+    """The settings of our broker, from its broker.conf or as they would be written."""
 
 
-def findings(seen: Seen) -> list[Finding]:
-    """Everything that was looked at, the worst first."""
-    found = [*_versions(seen), *_modes(seen), *_files(seen), *_places(seen), *_left_behind(seen), *_neighbours(seen)]
-    order = (Kind.BLOCKED, Kind.WARNING, Kind.FINE)
+def check_migration(facts: MigrationFacts) -> list[Finding]:
+    """Run all checks and return the findings, the most severe first."""
+    found = [
+        *_check_versions(facts),
+        *_check_modes(facts),
+        *_check_files_and_space(facts),
+        *_check_addresses(facts),
+        *_check_data_left_behind(facts),
+        *_check_registrations(facts),
+    ]
+    order = (Severity.BLOCKED, Severity.WARNING, Severity.FINE)
     return sorted(found, key=lambda one: order.index(one.kind))
 
 
-def _versions(seen: Seen) -> Iterator[Finding]:
-    match = VERSION.search(seen.version)
+def _check_versions(facts: MigrationFacts) -> Iterator[Finding]:
+    match = VERSION.search(facts.version)
     version = tuple(int(part) for part in match.groups()) if match else ()
-    if not version or not OLDEST <= version[:2] <= NEWEST:
-        text = f"the old broker says that it is {seen.version or 'nothing'}; known are RocketMQ 4.9 and 5"
-        yield Finding(Kind.BLOCKED, text, "bring it to 4.9.8 or 5.3.3 first")
+    if not version or not VERSION_MIN <= version[:2] <= VERSION_MAX:
+        text = f"the old broker reports version {facts.version or 'unknown'}; supported are RocketMQ 4.9 and 5"
+        yield Finding(Severity.BLOCKED, text, "upgrade it to 4.9.8 or 5.3.3 first")
     else:
-        yield Finding(Kind.FINE, f"the old broker is RocketMQ {'.'.join(map(str, version))}")
-    for one in seen.listings:
+        yield Finding(Severity.FINE, f"the old broker is RocketMQ {'.'.join(map(str, version))}")
+    for one in facts.registrations:
         if one.version < NAME_SERVER_VERSION_MIN:
-            text = f"name server {one.address} is older than RocketMQ 5 and would give the route back to the old broker"
-            yield Finding(Kind.BLOCKED, text, "replace it first: with RocketMQ 5's, or with `gantry nameserver`")
-
-
-def _modes(seen: Seen) -> Iterator[Finding]:
-    on = {key for key, value in seen.config.items() if value.lower() == "true"}
-    for key, what in (
-        ("enableControllerMode", "its master is chosen by a controller, whose stream is another one"),
-        ("enableDLegerCommitLog", "its log is DLedger's, which nobody outside it can follow"),
-        ("duplicationEnable", "it appends even as a slave, so it cannot be stopped"),
-    ):
-        if key in on:
-            yield Finding(
-                Kind.BLOCKED, f"{key}=true: {what}", "switch it off for the time of the migration, if you can"
+            text = (
+                f"name server {one.address} is older than RocketMQ 5 and would change the route back to the old broker"
             )
-    yield from _access(seen, [key for key in SIGNED_FOR if key in on])
-    role = seen.config.get("brokerRole", "")
-    if role not in ("ASYNC_MASTER", "SYNC_MASTER"):
-        yield Finding(Kind.BLOCKED, f"the old broker is no master: brokerRole={role or '?'}", "name the master")
-    else:
-        yield Finding(Kind.FINE, f"it is {role}, with flushDiskType={seen.config.get('flushDiskType', '?')}")
-    if seen.config.get("messageStorePlugIn"):
-        text = f"messageStorePlugIn={seen.config['messageStorePlugIn']}: what only that storage has does not come along"
-        yield Finding(Kind.WARNING, text)
+            yield Finding(
+                Severity.BLOCKED, text, "replace it first with one of RocketMQ 5, or with `gantry nameserver`"
+            )
+
+
+def _check_modes(facts: MigrationFacts) -> Iterator[Finding]:
+    on = {key for key, value in facts.config.items() if value.lower() == "true"}
     for key, what in (
-        ("enableLmq", "light message queues are not here"),
-        ("enableMultiDispatch", "messages of several queues are in their own topic only"),
+        ("enableControllerMode", "its replication protocol, which a controller manages, is not supported"),
+        ("enableDLegerCommitLog", "only members of its DLedger group can replicate its log"),
+        ("duplicationEnable", "it accepts messages even as a slave, so its writes cannot be stopped"),
     ):
         if key in on:
-            yield Finding(Kind.WARNING, f"{key}=true: {what}")
+            yield Finding(Severity.BLOCKED, f"{key}=true: {what}", "if possible, disable it during the migration")
+    yield from _check_access_control(facts, [key for key in ACCESS_CONTROL_KEYS if key in on])
+    role = facts.config.get("brokerRole", "")
+    if role not in ("ASYNC_MASTER", "SYNC_MASTER"):
+        yield Finding(
+            Severity.BLOCKED,
+            f"the old broker is not a master: brokerRole={role or '?'}",
+            "set the master with --broker",
+        )
+    else:
+        yield Finding(
+            Severity.FINE, f"the old broker is {role}, with flushDiskType={facts.config.get('flushDiskType', '?')}"
+        )
+    if facts.config.get("messageStorePlugIn"):
+        text = (
+            f"messageStorePlugIn={facts.config['messageStorePlugIn']}: data that only this storage has is not migrated"
+        )
+        yield Finding(Severity.WARNING, text)
+    for key, what in (
+        ("enableLmq", "light message queues are not supported"),
+        ("enableMultiDispatch", "messages are stored in their own topic only"),
+    ):
+        if key in on:
+            yield Finding(Severity.WARNING, f"{key}=true: {what}")
 
 
-def _access(seen: Seen, keys: Sequence[str]) -> Iterator[Finding]:
-    """Where the old broker asks for accounts this command needs one, our broker needs one, and ours must ask, too."""
+def _check_access_control(facts: MigrationFacts, keys: Sequence[str]) -> Iterator[Finding]:
+    """Check accounts and the access control of our broker, if the old broker has access control."""
     if not keys:
         return
-    asks = f"{keys[0]}=true: the old broker takes orders only with a signature"
-    if not seen.is_signing:
+    required = f"{keys[0]}=true: the old broker requires signed requests"
+    if not facts.is_signing:
         yield Finding(
-            Kind.BLOCKED, f"{asks}, and `gantry migrate` has no account",
-            "gantry --credentials FILE migrate, with an administrator's account of that broker",
+            Severity.BLOCKED, f"{required}, and `gantry migrate` has no account",
+            "gantry --credentials FILE migrate, with an administrator account of that broker",
         )  # fmt: skip
-    if not seen.own_conf.get("aclCredentialsPath"):
+    if not facts.own_conf.get("aclCredentialsPath"):
         yield Finding(
-            Kind.BLOCKED, f"{asks}, and our broker has no account to follow it with", "-o aclCredentialsPath=FILE"
+            Severity.BLOCKED, f"{required}, and our broker has no account for replication", "-o aclCredentialsPath=FILE"
         )
-    own = seen.own_conf.get("aclEnable", "")
+    own = facts.own_conf.get("aclEnable", "")
     if not own:
         yield Finding(
-            Kind.BLOCKED, f"{keys[0]}=true: with the settings as they are ours would serve everybody after the switch",
+            Severity.BLOCKED, f"{keys[0]}=true: with its present settings our broker would have no access control",
             "-o aclEnable=true -o aclFile=PLAIN_ACL_YML, and haSecretPath or haListenPort=-1; or -o aclEnable=false",
         )  # fmt: skip
     elif own.lower() == "true":
-        yield Finding(Kind.FINE, f"ours asks for the accounts in {seen.own_conf.get('aclFile', '?')}")
+        yield Finding(Severity.FINE, f"our broker uses the accounts in {facts.own_conf.get('aclFile', '?')}")
     else:
-        yield Finding(Kind.WARNING, f"{keys[0]}=true there, aclEnable={own} here: ours will serve everybody")
+        yield Finding(
+            Severity.WARNING, f"{keys[0]}=true there, aclEnable={own} here: our broker will have no access control"
+        )
 
 
-def _files(seen: Seen) -> Iterator[Finding]:
-    size = seen.config.get("mappedFileSizeCommitLog", "")
+def _check_files_and_space(facts: MigrationFacts) -> Iterator[Finding]:
+    size = facts.config.get("mappedFileSizeCommitLog", "")
     if not size.isdigit():
-        yield Finding(Kind.BLOCKED, "the old broker does not say its mappedFileSizeCommitLog")
-    elif seen.own_file_bytes not in (None, int(size)):
-        text = f"the log that is here has files of {seen.own_file_bytes} bytes, the old broker's have {size}"
-        yield Finding(Kind.BLOCKED, f"mappedFileSizeCommitLog: {text}", "take an empty --data")
-    elif seen.log.begin % int(size):
-        yield Finding(Kind.BLOCKED, f"its log begins at {seen.log.begin}, where no file of {size} bytes does")
-    else:
-        yield Finding(Kind.FINE, f"mappedFileSizeCommitLog={size}, here as there")
-    log = seen.log.end - seen.log.begin
-    needed = int(max(0, log - seen.copied_bytes) * SPARE_RATIO) + SPARE_BYTES
-    room = f"{bytes_text(log)} to copy, {bytes_text(seen.copied_bytes)} of it here, {bytes_text(seen.free_bytes)} free"
-    if seen.free_bytes < needed:
+        yield Finding(Severity.BLOCKED, "the old broker does not report its mappedFileSizeCommitLog")
+    elif facts.own_file_bytes not in (None, int(size)):
+        text = f"the log in --data has files of {facts.own_file_bytes} bytes, the old broker's have {size}"
+        yield Finding(Severity.BLOCKED, f"mappedFileSizeCommitLog: {text}", "use an empty --data")
+    elif facts.log.begin % int(size):
         yield Finding(
-            Kind.BLOCKED, f"too little room: {room}", f"make {bytes_text(needed)} free, or take another --data"
+            Severity.BLOCKED, f"the old log begins at {facts.log.begin}, not at a multiple of its file size {size}"
         )
     else:
-        yield Finding(Kind.FINE, room)
-
-
-def _places(seen: Seen) -> Iterator[Finding]:
-    if seen.stream_failure:
-        text = f"its replication stream at {seen.stream} cannot be reached: {seen.stream_failure}"
-        yield Finding(Kind.BLOCKED, text, "open that port from here; see its brokerIP2 and haListenPort")
-    else:
-        yield Finding(Kind.FINE, f"its replication stream at {seen.stream} can be reached")
-    for port in seen.ports_taken:
-        yield Finding(Kind.BLOCKED, f"port {port} is taken on this machine", "choose others with --port")
-
-
-def _left_behind(seen: Seen) -> Iterator[Finding]:
-    if seen.timers:
-        text = (
-            f"{seen.timers} messages wait in its timer wheel, which does not come along: they are never delivered here"
-        )
-        yield Finding(Kind.WARNING, text, "wait until they are due; delay levels do come along")
-    if seen.halves_open:
-        text = (
-            f"up to {seen.halves_open} transactional messages are neither committed nor rolled back: they come along, "
-            "and their producers are asked here"
-        )
-        yield Finding(Kind.WARNING, text, "let their producers run on, or wait for its checks before the switch")
-    if seen.popping:
-        groups = ", ".join(seen.popping[:10])
+        yield Finding(Severity.FINE, f"mappedFileSizeCommitLog={size} on both brokers")
+    log = facts.log.end - facts.log.begin
+    needed = int(max(0, log - facts.copied_bytes) * SPARE_RATIO) + SPARE_BYTES
+    space = f"{bytes_text(log)} to copy, {bytes_text(facts.copied_bytes)} copied, {bytes_text(facts.free_bytes)} free"
+    if facts.free_bytes < needed:
         yield Finding(
-            Kind.WARNING, f"groups that consume by pop are not served here: {groups}", "let them consume by push"
+            Severity.BLOCKED, f"not enough disk space: {space}", f"free {bytes_text(needed)}, or use another --data"
+        )
+    else:
+        yield Finding(Severity.FINE, space)
+
+
+def _check_addresses(facts: MigrationFacts) -> Iterator[Finding]:
+    if facts.stream_failure:
+        text = f"the replication port at {facts.stream} cannot be reached: {facts.stream_failure}"
+        yield Finding(
+            Severity.BLOCKED, text, "open the port to this machine; see brokerIP2 and haListenPort of the old broker"
+        )
+    else:
+        yield Finding(Severity.FINE, f"the replication port at {facts.stream} can be reached")
+    for port in facts.ports_taken:
+        yield Finding(Severity.BLOCKED, f"port {port} is in use on this machine", "set other ports with --port")
+
+
+def _check_data_left_behind(facts: MigrationFacts) -> Iterator[Finding]:
+    if facts.timer_messages:
+        text = (
+            f"{facts.timer_messages} messages wait in the timer wheel, which is not migrated: our broker will not "
+            "deliver them"
+        )
+        yield Finding(Severity.WARNING, text, "wait until they are due; messages with delay levels are migrated")
+    if facts.half_messages_open:
+        text = (
+            f"up to {facts.half_messages_open} transactional messages are neither committed nor rolled back: they are "
+            "migrated, and our broker checks them with their producers"
+        )
+        yield Finding(Severity.WARNING, text, "keep their producers running, or wait for the checks before the switch")
+    if facts.pop_groups:
+        groups = ", ".join(facts.pop_groups[:10])
+        yield Finding(
+            Severity.WARNING,
+            f"pop consumption is not supported; affected groups: {groups}",
+            "switch them to push consumption",
         )
 
 
-def _neighbours(seen: Seen) -> Iterator[Finding]:
-    for one in seen.listings:
-        if one.brokers.get(0) != seen.old_address:
-            text = (
-                f"name server {one.address} knows {one.brokers.get(0, 'nobody')} as the master, not {seen.old_address}"
+def _check_registrations(facts: MigrationFacts) -> Iterator[Finding]:
+    for one in facts.registrations:
+        if one.brokers.get(0) != facts.old_address:
+            text = f"name server {one.address} has {one.brokers.get(0, 'none')} as the master, not {facts.old_address}"
+            yield Finding(
+                Severity.BLOCKED, text, "set all its name servers with -n, and check that it is registered there"
             )
-            yield Finding(Kind.BLOCKED, text, "name all its name servers with -n, and see that it is registered there")
     slaves = {
-        address for one in seen.listings for number, address in one.brokers.items() if number not in (0, seen.own_id)
+        address
+        for one in facts.registrations
+        for number, address in one.brokers.items()
+        if number not in (0, facts.own_id)
     }
     if slaves:
-        text = f"slaves of the old broker: {', '.join(sorted(slaves))}; they will find our broker as their master"
-        yield Finding(Kind.WARNING, text, "stop them, or let them follow it: haClassicPeers=true")
-    if len({one.cluster for one in seen.listings if one.cluster}) > 1:
-        yield Finding(Kind.BLOCKED, "its name servers do not agree on its cluster")
+        text = f"slaves of the old broker: {', '.join(sorted(slaves))}; they will use our broker as their master"
+        yield Finding(Severity.WARNING, text, "stop them, or let them follow our broker: haClassicPeers=true")
+    if len({one.cluster for one in facts.registrations if one.cluster}) > 1:
+        yield Finding(Severity.BLOCKED, "the name servers disagree on the cluster of the old broker")

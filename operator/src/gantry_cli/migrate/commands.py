@@ -1,4 +1,4 @@
-"""`gantry migrate`: from a running broker of RocketMQ's to ours, under load, with one short pause of writes."""
+"""The command `gantry migrate`: migration from a running RocketMQ broker, with one short write pause."""
 
 from __future__ import annotations
 
@@ -13,54 +13,58 @@ import click
 
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
-from gantry_cli.migrate.plan import Migrating, Outcome, Typed
-from gantry_cli.migrate.record import Home
-from gantry_cli.migrate.source import CannotMigrate
+from gantry_cli.migrate.migrator import MigrationOptions, MigrationResult, Migrator
+from gantry_cli.migrate.record import MigrationDirectory
+from gantry_cli.migrate.source import MigrationError
 from gantry_cli.options import name_server_option, read_settings, refuse_ignored
-from gantry_cli.output import Form, output_option, print_document
+from gantry_cli.output import OutputFormat, output_option, print_document
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 @click.command(
     epilog=examples(
-        ("gantry migrate --data /var/lib/gantry --dry-run", "what would be done, what would not come along"),
+        ("gantry migrate --data /var/lib/gantry --dry-run", "show the plan, and what is not migrated"),
         (
             "gantry migrate -n 192.0.2.1:9876 --broker broker-a --data /var/lib/gantry",
-            "do it; it asks before the switch",
+            "migrate; asks before the switch",
         ),
-        ("gantry migrate --data DIR --abort", "an earlier run was killed, the old broker shall go on"),
+        ("gantry migrate --data DIR --abort", "resume writes on the old broker after a run was killed"),
     )
 )
 @name_server_option
-@click.option("--broker", "broker_name", metavar="NAME", help="Which broker [default: the only one].")
+@click.option("--broker", "broker_name", metavar="NAME", help="Name of the old broker [default: the only one].")
 @click.option(
     "--data",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory of our broker: its broker.conf, its store, its log.",
 )
-@click.option("--host", help="Our broker's address for clients [default: ours towards the name server].")
+@click.option(
+    "--host", help="Address of our broker for clients [default: the local address of the route to the name server]."
+)
 @click.option(
     "--port",
     type=click.IntRange(3, 65534),
     default=10911,
     show_default=True,
-    help="Our broker's port; two below it and one above it are used, too.",
+    help="Port of our broker; PORT-2 and PORT+1 are used, too.",
 )
 @click.option("-o", "--option", "options", multiple=True, metavar="KEY=VALUE", callback=read_settings,
-              help="A setting for our broker.conf.")  # fmt: skip
-@click.option("--no-start", is_flag=True, help="Wait for somebody else to start our broker with its broker.conf.")
-@click.option("--dry-run", is_flag=True, help="Look, say what would be done, change nothing.")
-@click.option("--abort", is_flag=True, help="Have the old broker take messages again, after a run that was killed.")
-@click.option("--yes", is_flag=True, help="Do not ask: not about warnings, not before the switch.")
+              help="Setting for our broker.conf; repeatable.")  # fmt: skip
+@click.option(
+    "--no-start", is_flag=True, help="Do not start our broker; wait until it is started with its broker.conf."
+)
+@click.option("--dry-run", is_flag=True, help="Check and print the plan without changes.")
+@click.option("--abort", is_flag=True, help="Resume writes on the old broker, after a run that was killed.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation of warnings and of the switch.")
 @click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(0.5, 3600),
     default=30.0,
     show_default=True,
-    help="How many seconds nobody may write while the rest is copied; then the old broker goes on.",
+    help="Maximum write pause in seconds; after it, the old broker resumes.",
 )
 @click.option(
     "--linger",
@@ -68,46 +72,48 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
     type=click.FloatRange(0, 3600),
     default=35.0,
     show_default=True,
-    help="For how many seconds after the switch consumers' late commits at the old broker are brought over.",
+    help="Seconds after the switch during which offset commits at the old broker are copied to ours.",
 )
 @output_option
-def migrate(name_server: str, data: Path, options: dict[str, str], abort: bool, form: Form, **typed: Any) -> None:
-    """Take over from a running broker of RocketMQ's.
+def migrate(
+    name_server: str, data: Path, options: dict[str, str], abort: bool, form: OutputFormat, **typed: Any
+) -> None:
+    """Migrate from a running RocketMQ broker.
 
-    Its version may be 4.9 or 5. Our broker is started as a slave of the old one and copies its whole log while
-    clients go on. Once it is level, and after a question, the old broker is told to take no more messages; the rest
-    is copied, topics, groups and offsets a last time; our broker becomes the master in the old one's name, and the
-    name servers lead to it. That pause is measured and printed. Clients need no restart and no new setting.
+    The old broker may have version 4.9 or 5. Our broker is started as its slave and copies its whole log while clients
+    continue. When it has caught up, and after a confirmation, the old broker stops accepting messages. The rest of the
+    log is copied, and topics, groups and offsets a last time. Our broker then becomes the master under the same broker
+    name, and the name servers route clients to it. The write pause is measured and printed. Clients need no restart and
+    no new settings.
 
-    Until our broker is promoted, every failure and Ctrl-C puts the old broker back as it was. The command may be run
-    again at any time: it goes on where the last run ended. Our broker goes on when the command has ended; give its
-    broker.conf to whatever keeps servers running on this machine.
+    Until our broker is promoted, a failure or Ctrl-C restores the settings of the old broker. The command can be run
+    again at any time and continues where the last run ended. Our broker keeps running when the command has ended; add
+    its broker.conf to the service manager of this machine.
 
-    Exit codes: 0 done, 1 it could not be done and says how things are, 2 the command was typed wrongly,
-    130 Ctrl-C, and the old broker goes on.
+    Exit codes: 0 success, 1 failure with the present state, 2 invalid usage, 130 interrupted, the old broker continues.
     """
     if abort:
-        refuse_ignored("with --abort, which changes the old broker back", ignored={"dry_run"})
-    wish = Typed(name_server=name_server, home=Home(data), options=options, **typed)
+        refuse_ignored("with --abort, which restores the old broker", ignored={"dry_run"})
+    request = MigrationOptions(name_server=name_server, directory=MigrationDirectory(data), settings=options, **typed)
     try:
-        outcome = asyncio.run(_until_signal(_migrate(wish, abort=abort, quiet=form.is_document)))
-    except CannotMigrate as error:
+        result = asyncio.run(_until_signal(_migrate(request, abort=abort, quiet=form.is_document)))
+    except MigrationError as error:
         if form.is_document:
             print_document(form, {"error": error.reason})
         raise CliError(error.reason, error.remedy) from error
     if form.is_document:
-        print_document(form, {"error": None, **dataclasses.asdict(outcome)})
-    if outcome.is_blocked:
+        print_document(form, {"error": None, **dataclasses.asdict(result)})
+    if result.is_blocked:
         raise click.exceptions.Exit(1)
 
 
-async def _migrate(wish: Typed, *, abort: bool, quiet: bool) -> Outcome:
-    async with Migrating(wish, quiet=quiet) as migrating:
-        return await (migrating.abort() if abort else migrating.run())
+async def _migrate(options: MigrationOptions, *, abort: bool, quiet: bool) -> MigrationResult:
+    async with Migrator(options, quiet=quiet) as migrator:
+        return await (migrator.abort() if abort else migrator.run())
 
 
-async def _until_signal(work: Coroutine[Any, Any, Outcome]) -> Outcome:
-    """SIGTERM and SIGHUP end it as Ctrl-C does: put back what can be put back."""
+async def _until_signal(work: Coroutine[Any, Any, MigrationResult]) -> MigrationResult:
+    """Run the migration; SIGTERM and SIGHUP cancel it as Ctrl-C does, so that the old broker is restored."""
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     for number in SIGNALS:

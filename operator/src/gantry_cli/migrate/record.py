@@ -1,11 +1,11 @@
-"""What a migration must not forget, and what our broker is told: two small files in its directory.
+"""The record of a migration and the settings of our broker: two small files in its directory.
 
-    DIR/migration.json    how far the migration is, and how the old broker was before it was stopped
-    DIR/broker.conf       of our broker; a slave's until the switch, a master's afterwards
+    DIR/migration.json    the phase of the migration, and the original settings of the old broker
+    DIR/broker.conf       the settings of our broker: of a slave until the switch, of a master afterwards
     DIR/store, broker.log
 
-The record is on the disk before the old broker is told anything, so that a command that is killed in the middle can be
-run again, or taken back, by somebody who knows nothing of the first one.
+The record is durable before a setting of the old broker is changed, so that a migration that was killed can be
+continued or aborted by another run of the command.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final, final
 
 import msgspec
 
-from gantry_cli.migrate.source import CannotMigrate
+from gantry_cli.migrate.source import MigrationError
 from gantry_remoting.addresses import join_address, split_address
 from gantry_remoting.durable_files import replace_file
 from gantry_wire.properties_text import entries_of
@@ -27,40 +27,40 @@ COPIED: Final = (
     "flushDiskType", "fileReservedTime", "deleteWhen", "autoCreateTopicEnable", "autoCreateSubscriptionGroup",
     "defaultTopicQueueNums", "enablePropertyFilter", "maxHashSlotNum", "maxIndexNum",
 )  # fmt: skip
-"""What our broker takes over from the old one's settings: what clients notice, and what the files need."""
+"""The settings that our broker copies from the old one: those that affect clients or the format of files."""
 SLAVE_ONLY: Final = ("haMasterIsClassic", "haMasterAddress", "haMasterBrokerAddress")
 
 
 class Phase(StrEnum):
-    """How far it is."""
+    """The phase of a migration."""
 
     ATTACHED = "ATTACHED"
-    """Our broker follows. The old one is as it was."""
+    """Our broker follows the old one, whose settings are unchanged."""
     STOPPING = "STOPPING"
-    """The old broker takes no messages, or may take none: it has to be put back if nothing comes of it."""
+    """The old broker refuses messages, or may refuse them; its settings must be restored if the switch fails."""
     PROMOTING = "PROMOTING"
-    """The point of no return: our broker is the master, or is about to be."""
+    """Our broker is the master, or is being promoted; the migration can no longer be aborted."""
     DONE = "DONE"
 
 
 @final
-class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One migration."""
+class MigrationRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The durable record of one migration."""
 
     old_address: str
     broker_name: str
     phase: Phase = Phase.ATTACHED
     original: dict[str, str] = {}
-    """The old broker's settings that were changed, as they were."""
+    """The original values of the settings of the old broker that are changed."""
     epoch: int = 0
     end: int = -1
-    """Where the old broker's log ended, and ours went on."""
+    """The end of the old broker's log, from which our log continues."""
     pause_ms: float = -1.0
 
 
 @final
-class Home:
-    """The directory of our broker."""
+class MigrationDirectory:
+    """The directory of our broker and its files."""
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path.absolute()
@@ -85,57 +85,61 @@ class Home:
     def record_file(self) -> Path:
         return self.path / "migration.json"
 
-    def record(self) -> Record | None:
-        """What an earlier run has left."""
+    def load_record(self) -> MigrationRecord | None:
+        """Return the record of an earlier run, or None. Raises MigrationError."""
         try:
-            return msgspec.json.decode(self.record_file.read_bytes(), type=Record)
+            return msgspec.json.decode(self.record_file.read_bytes(), type=MigrationRecord)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError) as error:
-            raise CannotMigrate(f"{self.record_file} cannot be read: {error}") from error
+            raise MigrationError(f"{self.record_file} cannot be read: {error}") from error
 
-    def keep(self, record: Record) -> None:
-        """Have it on the disk."""
+    def save_record(self, record: MigrationRecord) -> None:
+        """Write the record durably. Raises MigrationError."""
         self._write(self.record_file, msgspec.json.format(msgspec.json.encode(record)))
 
     def write_conf(self, entries: Mapping[str, str], why: str) -> None:
-        """Our broker's settings, for its next start."""
+        """Write the settings of our broker for its next start. Raises MigrationError."""
         self._write(self.conf, conf_text(entries, why).encode())
 
     def read_conf(self) -> dict[str, str]:
-        """As it is."""
+        """Return the settings of our broker."""
         return entries_of(self.conf.read_text("utf-8"))
 
     def _write(self, path: Path, data: bytes) -> None:
         try:
             replace_file(path, data)
         except OSError as error:
-            raise CannotMigrate(f"{path} cannot be written: {error.strerror}", "choose another --data") from error
+            raise MigrationError(f"{path} cannot be written: {error.strerror}", "use another --data") from error
 
 
 def conf_text(entries: Mapping[str, str], why: str) -> str:
-    """A `broker.conf`."""
+    """Return the text of a `broker.conf` with a comment."""
     return "\n".join(
         [f"# Written by `gantry migrate`: {why}.", *(f"{key}={value}" for key, value in entries.items()), ""]
     )
 
 
-def stream_address(old: Mapping[str, str], old_address: str) -> str:
-    """Where the old broker's replication stream is, by its settings."""
+def replication_address(old: Mapping[str, str], old_address: str) -> str:
+    """Return the replication address of the old broker according to its settings."""
     host, port = split_address(old_address)
     return join_address((old.get("brokerIP2") or host).strip("[]"), int(old.get("haListenPort") or port + 1))
 
 
 def slave_conf(
-    old: Mapping[str, str], old_address: str, home: Home, own: Mapping[str, str], options: Mapping[str, str]
+    old: Mapping[str, str],
+    old_address: str,
+    directory: MigrationDirectory,
+    own: Mapping[str, str],
+    options: Mapping[str, str],
 ) -> dict[str, str]:
-    """What our broker is told while it follows: what the old one has, where it is, then ``own``, then ``options``."""
+    """Return the settings of our broker as a slave: copied ones, overridden by ``own``, overridden by ``options``."""
     return {
         **{key: old[key] for key in COPIED if old.get(key)},
-        "storePathRootDir": str(home.store),
+        "storePathRootDir": str(directory.store),
         "brokerRole": "SLAVE",
         "haMasterIsClassic": "true",
-        "haMasterAddress": stream_address(old, old_address),
+        "haMasterAddress": replication_address(old, old_address),
         "haMasterBrokerAddress": old_address,
         **own,
         **options,
@@ -143,6 +147,6 @@ def slave_conf(
 
 
 def master_conf(slave: Mapping[str, str]) -> dict[str, str]:
-    """What it is told from the switch on: a master, with nobody to wait for until slaves are attached to it."""
+    """Return the settings of our broker as a master, which is asynchronous since it has no slaves yet."""
     kept = {key: value for key, value in slave.items() if key not in SLAVE_ONLY}
     return {**kept, "brokerRole": "ASYNC_MASTER", "brokerId": "0"}

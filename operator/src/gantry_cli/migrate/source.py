@@ -1,10 +1,10 @@
-"""The broker of RocketMQ's that a migration begins with, and the name servers around it: what they say and are told.
+"""Access to the source of a migration: a RocketMQ broker and its name servers.
 
-Everything goes over RocketMQ's own administration requests, so nothing has to be installed there. What stops its sends
-is `brokerRole=SLAVE`: it is looked at before every single append, so connected clients, retries, delayed messages
-and commits of transactions are all refused. `brokerPermission=4` alone would not do: RocketMQ looks at it for ordered
-topics only, and everybody whose routes are older goes on sending; it is set, too, so that name servers say
-the same. `slaveReadEnable=true` lets consumers read on.
+Only administration requests of RocketMQ are used, so nothing has to be installed there. Sends are stopped by
+`brokerRole=SLAVE`: the broker checks it before every append, so sends, retries, delayed messages and commits of
+transactions are refused. `brokerPermission=4` alone is not sufficient: RocketMQ checks it for ordered topics only, and
+clients with older routes continue to send. It is set in addition, so that new routes have no write permission.
+`slaveReadEnable=true` lets consumers continue to read.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from gantry_wire.commands.nameserver import ClusterInfo
 from gantry_wire.properties_text import entries_of
 from gantry_wire.runtime_table import log_range
 
-NO_SAMPLES: Final = "NoSuchElementException"
-YOUNG_TRIES: Final = 20
-YOUNG_RETRY_S: Final = 0.5
+NO_SAMPLES_ERROR: Final = "NoSuchElementException"
+RUNTIME_TRIES: Final = 20
+RUNTIME_RETRY_S: Final = 0.5
 TIMEOUT_MS: Final = 10_000
 GET_TIMER_METRICS: Final = 61
-STOPPED: Final = {"brokerRole": "SLAVE", "slaveReadEnable": "true", "brokerPermission": "4"}
-"""What a broker is told that shall take no more messages."""
-CLOSED: Final = {"brokerPermission": "0"}
-"""What it is told in the end: were our broker away, name servers would lead to it again, and its log ends too early."""
+STOP_WRITES_SETTINGS: Final = {"brokerRole": "SLAVE", "slaveReadEnable": "true", "brokerPermission": "4"}
+"""The settings with which a broker accepts no more messages."""
+CLOSE_SETTINGS: Final = {"brokerPermission": "0"}
+"""The settings that also stop reads, at the end: if our broker were down, name servers would route clients to the old
+one, whose log is outdated."""
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 HALF_GROUP: Final = "CID_RMQ_SYS_TRANS"
 
@@ -41,8 +42,8 @@ Offsets = dict[tuple[str, str, int], int]
 """(group, topic, queue) -> the next offset to consume."""
 
 
-class CannotMigrate(Exception):
-    """A migration cannot go on. Says why, and what to do."""
+class MigrationError(Exception):
+    """A migration cannot continue; with the reason and a remedy."""
 
     def __init__(self, reason: str, remedy: str | None = None) -> None:
         super().__init__(reason)
@@ -52,16 +53,16 @@ class CannotMigrate(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SourceLog:
-    """Where its log lies."""
+    """The range of a broker's log: `[begin, end)`."""
 
     begin: int
     end: int
-    is_still: bool = True
-    """Whether nothing waits in a write buffer or under the append lock, beyond ``end``."""
+    is_stable: bool = True
+    """Whether no data is pending in a write buffer or under the append lock, beyond ``end``."""
 
 
-class OldBroker(Protocol):
-    """What the procedure asks of it; tests have their own."""
+class SourceBroker(Protocol):
+    """The operations on the source broker; tests have their own implementation."""
 
     @property
     def address(self) -> str: ...
@@ -70,14 +71,14 @@ class OldBroker(Protocol):
 
     async def log(self) -> SourceLog: ...
 
-    async def set(self, values: Mapping[str, str]) -> None: ...
+    async def update_config(self, values: Mapping[str, str]) -> None: ...
 
     async def offsets(self) -> Offsets: ...
 
 
 @final
 class RemotingPeer:
-    """One broker or name server, asked over one connection that is made again when it has broken."""
+    """A connection to one broker or name server, which is reopened after it has broken."""
 
     def __init__(self, address: str) -> None:
         self.address: Final = address
@@ -86,8 +87,8 @@ class RemotingPeer:
     def __repr__(self) -> str:
         return f"<RemotingPeer {self.address}>"
 
-    async def ask(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> Command:
-        """Its answer, whatever the code. Raises ``CannotMigrate``."""
+    async def request(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> Command:
+        """Send a request and return the response with any code. Raises ``MigrationError``."""
         try:
             if self._channel is None or not self._channel.is_open:
                 self._channel = await Channel.connect(
@@ -95,16 +96,16 @@ class RemotingPeer:
                 )
             return await self._channel.request(Command(code=code, ext=dict(ext or {}), body=body), TIMEOUT_MS)
         except (RemotingError, OSError) as error:
-            raise CannotMigrate(
-                f"{self.address}: {error}", "see whether it runs, then run the command again"
+            raise MigrationError(
+                f"{self.address}: {error}", "check that it is running, then run the command again"
             ) from error
 
-    async def demand(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> Command:
-        """Its answer with code 0."""
-        reply = await self.ask(code, ext, body)
+    async def request_success(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> Command:
+        """Send a request and return the response. Raises ``MigrationError`` if its code is not 0."""
+        reply = await self.request(code, ext, body)
         if reply.code != 0:
-            raise CannotMigrate(
-                f"{self.address} answers request {code} with {reply.code}: {(reply.remark or '')[:300]}"
+            raise MigrationError(
+                f"{self.address} responded to request {code} with code {reply.code}: {(reply.remark or '')[:300]}"
             )
         return reply
 
@@ -115,7 +116,7 @@ class RemotingPeer:
 
 @final
 class ApacheBroker:
-    """A RocketMQ master, 4.9 or 5."""
+    """A RocketMQ master, version 4.9 or 5."""
 
     def __init__(self, address: str) -> None:
         self._peer: Final = RemotingPeer(address)
@@ -128,77 +129,77 @@ class ApacheBroker:
         await self._peer.close()
 
     async def config(self) -> dict[str, str]:
-        """Its settings in force."""
-        reply = await self._peer.demand(RequestCode.GET_BROKER_CONFIG)
+        """Return the settings in effect."""
+        reply = await self._peer.request_success(RequestCode.GET_BROKER_CONFIG)
         return entries_of(reply.body.decode("utf-8", "replace"))
 
     async def runtime(self) -> dict[str, str]:
-        """What it says of itself. One that has just started has no samples yet, and cannot for a moment."""
-        for _ in range(YOUNG_TRIES):
-            reply = await self._peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
-            if reply.code == 0 or NO_SAMPLES not in (reply.remark or ""):
+        """Return the runtime info. A broker that has just started has no samples yet, so the request is repeated."""
+        for _ in range(RUNTIME_TRIES):
+            reply = await self._peer.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+            if reply.code == 0 or NO_SAMPLES_ERROR not in (reply.remark or ""):
                 break
-            await asyncio.sleep(YOUNG_RETRY_S)
-        reply = await self._peer.demand(RequestCode.GET_BROKER_RUNTIME_INFO)
+            await asyncio.sleep(RUNTIME_RETRY_S)
+        reply = await self._peer.request_success(RequestCode.GET_BROKER_RUNTIME_INFO)
         table = _document(reply, self.address).get("table")
         return {str(name): str(value) for name, value in table.items()} if isinstance(table, dict) else {}
 
     async def log(self) -> SourceLog:
-        """Where its log lies. With a write buffer, ``end`` is what has left it."""
-        return read_log(await self.runtime(), self.address)
+        """Return the range of the log. If the broker has a write buffer, ``end`` excludes the data in it."""
+        return parse_source_log(await self.runtime(), self.address)
 
-    async def set(self, values: Mapping[str, str]) -> None:
-        """Change settings, and see that they are changed: RocketMQ ignores in silence what it does not know."""
+    async def update_config(self, values: Mapping[str, str]) -> None:
+        """Change settings and verify the result, since RocketMQ silently ignores unknown settings."""
         body = "".join(f"{name}={value}\n" for name, value in values.items()).encode()
-        await self._peer.demand(RequestCode.UPDATE_BROKER_CONFIG, body=body)
+        await self._peer.request_success(RequestCode.UPDATE_BROKER_CONFIG, body=body)
         now = await self.config()
         wrong = {name: now.get(name) for name, value in values.items() if now.get(name) != value}
         if wrong:
-            raise CannotMigrate(f"{self.address} has not taken its settings: it says {wrong} after {dict(values)}")
+            raise MigrationError(f"{self.address} did not apply settings: it reports {wrong} after {dict(values)}")
 
     async def offsets(self) -> Offsets:
-        """How far each group is."""
+        """Return the committed offsets of all groups."""
         return await offsets_of(self._peer)
 
-    async def transactions(self) -> tuple[int, int]:
-        """How many halves its log has had, and how many of them nobody has settled, as far as it says."""
-        reply = await self._peer.ask(RequestCode.GET_MAX_OFFSET, {"topic": HALF_TOPIC, "queueId": "0"})
-        halves = int(reply.ext.get("offset", "0")) if reply.code == 0 else 0
+    async def half_message_counts(self) -> tuple[int, int]:
+        """Return the number of half messages in the log, and how many of them may still be open."""
+        reply = await self._peer.request(RequestCode.GET_MAX_OFFSET, {"topic": HALF_TOPIC, "queueId": "0"})
+        half_messages = int(reply.ext.get("offset", "0")) if reply.code == 0 else 0
         settled = (await self.offsets()).get((HALF_GROUP, HALF_TOPIC, 0), 0)
-        return halves, max(0, halves - settled)
+        return half_messages, max(0, half_messages - settled)
 
-    async def timers(self) -> int:
-        """How many messages its timer wheel holds; RocketMQ 4 has none."""
-        reply = await self._peer.ask(GET_TIMER_METRICS)
+    async def timer_messages(self) -> int:
+        """Return the number of messages in the timer wheel; RocketMQ 4 has none."""
+        reply = await self._peer.request(GET_TIMER_METRICS)
         if reply.code != 0:
             return 0
         rows = _document(reply, self.address).get("timingCount")
         counts = (row.get("count") for row in rows.values()) if isinstance(rows, dict) else ()
         return sum(count for count in counts if isinstance(count, int))
 
-    async def popping(self) -> list[str]:
-        """Groups that consume by pop; RocketMQ 4 has none."""
-        reply = await self._peer.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+    async def pop_groups(self) -> list[str]:
+        """Return the groups that consume by pop; RocketMQ 4 has none."""
+        reply = await self._peer.request(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
         topics = _document(reply, self.address).get("messageRequestModeMap") if reply.code == 0 else None
         rows = [row for row in topics.values() if isinstance(row, dict)] if isinstance(topics, dict) else []
         entries = [(group, entry) for row in rows for group, entry in row.items() if isinstance(entry, dict)]
         return sorted({str(group) for group, entry in entries if entry.get("mode") == "POP"})
 
 
-def read_log(table: Mapping[str, str], address: str) -> SourceLog:
-    """Where a log lies, in what its broker says of itself. Raises ``CannotMigrate``."""
+def parse_source_log(table: Mapping[str, str], address: str) -> SourceLog:
+    """Return the range of the log from the runtime info of its broker. Raises ``MigrationError``."""
     try:
         begin, end = log_range(table)
         waiting = table.get("remainHowManyDataToCommit", "0").split()[0]
         locked = table.get("pageCacheLockTimeMills", "0")
         return SourceLog(begin, end, float(waiting) == 0 and int(locked) == 0)
     except (KeyError, ValueError, IndexError) as error:
-        raise CannotMigrate(f"{address} does not say where its log begins and ends") from error
+        raise MigrationError(f"{address} does not report where its log begins and ends") from error
 
 
 async def offsets_of(peer: RemotingPeer) -> Offsets:
-    """How far each group is, as a broker says."""
-    reply = await peer.demand(RequestCode.GET_ALL_CONSUMER_OFFSET)
+    """Return the committed offsets of all groups of a broker."""
+    reply = await peer.request_success(RequestCode.GET_ALL_CONSUMER_OFFSET)
     table = _document(reply, peer.address).get("offsetTable")
     offsets: Offsets = {}
     for key, queues in (table if isinstance(table, dict) else {}).items():
@@ -212,13 +213,13 @@ def _document(reply: Command, address: str) -> dict[str, Any]:
     try:
         document = fastjson.loads(reply.body) if reply.body else {}
     except ValueError as error:
-        raise CannotMigrate(f"{address} answers with something that cannot be read: {error}") from error
+        raise MigrationError(f"{address} sent an unreadable response: {error}") from error
     return document if isinstance(document, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """One name server and the brokers of one name that it knows."""
+class BrokerRegistration:
+    """The brokers of one name that are registered at one name server."""
 
     address: str
     version: int
@@ -227,8 +228,8 @@ class Listing:
 
 
 @final
-class Names:
-    """All name servers: they do not speak to each other, so each is asked."""
+class RemotingNameServers:
+    """All name servers. Each is queried separately, since they do not synchronize."""
 
     def __init__(self, addresses: str) -> None:
         self._peers: Final = [RemotingPeer(address) for address in addresses.split(";")]
@@ -237,25 +238,25 @@ class Names:
         for peer in self._peers:
             await peer.close()
 
-    async def names(self) -> list[str]:
-        """Of all brokers."""
-        infos = [info for _, info in await self._infos()]
+    async def broker_names(self) -> list[str]:
+        """Return the names of all registered brokers."""
+        infos = [info for _, info in await self._cluster_infos()]
         return sorted({name for info in infos for name in info.broker_addr_table})
 
-    async def listings(self, name: str) -> list[Listing]:
-        """What each says of one name."""
-        found: list[Listing] = []
-        for reply, info in await self._infos():
+    async def registrations(self, name: str) -> list[BrokerRegistration]:
+        """Return the registrations of one broker name at each name server."""
+        found: list[BrokerRegistration] = []
+        for reply, info in await self._cluster_infos():
             data = info.broker_addr_table.get(name)
             brokers = dict(data.broker_addrs) if data is not None else {}
             address = self._peers[len(found)].address
-            found.append(Listing(address, reply.version, data.cluster if data is not None else "", brokers))
+            found.append(BrokerRegistration(address, reply.version, data.cluster if data is not None else "", brokers))
         return found
 
-    async def _infos(self) -> list[tuple[Command, ClusterInfo]]:
+    async def _cluster_infos(self) -> list[tuple[Command, ClusterInfo]]:
         code = RequestCode.GET_BROKER_CLUSTER_INFO
-        replies = await asyncio.gather(*(peer.demand(code) for peer in self._peers))
+        replies = await asyncio.gather(*(peer.request_success(code) for peer in self._peers))
         try:
             return [(reply, read_document(reply.body, ClusterInfo)) for reply in replies]
         except FieldError as error:
-            raise CannotMigrate(f"a name server's answer cannot be read: {error}") from error
+            raise MigrationError(f"a name server sent an unreadable response: {error}") from error

@@ -1,4 +1,4 @@
-"""Our broker in a migration: what it is told, where it goes, and starting it so that it outlives the command."""
+"""The target of a migration: the address of our broker, and its process, which outlives the command."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from gantry_cli.local.ports import is_free
-from gantry_cli.migrate.record import Home
-from gantry_cli.migrate.source import CannotMigrate
+from gantry_cli.local.ports import port_probe
+from gantry_cli.migrate.record import MigrationDirectory
+from gantry_cli.migrate.source import MigrationError
 from gantry_cli.processes import last_log_line
 from gantry_remoting import split_address
 from gantry_status.order_client import OrderClient
-from gantry_status.orders import AskStatus, OrderError
+from gantry_status.orders import OrderError, StatusRequest
 
 START_TIMEOUT_S: Final = 120.0
-"""It recovers what it has copied so far before it answers."""
+"""The time our broker gets to answer; it recovers its copy of the log first."""
 POLL_S: Final = 0.1
 WAIT_S: Final = 1.0
 CONNECT_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where our broker shall be."""
+class TargetAddress:
+    """The address of our broker and of its name servers."""
 
     host: str
     port: int
@@ -38,10 +38,11 @@ class Place:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """Its own, the fast one below it, replication above it."""
+        """Return the listen port, the fast port below it, and the replication port above it."""
         return (self.port, self.port - 2, self.port + 1)
 
     def conf(self) -> dict[str, str]:
+        """Return the settings of broker.conf for this address."""
         return {
             "brokerIP1": self.host,
             "listenPort": str(self.port),
@@ -51,22 +52,22 @@ class Place:
 
 
 @final
-class OurBroker:
-    """The process, which may be anybody's: whoever answers at the control socket is it."""
+class TargetBroker:
+    """Our broker: the process that answers at the control socket, which this command need not have started."""
 
-    def __init__(self, home: Home) -> None:
-        self.orders: Final = OrderClient(str(home.control))
-        self._home: Final = home
+    def __init__(self, directory: MigrationDirectory) -> None:
+        self.orders: Final = OrderClient(str(directory.control))
+        self._directory: Final = directory
 
     async def is_running(self) -> bool:
         try:
-            await self.orders.call(AskStatus(), timeout_s=CONNECT_TIMEOUT_S)
+            await self.orders.call(StatusRequest(), timeout_s=CONNECT_TIMEOUT_S)
         except OrderError:
             return False
         return True
 
     async def start(self) -> int:
-        """Start it in a session of its own. Its process, once it answers."""
+        """Start the broker in a session of its own and return its pid once it answers. Raises MigrationError."""
         process = self._spawn()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(START_TIMEOUT_S):
@@ -75,20 +76,24 @@ class OurBroker:
                         return process.pid
                     await asyncio.sleep(POLL_S)
         if process.poll() is None:
-            raise CannotMigrate(f"our broker does not answer after {START_TIMEOUT_S:.0f} s", f"see {self._home.log}")
-        raise CannotMigrate(f"our broker did not start: {last_log_line(self._home.log)}", f"see {self._home.log}")
+            raise MigrationError(
+                f"our broker did not answer within {START_TIMEOUT_S:.0f} s", f"see {self._directory.log}"
+            )
+        raise MigrationError(
+            f"our broker did not start: {last_log_line(self._directory.log)}", f"see {self._directory.log}"
+        )
 
-    async def appears(self) -> None:
-        """Wait until somebody has started it."""
+    async def wait_until_running(self) -> None:
+        """Wait until the broker has been started by the user."""
         while True:
             if await self.is_running():
                 return
             await asyncio.sleep(WAIT_S)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        with self._home.log.open("ab") as log:
+        with self._directory.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "gantry_broker", "-c", str(self._home.conf)],
+                [sys.executable, "-m", "gantry_broker", "-c", str(self._directory.conf)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -96,46 +101,46 @@ class OurBroker:
             )
 
 
-async def reach(address: str) -> str:
-    """Why nobody takes a connection at ``address``; nothing if somebody does."""
+async def connection_failure(address: str) -> str:
+    """Return why a connection to ``address`` fails; empty if it succeeds."""
     try:
         host, port = split_address(address)
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             _, writer = await asyncio.open_connection(host, port)
     except (OSError, ValueError, TimeoutError) as error:
-        return str(error) or "no answer in time"
+        return str(error) or "timed out"
     writer.transport.abort()
     return ""
 
 
-def taken(host: str, ports: tuple[int, ...]) -> list[int]:
-    """Return which of the ports another process listens on. Raises CannotMigrate if none may be listened on there."""
-    is_free_port = is_free(host)
+def ports_in_use(host: str, ports: tuple[int, ...]) -> list[int]:
+    """Return the ports on which another process listens. Raises MigrationError if no process may listen there."""
+    is_free = port_probe(host)
     try:
-        return [port for port in ports if not is_free_port(port)]
+        return [port for port in ports if not is_free(port)]
     except (OSError, OverflowError) as error:
-        raise CannotMigrate(f"bindAddress {host!r} cannot be used: {error}", "choose another one") from error
+        raise MigrationError(f"bindAddress {host!r} cannot be used: {error}", "choose another address") from error
 
 
 def free_bytes(path: Path) -> int:
-    """Where ``path`` is, or will be."""
+    """Return the free disk space at ``path``, which need not exist yet."""
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
 
 
-def log_files(home: Home) -> tuple[int, int | None]:
-    """How many bytes the log that is here already takes, and the size of one of its files."""
+def log_files(directory: MigrationDirectory) -> tuple[int, int | None]:
+    """Return the size of the log that is already copied, and the size of one of its files."""
     sizes: list[int] = []
-    for file in home.store.glob("commitlog/*"):
+    for file in directory.store.glob("commitlog/*"):
         if file.name.isdigit():
             with contextlib.suppress(FileNotFoundError):  # retention deletes files while the slave runs
                 sizes.append(file.stat().st_size)
     return sum(sizes), max(sizes, default=None)
 
 
-def ports_of(conf: Mapping[str, str]) -> tuple[int, ...]:
-    """Which ports a broker with these settings listens on."""
+def configured_ports(conf: Mapping[str, str]) -> tuple[int, ...]:
+    """Return the ports on which a broker with these settings listens."""
     port = int(conf["listenPort"])
     own = (port, int(conf.get("fastListenPort", port - 2)), int(conf.get("haListenPort", port + 1)))
     return tuple(one for one in own if one > 0)

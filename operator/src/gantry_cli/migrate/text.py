@@ -1,4 +1,4 @@
-"""A migration as a person reads it."""
+"""The output of a migration for people: findings, plan, progress and result."""
 
 from __future__ import annotations
 
@@ -9,65 +9,67 @@ from typing import Final, final
 
 import click
 
-from gantry_cli.migrate.checks import Finding, Kind
-from gantry_cli.migrate.record import Home, Record
-from gantry_cli.migrate.run import Progress, Switched
+from gantry_cli.migrate.checks import Finding, Severity
+from gantry_cli.migrate.procedure import Progress, SwitchResult
+from gantry_cli.migrate.record import MigrationDirectory, MigrationRecord
 from gantry_cli.text import bytes_text, duration_text
 
 PLAIN_INTERVAL_S: Final = 5.0
-MARKS: Final = {Kind.FINE: "ok", Kind.WARNING: "WARNING", Kind.BLOCKED: "BLOCKED"}
+MARKS: Final = {Severity.FINE: "ok", Severity.WARNING: "WARNING", Severity.BLOCKED: "BLOCKED"}
 
 
 def finding_text(one: Finding) -> str:
-    """One line."""
+    """Return a finding as one line."""
     return f"  {MARKS[one.kind]:<8} {one.what}{f' -- {one.remedy}' if one.remedy else ''}"
 
 
-def plan_text(old_address: str, name: str, home: Home, conf: Mapping[str, str], *, is_conf_new: bool) -> Iterator[str]:
-    """What a migration would do."""
-    yield "What would be done:"
-    yield f"  1. {home.conf} {'written' if is_conf_new else 'used as it is'}, our broker started with it"
-    yield f"  2. it follows {name} at {old_address} as slave {conf.get('brokerId', '?')}, until it has the whole log"
-    yield f"  3. after a question, {old_address} stops taking messages: brokerRole=SLAVE, brokerPermission=4"
-    yield "  4. the last bytes, topics, groups, offsets and delayed messages' progress are copied"
-    yield f"  5. our broker becomes {name}'s master, in an epoch of its own, and name servers lead to it"
-    yield f"  6. {old_address} is closed to consumers, too: brokerPermission=0"
-    yield "  Up to 4, a failure or Ctrl-C puts the old broker back as it is now. Its process is never ended."
+def plan_text(
+    old_address: str, name: str, directory: MigrationDirectory, conf: Mapping[str, str], *, is_conf_new: bool
+) -> Iterator[str]:
+    """Yield the steps that a migration would take."""
+    yield "Plan:"
+    yield f"  1. {'Write' if is_conf_new else 'Use'} {directory.conf}, and start our broker with it"
+    yield f"  2. Our broker follows {name} at {old_address} as slave {conf.get('brokerId', '?')} until it has caught up"
+    yield f"  3. After a confirmation, {old_address} stops accepting messages: brokerRole=SLAVE, brokerPermission=4"
+    yield "  4. The rest of the log, topics, groups, offsets and the progress of delayed messages are copied"
+    yield f"  5. Our broker becomes the master of {name} in a new epoch, and name servers route clients to it"
+    yield f"  6. {old_address} stops serving consumers: brokerPermission=0"
+    yield "  Up to step 4, a failure or Ctrl-C restores the old broker. Its process is never stopped."
     if is_conf_new:
-        yield f"{home.conf} would be:"
+        yield f"{directory.conf} would be:"
         yield from (f"  {key}={value}" for key, value in conf.items())
 
 
 def progress_text(progress: Progress) -> str:
-    """`copied 1.2 GiB of 3.1 GiB (39%), 210.3 MiB/s, 9s left`."""
+    """Return the progress as one line: `copied 1.2 GiB of 3.1 GiB (39%), 210.3 MiB/s, 9s left`."""
     share = 100 * progress.copied // progress.total if progress.total else 100
     if progress.left_s is not None:
         left = f", {duration_text(progress.left_s)} left"
     else:
-        left = ", and the old log grows as fast" if progress.per_s > 0 and progress.copied < progress.total else ""
+        left = ", the old log grows at the same rate" if progress.per_s > 0 and progress.copied < progress.total else ""
     size = f"{bytes_text(progress.copied)} of {bytes_text(progress.total)} ({share}%)"
     return f"copied {size}, {bytes_text(int(progress.per_s))}/s{left}"
 
 
-def done_text(record: Record, switched: Switched | None, late: int) -> Iterator[str]:
-    """What came of it, and how to go back."""
+def result_text(record: MigrationRecord, switched: SwitchResult | None, late: int) -> Iterator[str]:
+    """Yield the result of a migration, and the next steps."""
     if switched is not None:
-        yield f"our broker at {switched.address} is the master of {record.broker_name}, from offset {record.end} on"
-    yield f"nobody could write for {record.pause_ms:.0f} ms"
-    yield "clients learn of it with their next look at the routes: within 30 s, unless they are set otherwise"
+        yield f"Our broker at {switched.address} is the master of {record.broker_name}, from offset {record.end} on"
+    yield f"Write pause: {record.pause_ms:.0f} ms"
+    yield "Clients switch with their next route update: within 30 s by default"
     if late:
-        yield f"{late} offsets that consumers committed at the old broker meanwhile were brought over"
-    yield f"the old broker at {record.old_address} is closed and out of the routes: stop it"
-    yield "to go back, see docs/migration.md: what is sent to our broker from now on is not on the old one"
+        yield f"{late} offsets that consumers committed at the old broker after the switch were copied"
+    yield f"The old broker at {record.old_address} is closed and removed from the routes: stop it"
+    yield "To roll back, see docs/migration.md; messages that are sent from now on are not on the old broker"
 
 
 @final
 class ProgressLine:
-    """One line of a terminal that changes, or a line now and then."""
+    """A progress line: updated in place on a terminal, otherwise printed at intervals."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()
-        self._said_at = -PLAIN_INTERVAL_S
+        self._printed_at = -PLAIN_INTERVAL_S
         self._is_open = False
 
     def __call__(self, progress: Progress) -> None:
@@ -75,8 +77,8 @@ class ProgressLine:
         if self._is_terminal:
             click.echo(f"\r\x1b[2K{progress_text(progress)}", nl=False, err=True)
             self._is_open = True
-        elif is_end or time.monotonic() - self._said_at >= PLAIN_INTERVAL_S:
-            self._said_at = time.monotonic()
+        elif is_end or time.monotonic() - self._printed_at >= PLAIN_INTERVAL_S:
+            self._printed_at = time.monotonic()
             click.echo(progress_text(progress), err=True)
 
     def close(self) -> None:
@@ -85,6 +87,6 @@ class ProgressLine:
             self._is_open = False
 
 
-def blocked(found: Sequence[Finding]) -> list[Finding]:
-    """What would fail."""
-    return [one for one in found if one.kind is Kind.BLOCKED]
+def blocking_findings(found: Sequence[Finding]) -> list[Finding]:
+    """Return the findings that block a migration."""
+    return [one for one in found if one.kind is Severity.BLOCKED]

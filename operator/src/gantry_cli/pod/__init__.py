@@ -1,9 +1,9 @@
-"""What runs as the first process of a container: it keeps one server running, and knows which member its pod is.
+"""The first process of a container: it keeps one server running, and derives its member from the name of the pod.
 
-    supervisor    process 1: starts, restarts, forwards signals, reaps orphans
-    member        its number and Services, from the pod's name; their addresses; whether its broker stands still
-    asking        questions to the sidecar of the pod
-    commands      `gantry pod broker`, `gantry pod nameserver`, `gantry pod sidecar`
+    supervisor       process 1: starts, restarts, forwards signals, reaps orphans
+    member           the member's number and Services; their addresses; the watchdog of its broker
+    sidecar_query    requests to the sidecar of the pod
+    commands         `gantry pod broker`, `gantry pod nameserver`, `gantry pod sidecar`, `gantry pod ask`
 
-Nothing here asks Kubernetes anything: a broker that crashes while no API server answers is back at once.
+This package never calls the API server: a broker that crashes while the API server is unavailable restarts at once.
 """

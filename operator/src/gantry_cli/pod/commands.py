@@ -1,6 +1,6 @@
-"""`gantry pod broker`, `gantry pod nameserver`, `gantry pod sidecar`: what the operator's containers run.
+"""`gantry pod broker`, `gantry pod nameserver`, `gantry pod sidecar`: the commands of the operator's containers.
 
-The operator writes what they read; by hand they are of use only to look at how a container works.
+The operator writes their settings; by hand they are of use only to examine how a container works.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ import msgspec
 
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
-from gantry_cli.pod.asking import READ_TOKENS, SIDECAR_PORT, asked
-from gantry_cli.pod.member import Addresses, Pulse, member_of_pod, with_own
+from gantry_cli.pod.member import Addresses, BrokerWatchdog, merge_conf, parse_pod_name
+from gantry_cli.pod.sidecar_query import READ_TOKENS, SIDECAR_PORT, query_sidecar
 from gantry_cli.pod.supervisor import PodServer, PodSupervisor
 
 ALIVE_PORT: Final = 10913
 PEERS: Final = "peers"
 PASS_ON: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 TOLERANT: Final = {"ignore_unknown_options": True}
-"""The operator that wrote a pod's words may be newer than the pod's image: what this version does not know is left out,
-and said. Each server gets the same order for what it reads."""
-LEAVE_OUT: Final = {"ignoreUnknownSettings": "true"}
+"""The operator that wrote a pod's arguments may be newer than the pod's image: unknown options are ignored with a note.
+Each server is started with the same rule for its settings."""
+IGNORE_UNKNOWN_SETTINGS: Final = {"ignoreUnknownSettings": "true"}
 
 alive_option = click.option(
     "--alive", type=click.IntRange(0, 65535), default=ALIVE_PORT, show_default=True,
-    help="Port that is open as long as this process works; 0 for none.",
+    help="Port that accepts connections while this process works; 0 for none.",
 )  # fmt: skip
-newer_words = click.argument("newer", nargs=-1, type=click.UNPROCESSED, metavar="")
+ignored_arguments = click.argument("ignored", nargs=-1, type=click.UNPROCESSED, metavar="")
 folder = click.Path(file_okay=False, path_type=Path)
 
 
 @click.group(
     epilog=examples(
-        ("gantry pod broker", "in the operator's pods, with what it wrote there"),
-        ("gantry pod nameserver --data DIR", "the same for a name server"),
+        ("gantry pod broker", "run the broker of a pod that the operator created"),
+        ("gantry pod nameserver --data DIR", "run a name server"),
     )
 )
 def pod() -> None:
     """Run one server as the first process of a container.
 
-    It is started again at once when it dies, asked to end at SIGTERM, and waited for. These commands are what pods of
-    the operator run; on a machine of your own, `gantry up` is what you want. Options and settings of a newer version
-    are left out, and named on standard error.
+    The server is restarted at once when it exits; on SIGTERM it is stopped and waited for. The operator's pods run
+    these commands; on your own machine, use `gantry up`. Unknown options and settings of a newer version are ignored,
+    and named on standard error.
     """
 
 
@@ -55,42 +55,43 @@ def pod() -> None:
     "broker",
     context_settings=TOLERANT,
     epilog=examples(
-        ("gantry pod broker", "in a pod that the operator made"),
-        ("gantry pod broker --alive 0", "without a port that says that it works"),
+        ("gantry pod broker", "in a pod that the operator created"),
+        ("gantry pod broker --alive 0", "without an alive port"),
     ),
 )
 @click.option("--run", "run_folder", type=folder, default=Path("/run/gantry"), show_default=True,
-              help="Folder for what the pod remembers, and with the broker's status page.")  # fmt: skip
-@click.option("--still", type=click.IntRange(0, 3600), default=60, show_default=True, metavar="SECONDS",
-              help="Kill a broker that has published nothing for so long; 0 for never.")  # fmt: skip
+              help="Folder for the pod's own files and the broker's status page.")  # fmt: skip
+@click.option("--still", "stalled_s", type=click.IntRange(0, 3600), default=60, show_default=True, metavar="SECONDS",
+              help="Kill a broker that has published no status for this long; 0 for never.")  # fmt: skip
 @alive_option
-@newer_words
-def broker(run_folder: Path, still: int, alive: int, newer: tuple[str, ...]) -> None:
+@ignored_arguments
+def broker(run_folder: Path, stalled_s: int, alive: int, ignored: tuple[str, ...]) -> None:
     """Run the broker of this pod.
 
-    POD_NAME says which member it is, GANTRY_BROKER_CONF what the pod was made with. It is registered as a slave under
-    the address of the Service that has the pod's name, and as the master under that of its shard's.
+    POD_NAME determines the member; GANTRY_BROKER_CONF has the settings that the pod was created with. As a slave the
+    broker registers with the address of the Service that has the pod's name, as the master with that of its shard.
     """
-    _leave_out(newer)
-    member = member_of_pod(_variable(os.environ, "POD_NAME"))
+    _report_ignored(ignored)
+    member = parse_pod_name(_variable(os.environ, "POD_NAME"))
     if member is None:
-        raise CliError(f"POD_NAME={os.environ['POD_NAME']} is no broker's", "it is like GROUP-SHARD-slave-ORDINAL")
+        name = os.environ["POD_NAME"]
+        raise CliError(f"POD_NAME={name} is not the name of a broker's pod", "set it to GROUP-SHARD-slave-ORDINAL")
     addresses = Addresses(run_folder, _variable(os.environ, "POD_NAMESPACE"))
     cold = _variable(os.environ, "GANTRY_BROKER_CONF")
 
     def command() -> list[str]:
         own = {
             "brokerId": str(member.number),
-            "brokerIP1": addresses.of(member.own_service),
-            "brokerMasterIP": addresses.of(member.role_service),
+            "brokerIP1": addresses.address_of(member.own_service),
+            "brokerMasterIP": addresses.address_of(member.role_service),
             "memoryScope": os.environ.get("POD_UID", ""),
         }
         path = run_folder / "broker.conf"
-        path.write_text(with_own(cold, own | LEAVE_OUT))
+        path.write_text(merge_conf(cold, own | IGNORE_UNKNOWN_SETTINGS))
         return ["gantry_broker", "-c", str(path)]
 
-    pulse = Pulse(run_folder / "status", still)
-    _keep(PodServer(name="broker", command=command, is_still=pulse.is_still, alive=_alive(alive)))
+    watchdog = BrokerWatchdog(run_folder / "status", stalled_s)
+    _run_server(PodServer(name="broker", command=command, is_stalled=watchdog.is_stalled, alive=_alive(alive)))
 
 
 @pod.command(
@@ -98,22 +99,28 @@ def broker(run_folder: Path, still: int, alive: int, newer: tuple[str, ...]) -> 
     context_settings=TOLERANT,
     epilog=examples(("gantry pod nameserver --data DIR", "with GANTRY_NAMESERVER_CONF=listenPort=9876")),
 )
-@click.option("--data", type=folder, default=Path("/var/lib/gantry"), show_default=True, help="Folder of its tables.")
+@click.option(
+    "--data",
+    type=folder,
+    default=Path("/var/lib/gantry"),
+    show_default=True,
+    help="Folder of the name server's tables.",
+)
 @click.option("--run", "run_folder", type=folder, default=Path("/tmp"), show_default=True,
               help="Folder for its settings file.")  # fmt: skip
 @alive_option
-@newer_words
-def nameserver(data: Path, run_folder: Path, alive: int, newer: tuple[str, ...]) -> None:
+@ignored_arguments
+def nameserver(data: Path, run_folder: Path, alive: int, ignored: tuple[str, ...]) -> None:
     """Run the name server of this pod, with the settings in GANTRY_NAMESERVER_CONF."""
-    _leave_out(newer)
+    _report_ignored(ignored)
     text = _variable(os.environ, "GANTRY_NAMESERVER_CONF")
 
     def command() -> list[str]:
         path = run_folder / "namesrv.conf"
-        path.write_text(with_own(text, LEAVE_OUT))
+        path.write_text(merge_conf(text, IGNORE_UNKNOWN_SETTINGS))
         return ["gantry_nameserver", "--data", str(data), "-c", str(path)]
 
-    _keep(PodServer(name="name server", command=command, alive=_alive(alive)))
+    _run_server(PodServer(name="name server", command=command, alive=_alive(alive)))
 
 
 @pod.command(
@@ -122,12 +129,12 @@ def nameserver(data: Path, run_folder: Path, alive: int, newer: tuple[str, ...])
     epilog=examples(("gantry pod sidecar -- --page RUN/status --control RUN/control.sock --store STORE", "by hand")),
 )
 @click.option("--group", "configuration", type=folder, default=Path("/etc/gantry/group"), show_default=True,
-              help="Folder with the file of peers.")  # fmt: skip
+              help="Folder with the list of peers.")  # fmt: skip
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def sidecar(configuration: Path, arguments: tuple[str, ...]) -> None:
     """Run the sidecar of this pod: `gantry sidecar` with ARGUMENTS and with the group's other sidecars as its peers.
 
-    When the group grows or shrinks it is started again with the peers of then, and no pod has to be.
+    When the group grows or shrinks, the sidecar is restarted with the new peers, without a restart of its pod.
     """
     path = configuration / PEERS
     started_with: list[str] = [""]
@@ -138,30 +145,30 @@ def sidecar(configuration: Path, arguments: tuple[str, ...]) -> None:
         peers = [word for url in started_with[0].split() if own not in url for word in ("--peer", url)]
         return ["gantry_admin", "--ignore-unknown", *arguments, *peers]
 
-    _keep(PodServer(name="sidecar", command=command, is_changed=lambda: _text(path) != started_with[0]))
+    _run_server(PodServer(name="sidecar", command=command, is_changed=lambda: _text(path) != started_with[0]))
 
 
 @pod.command(
     "ask",
     epilog=examples(
-        ("gantry pod ask /v1/status", "in a sidecar's container: what it says of its broker"),
-        ("gantry pod ask --raw /v1/bundle > bundle.tar.gz", "what it packs, as it is"),
+        ("gantry pod ask /v1/status", "in a sidecar's container: the status of its broker"),
+        ("gantry pod ask --raw /v1/bundle > bundle.tar.gz", "save the sidecar's bundle"),
     ),
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--url", default=f"http://127.0.0.1:{SIDECAR_PORT}", show_default=True, help="Of the sidecar.")
+@click.option("--url", default=f"http://127.0.0.1:{SIDECAR_PORT}", show_default=True, help="Address of the sidecar.")
 @click.option("--token-file", type=click.Path(dir_okay=False, path_type=Path), default=READ_TOKENS, show_default=True,
-              help="With the token that is shown.")  # fmt: skip
-@click.option("--raw", "is_raw", is_flag=True, help="Of one PATH: the answer as it is.")
+              help="File with the token to send.")  # fmt: skip
+@click.option("--raw", "is_raw", is_flag=True, help="With one PATH, write the answer unchanged.")
 def ask(paths: tuple[str, ...], url: str, token_file: Path, is_raw: bool) -> None:
-    """Ask the sidecar of this pod, with the token that is mounted here.
+    """Send GET requests to the sidecar of this pod, with the token that is mounted here.
 
-    So whoever may run something in the pod need not be shown a token, and none leaves it. One JSON object with what was
-    answered to each PATH, or, with --raw, the one answer as it is. Only questions are asked, no orders given.
+    A user who may run programs in the pod needs no token of his own, and the token does not leave the pod. Prints one
+    JSON object with the answer to each PATH, or, with --raw, the one answer unchanged. Cannot give orders.
     """
     if is_raw and len(paths) > 1:
-        raise click.UsageError("--raw is for one PATH")
-    answers = {path: asked(url, path, token_file) for path in paths}
+        raise click.UsageError("--raw needs exactly one PATH")
+    answers = {path: query_sidecar(url, path, token_file) for path in paths}
     if not is_raw:
         click.echo(msgspec.json.encode({path: answer.as_document() for path, answer in answers.items()}))
         return
@@ -171,15 +178,15 @@ def ask(paths: tuple[str, ...], url: str, token_file: Path, is_raw: bool) -> Non
     sys.stdout.buffer.write(answer.body)
 
 
-def _keep(charge: PodServer) -> None:
-    sys.exit(PodSupervisor(charge).run())
+def _run_server(server: PodServer) -> None:
+    sys.exit(PodSupervisor(server).run())
 
 
-def _leave_out(words: tuple[str, ...]) -> None:
-    """Name what is for a newer version; no values, which may be anything."""
+def _report_ignored(words: tuple[str, ...]) -> None:
+    """Print the names of ignored options, without their values, which may be secret."""
     if words:
-        found = ", ".join(word.partition("=")[0] for word in words if word.startswith("-")) or "a word"
-        click.echo(f"gantry pod: options are left out that this version does not know: {found}", err=True)
+        found = ", ".join(word.partition("=")[0] for word in words if word.startswith("-")) or "an argument"
+        click.echo(f"gantry pod: ignored options that this version does not know: {found}", err=True)
 
 
 def _alive(port: int) -> tuple[str, int] | None:
@@ -189,12 +196,12 @@ def _alive(port: int) -> tuple[str, int] | None:
 def _variable(environment: Mapping[str, str], name: str) -> str:
     value = environment.get(name, "")
     if not value:
-        raise CliError(f"{name} is not set", "it is set in the pods that the operator makes")
+        raise CliError(f"{name} is not set", "set it as in the pods that the operator creates")
     return value
 
 
 def _text(path: Path) -> str:
-    """Of a mounted file; nothing if it is not there, since what is optional may be."""
+    """Return the text of a mounted file, empty if it is missing, since the file is optional."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError:

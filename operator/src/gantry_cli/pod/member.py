@@ -1,9 +1,9 @@
-"""Which member of which shard a pod is, by its name alone.
+"""Derives the member and the shard of a pod from the pod's name alone.
 
-    orders-0-master-0   member 1 of the shard that is reached at the Service orders-0
+    orders-0-master-0   member 1 of the shard with the Service orders-0
     orders-0-slave-1    member 3; a member's own Service has the name of its pod
 
-Neither says anything about roles: whoever is the master was told so, and remembers it on its disk.
+The name does not determine the role: the master got its role by an order, and has recorded it on its disk.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from gantry_wire.properties_text import entries_of
 
 @final
 class PodMember(NamedTuple):
-    """A broker's pod."""
+    """The member of a broker's pod."""
 
     number: int
-    """Its own, from 1, which it keeps in every role."""
+    """The member's number, from 1, which it keeps in every role."""
 
     own_service: str
     role_service: str
 
 
-def member_of_pod(pod: str) -> PodMember | None:
-    """What the pod is; None for a name that no broker's pod has."""
+def parse_pod_name(pod: str) -> PodMember | None:
+    """Return the member of a broker's pod; None for the name of any other pod."""
     found = place_of_pod(pod)
     if found is None:
         return None
@@ -42,16 +42,16 @@ def member_of_pod(pod: str) -> PodMember | None:
     return PodMember(place.member, pod, shard_name(group, place.shard))
 
 
-def with_own(conf: str, own: dict[str, str]) -> str:
-    """What the pod was made with, and what only it knows, which wins: a key stands there once."""
+def merge_conf(conf: str, own: dict[str, str]) -> str:
+    """Return the settings of ``conf`` with those of ``own`` over them, each key once."""
     return "".join(f"{key}={value}\n" for key, value in (entries_of(conf) | own).items())
 
 
 # -- addresses ---------------------------------------------------------------------------------------------------------
-# The addresses of a member's Services, asked once in the life of its pod.
+# The addresses of a member's Services are resolved once in the life of its pod.
 #
-# A Service keeps its address as long as it is there, so what was found is written down beside the status page: a broker
-# that crashed, and a container that was started again, need no name server to come back. A pod that is made anew asks.
+# A Service keeps its address while it exists, so the address is stored beside the status page: a broker or a container
+# that restarts needs no DNS server. A new pod resolves its addresses again.
 
 
 FILE: Final = "addresses.json"
@@ -59,35 +59,35 @@ FILE: Final = "addresses.json"
 Resolve = Callable[[str], str]
 
 
-class NotYet(Exception):
-    """Something that a start needs is not there yet; says what. Try again in a moment."""
+class NotReadyError(Exception):
+    """Something that a start needs is not ready yet, as the message explains. The caller should retry."""
 
 
-def resolved(host: str) -> str:
-    """The first address of a name. Raises ``NotYet``."""
+def resolve_address(host: str) -> str:
+    """Return the first address of a host name. Raises ``NotReadyError``."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise NotYet(f"the address of {host} is not known: {error.strerror or error}") from error
+        raise NotReadyError(f"cannot resolve {host}: {error.strerror or error}") from error
     return str(found[0][4][0])
 
 
 @final
 class Addresses:
-    """What is known of them."""
+    """The resolved addresses of Services, kept in a file."""
 
-    def __init__(self, folder: Path, namespace: str, resolve: Resolve = resolved) -> None:
+    def __init__(self, folder: Path, namespace: str, resolve: Resolve = resolve_address) -> None:
         self._path = folder / FILE
         self._namespace = namespace
         self._resolve = resolve
-        self._known = self._read()
+        self._addresses = self._read()
 
-    def of(self, service: str) -> str:
-        """The address of a Service. Raises ``NotYet``."""
-        if service not in self._known:
-            self._known[service] = self._resolve(f"{service}.{self._namespace}.svc")
+    def address_of(self, service: str) -> str:
+        """Return the address of a Service, resolved at its first use. Raises ``NotReadyError``."""
+        if service not in self._addresses:
+            self._addresses[service] = self._resolve(f"{service}.{self._namespace}.svc")
             self._write()
-        return self._known[service]
+        return self._addresses[service]
 
     def _read(self) -> dict[str, str]:
         try:
@@ -97,50 +97,50 @@ class Addresses:
         return {str(name): str(address) for name, address in found.items()} if isinstance(found, dict) else {}
 
     def _write(self) -> None:
-        replace_file(self._path, json.dumps(self._known).encode(), is_durable=False)
+        replace_file(self._path, json.dumps(self._addresses).encode(), is_durable=False)
 
 
-# -- pulse -------------------------------------------------------------------------------------------------------------
-# Whether a broker still publishes its page, counted in looks and not in time.
+# -- watchdog ----------------------------------------------------------------------------------------------------------
+# Detects a broker that has stopped publishing its status page, by a number of checks and not by time.
 #
-# A broker that stands still for a minute (stopped, or waiting for what does not come) never comes back by itself, and
-# no restart policy sees it, since its process lives. What is counted are our own looks, a second apart: when the whole
-# machine or container stood still, we did, too, and nobody is blamed for that.
+# A broker that is stalled for a minute (suspended, or deadlocked) does not recover by itself, and no restart policy
+# notices it, since its process lives. The watchdog counts its own checks, a second apart: if the whole machine or
+# container was suspended, so was the watchdog, and the broker is not killed for that.
 
 
-LOOK_S: Final = 1.0
+CHECK_INTERVAL_S: Final = 1.0
 
 
 @final
-class Pulse:
-    """Of the broker that publishes one page."""
+class BrokerWatchdog:
+    """Watches the broker that publishes one status page."""
 
-    def __init__(self, page: Path, looks_max: int, now: Callable[[], float] = time.monotonic) -> None:
-        """Still after so many looks at the same publication; 0 for never."""
+    def __init__(self, page: Path, checks_max: int, now: Callable[[], float] = time.monotonic) -> None:
+        """The broker is stalled after ``checks_max`` checks with the same publication; 0 disables the watchdog."""
         self._page = page
-        self._looks_max = looks_max
+        self._checks_max = checks_max
         self._now = now
-        self._looked = now()
-        self._seen: int | None = None
-        self._looks = 0
+        self._last_check_s = now()
+        self._last_published: int | None = None
+        self._unchanged_checks = 0
 
-    def is_still(self) -> bool:
-        """Whether it has been for too long; said once, then counted anew."""
-        if not self._looks_max or self._now() - self._looked < LOOK_S:
+    def is_stalled(self) -> bool:
+        """Return whether the broker is stalled. After True the count starts again."""
+        if not self._checks_max or self._now() - self._last_check_s < CHECK_INTERVAL_S:
             return False
-        self._looked = self._now()
+        self._last_check_s = self._now()
         published = self._published()
-        if published is None or published != self._seen:
-            self._seen, self._looks = published, 0
+        if published is None or published != self._last_published:
+            self._last_published, self._unchanged_checks = published, 0
             return False
-        self._looks += 1
-        if self._looks < self._looks_max:
+        self._unchanged_checks += 1
+        if self._unchanged_checks < self._checks_max:
             return False
-        self._seen, self._looks = None, 0
+        self._last_published, self._unchanged_checks = None, 0
         return True
 
     def _published(self) -> int | None:
-        """When its last publication was; None without one, or after its last word."""
+        """Return the time of the page's publication; None without a page, or after the broker's final one."""
         with contextlib.suppress(StatusPageError), PageReader(str(self._page)) as reader:
             status = reader.read().status
             return None if status.phase.is_final else status.published_boottime_ns

@@ -1,13 +1,14 @@
-"""Process 1 of a container: it keeps one server running, ends it when asked to, and reaps processes without a parent.
+"""Process 1 of a container: keeps one server running, stops it on a signal, and reaps orphaned processes.
 
-    SIGTERM, SIGINT   the server is asked to end, however long it takes; its exit code is ours (killed by N: 128 + N)
-    the server dies   it is started again, as `ProcessLife` decides with `pod_restart_policy`
-    it stands still   it is killed, and so starts again; while it is asked to end nobody hurries it
-    a change          what it was started with is no longer so: it is asked to end, and started again at once
-    a connection      to the alive port is taken and closed: whoever asks learns that this loop turns
+    SIGTERM, SIGINT    the server gets SIGTERM and is waited for without a limit; its exit code is passed on
+                       (killed by signal N: 128 + N)
+    server exits       it is restarted, as `ProcessLifecycle` decides with `pod_restart_policy`
+    server is stalled  it is killed, and so restarts; a server that is stopping is never killed
+    arguments change   the server gets SIGTERM, and restarts at once with the new ones
+    alive port         connections are accepted and closed, which shows that this loop runs
 
-It is small and does nothing else, since nothing starts it again but kubelet. It has no thread and no event loop: one
-``select`` over the alive port and over the pipe into which signals are written, so that none can be missed.
+It is small and does nothing else, since only kubelet restarts it. It has no thread and no event loop: one ``select``
+over the alive port and over the pipe into which signals are written, so that no signal can be missed.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Final, final
 
-from gantry_cli.pod.member import NotYet
-from gantry_cli.processes import Phase, ProcessLife, RestartPolicy, exit_text, restart_text, server_command
+from gantry_cli.pod.member import NotReadyError
+from gantry_cli.processes import Phase, ProcessLifecycle, RestartPolicy, exit_text, restart_text, server_command
 
 TICK_S: Final = 1.0
 EXIT_USAGE: Final = 2
-"""Of a server whose settings are wrong: starting it again would mend nothing."""
+"""The exit code of a server with wrong settings, which is not restarted since that would not help."""
 AT_ONCE_MAX: Final = 5
 DELAY_S_MAX: Final = 16.0
 SHORT_LIVES_MAX: Final = 12
-"""Lives of less than a minute in a row, after which the container ends and kubelet backs off in its way."""
+"""How many lives of less than a minute in a row end the container, so that kubelet's back-off applies."""
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def pod_restart_policy() -> RestartPolicy:
-    """Return the policy of a server in a container: at once, and only after several deaths more slowly.
+    """Return the policy of a server in a container: restart at once, and with a delay only after several crashes.
 
     Kubelet would wait 15 s from the second crash on, and longer each time. A broker that finds its write buffers again
-    loses nothing by a crash, so that wait would be the only damage.
+    loses nothing in a crash, so the wait would be the only damage.
     """
     return RestartPolicy(
         at_once_max=AT_ONCE_MAX,
@@ -52,74 +53,74 @@ def pod_restart_policy() -> RestartPolicy:
     )
 
 
-def unchanged() -> bool:
-    """Of a server that is never started again for what it was started with."""
+def never() -> bool:
+    """Return False: the default of ``PodServer`` conditions."""
     return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodServer:
-    """What is kept running."""
+    """The server that a ``PodSupervisor`` keeps running."""
 
     name: str
     command: Callable[[], list[str]]
-    """The words that start it, asked before each start. Raises ``NotYet``."""
+    """Returns the arguments of a start; called before each one. Raises ``NotReadyError``."""
 
-    is_changed: Callable[[], bool] = unchanged
-    """Whether these words would be others by now."""
+    is_changed: Callable[[], bool] = never
+    """Whether the arguments have changed since the start. Called often."""
 
-    is_still: Callable[[], bool] = unchanged
-    """Whether it lives and will do nothing any more. Asked often."""
+    is_stalled: Callable[[], bool] = never
+    """Whether the process lives but is stalled. Called often."""
 
     alive: tuple[str, int] | None = None
-    """Where to say that we are alive."""
+    """The address of the alive port, None for none."""
 
 
 @final
 class PodSupervisor:
-    """Keeps one server running, until it is told to end. For the main thread only."""
+    """Keeps one server running until a signal ends it. For the main thread only."""
 
-    def __init__(self, charge: PodServer) -> None:
-        self._charge = charge
-        self._life = ProcessLife(pod_restart_policy())
+    def __init__(self, server: PodServer) -> None:
+        self._server = server
+        self._life = ProcessLifecycle(pod_restart_policy())
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ending = False
-        self._said = ""
+        self._last_message = ""
 
     def run(self) -> int:
-        """Until SIGTERM, or until starting it again makes no sense. The exit code for this process."""
+        """Run the server until SIGTERM, or until a restart is pointless. Return the exit code for this process."""
         woken, wakes = socket.socketpair()
         wakes.setblocking(False)
         woken.setblocking(False)
         signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
         for number in (*_ENDING, signal.SIGCHLD):
-            signal.signal(number, self._came)
+            signal.signal(number, self._handle_signal)
         with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
             stack.callback(signal.set_wakeup_fd, -1)
             for one in (woken, wakes):
                 stack.callback(one.close)
-            selector.register(woken, selectors.EVENT_READ, self._drain)
-            if self._charge.alive is not None:
-                listener = stack.enter_context(socket.create_server(self._charge.alive, backlog=16))
+            selector.register(woken, selectors.EVENT_READ, self._drain_wakeups)
+            if self._server.alive is not None:
+                listener = stack.enter_context(socket.create_server(self._server.alive, backlog=16))
                 listener.setblocking(False)
-                selector.register(listener, selectors.EVENT_READ, self._greet)
-            self._life.want(time.monotonic())
+                selector.register(listener, selectors.EVENT_READ, self._accept_probe)
+            self._life.request_start(time.monotonic())
             while True:
-                code = self._turn()
+                code = self._step()
                 if code is not None:
                     return code
                 for key, _ in selector.select(self._pause_s()):
                     key.data(key.fileobj)
 
-    def _came(self, number: int, _frame: FrameType | None) -> None:
+    def _handle_signal(self, number: int, _frame: FrameType | None) -> None:
         if number in _ENDING:
             self._is_ending = True
 
-    def _turn(self) -> int | None:
-        """Do what is due now. Returns the exit code of this process if that is the end."""
+    def _step(self) -> int | None:
+        """Do the work that is due. Return the exit code of this process when it must end, else None."""
         life = self._life
-        if self._is_ending and life.unwant():
-            self._ask_to_end()
+        if self._is_ending and life.request_stop():
+            self._terminate()
         code = self._reap()
         if code is not None:
             self._record_end(code)
@@ -127,36 +128,36 @@ class PodSupervisor:
             return 0 if code is None else code if code >= 0 else 128 - code
         if life.phase is Phase.WAITING and time.monotonic() >= life.start_at_s:
             self._start()
-        elif life.phase is Phase.RUNNING and self._charge.is_changed():
-            life.renew()
-            self._ask_to_end()
-        elif life.phase is Phase.RUNNING and self._charge.is_still():
-            assert self._process is not None, "it runs"
-            self._say(f"the {self._charge.name} lives and stands still: it is killed")
+        elif life.phase is Phase.RUNNING and self._server.is_changed():
+            life.request_restart()
+            self._terminate()
+        elif life.phase is Phase.RUNNING and self._server.is_stalled():
+            assert self._process is not None, "the server runs"
+            self._print(f"the {self._server.name} is stalled; killing it")
             os.kill(self._process.pid, signal.SIGKILL)
         return None
 
     def _start(self) -> None:
         try:
-            words = self._charge.command()
-        except NotYet as reason:
-            self._say_once(f"not yet: {reason}")
-            self._life.postpone(time.monotonic(), TICK_S)
+            words = self._server.command()
+        except NotReadyError as reason:
+            self._print_once(f"not ready: {reason}")
+            self._life.postpone_start(time.monotonic(), TICK_S)
             return
-        self._said = ""
+        self._last_message = ""
         self._process = subprocess.Popen(server_command(*words), stdin=subprocess.DEVNULL)
-        self._life.started(time.monotonic())
+        self._life.record_start(time.monotonic())
 
-    def _ask_to_end(self) -> None:
-        """Send SIGTERM.
+    def _terminate(self) -> None:
+        """Send SIGTERM to the server.
 
         ``Popen.send_signal`` would poll a process that has just ended, and ``_reap`` would never learn of its end.
         """
-        assert self._process is not None, "it runs"
+        assert self._process is not None, "the server runs"
         os.kill(self._process.pid, signal.SIGTERM)
 
     def _reap(self) -> int | None:
-        """Wait for all processes that have ended. Returns the server's exit code if it was one, -N if N killed it."""
+        """Reap all processes that have ended. Return the server's exit code if it is one, -N if signal N killed it."""
         found = None
         while True:
             try:
@@ -167,43 +168,42 @@ class PodSupervisor:
                 return found
             if self._process is not None and pid == self._process.pid:
                 found = os.waitstatus_to_exitcode(status)
-                self._process.returncode = found  # or its own wait would look for it once more
+                self._process.returncode = found  # so that Popen does not wait for it again
                 self._process = None
 
     def _record_end(self, code: int) -> None:
-        """Say what comes after the server's end, unless it was asked to end for good."""
-        name, how = self._charge.name, exit_text(code)
-        delay = self._life.ended(code, time.monotonic())
+        """Record the server's end, and print what happens next unless it was stopped for good."""
+        name, how = self._server.name, exit_text(code)
+        delay = self._life.record_exit(code, time.monotonic())
         if delay is not None:
             recent = self._life.policy.recent
-            self._say(
-                f"the {name} {how}; {restart_text(delay)} (death {recent} of a minute, {AT_ONCE_MAX} are at once)"
-            )
+            rule = f"crash {recent} within a minute; the first {AT_ONCE_MAX} restart at once"
+            self._print(f"the {name} {how}; {restart_text(delay)} ({rule})")
         elif self._life.phase is Phase.WAITING:
-            self._say(f"the {name} has ended, and starts with what is new")
+            self._print(f"the {name} has ended; restarting it with new arguments")
         elif self._life.phase is Phase.FAILED and code == EXIT_USAGE:
-            self._say(f"the {name} {how}: its settings are wrong, and it is not started again")
+            self._print(f"the {name} {how}: its settings are wrong; not restarting it")
         elif self._life.phase is Phase.FAILED:
-            self._say(f"the {name} {how} again and again: it is left to kubelet")
+            self._print(f"the {name} {how} repeatedly; ending the container so that kubelet restarts it")
 
     def _pause_s(self) -> float:
         if self._life.phase is not Phase.WAITING:
             return TICK_S
         return min(TICK_S, max(0.0, self._life.start_at_s - time.monotonic()))
 
-    def _drain(self, woken: socket.socket) -> None:
+    def _drain_wakeups(self, woken: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError):
             while woken.recv(4096):
                 pass
 
-    def _greet(self, listener: socket.socket) -> None:
+    def _accept_probe(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
             listener.accept()[0].close()
 
-    def _say_once(self, text: str) -> None:
-        if text != self._said:
-            self._say(text)
-        self._said = text
+    def _print_once(self, text: str) -> None:
+        if text != self._last_message:
+            self._print(text)
+        self._last_message = text
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         print(f"gantry pod: {text}", file=sys.stderr, flush=True)

@@ -1,1 +1,1 @@
-"""`gantry status`: a cluster on one screen, and a broker by its status page."""
+"""The command `gantry status`: a cluster as tables, or one broker by its status page."""

@@ -1,6 +1,6 @@
-"""A cluster at one moment: what the name server knows, what each broker says, how full topics are, how far groups.
+"""A snapshot of a cluster: registered brokers and their runtime info, topics, and the progress of consumer groups.
 
-Only what can be asked is asked, side by side, and a broker that does not answer is part of the picture, not an error.
+Brokers are queried concurrently. A broker that does not answer is part of the snapshot, not an error.
 """
 
 import asyncio
@@ -8,33 +8,33 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from gantry_cli.rates import BrokerFacts, read_facts
+from gantry_cli.rates import BrokerRuntimeInfo, parse_runtime_info
 from gantry_client import Admin, BrokerAddress, ClientError, MessageQueue, QueueOffsets
 
 TOPICS_MAX: Final = 200
-"""Topics whose queues are asked for; a cluster may have a hundred thousand."""
-ASKING_AT_ONCE: Final = 16
+"""The number of topics whose queues are queried; a cluster may have a hundred thousand."""
+CONCURRENT_REQUESTS_MAX: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerView:
-    """One registered broker and what it says."""
+    """One registered broker and its runtime info."""
 
     address: BrokerAddress
-    facts: BrokerFacts | None
+    facts: BrokerRuntimeInfo | None
     failure: str | None
-    """Why there are no facts."""
+    """Why its runtime info is not available."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
-    """One topic: its queues and how many messages are in them."""
+    """One topic: its queues and the number of their messages."""
 
     name: str
     brokers: tuple[str, ...]
     queues: int
     messages: int
-    """Messages between the first and the last that can still be read."""
+    """The number of messages that can still be read."""
     end_offset_total: int
     last_message_ms: int | None
     failure: str | None = None
@@ -42,7 +42,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """How far one group is in one topic."""
+    """The progress of one group in one topic."""
 
     name: str
     topic: str
@@ -53,7 +53,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """Everything `gantry status` shows."""
+    """The snapshot that `gantry status` shows."""
 
     name_server: str
     brokers: tuple[BrokerView, ...]
@@ -63,8 +63,8 @@ class ClusterView:
 
 
 async def view_cluster(admin: Admin, name_server: str, *, with_internal: bool = False) -> ClusterView:
-    """Ask everybody. Raises ClientError only when the name server itself does not answer."""
-    limit = asyncio.Semaphore(ASKING_AT_ONCE)
+    """Take a snapshot of a cluster. Raises ClientError only if the name server does not answer."""
+    limit = asyncio.Semaphore(CONCURRENT_REQUESTS_MAX)
     addresses = await admin.brokers.all()
     brokers = await asyncio.gather(*(_view_broker(admin, address) for address in addresses))
     names = await admin.topics.all(with_internal=with_internal)
@@ -76,7 +76,7 @@ async def view_cluster(admin: Admin, name_server: str, *, with_internal: bool = 
 
 
 async def view_topic(admin: Admin, name: str, limit: asyncio.Semaphore) -> TopicView:
-    """One topic, or why it cannot be seen."""
+    """Return the view of one topic; if it is not available, with the reason."""
     async with limit:
         try:
             stats = await admin.topics.stats(name)
@@ -94,7 +94,7 @@ async def view_topic(admin: Admin, name: str, limit: asyncio.Semaphore) -> Topic
 
 
 def summarize_topic(name: str, stats: dict[MessageQueue, QueueOffsets]) -> TopicView:
-    """The sum over a topic's queues."""
+    """Return the sums over all queues of a topic."""
     newest = max((offsets.last_update_timestamp for offsets in stats.values()), default=0)
     return TopicView(
         name=name,
@@ -107,7 +107,7 @@ def summarize_topic(name: str, stats: dict[MessageQueue, QueueOffsets]) -> Topic
 
 
 async def view_group(admin: Admin, name: str, topic: str | None = None) -> list[GroupView]:
-    """How far a group is, one entry per topic that it has consumed."""
+    """Return the progress of a group, one entry for each topic that it has consumed."""
     members = await admin.groups.members(name)
     by_topic: dict[str, list[int]] = {}
     for queue, progress in (await admin.groups.progress(name, topic)).items():
@@ -131,7 +131,7 @@ async def _view_broker(admin: Admin, address: BrokerAddress) -> BrokerView:
         table = await admin.brokers.runtime(address.address)
     except ClientError as error:
         return BrokerView(address=address, facts=None, failure=str(error))
-    return BrokerView(address=address, facts=read_facts(table, time.monotonic()), failure=None)
+    return BrokerView(address=address, facts=parse_runtime_info(table, time.monotonic()), failure=None)
 
 
 async def _view_groups(admin: Admin, limit: asyncio.Semaphore) -> tuple[GroupView, ...]:
@@ -140,10 +140,10 @@ async def _view_groups(admin: Admin, limit: asyncio.Semaphore) -> tuple[GroupVie
             try:
                 return await view_group(admin, name)
             except ClientError:
-                return []  # a group that nobody has used yet has no progress to show
+                return []  # a group that has never consumed has no progress
 
     try:
         names = sorted(await admin.groups.all())
     except ClientError:
-        return ()  # some brokers do not tell their groups; the rest of the picture stands
+        return ()  # some brokers do not list their groups; the rest of the snapshot is valid
     return tuple(view for views in await asyncio.gather(*(one(name) for name in names)) for view in views)

@@ -1,4 +1,4 @@
-"""`gantry status`: the cluster on one screen, or as one JSON document."""
+"""The command `gantry status`: a cluster as tables, or as one document."""
 
 import time
 from collections.abc import Iterator
@@ -14,78 +14,88 @@ from gantry_cli.account import client_settings
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
 from gantry_cli.kube.cluster import Target
-from gantry_cli.kube.options import cluster_options, complete_cluster_group, group_named, no_exec
+from gantry_cli.kube.options import cluster_options, complete_cluster_group, no_exec, parse_group_argument
 from gantry_cli.kube.screen import show_status
-from gantry_cli.local.look import Look, running_look
-from gantry_cli.local.look import render as render_group
+from gantry_cli.local.group_status import LocalGroupStatus, read_running_status
+from gantry_cli.local.group_status import status_screen as local_group_screen
 from gantry_cli.options import data_option, default_name_server, name_server_option, refuse_ignored, run
-from gantry_cli.output import Form, output_option, show, table
-from gantry_cli.progress import waiting, watch
+from gantry_cli.output import OutputFormat, output_option, show, table
+from gantry_cli.progress import spinner, watch
 from gantry_cli.stack import StackDirectory, StackRecord
 from gantry_cli.status.cluster_view import BrokerView, ClusterView, GroupView, TopicView, view_cluster
 from gantry_cli.status.page import show_page
-from gantry_cli.text import bytes_text, certificate_text, count_text, duration_text, missing_text, rate_text, time_text
+from gantry_cli.text import (
+    bytes_text,
+    certificate_text,
+    count_text,
+    duration_text,
+    missing_text,
+    plural,
+    rate_text,
+    time_text,
+)
 from gantry_client import Admin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDocument:
-    """`gantry status`: a cluster."""
+    """`gantry status`: brokers, topics and groups of a cluster."""
 
     name_server: str
     local_stack: StackRecord | None
-    """The `gantry up` here, if it is that cluster."""
+    """The stack of `gantry up` in this directory, if it is this cluster."""
     brokers: tuple[BrokerView, ...]
     topics: tuple[TopicView, ...]
     topics_total: int
     groups: tuple[GroupView, ...]
-    local_group: Look | None = None
-    """The group of `gantry up` here, if it is that cluster, as its supervisor saw it last."""
+    local_group: LocalGroupStatus | None = None
+    """The group of `gantry up` in this directory, if it is this cluster, as its supervisor last observed it."""
 
 
 @click.command(
     epilog=examples(
-        ("gantry status", "the cluster of `gantry up` here"),
-        ("gantry status --watch", "the same, as it changes"),
-        ("gantry status -n ns.example:9876", "any cluster"),
-        ("gantry status --all", "with retry, dead letter and system topics"),
-        ("gantry status --output json | jq .brokers", "for programs"),
-        ("gantry status --page /var/lib/gantry/store/status", "what one broker says, though it may not answer"),
-        ("gantry status bg/orders --namespace shop", "a group in a Kubernetes cluster; `kubectl gantry` is the same"),
+        ("gantry status", "show the local cluster of `gantry up`"),
+        ("gantry status --watch", "refresh every second"),
+        ("gantry status -n ns.example:9876", "show any cluster"),
+        ("gantry status --all", "include retry, dead-letter and system topics"),
+        ("gantry status --output json | jq .brokers", "print JSON"),
+        ("gantry status --page /var/lib/gantry/store/status", "show one broker, even if it does not respond"),
+        ("gantry status bg/orders --namespace shop", "show a group in a Kubernetes cluster, as `kubectl gantry` does"),
     )
 )
 @click.argument("group", required=False, metavar="[bg/GROUP]", shell_complete=complete_cluster_group)
 @name_server_option
 @data_option
-@click.option("--all", "with_internal", is_flag=True, help="Show retry, dead letter and system topics, too.")
+@click.option("--all", "with_internal", is_flag=True, help="Include retry, dead-letter and system topics.")
 @click.option(
     "--page",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Read a broker's status page (statusPagePath) instead; asks nobody.",
+    help="Read the status page of a broker (statusPagePath) instead of querying servers.",
 )
-@click.option("--watch", "is_watching", is_flag=True, help="Show it again every second, until Ctrl-C.")
+@click.option("--watch", "is_watching", is_flag=True, help="Refresh every second, until Ctrl-C.")
 @cluster_options
-@no_exec("Ask no sidecar of bg/GROUP: that runs a program in its pods.")
+@no_exec("Do not query the sidecars of bg/GROUP, which runs a program in its pods.")
 @output_option
 def status(
     group: str | None, target: Target, may_exec: bool,
-    name_server: str, data: Path, with_internal: bool, page: Path | None, is_watching: bool, form: Form,
+    name_server: str, data: Path, with_internal: bool, page: Path | None, is_watching: bool, form: OutputFormat,
 ) -> None:  # fmt: skip
     """Show name servers, brokers, topics and groups.
 
-    Of a group that `gantry up` runs here its members are shown, too, what is at risk, and what is being done.
+    For a local group of `gantry up`, the output also has its members, the data at risk and the actions in progress.
 
-    Rates are each broker's own averages over ten seconds; totals count since the broker started. A broker that does not
-    answer is shown as such, and the exit code is then 1.
+    Rates are averages of each broker over ten seconds; totals count from the start of the broker. If a broker does not
+    answer, the exit code is 1.
 
-    Of bg/GROUP, a group in a Kubernetes cluster, shards and brokers are shown, what is at risk, and what is being done;
-    the exit code is 1 when a shard does not acknowledge.
+    For bg/GROUP, a group in a Kubernetes cluster, the output has shards, brokers, the data at risk and the actions in
+    progress. If a shard does not acknowledge sends, the exit code is 1.
 
-    With --page the exit code says how the broker is: 0 serving, 4 silent (dead, or its event loop stands still), 5 it
-    lives and does not serve, or has ended; 3 there is no page, 1 it cannot be read.
+    With --page, the exit code is 0 if the broker is serving, 4 if it is unresponsive (its process has died or its event
+    loop is blocked), 5 if it runs but is not serving or has stopped, 3 if there is no page, and 1 if the page is
+    invalid.
     """
-    name = group_named(group, target)
+    name = parse_group_argument(group, target)
     if name is not None:
         show_status(target, name, form, is_watching=is_watching, may_exec=may_exec)
         return
@@ -95,38 +105,38 @@ def status(
     if click.get_current_context().get_parameter_source("name_server") is ParameterSource.DEFAULT:
         name_server = default_name_server(data)
     if is_watching and form.is_document:
-        raise click.UsageError("--watch is for people; a program asks again itself")
-    seeing = Seeing(name_server, data, with_internal=with_internal)
+        raise click.UsageError(f"--watch cannot be combined with --output {form}")
+    observer = ClusterObserver(name_server, data, with_internal=with_internal)
     if is_watching:
-        watch(lambda: render(seeing.look()))
+        watch(lambda: render(observer.observe()))
         return
-    with waiting("asking everybody"):
-        document = seeing.look()
+    with spinner("querying the cluster"):
+        document = observer.observe()
     show(form, document, lambda: render(document))
-    if seeing.failure is not None:
-        raise seeing.failure
+    if observer.failure is not None:
+        raise observer.failure
     if any(broker.failure for broker in document.brokers):
         raise click.exceptions.Exit(1)
 
 
 @final
-class Seeing:
-    """One cluster, looked at once or again and again."""
+class ClusterObserver:
+    """An observer of one cluster, which takes a snapshot at each call."""
 
     def __init__(self, name_server: str, data: Path, *, with_internal: bool) -> None:
         self.failure: CliError | None = None
-        """Why only the group here could be shown, and not what its brokers say."""
+        """Why the last snapshot has only the local group, and no brokers and topics."""
         self._name_server: Final = name_server
         self._data: Final = data
         self._with_internal: Final = with_internal
 
-    def look(self) -> ClusterDocument:
-        """As it is now. Raises CliError when there is nothing to see."""
+    def observe(self) -> ClusterDocument:
+        """Take a snapshot. Raises CliError if neither the cluster nor a local group can be observed."""
         record = StackDirectory(self._data).running()
         local = record if record is not None and record.name_server == self._name_server else None
-        group = running_look(self._data) if local is not None else None
+        group = read_running_status(self._data) if local is not None else None
         try:
-            self.failure, view = None, run(_ask(self._name_server, self._with_internal), self._name_server)
+            self.failure, view = None, run(_query_cluster(self._name_server, self._with_internal), self._name_server)
         except CliError as error:
             if group is None:
                 raise
@@ -135,12 +145,12 @@ class Seeing:
         return _document(view, local, group)
 
 
-async def _ask(name_server: str, with_internal: bool) -> ClusterView:
+async def _query_cluster(name_server: str, with_internal: bool) -> ClusterView:
     async with Admin(name_server, client_settings=client_settings()) as admin:
         return await view_cluster(admin, name_server, with_internal=with_internal)
 
 
-def _document(view: ClusterView, local: StackRecord | None, group: Look | None) -> ClusterDocument:
+def _document(view: ClusterView, local: StackRecord | None, group: LocalGroupStatus | None) -> ClusterDocument:
     return ClusterDocument(
         name_server=view.name_server,
         local_stack=local,
@@ -153,25 +163,27 @@ def _document(view: ClusterView, local: StackRecord | None, group: Look | None) 
 
 
 def render(view: ClusterDocument) -> Iterator[RenderableType]:
-    """The screen, part by part."""
+    """Yield the tables and sentences of the screen."""
     if view.local_group is not None:
-        yield from render_group(view.local_group, with_events=True)
+        yield from local_group_screen(view.local_group, with_events=True)
     local = view.local_stack
-    line = f"name server {view.name_server}: {len(view.brokers)} broker(s), {view.topics_total} topic(s)"
+    line = (
+        f"Name server {view.name_server}: {plural(len(view.brokers), 'broker')}, {plural(view.topics_total, 'topic')}"
+    )
     if local is not None:
         how = "in the background" if local.is_detached else "in a terminal"
         up_s = time.time() - local.started_at_ms / 1000
         line += f"; started by `gantry up` {how} {duration_text(up_s)} ago (pid {local.pid})"
     yield line
     if not view.brokers:
-        yield "no broker is registered"
+        yield "No brokers registered"
         return
     yield _broker_table(view)
     for broker in view.brokers:
-        yield from _remarks(broker)
-    yield _topic_table(view) if view.topics else "no topics yet: gantry topic create NAME, or just produce to one"
+        yield from _broker_notes(broker)
+    yield _topic_table(view) if view.topics else "No topics. Create one with: gantry topic create NAME"
     if view.topics_total > len(view.topics):
-        yield f"and {view.topics_total - len(view.topics)} more topics: gantry topic list"
+        yield f"{plural(view.topics_total - len(view.topics), 'topic')} not shown; list all with: gantry topic list"
     if view.groups:
         yield _group_table(view)
 
@@ -184,11 +196,11 @@ def _broker_table(view: ClusterDocument) -> RenderableType:
 def _broker_row(broker: BrokerView) -> tuple[str, ...]:
     address, facts = broker.address, broker.facts
     role = "master" if address.is_master else f"slave {address.broker_id}"
-    who = (address.name, role, address.address, address.cluster)
+    identity = (address.name, role, address.address, address.cluster)
     if facts is None:
-        return (*who, "no answer", "-", "-", "-", "-", "-", "-")
+        return (*identity, "no answer", "-", "-", "-", "-", "-", "-")
     return (
-        *who,
+        *identity,
         facts.version,
         rate_text(facts.puts_per_s),
         rate_text(facts.gets_per_s),
@@ -199,25 +211,25 @@ def _broker_row(broker: BrokerView) -> tuple[str, ...]:
     )
 
 
-def _remarks(broker: BrokerView) -> Iterator[str]:
-    """What is worth a line of its own."""
+def _broker_notes(broker: BrokerView) -> Iterator[str]:
+    """Yield a sentence for each problem or notable state of a broker."""
     name, facts = broker.address.name, broker.facts
     if broker.failure:
-        yield f"{name} ({broker.address.address}) does not answer: {broker.failure}"
+        yield f"{name} ({broker.address.address}) does not respond: {broker.failure}"
     if facts is not None and facts.changed_settings:
-        yield f"{name} was changed at run time: {facts.changed_settings.replace(';', ', ')}"
+        yield f"{name} has settings changed at run time: {facts.changed_settings.replace(';', ', ')}"
     if facts is not None and facts.missing_bytes:
         missing = missing_text(facts.missing_bytes, facts.missing)
         yield (
             f"{name} ({broker.address.address}) has lost log data: {missing}; "
-            "sends are refused, delayed messages and transactions wait; see gantry ha accept-loss"
+            "sends are refused, delayed messages and transactions are on hold; see gantry ha accept-loss"
         )
     if facts is not None and facts.damaged_records:
         damaged = missing_text(facts.damaged_bytes, facts.damaged)
         yield f"{name} ({broker.address.address}) has damaged messages: {count_text(facts.damaged_records)} ({damaged})"
     if facts is not None and facts.certificate_ends_at_ms is not None:
         until = certificate_text(facts.certificate_ends_at_ms, int(time.time() * 1000))
-        yield f"{name} ({broker.address.address}) has a certificate: {until}"
+        yield f"{name} ({broker.address.address}) certificate {until}"
 
 
 def _topic_table(view: ClusterDocument) -> RenderableType:

@@ -1,1 +1,1 @@
-"""`gantry store`: the files of a store, without a broker."""
+"""The commands `gantry store`: inspect, verify and repair the files of a store without a broker."""

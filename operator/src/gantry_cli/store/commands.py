@@ -1,4 +1,4 @@
-"""`gantry store`: look at the files of a store, without a broker, on the day when something is wrong with them."""
+"""The commands of `gantry store`, which read and repair the files of a store without a broker."""
 
 import time
 from collections.abc import Iterator
@@ -10,87 +10,93 @@ import click
 
 from gantry_broker.ports.clock import SystemClock
 from gantry_broker.ports.real_reading import RealReadingDisk
-from gantry_broker.store.inspect.dump import Dumped, dump_log, dump_queue
+from gantry_broker.store.inspect.dump import DumpEntry, dump_log, dump_queue
 from gantry_broker.store.inspect.facts import read_facts
 from gantry_broker.store.inspect.log_reader import LogReader
 from gantry_broker.store.inspect.summary import inspect_store
-from gantry_broker.store.inspect.verify import Verifier, VerifyOrder
-from gantry_cli.errors import EXIT_INTERRUPTED, Absent
+from gantry_broker.store.inspect.verify import Verifier, VerifyOptions
+from gantry_cli.errors import EXIT_INTERRUPTED, NotFoundError
 from gantry_cli.examples import examples
-from gantry_cli.output import Form, output_option, record_text, show
+from gantry_cli.output import OutputFormat, output_option, record_text, show
 from gantry_cli.progress import bytes_progress
-from gantry_cli.store.documents import dumped_document, summary_document, verify_document
-from gantry_cli.store.reading import EXIT_DAMAGED, absolute, buffers_option, directory_argument, reading
+from gantry_cli.store.documents import dump_document, summary_document, verify_document
+from gantry_cli.store.options import EXIT_DAMAGED, absolute_path, buffers_option, directory_argument, open_store_root
 from gantry_cli.store.repair import accept_loss, recover_store, repair_plan
-from gantry_cli.store.text import dumped_text, summary_text, verify_text
-from gantry_store_files.queue_units import queue_ids, queue_place
+from gantry_cli.store.text import dump_text, summary_text, verify_text
+from gantry_store_files.queue_units import queue_ids, queue_location
 
 # -- dump --------------------------------------------------------------------------------------------------------------
-# `gantry store dump`: records of a store, whole or damaged, as they lie there.
+# `gantry store dump` prints records of a store, intact or damaged.
 
 
 @click.command(
     epilog=examples(
-        ("gantry store dump DIR", "the first ten records"),
-        ("gantry store dump DIR --offset 73400320 --count 1", "what a message id or a finding points to"),
-        ("gantry store dump DIR --topic orders --queue 3 --from 1200", "messages of a queue, by number"),
-        ("gantry store dump DIR --count 0 --body none --output json > records.jsonl", "all of them, a line each"),
+        ("gantry store dump DIR", "print the first ten records"),
+        (
+            "gantry store dump DIR --offset 73400320 --count 1",
+            "print the record at an offset, from a message id or a finding",
+        ),
+        ("gantry store dump DIR --topic orders --queue 3 --from 1200", "print messages of a queue from a queue offset"),
+        (
+            "gantry store dump DIR --count 0 --body none --output json > records.jsonl",
+            "print all records as JSON lines",
+        ),
     )
 )
 @directory_argument
-@click.option("--offset", type=click.IntRange(min=0), help="Begin at this place of the log. [default: its first]")
-@click.option("--topic", help="Read a queue of this topic instead, in its order.")
-@click.option("--queue", "queue_id", type=click.IntRange(min=0), help="The queue. [default: 0]")
+@click.option("--offset", type=click.IntRange(min=0), help="Start at this offset of the log. [default: its first]")
+@click.option("--topic", help="Read a queue of this topic instead of the log.")
+@click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Queue of --topic. [default: 0]")
+@click.option("--from", "number", type=click.IntRange(min=0), help="Start at this queue offset. [default: its first]")
 @click.option(
-    "--from", "number", type=click.IntRange(min=0), help="Begin at this number of the queue. [default: its first]"
+    "--count", type=click.IntRange(min=0), default=10, show_default=True, help="Number of records; 0 for all."
 )
-@click.option("--count", type=click.IntRange(min=0), default=10, show_default=True, help="How many; 0 for all.")
 @click.option(
-    "--body", type=click.Choice(["text", "hex", "none"]), default="text", show_default=True, help="How to show bodies."
+    "--body", type=click.Choice(["text", "hex", "none"]), default="text", show_default=True, help="Format of bodies."
 )
 @output_option
 def dump(
     directory: Path, offset: int | None, topic: str | None, queue_id: int | None, number: int | None, count: int,
-    body: Literal["text", "hex", "none"], form: Form,
+    body: Literal["text", "hex", "none"], form: OutputFormat,
 ) -> None:  # fmt: skip
-    """Print records of the store in DIR, one after the other.
+    """Print records of the store in DIR.
 
-    Where no whole record is, it shows why, the bytes around, and what the head or the queue says was there; then it
-    goes on with the next whole record. With --output json every record is a line.
+    For a damaged record, the reason, the surrounding bytes, and the message according to its header or its queue are
+    shown; then the output continues with the next intact record. With --output json each record is one line.
 
-    Exit codes: 0 good, 1 a damaged place was met, 2 it was typed wrongly, 3 nothing is there, 4 it cannot be
-    read, 130 Ctrl-C.
+    Exit codes: 0 no damage, 1 a damaged record was found, 2 invalid usage, 3 not found, 4 the store cannot be read,
+    130 interrupted.
     """
     if topic is not None and offset is not None:
-        raise click.UsageError("--offset is a place of the log, --topic asks for a queue: give one of them")
+        raise click.UsageError("--offset (of the log) and --topic (a queue) are mutually exclusive")
     if topic is None and (queue_id is not None or number is not None):
-        raise click.UsageError("--queue and --from ask for a queue: name its --topic, too")
+        raise click.UsageError("--queue and --from require --topic")
     is_damaged = False
-    with reading(directory) as root:
-        found = _in_log(root, offset) if topic is None else _in_queue(root, topic, queue_id or 0, number or 0)
+    with open_store_root(directory) as root:
+        found = _dump_log(root, offset) if topic is None else _dump_queue(root, topic, queue_id or 0, number or 0)
         for one in islice(found, count or None):
-            document = dumped_document(one, body)
+            document = dump_document(one, body)
             is_damaged = is_damaged or bool(document.get("damaged"))
-            click.echo(record_text(form, document) if form.is_document else dumped_text(document))
+            click.echo(record_text(form, document) if form.is_document else dump_text(document))
     if is_damaged:
         raise click.exceptions.Exit(EXIT_DAMAGED)
 
 
-def _in_log(root: str, offset: int | None) -> Iterator[Dumped]:
+def _dump_log(root: str, offset: int | None) -> Iterator[DumpEntry]:
     disk = RealReadingDisk()
     facts = read_facts(disk, root)
-    reader = LogReader(disk, facts.log, facts.ours_from)
+    reader = LogReader(disk, facts.log, facts.ownership_at)
     return dump_log(reader, facts, facts.log_start if offset is None else offset)
 
 
-def _in_queue(root: str, topic: str, queue_id: int, number: int) -> Iterator[Dumped]:
+def _dump_queue(root: str, topic: str, queue_id: int, number: int) -> Iterator[DumpEntry]:
     disk = RealReadingDisk()
     if queue_id not in queue_ids(disk, root, topic):
-        remedy = "see `gantry store inspect DIR --all`; --offset reads the log without queues"
-        raise Absent(f"there is no queue {topic}/{queue_id} in {root}", remedy)
+        remedy = "list queues with `gantry store inspect DIR --all`, or read the log with --offset"
+        raise NotFoundError(f"queue {topic}/{queue_id} not found in {root}", remedy)
     facts = read_facts(disk, root)
-    reader = LogReader(disk, facts.log, facts.ours_from)
-    return dump_queue(disk, reader, facts, queue_place(root, topic, queue_id), number)
+    reader = LogReader(disk, facts.log, facts.ownership_at)
+    return dump_queue(disk, reader, facts, queue_location(root, topic, queue_id), number)
 
 
 # -- the other commands ------------------------------------------------------------------------------------------------
@@ -98,39 +104,39 @@ def _in_queue(root: str, topic: str, queue_id: int, number: int) -> Iterator[Dum
 
 @click.command(
     epilog=examples(
-        ("gantry store verify /var/lib/gantry/store", "everything"),
-        ("gantry store verify DIR --quick", "what was written last, and the ends of the rest"),
-        ("gantry store verify DIR --from 73400320 --to 83886080", "ten mebibytes of the log, and what belongs to them"),
-        ("gantry store verify DIR --output json | jq '.findings[] | select(.harm == \"lost\")'", "what is gone"),
+        ("gantry store verify /var/lib/gantry/store", "verify the whole store"),
+        ("gantry store verify DIR --quick", "verify only recent data and the ends of files"),
+        ("gantry store verify DIR --from 73400320 --to 83886080", "verify ten MiB of the log with their queue units"),
+        ("gantry store verify DIR --output json | jq '.findings[] | select(.harm == \"lost\")'", "list lost messages"),
     )
 )
 @directory_argument
-@click.option("--from", "start", type=click.IntRange(min=0), metavar="OFFSET", help="Begin at this place of the log.")
-@click.option("--to", "end", type=click.IntRange(min=0), metavar="OFFSET", help="End at this place of the log.")
+@click.option("--from", "start", type=click.IntRange(min=0), metavar="OFFSET", help="Start at this offset of the log.")
+@click.option("--to", "end", type=click.IntRange(min=0), metavar="OFFSET", help="End at this offset of the log.")
 @click.option(
-    "--quick", is_flag=True, help="Only the log behind the recovery point, and the ends of all files and queues."
+    "--quick", is_flag=True, help="Verify only the log after the recovery point, and the ends of all files and queues."
 )
 @output_option
-def verify(directory: Path, start: int | None, end: int | None, quick: bool, form: Form) -> None:
-    """Compare everything in the store in DIR with everything else.
+def verify(directory: Path, start: int | None, end: int | None, quick: bool, form: OutputFormat) -> None:
+    """Verify the log, queues, index and tables of the store in DIR.
 
-    Every record of the log: length, magic, its own place, the checksum of its body, the seal over all of it where ours
-    wrote it, store times that never fall. Every unit of every queue against the log, both ways. Every index entry, both
-    ways. Tables, checkpoint, recovery point. Rot is told from the torn tail that a crash leaves and the next start cuts
-    off; the latter, and what a running broker is just writing, is no damage.
+    Every record of the log is checked: length, magic, offset, checksum of the body, the seal of the whole record if
+    Gantry wrote it, and that store times never decrease. Queue units and index entries are compared with the log in
+    both directions. Tables, checkpoint and recovery point are checked. A torn tail, which a crash leaves and the next
+    start truncates, and data that a running broker is writing are not damage.
 
-    What each finding costs comes first: lost (messages are gone), derived (the log has it, a rebuild brings it back),
-    wrong (a contradiction that costs nothing), unsettled (the next start settles it), odd.
+    Each finding has a severity: lost (messages are lost), derived (a rebuild from the log restores it), wrong (an
+    inconsistency without loss), unsettled (the next start resolves it), or odd (harmless).
 
-    Exit codes: 0 good, 1 damage was found, 2 it was typed wrongly, 3 nothing is there, 4 it cannot be read,
-    130 Ctrl-C.
+    Exit codes: 0 no damage, 1 damage was found, 2 invalid usage, 3 not found, 4 the store cannot be read,
+    130 interrupted.
     """
     if start is not None and end is not None and end <= start:
-        raise click.BadParameter(f"{end} is not behind --from {start}", param_hint="--to")
+        raise click.BadParameter(f"{end} is not greater than --from {start}", param_hint="--to")
     began_s = time.monotonic()
-    order = VerifyOrder(start=start, end=end, is_quick=quick, boot_id=SystemClock().boot_id())
-    with reading(directory) as root, bytes_progress("verifying") as tell:
-        report = Verifier(RealReadingDisk(), root, order, tell).run()
+    order = VerifyOptions(start=start, end=end, is_quick=quick, boot_id=SystemClock().boot_id())
+    with open_store_root(directory) as root, bytes_progress("verifying") as report_progress:
+        report = Verifier(RealReadingDisk(), root, order, report_progress).run()
     elapsed_s = time.monotonic() - began_s
     show(form, verify_document(report, elapsed_s), lambda: verify_text(report, elapsed_s))
     if report.is_interrupted:
@@ -141,48 +147,48 @@ def verify(directory: Path, start: int | None, end: int | None, quick: bool, for
 
 @click.command(
     epilog=examples(
-        ("gantry store inspect /var/lib/gantry/store", "at a glance"),
-        ("gantry store inspect DIR --all", "with every queue"),
-        ("gantry store inspect DIR --buffers /dev/hugepages/gantry", "its write buffers are here now"),
-        ("gantry store inspect DIR --output json | jq .log", "for programs"),
+        ("gantry store inspect /var/lib/gantry/store", "show a summary"),
+        ("gantry store inspect DIR --all", "include every queue"),
+        ("gantry store inspect DIR --buffers /dev/hugepages/gantry", "use write buffers that were moved"),
+        ("gantry store inspect DIR --output json | jq .log", "print JSON"),
     )
 )
 @directory_argument
 @buffers_option
-@click.option("--all", "with_queues", is_flag=True, help="Every queue, not only the sums of topics.")
+@click.option("--all", "with_queues", is_flag=True, help="List every queue, not only the sums of topics.")
 @output_option
-def inspect(directory: Path, buffers: Path | None, with_queues: bool, form: Form) -> None:
-    """Show what is in the store in DIR, at a glance.
+def inspect(directory: Path, buffers: Path | None, with_queues: bool, form: OutputFormat) -> None:
+    """Show a summary of the store in DIR.
 
-    Whose it is, how the last run ended, where the log begins and ends and what of it is known to be on the disk, topics
-    and queues, index, tables, write buffers, free space, and in one sentence what the next start would do. It reads
-    names, sizes and small files, and believes them: `verify` does not.
+    The summary shows which broker wrote the store, how the last run ended, the start and end of the log and its flushed
+    position, topics and queues, index, tables, write buffers, free space, and what the next start would do. It reads
+    only names, sizes and small files; use `gantry store verify` to check the data.
 
-    Exit codes: 0 it was read, 2 it was typed wrongly, 3 nothing is there, 4 it cannot be read.
+    Exit codes: 0 success, 2 invalid usage, 3 not found, 4 the store cannot be read.
     """
-    with reading(directory) as root:
-        summary = inspect_store(RealReadingDisk(), root, buffers_path=absolute(buffers))
+    with open_store_root(directory) as root:
+        summary = inspect_store(RealReadingDisk(), root, buffers_path=absolute_path(buffers))
     show(form, summary_document(summary), lambda: summary_text(summary, with_queues=with_queues))
 
 
 @click.group(
     epilog=examples(
-        ("gantry store inspect DIR", "what is here, and what would a start do"),
-        ("gantry store verify DIR", "is every byte of it as it must be"),
-        ("gantry store dump DIR --offset 73400320", "what is at this place of the log"),
-        ("gantry store repair-plan DIR", "what a start would cut, lose and build again"),
-        ("gantry store recover DIR", "do it, without a broker"),
-        ("gantry store accept-loss DIR", "go on without log files that are gone for good"),
+        ("gantry store inspect DIR", "show a summary, and what a start would do"),
+        ("gantry store verify DIR", "check every byte"),
+        ("gantry store dump DIR --offset 73400320", "print the record at an offset of the log"),
+        ("gantry store repair-plan DIR", "show what a start would truncate, rebuild and lose"),
+        ("gantry store recover DIR", "recover without a broker"),
+        ("gantry store accept-loss DIR", "accept that missing log data is lost"),
     )
 )
 def store() -> None:
-    """Look into the files of a store, ours or RocketMQ's.
+    """Inspect, verify and repair the files of a store.
 
-    All of these but `recover` and `accept-loss` only read: nothing is created, locked or changed, whether the store is
-    whole, damaged, empty, or in use at this moment.
+    The store may have been written by Gantry or by RocketMQ. All commands except `recover` and `accept-loss` only read:
+    they create, lock and change nothing, and work on stores that are damaged, empty or in use.
 
-    Exit codes: 0 good, 1 damage was found, 2 it was typed wrongly, 3 nothing is there, 4 it cannot be read,
-    130 Ctrl-C.
+    Exit codes: 0 no damage, 1 damage was found, 2 invalid usage, 3 not found, 4 the store cannot be read,
+    130 interrupted.
     """
 
 

@@ -1,4 +1,4 @@
-"""What `gantry store` tells programs. The names in the documents are stable."""
+"""The documents of `gantry store`. The names of their fields are stable."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict
 
 import msgspec
 
-from gantry_broker.store.inspect.dump import Dumped, Hole, NoMessage
+from gantry_broker.store.inspect.dump import DumpEntry, Hole, NoMessage
 from gantry_broker.store.inspect.findings import Finding
 from gantry_broker.store.inspect.summary import StoreSummary
 from gantry_broker.store.inspect.verify import VerifyReport
@@ -16,12 +16,12 @@ from gantry_wire.compress import inflate_body
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, decode_host
 
-# -- documents ---------------------------------------------------------------------------------------------------------
-# What `gantry store` says to programs where it is not a report of the store itself.
+# -- document types ----------------------------------------------------------------------------------------------------
+# Only documents that are not reports of `gantry_broker.store` are defined here.
 
 
 class VerifyDocument(TypedDict):
-    """`gantry store verify`: what was compared, and what was found."""
+    """`gantry store verify`: what was checked, and the findings."""
 
     root: str
     is_in_use: bool
@@ -48,7 +48,7 @@ class VerifyDocument(TypedDict):
 
 
 class RecordDocument(TypedDict, total=False):
-    """`gantry store dump`: one record, or what is there instead; then `damaged` and `reason` are there."""
+    """`gantry store dump`: one record; a damaged or missing one has `damaged` and `reason`."""
 
     offset: int
     size: int
@@ -77,15 +77,14 @@ class RecordDocument(TypedDict, total=False):
     around_start: int
 
 
-# -- what is found, as documents ---------------------------------------------------------------------------------------
-# What `gantry store` finds, as documents for programs. The names in them are stable.
+# -- conversion to documents -------------------------------------------------------------------------------------------
 
 
 BodyForm = Literal["text", "hex", "none"]
 
 
 def summary_document(summary: StoreSummary) -> dict[str, Any]:
-    """Of `inspect`. Tables are counted, not shown: they have files of their own."""
+    """Return the document of `inspect`. The contents of tables are left out, since they are JSON files themselves."""
     document: dict[str, Any] = msgspec.to_builtins(summary)
     for table in document["tables"]:
         del table["document"]
@@ -94,7 +93,7 @@ def summary_document(summary: StoreSummary) -> dict[str, Any]:
 
 
 def verify_document(report: VerifyReport, elapsed_s: float) -> VerifyDocument:
-    """Of `verify`."""
+    """Return the document of `verify`."""
     findings = report.findings
     return VerifyDocument(
         root=report.root,
@@ -122,8 +121,8 @@ def verify_document(report: VerifyReport, elapsed_s: float) -> VerifyDocument:
     )
 
 
-def dumped_document(one: Dumped, body: BodyForm) -> dict[str, Any]:
-    """Of one record of `dump`, or of what is there instead."""
+def dump_document(one: DumpEntry, body: BodyForm) -> dict[str, Any]:
+    """Return the document of one record of `dump`, or of the damage in its place."""
     match one:
         case Hole():
             document: dict[str, Any] = msgspec.to_builtins(one)
@@ -158,7 +157,7 @@ def _record_document(message: StoredMessage) -> dict[str, Any]:
 
 
 def _body_fields(message: StoredMessage, form: BodyForm) -> dict[str, str]:
-    """The body as a consumer would see it, or as it lies there when it cannot be unpacked."""
+    """Return the body as a consumer would receive it, or why it cannot be decompressed."""
     if form == "none":
         return {}
     if form == "hex":

@@ -1,4 +1,4 @@
-"""What `gantry store` finds, for a person who was just woken: the verdict first or last, and never in between."""
+"""The output of `gantry store` for people. The verdict is the first or the last line, so that it is easy to find."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 from rich.console import RenderableType
 from rich.text import Text
 
-from gantry_broker.store.inspect.buffers import BufferDirectory, SeenBuffer
+from gantry_broker.store.inspect.buffers import BufferDirectory, BufferSummary
 from gantry_broker.store.inspect.findings import Finding, Harm
 from gantry_broker.store.inspect.repair import RepairPlan
 from gantry_broker.store.inspect.summary import LogSummary, StoreSummary
@@ -14,38 +14,31 @@ from gantry_broker.store.inspect.verify import VerifyReport
 from gantry_broker.store.loss import LossRecord
 from gantry_broker.store.message_store import RecoveryReport
 from gantry_cli.output import table
-from gantry_cli.text import bytes_text, count_text, time_text
+from gantry_cli.text import bytes_text, count_text, plural, time_text
 
 HEX_COLUMNS: Final = 16
 LOST_SHOWN_MAX: Final = 5
 QUEUES_SHOWN_MAX: Final = 20
 _REMEDIES: Final = {
-    Harm.LOST: "copy the store before anything else; a replica may still have what is gone",
-    Harm.DERIVED: "stop the broker, delete the queue's directory or index/: the next start builds it again",
-    Harm.WRONG: "nothing has to be done now; look for what caused it",
-    Harm.UNSETTLED: "nothing: the next start settles it",
-    Harm.ODD: "nothing",
+    Harm.LOST: "back up the store first; a replica may still have the lost messages",
+    Harm.DERIVED: "stop the broker and delete the directory of the queue or index/; the next start rebuilds it",
+    Harm.WRONG: "no action needed; investigate the cause",
+    Harm.UNSETTLED: "none; the next start resolves it",
+    Harm.ODD: "none",
 }
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 record`, `2 records`, `2 entries`."""
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count_text(count)} {noun[:-1]}ies" if noun.endswith("y") else f"{count_text(count)} {noun}s"
 
 
 # -- verify ------------------------------------------------------------------------------------------------------------
 
 
 def verify_text(report: VerifyReport, elapsed_s: float) -> Iterator[RenderableType]:
-    """Counts, findings by harm, the verdict."""
+    """Yield the counts, the findings by severity, and the verdict."""
     read = report.end - report.start
     speed = f"{read / 1e9 / elapsed_s:.3f} GB/s" if elapsed_s > 0 else "at once"
     part = "all" if report.is_whole else "a part"
     yield f"{report.root}: read {part} of the log, \\[{report.start}, {report.end}), in {elapsed_s:.1f} s, {speed}"
     if report.is_in_use:
-        yield "a broker has it open: its end moves, and what is not there yet is no error"
+        yield "a broker has the store open: its end moves, and data that is still being written is not an error"
     sealed = f", {count_text(report.records_sealed)} with a seal" if report.records_sealed else ""
     yield (
         f"{plural(report.records, 'record')} ({bytes_text(report.records_bytes)}{sealed}), "
@@ -53,48 +46,48 @@ def verify_text(report: VerifyReport, elapsed_s: float) -> Iterator[RenderableTy
         f"{plural(report.index_entries, 'entry')} of {plural(report.index_files, 'index file')}"
     )
     if report.older_records:
-        yield f"{plural(report.older_records, 'record')} of deleted topics, which no queue leads to any more"
+        yield f"{plural(report.older_records, 'record')} of deleted topics, which no queue refers to"
     for finding in sorted(report.findings.kept, key=lambda one: list(Harm).index(one.harm)):
         yield from _finding_lines(finding)
     if report.findings.omitted:
-        yield f"and {plural(report.findings.omitted, 'more finding')}, not shown"
-    yield Text(_verdict(report), style="bold")
+        yield f"{plural(report.findings.omitted, 'more finding')} not shown"
+    yield Text(_verdict_text(report), style="bold")
 
 
 def _finding_lines(finding: Finding) -> Iterator[Text]:
-    times = f" (and {count_text(finding.count - 1)} more like it)" if finding.count > 1 else ""
+    times = f" (and {count_text(finding.count - 1)} more of this kind)" if finding.count > 1 else ""
     yield Text(f"{finding.harm.upper():9} {finding.kind}: {finding.text}{times}")
     if finding.lost_count:
         names = ", ".join(
-            f"{one.topic}/{one.queue_id} number {one.queue_offset}" for one in finding.lost[:LOST_SHOWN_MAX]
+            f"{one.topic}/{one.queue_id} offset {one.queue_offset}" for one in finding.lost[:LOST_SHOWN_MAX]
         )
         more = finding.lost_count - min(len(finding.lost), LOST_SHOWN_MAX)
         named = f": {names}" + (f" and {count_text(more)} more" if more else "") if names else ""
-        yield Text(f"{'':9} gone: {plural(finding.lost_count, 'message')}{named}")
-    yield Text(f"{'':9} do: {finding.remedy or _REMEDIES[finding.harm]}", style="dim")
+        yield Text(f"{'':9} lost: {plural(finding.lost_count, 'message')}{named}")
+    yield Text(f"{'':9} remedy: {finding.remedy or _REMEDIES[finding.harm]}", style="dim")
 
 
-def _verdict(report: VerifyReport) -> str:
+def _verdict_text(report: VerifyReport) -> str:
     counts = report.findings.counts
     if report.is_interrupted:
-        return f"interrupted at {report.end}: nothing is said about what follows"
+        return f"interrupted at {report.end}: the rest of the store was not verified"
     if report.findings.is_damaged:
         kinds = ", ".join(f"{counts[harm]} {harm}" for harm in Harm if harm.is_damage and counts[harm])
         lost = report.findings.lost_messages
-        gone = f"at least {plural(lost, 'message')} gone" if lost else "no message is known to be gone"
-        return f"DAMAGED: {kinds}; {gone}"
-    rest = f"; {counts[Harm.UNSETTLED]} things the next start settles" if counts[Harm.UNSETTLED] else ""
-    return f"good{rest}" if report.is_whole else f"good as far as it was read{rest}"
+        loss = f"at least {plural(lost, 'message')} lost" if lost else "no message is known to be lost"
+        return f"DAMAGED: {loss} (findings: {kinds})"
+    rest = f"; the next start resolves {plural(counts[Harm.UNSETTLED], 'finding')}" if counts[Harm.UNSETTLED] else ""
+    return f"good{rest}" if report.is_whole else f"good in the part that was read{rest}"
 
 
 # -- dump --------------------------------------------------------------------------------------------------------------
 
 
-def dumped_text(document: dict[str, Any]) -> str:
-    """One record, or what is there instead, in a few lines."""
+def dump_text(document: dict[str, Any]) -> str:
+    """Return one record, or the damage in its place, in a few lines."""
     if "around" in document:
         return _hole_text(document)
-    name = f"{document['topic']}/{document['queue_id']} number {document['queue_offset']}"
+    name = f"{document['topic']}/{document['queue_id']} offset {document['queue_offset']}"
     if "reason" in document:
         return f"-- {name}: {document['reason']}"
     lines = [f"@ {document['offset']}  {document['size']} bytes  {name}  {time_text(document['store_timestamp_ms'])}"]
@@ -106,22 +99,22 @@ def dumped_text(document: dict[str, Any]) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without what could upset a terminal."""
+    """Return the text with unprintable characters escaped, so that they cannot control the terminal."""
     return "".join(one if one.isprintable() or one in "\n\t" else f"\\x{ord(one):02x}" for one in text)
 
 
 def _hole_text(document: dict[str, Any]) -> str:
     offset, length = document["offset"], document["length"]
     extent = f"{length} bytes" if length is not None else "to the end of the log"
-    lines = [f"!! {offset}  {extent}  no record: {document['reason']}"]
+    lines = [f"!! {offset}  {extent}  damaged: {document['reason']}"]
     if document["topic"]:
-        lines.append(f"   it was {document['topic']}/{document['queue_id']} number {document['queue_offset']}")
+        lines.append(f"   expected {document['topic']}/{document['queue_id']} offset {document['queue_offset']}")
     lines += hex_lines(bytes.fromhex(document["around"]), document["around_start"], offset)
     return "\n".join(lines)
 
 
 def hex_lines(data: bytes, start: int, mark: int) -> list[str]:
-    """Bytes in rows; the row in which ``mark`` lies is marked."""
+    """Return bytes as rows of hexadecimal digits; the row with the offset ``mark`` has an arrow."""
     lines = []
     for position in range(0, len(data), HEX_COLUMNS):
         row = data[position : position + HEX_COLUMNS]
@@ -135,19 +128,19 @@ def hex_lines(data: bytes, start: int, mark: int) -> list[str]:
 
 
 def plan_text(plan: RepairPlan) -> Iterator[RenderableType]:
-    """What a start would do, in the order in which it would do it."""
+    """Yield the steps of a start in their order."""
     yield f"{plan.root}: the last stop was {'clean' if plan.is_clean else 'a crash'}"
     if plan.is_in_use:
-        yield "a broker has it open: this is what a start would do if that broker died now"
+        yield "a broker has the store open: this is what a start would do if the broker died now"
     if plan.refusal:
-        yield Text(f"A start would refuse: {plan.refusal}", style="bold")
+        yield Text(f"A start would fail: {plan.refusal}", style="bold")
         return
     whole = "the whole log" if plan.is_full else f"the log from {plan.read_from} on"
     yield f"read {whole}: {bytes_text(plan.read_bytes)}, {plural(plan.records, 'record')}"
     for lost in plan.missing:
-        yield f"missing, sends are refused until it is accepted: \\[{lost.start}, {lost.end}) ({lost.cause.value})"
+        yield f"missing, sends refused until the loss is accepted: \\[{lost.start}, {lost.end}) ({lost.cause.value})"
     for begin, end in plan.rotten:
-        yield f"step over rot: \\[{begin}, {end}), {end - begin} bytes"
+        yield f"skip corrupt range: \\[{begin}, {end}), {end - begin} bytes"
     if plan.buffers_fault:
         yield f"write buffers in {plan.buffers_path}: {plan.buffers_fault}"
     for one in plan.buffers:
@@ -156,36 +149,36 @@ def plan_text(plan: RepairPlan) -> Iterator[RenderableType]:
     yield f"end the log at {plan.end}"
     if plan.cut_bytes:
         inside = f", {plural(plan.cut_records, 'whole record')} among them" if plan.cut_records else ""
-        yield f"cut off {plan.cut_bytes} bytes behind it{inside}"
+        yield f"truncate {plan.cut_bytes} bytes after the end{inside}"
     if plan.queues_rebuilt:
         shown = ", ".join(f"{topic}/{queue}" for topic, queue in plan.queues_rebuilt[:QUEUES_SHOWN_MAX])
         more = len(plan.queues_rebuilt) - QUEUES_SHOWN_MAX
-        yield f"build again: {shown}" + (f" and {plural(more, 'more queue')}" if more > 0 else "")
+        yield f"rebuild queues: {shown}" + (f" and {plural(more, 'more queue')}" if more > 0 else "")
     if plan.queues_behind:
         units = sum(count for _, _, count in plan.queues_behind)
-        yield f"put {plural(units, 'unit')} into {plural(len(plan.queues_behind), 'queue')}"
+        yield f"append {plural(units, 'unit')} to {plural(len(plan.queues_behind), 'queue')}"
     if plan.is_index_rebuilt:
-        yield "build the index again"
-    yield Text(_loss(plan), style="bold")
+        yield "rebuild the index"
+    yield Text(_loss_text(plan), style="bold")
 
 
-def _loss(plan: RepairPlan) -> str:
+def _loss_text(plan: RepairPlan) -> str:
     if plan.is_lossless and not plan.cut_records:
-        return "nothing that was promised is lost"
-    flushed = f", {plan.lost_flushed_bytes} of them flushed once" if plan.lost_flushed_bytes else ""
+        return "no acknowledged data is lost"
+    flushed = f", {plan.lost_flushed_bytes} of them were flushed" if plan.lost_flushed_bytes else ""
     return f"lost: {plan.lost_bytes} bytes{flushed}, at least {plural(plan.lost_messages, 'message')}"
 
 
 def accepted_text(root: str, record: LossRecord) -> Iterator[RenderableType]:
-    """What was accepted as lost."""
+    """Yield the ranges whose loss was accepted."""
     if not record.missing:
-        yield f"{root}: nothing is missing"
+        yield f"{root}: no log data is missing"
     for lost in record.missing:
-        yield f"{root}: accepted the loss of \\[{lost.start}, {lost.end}), {bytes_text(lost.bytes_count)}"
+        yield f"{root}: loss accepted: \\[{lost.start}, {lost.end}), {bytes_text(lost.bytes_count)}"
 
 
 def recovery_text(root: str, report: RecoveryReport) -> Iterator[RenderableType]:
-    """What a recovery has done."""
+    """Yield the results of a recovery."""
     yield f"{root}: read from {report.start} to {report.end}, {plural(report.records, 'record')}"
     if report.replayed_bytes:
         yield (
@@ -193,37 +186,36 @@ def recovery_text(root: str, report: RecoveryReport) -> Iterator[RenderableType]
             f"{plural(report.replayed_records, 'record')}"
         )
     for path in report.set_aside:
-        yield f"set aside: {path}, with the reason beside it"
+        yield f"set aside: {path}, with the reason in a file next to it"
     if report.cut_bytes:
-        yield f"cut off: {report.cut_bytes} bytes of a torn tail"
+        yield f"truncated: {report.cut_bytes} bytes of a torn tail"
     for lost in report.missing:
         yield f"missing: \\[{lost.start}, {lost.end}), {bytes_text(lost.bytes_count)} ({lost.cause.value})"
     for begin, end in report.damaged:
-        yield f"rot, stepped over: \\[{begin}, {end}), {end - begin} bytes"
+        yield f"corrupt range skipped: \\[{begin}, {end}), {end - begin} bytes"
     if report.queues_rebuilt:
-        yield f"built again: {plural(len(report.queues_rebuilt), 'queue')}"
+        yield f"rebuilt: {plural(len(report.queues_rebuilt), 'queue')}"
     if report.is_index_rebuilt:
-        yield "built again: the index"
+        yield "rebuilt: the index"
     if report.lost_flushed_bytes:
         yield Text(f"lost: {report.lost_flushed_bytes} bytes that had been flushed", style="bold")
-    yield Text("the store is cleanly stopped: ours or RocketMQ's broker may open it", style="bold")
+    yield Text("the store is cleanly stopped: a broker of Gantry or RocketMQ can open it", style="bold")
 
 
-# -- a store at a glance -----------------------------------------------------------------------------------------------
-# A store at a glance, for a person: `gantry store inspect`.
+# -- inspect -----------------------------------------------------------------------------------------------------------
 
 
 _WRITERS = {
-    "gantry": "Gantry wrote it",
-    "rocketmq": "RocketMQ wrote it",
-    "both": "RocketMQ and Gantry wrote it",
-    "unknown": "nothing says who wrote it",
+    "gantry": "written by Gantry",
+    "rocketmq": "written by RocketMQ",
+    "both": "written by RocketMQ and Gantry",
+    "unknown": "writer unknown",
     "": "no log yet",
 }
 
 
 def summary_text(summary: StoreSummary, *, with_queues: bool) -> Iterator[RenderableType]:
-    """The screen, part by part."""
+    """Yield the tables and sentences of the screen."""
     yield Text(f"{summary.root}: {_WRITERS[summary.writer]}", style="bold")
     yield from _identity_lines(summary)
     yield _state_line(summary)
@@ -255,7 +247,7 @@ def summary_text(summary: StoreSummary, *, with_queues: bool) -> Iterator[Render
 def _identity_lines(summary: StoreSummary) -> Iterator[str]:
     if summary.uuid:
         spans = ", ".join(
-            f"{epoch.epoch} from {epoch.start}{'' if epoch.is_ours else ' (not ours)'}" for epoch in summary.epochs[-5:]
+            f"{epoch.epoch} from {epoch.start}{'' if epoch.is_ours else ' (RocketMQ)'}" for epoch in summary.epochs[-5:]
         )
         earlier = f"{len(summary.epochs) - 5} earlier ones, " if len(summary.epochs) > 5 else ""
         yield f"store {summary.uuid}, start {summary.generation}, epochs: {earlier}{spans}"
@@ -265,18 +257,18 @@ def _identity_lines(summary: StoreSummary) -> Iterator[str]:
 
 def _state_line(summary: StoreSummary) -> str:
     if summary.holder_pid is not None:
-        who = f"process {summary.holder_pid}" if summary.holder_pid else "a process in another container"
-        return f"in use: {who} has it open, so what is shown is a moment"
+        holder = f"process {summary.holder_pid}" if summary.holder_pid else "a process in another container"
+        return f"in use: {holder} has the store open, so this is a snapshot"
     if not summary.is_store:
-        return "there is no store here"
-    return "cleanly stopped" if summary.is_clean else "not cleanly stopped: `abort` is there"
+        return "no store found"
+    return "cleanly stopped" if summary.is_clean else "not cleanly stopped: the file `abort` exists"
 
 
 def _log_lines(log: LogSummary) -> Iterator[str]:
     end = str(log.end) if log.is_end_known else f"at least {log.end}"
     yield (
         f"log: \\[{log.start}, {end}), {bytes_text(log.end - log.start)} in {log.files} files of "
-        f"{bytes_text(log.file_size)}, {bytes_text(log.allocated)} on the disk"
+        f"{bytes_text(log.file_size)}, {bytes_text(log.allocated)} on disk"
     )
     for fault in log.faults:
         yield f"log: {fault}"
@@ -292,16 +284,16 @@ def _missing_lines(summary: StoreSummary) -> Iterator[str]:
 
 def _durable_lines(summary: StoreSummary) -> Iterator[str]:
     if summary.checkpoint_times_ms is not None and any(summary.checkpoint_times_ms):
-        sealed = f"flushed up to {summary.flushed}" if summary.flushed is not None else "not sealed by us"
+        sealed = f"flushed up to {summary.flushed}" if summary.flushed is not None else "not sealed by Gantry"
         names = zip(("log", "queues", "index"), summary.checkpoint_times_ms, strict=True)
         times = ", ".join(f"{name} {time_text(time_ms)}" for name, time_ms in names if time_ms)
-        yield f"checkpoint: {sealed}; newest message on the disk: {times}"
+        yield f"checkpoint: {sealed}; newest message on disk: {times}"
     if summary.point_through is not None:
         yield f"recovery point: everything before {summary.point_through} is durable in log, queues and index"
     elif summary.point_fault:
         yield f"recovery point: not usable, {summary.point_fault}"
     if summary.failed_flushed is not None:
-        yield f"a flush has failed: only what is before {summary.failed_flushed} is known to be on the disk"
+        yield f"a flush has failed: only the log before {summary.failed_flushed} is known to be on disk"
 
 
 def _topic_table(summary: StoreSummary) -> RenderableType:
@@ -340,7 +332,7 @@ def _config_table(summary: StoreSummary) -> RenderableType:
         )
         for one in summary.tables
     ]
-    return table("Tables", ("table", "entries", "size", "current", "copy"), rows, right=("entries", "size"))
+    return table("Tables", ("table", "entries", "size", "current", "backup"), rows, right=("entries", "size"))
 
 
 def _buffer_parts(directory: BufferDirectory) -> Iterator[RenderableType]:
@@ -356,7 +348,7 @@ def _buffer_parts(directory: BufferDirectory) -> Iterator[RenderableType]:
     yield table(title, columns, map(_buffer_row, directory.buffers), right=columns[4:])
 
 
-def _buffer_row(one: SeenBuffer) -> tuple[str, ...]:
+def _buffer_row(one: BufferSummary) -> tuple[str, ...]:
     if one.state != "live":
         return (one.name, bytes_text(one.bytes), one.state, *("-",) * 8)
     return (

@@ -1,4 +1,4 @@
-"""`gantry topic`: list, create, delete, describe."""
+"""The commands `gantry topic list`, `create`, `delete`, `describe` and `order`."""
 
 import asyncio
 import time
@@ -9,13 +9,13 @@ import click
 from rich.console import RenderableType
 
 from gantry_cli.account import client_settings
-from gantry_cli.completing import complete_topic
+from gantry_cli.completers import complete_topic
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
 from gantry_cli.options import name_server_option, read_pairs, run
-from gantry_cli.output import Form, output_option, print_document, show, show_names, table
+from gantry_cli.output import OutputFormat, output_option, print_document, show, show_names, table
 from gantry_cli.status.cluster_view import GroupView, summarize_topic, view_group
-from gantry_cli.text import count_text, time_text
+from gantry_cli.text import count_text, plural, time_text
 from gantry_cli.topic.documents import (
     QueueDocument,
     TopicCreatedDocument,
@@ -27,39 +27,39 @@ from gantry_cli.topic.documents import (
 from gantry_client import Admin, MessageQueue, NoRoute, QueueOffsets
 from gantry_wire.commands.admin import TopicConfig
 
-# -- the order of a topic ----------------------------------------------------------------------------------------------
-# `gantry topic order`: which queues the messages of an order topic are spread over, as name servers keep it.
+# -- order -------------------------------------------------------------------------------------------------------------
+# The order configuration of a topic names the queues that its messages are spread over. Name servers store it as
 #
 #     ORDER_TOPIC_CONFIG   "orders" -> "broker-a:4;broker-b:4"
 #
-# RocketMQ's clients get it with the route where `orderMessageEnable=true` of the name server says so, and then see
-# these queues and no others; brokers mark the topic as ordered. `mqadmin updateOrderConf` keeps the same entry.
+# A name server with `orderMessageEnable=true` sends it to clients with the route; they then use only these queues, and
+# brokers mark the topic as ordered. `mqadmin updateOrderConf` writes the same entry.
 
 
 @click.command(
     epilog=examples(
-        ("gantry topic order ledger", "what name servers have of it"),
-        ("gantry topic order ledger --set", "over all its queues, as many as each broker takes messages in"),
-        ("gantry topic order ledger --set --value 'broker-a:4;broker-b:2'", "over these"),
-        ("gantry topic order ledger --remove", "in no order any more"),
+        ("gantry topic order ledger", "show the order configuration"),
+        ("gantry topic order ledger --set", "set it to all write queues of the topic"),
+        ("gantry topic order ledger --set --value 'broker-a:4;broker-b:2'", "set it to these queues"),
+        ("gantry topic order ledger --remove", "remove it"),
     )
 )
 @click.argument("name", shell_complete=complete_topic)
 @name_server_option
-@click.option("--set", "is_set", is_flag=True, help="Keep an order on every name server.")
-@click.option("--value", help="Which, for --set: broker:queues;broker:queues. Default: all queues of the topic.")
-@click.option("--remove", "is_removed", is_flag=True, help="Let no name server keep one.")
+@click.option("--set", "is_set", is_flag=True, help="Set the order configuration on every name server.")
+@click.option("--value", help="Value for --set: broker:queues;broker:queues. Default: all queues of the topic.")
+@click.option("--remove", "is_removed", is_flag=True, help="Remove the order configuration from every name server.")
 @output_option
-def order(name: str, name_server: str, is_set: bool, value: str | None, is_removed: bool, form: Form) -> None:
-    """Show, set or remove the order of topic NAME."""
+def order(name: str, name_server: str, is_set: bool, value: str | None, is_removed: bool, form: OutputFormat) -> None:
+    """Show, set or remove the order configuration of topic NAME."""
     if is_set and is_removed:
-        raise click.UsageError("--set and --remove contradict each other")
+        raise click.UsageError("--set and --remove are mutually exclusive")
     if value is not None and not is_set:
-        raise click.UsageError("--value is for --set")
+        raise click.UsageError("--value requires --set")
     if value is not None:
-        _check(value)
+        _check_order(value)
 
-    async def ask() -> str | None:
+    async def query() -> str | None:
         async with Admin(name_server, client_settings=client_settings()) as admin:
             if is_removed:
                 await admin.topics.remove_order(name)
@@ -67,28 +67,30 @@ def order(name: str, name_server: str, is_set: bool, value: str | None, is_remov
                 await admin.topics.set_order(name, value or await _all_queues(admin, name))
             return await admin.topics.order(name)
 
-    found = run(ask(), name_server, waiting_for=f"looking at {name}")
+    found = run(query(), name_server, waiting_for=f"querying topic {name}")
     if form.is_document:
         print_document(form, TopicOrderDocument(topic=name, order=found, queues=queues_in(found)))
         return
-    click.echo(f"topic {name}: {'in no order' if found is None else found}")
+    click.echo(f'Topic "{name}": {"no order configuration" if found is None else f"order {found}"}')
 
 
 async def _all_queues(admin: Admin, name: str) -> str:
-    """As many of each broker as it takes messages in."""
+    """Return the order configuration with all write queues of each broker."""
     settings = await admin.topics.settings(name)
     return ";".join(f"{broker}:{config.write_queue_nums}" for broker, config in sorted(settings.items()))
 
 
 def queues_in(text: str | None) -> dict[str, int]:
-    """Queues by broker; what cannot be read is left out, for anybody may have written it."""
+    """Return the queues by broker. Invalid parts are left out, since other tools can write the value, too."""
     parts = [part.rpartition(":") for part in (text or "").split(";")]
     return {broker: int(count) for broker, _, count in parts if broker and count.isascii() and count.isdigit()}
 
 
-def _check(value: str) -> None:
+def _check_order(value: str) -> None:
     if len(queues_in(value)) != len(value.split(";")):
-        raise click.UsageError(f"{value!r} is not broker:queues;broker:queues, for example broker-a:4;broker-b:4")
+        raise click.UsageError(
+            f"invalid order {value!r}: expected broker:queues;broker:queues, for example broker-a:4;broker-b:4"
+        )
 
 
 # -- list, create, delete, describe ------------------------------------------------------------------------------------
@@ -100,19 +102,19 @@ POLL_S: Final = 0.05
 
 
 def _read_attributes(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    """Read them as a map. An attribute has a value."""
+    """Parse attributes as a mapping. Raises BadParameter for one without a value."""
     found = read_pairs(context, parameter, given)
     if empty := [name for name, value in found.items() if not value]:
-        raise click.BadParameter(f"{empty[0]} has no value: write NAME=VALUE, for example message.type=FIFO")
+        raise click.BadParameter(f"{empty[0]} has no value: expected NAME=VALUE, for example message.type=FIFO")
     return found
 
 
 @click.group(
     epilog=examples(
-        ("gantry topic list", "all topics"),
-        ("gantry topic create orders --queues 16", "a new one, or more queues for an old one"),
-        ("gantry topic describe orders", "its queues, and who reads them"),
-        ("gantry topic delete orders", "with its messages; asks first"),
+        ("gantry topic list", "list all topics"),
+        ("gantry topic create orders --queues 16", "create a topic, or change its number of queues"),
+        ("gantry topic describe orders", "show its queues and consumer groups"),
+        ("gantry topic delete orders", "delete a topic with its messages; asks first"),
     )
 )
 def topic() -> None:
@@ -122,62 +124,68 @@ def topic() -> None:
 @topic.command(
     "list",
     epilog=examples(
-        ("gantry topic list", "the topics that applications made"),
-        ("gantry topic list --all", "with retry, dead letter and system topics"),
-        ("gantry topic list --output yaml", "for programs, or as JSON: --output json"),
+        ("gantry topic list", "list topics of applications"),
+        ("gantry topic list --all", "include retry, dead-letter and system topics"),
+        ("gantry topic list --output yaml", "print YAML, or JSON with --output json"),
     ),
 )
 @name_server_option
-@click.option("--all", "with_internal", is_flag=True, help="Show retry, dead letter and system topics, too.")
+@click.option("--all", "with_internal", is_flag=True, help="Include retry, dead-letter and system topics.")
 @output_option
-def list_topics(name_server: str, with_internal: bool, form: Form) -> None:
-    """List topics by name, one a line."""
+def list_topics(name_server: str, with_internal: bool, form: OutputFormat) -> None:
+    """List topics, one name per line."""
 
-    async def ask() -> list[str]:
+    async def query() -> list[str]:
         async with Admin(name_server, client_settings=client_settings()) as admin:
             return await admin.topics.all(with_internal=with_internal)
 
-    names = run(ask(), name_server, waiting_for="asking for the topics")
-    show_names(form, names, "no topics yet -- make one: gantry topic create NAME")
+    names = run(query(), name_server, waiting_for="listing topics")
+    show_names(form, names, "No topics. Create one with: gantry topic create NAME")
 
 
 @topic.command(
     epilog=examples(
-        ("gantry topic create orders", "8 queues on every master"),
-        ("gantry topic create orders --queues 16", "again, with more queues: the topic is changed"),
-        ("gantry topic create orders --permission r", "nobody can send any more; reading goes on"),
-        ("gantry topic create ledger --ordered --cluster east", "in one cluster only"),
-        ("gantry topic create orders --queues 2 --read-queues 8", "drain six queues before they are taken away"),
-        ("gantry topic create ledger --attribute message.type=FIFO", "what a proxy of RocketMQ's checks"),
+        ("gantry topic create orders", "create a topic with 8 queues on every master"),
+        ("gantry topic create orders --queues 16", "change the number of queues"),
+        ("gantry topic create orders --permission r", "make the topic read-only"),
+        ("gantry topic create ledger --ordered --cluster east", "create an ordered topic in one cluster"),
+        (
+            "gantry topic create orders --queues 2 --read-queues 8",
+            "stop sends to six queues, so that they can be drained",
+        ),
+        (
+            "gantry topic create ledger --attribute message.type=FIFO",
+            "set the message type that RocketMQ's proxy checks",
+        ),
     )
 )
 @click.argument("name", shell_complete=complete_topic)
 @name_server_option
-@click.option("--queues", type=click.IntRange(1, 1024), default=8, show_default=True, help="Queues on each master.")
 @click.option(
-    "--read-queues", type=click.IntRange(1, 1024), help="Queues that can be read, when it is more than --queues."
+    "--queues", type=click.IntRange(1, 1024), default=8, show_default=True, help="Write queues on each master."
 )
+@click.option("--read-queues", type=click.IntRange(1, 1024), help="Read queues on each master, if more than --queues.")
 @click.option("--permission", type=click.Choice(list(PERMISSIONS)), default="rw", show_default=True,
-              help="Who may: read and write, read only, write only, nobody.")  # fmt: skip
+              help="Permission of clients: read and write, read, write, or none.")  # fmt: skip
 @click.option("--ordered", is_flag=True, help="Mark the topic as ordered.")
 @click.option("--attribute", "attributes", multiple=True, metavar="NAME=VALUE", callback=_read_attributes,
-              help="Set an attribute; can be given more than once.")  # fmt: skip
-@click.option("--no-attribute", "dropped", multiple=True, metavar="NAME", help="Take an attribute away.")
-@click.option("--cluster", help="Only the brokers of this cluster.")
+              help="Set an attribute; repeatable.")  # fmt: skip
+@click.option("--no-attribute", "dropped", multiple=True, metavar="NAME", help="Remove an attribute; repeatable.")
+@click.option("--cluster", help="Create the topic only on brokers of this cluster.")
 @output_option
 def create(
     name: str, name_server: str, queues: int, read_queues: int | None, permission: str, ordered: bool,
-    attributes: dict[str, str], dropped: tuple[str, ...], cluster: str | None, form: Form,
+    attributes: dict[str, str], dropped: tuple[str, ...], cluster: str | None, form: OutputFormat,
 ) -> None:  # fmt: skip
-    """Create topic NAME, or change it when it exists.
+    """Create topic NAME, or update it if it exists.
 
-    Done when every master has it and the name server shows it, so that whoever comes next finds it.
+    The command returns when every master has the topic and the name server has its routes.
     """
 
     if both := sorted(attributes.keys() & set(dropped)):
-        raise click.UsageError(f"--attribute and --no-attribute contradict each other: both name {', '.join(both)}")
+        raise click.UsageError(f"--attribute and --no-attribute are contradictory: both name {', '.join(both)}")
 
-    async def make() -> set[str]:
+    async def create_topic() -> set[str]:
         async with Admin(name_server, client_settings=client_settings()) as admin:
             await admin.topics.create(
                 name,
@@ -189,29 +197,28 @@ def create(
                 cluster=cluster,
             )
             masters = {broker.name for broker in await admin.brokers.masters(cluster)}
-            await _wait_shown(admin, name, masters)
+            await _wait_until_routed(admin, name, masters)
             return masters
 
-    masters = run(make(), name_server, waiting_for=f"making {name}")
+    masters = run(create_topic(), name_server, waiting_for=f"creating topic {name}")
     if form.is_document:
         print_document(form, TopicCreatedDocument(topic=name, queues=queues, brokers=sorted(masters)))
         return
-    where = f"{len(masters)} broker{'s' if len(masters) > 1 else ''}"
-    click.echo(f"topic {name}: {queues} queue{'s' if queues > 1 else ''} on {where}")
+    click.echo(f'Topic "{name}" created ({plural(queues, "queue")} on {plural(len(masters), "broker")})')
 
 
 @topic.command(
     epilog=examples(
-        ("gantry topic delete orders", "asks first"),
-        ("gantry topic delete orders --yes", "in a script"),
+        ("gantry topic delete orders", "ask, then delete"),
+        ("gantry topic delete orders --yes", "delete without a question, in a script"),
     )
 )
 @click.argument("name", shell_complete=complete_topic)
 @name_server_option
-@click.option("--cluster", help="Only on the brokers of this cluster.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--cluster", help="Delete the topic only on brokers of this cluster.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @output_option
-def delete(name: str, name_server: str, cluster: str | None, yes: bool, form: Form) -> None:
+def delete(name: str, name_server: str, cluster: str | None, yes: bool, form: OutputFormat) -> None:
     """Delete topic NAME with all its messages."""
 
     async def count() -> int:
@@ -222,35 +229,35 @@ def delete(name: str, name_server: str, cluster: str | None, yes: bool, form: Fo
         async with Admin(name_server, client_settings=client_settings()) as admin:
             await admin.topics.delete(name, cluster=cluster)
 
-    messages = run(count(), name_server, waiting_for=f"looking at {name}")
+    messages = run(count(), name_server, waiting_for=f"querying topic {name}")
     if not yes:
-        click.confirm(f"delete topic {name} with {count_text(messages)} messages?", abort=True, err=form.is_document)
-    run(remove(), name_server, waiting_for=f"deleting {name}")
+        click.confirm(f'Delete topic "{name}" with {plural(messages, "message")}?', abort=True, err=form.is_document)
+    run(remove(), name_server, waiting_for=f"deleting topic {name}")
     if form.is_document:
         print_document(form, TopicDeletedDocument(topic=name, messages=messages))
         return
-    click.echo(f"deleted topic {name}")
+    click.echo(f'Topic "{name}" deleted')
 
 
 @topic.command(
     epilog=examples(
-        ("gantry topic describe orders", "queues, offsets, groups"),
-        ("gantry topic describe orders --output json", "for programs"),
+        ("gantry topic describe orders", "show queues, offsets and groups"),
+        ("gantry topic describe orders --output json", "print JSON"),
     )
 )
 @click.argument("name", shell_complete=complete_topic)
 @name_server_option
 @output_option
-def describe(name: str, name_server: str, form: Form) -> None:
-    """Show the queues of topic NAME, and the groups that read them."""
+def describe(name: str, name_server: str, form: OutputFormat) -> None:
+    """Show the queues, settings and consumer groups of topic NAME."""
 
-    async def ask() -> TopicDocument:
+    async def query() -> TopicDocument:
         async with Admin(name_server, client_settings=client_settings()) as admin:
             stats = await admin.topics.stats(name)
             settings = await admin.topics.settings(name)
             return _document(name, stats, settings, await _groups_of(admin, name))
 
-    document = run(ask(), name_server, waiting_for=f"looking at {name}")
+    document = run(query(), name_server, waiting_for=f"querying topic {name}")
     show(form, document, lambda: _render(document))
 
 
@@ -263,27 +270,27 @@ async def _groups_of(admin: Admin, name: str) -> list[GroupView]:
     return [view for of_group in views for view in of_group if view.topic == name]
 
 
-async def _wait_shown(admin: Admin, name: str, masters: set[str]) -> None:
-    """Wait until the name server shows the topic on all `masters`. Raises CliError."""
+async def _wait_until_routed(admin: Admin, name: str, masters: set[str]) -> None:
+    """Wait until the name server has routes of the topic to all `masters`. Raises CliError after a timeout."""
     deadline = time.monotonic() + SHOW_TIMEOUT_S
     while True:
         try:
             if masters <= set((await admin.topics.route(name)).brokers):
                 return
         except NoRoute:
-            pass  # not yet; that is what we wait for
+            pass  # the brokers have not registered the topic yet
         if time.monotonic() > deadline:
             raise CliError(
-                f"the topic {name} is made, but the name server does not show it on all brokers",
-                "look at the brokers' logs for failed registrations",
+                f"topic {name} was created, but the name server has no routes to it on some brokers",
+                "check the brokers' logs for failed registrations",
             )
         await asyncio.sleep(POLL_S)
 
 
 def _render(document: TopicDocument) -> Iterator[RenderableType]:
     view = document.topic
-    where = f"{view.queues} queues on {', '.join(view.brokers)}"
-    yield f"topic {view.name}: {count_text(view.messages)} messages in {where}"
+    where = f"{plural(view.queues, 'queue')} on {', '.join(view.brokers)}"
+    yield f'Topic "{view.name}": {plural(view.messages, "message")} in {where}'
     columns = ("broker", "queue", "first offset", "end offset", "messages", "last message")
     rows = (
         (
@@ -349,5 +356,5 @@ def _document(
 
 
 def _permission_text(permission: int) -> str:
-    """As the option says it; inheritance is for templates only."""
+    """Return the permission as a value of --permission. The inherit bit, which only templates use, is ignored."""
     return next(text for text, number in PERMISSIONS.items() if number == permission & PERMISSIONS["rw"])

@@ -1,4 +1,4 @@
-"""What commands about topics tell programs. The names of fields are a promise, as in `document_types`."""
+"""The documents of commands about topics. The names of fields are stable, as in `document_types`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class QueueDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettingsDocument:
-    """What is set for a topic on one broker."""
+    """The settings of a topic on one broker."""
 
     broker: str
     write_queues: int
@@ -33,7 +33,7 @@ class TopicSettingsDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDocument:
-    """`gantry topic describe`: one topic."""
+    """`gantry topic describe`: one topic, its settings, queues and groups."""
 
     topic: TopicView
     settings: list[TopicSettingsDocument]
@@ -43,7 +43,7 @@ class TopicDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCreatedDocument:
-    """`gantry topic create`: what there is now."""
+    """`gantry topic create`: the topic, its queues on each broker, and its brokers."""
 
     topic: str
     queues: int
@@ -52,7 +52,7 @@ class TopicCreatedDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOrderDocument:
-    """`gantry topic order`: queues by broker, and what name servers have; null where the topic is in no order."""
+    """`gantry topic order`: the order configuration on the name servers, or null, and its queues by broker."""
 
     topic: str
     order: str | None
@@ -61,7 +61,7 @@ class TopicOrderDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDeletedDocument:
-    """`gantry topic delete`: what went."""
+    """`gantry topic delete`: the topic and the number of its messages."""
 
     topic: str
     messages: int

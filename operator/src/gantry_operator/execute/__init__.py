@@ -1,9 +1,9 @@
-"""What was decided, executed: each type of ``gantry_spec.actions`` as calls to Kubernetes or orders to a sidecar.
+"""Execution of decisions: each type of ``gantry_spec.actions`` becomes calls to Kubernetes or orders to a sidecar.
 
-applier       what should exist, applied when it has changed, and now and then for whoever has changed it
-leftovers     what the group has no more, deleted: a closed way in, replaced name servers, a removed shard
-leases        the shard's record, by compare-and-swap
-pods          start, restart, remove, replace a disk: always the one that is meant, by its uid
-role_labels   who is found under which role; taken from the old master first
-scheduler     all of it, one thing at a time for each broker, none waiting for another
+applier       applies the desired objects when they have changed, and regularly to revert changes by others
+pruner        deletes objects that the group no longer needs: an external Service, name servers, a removed shard
+leases        writes a shard's record, by compare-and-swap
+pods          starts, restarts and removes pods, and replaces disks: always with the uid of the object
+role_labels   sets the role labels of pods; the label of the old master is removed first
+scheduler     runs all actions: one at a time for each broker, without waiting for other brokers
 """

@@ -1,12 +1,12 @@
-"""The record in a shard's Lease, replaced by compare-and-swap: the one change that decides who leads.
+"""The record in a shard's Lease, replaced by compare-and-swap: this change alone decides which member is the master.
 
-    read it now, from the API server  -->  is its version the expected one?  -->  write onto just that revision
+    read from the API server  -->  compare the version with the expected one  -->  write onto just that revision
           ^                                                                            |
-          `------------------------ somebody has renewed it meanwhile: 409 ------------'
+          `------------------------ the Lease was renewed meanwhile: 409 --------------'
 
-A renewal changes the revision and not the record's version (``gantry_spec.lease_annotations``), so it makes the swap
-begin anew, a few times; a record that was replaced ends it. What is written nobody is told of before it is answered: a
-swap that may have been done is seen at the next look.
+A renewal changes the revision of the Lease, but not the version of the record (``gantry_spec.lease_annotations``). So
+it makes the swap start again, up to ``TRIES_MAX`` times, while a replaced record ends the swap. No order rests on a
+write before its answer: a swap that may have succeeded is found by the next observation.
 """
 
 from __future__ import annotations
@@ -16,88 +16,90 @@ from typing import Final, final
 
 import msgspec
 
-from gantry_operator.api import LEASES, Kubernetes, Object, Place, annotations_of, revision_of, uid_of
+from gantry_operator.api import LEASES, Kubernetes, Object, ObjectRef, annotations_of, revision_of, uid_of
 from gantry_operator.clock import Clock
-from gantry_operator.errors import Conflict, Gone
+from gantry_operator.errors import Conflict, NotFound
 from gantry_operator.objects import names
-from gantry_operator.objects.base import labels, made
-from gantry_operator.observe.last_word import LAST_WORD, WRITE_MS, is_news, last_word_text
+from gantry_operator.objects.base import labels, make_object
+from gantry_operator.observe.last_report import LAST_REPORT, WRITE_MS, format_last_report, is_annotation_outdated
 from gantry_spec.lease import LeaseRecord
-from gantry_spec.lease_annotations import BadRecord, lease_annotations, lease_seconds, record_of
+from gantry_spec.lease_annotations import InvalidLeaseRecord, lease_annotations, lease_seconds, record_of
 from gantry_spec.manifest.group import BrokerGroup
-from gantry_spec.observed import LastWord
+from gantry_spec.observed import LastReport
 
 TRIES_MAX: Final = 6
 
 
 @final
-class Leases:
-    """Of one group; owned by its task. ``kept`` is told what stands there after each write."""
+class LeaseWriter:
+    """Writes the Leases of one group's shards. ``on_written`` gets each written Lease. Owned by the group's task."""
 
-    def __init__(self, api: Kubernetes, clock: Clock, kept: Callable[[Object], None]) -> None:
+    def __init__(self, api: Kubernetes, clock: Clock, on_written: Callable[[Object], None]) -> None:
         self._api: Final = api
         self._clock: Final = clock
-        self._kept: Final = kept
-        self._words_ms: Final[dict[int, int]] = {}
+        self._on_written: Final = on_written
+        self._last_report_ms: Final[dict[int, int]] = {}
 
     async def replace(self, group: BrokerGroup, shard: int, expected: str | None, record: LeaseRecord) -> None:
-        """The version that was seen. Raises ``Conflict`` when it is another one by now."""
-        place = place_of_lease(group, shard)
+        """Replace the record of this version, or create the first one. Raises ``Conflict`` for another version."""
+        ref = lease_ref(group, shard)
         for _ in range(TRIES_MAX):
             try:
-                current = await self._api.get(place)
-            except Gone:
+                current = await self._api.get(ref)
+            except NotFound:
                 if expected is not None:
-                    raise Conflict(str(place), "there is no record any more") from None
-                self._kept(await self._api.create(_document(group, shard, record)))
+                    raise Conflict(str(ref), "the record does not exist any more") from None
+                self._on_written(await self._api.create(_document(group, shard, record)))
                 return
-            compare(str(place), current, expected)
+            check_version(str(ref), current, expected)
             annotations = lease_annotations(msgspec.structs.replace(record, version=expected or ""))
             try:
                 answer = await self._api.patch(
-                    place,
+                    ref,
                     {"metadata": {"annotations": annotations}},
                     uid=uid_of(current),
                     revision=revision_of(current),
                 )
             except Conflict:
                 continue
-            self._kept(answer)
+            self._on_written(answer)
             return
-        raise Conflict(str(place), f"it was changed {TRIES_MAX} times meanwhile")
+        raise Conflict(str(ref), f"it was changed during each of {TRIES_MAX} attempts")
 
-    async def keep_last_word(self, group: BrokerGroup, shard: int, lease: Object | None, word: LastWord | None) -> None:
-        """Keep the master's last word, if it says something new and some time has passed."""
-        if lease is None or word is None or not is_news(word, annotations_of(lease)):
+    async def keep_last_report(
+        self, group: BrokerGroup, shard: int, lease: Object | None, report: LastReport | None
+    ) -> None:
+        """Write the master's last report into the Lease, if it has changed and the last write is long enough ago."""
+        if lease is None or report is None or not is_annotation_outdated(report, annotations_of(lease)):
             return
         now_ms = self._clock.now_ms()
-        if now_ms - self._words_ms.get(shard, -WRITE_MS) < WRITE_MS:
+        if now_ms - self._last_report_ms.get(shard, -WRITE_MS) < WRITE_MS:
             return
-        self._words_ms[shard] = now_ms
-        change = {"metadata": {"annotations": {LAST_WORD: last_word_text(word, self._clock)}}}
-        self._kept(await self._api.patch(place_of_lease(group, shard), change, uid=uid_of(lease)))
+        self._last_report_ms[shard] = now_ms
+        change = {"metadata": {"annotations": {LAST_REPORT: format_last_report(report, self._clock)}}}
+        self._on_written(await self._api.patch(lease_ref(group, shard), change, uid=uid_of(lease)))
 
 
-def compare(what: str, current: Object, expected: str | None) -> None:
-    """Raise ``Conflict`` unless the record that stands there has the expected version."""
+def check_version(what: str, current: Object, expected: str | None) -> None:
+    """Raise ``Conflict`` unless the present record has the expected version."""
     try:
         record = record_of(annotations_of(current))
-    except BadRecord as error:
+    except InvalidLeaseRecord as error:
         raise Conflict(what, str(error)) from error
     version = None if record is None else record.version
     if version != expected:
-        raise Conflict(what, f"its version is {version}, and {expected} was expected")
+        raise Conflict(what, f"the record has version {version}, but {expected} was expected")
 
 
-def place_of_lease(group: BrokerGroup, shard: int) -> Place:
-    """A shard's."""
-    return Place(LEASES, group.metadata.namespace, names.shard_name(group.metadata.name, shard))
+def lease_ref(group: BrokerGroup, shard: int) -> ObjectRef:
+    """Return the reference to a shard's Lease."""
+    return ObjectRef(LEASES, group.metadata.namespace, names.shard_name(group.metadata.name, shard))
 
 
 def _document(group: BrokerGroup, shard: int, record: LeaseRecord) -> Object:
-    place = place_of_lease(group, shard)
+    ref = lease_ref(group, shard)
     body = {"spec": {"leaseDurationSeconds": lease_seconds(record.duration_ms)}}
     annotations = lease_annotations(msgspec.structs.replace(record, version=""))
     kind = (LEASES.api_version, LEASES.name)
     marked = labels(group, names.BROKER, shard)
-    return made(group, kind, place.name, marked, body, annotations=annotations)
+    return make_object(group, kind, ref.name, marked, body, annotations=annotations)

@@ -1,21 +1,21 @@
-"""Pods, their StatefulSets and their claims: what is done to them is done to the one that was seen, by its uid.
+"""Actions on pods, StatefulSets and claims. Each is restricted to the observed object, by its uid.
 
-    Start        a pod that has ended for good is deleted, and its StatefulSet makes another; else nothing is done
-    Restart      the pod is deleted, politely; its StatefulSet makes another one of today's template
+    Start        a pod that has terminated is deleted, and its StatefulSet creates another; else nothing is done
+    Restart      the pod is deleted gracefully; its StatefulSet creates another one from the present template
     Sleep        both StatefulSets of a shard shrink to none, and remember what they were
-    Remove       the StatefulSet shrinks by its last pod; a master's goes to none
-    ReplaceDisk  the claim is deleted, then the pod that holds on to it; its StatefulSet makes both anew
+    Remove       the StatefulSet shrinks by its last pod; that of the master shrinks to none
+    ReplaceDisk  the claim is deleted, then the pod that uses it; its StatefulSet creates both again
 
-Nothing here waits for a pod to go: the next look shows it. A machine that is off or does not answer confirms nothing,
-so a pod on it is taken off the list without its word, and only here, where the decision before has seen to it that
-its epoch is outvoted.
+No action waits for a pod to terminate: the next observation shows it. A machine that is off or unreachable cannot
+confirm that a pod has terminated, so a pod on it is deleted by force. Only ReplaceDisk does this, after a decision that
+made sure that the epoch of this pod's broker is outvoted.
 """
 
 from __future__ import annotations
 
 from typing import Final, final
 
-from gantry_operator.api import CLAIMS, Kubernetes, Object, Place, place_of, revision_of, uid_of
+from gantry_operator.api import CLAIMS, Kubernetes, Object, ObjectRef, ref_of, revision_of, uid_of
 from gantry_operator.errors import Conflict
 from gantry_operator.objects import names
 from gantry_operator.observe import pods
@@ -24,35 +24,35 @@ from gantry_spec import actions as act
 
 
 @final
-class Pods:
-    """Of one group."""
+class PodExecutor:
+    """Executes the actions on the pods of one group."""
 
     def __init__(self, objects: GroupObjects, api: Kubernetes) -> None:
         self._key: Final = objects.key
         self._objects: Final = objects
         self._api: Final = api
 
-    async def do(self, action: act.ProcessAction | act.Sleep) -> None:
-        """One of them."""
+    async def execute(self, action: act.ProcessAction | act.Hibernate) -> None:
+        """Execute one action. Raises leaves of ``ApiError``."""
         match action:
             case act.Start():
                 await self._start(action)
             case act.Restart():
-                self._refuse_second(action)
+                self._refuse_second_restart(action)
                 await self._delete_pod(action.shard, action.member, action.boot_id)
             case act.Remove():
                 await self._remove(action)
             case act.ReplaceDisk():
                 await self._replace_disk(action)
-            case act.Sleep():
+            case act.Hibernate():
                 await self._sleep(action.shard)
             case _:
                 raise AssertionError(f"no way to execute {action}")
 
     async def _sleep(self, shard: int) -> None:
         """Have a shard's StatefulSets make no pods, if its volumes outlive that."""
-        sets = self._objects.sets(shard)
-        for document in (sets.slave, sets.master):
+        stateful_sets = self._objects.stateful_sets(shard)
+        for document in (stateful_sets.slave, stateful_sets.master):
             replicas = replicas_of(document)
             if document is None or not replicas:
                 continue
@@ -62,26 +62,29 @@ class Pods:
                 "spec": {"replicas": 0},
             }
             answer = await self._api.patch(
-                place_of(document), change, uid=uid_of(document), revision=revision_of(document)
+                ref_of(document), change, uid=uid_of(document), revision=revision_of(document)
             )
             self._objects.cache.put(answer)
 
     def _refuse_without_volumes(self, document: Object) -> None:
-        """What a StatefulSet deletes with its pods is lost by a sleep."""
+        """Raise ``Conflict`` if the StatefulSet would delete the volumes of its pods when it shrinks."""
         policy = document["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
         if policy.get("whenScaled") != "Retain":
-            raise Conflict(document["metadata"]["name"], "its volumes would go with its pods")
+            raise Conflict(document["metadata"]["name"], "its volumes would be deleted with its pods")
 
-    def _refuse_second(self, action: act.Restart) -> None:
-        """A pod takes its time to go, and its slave acknowledges meanwhile: then the next one must not go, too."""
+    def _refuse_second_restart(self, action: act.Restart) -> None:
+        """Raise ``Conflict`` if another member is stopping or starting, so that two never restart at the same time.
+
+        A pod takes a while to terminate, and its broker acknowledges until then, so an observation may count it.
+        """
         own = self._objects.pod(action.shard, action.member)
-        if own is None or not _runs(own):
+        if own is None or not _is_running(own):
             return
-        for member in self._objects.sets(action.shard).wanted:
+        for member in self._objects.stateful_sets(action.shard).wanted:
             pod = self._objects.pod(action.shard, member)
-            if member != action.member and (pod is None or not _runs(pod)):
+            if member != action.member and (pod is None or not _is_running(pod)):
                 name = names.member_pod(self._key[1], action.shard, action.member)
-                raise Conflict(name, f"member {member} is on its way out or in, and comes first")
+                raise Conflict(name, f"member {member} is stopping or starting; it must be running first")
 
     async def _start(self, action: act.Start) -> None:
         pod = self._objects.pod(action.shard, action.member)
@@ -90,27 +93,30 @@ class Pods:
 
     async def _delete_pod(self, shard: int, member: int, uid: str, *, is_forced: bool = False) -> None:
         if not uid:
-            raise Conflict(names.member_pod(self._key[1], shard, member), "nobody knows which pod is meant")
-        place, pod = self._objects.pod_place(shard, member), self._objects.pod(shard, member)
+            raise Conflict(names.member_pod(self._key[1], shard, member), "the uid of the pod is not known")
+        ref, pod = self._objects.pod_ref(shard, member), self._objects.pod(shard, member)
         if pod is not None and pod["metadata"].get("deletionTimestamp") and uid_of(pod) == uid and not is_forced:
             return
-        await self._api.delete(place, uid=uid, grace_s=0 if is_forced else None)
+        await self._api.delete(ref, uid=uid, grace_s=0 if is_forced else None)
 
     async def _remove(self, action: act.Remove) -> None:
         pod = self._objects.pod(action.shard, action.member)
         if pod is not None and action.boot_id and uid_of(pod) != action.boot_id:
-            raise Conflict(names.member_pod(self._key[1], action.shard, action.member), "another pod has its name")
-        sets = self._objects.sets(action.shard)
+            raise Conflict(
+                names.member_pod(self._key[1], action.shard, action.member),
+                "the pod was replaced by another one of the same name",
+            )
+        stateful_sets = self._objects.stateful_sets(action.shard)
         if action.member == 1:
-            await self._scale(sets.master, 0)
-        elif replicas_of(sets.slave) == action.member - 1:
-            await self._scale(sets.slave, action.member - 2)
+            await self._scale(stateful_sets.master, 0)
+        elif replicas_of(stateful_sets.slave) == action.member - 1:
+            await self._scale(stateful_sets.slave, action.member - 2)
 
     async def _scale(self, document: Object | None, replicas: int) -> None:
         if document is None or replicas_of(document) <= replicas:
             return
         answer = await self._api.patch(
-            place_of(document), {"spec": {"replicas": replicas}}, uid=uid_of(document), revision=revision_of(document)
+            ref_of(document), {"spec": {"replicas": replicas}}, uid=uid_of(document), revision=revision_of(document)
         )
         self._objects.cache.put(answer)
 
@@ -119,7 +125,7 @@ class Pods:
         if claim is None or uid_of(claim) != action.disk_id:
             return
         name = claim["metadata"]["name"]
-        await self._api.delete(Place(CLAIMS, self._key[0], name), uid=action.disk_id)
+        await self._api.delete(ObjectRef(CLAIMS, self._key[0], name), uid=action.disk_id)
         pod = self._objects.pod(action.shard, action.member)
         if pod is not None:
             machine = self._objects.machine(pod)
@@ -127,6 +133,6 @@ class Pods:
             await self._delete_pod(action.shard, action.member, uid_of(pod), is_forced=is_forced)
 
 
-def _runs(pod: Object) -> bool:
-    """Whether it is there to stay."""
+def _is_running(pod: Object) -> bool:
+    """Return whether the broker's container runs, and the pod is not being deleted."""
     return "running" in (pods.container_of(pod).get("state") or {}) and not pod["metadata"].get("deletionTimestamp")

@@ -1,11 +1,11 @@
-"""The label of a pod's role: whom the disruption budgets select, and by whom the shard's Service is led.
+"""The role labels of pods, which the disruption budgets select, and from which the Service of a shard follows.
 
-    the Lease names somebody else        the old master's label goes first
-    the one it names is the master       only then it gets the label
-    a slave that follows                 is labelled a slave
+    the Lease names another member          the label of the old master is removed first
+    the named member reports as the master  only then it gets the label
+    a slave follows the master              it is labelled as a slave
 
-A master that is merely silent keeps its label: nobody else has its role. A pod without a role has no label. Changes
-are planned pure, and written by uid.
+A master that only does not answer keeps its label: no other member has its role. A pod without a role has no label.
+Changes are planned by a pure function, and written with the uid of the pod.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gantry_operator.api import Kubernetes, Object, labels_of, place_of, uid_of
+from gantry_operator.api import Kubernetes, Object, labels_of, ref_of, uid_of
 from gantry_operator.cache import Cache
 from gantry_operator.errors import ApiError
 from gantry_operator.objects.names import MASTER_ROLE, ROLE_LABEL, SLAVE_ROLE
@@ -24,22 +24,24 @@ from gantry_spec.observed import ObservedShard, Role
 log = logging.getLogger(__name__)
 
 
-class Relabel(NamedTuple):
-    """One change."""
+class RoleLabelChange(NamedTuple):
+    """A change of the role label of one member's pod."""
 
     member: int
     role: str | None
-    """None for no label."""
+    """The new role; None removes the label."""
 
 
-def relabels(shard: ObservedShard, now: Mapping[int, str]) -> tuple[list[Relabel], list[Relabel]]:
-    """What is to be taken away, and what is to be given after all of that. ``now``: labels by member; '' for none."""
+def plan_label_changes(
+    shard: ObservedShard, now: Mapping[int, str]
+) -> tuple[list[RoleLabelChange], list[RoleLabelChange]]:
+    """Return the labels to remove, and those to add afterwards. ``now`` has the labels by member, '' for no label."""
     record = None if shard.lease is None else shard.lease.record
     if record is None or record.newest is None or not record.is_settled:
         return [], []
     term = record.newest
     reports = {member.number: member.report for member in shard.members}
-    taken, given = [], []
+    removed, added = [], []
     for number, label in sorted(now.items()):
         report = reports.get(number)
         wanted = label
@@ -53,40 +55,45 @@ def relabels(shard: ObservedShard, now: Mapping[int, str]) -> tuple[list[Relabel
         if wanted == label:
             continue
         if label == MASTER_ROLE or not wanted:
-            taken.append(Relabel(number, wanted or None))
+            removed.append(RoleLabelChange(number, wanted or None))
         else:
-            given.append(Relabel(number, wanted))
-    return taken, given
+            added.append(RoleLabelChange(number, wanted))
+    return removed, added
 
 
-async def relabel(api: Kubernetes, cache: Cache, shard: ObservedShard, pods: Mapping[int, Object]) -> bool:
-    """Do it; whether anything was, and all that there was. What could not be taken away leaves the new master without
-    its label until the next time.
+async def relabel_shard(api: Kubernetes, cache: Cache, shard: ObservedShard, pods: Mapping[int, Object]) -> bool:
+    """Change the labels of a shard's pods. Return whether there were changes, and all of them were made.
+
+    If a label could not be removed, the new master gets no label in this round.
     """
     now = {number: labels_of(pod).get(ROLE_LABEL, "") for number, pod in pods.items()}
-    taken, given = relabels(shard, now)
-    is_taken = await _write(api, cache, taken, pods)
-    is_given = await _write(api, cache, [one for one in given if is_taken or one.role != MASTER_ROLE], pods)
-    return bool(taken or given) and is_taken and is_given
+    removed, added = plan_label_changes(shard, now)
+    is_taken = await _write_labels(api, cache, removed, pods)
+    is_given = await _write_labels(api, cache, [one for one in added if is_taken or one.role != MASTER_ROLE], pods)
+    return bool(removed or added) and is_taken and is_given
 
 
 async def relabel_all(api: Kubernetes, objects: GroupObjects, shards: Iterable[ObservedShard]) -> bool:
-    """The same for every shard, and for the pods that are there."""
+    """Change the labels of all pods of all shards. Return whether the labels of at least one shard have changed."""
     is_changed = False
     for shard in shards:
         pods = {one.number: objects.pod(shard.number, one.number) for one in shard.members}
-        there = {number: pod for number, pod in pods.items() if pod is not None}
-        is_changed = await relabel(api, objects.cache, shard, there) or is_changed
+        present = {number: pod for number, pod in pods.items() if pod is not None}
+        is_changed = await relabel_shard(api, objects.cache, shard, present) or is_changed
     return is_changed
 
 
-async def _write(api: Kubernetes, cache: Cache, changes: Iterable[Relabel], pods: Mapping[int, Object]) -> bool:
+async def _write_labels(
+    api: Kubernetes, cache: Cache, changes: Iterable[RoleLabelChange], pods: Mapping[int, Object]
+) -> bool:
     is_done = True
     for member, role in changes:
         pod = pods[member]
         try:
-            cache.put(await api.patch(place_of(pod), {"metadata": {"labels": {ROLE_LABEL: role}}}, uid=uid_of(pod)))
+            cache.put(await api.patch(ref_of(pod), {"metadata": {"labels": {ROLE_LABEL: role}}}, uid=uid_of(pod)))
         except ApiError as error:
             is_done = False
-            log.warning("failed to update role label", extra={"member": member, "role": role, "reason": str(error)})
+            log.warning(
+                "failed to update role label; retrying", extra={"member": member, "role": role, "reason": str(error)}
+            )
     return is_done

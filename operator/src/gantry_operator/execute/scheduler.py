@@ -1,9 +1,9 @@
 """Executes the decided actions of one group: at most one at a time for each target, and none waits for another.
 
-A target is a broker, or the Lease or the orders of a shard. A drain takes its time, and a sidecar that hangs takes its
-whole deadline; meanwhile actions for other targets are executed. What is decided for a busy target is dropped: the next
-round decides again. How an action is executed is ``gantry_spec.executor``'s; the two ports of a cluster are here. No
-error of an action ends the group's loop.
+A target is a broker, or the Lease or the orders of a shard. A drain takes a while, and a request to a sidecar that
+hangs lasts until its deadline; meanwhile actions for other targets are executed. An action for a busy target is
+dropped: the next round decides again. ``gantry_spec.executor`` defines how an action is executed; this module supplies
+its two ports to a cluster. No error of an action ends the group's loop.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, Final, final
 
 import msgspec
 
-from gantry_operator.api import GROUPS, Kubernetes, Object, Place, annotations_of, place_of, revision_of, uid_of
-from gantry_operator.errors import Conflict, OperatorError, SidecarSilent, Terminating
-from gantry_operator.execute.leases import Leases
-from gantry_operator.execute.pods import Pods
+from gantry_operator.api import GROUPS, Kubernetes, Object, ObjectRef, annotations_of, ref_of, revision_of, uid_of
+from gantry_operator.errors import Conflict, NamespaceTerminating, OperatorError, SidecarUnavailable
+from gantry_operator.execute.leases import LeaseWriter
+from gantry_operator.execute.pods import PodExecutor
 from gantry_operator.observe.group_objects import GroupObjects
 from gantry_operator.sidecars import Peer, Sidecars
 from gantry_spec import actions as act
@@ -31,7 +31,7 @@ from gantry_status.orders import AnyOrder, HaStatus, OrderRefused
 log = logging.getLogger(__name__)
 
 Target = tuple[int, str]
-"""Shard, and what in it: a member's number, ``lease``, ``request`` or ``sleep``."""
+"""The shard, and the part of it: a member's number, ``lease``, ``request`` or ``sleep``."""
 
 Executed = Callable[[act.Action, str], None]
 """Called after each action with the reason why it was refused, which is empty if it was executed."""
@@ -42,22 +42,22 @@ class ActionScheduler:
     """Owned by the task of the group's loop, which closes it."""
 
     def __init__(
-        self, objects: GroupObjects, api: Kubernetes, sidecars: Sidecars, leases: Leases, *,
-        executed: Executed, wake: Callable[[], None], empty_end: Callable[[int], int | None],
+        self, objects: GroupObjects, api: Kubernetes, sidecars: Sidecars, leases: LeaseWriter, *,
+        on_executed: Executed, wake: Callable[[], None], empty_log_end: Callable[[int], int | None],
     ) -> None:  # fmt: skip
         self._objects: Final = objects
         self._api: Final = api
         self._sidecars: Final = sidecars
         self._leases: Final = leases
-        self._pods: Final = Pods(objects, api)
-        self._executed: Final = executed
+        self._pods: Final = PodExecutor(objects, api)
+        self._executed: Final = on_executed
         self._wake: Final = wake
-        self._empty_end: Final = empty_end
+        self._empty_log_end: Final = empty_log_end
         self._running: Final[dict[Target, asyncio.Task[bool]]] = {}
         self._refusals: Final[dict[Target, str]] = {}
         """Why the last action of each target was refused, so that the same reason is logged once."""
 
-        self._newest: Final[dict[Target, act.Action]] = {}
+        self._last_actions: Final[dict[Target, act.Action]] = {}
 
     def __repr__(self) -> str:
         return f"<ActionScheduler {'/'.join(self._objects.key)} running={sorted(self._running)}>"
@@ -67,16 +67,16 @@ class ActionScheduler:
         """Whether an action is under way."""
         return bool(self._running)
 
-    def do(self, actions: Sequence[act.Action], group: BrokerGroup, token: str) -> None:
+    def start(self, actions: Sequence[act.Action], group: BrokerGroup, token: str) -> None:
         """Start the actions whose target has none under way."""
         for action in actions:
             target = target_of(action)
             if target is None or target in self._running:
                 continue
             name = f"gantry-{'/'.join(self._objects.key)}-{target[0]}-{target[1]}"
-            task = asyncio.create_task(self._one(target, action, group, token), name=name)
+            task = asyncio.create_task(self._run(target, action, group, token), name=name)
             self._running[target] = task
-            task.add_done_callback(lambda task, target=target: self._ended(target, task))  # type: ignore[misc]
+            task.add_done_callback(lambda task, target=target: self._on_done(target, task))  # type: ignore[misc]
 
     async def settle(self) -> None:
         """Wait until no action is under way."""
@@ -90,7 +90,7 @@ class ActionScheduler:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _ended(self, target: Target, task: asyncio.Task[bool]) -> None:
+    def _on_done(self, target: Target, task: asyncio.Task[bool]) -> None:
         if self._running.get(target) is task:
             del self._running[target]
         if not task.cancelled() and task.exception() is not None:
@@ -98,35 +98,37 @@ class ActionScheduler:
                 "unexpected error while executing action", extra={"target": str(target)}, exc_info=task.exception()
             )
         elif not task.cancelled() and task.result():
-            self._wake()  # what was refused is tried again when the time comes, and not at once
+            self._wake()  # a refused action waits for the next tick instead
 
-    async def _one(self, target: Target, action: act.Action, group: BrokerGroup, token: str) -> bool:
-        """Whether it was executed, and is another one than the last of its target."""
+    async def _run(self, target: Target, action: act.Action, group: BrokerGroup, token: str) -> bool:
+        """Execute an action. Return whether it succeeded, and differs from the last action of its target."""
         refusal, is_leaving = "", False
         try:
             await self._executor(group, token).execute(action)
         except (OperatorError, OrderRefused) as error:
-            is_leaving = isinstance(error, Terminating)
+            is_leaving = isinstance(error, NamespaceTerminating)
             refusal = f"{type(error).__name__}: {error}"
-        is_old = bool(refusal) and self._refusals.get(target) == refusal
+        is_repeated = bool(refusal) and self._refusals.get(target) == refusal
         self._refusals[target] = refusal
         level = logging.WARNING if refusal else logging.INFO
-        level = logging.DEBUG if is_old or is_leaving or isinstance(action, act.Start) else level
+        level = logging.DEBUG if is_repeated or is_leaving or isinstance(action, act.Start) else level
         facts = {"group": "/".join(self._objects.key), "action": line_of(action), "refusal": refusal}
         log.log(level, "action failed" if refusal else "action executed", extra=facts)
         self._executed(action, refusal)
-        is_again, self._newest[target] = self._newest.get(target) == action, action
-        return not refusal and not is_again  # a deleted pod takes its time to go, and is deleted again meanwhile
+        is_again, self._last_actions[target] = self._last_actions.get(target) == action, action
+        return not refusal and not is_again  # a pod takes a while to terminate, and is deleted again until then
 
     def _executor(self, group: BrokerGroup, token: str) -> ActionExecutor:
         brokers = SidecarBrokers(self._objects, self._sidecars, token)
-        surroundings = ClusterSurroundings(self._objects, self._api, self._leases, self._pods, group, self._empty_end)
+        surroundings = ClusterSurroundings(
+            self._objects, self._api, self._leases, self._pods, group, self._empty_log_end
+        )
         return ActionExecutor(brokers, surroundings, name="the operator")
 
 
 @final
 class SidecarBrokers:
-    """The brokers of one group, through their sidecars."""
+    """The brokers of one group, reached through their sidecars."""
 
     def __init__(self, objects: GroupObjects, sidecars: Sidecars, token: str) -> None:
         self._objects: Final = objects
@@ -140,12 +142,12 @@ class SidecarBrokers:
         try:
             return msgspec.convert(await self._sidecars.status(peer), HaStatus)
         except msgspec.ValidationError as error:
-            raise SidecarSilent(f"{peer.base}: its answer is no status: {error}") from error
+            raise SidecarUnavailable(f"{peer.base}: the answer is not a status: {error}") from error
 
-    async def give(self, shard: int, member: int, order: AnyOrder, expected: Expected | None) -> None:
+    async def send_order(self, shard: int, member: int, order: AnyOrder, expected: Expected | None) -> None:
         peer = self._peer(shard, member)
         if peer is None:
-            raise SidecarSilent(f"member {member} of shard {shard} has no address")
+            raise SidecarUnavailable(f"member {member} of shard {shard} has no address")
         await self._sidecars.order(peer, order, expected)
 
     def _peer(self, shard: int, member: int) -> Peer | None:
@@ -154,24 +156,24 @@ class SidecarBrokers:
 
 @final
 class ClusterSurroundings:
-    """Leases, pods and annotations of one group."""
+    """The Leases, pods and annotations of one group."""
 
     def __init__(
-        self, objects: GroupObjects, api: Kubernetes, leases: Leases, pods: Pods, group: BrokerGroup,
-        empty_end: Callable[[int], int | None],
+        self, objects: GroupObjects, api: Kubernetes, leases: LeaseWriter, pods: PodExecutor, group: BrokerGroup,
+        empty_log_end: Callable[[int], int | None],
     ) -> None:  # fmt: skip
         self._objects: Final = objects
         self._api: Final = api
         self._leases: Final = leases
         self._pods: Final = pods
         self._group: Final = group
-        self.empty_end: Final = empty_end
+        self.empty_log_end: Final = empty_log_end
 
     async def replace_lease(self, action: act.LeaseAction) -> None:
         await self._leases.replace(self._group, action.shard, action.expected, action.record)
 
-    async def change_process(self, action: act.ProcessAction | act.Sleep) -> None:
-        await self._pods.do(action)
+    async def change_process(self, action: act.ProcessAction | act.Hibernate) -> None:
+        await self._pods.execute(action)
         if isinstance(action, act.ReplaceDisk):
             await self._change_orders(
                 lambda annotations: without_disk_replacement(annotations, action.shard, action.member)
@@ -180,19 +182,19 @@ class ClusterSurroundings:
     async def clear_request(self, action: act.ClearRequest) -> None:
         await self._change_orders(lambda annotations: without_request(annotations, action.request))
 
-    def closed(self, shard: int) -> None:
-        """Nothing: the end of its log is remembered where it is observed."""
+    def note_shard_closed(self, shard: int) -> None:
+        """Do nothing: the observer remembers the end of the shard's log."""
 
     async def _change_orders(self, change: Callable[[dict[str, str]], dict[str, str | None]]) -> None:
         namespace, name = self._objects.key
-        document = self._objects.cache.get(Place(GROUPS, namespace, name))
+        document = self._objects.cache.get(ObjectRef(GROUPS, namespace, name))
         if document is None:
-            raise Conflict(name, "the group is gone")
+            raise Conflict(name, "the group does not exist any more")
         self._objects.cache.put(await remove_order(self._api, document, change(annotations_of(document))))
 
 
 def target_of(action: act.Action) -> Target | None:
-    """What an action changes; None where there is nothing to execute."""
+    """Return the target that an action changes; None where there is nothing to execute."""
     match action:
         case act.Wait():
             return None
@@ -200,7 +202,7 @@ def target_of(action: act.Action) -> Target | None:
             return shard, "lease"
         case act.ClearRequest(shard=shard):
             return shard, "request"
-        case act.Sleep(shard=shard):
+        case act.Hibernate(shard=shard):
             return shard, "sleep"
         case act.MemberAction(shard=shard, member=member):
             return shard, str(member)
@@ -209,8 +211,8 @@ def target_of(action: act.Action) -> Target | None:
 
 
 async def remove_order(api: Kubernetes, document: Object, change: dict[str, Any]) -> Object:
-    """Remove just what was read. Raises ``Conflict`` if the group was changed since: it must be read again first."""
+    """Remove an order from the group as it was read. Raises ``Conflict`` if the group has changed since."""
     if not change:
         return document
     patch = {"metadata": {"annotations": change}}
-    return await api.patch(place_of(document), patch, uid=uid_of(document), revision=revision_of(document))
+    return await api.patch(ref_of(document), patch, uid=uid_of(document), revision=revision_of(document))

@@ -1,15 +1,15 @@
-"""Who a group's pods are to the API server, and what is secret inside of the group.
+"""The ServiceAccounts of a group's pods, and the secrets inside of the group.
 
-Each shard has a ServiceAccount of its own, which may read and renew the one Lease of that shard, by name, and nothing
-else. Its token is mounted in the sidecar's container alone. Whoever takes over a broker can so not touch another shard.
+Each shard has its own ServiceAccount, which may only read and renew the one Lease of that shard, by name. Its token is
+mounted in the sidecar's container alone. So an attacker who controls a broker cannot change another shard.
 
-A group's Secret is created, and never read, changed or applied: so the operator needs no right to read Secrets, neither
-this group's nor anybody else's. It knows the token that is in there, since it is derived from a key of its own:
+A group's Secret is created, and never read, changed or applied. So the operator needs no right to read Secrets, neither
+of groups nor of others. It knows the token in the Secret, because it derives the token from its own key:
 
-    the operator's key --- group_token ---> the group's token --- derived ---> tokens for other purposes
+    the operator's key --- group_token ---> the group's token --- derive_secret ---> tokens for other purposes
 
-From what somebody may read to look at metrics, the token that gives orders cannot be computed back. Whoever replaces
-the key deletes the groups' Secrets; they are made again, and sidecars and brokers take the new ones without a restart.
+The token that gives orders cannot be computed from the token for reading metrics. To replace the key, delete the
+Secrets of all groups: they are created again, and sidecars and brokers load the new ones without a restart.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import hashlib
 import hmac
 
 from gantry_operator.objects import names
-from gantry_operator.objects.base import Object, labels, made
+from gantry_operator.objects.base import Object, labels, make_object
 from gantry_spec.manifest.group import BrokerGroup
 
 RBAC = "rbac.authorization.k8s.io"
@@ -28,16 +28,16 @@ KEY_BYTES_MIN = 32
 
 
 def group_token(key: bytes, group: BrokerGroup) -> str:
-    """What the operator with this key shows to the group's sidecars; another one for each group that ever was."""
-    assert len(key) >= KEY_BYTES_MIN, "a key is long, or all groups' tokens can be guessed"
+    """Return the token with which the operator identifies itself to the sidecars; it is unique for each group's uid."""
+    assert len(key) >= KEY_BYTES_MIN, "a short key would allow to guess the tokens of all groups"
     identity = f"{group.metadata.namespace}/{group.metadata.name}/{group.metadata.uid}"
     return hmac.new(key, identity.encode(), hashlib.sha256).hexdigest()
 
 
 def secret(group: BrokerGroup, token: str) -> Object:
-    """The group's own. Create it; if it exists already, that is well."""
-    assert len(token) >= TOKEN_CHARACTERS_MIN, "a token is long, or it can be guessed"
-    read, replication = derived(token, "read"), derived(token, "replication")
+    """Return the Secret of a group, which is to be created if it does not exist."""
+    assert len(token) >= TOKEN_CHARACTERS_MIN, "a short token could be guessed"
+    read, replication = derive_secret(token, "read"), derive_secret(token, "replication")
     texts = {
         "token": token,
         "tokens": f"operator:{token}\n",
@@ -47,16 +47,17 @@ def secret(group: BrokerGroup, token: str) -> Object:
     }
     data = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
     body = {"type": "Opaque", "data": data}
-    return made(group, ("v1", "Secret"), names.secret_name(group.metadata.name), labels(group, names.BROKER), body)
+    name = names.secret_name(group.metadata.name)
+    return make_object(group, ("v1", "Secret"), name, labels(group, names.BROKER), body)
 
 
-def derived(token: str, purpose: str) -> str:
-    """Another secret for another purpose, from which the first cannot be had."""
+def derive_secret(token: str, purpose: str) -> str:
+    """Derive a secret for another purpose, from which the token cannot be computed."""
     return hmac.new(token.encode(), purpose.encode(), hashlib.sha256).hexdigest()
 
 
 def shard_account(group: BrokerGroup, shard: int) -> list[Object]:
-    """The ServiceAccount of a shard's pods, and what it may."""
+    """Return the ServiceAccount of a shard's pods, with its Role and RoleBinding."""
     name, marked = names.shard_name(group.metadata.name, shard), labels(group, names.BROKER, shard)
     rule = {
         "apiGroups": ["coordination.k8s.io"],
@@ -67,7 +68,7 @@ def shard_account(group: BrokerGroup, shard: int) -> list[Object]:
     subject = {"kind": "ServiceAccount", "name": name, "namespace": group.metadata.namespace}
     role = {"apiGroup": RBAC, "kind": "Role", "name": name}
     return [
-        made(group, ("v1", "ServiceAccount"), name, marked, {"automountServiceAccountToken": False}),
-        made(group, (f"{RBAC}/v1", "Role"), name, marked, {"rules": [rule]}),
-        made(group, (f"{RBAC}/v1", "RoleBinding"), name, marked, {"roleRef": role, "subjects": [subject]}),
+        make_object(group, ("v1", "ServiceAccount"), name, marked, {"automountServiceAccountToken": False}),
+        make_object(group, (f"{RBAC}/v1", "Role"), name, marked, {"rules": [rule]}),
+        make_object(group, (f"{RBAC}/v1", "RoleBinding"), name, marked, {"roleRef": role, "subjects": [subject]}),
     ]

@@ -1,7 +1,7 @@
-"""What all objects have alike: labels, an owner, and a form in which equal things are equal.
+"""The common parts of all objects: labels, an owner, and a canonical form for comparison.
 
-Everything but volumes is owned by its group or pipeline, so that Kubernetes deletes it with its owner, without a
-finalizer. ``blockOwnerDeletion`` is false, since it would need a right on the group's finalizers.
+All objects except volumes are owned by their group or pipeline, so that Kubernetes deletes them with their owner,
+without a finalizer. ``blockOwnerDeletion`` is false, because it would need a right on the group's finalizers.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ Object = dict[str, Any]
 
 
 def selector(group: BrokerGroup, component: str, shard: int | None = None) -> dict[str, str]:
-    """What pods are told apart by; never changes for a pod, so it may stand in a StatefulSet."""
+    """Return labels that select pods. They never change for a pod, so a StatefulSet may use them."""
     chosen = {names.GROUP_LABEL: group.metadata.name, names.COMPONENT_LABEL: component}
     return chosen if shard is None else chosen | {names.SHARD_LABEL: str(shard)}
 
 
 def labels(group: BrokerGroup, component: str, shard: int | None = None) -> dict[str, str]:
-    """Of an object or pod."""
+    """Return the labels of an object or pod of the group."""
     return common_labels("gantry", group.metadata) | selector(group, component, shard)
 
 
-def made(
+def make_object(
     group: BrokerGroup, kind: tuple[str, str], name: str, labelled: dict[str, str], body: Object, **metadata: Any
 ) -> Object:
-    """An object of the group; ``kind`` is its apiVersion and kind."""
+    """Return an object of the group; ``kind`` is its apiVersion and kind."""
     return owned_by(KIND, group.metadata, kind, name, {"labels": labelled} | metadata, body)
 
 
 def common_labels(application: str, owner: Metadata) -> dict[str, str]:
-    """Those that all objects of groups and pipelines have."""
+    """Return the labels that all objects of groups and pipelines have."""
     return {
         "app.kubernetes.io/name": application,
         "app.kubernetes.io/instance": owner.name,
@@ -49,7 +49,7 @@ def common_labels(application: str, owner: Metadata) -> dict[str, str]:
 def owned_by(
     owner_kind: str, owner: Metadata, kind: tuple[str, str], name: str, metadata: Object, body: Object
 ) -> Object:
-    """An object that Kubernetes deletes with its owner, so that no finalizer is needed."""
+    """Return an object that Kubernetes deletes with its owner, so that no finalizer is needed."""
     reference = {
         "apiVersion": API_VERSION,
         "kind": owner_kind,
@@ -63,11 +63,11 @@ def owned_by(
 
 
 def json_text(value: object) -> str:
-    """A value as a file that people read, too."""
+    """Return a value as JSON text in a form that is easy to read."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
 
 
 def hash_of(value: object) -> str:
-    """A name for what a value says, whatever the order of its keys."""
+    """Return a hash of a value that does not depend on the order of its keys."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,22 +1,23 @@
-"""The pod of a broker: the broker, and beside it the sidecar, which is there before it and after it.
+"""The pod of a broker: the broker, and the sidecar, which starts before it and stops after it.
 
-    container broker     PID 1 `gantry pod broker`: starts a crashed broker again at once, and drains at SIGTERM
-    container sidecar    `gantry pod sidecar`, a native one: kubelet ends it after the broker, so it sees the drain
+    container broker     PID 1 `gantry pod broker`: restarts a crashed broker at once, and drains at SIGTERM
+    container sidecar    `gantry pod sidecar`, a native sidecar: kubelet stops it after the broker has drained
 
     volume       broker   sidecar
     data         write    read       the store
-    buffers      write    -          hugetlbfs or tmpfs; the sidecar would get SIGBUS, having no pages of its own
+    buffers      write    -          hugetlbfs or tmpfs; the sidecar has no pages of its own, and would get SIGBUS
     run          write    write      status page and control socket
     group        read     read       the shard's ConfigMap
-    replication  read     -          the secret that brokers know each other by
-    sidecar      -        read       tokens that the sidecar believes
-    api          -        read       the token for the shard's Lease, and for nothing else
+    replication  read     -          the secret with which brokers authenticate each other
+    sidecar      -        read       the tokens that the sidecar accepts
+    api          -        read       the token for the shard's Lease, which allows nothing else
 
-Probes: the pod is ready when its sidecar says so. The broker's container has a port of its supervisor, which is open
-while the broker recovers, however long that takes. The sidecar's start is `/livez`: kubelet starts the broker only
-after the sidecar has started, so whatever would wait for the broker there would wait for ever.
+Probes: the pod is ready when its sidecar reports so. The liveness probe of the broker's container uses a port of its
+supervisor, which is open while the broker recovers, however long that takes. The startup probe of the sidecar is
+`/livez`: kubelet starts the broker only after the sidecar has started, so a startup probe that needs the broker would
+wait for ever.
 
-A template of the user's is put in last, and cannot take away any of this.
+The user's template is applied last, and cannot override any of this.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ API_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 def broker_template(group: BrokerGroup, facts: Facts, shard: int) -> Object:
-    """The template of both StatefulSets of a shard, with its hash. Raises ``CannotFit``."""
+    """Return the pod template of both StatefulSets of a shard, with its hash. Raises ``ImpossibleResources``."""
     given = group.spec.template
     pod = pod_parts.pod_spec(
         facts,
@@ -47,14 +48,14 @@ def broker_template(group: BrokerGroup, facts: Facts, shard: int) -> Object:
         serviceAccountName=names.shard_name(group.metadata.name, shard),
         terminationGracePeriodSeconds=max(1, -(-int(given.termination_grace_period) // 1000)),
         topologySpreadConstraints=[
-            pod_parts.over_zones(group, names.BROKER, shard),
+            pod_parts.zone_spread(group, names.BROKER, shard),
             *given.topology_spread_constraints,
         ],
     )
     pod |= pod_parts.placement(given, _affinity(group, shard))
-    metadata: dict[str, Any] = {"labels": pod_parts.unreserved(given.labels) | labels(group, names.BROKER, shard)}
+    metadata: dict[str, Any] = {"labels": pod_parts.without_reserved(given.labels) | labels(group, names.BROKER, shard)}
     annotations = {"kubectl.kubernetes.io/default-container": BROKER_CONTAINER}
-    annotations |= pod_parts.unreserved(given.annotations)
+    annotations |= pod_parts.without_reserved(given.annotations)
     template = {"metadata": metadata | {"annotations": annotations}, "spec": pod}
     metadata = metadata | {"annotations": annotations | {names.TEMPLATE_ANNOTATION: hash_of(template)}}
     return template | {"metadata": metadata}
@@ -62,16 +63,16 @@ def broker_template(group: BrokerGroup, facts: Facts, shard: int) -> Object:
 
 def _broker(group: BrokerGroup, facts: Facts, shard: int) -> Object:
     variables = [
-        *pod_parts.place_variables(),
-        pod_parts.from_field("POD_UID", "metadata.uid"),
-        {"name": "GANTRY_BROKER_CONF", "value": configuration.cold_conf(group, shard)},
+        *pod_parts.identity_variables(),
+        pod_parts.field_variable("POD_UID", "metadata.uid"),
+        {"name": "GANTRY_BROKER_CONF", "value": configuration.startup_conf(group, shard)},
     ]
     mounts = [
         pod_parts.mount("data", configuration.STORE_FOLDER),
         pod_parts.mount("run", configuration.RUN),
         pod_parts.mount("group", configuration.CONFIGURATION, is_read_only=True),
         pod_parts.mount("replication", configuration.REPLICATION_SECRET, is_read_only=True),
-        pod_parts.temporary(),
+        pod_parts.tmp_mount(),
         *_access_mounts(group),
     ]
     if group.spec.write_buffer.medium is not Medium.OFF:
@@ -115,7 +116,7 @@ def _sidecar(group: BrokerGroup, facts: Facts, shard: int) -> Object:
         pod_parts.mount("group", configuration.CONFIGURATION, is_read_only=True),
         pod_parts.mount("sidecar", configuration.SIDECAR_SECRET, is_read_only=True),
         pod_parts.mount("api", API_FOLDER, is_read_only=True),
-        pod_parts.temporary(),
+        pod_parts.tmp_mount(),
         *_access_mounts(group),
     ]
     ports = (("http", names.SIDECAR_PORT), ("log", names.LOG_PORT))
@@ -126,7 +127,7 @@ def _sidecar(group: BrokerGroup, facts: Facts, shard: int) -> Object:
         SIDECAR_CONTAINER,
         arguments,
         restartPolicy="Always",
-        env=pod_parts.place_variables(),
+        env=pod_parts.identity_variables(),
         ports=[{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports],
         resources=memory.sidecar_resources(),
         volumeMounts=mounts,
@@ -146,7 +147,7 @@ def _access_mounts(group: BrokerGroup) -> list[Object]:
 
 
 def _volumes(group: BrokerGroup, shard: int) -> list[Object]:
-    """All but the data, which is claimed."""
+    """Return all volumes except the data, which comes from a claim template."""
     name, access, buffer = group.metadata.name, group.spec.access, group.spec.write_buffer
     run_bytes = size_text(memory.RUN_BYTES)
     volumes: list[Object] = [
@@ -176,8 +177,8 @@ def _volumes(group: BrokerGroup, shard: int) -> list[Object]:
 
 
 def _affinity(group: BrokerGroup, shard: int) -> Object:
-    """Ours, with the user's added: both hold."""
-    ours = pod_parts.apart(group, names.BROKER, shard, is_demanded=True)["podAntiAffinity"]
+    """Return the operator's affinity together with the user's: a pod must satisfy both."""
+    ours = pod_parts.anti_affinity(group, names.BROKER, shard, is_demanded=True)["podAntiAffinity"]
     given = group.spec.template.affinity
     anti = dict(given.get("podAntiAffinity", {}))
     for name, terms in ours.items():

@@ -1,15 +1,15 @@
-"""What a broker of the group is told, in two parts: what it is started with, and what may change while it runs.
+"""The configuration of a group's brokers, in two parts: settings for the start, and settings that may change later.
 
-    the pod's template (GANTRY_BROKER_CONF)   keys that a broker reads at its start only
-    the ConfigMap's live.conf                 keys that a running broker takes
+    the pod's template (GANTRY_BROKER_CONF)   keys that a broker reads only at its start
+    the ConfigMap's live.conf                 keys that a running broker reloads
     the ConfigMap's peers                     sidecars of the group, one URL a line
-    the ConfigMap's wanted                    topics and groups of consumers that the master has, for its sidecar
-    the ConfigMap's outside                   where clients outside of the cluster reach the shard's brokers
+    the ConfigMap's wanted                    topics and consumer groups of the spec, for the sidecar of the master
+    the ConfigMap's outside                   the addresses of the shard's brokers for clients outside of the cluster
     the pod itself                            its number and its addresses (`gantry pod broker`)
 
-What stands in the template belongs to the pod from its birth to its death: a broker that crashed starts again with what
-its pod was made with, also if the group was edited meanwhile and its new pods wait for their turn. So the template's
-hash says exactly what a member was started with. Whatever may change under a running broker is kept out of it.
+The settings in the template stay the same for the lifetime of the pod: a broker that crashed restarts with the settings
+with which its pod was created, even if the group was edited meanwhile and the roll has not reached it. So the hash of
+the template identifies the settings with which a member runs. Settings that may change at runtime are kept out of it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from gantry_operator.objects import names
-from gantry_operator.objects.base import Object, json_text, labels, made
+from gantry_operator.objects.base import Object, json_text, labels, make_object
 from gantry_operator.objects.facts import Facts
-from gantry_spec.broker_conf import Place, broker_conf, conf_text
+from gantry_spec.broker_conf import BrokerPlacement, broker_conf, conf_text
 from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.manifest.parts import ExternalType
 
@@ -36,9 +36,9 @@ SIDECAR_SECRET: Final = "/etc/gantry/sidecar"
 ACCOUNTS: Final = "/etc/gantry/accounts"
 CERTIFICATES: Final = "/etc/gantry/certificates"
 PEERS_MAX: Final = 24
-"""A group of more brokers than this shows each sidecar its own shard only: all of them ask all of their peers."""
+"""In a group with more brokers, each sidecar only gets the peers of its shard, because sidecars request all peers."""
 GRACE_LEFT_MS: Final = 10_000
-"""Of a pod's grace period, after the broker's own deadline to stop: for the supervisor to see it and say so."""
+"""The part of a pod's grace period after the broker's shutdown deadline, in which the supervisor reports the result."""
 
 LIVE_KEYS: Final = frozenset(
     {
@@ -52,32 +52,32 @@ LIVE_KEYS: Final = frozenset(
         "useServerSideResetOffset",
     }
 )
-"""Keys that a running broker takes. `maxMessageSize` is none here: with a small `segmentSize` it follows that."""
+"""Keys that a running broker reloads. `maxMessageSize` is not among them: a small `segmentSize` limits it."""
 
 _OWN_KEYS: Final = frozenset({"brokerId", "brokerIP1"})
-"""Of one member; its pod knows them."""
+"""The keys of a single member, which its pod sets itself."""
 
 
 def name_servers(group: BrokerGroup) -> tuple[str, ...]:
-    """Where the group's brokers register."""
+    """Return the addresses of the name servers at which the group's brokers register."""
     spec = group.spec.name_servers
     if spec.addresses:
         return tuple(spec.addresses)
     return names.name_server_addresses(group.metadata.name, group.metadata.namespace, spec.count)
 
 
-def cold_conf(group: BrokerGroup, shard: int) -> str:
-    """What a broker of a shard is started with."""
+def startup_conf(group: BrokerGroup, shard: int) -> str:
+    """Return the configuration with which a broker of a shard is started."""
     return conf_text({key: value for key, value in _conf(group, shard).items() if key not in LIVE_KEYS})
 
 
 def live_conf(group: BrokerGroup) -> str:
-    """What a running broker takes."""
+    """Return the configuration that a running broker reloads."""
     return conf_text({key: value for key, value in sorted(_conf(group, 0).items()) if key in LIVE_KEYS})
 
 
 def peers(group: BrokerGroup, facts: Facts, shard: int) -> tuple[str, ...]:
-    """The sidecars that the one of a shard should ask."""
+    """Return the URLs of the peers of a shard's sidecars."""
     name, namespace = group.metadata.name, group.metadata.namespace
     shards = shard_numbers(group, facts)
     members = {number: member_numbers(group, facts, number) for number in shards}
@@ -92,55 +92,55 @@ def peers(group: BrokerGroup, facts: Facts, shard: int) -> tuple[str, ...]:
 
 
 def shard_numbers(group: BrokerGroup, facts: Facts) -> list[int]:
-    """Shards that are wanted, and those that cannot go yet."""
+    """Return the shards of the spec, and the removed ones that still exist."""
     return sorted({*range(group.spec.shards), *(shard.number for shard in facts.shards)})
 
 
 def slaves_of(group: BrokerGroup, facts: Facts, shard: int) -> int:
-    """How many slaves a shard has: what is wanted, and more while their vote is needed."""
+    """Return how many slaves a shard has: those of the spec, and more while their votes are needed."""
     return max(group.spec.slaves, facts.shard(shard).slaves)
 
 
 def member_numbers(group: BrokerGroup, facts: Facts, shard: int) -> range:
-    """The members of a shard."""
+    """Return the numbers of a shard's members."""
     return range(1, slaves_of(group, facts, shard) + 2)
 
 
-def outside(group: BrokerGroup, facts: Facts, shard: int) -> Iterator[tuple[str, str]]:
-    """Who of a shard is reached at which address from outside, as far as the cluster has given them one."""
+def external_addresses(group: BrokerGroup, facts: Facts, shard: int) -> Iterator[tuple[str, str]]:
+    """Yield the external addresses of a shard: ``master`` or a member's number, and host:port, where assigned."""
     name = group.metadata.name
     services = {"master": names.shard_name(name, shard)} | {
         str(member): names.member_pod(name, shard, member) for member in member_numbers(group, facts, shard)
     }
-    for who, service in services.items():
-        address = facts.outside.get(names.external_name(service), "")
+    for target, service in services.items():
+        address = facts.external_addresses.get(names.external_name(service), "")
         if address and group.spec.access.external.type is not ExternalType.NONE:
-            yield who, address
+            yield target, address
 
 
-def wanted(group: BrokerGroup) -> str:
-    """Topics and groups of consumers of the spec, for the sidecar, which keeps them on the master."""
+def topics_and_groups(group: BrokerGroup) -> str:
+    """Return the topics and consumer groups of the spec as JSON, for the sidecar, which creates them on the master."""
     spec = group.spec
     return json_text({"topics": spec.topics, "groups": spec.groups})
 
 
 def config_map(group: BrokerGroup, facts: Facts, shard: int) -> Object:
-    """A shard's."""
+    """Return the ConfigMap of a shard."""
     data = {
         "live.conf": live_conf(group),
-        "outside": "".join(f"{who}={address}\n" for who, address in outside(group, facts, shard)),
+        "outside": "".join(f"{target}={address}\n" for target, address in external_addresses(group, facts, shard)),
         "peers": "".join(f"{url}\n" for url in peers(group, facts, shard)),
-        "wanted": wanted(group),
-        "broker.conf": "# What new brokers of this shard are started with; for people, nobody reads it.\n"
-        + cold_conf(group, shard),
+        "wanted": topics_and_groups(group),
+        "broker.conf": "# The configuration of new brokers of this shard. For information only: no program reads it.\n"
+        + startup_conf(group, shard),
     }
     name = names.shard_name(group.metadata.name, shard)
-    return made(group, ("v1", "ConfigMap"), name, labels(group, names.BROKER, shard), {"data": data})
+    return make_object(group, ("v1", "ConfigMap"), name, labels(group, names.BROKER, shard), {"data": data})
 
 
 def _conf(group: BrokerGroup, shard: int) -> dict[str, str]:
     spec = group.spec
-    place = Place(
+    place = BrokerPlacement(
         group=group.metadata.name,
         shard=shard,
         number=1,
@@ -166,7 +166,7 @@ def _conf(group: BrokerGroup, shard: int) -> dict[str, str]:
 
 
 def _access(group: BrokerGroup) -> tuple[tuple[str, str], ...]:
-    """Where accounts, certificates and the group's own secret lie."""
+    """Return the settings for accounts, certificates and the group's own secret."""
     access = group.spec.access
     found = [("haSecretPath", f"{REPLICATION_SECRET}/secret")]
     if access.acl_secret:
@@ -189,7 +189,7 @@ def _access(group: BrokerGroup) -> tuple[tuple[str, str], ...]:
 
 
 def tls_keys() -> list[tuple[str, str]]:
-    """For a port that speaks TLS only."""
+    """Return the settings of a port that accepts only TLS connections."""
     return [
         ("tlsMode", "enforcing"),
         ("tlsServerCertPath", f"{CERTIFICATES}/tls.crt"),

@@ -1,4 +1,4 @@
-"""What rendering needs to know beside the group itself. Whoever looks at the cluster fills it in."""
+"""The input of rendering besides the group itself, which comes from observing the cluster."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import msgspec
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Root of all facts. Never written itself."""
+    """Base class of all facts. It is never instantiated itself."""
 
 
 @final
 class NodeFacts(Part, frozen=True):
-    """What one machine of the cluster has for pods."""
+    """The memory of one Node that is allocatable to pods."""
 
     name: str
     memory_bytes: int
@@ -23,24 +23,24 @@ class NodeFacts(Part, frozen=True):
 
 @final
 class ShardFacts(Part, frozen=True):
-    """What is known of one shard now."""
+    """The known present state of one shard."""
 
     number: int
     slaves: int = 0
-    """How many slaves have to stay, though the spec may want fewer: those whose vote is still needed."""
+    """How many slaves must stay, even if the spec has fewer, because their votes are still needed."""
 
     slaves_in_sync: int | None = None
-    """How many slaves could acknowledge now; None if nobody knows."""
+    """How many slaves could acknowledge now; None if unknown."""
 
     master_pod: str = ""
-    """The pod of the master, or of the last one until there is another; empty before there was any."""
+    """The pod of the present or else the last master; empty before the first one."""
 
     pods: tuple[int, int] = (0, 0)
-    """How many pods the master's and the slaves' StatefulSets make now, which rendering leaves so in hibernation."""
+    """The present replicas of the master's and the slaves' StatefulSets, which rendering keeps in hibernation."""
 
 
 class OperatorFacts(Part, frozen=True, kw_only=True):
-    """What is the same for groups and pipelines: it is known of the operator itself."""
+    """The facts about the operator itself, which are the same for groups and pipelines."""
 
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
@@ -48,39 +48,39 @@ class OperatorFacts(Part, frozen=True, kw_only=True):
     operator_labels: Mapping[str, str] = msgspec.field(
         default_factory=lambda: {"app.kubernetes.io/name": "gantry-operator"}
     )
-    """Of the operator's pods, who may ask sidecars."""
+    """The labels of the operator's pods, which may send requests to sidecars."""
 
     prometheus_labels: Mapping[str, str] = msgspec.field(
         default_factory=lambda: {"app.kubernetes.io/name": "prometheus"}
     )
-    """Of the pods, in any namespace, that may ask for metrics."""
+    """The labels of the pods, in any namespace, that may scrape metrics."""
 
 
 @final
 class Facts(OperatorFacts, frozen=True):
-    """Everything else."""
+    """All facts for rendering the objects of a group."""
 
     image: str
-    """Of brokers, sidecars and name servers, where the group names none."""
+    """The image of brokers, sidecars and name servers, if the group sets no image."""
 
     shards: tuple[ShardFacts, ...] = ()
-    """Those that exist. One that the spec no longer wants stays until it is no longer here."""
+    """The shards that exist, including removed shards that must still be rendered."""
 
     is_hibernated: bool = False
-    """Whether no pod shall run. Volumes, Services and the Lease stay; pods go when nothing can be lost by it."""
+    """Whether no pod should run. Volumes, Services and Leases stay; pods are removed when no data can be lost."""
 
-    outside: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """host:port of Services for clients outside of the cluster, by the Service's name; see ``outside_address``."""
+    external_addresses: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """host:port of Services for clients outside of the cluster, by Service name; see ``external_address``."""
 
     has_pod_monitor: bool = False
-    """Whether the cluster knows PodMonitor."""
+    """Whether the cluster has the kind PodMonitor."""
 
     has_prometheus_rule: bool = False
-    """Whether the cluster knows PrometheusRule."""
+    """Whether the cluster has the kind PrometheusRule."""
 
     nodes: tuple[NodeFacts, ...] = ()
-    """The machines, if they may be looked at; no machine says nothing."""
+    """The Nodes, if the operator may read them; an empty tuple proves nothing."""
 
     def shard(self, number: int) -> ShardFacts:
-        """What is known of a shard; nothing of one that does not exist yet."""
+        """Return the facts of a shard; empty ones for a shard that does not exist yet."""
         return next((one for one in self.shards if one.number == number), ShardFacts(number=number))

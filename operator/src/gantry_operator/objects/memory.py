@@ -1,15 +1,15 @@
-"""How much memory a broker's pod gets: what its user asks for, and the buffers on top, so that nobody adds them twice.
+"""The memory of a broker's pod: the user's resources, to which the buffers are added, so that users need not add them.
 
     container's memory = process and page cache  (spec.resources, else 1Gi)
-                       + buffers of medium Memory, and a sixteenth of them for what tmpfs needs beside the bytes
-    hugepages-2Mi      = buffers of medium HugePages-2Mi; request and limit are the same, as Kubernetes demands
-    a buffer in them   = whole pages for a segment, and one page before, in which the broker says whose it is
+                       + buffers of medium Memory, and a sixteenth of them for the overhead of tmpfs
+    hugepages-2Mi      = buffers of medium HugePages-2Mi; request and limit are the same, as Kubernetes requires
+    a buffer in them   = whole pages for a segment, after one page in which the broker records the owner
 
-A Memory buffer is paid for by the pod even after its container was started again, so the pod was OOM killed where only
-the process had been counted. Hugepages are no part of the memory limit; only the broker's container has them, and the
-sidecar would die of SIGBUS at its first touch, so it never mounts them.
+Buffers of medium Memory count towards the pod's memory even after a restart of its container. A limit for the process
+alone would get the pod OOM killed. Huge pages are not part of the memory limit. Only the broker's container has them;
+the sidecar would get SIGBUS at its first access, so it never mounts them.
 
-A sum that cannot work is refused before a pod is made of it: ``CannotFit`` says which field to change.
+Resources that cannot work are refused before a pod is created: ``ImpossibleResources`` names the field to change.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ PAGE_BYTES: Final = 2 << 20
 MEMORY_DEFAULT_BYTES: Final = 1 << 30
 CPU_DEFAULT: Final = "250m"
 PROCESS_BYTES_MIN: Final = 256 << 20
-"""A broker's own memory and the page cache without which it would only wait for its disk."""
+"""The least memory of a broker: its process, and a page cache without which it would be bound by its disk."""
 TMPFS_DIVISOR: Final = 16
 RUN_BYTES: Final = 16 << 20
-"""Of the volume with status page and sockets."""
+"""The size of the volume with status page and sockets."""
 SIDECAR_BYTES: Final = 256 << 20
 
 Resources = dict[str, Any]
 
 
 @final
-class CannotFit(Exception):
-    """These resources cannot work. ``path`` is the field to change; a condition with ``reason`` should say so."""
+class ImpossibleResources(Exception):
+    """The resources of the spec cannot work. ``path`` is the field to change, ``reason`` that of the condition."""
 
     reason: Final = "ImpossibleResources"
 
@@ -49,7 +49,7 @@ class CannotFit(Exception):
 
 
 def buffer_bytes(spec: Spec) -> int:
-    """Of all write buffers of one broker."""
+    """Return the bytes of all write buffers of one broker."""
     if spec.write_buffer.medium is Medium.OFF:
         return 0
     segment = int(spec.write_buffer.segment_size)
@@ -59,7 +59,7 @@ def buffer_bytes(spec: Spec) -> int:
 
 
 def broker_resources(spec: Spec) -> Resources:
-    """Of the broker's container. Raises ``CannotFit``."""
+    """Return the resources of the broker's container. Raises ``ImpossibleResources``."""
     asked = _asked(spec)
     requests, limits = dict(asked.get("requests", {})), dict(asked.get("limits", {}))
     for path, given in (("requests", requests), ("limits", limits)):
@@ -67,14 +67,14 @@ def broker_resources(spec: Spec) -> Resources:
     limit = _memory(limits, "spec.resources.limits.memory", _memory(requests, "", MEMORY_DEFAULT_BYTES))
     request = _memory(requests, "spec.resources.requests.memory", limit)
     if request > limit:
-        raise CannotFit(
+        raise ImpossibleResources(
             "spec.resources.requests.memory", f"{size_text(request)} is more than the limit, {size_text(limit)}"
         )
     if limit < PROCESS_BYTES_MIN:
-        raise CannotFit(
+        raise ImpossibleResources(
             "spec.resources.limits.memory",
-            f"{size_text(limit)} is too little for a broker without its buffers, which are added by themselves:"
-            f" say at least {size_text(PROCESS_BYTES_MIN)}",
+            f"{size_text(limit)} is too little for a broker without its buffers, which are added automatically:"
+            f" set at least {size_text(PROCESS_BYTES_MIN)}",
         )
     extra = _tmpfs_bytes(spec)
     requests |= {"memory": _text(request + extra)}
@@ -88,13 +88,13 @@ def broker_resources(spec: Spec) -> Resources:
 
 
 def sidecar_resources() -> Resources:
-    """Of the sidecar: small, and the same as request and limit, so that it is not the victim of the broker's needs."""
+    """Return the resources of the sidecar: request and limit are equal, so that it is not evicted for the broker."""
     memory = {"memory": _text(SIDECAR_BYTES)}
     return {"requests": {"cpu": "50m"} | memory, "limits": memory}
 
 
 def hugepages_shortage(spec: Spec, nodes: Iterable[NodeFacts]) -> str | None:
-    """Why no machine could take a broker of the group, for the condition ``HugePagesReady``; None if some could."""
+    """Return why no Node has enough huge pages for a broker, for the condition ``HugePagesReady``; None if one has."""
     wanted, known = buffer_bytes(spec), list(nodes)
     if spec.write_buffer.medium is not Medium.HUGE_PAGES or not known:
         return None
@@ -102,26 +102,28 @@ def hugepages_shortage(spec: Spec, nodes: Iterable[NodeFacts]) -> str | None:
         return None
     most = max(known, key=lambda node: (node.hugepages_bytes, node.name))
     return (
-        f"each broker needs {size_text(wanted)} of {HUGEPAGES}, and the most that a machine has is"
+        f"each broker needs {size_text(wanted)} of {HUGEPAGES}, but the largest node has"
         f" {size_text(most.hugepages_bytes)} ({most.name}): reserve pages before kubelet starts,"
-        " or ask for less in spec.writeBuffer"
+        " or reduce spec.writeBuffer"
     )
 
 
 def _asked(spec: Spec) -> Mapping[str, Any]:
     for name, value in spec.resources.items():
         if name not in ("requests", "limits", "claims"):
-            raise CannotFit(f"spec.resources.{name}", "no such field; there are requests, limits and claims")
+            raise ImpossibleResources(
+                f"spec.resources.{name}", "unknown field; expected one of requests, limits, claims"
+            )
         if name != "claims" and not isinstance(value, Mapping):
-            raise CannotFit(f"spec.resources.{name}", "it is a mapping of names and amounts")
+            raise ImpossibleResources(f"spec.resources.{name}", "expected a mapping of resource names to quantities")
     return spec.resources
 
 
 def _refuse_hugepages(path: str, given: Mapping[str, Any]) -> None:
     for name in given:
         if name.startswith("hugepages-"):
-            raise CannotFit(
-                f"spec.resources.{path}.{name}", "spec.writeBuffer decides about pages; say it there and not twice"
+            raise ImpossibleResources(
+                f"spec.resources.{path}.{name}", "huge pages follow from spec.writeBuffer; set them only there"
             )
 
 
@@ -131,11 +133,11 @@ def _memory(given: Mapping[str, Any], path: str, default: int) -> int:
     try:
         return int(parse_size(given["memory"]))
     except ValueError as error:
-        raise CannotFit(path or "spec.resources.requests.memory", str(error)) from error
+        raise ImpossibleResources(path or "spec.resources.requests.memory", str(error)) from error
 
 
 def _tmpfs_bytes(spec: Spec) -> int:
-    """What volumes in memory add to the container's."""
+    """Return the bytes that volumes in memory add to the container's memory."""
     if spec.write_buffer.medium is not Medium.MEMORY:
         return RUN_BYTES
     buffers = buffer_bytes(spec)

@@ -1,10 +1,11 @@
-"""What Prometheus scrapes, and its alerts: by the metrics of sidecars, and only what a person can act on.
+"""The PodMonitor and the alerts of a group: they use the metrics of sidecars, and every alert can be acted on.
 
-Every rule says what it means for messages, and where to look. ``docs/alerts.md`` has a paragraph for each. The rules of
-one group name that group, so two groups of a cluster never speak for each other.
+Every alert describes the effect on messages, and the next step. ``docs/alerts.md`` has a paragraph for each. The rules
+of a group select that group, so the metrics of one group never trigger alerts of another.
 
-Metrics come through a PodMonitor, which adds ``gantry_dev_group``, ``gantry_dev_shard`` and ``gantry_dev_role``. Both
-kinds are rendered only where the cluster has them. Sidecars want a token: the one for reading, from the group's Secret.
+Metrics are scraped through a PodMonitor, which adds ``gantry_dev_group``, ``gantry_dev_shard`` and
+``gantry_dev_role``. Both kinds are rendered only where the cluster has them. Sidecars require a token: Prometheus uses
+the token for reading from the group's Secret.
 """
 
 from __future__ import annotations
@@ -12,23 +13,23 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from gantry_operator.objects import names
-from gantry_operator.objects.base import Object, labels, made, selector
+from gantry_operator.objects.base import Object, labels, make_object, selector
 from gantry_operator.objects.facts import Facts
 from gantry_spec.manifest.group import BrokerGroup
 
 API: Final = "monitoring.coreos.com/v1"
-OFTEN_S: Final = "15s"
+SCRAPE_INTERVAL: Final = "15s"
 
 
 class Alert(NamedTuple):
-    """One of them. ``{s}`` in its expression stands for the selector of the group."""
+    """An alerting rule. ``{s}`` in its expression stands for the selector of the group."""
 
     name: str
     expression: str
-    after: str
+    for_duration: str
     severity: str
     summary: str
-    text: str
+    description: str
 
 
 ALERTS: Final = (
@@ -38,15 +39,15 @@ ALERTS: Final = (
         "1m",
         "critical",
         "Shard {{ $labels.gantry_dev_shard }} of {{ $labels.gantry_dev_group }} has no master",
-        "Nobody takes messages for this shard. status.decision of the group says what a promotion waits for.",
+        "No broker accepts messages for this shard. status.decision of the group shows what a promotion waits for.",
     ),
     Alert(
         "GantryGroupUnseen",
         "absent(gantry_role{{{s}}})",
         "10m",
         "critical",
-        "Nothing is heard of the group {{ $labels.gantry_dev_group }}",
-        "No sidecar answers Prometheus: there are no pods, or a policy or a token keeps it out.",
+        "There are no metrics of the group {{ $labels.gantry_dev_group }}",
+        "No sidecar answers Prometheus: the group has no pods, or a network policy or token blocks the scrape.",
     ),
     Alert(
         "GantryTwoMasters",
@@ -55,7 +56,7 @@ ALERTS: Final = (
         "1m",
         "critical",
         "Shard {{ $labels.gantry_dev_shard }} of {{ $labels.gantry_dev_group }} has two masters that are ready",
-        "Only one can acknowledge. Look at the epochs: the older one should have been fenced.",
+        "Only one can acknowledge messages. Compare the epochs: the master of the older one should have been fenced.",
     ),
     Alert(
         "GantryBrokerNotReady",
@@ -63,15 +64,15 @@ ALERTS: Final = (
         "5m",
         "warning",
         "{{ $labels.pod }} is not ready",
-        "The sidecar's /readyz says why: recovering, too far behind, without its master, or without a role.",
+        "The sidecar's /readyz gives the reason: recovering, too far behind, without its master, or without a role.",
     ),
     Alert(
         "GantryBrokerStandsStill",
         "gantry_broker_moving{{{s}}} == 0",
         "1m",
         "critical",
-        "{{ $labels.pod }} does nothing any more",
-        "Its event loop has published nothing: it is stopped, gone, or waits for something that does not come.",
+        "The broker of {{ $labels.pod }} makes no progress",
+        "Its event loop does not update the status page: the process is stopped or has ended, or the loop is blocked.",
     ),
     Alert(
         "GantrySidecarDown",
@@ -79,15 +80,15 @@ ALERTS: Final = (
         "5m",
         "warning",
         "The sidecar of {{ $labels.pod }} does not answer",
-        "Its broker goes on, but nobody sees it, and the Lease of its shard is not renewed.",
+        "Its broker continues to serve, but it is not monitored, and the Lease of its shard is not renewed.",
     ),
     Alert(
         "GantryTooMuchAtRisk",
         'gantry_at_risk_bytes{{{s},loss="master"}} > {at_risk}',
         "2m",
         "warning",
-        "{{ $labels.pod }} has {{ $value | humanize1024 }}B that no other broker has",
-        "More than spec.durability.maxAtRiskBytes would be lost with this machine. Rolls and drains wait meanwhile.",
+        "{{ $labels.pod }} has {{ $value | humanize1024 }}B that are not replicated",
+        "Losing this machine would lose more than spec.durability.maxAtRiskBytes. Rolls and drains wait meanwhile.",
     ),
     Alert(
         "GantrySlaveFarBehind",
@@ -95,15 +96,15 @@ ALERTS: Final = (
         "5m",
         "warning",
         "Slave {{ $labels.slave }} of {{ $labels.pod }} is {{ $value | humanize1024 }}B behind",
-        "It is beyond spec.replication.maxLag: not waited for, not read from, and no candidate without loss.",
+        "It exceeds spec.replication.maxLag: it is not waited for, not read from, and cannot be promoted without loss.",
     ),
     Alert(
         "GantrySlaveSilent",
         "gantry_slave_silent_seconds{{{s}}} > 30",
         "1m",
         "warning",
-        "{{ $labels.pod }} has not heard of slave {{ $labels.slave }} for {{ $value | humanizeDuration }}",
-        "With too few slaves a sync group answers 11, and an async one has its messages in one place only.",
+        "{{ $labels.pod }} got no report from slave {{ $labels.slave }} for {{ $value | humanizeDuration }}",
+        "With too few slaves a sync group answers sends with code 11; an async group has one copy of its messages.",
     ),
     Alert(
         "GantrySendsRefused",
@@ -111,7 +112,7 @@ ALERTS: Final = (
         "1m",
         "critical",
         "{{ $labels.pod }} refuses messages",
-        "Its disk is nearly full, or it is drained or fenced. Reads go on.",
+        "Its disk is nearly full, or it is drained or fenced. Consumers can still read.",
     ),
     Alert(
         "GantryLogDataMissing",
@@ -119,8 +120,8 @@ ALERTS: Final = (
         "1m",
         "critical",
         "{{ $labels.pod }} has lost {{ $value | humanize1024 }}B of its log",
-        "They were on its disk. As a master it takes no sends, and delayed messages and transactions wait. Bring the"
-        " volume back, let it follow a master that has them, or accept the loss with gantry ha accept-loss.",
+        "The bytes were on its disk. As a master it refuses sends, and delayed messages and transactions wait. Restore"
+        " the volume, let it follow a master that has the data, or accept the loss with gantry ha accept-loss.",
     ),
     Alert(
         "GantryMessagesDamaged",
@@ -128,8 +129,8 @@ ALERTS: Final = (
         "1m",
         "critical",
         "{{ $labels.pod }} has {{ $value }} damaged messages",
-        "They do not match their checksums, and are not served. A member of the group that has them heals them while it"
-        " is connected. Damage that comes back means a disk that fails.",
+        "They do not match their checksums, and are not served. They are repaired from a connected member of the group"
+        " that has intact copies. Repeated damage means a failing disk.",
     ),
     Alert(
         "GantryDiskFillsUp",
@@ -137,7 +138,7 @@ ALERTS: Final = (
         "10m",
         "warning",
         "The disk of {{ $labels.pod }} is {{ $value | humanizePercentage }} full",
-        "At 90 percent messages are refused. Grow spec.storage.size, or lower spec.storage.reservedTime.",
+        "At 90 percent sends are refused. Increase spec.storage.size, or decrease spec.storage.reservedTime.",
     ),
     Alert(
         "GantryBufferExhausted",
@@ -146,7 +147,7 @@ ALERTS: Final = (
         "2m",
         "warning",
         "{{ $labels.pod }} has no free write buffer",
-        "The disk is slower than what comes in; senders are asked to come again.",
+        "The disk is slower than the incoming messages; producers are asked to retry.",
     ),
     Alert(
         "GantryBufferNotCrashSafe",
@@ -154,23 +155,24 @@ ALERTS: Final = (
         ' and on (namespace, pod) gantry_write_buffers{{{s},state="total"}} > 0',
         "5m",
         "warning",
-        "What is in the write buffer of {{ $labels.pod }} does not survive a crash of the broker",
-        "The buffers lie in anonymous memory, since their volume could not be used. The broker's log says why.",
+        "The write buffer of {{ $labels.pod }} does not survive a crash of the broker",
+        "The buffers are in anonymous memory, because their volume could not be used. The broker's log has the reason.",
     ),
     Alert(
         "GantryCertificateEnds",
         "gantry_certificate_ends_timestamp_seconds{{{s}}} - time() < 7 * 86400",
         "1h",
         "warning",
-        "A certificate of {{ $labels.pod }} ends in {{ $value | humanizeDuration }}",
-        "Renew the Secret spec.access.tlsSecret; brokers take it without a restart.",
+        "A certificate of {{ $labels.pod }} expires in {{ $value | humanizeDuration }}",
+        "Renew the Secret spec.access.tlsSecret; brokers load it without a restart.",
     ),
 )
 
 
 def rule_group(group: BrokerGroup) -> Object:
-    """The rules of one group."""
-    return {"name": f"gantry-{group.metadata.name}", "interval": OFTEN_S, "rules": [_rule(group, a) for a in ALERTS]}
+    """Return the alerting rules of one group."""
+    rules = [_rule(group, alert) for alert in ALERTS]
+    return {"name": f"gantry-{group.metadata.name}", "interval": SCRAPE_INTERVAL, "rules": rules}
 
 
 def _rule(group: BrokerGroup, alert: Alert) -> Object:
@@ -183,20 +185,21 @@ def _rule(group: BrokerGroup, alert: Alert) -> Object:
     return {
         "alert": alert.name,
         "expr": expression,
-        "for": alert.after,
+        "for": alert.for_duration,
         "labels": {"severity": alert.severity},
-        "annotations": {"summary": alert.summary, "description": alert.text},
+        "annotations": {"summary": alert.summary, "description": alert.description},
     }
 
 
 def monitors(group: BrokerGroup, facts: Facts) -> list[Object]:
-    """As many as the cluster knows."""
+    """Return the PodMonitor and the PrometheusRule, as far as the cluster has these kinds."""
     name, marked = group.metadata.name, labels(group, names.BROKER)
     found = []
     if facts.has_pod_monitor:
-        found.append(made(group, (API, "PodMonitor"), name, marked, {"spec": _pod_monitor(group)}))
+        found.append(make_object(group, (API, "PodMonitor"), name, marked, {"spec": _pod_monitor(group)}))
     if facts.has_prometheus_rule:
-        found.append(made(group, (API, "PrometheusRule"), name, marked, {"spec": {"groups": [rule_group(group)]}}))
+        rules = {"groups": [rule_group(group)]}
+        found.append(make_object(group, (API, "PrometheusRule"), name, marked, {"spec": rules}))
     return found
 
 
@@ -205,11 +208,11 @@ def _pod_monitor(group: BrokerGroup) -> Object:
     endpoint: Object = {
         "port": "http",
         "path": "/metrics",
-        "interval": OFTEN_S,
+        "interval": SCRAPE_INTERVAL,
         "authorization": {"type": "Bearer", "credentials": token},
     }
     if group.spec.access.tls_secret:
-        # Addresses of pods are in no certificate. What is shown is the token that may look at metrics.
+        # No certificate contains the addresses of pods. The token that is sent can only read metrics.
         endpoint |= {"scheme": "https", "tlsConfig": {"insecureSkipVerify": True}}
     return {
         "selector": {"matchLabels": selector(group, names.BROKER)},

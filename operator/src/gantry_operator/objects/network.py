@@ -1,19 +1,20 @@
-"""Services: one that follows the master's role, one for each broker, and headless ones for names; and who may connect.
+"""The Services and network policies of a group.
 
-    g-0               the master of shard 0, whoever that is; brokerId 0 is registered under its address, which is
-                      also in message ids: so both stay right when the role moves
-    g-0-slave-0, ...  one broker each, named as its pod: how it is registered as a slave, and how others follow it
-    g-0-master, ...   headless: names of pods
-    g-nameserver      headless: where clients ask
-    ...-external      the same for clients outside of the cluster, on request: one for each that clients talk to; name
-                      servers are asked at a port of their own there, and answer with brokers' outer addresses
+    g-0               the present master of shard 0; brokerId 0 is registered under its address, which is also in
+                      message ids: so both stay valid when the role moves
+    g-0-slave-0, ...  one broker each, named as its pod: the address as a registered slave, and for its followers
+    g-0-master, ...   headless: the host names of pods
+    g-nameserver      headless: the host names of the name servers
+    ...-external      optional, for clients outside of the cluster: one for each Service that clients use; name servers
+                      have another port for them, and return the brokers' external addresses there
 
-All publish addresses that are not ready. Readiness is for people and rolls; RocketMQ's clients see name servers, and a
-master that takes no sends must still be reachable to say so.
+All Services publish addresses that are not ready. Readiness is for users and rolls. RocketMQ clients use name servers
+instead, and a master that refuses sends must still be reachable to answer.
 
-The one that follows the role names a pod, and so it moves by one change. By the role's label there would be two, the
-old master's and the new one's, and between them a Service without anybody: nodes then drop what comes for it, and take
-the second change a while after the first. Before there was a master its label selects, and so nobody.
+The Service of the master selects a pod by name, so one change moves it. A selector by role label would need two
+changes, those of the old and the new master's pod, and between them the Service would have no endpoint: nodes would
+drop packets, and apply the second change some time after the first. Before the first master, it selects by role label,
+and so no pod.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gantry_operator.objects import configuration, names
-from gantry_operator.objects.base import Object, labels, made, selector
+from gantry_operator.objects.base import Object, labels, make_object, selector
 from gantry_operator.objects.facts import Facts
 from gantry_remoting import join_address
 from gantry_spec.manifest.group import BrokerGroup
@@ -32,16 +33,16 @@ SERVICE = ("v1", "Service")
 CLIENT_PORTS = (("broker", names.BROKER_PORT), ("fast", names.FAST_PORT))
 MEMBER_PORTS = (*CLIENT_PORTS, ("replication", names.REPLICATION_PORT), ("http", names.SIDECAR_PORT))
 NAME_SERVER_PORTS = ((names.NAME_SERVER, names.NAME_SERVER_PORT),)
-OUTER_BROKER_PORT = {"name": "broker", "port": names.BROKER_PORT, "targetPort": names.BROKER_PORT}
-OUTER_NAME_SERVER_PORT = {
+EXTERNAL_BROKER_PORT = {"name": "broker", "port": names.BROKER_PORT, "targetPort": names.BROKER_PORT}
+EXTERNAL_NAME_SERVER_PORT = {
     "name": names.NAME_SERVER,
     "port": names.NAME_SERVER_PORT,
-    "targetPort": names.OUTER_NAME_SERVER_PORT,
+    "targetPort": names.EXTERNAL_NAME_SERVER_PORT,
 }
 
 
 def shard_services(group: BrokerGroup, facts: Facts, shard: int) -> list[Object]:
-    """Of one shard."""
+    """Return the Services of one shard."""
     name = group.metadata.name
     found = [
         _headless(group, names.master_set(name, shard), shard),
@@ -53,28 +54,28 @@ def shard_services(group: BrokerGroup, facts: Facts, shard: int) -> list[Object]
         chosen = selector(group, names.BROKER, shard) | {names.POD_NAME_LABEL: pod}
         found.append(_service(group, pod, shard, chosen, MEMBER_PORTS))
         if group.spec.access.external.type is not ExternalType.NONE:
-            found.append(_outside(group, pod, shard, chosen, OUTER_BROKER_PORT))
+            found.append(_external_service(group, pod, shard, chosen, EXTERNAL_BROKER_PORT))
     if group.spec.access.external.type is not ExternalType.NONE:
         service = names.shard_name(name, shard)
-        found.append(_outside(group, service, shard, role_selector(group, facts, shard), OUTER_BROKER_PORT))
+        found.append(_external_service(group, service, shard, role_selector(group, facts, shard), EXTERNAL_BROKER_PORT))
     return found
 
 
 def name_server_services(group: BrokerGroup) -> list[Object]:
-    """Of the group's own name servers."""
+    """Return the Services of the group's own name servers."""
     if not group.spec.name_servers.count:
         return []
     name, chosen = names.name_server_set(group.metadata.name), selector(group, names.NAME_SERVER)
     marked = labels(group, names.NAME_SERVER)
     body = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": chosen}
-    found = [made(group, SERVICE, name, marked, {"spec": body | {"ports": _ports(NAME_SERVER_PORTS)}})]
+    found = [make_object(group, SERVICE, name, marked, {"spec": body | {"ports": _ports(NAME_SERVER_PORTS)}})]
     if group.spec.access.external.type is not ExternalType.NONE:
-        found.append(_outside(group, name, None, chosen, OUTER_NAME_SERVER_PORT))
+        found.append(_external_service(group, name, None, chosen, EXTERNAL_NAME_SERVER_PORT))
     return found
 
 
 def role_selector(group: BrokerGroup, facts: Facts, shard: int) -> dict[str, str]:
-    """Whoever is the master now, or was it last."""
+    """Return the selector of the present master's pod, or else of the last master's."""
     pod = facts.shard(shard).master_pod
     master = {names.POD_NAME_LABEL: pod} if pod else {names.ROLE_LABEL: names.MASTER_ROLE}
     return selector(group, names.BROKER, shard) | master
@@ -88,18 +89,20 @@ def _headless(group: BrokerGroup, name: str, shard: int) -> Object:
         "selector": chosen,
         "ports": _ports((*MEMBER_PORTS, ("log", names.LOG_PORT))),
     }
-    return made(group, SERVICE, name, labels(group, names.BROKER, shard), {"spec": body})
+    return make_object(group, SERVICE, name, labels(group, names.BROKER, shard), {"spec": body})
 
 
 def _service(
     group: BrokerGroup, name: str, shard: int, chosen: dict[str, str], ports: tuple[tuple[str, int], ...]
 ) -> Object:
     body = {"type": "ClusterIP", "publishNotReadyAddresses": True, "selector": chosen, "ports": _ports(ports)}
-    return made(group, SERVICE, name, labels(group, names.BROKER, shard), {"spec": body})
+    return make_object(group, SERVICE, name, labels(group, names.BROKER, shard), {"spec": body})
 
 
-def _outside(group: BrokerGroup, inner: str, shard: int | None, chosen: dict[str, str], port: Object) -> Object:
-    """A way in for clients outside of the cluster, beside the Service ``inner``."""
+def _external_service(
+    group: BrokerGroup, inner: str, shard: int | None, chosen: dict[str, str], port: Object
+) -> Object:
+    """Return a Service for clients outside of the cluster that corresponds to the Service ``inner``."""
     external = group.spec.access.external
     body = {
         "type": str(external.type),
@@ -110,7 +113,7 @@ def _outside(group: BrokerGroup, inner: str, shard: int | None, chosen: dict[str
     }
     more = {"annotations": dict(external.annotations)} if external.annotations else {}
     marked = labels(group, chosen[names.COMPONENT_LABEL], shard)
-    return made(group, SERVICE, names.external_name(inner), marked, {"spec": body}, **more)
+    return make_object(group, SERVICE, names.external_name(inner), marked, {"spec": body}, **more)
 
 
 def _ports(ports: tuple[tuple[str, int], ...]) -> list[Object]:
@@ -124,7 +127,7 @@ NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 
 
 def policies(group: BrokerGroup, facts: Facts) -> list[Object]:
-    """Which pods may connect to which port. The rest is refused, where the cluster's network enforces policies.
+    """Return the network policies. They admit only these connections, if the cluster's network enforces policies.
 
         from                      broker 10911 10909   replication 10912   sidecar 8080   log 8081   name server 9876
         the whole cluster         yes                  -                   -              -          yes
@@ -132,16 +135,16 @@ def policies(group: BrokerGroup, facts: Facts) -> list[Object]:
         pipelines that read it    yes                  -                   yes            yes        yes
         the operator              yes                  -                   yes            -          yes
         Prometheus                -                    -                   yes            -          -
-        outside, if asked for     broker 10911, and the outer listener of name servers, 9886
+        outside, if enabled       broker 10911, and the external listener of name servers, 9886
 
-    Pipelines are pods of the group's namespace with the label `reads.gantry.dev/GROUP`; they show the token for
-    reading. Kubelet's probes come from the machine itself, which policies do not stop. What leaves pods is not limited:
-    name servers elsewhere, the cluster's DNS and API server have addresses that are not known here.
+    Pipelines are pods of the group's namespace with the label `reads.gantry.dev/GROUP`; they use the token for reading.
+    Probes of kubelet come from the machine itself, to which policies do not apply. Egress is not limited: the addresses
+    of other name servers, and of the cluster's DNS and API server, are not known here.
     """
     found = [_policy(group, names.BROKER, _to_brokers(group, facts))]
     if group.spec.name_servers.count:
         is_open = group.spec.access.external.type is not ExternalType.NONE
-        ports = [names.NAME_SERVER_PORT, *([names.OUTER_NAME_SERVER_PORT] if is_open else [])]
+        ports = [names.NAME_SERVER_PORT, *([names.EXTERNAL_NAME_SERVER_PORT] if is_open else [])]
         found.append(_policy(group, names.NAME_SERVER, [_rule([], ports)]))
     return found
 
@@ -163,7 +166,7 @@ def _to_brokers(group: BrokerGroup, facts: Facts) -> list[Object]:
 
 
 def _rule(sources: list[Object], ports: list[int]) -> Object:
-    """Without sources: from everywhere."""
+    """Return an ingress rule; without sources it admits connections from everywhere."""
     rule: dict[str, Any] = {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
     return rule | ({"from": sources} if sources else {})
 
@@ -174,7 +177,7 @@ def _policy(group: BrokerGroup, component: str, ingress: list[Object]) -> Object
         "policyTypes": ["Ingress"],
         "ingress": ingress,
     }
-    return made(group, POLICY, f"{group.metadata.name}-{component}", labels(group, component), {"spec": body})
+    return make_object(group, POLICY, f"{group.metadata.name}-{component}", labels(group, component), {"spec": body})
 
 
 # -- addresses outside of the cluster ----------------------------------------------------------------------------------
@@ -182,14 +185,14 @@ def _policy(group: BrokerGroup, component: str, ingress: list[Object]) -> Object
 ADDRESS_KINDS = ("ExternalIP", "ExternalDNS", "InternalIP")
 
 
-def outside_address(service: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> str | None:
-    """host:port of a Service with one port, for clients outside; None while the cluster has not given it one.
+def external_address(service: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> str | None:
+    """Return host:port of a Service with one port, for external clients; None while the cluster has assigned none.
 
-        LoadBalancer   the first address or name that the load balancer has, and the Service's port
-        NodePort       an address of a machine, the outer one if it has one, and the machine's port
+        LoadBalancer   the first address or name of the load balancer, and the Service's port
+        NodePort       an address of a Node, the external one if it has one, and the node port
 
-    Every machine takes a NodePort for every pod, so one machine is as good as another: the first by name is taken, so
-    that the address changes only when that machine goes.
+    Every Node accepts connections to a node port for all pods. The first Node by name is used, so that the address
+    changes only when that Node is removed.
     """
     spec = service.get("spec", {})
     [port] = spec.get("ports", [{}])
@@ -197,13 +200,13 @@ def outside_address(service: Mapping[str, Any], nodes: Iterable[Mapping[str, Any
         points = service.get("status", {}).get("loadBalancer", {}).get("ingress") or [{}]
         host, number = points[0].get("ip") or points[0].get("hostname"), port.get("port")
     else:
-        host, number = _machine(nodes), port.get("nodePort")
+        host, number = _node_address(nodes), port.get("nodePort")
     if not host or not number:
         return None
     return join_address(host, number)
 
 
-def _machine(nodes: Iterable[Mapping[str, Any]]) -> str | None:
+def _node_address(nodes: Iterable[Mapping[str, Any]]) -> str | None:
     for node in sorted(nodes, key=lambda one: str(one["metadata"]["name"])):
         if node.get("metadata", {}).get("deletionTimestamp") or not _is_ready(node):
             continue

@@ -1,7 +1,7 @@
-"""Pieces of pods that all pods of a group have alike: who they run as, what they may not do, where they may run.
+"""Common parts of the pods of a group: user, security context, placement, volumes and probes.
 
-Everything here passes the level `restricted` of pod security, and goes a little further: the root file system is
-read-only, and no token of a service account is mounted by itself.
+All pods satisfy the Pod Security Standard `restricted`. In addition, the root file system is read-only, and no token of
+a service account is mounted automatically.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TEMPORARY_BYTES: Final = "64Mi"
 
 
 def pod_security(user: int = USER) -> Object:
-    """Of a pod. ``fsGroup`` is what lets a user that is not root write into volumes, hugetlbfs among them."""
+    """Return the security context of a pod. ``fsGroup`` allows a non-root user to write to volumes, also hugetlbfs."""
     return {
         "runAsNonRoot": True,
         "runAsUser": user,
@@ -36,7 +36,7 @@ def pod_security(user: int = USER) -> Object:
 
 
 def placement(template: Template | PodTemplate, affinity: Mapping[str, Any]) -> Object:
-    """Where the user wants pods to run, with the affinity that comes of it."""
+    """Return the placement of pods from the user's template, with this affinity."""
     found: Object = {}
     if template.node_selector:
         found["nodeSelector"] = dict(template.node_selector)
@@ -49,13 +49,13 @@ def placement(template: Template | PodTemplate, affinity: Mapping[str, Any]) -> 
     return found
 
 
-def unreserved(given: dict[str, str], reserved: tuple[str, ...] = names.OUR_PREFIXES) -> dict[str, str]:
-    """Labels or annotations of the user, without those whose prefix is reserved."""
+def without_reserved(given: dict[str, str], reserved: tuple[str, ...] = names.OUR_PREFIXES) -> dict[str, str]:
+    """Return the user's labels or annotations without those that have a reserved prefix."""
     return {name: value for name, value in given.items() if not name.startswith(reserved)}
 
 
 def api_access_sources() -> list[Object]:
-    """What a client of the API server needs: a token that expires after an hour and is replaced, and the authority."""
+    """Return the volume sources for a client of the API server: a rotated token, valid for an hour, and the CA."""
     return [
         {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
         {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
@@ -63,7 +63,7 @@ def api_access_sources() -> list[Object]:
 
 
 def container_security() -> Object:
-    """Of every container."""
+    """Return the security context of every container."""
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -74,7 +74,7 @@ def container_security() -> Object:
 
 
 def container(group: BrokerGroup, facts: Facts, name: str, arguments: list[str], **more: Any) -> Object:
-    """A container of ours: the one image, whose program is `gantry`."""
+    """Return a container of the group's image, whose entry point is `gantry`."""
     return {
         "name": name,
         "image": group.spec.image or facts.image,
@@ -86,7 +86,7 @@ def container(group: BrokerGroup, facts: Facts, name: str, arguments: list[str],
 
 
 def pod_spec(facts: Facts, containers: list[Object], volumes: list[Object], **more: Any) -> Object:
-    """A pod."""
+    """Return the spec of a pod, with its security settings and a temporary folder."""
     pull_secrets = [{"name": name} for name in facts.pull_secrets]
     return (
         {
@@ -102,36 +102,36 @@ def pod_spec(facts: Facts, containers: list[Object], volumes: list[Object], **mo
 
 
 def mount(volume: str, path: str, *, is_read_only: bool = False) -> Object:
-    """Of a volume into a container."""
+    """Return the mount of a volume in a container."""
     return {"name": volume, "mountPath": path} | ({"readOnly": True} if is_read_only else {})
 
 
-def temporary() -> Object:
-    """Python and its libraries want a folder to write into."""
+def tmp_mount() -> Object:
+    """Return the mount of a writable temporary folder, which Python and its libraries need."""
     return mount("tmp", TEMPORARY_FOLDER)
 
 
 def secret_volume(volume: str, secret: str, *keys: str) -> Object:
-    """A Secret, or some of its keys under their own names."""
+    """Return a volume with a Secret, or with some of its keys, as files of the same names."""
     body: Object = {"secretName": secret, "defaultMode": 0o440}
     return {"name": volume, "secret": body | ({"items": [{"key": key, "path": key} for key in keys]} if keys else {})}
 
 
-def from_field(name: str, path: str) -> Object:
-    """A variable with what the pod is."""
+def field_variable(name: str, path: str) -> Object:
+    """Return an environment variable with a field of the pod."""
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 
 
-def place_variables() -> list[Object]:
-    """Which pod this is."""
+def identity_variables() -> list[Object]:
+    """Return the environment variables with the name and namespace of the pod."""
     return [
-        from_field("POD_NAME", "metadata.name"),
-        from_field("POD_NAMESPACE", "metadata.namespace"),
+        field_variable("POD_NAME", "metadata.name"),
+        field_variable("POD_NAMESPACE", "metadata.namespace"),
     ]
 
 
-def apart(group: BrokerGroup, component: str, shard: int | None, *, is_demanded: bool) -> Object:
-    """An affinity: never, or rather not, on one machine with another of the same."""
+def anti_affinity(group: BrokerGroup, component: str, shard: int | None, *, is_demanded: bool) -> Object:
+    """Return an anti-affinity, required or preferred, between pods of the same component and shard on one Node."""
     term = {"labelSelector": {"matchLabels": selector(group, component, shard)}, "topologyKey": HOST_KEY}
     if is_demanded:
         rules: Object = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
@@ -140,8 +140,8 @@ def apart(group: BrokerGroup, component: str, shard: int | None, *, is_demanded:
     return {"podAntiAffinity": rules}
 
 
-def over_zones(group: BrokerGroup, component: str, shard: int | None) -> Object:
-    """Rather not in one zone: a wish, since a group shall also run where there is only one."""
+def zone_spread(group: BrokerGroup, component: str, shard: int | None) -> Object:
+    """Return a preferred spread over zones. It is not required, so that a group also runs in a single zone."""
     return {
         "maxSkew": 1,
         "topologyKey": ZONE_KEY,
@@ -151,12 +151,12 @@ def over_zones(group: BrokerGroup, component: str, shard: int | None) -> Object:
 
 
 def tcp_probe(port: int, *, period_s: int, failures: int) -> Object:
-    """Whether somebody listens."""
+    """Return a probe that succeeds if the TCP port is open."""
     return {"tcpSocket": {"port": port}, "periodSeconds": period_s, "timeoutSeconds": 3, "failureThreshold": failures}
 
 
 def http_probe(path: str, *, period_s: int, failures: int, is_tls: bool = False) -> Object:
-    """What the sidecar says. kubelet believes any certificate."""
+    """Return a probe of an HTTP path of the sidecar. kubelet does not verify certificates."""
     scheme = {"scheme": "HTTPS"} if is_tls else {}
     return {
         "httpGet": {"path": path, "port": names.SIDECAR_PORT} | scheme,

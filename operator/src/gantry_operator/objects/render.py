@@ -1,4 +1,4 @@
-"""Every object of a group but its Secret, in the order in which they are to be applied: what others need is first."""
+"""Renders all objects of a group except its Secret, in the order in which to apply them: dependencies first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gantry_spec.manifest.group import BrokerGroup
 
 
 def render(group: BrokerGroup, facts: Facts) -> tuple[Object, ...]:
-    """What should exist. Raises ``CannotFit`` when the spec asks for pods that cannot work; then apply nothing."""
+    """Return the desired objects. Raises ``ImpossibleResources`` if pods of this spec cannot work."""
     assert group.metadata.namespace and group.metadata.uid, "a group in a cluster has a namespace and a uid"
     shards = configuration.shard_numbers(group, facts)
     homes = [one for shard in shards for one in workloads.shard_sets(group, facts, shard)]

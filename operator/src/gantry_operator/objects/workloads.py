@@ -1,10 +1,10 @@
-"""StatefulSets of a shard and of the name servers, what their volumes are, and which pods a drain may evict.
+"""The StatefulSets of a shard and of the name servers, their volumes, and the disruption budgets.
 
-``Parallel`` and ``OnDelete``: Kubernetes makes pods and starts them again, and never decides which broker goes down
-next. With its own order, a pod that cannot become ready would also hold back the template that mends it.
+The policies are ``Parallel`` and ``OnDelete``: Kubernetes creates and restarts pods, but never chooses the next broker
+to stop. With ordered updates, a pod that cannot become ready would also block the template that fixes it.
 
-Claims are owned by nobody, and a StatefulSet deletes them only where the group says so. A pod that was rendered with
-another hash than its StatefulSet's template has is started with something old.
+Claims have no owner, and a StatefulSet deletes them only if the group's spec says so. A pod whose template hash differs
+from that of its StatefulSet runs with an outdated template.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 
 from gantry_operator.objects import configuration, names, pod_parts
-from gantry_operator.objects.base import Object, hash_of, labels, made, selector
+from gantry_operator.objects.base import Object, hash_of, labels, make_object, selector
 from gantry_operator.objects.broker_pod import broker_template
 from gantry_operator.objects.facts import Facts
 from gantry_spec.manifest.group import BrokerGroup
@@ -24,9 +24,9 @@ NAME_SERVER_DATA = "/var/lib/gantry"
 
 
 def shard_sets(group: BrokerGroup, facts: Facts, shard: int) -> list[Object]:
-    """The master's and the slaves' home. Raises ``CannotFit``."""
+    """Return the StatefulSets of the master and the slaves. Raises ``ImpossibleResources``."""
     template = broker_template(group, facts, shard)
-    twin = copy.deepcopy(template)  # so that whoever changes one object does not change another
+    twin = copy.deepcopy(template)  # a change of one object must not change the other
     slaves = configuration.slaves_of(group, facts, shard)
     name = group.metadata.name
     wanted = facts.shard(shard).pods if facts.is_hibernated else (1, slaves)
@@ -35,13 +35,13 @@ def shard_sets(group: BrokerGroup, facts: Facts, shard: int) -> list[Object]:
         _broker_set(group, shard, names.slave_set(name, shard), wanted[1], twin),
     ]
     for one in sets:
-        if facts.is_hibernated:  # or the volumes of pods that sleep would be taken for those that were scaled away
+        if facts.is_hibernated:  # the volumes of hibernated pods must not be deleted as those of removed ones
             one["spec"]["persistentVolumeClaimRetentionPolicy"]["whenScaled"] = "Retain"
     return sets
 
 
 def _broker_set(group: BrokerGroup, shard: int, name: str, replicas: int, template: Object) -> Object:
-    """Both have the same template, so a pod is told apart from its twin by the label of its home."""
+    """Return one StatefulSet. Both of a shard have the same template, so the home label tells their pods apart."""
     home = {names.HOME_LABEL: name}
     marked = labels(group, names.BROKER, shard) | home
     metadata = template["metadata"]
@@ -58,7 +58,7 @@ def _broker_set(group: BrokerGroup, shard: int, name: str, replicas: int, templa
         "template": own,
         "volumeClaimTemplates": [_claim(group, shard, home)],
     }
-    return made(group, STATEFUL_SET, name, marked, {"spec": body})
+    return make_object(group, STATEFUL_SET, name, marked, {"spec": body})
 
 
 def _member_label(group: BrokerGroup, shard: int, name: str) -> dict[str, str]:
@@ -83,7 +83,7 @@ def _claim(group: BrokerGroup, shard: int, home: dict[str, str]) -> Object:
 
 
 def name_server_set(group: BrokerGroup, facts: Facts) -> Object | None:
-    """The group's own name servers, if it has some."""
+    """Return the StatefulSet of the group's own name servers; None if it has none."""
     count = group.spec.name_servers.count
     if not count:
         return None
@@ -94,8 +94,8 @@ def name_server_set(group: BrokerGroup, facts: Facts) -> Object | None:
         [_name_server(group, facts)],
         [{"name": "data", "emptyDir": {"sizeLimit": "64Mi"}}, *_name_server_volumes(group)],
         terminationGracePeriodSeconds=30,
-        affinity=pod_parts.apart(group, names.NAME_SERVER, None, is_demanded=False),
-        topologySpreadConstraints=[pod_parts.over_zones(group, names.NAME_SERVER, None)],
+        affinity=pod_parts.anti_affinity(group, names.NAME_SERVER, None, is_demanded=False),
+        topologySpreadConstraints=[pod_parts.zone_spread(group, names.NAME_SERVER, None)],
     )
     template = {"metadata": {"labels": marked, "annotations": {}}, "spec": pod}
     template = template | {
@@ -110,15 +110,15 @@ def name_server_set(group: BrokerGroup, facts: Facts) -> Object | None:
         "selector": {"matchLabels": selector(group, names.NAME_SERVER)},
         "template": template,
     }
-    return made(group, STATEFUL_SET, name, marked, {"spec": body})
+    return make_object(group, STATEFUL_SET, name, marked, {"spec": body})
 
 
 def _name_server(group: BrokerGroup, facts: Facts) -> Object:
     access = group.spec.access
     lines = [f"listenPort={names.NAME_SERVER_PORT}"]
-    mounts = [pod_parts.mount("data", NAME_SERVER_DATA), pod_parts.temporary()]
+    mounts = [pod_parts.mount("data", NAME_SERVER_DATA), pod_parts.tmp_mount()]
     if access.external.type is not ExternalType.NONE:
-        lines.append(f"externalListenPort={names.OUTER_NAME_SERVER_PORT}")
+        lines.append(f"externalListenPort={names.EXTERNAL_NAME_SERVER_PORT}")
     if access.acl_secret:
         lines += ["aclEnable=true", f"aclFile={configuration.ACCOUNTS}/plain_acl.yml"]
         mounts.append(pod_parts.mount("accounts", configuration.ACCOUNTS, is_read_only=True))
@@ -154,19 +154,18 @@ BUDGET = ("policy/v1", "PodDisruptionBudget")
 
 
 def budgets(group: BrokerGroup, facts: Facts) -> list[Object]:
-    """Which pods a drain may evict, so that no role and no acknowledgement is lost by it.
+    """Return the disruption budgets: they limit which pods a drain may evict, so that sends continue meanwhile.
 
-        masters of the group     none: the operator sees the cordon, moves the role, and the pod is a slave then
-        slaves of a shard        one at a time, or none where sync would lose its last acknowledgement
+        masters of the group     none: the operator notices the cordon and moves the role; then the pod is a slave
+        slaves of a shard        one at a time, or none where sync replication would lack acknowledgements
         name servers             one at a time
 
-    A pod has one role label or none, so no pod is in two budgets: with two, evicting it would be an error for ever. The
-    budget of slaves counts with ``minAvailable``. ``maxUnavailable`` is worked out from the sizes of all StatefulSets
-    that a selected pod belongs to; after the role has moved, slaves are in both of a shard, the sum is one too large,
-    and no slave could be evicted again. For masters that only makes "none" more so.
+    A pod has at most one role label, so no pod is in two budgets: the eviction of a pod in two budgets always fails.
+    The budget of slaves uses ``minAvailable``. Kubernetes computes ``maxUnavailable`` from the sizes of all
+    StatefulSets of the selected pods. After a switchover the slaves are in both StatefulSets of a shard, the sum is one
+    too large, and no slave could be evicted. For masters this makes no difference, because none may be evicted.
 
-    Pods that are not healthy may always be evicted: a broker that does not serve protects nothing, and would only hold
-    up drains.
+    Unhealthy pods may always be evicted: a broker that does not serve protects nothing, and would only block drains.
     """
     name = group.metadata.name
     masters = selector(group, names.BROKER) | {names.ROLE_LABEL: names.MASTER_ROLE}
@@ -175,7 +174,7 @@ def budgets(group: BrokerGroup, facts: Facts) -> list[Object]:
         slaves = configuration.slaves_of(group, facts, shard)
         if slaves:
             chosen = selector(group, names.BROKER, shard) | {names.ROLE_LABEL: names.SLAVE_ROLE}
-            least = slaves - (1 if may_lose_a_slave(group, facts, shard) else 0)
+            least = slaves - (1 if can_lose_slave(group, facts, shard) else 0)
             found.append(
                 _budget(
                     group,
@@ -192,8 +191,8 @@ def budgets(group: BrokerGroup, facts: Facts) -> list[Object]:
     return found
 
 
-def may_lose_a_slave(group: BrokerGroup, facts: Facts, shard: int) -> bool:
-    """Whether enough could still acknowledge with one slave less."""
+def can_lose_slave(group: BrokerGroup, facts: Facts, shard: int) -> bool:
+    """Return whether enough slaves could still acknowledge with one slave less."""
     needed = group.spec.replication.acks_needed
     if not needed:
         return True
@@ -206,4 +205,4 @@ def _budget(
     group: BrokerGroup, name: str, marked: dict[str, str], chosen: dict[str, str], allowed: dict[str, int]
 ) -> Object:
     body = {"selector": {"matchLabels": chosen}, "unhealthyPodEvictionPolicy": "AlwaysAllow"} | allowed
-    return made(group, BUDGET, name, marked, {"spec": body})
+    return make_object(group, BUDGET, name, marked, {"spec": body})

@@ -1,4 +1,4 @@
-"""What the caches have of one group, by shard and member: where to find each thing, and what its absence means."""
+"""The cached objects of one group, by shard and member: their references, and what the absence of an object means."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gantry_operator.api import (
     SERVICES,
     STATEFUL_SETS,
     Object,
-    Place,
+    ObjectRef,
     annotations_of,
     labels_of,
     uid_of,
@@ -27,21 +27,21 @@ from gantry_spec.lease import LeaseRecord
 from gantry_spec.observed import Process
 
 
-class Sets(NamedTuple):
-    """The StatefulSets of a shard as they are."""
+class ShardStatefulSets(NamedTuple):
+    """The present StatefulSets of a shard."""
 
     master: Object | None
     slave: Object | None
 
     @property
     def wanted(self) -> range:
-        """The members that they make pods of."""
+        """Return the members for which the StatefulSets create pods."""
         masters, slaves = replicas_of(self.master), replicas_of(self.slave)
         return range(1 if masters else 2, slaves + 2)
 
     @property
     def template(self) -> str:
-        """The hash of what they make pods of; empty if there is none."""
+        """Return the hash of the template of their pods; empty if there is no StatefulSet."""
         for one in (self.master, self.slave):
             if one is not None:
                 metadata = one["spec"]["template"]["metadata"]
@@ -51,7 +51,7 @@ class Sets(NamedTuple):
 
 @final
 class GroupObjects:
-    """Of one group."""
+    """Access to the cached objects of one group."""
 
     def __init__(self, key: ResourceKey, cache: Cache) -> None:
         self.key: Final = key
@@ -60,104 +60,114 @@ class GroupObjects:
     def __repr__(self) -> str:
         return f"<GroupObjects {'/'.join(self.key)}>"
 
-    def sets(self, shard: int) -> Sets:
-        """The StatefulSets of a shard."""
+    def stateful_sets(self, shard: int) -> ShardStatefulSets:
+        """Return the StatefulSets of a shard."""
         namespace, name = self.key
-        return Sets(
-            self.cache.get(Place(STATEFUL_SETS, namespace, names.master_set(name, shard))),
-            self.cache.get(Place(STATEFUL_SETS, namespace, names.slave_set(name, shard))),
+        return ShardStatefulSets(
+            self.cache.get(ObjectRef(STATEFUL_SETS, namespace, names.master_set(name, shard))),
+            self.cache.get(ObjectRef(STATEFUL_SETS, namespace, names.slave_set(name, shard))),
         )
 
     def shards(self) -> set[int]:
-        """Every shard of which something runs, or may."""
+        """Return the numbers of all shards that have a pod, or a StatefulSet that creates pods."""
         found = set()
         for kind in (STATEFUL_SETS, PODS):
             for one in self.cache.of_group(kind, self.key):
                 text = labels_of(one).get(names.SHARD_LABEL, "")
-                if text.isdigit() and (kind is PODS or replicas_meant(one)):
+                if text.isdigit() and (kind is PODS or intended_replicas(one)):
                     found.add(int(text))
         return found
 
     def pod(self, shard: int, member: int) -> Object | None:
-        """Of a member."""
-        return self.cache.get(self.pod_place(shard, member))
+        """Return the pod of a member."""
+        return self.cache.get(self.pod_ref(shard, member))
 
-    def pod_place(self, shard: int, member: int) -> Place:
-        """Where it is."""
-        return Place(PODS, self.key[0], names.member_pod(self.key[1], shard, member))
+    def pod_ref(self, shard: int, member: int) -> ObjectRef:
+        """Return the reference to the pod of a member."""
+        return ObjectRef(PODS, self.key[0], names.member_pod(self.key[1], shard, member))
 
     def master_pod(self, shard: int) -> str:
-        """The name of the one that is labelled as the master; if none is, of the one that clients are led to still."""
-        for place in self.places(shard):
+        """Return the name of the pod with the master label, else of the pod that the shard's Service still selects."""
+        for place in self.pod_places(shard):
             pod = self.pod(shard, place.member)
             if pod is not None and labels_of(pod).get(names.ROLE_LABEL) == names.MASTER_ROLE:
                 return str(pod["metadata"]["name"])
-        service = self.cache.get(Place(SERVICES, self.key[0], names.shard_name(self.key[1], shard)))
+        service = self.cache.get(ObjectRef(SERVICES, self.key[0], names.shard_name(self.key[1], shard)))
         chosen = {} if service is None else (service.get("spec") or {}).get("selector") or {}
         return str(chosen.get(names.POD_NAME_LABEL, ""))
 
-    def held_up(self) -> list[Object]:
-        """Brokers' pods that have a machine, and in which no broker has ever begun."""
+    def pods_not_started(self) -> list[Object]:
+        """Return the scheduled broker pods in which the broker's container has never started."""
         found = self.cache.of_group(PODS, self.key)
         brokers = (pod for pod in found if labels_of(pod).get(names.COMPONENT_LABEL) == names.BROKER)
-        return [pod for pod in brokers if (pod.get("spec") or {}).get("nodeName") and not pods.has_begun(pod)]
+        return [pod for pod in brokers if (pod.get("spec") or {}).get("nodeName") and not pods.has_started(pod)]
 
     def claim(self, shard: int, member: int) -> Object | None:
-        """Of a member's volume."""
+        """Return the claim of a member's volume."""
         name = f"data-{names.member_pod(self.key[1], shard, member)}"
-        return self.cache.get(Place(CLAIMS, self.key[0], name))
+        return self.cache.get(ObjectRef(CLAIMS, self.key[0], name))
 
     def lease(self, shard: int) -> Object | None:
-        """A shard's, as it was seen last."""
-        return self.cache.get(Place(LEASES, self.key[0], names.shard_name(self.key[1], shard)))
+        """Return the cached Lease of a shard."""
+        return self.cache.get(ObjectRef(LEASES, self.key[0], names.shard_name(self.key[1], shard)))
 
     def peer(self, shard: int, member: int, token: str) -> Peer | None:
-        """The sidecar of a member, if it can be reached."""
+        """Return the address of a member's sidecar; None if its pod has no address."""
         pod = self.pod(shard, member)
         address = "" if pod is None else pods.address_of(pod)
-        is_tls = pod is not None and pods.speaks_tls(pod)
+        is_tls = pod is not None and pods.has_tls(pod)
         return Peer(address, names.SIDECAR_PORT, token, is_tls) if address else None
 
-    def places(self, shard: int) -> Iterable[names.PodPlace]:
-        """Whose pods are there."""
+    def pod_places(self, shard: int) -> Iterable[names.PodPlace]:
+        """Yield the members of a shard that have a pod."""
         for pod in self.cache.of_group(PODS, self.key):
             place = names.member_of(self.key[1], pod["metadata"]["name"])
             if place is not None and place.shard == shard:
                 yield place
 
-    def life(
-        self, shard: int, number: int, pod: Object | None, machine: Machine, sets: Sets, record: LeaseRecord | None
-    ) -> pods.Life:
-        """Of a member's process, by its pod, or by how the last one went."""
-        before = self.cache.departed(self.pod_place(shard, number))
+    def process_life(
+        self,
+        shard: int,
+        number: int,
+        pod: Object | None,
+        machine: Machine,
+        stateful_sets: ShardStatefulSets,
+        record: LeaseRecord | None,
+    ) -> pods.ProcessLife:
+        """Return the state of a member's process, from its pod, or from the last state of its deleted pod."""
+        before = self.cache.deleted_pod(self.pod_ref(shard, number))
         had_ended = before is not None and pods.has_ended(before, self.machine(before))
         if pod is not None:
-            life = pods.life_of(pod, machine)
-            is_proven = pods.has_begun(pod) or machine.is_off or had_ended
-            return life if life.process is not Process.STOPPED or is_proven else pods.Life(Process.UNKNOWN, life.run)
+            process_life = pods.process_life_of(pod, machine)
+            is_proven = pods.has_started(pod) or machine.is_off or had_ended
+            return (
+                process_life
+                if process_life.process is not Process.STOPPED or is_proven
+                else pods.ProcessLife(Process.UNKNOWN, process_life.run)
+            )
         run = "" if before is None else f"after {uid_of(before)}"
-        if number not in sets.wanted:
+        if number not in stateful_sets.wanted:
             is_master = record is not None and any(term.master == number for term in record.terms)
             if had_ended or not is_master:
-                return pods.Life(Process.ABSENT, run)
-        return pods.Life(Process.STOPPED if had_ended else Process.UNKNOWN, run)
+                return pods.ProcessLife(Process.ABSENT, run)
+        return pods.ProcessLife(Process.STOPPED if had_ended else Process.UNKNOWN, run)
 
     def machine(self, pod: Object) -> Machine:
-        """Where a pod was put."""
+        """Return the machine to which a pod is bound."""
         name = (pod.get("spec") or {}).get("nodeName")
         return (
             Machine()
-            if not name or not self.cache.knows_machines
-            else machine_of(self.cache.get(Place(NODES, "", name)))
+            if not name or not self.cache.can_read_nodes
+            else machine_of(self.cache.get(ObjectRef(NODES, "", name)))
         )
 
 
-def replicas_meant(document: Object | None) -> int:
-    """How many pods a StatefulSet makes, or will make when its group hibernates no more."""
+def intended_replicas(document: Object | None) -> int:
+    """Return how many pods a StatefulSet creates, or will create when the hibernation of its group ends."""
     text = "" if document is None else annotations_of(document).get(names.ASLEEP_ANNOTATION, "")
     return replicas_of(document) or (int(text) if text.isdigit() else 0)
 
 
 def replicas_of(document: Object | None) -> int:
-    """How many pods a StatefulSet makes; none if it is not there."""
+    """Return how many pods a StatefulSet creates; 0 if it does not exist."""
     return 0 if document is None else int((document.get("spec") or {}).get("replicas") or 0)

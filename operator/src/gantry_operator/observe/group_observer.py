@@ -1,11 +1,12 @@
-"""Observes one group: caches and sidecars put together into ``Observed``. All sidecars are asked at the same time.
+"""Observes one group: it combines caches and reports of sidecars into ``Observed``.
 
-    caches      pods, claims, machines, Leases, the group itself: what watches have reported last
-    sidecars    asked now, each with its own deadline; a member that does not answer keeps its last report, with its age
-    the API     asked only for what a cache cannot prove: that the master of a term does not run
+    caches      pods, claims, machines, Leases and the group itself, as watches have reported them last
+    sidecars    are requested in each observation, all at the same time, each with its own deadline; a member that does
+                not answer keeps its last report, with its age
+    the API     is called only for what a cache cannot prove: that the master of a term does not run
 
-A report counts for the member at whose pod it was asked and which it names: a pod's address may have been given to
-another pod meanwhile.
+A report counts for the member whose pod was requested, if it names this member: the address of a pod may have been
+given to another pod meanwhile.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from typing import Any, Final, final
 
 import msgspec
 
-from gantry_operator.api import NODES, VOLUMES, Kubernetes, Object, Place, annotations_of, uid_of
+from gantry_operator.api import NODES, VOLUMES, Kubernetes, Object, ObjectRef, annotations_of, uid_of
 from gantry_operator.cache import Cache, ResourceKey
 from gantry_operator.clock import Clock
-from gantry_operator.errors import ApiError, Gone, SidecarDenied, SidecarError
+from gantry_operator.errors import ApiError, NotFound, SidecarError, SidecarUnauthorized
 from gantry_operator.observe import machines, pods
-from gantry_operator.observe.group_objects import GroupObjects, Sets
-from gantry_operator.observe.last_word import last_word_of
+from gantry_operator.observe.group_objects import GroupObjects, ShardStatefulSets
+from gantry_operator.observe.last_report import parse_last_report
 from gantry_operator.observe.machines import Machine, machine_of
 from gantry_operator.observe.memory import MemberMemory, ShardMemory
 from gantry_operator.sidecars import Sidecars
 from gantry_spec.broker_conf import broker_name
 from gantry_spec.cluster_objects import acks_needed
 from gantry_spec.lease import LeaseRecord
-from gantry_spec.lease_annotations import BadRecord, record_of
-from gantry_spec.manifest.annotations import RESTORING, Wanted
+from gantry_spec.lease_annotations import InvalidLeaseRecord, record_of
+from gantry_spec.manifest.annotations import RESTORE_ID_PREFIX, GroupRequests
 from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.observed import (
-    QUIET_MS,
+    EMPTY_FOR_MS,
     Disk,
     Member,
-    Observed,
+    ObservedGroup,
     ObservedLease,
     ObservedShard,
     Process,
@@ -55,19 +56,19 @@ log = logging.getLogger(__name__)
 TOPICS_NAMED_MAX: Final = 5
 
 CURRENT: Final = "current"
-"""Stands for the hash of what members should be started with; it is another one in each shard."""
+"""Stands for the present template's hash, which differs from shard to shard."""
 
 
 @final
 class GroupObserver:
-    """Owned by the task of the group's loop."""
+    """Observes one group. Owned by the task of the group's loop."""
 
     def __init__(self, key: ResourceKey, cache: Cache, api: Kubernetes, sidecars: Sidecars, clock: Clock) -> None:
         self.memory: Final[dict[int, ShardMemory]] = defaultdict(ShardMemory)
-        """By shard."""
+        """The memory of each shard, by its number."""
 
         self.is_denied = False
-        """Whether a sidecar did not know our token at the last observation."""
+        """Whether a sidecar rejected the token at the last observation."""
 
         self.objects: Final = GroupObjects(key, cache)
         self._key: Final = key
@@ -75,50 +76,50 @@ class GroupObserver:
         self._api: Final = api
         self._sidecars: Final = sidecars
         self._clock: Final = clock
-        self._homes: Final[dict[str, list[str]]] = {}
+        self._volume_machines: Final[dict[str, list[str]]] = {}
 
     def __repr__(self) -> str:
         return f"<GroupObserver {'/'.join(self._key)}>"
 
     # -- one observation -----------------------------------------------------------------------------------------------
 
-    async def observe(self, group: BrokerGroup, wanted: Wanted, token: str) -> Observed:
-        """Observe everything now."""
+    async def observe(self, group: BrokerGroup, requests: GroupRequests, token: str) -> ObservedGroup:
+        """Observe all shards of the group now."""
         self.is_denied = False
         numbers = sorted({*range(group.spec.shards), *self.objects.shards()})
-        shards = await asyncio.gather(*(self._shard(group, wanted, number, token) for number in numbers))
-        return Observed(
+        shards = await asyncio.gather(*(self._shard(group, requests, number, token) for number in numbers))
+        return ObservedGroup(
             shards=tuple(shards),
             template=CURRENT,
-            is_paused=wanted.is_paused,
-            is_hibernated=wanted.is_hibernated,
+            is_paused=requests.is_paused,
+            is_hibernated=requests.is_hibernated,
             generation=group.metadata.generation,
         )
 
-    async def _shard(self, group: BrokerGroup, wanted: Wanted, number: int, token: str) -> ObservedShard:
+    async def _shard(self, group: BrokerGroup, requests: GroupRequests, number: int, token: str) -> ObservedShard:
         memory = self.memory[number]
         lease = self._lease(number, memory)
         record = None if lease is None else lease.record
-        sets = self.objects.sets(number)
-        present = {place.member for place in self.objects.places(number)}
+        stateful_sets = self.objects.stateful_sets(number)
+        present = {place.member for place in self.objects.pod_places(number)}
         wanted_members = group.spec.members if number < group.spec.shards else ()
-        numbers = members_of(wanted_members, {*sets.wanted, *present}, record)
-        await asyncio.gather(*(self._ask(number, member, memory, token) for member in numbers))
-        await self._confirm(number, memory, lease)
-        members = [await self._member(group, number, member, memory, sets, record) for member in numbers]
-        holds_nothing, left = await self._holds_nothing(group, number, token)
+        numbers = members_of(wanted_members, {*stateful_sets.wanted, *present}, record)
+        await asyncio.gather(*(self._request_report(number, member, memory, token) for member in numbers))
+        await self._confirm_stopped(number, memory, lease)
+        members = [await self._member(group, number, member, memory, stateful_sets, record) for member in numbers]
+        has_no_messages, left = await self._check_empty(group, number, token)
         return ObservedShard(
             number=number,
             lease=lease,
             members=tuple(members),
-            last_word=memory.last_word,
-            request=wanted.request(number),
-            replace_disks=tuple(self._given_up(number, wanted, members)),
-            restore=f"{RESTORING}{number}" if number in wanted.restored else "",
-            is_fenced=number in wanted.fenced,
-            is_asleep=not sets.wanted,
-            holds_nothing=holds_nothing,
-            left=left,
+            last_report=memory.last_report,
+            request=requests.request(number),
+            replace_disks=tuple(self._disks_to_replace(number, requests, members)),
+            restore=f"{RESTORE_ID_PREFIX}{number}" if number in requests.restored_shards else "",
+            is_fenced=number in requests.fenced_shards,
+            is_scaled_to_zero=not stateful_sets.wanted,
+            is_empty=has_no_messages,
+            remaining_text=left,
         )
 
     def _lease(self, shard: int, memory: ShardMemory) -> ObservedLease | None:
@@ -127,19 +128,19 @@ class GroupObserver:
             return memory.lease("", None, self._clock.now_ms())
         try:
             record = record_of(annotations_of(document))
-        except BadRecord as error:
+        except InvalidLeaseRecord as error:
             log.error(
-                "Lease holds no valid record; shard is observed without one",
+                "Lease has no valid record; shard is observed without one",
                 extra={"shard": shard, "reason": str(error)},
             )
             return None
-        memory.take_last_word(last_word_of(annotations_of(document), self._clock))
+        memory.take_last_report(parse_last_report(annotations_of(document), self._clock))
         return memory.lease(uid_of(document), record, self._clock.now_ms())
 
     # -- members -------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, shard: int, member: int, memory: ShardMemory, token: str) -> None:
-        """Ask its sidecar. A member that does not answer keeps its last report."""
+    async def _request_report(self, shard: int, member: int, memory: ShardMemory, token: str) -> None:
+        """Request a report from a member's sidecar. A member that does not answer keeps its last report."""
         pod, peer = self.objects.pod(shard, member), self.objects.peer(shard, member, token)
         if pod is None or peer is None:
             return
@@ -148,7 +149,7 @@ class GroupObserver:
             answer = await self._sidecars.status(peer)
             answered_ms = self._clock.now_ms()
             report = report_of(answer, asked_ms=asked_ms, answered_ms=answered_ms, boot_id=uid_of(pod))
-        except SidecarDenied:
+        except SidecarUnauthorized:
             self.is_denied = True
             return
         except (SidecarError, ValueError) as error:
@@ -159,49 +160,55 @@ class GroupObserver:
             return
         memory.take_report(member, report)
 
-    async def _confirm(self, shard: int, memory: ShardMemory, lease: ObservedLease | None) -> None:
-        """Ask the API server itself about masters that seem to be stopped, once after the Lease was observed."""
+    async def _confirm_stopped(self, shard: int, memory: ShardMemory, lease: ObservedLease | None) -> None:
+        """Read the pods of masters that seem to be stopped from the API server itself, once for each observed Lease."""
         record = None if lease is None else lease.record
         for number in sorted({term.master for term in record.terms} if record is not None else ()):
             known = memory.member(number)
             if lease is None or known.confirmed_ms >= lease.seen_ms or not self._seems_stopped(shard, number):
                 continue
-            place, asked_ms = self.objects.pod_place(shard, number), self._clock.now_ms()
+            place, asked_ms = self.objects.pod_ref(shard, number), self._clock.now_ms()
             before = self._cache.get(place)
             try:
                 self._cache.put(await self._api.get(place))
-            except Gone:
+            except NotFound:
                 if before is not None:
-                    self._cache.take("DELETED", before)
+                    self._cache.apply_event("DELETED", before)
             except ApiError:
                 continue
             known.confirm(asked_ms)
 
     def _seems_stopped(self, shard: int, member: int) -> bool:
         pod = self.objects.pod(shard, member)
-        return pod is None or pods.life_of(pod, self.objects.machine(pod)).process is Process.STOPPED
+        return pod is None or pods.process_life_of(pod, self.objects.machine(pod)).process is Process.STOPPED
 
     async def _member(
-        self, group: BrokerGroup, shard: int, number: int, memory: ShardMemory, sets: Sets, record: LeaseRecord | None
+        self,
+        group: BrokerGroup,
+        shard: int,
+        number: int,
+        memory: ShardMemory,
+        stateful_sets: ShardStatefulSets,
+        record: LeaseRecord | None,
     ) -> Member:
         known, pod, now_ms = memory.member(number), self.objects.pod(shard, number), self._clock.now_ms()
         machine = Machine() if pod is None else self.objects.machine(pod)
-        life = self.objects.life(shard, number, pod, machine, sets, record)
+        process_life = self.objects.process_life(shard, number, pod, machine, stateful_sets, record)
         boot_id = known.boot_id if pod is None else uid_of(pod)
-        known.take_process(life, boot_id, now_ms)
-        disk, disk_id = await self._disk(shard, number, life)
+        known.take_process(process_life, boot_id, now_ms)
+        disk, disk_id = await self._disk(shard, number, process_life)
         known.take_disk(disk, disk_id, now_ms)
-        template = "" if pod is None else pods.template_of(pod)
+        template = "" if pod is None else pods.template_hash_of(pod)
         acks = None if pod is None else acks_needed(pod)
         return Member(
             number=number,
-            process=known.believed(life.process),
+            process=known.corrected(process_life.process),
             process_asked_ms=known.confirmed_ms,
             stopped_by_ms=known.stopped_by_ms,
             boot_id=boot_id,
             started_by_ms=known.started_by_ms,
             disk_id=disk_id,
-            template=CURRENT if pod is None or sets.template in ("", template) else template,
+            template=CURRENT if pod is None or stateful_sets.template in ("", template) else template,
             acks_needed=group.spec.replication.acks_needed if acks is None else acks,
             disk=disk,
             disk_lost_since_ms=known.disk_lost_since_ms,
@@ -209,70 +216,70 @@ class GroupObserver:
             report=known.report,
         )
 
-    async def _disk(self, shard: int, number: int, life: pods.Life) -> tuple[Disk, str]:
+    async def _disk(self, shard: int, number: int, process_life: pods.ProcessLife) -> tuple[Disk, str]:
         claim = self.objects.claim(shard, number)
         if claim is None:
             return Disk.UNKNOWN, ""
         home = None
-        if life.process is not Process.RUNNING:
-            home = await self._home(claim)
+        if process_life.process is not Process.RUNNING:
+            home = await self._machine_of_volume(claim)
         return machines.disk_of(claim, home), uid_of(claim)
 
-    async def _home(self, claim: Object) -> Machine | None:
-        """The machine that a volume is bound to, if there is just one. A machine that no longer exists is off."""
+    async def _machine_of_volume(self, claim: Object) -> Machine | None:
+        """Return the machine that a volume is bound to, if there is just one. A deleted Node counts as off."""
         name = (claim.get("spec") or {}).get("volumeName")
-        if not name or not self._cache.knows_machines:
+        if not name or not self._cache.can_read_nodes:
             return None
-        if name not in self._homes:
+        if name not in self._volume_machines:
             try:
-                self._homes[name] = machines.machines_of(await self._api.get(Place(VOLUMES, "", name)))
+                self._volume_machines[name] = machines.machines_of(await self._api.get(ObjectRef(VOLUMES, "", name)))
             except ApiError:
                 return None
-        homes = self._homes[name]
+        homes = self._volume_machines[name]
         if len(homes) != 1:
             return None
-        node = self._cache.get(Place(NODES, "", homes[0]))
+        node = self._cache.get(ObjectRef(NODES, "", homes[0]))
         return Machine(is_reachable=False, is_off=True) if node is None else machine_of(node)
 
-    def _given_up(self, shard: int, wanted: Wanted, members: Iterable[Member]) -> Iterable[int]:
-        """Disks that a person has given up, or with a machine that was declared out of service."""
-        given_up = {number for place, number in wanted.given_up if place == shard}
+    def _disks_to_replace(self, shard: int, requests: GroupRequests, members: Iterable[Member]) -> Iterable[int]:
+        """Yield the members whose lost disk may be replaced: by order of a user, or with a machine out of service."""
+        given_up = {number for place, number in requests.lost_disks if place == shard}
         for member in members:
             pod = self.objects.pod(shard, member.number)
             is_off = pod is not None and self.objects.machine(pod).is_off
             if member.disk is Disk.LOST and (member.number in given_up or is_off):
                 yield member.number
 
-    async def _holds_nothing(self, group: BrokerGroup, shard: int, token: str) -> tuple[bool | None, str]:
-        """Whether a shard that is scaled away has no message of a user, and got none for a while; and what is left."""
+    async def _check_empty(self, group: BrokerGroup, shard: int, token: str) -> tuple[bool | None, str]:
+        """Return whether a shard that is scaled away is empty, and has been for a while; and a text on what is left."""
         if shard < group.spec.shards:
             return None, ""
         memory = self.memory[shard]
         master = _master_of(memory.members)
         peer = None if master is None else self.objects.peer(shard, master[0], token)
         if master is None or peer is None:
-            return None, "nobody can be asked"
+            return None, "no master can be requested"
         try:
             answer = await self._sidecars.topics(peer)
         except SidecarError:
-            return None, "its master does not say what is left"
-        is_empty = holds_nothing(answer)
+            return None, "its master does not report what is left"
+        is_empty = has_no_messages(answer)
         if not is_empty or master[1].wrote is None:
             memory.reset_empty()
-            return is_empty, left_text(answer)
-        is_quiet = memory.is_empty(master[1].wrote, self._clock.now_ms(), QUIET_MS)
-        return is_quiet, f"nothing is left, and nothing must come for {QUIET_MS // 1000} s"
+            return is_empty, remaining_text(answer)
+        is_quiet = memory.is_empty(master[1].wrote, self._clock.now_ms(), EMPTY_FOR_MS)
+        return is_quiet, f"no messages are left, and none must arrive for {EMPTY_FOR_MS // 1000} s"
 
 
 class TopicMessages(msgspec.Struct, frozen=True):
-    """The part of a topic's row that is read here."""
+    """The fields of a topic's row that the operator reads."""
 
     name: str
     messages: int
 
 
 class TopicsAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a sidecar's document of topics that are read here."""
+    """The fields of a sidecar's topics document that the operator reads."""
 
     source: str
     left_out: int
@@ -280,31 +287,31 @@ class TopicsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     system_messages: dict[str, int] | None = None
 
 
-def holds_nothing(answer: Mapping[str, Any]) -> bool | None:
-    """Whether a shard has no message, by a sidecar's document; None if it is incomplete or not from the broker."""
+def has_no_messages(answer: Mapping[str, Any]) -> bool | None:
+    """Return whether a shard has no messages, by a sidecar's answer; None if incomplete, or not from the broker."""
     messages = _messages_in(answer)
     return None if messages is None else not remaining_messages(messages)
 
 
-def left_text(answer: Mapping[str, Any]) -> str:
-    """The same for people: how many messages are left, and of which topics."""
+def remaining_text(answer: Mapping[str, Any]) -> str:
+    """Return a text on how many messages are left, and in which topics."""
     messages = _messages_in(answer)
     if messages is None:
-        return "its master does not say what is left"
+        return "its master does not report what is left"
     left = remaining_messages(messages)
     names = ", ".join(sorted(left)[:TOPICS_NAMED_MAX])
     return f"{sum(left.values())} messages of {len(left)} topics: {names}" if left else ""
 
 
 def _messages_in(answer: Mapping[str, Any]) -> dict[str, int] | None:
-    """How many messages each topic has; None if that is unknown, as with a sidecar that reports no system topics."""
+    """Return how many messages each topic has; None if unknown, as with a sidecar that reports no system topics."""
     try:
-        found = msgspec.convert(answer, TopicsAnswer)
+        document = msgspec.convert(answer, TopicsAnswer)
     except msgspec.ValidationError:
         return None
-    if found.source != "broker" or found.left_out or found.system_messages is None:
+    if document.source != "broker" or document.left_out or document.system_messages is None:
         return None
-    return {topic.name: topic.messages for topic in found.topics} | found.system_messages
+    return {topic.name: topic.messages for topic in document.topics} | document.system_messages
 
 
 def _master_of(members: Mapping[int, MemberMemory]) -> tuple[int, Report] | None:

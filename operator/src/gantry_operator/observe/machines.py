@@ -1,7 +1,7 @@
-"""What Nodes and claims show of machines and disks, as pure functions.
+"""The state of machines and disks, derived from Nodes and claims by pure functions.
 
-Of a machine: whether it answers, whether it is to be emptied, whether it is known to be off. A disk is lost only where
-its machine, or its volume, is known to be.
+A machine is reachable or not, may be about to be drained, and may be known to be off. A disk counts as lost only where
+its machine is known to be off, or its volume to be lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gantry_spec.observed import Disk
 
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 UNREACHABLE: Final = "node.kubernetes.io/unreachable"
-LEAVING: Final = frozenset(
+LEAVING_TAINTS: Final = frozenset(
     {
         OUT_OF_SERVICE,
         "node.kubernetes.io/unschedulable",
@@ -25,20 +25,20 @@ LEAVING: Final = frozenset(
         "aws-node-termination-handler/spot-itn",
     }
 )
-"""Keys of taints that say that a machine is to be emptied. A candidate of the autoscaler is one that soon will be."""
+"""The keys of taints of a machine that is to be drained, or that the autoscaler considers for removal."""
 
 
 class Machine(NamedTuple):
-    """As far as is known."""
+    """The state of a machine, as far as it is known."""
 
     is_reachable: bool = True
     is_leaving: bool = False
     is_off: bool = False
-    """A person, or the cloud, has said that nothing runs there any more."""
+    """Whether a user or the cloud provider has declared that no process runs on it any more."""
 
 
 def machine_of(node: Object | None) -> Machine:
-    """Of a machine that pods were put on; None for one that Kubernetes knows no more."""
+    """Return the state of a machine, from its Node; None stands for a Node that was deleted."""
     if node is None:
         return Machine(is_reachable=False)
     spec, status = node.get("spec") or {}, node.get("status") or {}
@@ -47,7 +47,7 @@ def machine_of(node: Object | None) -> Machine:
     answers = ready is not None and ready.get("status") in ("True", "False")
     return Machine(
         is_reachable=answers and UNREACHABLE not in taints,
-        is_leaving=bool(spec.get("unschedulable")) or bool(taints & LEAVING),
+        is_leaving=bool(spec.get("unschedulable")) or bool(taints & LEAVING_TAINTS),
         is_off=OUT_OF_SERVICE in taints,
     )
 
@@ -56,7 +56,7 @@ HOSTNAME = "kubernetes.io/hostname"
 
 
 def disk_of(claim: Object | None, home: Machine | None) -> Disk:
-    """Of a claim, whose volume lies on ``home`` if it lies on one machine only and that is known."""
+    """Return the state of a disk, from its claim, and the machine to which its volume is bound, if that is known."""
     if claim is None:
         return Disk.UNKNOWN
     phase = (claim.get("status") or {}).get("phase")
@@ -70,7 +70,7 @@ def disk_of(claim: Object | None, home: Machine | None) -> Disk:
 
 
 def machines_of(volume: Object) -> list[str]:
-    """The machines that a volume is bound to; none if it can be anywhere."""
+    """Return the names of the machines that a volume is bound to; none if it can be attached anywhere."""
     affinity = (volume.get("spec") or {}).get("nodeAffinity") or {}
     terms = (affinity.get("required") or {}).get("nodeSelectorTerms") or []
     found: list[str] = []

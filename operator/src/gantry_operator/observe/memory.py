@@ -1,8 +1,8 @@
-"""What is remembered of a group between two observations: when things were first seen, and the newest reports.
+"""The state of a group that is kept between two observations: when a state was first seen, and the newest reports.
 
-Nothing in here is needed for safety: an operator that starts without it has seen everything just now, and so waits
-longer. Times are of our own clock; no time of another machine is ever compared with it, except that of a master's last
-word, where a margin stands for the difference of two clocks (``last_word``).
+Safety does not need it: an operator that starts without it takes the present time for the first observation of
+everything, and so waits longer. All times are of the operator's own clock. Times of other machines are never compared
+with it, except that of a master's last report, where a margin covers the difference of two clocks (``last_report``).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
-from gantry_operator.observe.pods import Life
+from gantry_operator.observe.pods import ProcessLife
 from gantry_spec.lease import LeaseRecord
-from gantry_spec.observed import Disk, LastWord, ObservedLease, Process, Report, last_word_after
+from gantry_spec.observed import Disk, LastReport, ObservedLease, Process, Report, last_report_after
 
 
 @final
 @dataclass
 class MemberMemory:
-    """Of one member."""
+    """The memory of one member."""
 
     report: Report | None = None
     boot_id: str = ""
@@ -28,19 +28,19 @@ class MemberMemory:
     disk_lost_since_ms: int | None = None
     disk_id: str = ""
     confirmed_ms: int = 0
-    """When the API server itself, and not a cache, was last asked for its pod."""
+    """When its pod was last read from the API server itself, and not from a cache."""
 
     def take_report(self, report: Report) -> None:
-        """Keep it, unless a newer one is known."""
+        """Keep a report, unless a newer one is known."""
         if self.report is None or self.report.asked_ms <= report.asked_ms:
             self.report = report
 
     def confirm(self, asked_ms: int) -> None:
-        """The API server itself was asked then."""
+        """Record that its pod was read from the API server itself, by a call at this time."""
         self.confirmed_ms = asked_ms
 
-    def take_process(self, life: Life, boot_id: str, now_ms: int) -> None:
-        """Take over what its pod shows of its process."""
+    def take_process(self, life: ProcessLife, boot_id: str, now_ms: int) -> None:
+        """Record the state of its process, as its pod shows it."""
         if boot_id != self.boot_id:
             self.boot_id, self.started_by_ms = boot_id, None
         if life.run != self.run:
@@ -53,8 +53,8 @@ class MemberMemory:
         else:
             self.stopped_by_ms = None
 
-    def believed(self, process: Process) -> Process:
-        """The state that kubelet reports, or unknown if the broker has answered since then: kubelet is late."""
+    def corrected(self, process: Process) -> Process:
+        """Return the state that kubelet reports, or unknown if the broker has answered since: kubelet may be late."""
         stopped_ms, report = self.stopped_by_ms, self.report
         if process is not Process.STOPPED or stopped_ms is None or report is None:
             return process
@@ -62,7 +62,7 @@ class MemberMemory:
         return Process.UNKNOWN if is_late else process
 
     def take_disk(self, disk: Disk, disk_id: str, now_ms: int) -> None:
-        """Take over what its claim shows of its disk."""
+        """Record the state of its disk, as its claim shows it."""
         if disk is not Disk.LOST or disk_id != self.disk_id:
             self.disk_lost_since_ms = None
         self.disk_id = disk_id
@@ -73,43 +73,43 @@ class MemberMemory:
 @final
 @dataclass(eq=False)
 class ShardMemory:
-    """Of one shard."""
+    """The memory of one shard."""
 
     members: dict[int, MemberMemory] = field(default_factory=dict)
-    last_word: LastWord | None = None
-    empty_end: int | None = None
-    """Where the log of a shard that is scaled away ended when nothing was found on it."""
+    last_report: LastReport | None = None
+    empty_log_end: int | None = None
+    """The end of the log of a shard that is scaled away, when it was found to be empty."""
 
     empty_since_ms: int = 0
-    _seen: tuple[str, LeaseRecord | None] = ("", None)
-    _seen_ms: int | None = None
+    _lease_state: tuple[str, LeaseRecord | None] = ("", None)
+    _lease_seen_ms: int | None = None
 
     def member(self, number: int) -> MemberMemory:
-        """The memory of one member; a new one if it was never seen."""
+        """Return the memory of a member; a new one if the member was never observed."""
         return self.members.setdefault(number, MemberMemory())
 
     def lease(self, uid: str, record: LeaseRecord | None, now_ms: int) -> ObservedLease:
-        """The Lease with the time when this record was first seen."""
-        if self._seen_ms is None or (uid, record) != self._seen:
-            self._seen, self._seen_ms = (uid, record), now_ms
-        return ObservedLease(record=record, seen_ms=self._seen_ms)
+        """Return the observed Lease, with the time when this record was first seen."""
+        if self._lease_seen_ms is None or (uid, record) != self._lease_state:
+            self._lease_state, self._lease_seen_ms = (uid, record), now_ms
+        return ObservedLease(record=record, seen_ms=self._lease_seen_ms)
 
     def take_report(self, number: int, report: Report) -> None:
-        """Keep the newest report of a member; a master's is also its last word."""
+        """Keep the newest report of a member; a master's is also the last report of the shard."""
         self.member(number).take_report(report)
-        self.last_word = last_word_after(self.last_word, report)
+        self.last_report = last_report_after(self.last_report, report)
 
     def reset_empty(self) -> None:
-        """Forget that it was empty: it holds messages."""
-        self.empty_end = None
+        """Forget that the shard was empty, because it has messages."""
+        self.empty_log_end = None
 
     def is_empty(self, end: int, now_ms: int, quiet_ms: int) -> bool:
-        """Whether it was empty, with the same end of the log, for so long."""
-        if self.empty_end != end:
-            self.empty_end, self.empty_since_ms = end, now_ms
+        """Record that the shard is empty. Return whether it was so, with the same end of the log, for ``quiet_ms``."""
+        if self.empty_log_end != end:
+            self.empty_log_end, self.empty_since_ms = end, now_ms
         return now_ms - self.empty_since_ms >= quiet_ms
 
-    def take_last_word(self, word: LastWord | None) -> None:
-        """Take over a last word that an operator has kept in the Lease."""
-        if word is not None and (self.last_word is None or word.order > self.last_word.order):
-            self.last_word = word
+    def take_last_report(self, kept: LastReport | None) -> None:
+        """Adopt the last report that an operator has kept in the Lease, if it is newer."""
+        if kept is not None and (self.last_report is None or kept.order > self.last_report.order):
+            self.last_report = kept

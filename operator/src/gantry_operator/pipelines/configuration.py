@@ -1,7 +1,7 @@
-"""What the program in a pipeline's pods is told: the spec as it is written, and `here`, what is so in its pods only.
+"""The configuration of the program in a pipeline's pods: the spec, and the key `here` with settings for these pods.
 
-The program is `gantry pipeline`; the same document with another `here` runs on a laptop. Spark's own settings for
-executors in pods are among it: the driver is a pod of ours in client mode, so there is no submission and no webhook.
+The program is `gantry pipeline`; the same document with another `here` runs on a laptop. It includes Spark's own
+settings for executors in pods: the driver runs in client mode in a pod of the operator, without submission or webhook.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final
 from gantry_operator.objects.base import json_text
 from gantry_operator.pipelines.facts import PipelineFacts
 from gantry_operator.pipelines.naming import BLOCKS_PORT, DRIVER_PORT
-from gantry_spec.manifest.reading import plain
+from gantry_spec.manifest.reading import plain_values
 from gantry_spec.pipelines.kinds import Pipeline
 from gantry_spec.pipelines.parts import EngineMode, Volume
 
@@ -28,14 +28,14 @@ ARCHIVE: Final = f"{VOLUMES}/archive"
 API_SERVER: Final = "k8s://https://kubernetes.default.svc"
 
 
-def document(pipeline: Pipeline, facts: PipelineFacts) -> dict[str, Any]:
-    """The configuration."""
-    spec: dict[str, Any] = plain(pipeline.spec)
-    return spec | {"here": here(pipeline, facts)}
+def pipeline_document(pipeline: Pipeline, facts: PipelineFacts) -> dict[str, Any]:
+    """Return the configuration document of a pipeline."""
+    spec: dict[str, Any] = plain_values(pipeline.spec)
+    return spec | {"here": pod_settings(pipeline, facts)}
 
 
-def here(pipeline: Pipeline, facts: PipelineFacts) -> dict[str, Any]:
-    """What is so in its pods."""
+def pod_settings(pipeline: Pipeline, facts: PipelineFacts) -> dict[str, Any]:
+    """Return the settings for the pods of a pipeline, which are the key `here` of its configuration."""
     source = facts.source
     found: dict[str, Any] = {
         "nameServers": list(source.name_servers),
@@ -56,12 +56,12 @@ def here(pipeline: Pipeline, facts: PipelineFacts) -> dict[str, Any]:
 
 
 def folder(mounted: str, volume: Volume) -> str:
-    """Where a folder of a claim is seen; empty if there is no claim."""
+    """Return the path of a claim's folder in the pods; empty if there is no claim."""
     return "/".join(word for word in (mounted, volume.path) if word) if volume.claim_name else ""
 
 
 def spark_conf(pipeline: Pipeline, facts: PipelineFacts) -> dict[str, str]:
-    """Where Spark's executors run, as far as it is the same for each of the driver's pods."""
+    """Return Spark's settings for executors, except those that differ between the driver's pods."""
     if pipeline.spec.engine.mode is EngineMode.LOCAL:
         return {}
     name, namespace = pipeline.base, pipeline.metadata.namespace
@@ -69,7 +69,7 @@ def spark_conf(pipeline: Pipeline, facts: PipelineFacts) -> dict[str, str]:
         "spark.master": API_SERVER,
         "spark.driver.host": f"{name}.{namespace}.svc",
         "spark.driver.bindAddress": "0.0.0.0",
-        # By that name; Spark would give executors the address that the driver listens on.
+        # Executors connect to spark.driver.host; else Spark would pass them the address that the driver binds.
         "spark.kubernetes.executor.useDriverPodIP": "false",
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(BLOCKS_PORT),
@@ -81,7 +81,7 @@ def spark_conf(pipeline: Pipeline, facts: PipelineFacts) -> dict[str, str]:
         "spark.kubernetes.executor.podTemplateFile": f"{CONFIGURATION}/{EXECUTOR_FILE}",
         "spark.kubernetes.executor.podTemplateContainerName": "executor",
         "spark.kubernetes.authenticate.executor.serviceAccountName": "default",
-        # What follows keeps the driver's rights small: it makes pods, and nothing else.
+        # The following settings minimize the driver's rights: it only needs to create pods.
         "spark.kubernetes.executor.disableConfigMap": "true",
         "spark.kubernetes.driver.service.deleteOnTermination": "false",
         "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
@@ -89,6 +89,6 @@ def spark_conf(pipeline: Pipeline, facts: PipelineFacts) -> dict[str, str]:
     }
 
 
-def text(pipeline: Pipeline, facts: PipelineFacts) -> str:
-    """The file."""
-    return json_text(document(pipeline, facts))
+def pipeline_text(pipeline: Pipeline, facts: PipelineFacts) -> str:
+    """Return the configuration file as JSON text."""
+    return json_text(pipeline_document(pipeline, facts))

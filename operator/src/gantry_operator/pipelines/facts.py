@@ -1,9 +1,9 @@
-"""What rendering a pipeline needs to know beside the pipeline itself, or what keeps it from running. Pure.
+"""The input of rendering besides the pipeline itself, or the problem that keeps the pipeline from running. Pure.
 
-There is one writer for each destination and each checkpoint. Two drivers on one checkpoint break it, and two archives
-in one folder count as one to a reader. The older pipeline keeps the folder, so that an archive is not taken over by
-naming it; folders inside of one another count as the same. What two operators or a person might start at once is left
-to the lock that a job takes beside its archive.
+Each destination and each checkpoint has one writer. Two drivers on one checkpoint would damage it, and a reader would
+take two archives in one folder for one. The older pipeline keeps a folder, so that a new one cannot take it over;
+nested folders count as the same. Jobs that two operators or a user start at the same time are kept apart by the lock
+that a job takes in its archive.
 """
 
 from __future__ import annotations
@@ -23,48 +23,48 @@ from gantry_spec.pipelines.parts import EngineMode, Volume
 
 @final
 class EngineFacts(OperatorFacts, frozen=True):
-    """The same for all pipelines."""
+    """The facts that are the same for all pipelines."""
 
     image: str = ""
-    """Of driver and executors, where a pipeline names none; empty: each has to."""
+    """The image of drivers and executors of pipelines that set no image; empty if every pipeline must set one."""
 
     executors_role: tuple[str, str] = ("", "")
-    """Kind and name of the role that lets a driver make executors; empty: mode `kubernetes` is refused."""
+    """Kind and name of the role with which a driver creates executors; empty if mode `kubernetes` is refused."""
 
 
 @final
 class Source(Part, frozen=True):
-    """Where a pipeline reads.
+    """The source from which a pipeline reads.
 
-    Of a group's Secrets only what reads is handed on: the token for reading, the accounts' `credentials` and the
-    public `ca.crt`; never a token that gives orders, and never a private key.
+    A pipeline only gets secrets for reading: the group's token for reading, the accounts' `credentials` and the public
+    `ca.crt`; never a token that gives orders, and never a private key.
     """
 
     name_servers: tuple[str, ...]
     sidecars: tuple[str, ...] = ()
     group: str = ""
     token_secret: str = ""
-    """With the key `read-token`."""
+    """The Secret with the key `read-token`."""
 
     credentials_secret: str = ""
-    """With the key `credentials`."""
+    """The Secret with the key `credentials`."""
 
     ca_secret: str = ""
-    """With the key `ca.crt`."""
+    """The Secret with the key `ca.crt`."""
 
 
 @final
 class PipelineFacts(Part, frozen=True):
-    """Of one pipeline."""
+    """All facts for rendering the objects of a pipeline."""
 
     engine: EngineFacts
     source: Source
     archive: Volume | None = None
-    """Where the archive is that an audit compares."""
+    """The volume of the archive that an audit compares."""
 
 
 class Problem(NamedTuple):
-    """Why nothing is run."""
+    """The reason why a pipeline cannot run, for its conditions."""
 
     reason: str
     text: str
@@ -73,16 +73,19 @@ class Problem(NamedTuple):
 def facts_or_problem(
     pipeline: Pipeline, engine: EngineFacts, group: Mapping[str, Any] | None, others: Sequence[Pipeline]
 ) -> PipelineFacts | Problem:
-    """What its rendering needs, or why there is none."""
+    """Return the facts for rendering a pipeline, or the problem that keeps it from running."""
     spec = pipeline.spec
-    problem = Problem("SharedDestination", shared_with(pipeline, others))
+    problem = Problem("SharedDestination", shared_folder(pipeline, others))
     if problem.text:
         return problem
     if not (spec.engine.image or engine.image):
-        return Problem("ImageMissing", "the operator was given no image of pipelines: say spec.engine.image")
+        return Problem("ImageMissing", "the operator has no default image of pipelines: set spec.engine.image")
     if spec.engine.mode is EngineMode.KUBERNETES and not all(engine.executors_role):
-        words = "the operator may give no driver the right to make executors (rbac.executors of its chart)"
-        return Problem("EngineRefused", words)
+        message = (
+            "the operator cannot grant drivers the right to create executors: set rbac.executors of its chart, or"
+            " spec.engine.mode: local"
+        )
+        return Problem("EngineRefused", message)
     read: BrokerGroup | None = None
     if spec.broker_groups:
         found = _group(spec.broker_groups[0], group)
@@ -95,22 +98,22 @@ def facts_or_problem(
         named = (one for one in others if one.kind is ARCHIVE and one.metadata.name == name)
         target = next((one for one in named if one.metadata.namespace == pipeline.metadata.namespace), None)
         if target is None:
-            return Problem("ArchiveNotFound", f"there is no TopicArchive {name} in this namespace")
+            return Problem("ArchiveNotFound", f'TopicArchive "{name}" not found in this namespace')
         archive = target.destination.pvc
     return PipelineFacts(engine=engine, source=source_of(pipeline, read), archive=archive)
 
 
 def _group(name: str, document: Mapping[str, Any] | None) -> BrokerGroup | Problem:
     if document is None:
-        return Problem("GroupNotFound", f"there is no BrokerGroup {name} in this namespace")
+        return Problem("GroupNotFound", f'BrokerGroup "{name}" not found in this namespace')
     try:
         return group_of(manifest_of(document))
     except ManifestError as error:
-        return Problem("GroupNotFound", f"the BrokerGroup {name} cannot be read: {error}")
+        return Problem("GroupNotFound", f'BrokerGroup "{name}" is invalid: {error}')
 
 
 def source_of(pipeline: Pipeline, group: BrokerGroup | None) -> Source:
-    """Of a pipeline that names this group, or name servers of its own."""
+    """Return the source of a pipeline that refers to this group, or that names its own name servers."""
     access = pipeline.spec.access
     if group is None:
         return Source(
@@ -139,42 +142,42 @@ def source_of(pipeline: Pipeline, group: BrokerGroup | None) -> Source:
 
 
 class Folder(NamedTuple):
-    """On a claim."""
+    """A folder in the volume of a claim."""
 
     claim: str
-    words: tuple[str, ...]
+    segments: tuple[str, ...]
 
     def overlaps(self, other: Folder) -> bool:
-        """Whether one is the other or inside of it."""
-        shared = min(len(self.words), len(other.words))
-        return self.claim == other.claim and self.words[:shared] == other.words[:shared]
+        """Return whether the folders are equal, or one contains the other."""
+        shared = min(len(self.segments), len(other.segments))
+        return self.claim == other.claim and self.segments[:shared] == other.segments[:shared]
 
     def __str__(self) -> str:
-        return "/".join((self.claim, *self.words))
+        return "/".join((self.claim, *self.segments))
 
 
 def folders_of(pipeline: Pipeline) -> Iterator[Folder]:
-    """What it writes into."""
+    """Yield the folders that a pipeline writes to."""
     for destination in (pipeline.destination, pipeline.checkpoint):
         if destination.pvc.claim_name:
-            words = tuple(word for word in destination.pvc.path.split("/") if word)
-            yield Folder(destination.pvc.claim_name, words)
+            segments = tuple(word for word in destination.pvc.path.split("/") if word)
+            yield Folder(destination.pvc.claim_name, segments)
 
 
-def shared_with(pipeline: Pipeline, others: Iterable[Pipeline]) -> str:
-    """Who has a folder of this one already, in a sentence; empty if nobody has."""
+def shared_folder(pipeline: Pipeline, others: Iterable[Pipeline]) -> str:
+    """Return a message that names an older pipeline with the same folder; empty if there is none."""
     mine = list(folders_of(pipeline))
     for other in sorted(others, key=_age):
         is_same = (other.kind, other.metadata.name) == (pipeline.kind, pipeline.metadata.name)
-        is_elsewhere = other.metadata.namespace != pipeline.metadata.namespace
-        if is_same or is_elsewhere or _age(other) >= _age(pipeline):
+        is_other_namespace = other.metadata.namespace != pipeline.metadata.namespace
+        if is_same or is_other_namespace or _age(other) >= _age(pipeline):
             continue
         for folder in mine:
-            if any(folder.overlaps(theirs) for theirs in folders_of(other)):
-                return f"{other.kind.name} {other.metadata.name} writes into {folder}: name another folder"
+            if any(folder.overlaps(others_folder) for others_folder in folders_of(other)):
+                return f"{other.kind.name} {other.metadata.name} already writes to {folder}: choose another folder"
     return ""
 
 
 def _age(pipeline: Pipeline) -> tuple[str, str, str]:
-    """Kubernetes writes times of creation so that they sort as text; of one second the name decides."""
+    """Return a sort key by age: creation times of Kubernetes sort as text, and names decide within a second."""
     return pipeline.created, pipeline.metadata.name, pipeline.kind.name

@@ -1,6 +1,7 @@
-"""What a pipeline's things are called: `NAME-archive`, `NAME-audit` or `NAME-analytics`, all but its Jobs.
+"""The names of a pipeline's objects: `NAME-archive`, `NAME-audit` or `NAME-analytics`, except for its Jobs.
 
-Pods carry it as a label, and another one for each group that they may read: by that the group's policy lets them in.
+Pods have this name as a label, and another label for each group that they read, which the group's network policy
+admits.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ PAGE_PORT: Final = 8090
 DRIVER_PORT: Final = 7078
 BLOCKS_PORT: Final = 7079
 RESERVED: Final = (*OUR_PREFIXES, "spark-")
-"""Of labels and annotations that a template may not set."""
+"""The prefixes of labels and annotations that a user's template cannot set."""
 
 JOB_OF_KIND: Final = {kind.name: kind.job for kind in PIPELINE_KINDS}
 
 
 def base_of(document: Object) -> str:
-    """What the objects of a resource are called."""
+    """Return the common name of the objects of a pipeline."""
     return f"{document['metadata']['name']}-{JOB_OF_KIND[document['kind']]}"
 
 
 def labels(pipeline: Pipeline, component: str) -> dict[str, str]:
-    """Of an object or pod."""
+    """Return the labels of an object or pod of the pipeline."""
     return common_labels("gantry-pipeline", pipeline.metadata) | {
         COMPONENT_LABEL: component,
         PIPELINE_LABEL: pipeline.base,
@@ -39,11 +40,13 @@ def labels(pipeline: Pipeline, component: str) -> dict[str, str]:
 
 
 def selector(pipeline: Pipeline, component: str = "") -> dict[str, str]:
-    """What its pods are told apart by."""
+    """Return labels that select the pods of a pipeline, or of one of its components."""
     return {PIPELINE_LABEL: pipeline.base} | ({COMPONENT_LABEL: component} if component else {})
 
 
-def made(pipeline: Pipeline, kind: tuple[str, str], body: Object, *, name: str = "", component: str = DRIVER) -> Object:
-    """An object of the pipeline; ``kind`` is its apiVersion and kind."""
+def make_object(
+    pipeline: Pipeline, kind: tuple[str, str], body: Object, *, name: str = "", component: str = DRIVER
+) -> Object:
+    """Return an object of the pipeline; ``kind`` is its apiVersion and kind."""
     head = {"labels": labels(pipeline, component)}
     return owned_by(pipeline.kind.name, pipeline.metadata, kind, name or pipeline.base, head, body)

@@ -1,7 +1,7 @@
-"""What is observed of a pipeline's runs: its driver's pods as the cache has them, and the run's own report. Pure.
+"""The observation of a pipeline's runs: the cached pods of its driver, and the driver's own report. Pure.
 
-A running driver serves its progress on its page. How it ended is in its termination message, which Kubernetes keeps in
-the pod. A driver that was killed has none; then its exit code has to do.
+A running driver serves its progress on its page. The result is in its termination message, which Kubernetes keeps in
+the pod. A driver that was killed has no message, only an exit code.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ Document = Mapping[str, Any]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Root of what is observed. Never written itself."""
+    """Base class of observations. It is never instantiated itself."""
 
 
 @final
-class Ended(Part, frozen=True):
-    """How a driver's container ended."""
+class DriverExit(Part, frozen=True):
+    """The end of a driver's container."""
 
     exit_code: int
     at: str
     reason: str = ""
-    words: Document | None = None
-    """Its last words, if they are ours."""
+    report: Document | None = None
+    """The driver's report, if the termination message is one."""
 
     text: str = ""
-    """Its last words, if they are not."""
+    """The termination message as it is."""
 
 
 @final
@@ -43,61 +43,61 @@ class DriverPod(Part, frozen=True):
     uid: str
     created: str = ""
     address: str = ""
-    is_going: bool = False
+    is_terminating: bool = False
     is_running: bool = False
     is_over: bool = False
-    """Whether its container has ended for good."""
+    """Whether its container has ended, and will not be restarted."""
 
-    waits_for: str = ""
-    """Why it does not run, in Kubernetes' word: `ImagePullBackOff`, `Unschedulable`."""
+    waiting_reason: str = ""
+    """The reason of Kubernetes why it does not run: `ImagePullBackOff`, `Unschedulable`."""
 
     restarts: int = 0
-    ended: Ended | None = None
-    """How its container ended last."""
+    ended: DriverExit | None = None
+    """The last end of its container."""
 
 
 @final
 class ObservedPipeline(Part, frozen=True):
-    """Of one pipeline."""
+    """The observation of one pipeline."""
 
     pods: tuple[DriverPod, ...] = ()
     page: Document | None = None
-    """What the running driver says now; None: it does not answer."""
+    """The present report of the running driver; None if it does not answer."""
 
     has_failed_for_good: bool = False
-    """Whether its Job has given up."""
+    """Whether its Job has failed finally."""
 
     is_done: bool = False
-    """Whether its Job has ended well."""
+    """Whether its Job has completed successfully."""
 
-    strangers: tuple[str, ...] = ()
-    """Workloads of another shape (it had a schedule before) that still have a pod."""
+    outdated_pods: tuple[str, ...] = ()
+    """Pods of an earlier workload of another kind (it had a schedule before) that have not ended."""
 
     @property
     def running(self) -> DriverPod | None:
-        """The one whose page may be asked."""
+        """Return the running pod, whose page can be requested."""
         return next((pod for pod in self.pods if pod.is_running), None)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a pod is there that has not ended."""
+        """Return whether a pod exists that has not ended."""
         return any(not pod.is_over for pod in self.pods)
 
     @property
-    def last_ended(self) -> Ended | None:
-        """The run that ended last, as far as its pod is still there."""
+    def last_exit(self) -> DriverExit | None:
+        """Return the latest end of a run whose pod still exists."""
         known = [pod.ended for pod in self.pods if pod.ended is not None]
         return max(known, key=lambda one: one.at, default=None)
 
 
 def pods_of(documents: Iterable[Document]) -> tuple[DriverPod, ...]:
-    """The driver's pods, the oldest first."""
+    """Return the driver's pods, the oldest first."""
     found = [_pod(one) for one in documents if _component(one) == DRIVER]
     return tuple(sorted(found, key=lambda pod: (pod.created, pod.name)))
 
 
 def job_ended(document: Document, kind: str) -> bool:
-    """Whether a Job has this condition: `Complete` or `Failed`."""
+    """Return whether a Job has this condition: `Complete` or `Failed`."""
     conditions = (document.get("status") or {}).get("conditions") or []
     return any(one.get("type") == kind and one.get("status") == "True" for one in conditions)
 
@@ -117,16 +117,16 @@ def _pod(document: Document) -> DriverPod:
         uid=str(metadata.get("uid", "")),
         created=str(metadata.get("creationTimestamp") or ""),
         address=str(status.get("podIP") or ""),
-        is_going=bool(metadata.get("deletionTimestamp")),
+        is_terminating=bool(metadata.get("deletionTimestamp")),
         is_running="running" in state and not is_over,
         is_over=is_over,
-        waits_for="" if is_over else _waits_for(state, status),
+        waiting_reason="" if is_over else _waiting_reason(state, status),
         restarts=int(container.get("restartCount") or 0),
         ended=None if ended is None else _ended(ended),
     )
 
 
-def _waits_for(state: Document, status: Document) -> str:
+def _waiting_reason(state: Document, status: Document) -> str:
     reason = str((state.get("waiting") or {}).get("reason") or "")
     if reason:
         return reason
@@ -136,19 +136,19 @@ def _waits_for(state: Document, status: Document) -> str:
     return ""
 
 
-def _ended(terminated: Document) -> Ended:
+def _ended(terminated: Document) -> DriverExit:
     text = str(terminated.get("message") or "")
-    return Ended(
+    return DriverExit(
         exit_code=int(terminated.get("exitCode") or 0),
         at=str(terminated.get("finishedAt") or ""),
         reason=str(terminated.get("reason") or ""),
-        words=words_of(text),
+        report=parse_report(text),
         text=text,
     )
 
 
-def words_of(text: str) -> Document | None:
-    """A run's document; None for anything else, such as the end of a log."""
+def parse_report(text: str) -> Document | None:
+    """Parse the report of a run; None for any other text, such as the end of a log."""
     try:
         document = json.loads(text)
     except ValueError:

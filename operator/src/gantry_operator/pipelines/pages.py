@@ -1,6 +1,7 @@
-"""Asking a running driver how far it is. It has no secret to tell and takes no order, so nothing is proven first.
+"""The client for the progress page of a running driver.
 
-One that does not answer in time is a driver that says nothing now, and never an error of the operator's.
+The page contains no secrets and takes no orders, so neither side authenticates. A driver that does not answer in time
+has no present report; this is never an error.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import aiohttp
 
 from gantry_operator.http_client import HttpClient
 from gantry_operator.pipelines.naming import PAGE_PORT
-from gantry_operator.pipelines.observed import words_of
+from gantry_operator.pipelines.observed import parse_report
 from gantry_remoting import join_address
 
 log = logging.getLogger(__name__)
@@ -24,23 +25,23 @@ ANSWER_BYTES_MAX: Final = 1 << 20
 CONNECTIONS_MAX: Final = 64
 
 
-class Pages(Protocol):
-    """Those of all drivers."""
+class DriverPages(Protocol):
+    """The progress pages of all drivers."""
 
-    async def ask(self, address: str) -> Mapping[str, Any] | None:
-        """What the run at this address says of itself; None: nothing of use in time."""
+    async def fetch(self, address: str) -> Mapping[str, Any] | None:
+        """Return the report of the driver at this address; None without a usable answer in time."""
 
 
 @final
-class HttpPages(HttpClient):
-    """Owned by the event loop; entered and left."""
+class HttpDriverPages(HttpClient):
+    """The progress pages, fetched over HTTP. Owned by the event loop, and used as a context manager."""
 
     def __init__(self, *, timeout_s: float = TIMEOUT_S, port: int = PAGE_PORT) -> None:
         super().__init__(CONNECTIONS_MAX)
         self._timeout_s: Final = timeout_s
         self._port: Final = port
 
-    async def ask(self, address: str) -> Mapping[str, Any] | None:
+    async def fetch(self, address: str) -> Mapping[str, Any] | None:
         url = f"http://{join_address(address, self._port)}/v1/pipeline"
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -50,4 +51,4 @@ class HttpPages(HttpClient):
             return None
         if status != 200 or len(body) > ANSWER_BYTES_MAX:
             return None
-        return words_of(body.decode("utf-8", "replace"))
+        return parse_report(body.decode("utf-8", "replace"))

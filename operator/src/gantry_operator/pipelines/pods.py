@@ -1,8 +1,8 @@
-"""The pods of a pipeline: one driver, and in mode `kubernetes` executors, of which Spark gets a template.
+"""The pods of a pipeline: one driver, and in mode `kubernetes` executors, for which Spark gets a template.
 
-Both pass the level `restricted` of pod security, as user 185, which is Spark's by custom. Root file systems are
-read-only; Spark's scratch space and `/tmp` are volumes that end with the pod. The only token of the API server is the
-driver's, where it makes executors, and it lasts an hour.
+Both satisfy the Pod Security Standard `restricted`, and run as user 185, as is usual for Spark. Root file systems are
+read-only; Spark's scratch space and `/tmp` are volumes with the lifetime of the pod. Only a driver that creates
+executors has a token for the API server, which is valid for an hour.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from gantry_operator.objects.names import reads_label
 from gantry_operator.objects.pod_parts import (
     api_access_sources,
     container_security,
-    from_field,
+    field_variable,
     mount,
     placement,
     pod_security,
-    unreserved,
+    without_reserved,
 )
 from gantry_operator.pipelines import configuration
 from gantry_operator.pipelines.facts import PipelineFacts
@@ -38,20 +38,20 @@ from gantry_spec.pipelines.parts import EngineMode
 
 USER: Final = 185
 GRACE_SECONDS: Final = 180
-"""A batch that is under way may end, and be written down, before the driver is killed."""
+"""The termination grace period, in which a driver can finish and commit its present batch."""
 PYTHON_BYTES: Final = 1 << 30
-"""Of memory beside the driver's heap, where nothing else is said."""
+"""The default memory of the driver in addition to its heap."""
 SCRATCH: Final = "/var/lib/spark"
 SCRATCH_VOLUME: Final = "spark-local-dir-1"
-"""A name by which Spark sees that executors have their scratch room; else it adds a volume of its own, at one place."""
+"""A name by which Spark recognizes the scratch volume; else it adds one of its own, at the same path."""
 SCRATCH_BYTES: Final = "8Gi"
 TEMPORARY_BYTES: Final = "1Gi"
 ACCOUNT_FOLDER: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""Where the client of Kubernetes in Spark looks for it."""
+"""The folder in which Spark's Kubernetes client expects the credentials."""
 
 
 def driver_template(pipeline: Pipeline, facts: PipelineFacts, *, restart: str) -> Object:
-    """Of the driver's pods. Its annotation says what they were started with."""
+    """Return the template of the driver's pods. Its annotation is a hash of the template and the configuration."""
     body: Object = {
         **_common(pipeline, facts),
         "restartPolicy": restart,
@@ -60,12 +60,12 @@ def driver_template(pipeline: Pipeline, facts: PipelineFacts, *, restart: str) -
         "containers": [_driver(pipeline, facts)],
         "volumes": [*_volumes(pipeline, facts), *_driver_volumes(pipeline)],
     }
-    told = hash_of([body, configuration.text(pipeline, facts)])
-    return {"metadata": _metadata(pipeline, facts, DRIVER, {TEMPLATE_ANNOTATION: told}), "spec": body}
+    template_hash = hash_of([body, configuration.pipeline_text(pipeline, facts)])
+    return {"metadata": _metadata(pipeline, facts, DRIVER, {TEMPLATE_ANNOTATION: template_hash}), "spec": body}
 
 
 def executor_template(pipeline: Pipeline, facts: PipelineFacts) -> Object:
-    """Of the executors' pods: Spark fills in image, arguments, CPU and memory, and who owns them."""
+    """Return the template of the executors' pods. Spark fills in image, arguments, CPU, memory and the owner."""
     executor: Object = {
         "name": EXECUTOR,
         "securityContext": container_security(),
@@ -74,7 +74,7 @@ def executor_template(pipeline: Pipeline, facts: PipelineFacts) -> Object:
     }
     body = {**_common(pipeline, facts), "containers": [executor], "volumes": _volumes(pipeline, facts)}
     metadata = _metadata(pipeline, facts, EXECUTOR, {})
-    metadata["labels"].pop("app.kubernetes.io/part-of")  # nobody watches them: the driver does
+    metadata["labels"].pop("app.kubernetes.io/part-of")  # the driver watches these pods, not the operator
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
 
 
@@ -106,9 +106,9 @@ def _driver(pipeline: Pipeline, facts: PipelineFacts) -> Object:
             f"{configuration.CONFIGURATION}/{configuration.CONFIGURATION_FILE}",
         ],
         "env": [
-            from_field("POD_NAME", "metadata.name"),
-            from_field("POD_NAMESPACE", "metadata.namespace"),
-            from_field("POD_IP", "status.podIP"),
+            field_variable("POD_NAME", "metadata.name"),
+            field_variable("POD_NAMESPACE", "metadata.namespace"),
+            field_variable("POD_IP", "status.podIP"),
             *_variables(),
         ],
         "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports],
@@ -125,7 +125,7 @@ def _driver(pipeline: Pipeline, facts: PipelineFacts) -> Object:
 
 
 def driver_resources(pipeline: Pipeline) -> Object:
-    """Where nothing is said: half a core, and the heap with what Python needs."""
+    """Return the default resources of the driver: half a core, and memory for the heap and Python."""
     memory = size_text(int(pipeline.spec.engine.driver.heap) + PYTHON_BYTES)
     return {"requests": {"cpu": "500m", "memory": memory}, "limits": {"memory": memory}}
 
@@ -139,7 +139,7 @@ def _scratch_mounts() -> list[Object]:
 
 
 def _claims(pipeline: Pipeline, facts: PipelineFacts) -> list[tuple[str, str, bool]]:
-    """Claim, where it is mounted, and whether only for reading."""
+    """Return the claims with their mount paths, and whether they are mounted read-only."""
     found = [
         (pipeline.destination.pvc.claim_name, configuration.DESTINATION, False),
         (pipeline.checkpoint.pvc.claim_name, configuration.CHECKPOINT, False),
@@ -150,7 +150,7 @@ def _claims(pipeline: Pipeline, facts: PipelineFacts) -> list[tuple[str, str, bo
 
 
 def _mounts(pipeline: Pipeline, facts: PipelineFacts) -> list[Object]:
-    """Of driver and executors: both read brokers and write files."""
+    """Return the mounts of driver and executors: both read from brokers and write files."""
     claims = sorted({claim for claim, _, _ in _claims(pipeline, facts)})
     found = [
         mount(f"claim-{claims.index(claim)}", path, is_read_only=is_read_only)
@@ -167,7 +167,7 @@ def _mounts(pipeline: Pipeline, facts: PipelineFacts) -> list[Object]:
 
 
 def _volumes(pipeline: Pipeline, facts: PipelineFacts) -> list[Object]:
-    """Of driver and executors."""
+    """Return the volumes of driver and executors."""
     claims = sorted({claim for claim, _, _ in _claims(pipeline, facts)})
     found: list[Object] = [
         {"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": claim}}
@@ -208,8 +208,8 @@ def _driver_volumes(pipeline: Pipeline) -> list[Object]:
 
 def _metadata(pipeline: Pipeline, facts: PipelineFacts, component: str, ours: dict[str, str]) -> Object:
     given = pipeline.spec.engine.pod_template
-    marked = unreserved(given.labels, RESERVED) | labels(pipeline, component)
+    marked = without_reserved(given.labels, RESERVED) | labels(pipeline, component)
     if facts.source.group:
         marked[reads_label(facts.source.group)] = "true"
-    annotations = unreserved(given.annotations, RESERVED) | ours
+    annotations = without_reserved(given.annotations, RESERVED) | ours
     return {"labels": marked} | ({"annotations": annotations} if annotations else {})

@@ -1,7 +1,8 @@
-"""One round of one pipeline: what is not part of it any more is deleted, what should exist applied, its status made.
+"""One round of one pipeline: delete objects that it no longer needs, apply the desired ones, and make its status.
 
-What it had in another shape (it had a schedule, and now it is continuous) is deleted first, and the new workload waits
-until the last pod of the old one has ended: there is one writer at a time. The tick also asks the driver's page.
+A workload of another kind (the pipeline had a schedule, and now it is continuous) is deleted first, and the new one
+waits until the last pod of the old one has ended: there is one writer at a time. Each round also fetches the driver's
+page.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from gantry_operator.api import (
     ROLE_BINDINGS,
     STATEFUL_SETS,
     Object,
-    Place,
+    ObjectRef,
     manifest_of,
     owner_uids,
-    place_of,
+    ref_of,
     uid_of,
 )
 from gantry_operator.cache import Cache, ResourceKey
-from gantry_operator.clock import moment_text
+from gantry_operator.clock import format_time
 from gantry_operator.execute.applier import Applier
 from gantry_operator.pipelines import status as pipeline_status
 from gantry_operator.pipelines.facts import EngineFacts, PipelineFacts, facts_or_problem
 from gantry_operator.pipelines.naming import PIPELINE_LABEL, base_of
 from gantry_operator.pipelines.observed import ObservedPipeline, job_ended, pods_of
-from gantry_operator.pipelines.pages import Pages
+from gantry_operator.pipelines.pages import DriverPages
 from gantry_operator.pipelines.rendering import job_name, render
 from gantry_operator.resource_loop import LoopContext, Outcome, Written
 from gantry_spec.manifest.errors import ManifestError
@@ -44,24 +45,24 @@ from gantry_spec.pipelines import Pipeline, pipeline_of
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 5.0
-SHAPES: Final = (STATEFUL_SETS, CRON_JOBS, JOBS)
-"""What a pipeline may run as."""
+WORKLOAD_KINDS: Final = (STATEFUL_SETS, CRON_JOBS, JOBS)
+"""The kinds of workloads as which a pipeline can run."""
 
 
 def pipeline_cache() -> Cache:
-    """A cache whose owners are pipelines."""
+    """Return an empty cache whose owners are pipelines."""
     return Cache(PIPELINE_LABEL, dict.fromkeys(PIPELINES, base_of))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineContext(LoopContext["PipelineReconciler"]):
-    """What all pipelines share. The cache is of pipelines and what they own."""
+    """The collaborators that the loops of all pipelines share. The cache has pipelines and their objects."""
 
     noun: ClassVar[str] = "pipeline"
     groups: Cache
-    """Of groups."""
+    """The cache of groups, which pipelines refer to."""
 
-    pages: Pages
+    pages: DriverPages
     engine: EngineFacts
 
     def make_reconciler(self, key: ResourceKey, wake_now: Callable[[], None]) -> PipelineReconciler:
@@ -70,14 +71,14 @@ class PipelineContext(LoopContext["PipelineReconciler"]):
 
 @final
 class PipelineReconciler:
-    """Owned by the task of its loop."""
+    """Reconciles one pipeline. Owned by the task of its loop."""
 
     def __init__(self, key: ResourceKey, context: PipelineContext) -> None:
         self.key: Final = key
         self._context: Final = context
-        self._applier: Final = Applier(key, context.cache, context.api, context.clock, frozenset(SHAPES))
+        self._applier: Final = Applier(key, context.cache, context.api, context.clock, frozenset(WORKLOAD_KINDS))
         self._rendered: tuple[Pipeline, PipelineFacts, Sequence[Object]] | None = None
-        self._cleared: frozenset[Place] | None = None
+        self._pruned: frozenset[ObjectRef] | None = None
 
     def __repr__(self) -> str:
         return f"<PipelineReconciler {'/'.join(self.key)}>"
@@ -85,17 +86,17 @@ class PipelineReconciler:
     async def reconcile(self, document: Object, written: Written) -> Outcome:
         pipeline = pipeline_of(manifest_of(document))
         found = facts_or_problem(pipeline, self._context.engine, self._group(pipeline), self._others())
-        strangers: tuple[str, ...] = ()
+        outdated_pods: tuple[str, ...] = ()
         if isinstance(found, PipelineFacts):
-            strangers = await self._apply(pipeline, found)
-        observed = await self._observe(pipeline, strangers)
+            outdated_pods = await self._apply(pipeline, found)
+        observed = await self._observe(pipeline, outdated_pods)
         view = pipeline_status.View(
             pipeline=pipeline,
             observed=observed,
             problem=None if isinstance(found, PipelineFacts) else found,
             unapplied="; ".join(sorted(self._applier.problems.values())),
             before=document.get("status") or {},
-            now=moment_text(self._context.clock.wall()),
+            now=format_time(self._context.clock.wall()),
         )
         decided = pipeline_status.status_of(view)
         status: dict[str, Any] = msgspec.to_builtins(decided)
@@ -103,14 +104,14 @@ class PipelineReconciler:
         return Outcome(TICK_S, status if is_due else None, pipeline_status.events_of(written.status, decided))
 
     async def close(self) -> None:
-        """Nothing is ever under way between two rounds."""
+        """Do nothing: no action continues between two rounds."""
 
     def _group(self, pipeline: Pipeline) -> Object | None:
         names = pipeline.spec.broker_groups
-        return self._context.groups.get(Place(GROUPS, self.key[0], names[0])) if names else None
+        return self._context.groups.get(ObjectRef(GROUPS, self.key[0], names[0])) if names else None
 
     def _others(self) -> list[Pipeline]:
-        """All pipelines of this namespace that can be read."""
+        """Return all pipelines of this namespace that have a valid spec."""
         found = []
         for key in self._context.cache.owner_keys():
             document = self._context.cache.owner(key) if key[0] == self.key[0] else None
@@ -121,80 +122,80 @@ class PipelineReconciler:
                     continue
         return found
 
-    async def _observe(self, pipeline: Pipeline, strangers: tuple[str, ...]) -> ObservedPipeline:
+    async def _observe(self, pipeline: Pipeline, outdated_pods: tuple[str, ...]) -> ObservedPipeline:
         pods = pods_of(self._context.cache.of_group(PODS, self.key))
-        job = self._context.cache.get(Place(JOBS, self.key[0], job_name(pipeline)))
+        job = self._context.cache.get(ObjectRef(JOBS, self.key[0], job_name(pipeline)))
         observed = ObservedPipeline(
             pods=pods,
-            strangers=strangers,
+            outdated_pods=outdated_pods,
             is_done=job is not None and job_ended(job, "Complete"),
             has_failed_for_good=job is not None and job_ended(job, "Failed"),
         )
         running = observed.running
         if running is None or not running.address:
             return observed
-        return msgspec.structs.replace(observed, page=await self._context.pages.ask(running.address))
+        return msgspec.structs.replace(observed, page=await self._context.pages.fetch(running.address))
 
-    # -- what should exist ---------------------------------------------------------------------------------------------
+    # -- desired objects -----------------------------------------------------------------------------------------------
 
     async def _apply(self, pipeline: Pipeline, facts: PipelineFacts) -> tuple[str, ...]:
-        """Workloads of another shape that still have a pod: until they have ended the new one is not begun."""
+        """Apply the objects. Return the pods of an earlier workload, for whose end the new workload waits."""
         if self._rendered is None or self._rendered[:2] != (pipeline, facts):
             self._rendered = pipeline, facts, render(pipeline, facts)
         rendered = self._rendered[2]
-        workload = place_of(rendered[-1])
-        await self._clear(rendered, pipeline.metadata.uid)
-        strangers = self._strangers(workload)
+        workload = ref_of(rendered[-1])
+        await self._prune(rendered, pipeline.metadata.uid)
+        outdated_pods = self._outdated_pods(workload)
         known = self._context.cache.get(workload)
-        if strangers or (workload.kind == JOBS and known is not None):
+        if outdated_pods or (workload.kind == JOBS and known is not None):
             rendered = rendered[:-1]
         await self._applier.apply(rendered)
-        if workload.kind == JOBS and known is not None and not strangers:
+        if workload.kind == JOBS and known is not None and not outdated_pods:
             await self._suspend(known, is_suspended=pipeline.spec.suspend)
-        return strangers
+        return outdated_pods
 
-    async def _clear(self, rendered: Sequence[Object], owner: str) -> None:
-        """Delete what is this pipeline's and not rendered: another shape, and a right that is not needed any more."""
-        wanted = frozenset(place_of(one) for one in rendered)
-        cached = [one for kind in SHAPES for one in self._context.cache.of_group(kind, self.key)]
+    async def _prune(self, rendered: Sequence[Object], owner: str) -> None:
+        """Delete objects of this pipeline that are not rendered: an earlier workload, and a RoleBinding."""
+        wanted = frozenset(ref_of(one) for one in rendered)
+        cached = [one for kind in WORKLOAD_KINDS for one in self._context.cache.of_group(kind, self.key)]
         listed: list[Object] = []
-        if self._cleared != wanted:
+        if self._pruned != wanted:
             listed = await self._context.api.list(ROLE_BINDINGS, self.key[0], f"{PIPELINE_LABEL}={self.key[1]}")
         for document in [*cached, *listed]:
-            is_going = document["metadata"].get("deletionTimestamp")
-            if place_of(document) in wanted or is_going or owner not in owner_uids(document):
+            is_terminating = document["metadata"].get("deletionTimestamp")
+            if ref_of(document) in wanted or is_terminating or owner not in owner_uids(document):
                 continue
-            await self._context.api.delete(place_of(document), uid=uid_of(document))
-            log.info("deleted object that is no longer part of the pipeline", extra={"place": str(place_of(document))})
-        self._cleared = wanted
+            await self._context.api.delete(ref_of(document), uid=uid_of(document))
+            log.info("deleted object that is no longer part of the pipeline", extra={"object": str(ref_of(document))})
+        self._pruned = wanted
 
-    def _strangers(self, workload: Place) -> tuple[str, ...]:
-        """Pods that have not ended, and that the workload of now has not made."""
+    def _outdated_pods(self, workload: ObjectRef) -> tuple[str, ...]:
+        """Return the names of pods that have not ended, and that the present workload has not created."""
         cache, found = self._context.cache, []
-        documents = {uid_of(one): one for kind in SHAPES for one in cache.of_group(kind, self.key)}
+        documents = {uid_of(one): one for kind in WORKLOAD_KINDS for one in cache.of_group(kind, self.key)}
         for document in cache.of_group(PODS, self.key):
             pod = next(iter(pods_of([document])), None)
             if pod is None or pod.is_over:
                 continue
-            maker = _maker(document)
+            maker = _controller_of(document)
             while (above := documents.get(maker[2])) is not None and maker[0] == JOBS.name:
-                if _maker(above)[0] != CRON_JOBS.name:
+                if _controller_of(above)[0] != CRON_JOBS.name:
                     break
-                maker = _maker(above)
+                maker = _controller_of(above)
             if maker[:2] != (workload.kind.name, workload.name):
                 found.append(pod.name)
         return tuple(sorted(found))
 
     async def _suspend(self, job: Object, *, is_suspended: bool) -> None:
-        """A Job is made once; of one that is there only this may change."""
+        """Suspend or resume a Job. This is the only field that may change after its creation."""
         if bool((job.get("spec") or {}).get("suspend")) == is_suspended or job_ended(job, "Complete"):
             return
         change = {"spec": {"suspend": is_suspended}}
-        self._context.cache.put(await self._context.api.patch(place_of(job), change, uid=uid_of(job)))
+        self._context.cache.put(await self._context.api.patch(ref_of(job), change, uid=uid_of(job)))
 
 
-def _maker(document: Object) -> tuple[str, str, str]:
-    """Kind, name and uid of whoever made it; empty words for nobody."""
+def _controller_of(document: Object) -> tuple[str, str, str]:
+    """Return kind, name and uid of the controller of an object; empty texts if it has none."""
     owners = document["metadata"].get("ownerReferences") or []
     one: Mapping[str, Any] = next((one for one in owners if one.get("controller")), {})
     return str(one.get("kind", "")), str(one.get("name", "")), str(one.get("uid", ""))

@@ -1,12 +1,12 @@
-"""Every object of a pipeline, in the order in which they are to be applied. Pure: the same in gives the same out.
+"""Renders all objects of a pipeline, in the order in which they are to be applied. Pure.
 
-    with a schedule             a CronJob, never two runs at a time
-    without one                 a StatefulSet of one pod: it goes on, and Kubernetes makes no second pod before it
-                                knows that the first has ended, which a Deployment does not promise
-    an audit without one        a Job, once for each spec: another spec is another Job
+    with a schedule             a CronJob, with one run at a time
+    without one                 a StatefulSet of one pod, which runs continuously: Kubernetes creates no second pod
+                                before it knows that the first has ended, which a Deployment does not guarantee
+    an audit without one        a Job, once for each spec: a changed spec results in another Job
 
-A Job's pod that failed is replaced when it has ended (``podReplacementPolicy: Failed``), not while it ends: there is
-one writer at any time, as far as Kubernetes can know; the lock beside the archive is for the rest.
+A failed pod of a Job is replaced after it has ended (``podReplacementPolicy: Failed``), not while it terminates: as far
+as Kubernetes knows, there is one writer at any time. The lock of the archive covers the other cases.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from gantry_operator.pipelines.naming import (
     DRIVER_PORT,
     PAGE_PORT,
     labels,
-    made,
+    make_object,
     selector,
 )
 from gantry_operator.pipelines.pods import driver_template, executor_template
-from gantry_spec.manifest.reading import plain
+from gantry_spec.manifest.reading import plain_values
 from gantry_spec.pipelines.kinds import AUDIT, Pipeline
 from gantry_spec.pipelines.parts import EngineMode
 
@@ -36,19 +36,19 @@ RBAC: Final = "rbac.authorization.k8s.io"
 NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
 BACKOFF_LIMIT: Final = 6
 STARTING_DEADLINE_SECONDS: Final = 600
-"""A run that could not be begun for so long is left out; the next one does its work."""
+"""A run that could not start within this time is skipped; the next run does its work."""
 EXIT_CODES_FINAL: Final = (2, 3, 5)
-"""A configuration that cannot be used, something that is not there, messages that are gone: another try is no help."""
+"""Exit codes for an invalid configuration, a missing object and lost messages: a retry would fail again."""
 AUDIT_CODES_FINAL: Final = (1, *EXIT_CODES_FINAL)
-"""1 says that something was found, and it would be found again."""
+"""The final exit codes of an audit. Code 1 reports a finding, which a retry would find again."""
 
 
 def render(pipeline: Pipeline, facts: PipelineFacts) -> tuple[Object, ...]:
-    """What should exist."""
+    """Return the desired objects of a pipeline; the workload is the last one."""
     assert pipeline.metadata.namespace and pipeline.metadata.uid, "a pipeline in a cluster has a namespace and a uid"
     found = [
         _policy(pipeline, facts),
-        made(pipeline, ("v1", "ServiceAccount"), {"automountServiceAccountToken": False}),
+        make_object(pipeline, ("v1", "ServiceAccount"), {"automountServiceAccountToken": False}),
     ]
     if pipeline.spec.engine.mode is EngineMode.KUBERNETES:
         found += [_binding(pipeline, facts)]
@@ -57,8 +57,8 @@ def render(pipeline: Pipeline, facts: PipelineFacts) -> tuple[Object, ...]:
 
 
 def job_name(pipeline: Pipeline) -> str:
-    """Of the Job of an audit: another one for another spec, and the same for one that is only suspended."""
-    spec = {name: value for name, value in plain(pipeline.spec).items() if name != "suspend"}
+    """Return the name of an audit's Job. It changes with the spec, except for ``spec.suspend``."""
+    spec = {name: value for name, value in plain_values(pipeline.spec).items() if name != "suspend"}
     return f"{pipeline.base}-{hash_of(spec)[:8]}"
 
 
@@ -82,12 +82,12 @@ def _cron_job(pipeline: Pipeline, facts: PipelineFacts) -> Object:
             "spec": _job_spec(pipeline, facts),
         },
     }
-    return made(pipeline, ("batch/v1", "CronJob"), {"spec": body})
+    return make_object(pipeline, ("batch/v1", "CronJob"), {"spec": body})
 
 
 def _job(pipeline: Pipeline, facts: PipelineFacts) -> Object:
     body = _job_spec(pipeline, facts) | {"suspend": pipeline.spec.suspend}
-    return made(pipeline, ("batch/v1", "Job"), {"spec": body}, name=job_name(pipeline))
+    return make_object(pipeline, ("batch/v1", "Job"), {"spec": body}, name=job_name(pipeline))
 
 
 def _job_spec(pipeline: Pipeline, facts: PipelineFacts) -> Object:
@@ -118,18 +118,18 @@ def _stateful_set(pipeline: Pipeline, facts: PipelineFacts) -> Object:
         "selector": {"matchLabels": selector(pipeline, DRIVER)},
         "template": driver_template(pipeline, facts, restart="Always"),
     }
-    return made(pipeline, ("apps/v1", "StatefulSet"), {"spec": body})
+    return make_object(pipeline, ("apps/v1", "StatefulSet"), {"spec": body})
 
 
 def _config_map(pipeline: Pipeline, facts: PipelineFacts) -> Object:
-    data = {configuration.CONFIGURATION_FILE: configuration.text(pipeline, facts)}
+    data = {configuration.CONFIGURATION_FILE: configuration.pipeline_text(pipeline, facts)}
     if pipeline.spec.engine.mode is EngineMode.KUBERNETES:
         data[configuration.EXECUTOR_FILE] = _json(executor_template(pipeline, facts))
-    return made(pipeline, ("v1", "ConfigMap"), {"data": data})
+    return make_object(pipeline, ("v1", "ConfigMap"), {"data": data})
 
 
 def _service(pipeline: Pipeline) -> Object:
-    """The driver by name, for executors, whether it is ready or not."""
+    """Return the headless Service through which executors reach the driver, whether it is ready or not."""
     ports = [("page", PAGE_PORT)]
     if pipeline.spec.engine.mode is EngineMode.KUBERNETES:
         ports += [("driver", DRIVER_PORT), ("blocks", BLOCKS_PORT)]
@@ -139,19 +139,19 @@ def _service(pipeline: Pipeline) -> Object:
         "selector": selector(pipeline, DRIVER),
         "ports": [{"name": name, "port": port, "targetPort": port, "protocol": "TCP"} for name, port in ports],
     }
-    return made(pipeline, ("v1", "Service"), {"spec": body})
+    return make_object(pipeline, ("v1", "Service"), {"spec": body})
 
 
 def _binding(pipeline: Pipeline, facts: PipelineFacts) -> Object:
-    """The driver may make pods: by a role that comes with the operator, which need not have these rights itself."""
+    """Return the RoleBinding with which the driver creates pods. The operator itself does not need these rights."""
     kind, name = facts.engine.executors_role
     subject = {"kind": "ServiceAccount", "name": pipeline.base, "namespace": pipeline.metadata.namespace}
     body = {"roleRef": {"apiGroup": RBAC, "kind": kind, "name": name}, "subjects": [subject]}
-    return made(pipeline, (f"{RBAC}/v1", "RoleBinding"), body)
+    return make_object(pipeline, (f"{RBAC}/v1", "RoleBinding"), body)
 
 
 def _policy(pipeline: Pipeline, facts: PipelineFacts) -> Object:
-    """The operator and Prometheus see the page; driver and executors talk with each other; nobody else comes in."""
+    """Return the network policy: the operator and Prometheus reach the page, driver and executors each other."""
     engine = facts.engine
     operator = {
         "namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: engine.operator_namespace}},
@@ -163,9 +163,9 @@ def _policy(pipeline: Pipeline, facts: PipelineFacts) -> Object:
         ports = [{"protocol": "TCP", "port": port} for port in (DRIVER_PORT, BLOCKS_PORT)]
         ingress.append({"ports": ports, "from": [{"podSelector": {"matchLabels": selector(pipeline)}}]})
     body = {"podSelector": {"matchLabels": selector(pipeline)}, "policyTypes": ["Ingress"], "ingress": ingress}
-    return made(pipeline, ("networking.k8s.io/v1", "NetworkPolicy"), {"spec": body})
+    return make_object(pipeline, ("networking.k8s.io/v1", "NetworkPolicy"), {"spec": body})
 
 
 def _json(value: Object) -> str:
-    """One text for equal values: a ConfigMap must not change because a resource was written in another order."""
+    """Return the same text for equal values: a ConfigMap must not change with the order of keys in a resource."""
     return msgspec.json.format(msgspec.json.encode(value, order="deterministic"), indent=1).decode() + "\n"

@@ -1,10 +1,10 @@
-"""The status of a pipeline, its conditions and events, from what is observed of it. Pure, and without memory.
+"""The status of a pipeline, its conditions and events, made from its observation. Pure and stateless.
 
-    Ready         it does its work: it runs, or the next run will come, or it is done
+    Ready         it runs, or is scheduled, or is done
     Progressing   a run is under way
-    DataLoss      messages were gone before they were read, or a log has forked; stays until the resource is edited,
-                  because the next clean run has observed nothing of it
-    Degraded      the last run failed, an audit found something, a run warns of something
+    DataLoss      messages were deleted before they were read, or a log has forked; stays true until the resource is
+                  edited, because the next successful run does not observe the loss
+    Degraded      the last run failed, an audit has a finding, or a run reports a warning
 
 Reasons never change. A problem that keeps a pipeline from running (``Problem``) is decided before anything is rendered.
 """
@@ -18,7 +18,7 @@ import msgspec
 
 from gantry_operator.event_recorder import Event
 from gantry_operator.pipelines.facts import Problem
-from gantry_operator.pipelines.observed import Ended, ObservedPipeline
+from gantry_operator.pipelines.observed import DriverExit, ObservedPipeline
 from gantry_operator.status import conditions_of, is_due
 from gantry_spec.decide.decision import Condition as Decided
 from gantry_spec.pipelines.kinds import AUDIT, Pipeline
@@ -30,54 +30,54 @@ INTERRUPTED: Final = frozenset({130, 143})
 
 @final
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a decision rests on."""
+    """Everything from which the status is made."""
 
     pipeline: Pipeline
     observed: ObservedPipeline
     problem: Problem | None = None
     unapplied: str = ""
-    """Why something of it could not be applied."""
+    """Why an object could not be applied; empty if all were."""
 
     before: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """The status that stands there."""
+    """The present status of the resource."""
 
     now: str = ""
 
 
 def status_of(view: View) -> PipelineStatus:
-    """What stands there from now on."""
+    """Return the new status of the pipeline."""
     generation = view.pipeline.metadata.generation
-    run, said = last_run(view)
+    run, report = last_run(view)
     before = view.before
     conditions = [_ready(view, run), _progressing(view), _data_loss(view, run), _degraded(view, run)]
     return PipelineStatus(
         observed_generation=generation,
         phase=_phase(view, run),
         last_run=run,
-        lag=lag_of(said) if said else _kept(before.get("lag"), Lag, Lag()),
-        queues_total=number(said, "queuesTotal") if said else number(before, "queuesTotal"),
-        queues=queues_of(said) if said else _kept(before.get("queues"), list[QueueStatus], []),
-        checkpoint=(text(said, "checkpoint") if said else "") or text(before, "checkpoint"),
+        lag=lag_of(report) if report else _convert_or(before.get("lag"), Lag, Lag()),
+        queues_total=number(report, "queuesTotal") if report else number(before, "queuesTotal"),
+        queues=queues_of(report) if report else _convert_or(before.get("queues"), list[QueueStatus], []),
+        checkpoint=(text(report, "checkpoint") if report else "") or text(before, "checkpoint"),
         conditions=conditions_of(conditions, before, generation, view.now),
     )
 
 
 def last_run(view: View) -> tuple[LastRun, Mapping[str, Any]]:
-    """The run that is under way or ended last, and what it says; of one whose pod is gone, what stood there."""
+    """Return the present or last run with its report; without the pod of that run, the one in the status."""
     observed = view.observed
-    known = _kept(view.before.get("lastRun"), LastRun, LastRun())
+    known = _convert_or(view.before.get("lastRun"), LastRun, LastRun())
     if observed.page is not None:
         return run_of(observed.page), observed.page
-    ended = observed.last_ended
+    ended = observed.last_exit
     if ended is None or (known.end and ended.at < known.end):
         return known, {}
-    if ended.words is not None:
-        return run_of(ended.words, ended), ended.words
+    if ended.report is not None:
+        return run_of(ended.report, ended), ended.report
     return killed_run(ended), {}
 
 
 def events_of(before: Mapping[str, Any], status: PipelineStatus) -> list[Event]:
-    """The events of this status when it replaces that one."""
+    """Return the events to record when this status replaces the present one."""
     known = {one.get("type"): one for one in before.get("conditions") or []}
     found = []
     for one in status.conditions:
@@ -85,8 +85,8 @@ def events_of(before: Mapping[str, Any], status: PipelineStatus) -> list[Event]:
         if (old.get("status"), old.get("reason")) == (one.status, one.reason):
             continue
         is_bad = one.status == "True" if one.type in ("DataLoss", "Degraded") else False
-        is_stuck = one.type == "Ready" and one.status == "False" and one.reason in STUCK
-        if is_bad or is_stuck:
+        is_blocked = one.type == "Ready" and one.status == "False" and one.reason in STUCK
+        if is_bad or is_blocked:
             found.append(Event(one.reason, one.message or one.reason, is_warning=True))
     run, old_run = status.last_run, before.get("lastRun") or {}
     if run.end and run.end != old_run.get("end") and run.exit_code == 0:
@@ -100,11 +100,11 @@ STUCK: Final = frozenset(
         *("NotApplied", "RunFailed", "DriverFailing"),
     }
 )
-"""Reasons for which a person has to do something."""
+"""The reasons that need an action of the user."""
 
 
 def is_worth_a_write(status: Mapping[str, Any], written: Mapping[str, Any], age_ms: int) -> bool:
-    """Whether this is to replace what was written so long ago: at once what people wait for, now and then the rest."""
+    """Return whether to write this status: important changes at once, others when the last write is old enough."""
     return is_due(is_urgent=_urgent(status) != _urgent(written), is_changed=status != written, age_ms=age_ms)
 
 
@@ -120,41 +120,41 @@ def _urgent(status: Mapping[str, Any]) -> Any:
 
 
 def _ready(view: View, run: LastRun) -> Decided:
-    def so(reason: str, message: str = "") -> Decided:
+    def ready(reason: str, message: str = "") -> Decided:
         return Decided(type="Ready", is_so=True, reason=reason, message=message)
 
-    def not_so(reason: str, message: str = "") -> Decided:
+    def not_ready(reason: str, message: str = "") -> Decided:
         return Decided(type="Ready", is_so=False, reason=reason, message=message)
 
     spec, observed = view.pipeline.spec, view.observed
     if view.problem is not None:
-        return not_so(*view.problem)
+        return not_ready(*view.problem)
     if view.unapplied:
-        return not_so("NotApplied", view.unapplied)
+        return not_ready("NotApplied", view.unapplied)
     if spec.suspend:
-        return not_so("Suspended", "spec.suspend is true")
+        return not_ready("Suspended", "spec.suspend is true")
     if view.pipeline.is_continuous:
         if observed.page is not None:
-            return so("Running")
+            return ready("Running")
         failing = next((pod for pod in observed.pods if pod.restarts and not pod.is_running), None)
         if failing is not None:
-            return not_so("DriverFailing", f"{failing.name} has ended {failing.restarts} times: {_why(run)}")
-        return not_so("Starting", _waiting(observed))
+            return not_ready("DriverFailing", f"{failing.name} has ended {failing.restarts} times: {_why(run)}")
+        return not_ready("Starting", _waiting(observed))
     if not spec.schedule and observed.is_done:
-        return so("Done", run.message)
+        return ready("Done", run.message)
     if not spec.schedule and not observed.has_failed_for_good:
-        return not_so("RunUnderWay", _waiting(observed))
+        return not_ready("RunUnderWay", _waiting(observed))
     if _is_bad(view, run):
-        return not_so("RunFailed", _why(run))
-    return so("Scheduled" if spec.schedule else "Done", run.message)
+        return not_ready("RunFailed", _why(run))
+    return ready("Scheduled" if spec.schedule else "Done", run.message)
 
 
 def _progressing(view: View) -> Decided:
     if view.problem is not None:
         return Decided(type="Progressing", is_so=False, reason=view.problem.reason, message=view.problem.text)
-    if view.observed.strangers:
-        words = f"waits until {', '.join(view.observed.strangers)} has ended: there is one writer at a time"
-        return Decided(type="Progressing", is_so=True, reason="WaitingForOldRun", message=words)
+    if view.observed.outdated_pods:
+        message = f"waiting for the end of {', '.join(view.observed.outdated_pods)}: only one writer may run"
+        return Decided(type="Progressing", is_so=True, reason="WaitingForOldRun", message=message)
     if view.observed.is_busy:
         return Decided(type="Progressing", is_so=True, reason="RunUnderWay", message=_waiting(view.observed))
     is_off = view.pipeline.spec.suspend
@@ -165,8 +165,8 @@ def _data_loss(view: View, run: LastRun) -> Decided:
     if run.exit_code == DATA_LOSS_CODE:
         return Decided(type="DataLoss", is_so=True, reason=run.reason or "DataLost", message=_why(run))
     if run.rows_lost:
-        words = f"{run.rows_lost} messages were gone before they were read"
-        return Decided(type="DataLoss", is_so=True, reason="RowsLost", message=words)
+        message = f"{run.rows_lost} messages were deleted before they were read"
+        return Decided(type="DataLoss", is_so=True, reason="RowsLost", message=message)
     known: Mapping[str, Any] = next(
         (one for one in view.before.get("conditions") or [] if one.get("type") == "DataLoss"), {}
     )
@@ -188,7 +188,7 @@ def _degraded(view: View, run: LastRun) -> Decided:
 
 
 def _is_bad(view: View, run: LastRun) -> bool:
-    """Whether the last run failed: not one that is under way, and not one that was told to end."""
+    """Return whether the last run failed. A run that is under way, or that was interrupted, does not count."""
     return view.observed.page is None and run.exit_code != 0 and run.exit_code not in INTERRUPTED
 
 
@@ -198,7 +198,9 @@ def _why(run: LastRun) -> str:
 
 
 def _waiting(observed: ObservedPipeline) -> str:
-    return "; ".join(f"{pod.name}: {pod.waits_for}" for pod in observed.pods if pod.waits_for and not pod.is_over)
+    return "; ".join(
+        f"{pod.name}: {pod.waiting_reason}" for pod in observed.pods if pod.waiting_reason and not pod.is_over
+    )
 
 
 def _phase(view: View, run: LastRun) -> str:
@@ -217,8 +219,8 @@ def _phase(view: View, run: LastRun) -> str:
     return "Done" if view.observed.is_done else "Starting"
 
 
-def _kept(value: object, kind: Any, default: Any) -> Any:
-    """What an operator wrote, this one or an older one."""
+def _convert_or(value: object, kind: Any, default: Any) -> Any:
+    """Convert a value of the present status, which another version of the operator may have written."""
     if value is None:
         return default
     try:
@@ -227,7 +229,7 @@ def _kept(value: object, kind: Any, default: Any) -> Any:
         return default
 
 
-# -- a run's document, which may hold anything: what is no number or text is left out ----------------------------------
+# -- the report of a run, whose content is not trusted: values of a wrong type are ignored -----------------------------
 
 QUEUES_MAX: Final = 50
 FACTS_MAX: Final = 20
@@ -235,8 +237,8 @@ TEXT_MAX: Final = 1_000
 NUMBER_MAX: Final = (1 << 63) - 1
 
 
-def run_of(document: Mapping[str, Any], ended: Ended | None = None) -> LastRun:
-    """A run that says this of itself; of one that has ended its container's exit code is the right one."""
+def run_of(document: Mapping[str, Any], ended: DriverExit | None = None) -> LastRun:
+    """Return the run that a report describes; for a run that has ended, with its container's exit code."""
     facts = document.get("facts")
     pairs = list(facts.items())[:FACTS_MAX] if isinstance(facts, Mapping) else []
     return LastRun(
@@ -253,20 +255,20 @@ def run_of(document: Mapping[str, Any], ended: Ended | None = None) -> LastRun:
     )
 
 
-def killed_run(ended: Ended) -> LastRun:
-    """One that could say nothing any more."""
+def killed_run(ended: DriverExit) -> LastRun:
+    """Return a run that ended without a report."""
     return LastRun(
         end=ended.at, exit_code=ended.exit_code, reason=ended.reason or "Killed", message=ended.text[-TEXT_MAX:]
     )
 
 
 def lag_of(document: Mapping[str, Any]) -> Lag:
-    """How far it is behind."""
+    """Return the lag of the run that a report describes."""
     return Lag(rows=number(document, "lagRows"), seconds=number(document, "lagSeconds"))
 
 
 def queues_of(document: Mapping[str, Any]) -> list[QueueStatus]:
-    """`[topic, broker, queue, done, latest, lagSeconds]` each."""
+    """Return the queues in a report, each of them `[topic, broker, queue, done, latest, lagSeconds]`."""
     found, rows = [], document.get("queues")
     for row in rows[:QUEUES_MAX] if isinstance(rows, list) else []:
         if isinstance(row, list) and len(row) == 6 and isinstance(row[0], str) and isinstance(row[1], str):
@@ -285,12 +287,12 @@ def queues_of(document: Mapping[str, Any]) -> list[QueueStatus]:
 
 
 def number(document: Mapping[str, Any], name: str) -> int:
-    """A whole number, 0 for anything else."""
+    """Return a whole number of a report; 0 for any other value."""
     return _integer(document.get(name))
 
 
 def text(document: Mapping[str, Any], name: str) -> str:
-    """A short text, empty for anything else."""
+    """Return a text of a report, shortened; empty for any other value."""
     value = document.get(name)
     return value[:TEXT_MAX] if isinstance(value, str) else ""
 

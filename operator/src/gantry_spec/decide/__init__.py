@@ -1,15 +1,17 @@
-"""``decide``: what to do about a group, from what it should be and what was seen. Pure, and without a memory.
+"""``decide``: the actions for a group, from its spec and its observed state. Pure and stateless.
 
-It may be called at any time with any look, however old, by as many as like. What is decided is safe to do late, twice,
-or not at all (``gantry_spec.actions``), and what has to be remembered is in the shard's Lease (``gantry_spec.lease``).
+It may be called at any time, with an observation of any age, by any number of processes at once. Every decision is safe
+to execute late, twice, or not at all (``gantry_spec.actions``); the durable state is in the shard's Lease
+(``gantry_spec.lease``).
 
-    no Lease        beginning     who is the first master
-                    by_hand       the last term, where a person gives the orders (`gantry ha promote`)
-    an epoch taken  electing      promises, keys, loss, and then a name
-    an epoch named  settled       promote it, gather the others, notice when it is gone
-                    `- moving     what is done to a healthy shard on purpose
-    kept from clients  withheld   fenced, or scaled away; sleeping, which of them sleep
-    always          membership    which brokers run, which go, which disk is replaced
+    no Lease             bootstrap            the first master of a shard
+                         manual_promotion     the last term, where a person gives the orders (`gantry ha promote`)
+    an epoch taken       election             promises, end of the old master's grants, loss, and then the new master
+    an epoch settled     term_maintenance     promote the master, attach the slaves, detect its failure
+                         planned_changes      switchovers and restarts of a healthy shard
+    closed to clients    withdrawal           shards that are fenced or removed
+                         hibernation          shards that are stopped until the group is woken
+    always               membership           which brokers run, which are removed, which disks are replaced
 """
 
 from gantry_spec.decide.decision import Condition, Decision

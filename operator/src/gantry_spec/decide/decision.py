@@ -1,4 +1,4 @@
-"""What comes of looking at a group: actions, words for a person, and conditions."""
+"""The result of a decision about a group: actions, their explanation, ledgers and conditions."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from gantry_spec.ledger import Ledger
 
 @final
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is so, is not, or is not known."""
+    """One condition of the group: true, false, or unknown (None)."""
 
     type: str
     is_so: bool | None
     reason: str
-    """One word that never changes."""
+    """The reason as one stable word in CamelCase."""
 
     message: str = ""
 
 
 @final
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is to be done now. The same look gives the same decision."""
+    """All actions to execute now. The same observation gives the same decision."""
 
     actions: tuple[Action, ...] = ()
     ledgers: tuple[Ledger, ...] = ()
@@ -32,23 +32,23 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def waits(self) -> tuple[Wait, ...]:
-        """What is waited for."""
+        """The conditions for which the group waits."""
         return tuple(action for action in self.actions if isinstance(action, Wait))
 
     @property
     def explanation(self) -> tuple[str, ...]:
-        """Each action as a line."""
+        """The actions as lines of text, for people."""
         return tuple(line_of(action) for action in self.actions)
 
     def condition(self, kind: str) -> Condition:
-        """The one of this type."""
+        """Return the condition of a type."""
         return next(one for one in self.conditions if one.type == kind)
 
 
 def line_of(action: Action) -> str:
-    """As a person reads it."""
+    """Return an action as a line of text, for people."""
     if isinstance(action, Wait):
-        return f"shard {action.shard}: waits: {action.why}"
+        return f"shard {action.shard}: waiting: {action.why}"
     member = getattr(action, "member", None)
     epoch = getattr(action, "epoch", None)
     words = [type(action).__name__]

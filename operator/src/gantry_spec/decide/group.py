@@ -1,112 +1,109 @@
-"""The shards of a group together: each decided for itself, one at a time where clients notice, all through the gate.
+"""The decision for all shards of a group: each shard on its own, with at most one disruption at a time.
 
-A shard that is disturbed on purpose has fewer brokers for a while, and clients go to the others. So only one is at a
-time: the first that has begun, else the first that has a reason, and not while another one is ill. What heals is never
-held back by that.
-"""
+A planned disruption takes brokers of a shard away for a while, and its clients use the other shards. So only one shard
+is disrupted at a time: one that has already started, otherwise the first that has a reason, and none while another
+shard is degraded. Actions that repair a shard are never delayed by this. Every action passes the gate."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from gantry_spec.actions import Action, Drain, Remove, Restart, Resume, Wait, Withdraw
-from gantry_spec.decide.beginning import start
+from gantry_spec.decide.bootstrap import create_record
 from gantry_spec.decide.conditions import conditions
 from gantry_spec.decide.decision import Decision
-from gantry_spec.decide.electing import elect
-from gantry_spec.decide.membership import processes
-from gantry_spec.decide.settled import fenced, settle
-from gantry_spec.decide.sleeping import hibernate
-from gantry_spec.decide.view import View
-from gantry_spec.decide.withheld import withdrawn
-from gantry_spec.gate import may
+from gantry_spec.decide.election import elect_master
+from gantry_spec.decide.hibernation import hibernate
+from gantry_spec.decide.membership import maintain_members
+from gantry_spec.decide.term_maintenance import keep_fenced, maintain_term
+from gantry_spec.decide.view import ShardView
+from gantry_spec.decide.withdrawal import withdraw_masters
+from gantry_spec.gate import check_action
 from gantry_spec.ledger import Ledger
 from gantry_spec.manifest.group import Spec
-from gantry_spec.observed import Observed, ObservedShard, Process
+from gantry_spec.observed import ObservedGroup, ObservedShard, Process
 
 
-def decide(spec: Spec, observed: Observed, now_ms: int, previous: Mapping[int, Ledger] | None = None) -> Decision:
-    """What to do now. ``now_ms`` is of the clock of ``observed``; ``previous`` are the ledgers of the last look."""
+def decide(spec: Spec, observed: ObservedGroup, now_ms: int, previous: Mapping[int, Ledger] | None = None) -> Decision:
+    """Return the actions for a group now. ``now_ms`` is on the observer's clock; ``previous`` has the last ledgers."""
     before = {} if previous is None else previous
-    seen = {shard.number: shard for shard in observed.shards}
-    views: list[View] = []
+    by_number = {shard.number: shard for shard in observed.shards}
+    views: list[ShardView] = []
     actions: list[Action] = []
-    for number in sorted({*seen, *range(spec.shards)}):
-        shard = seen.get(number, ObservedShard(number=number))
+    for number in sorted({*by_number, *range(spec.shards)}):
+        shard = by_number.get(number, ObservedShard(number=number))
         if shard.lease is None:
-            actions.append(Wait(shard=number, why="its Lease cannot be read: its role stays where it is"))
+            actions.append(Wait(shard=number, why="the Lease cannot be read; the role is not moved"))
             continue
-        view = View(spec, shard, now_ms, observed.template, before.get(number), observed.lease_duration_ms)
+        view = ShardView(spec, shard, now_ms, observed.template, before.get(number), observed.lease_duration_ms)
         views.append(view)
-        actions += hibernate(view) if observed.is_hibernated else _shard(view)
+        actions += hibernate(view) if observed.is_hibernated else _decide_shard(view)
     if observed.is_paused:
         actions = [Wait(shard=0, why="the group is paused")]
-    allowed = _gated(_one_at_a_time(actions, views), {view.shard.number: view.ledger for view in views}, spec)
-    is_doing = any(not isinstance(action, Wait) for action in allowed)
+    allowed = _apply_gate(_limit_to_one_shard(actions, views), {view.shard.number: view.ledger for view in views}, spec)
+    is_acting = any(not isinstance(action, Wait) for action in allowed)
     return Decision(
         actions=tuple(allowed),
         ledgers=tuple(view.ledger for view in views),
-        conditions=conditions(spec, views, observed, is_doing=is_doing),
+        conditions=conditions(spec, views, observed, is_acting=is_acting),
     )
 
 
-def _shard(view: View) -> list[Action]:
+def _decide_shard(view: ShardView) -> list[Action]:
     number = view.shard.number
     if view.shard.is_fenced:
-        return [*processes(view), *fenced(view)] if number < view.spec.shards else fenced(view)
+        return [*maintain_members(view), *keep_fenced(view)] if number < view.spec.shards else keep_fenced(view)
     if number >= view.spec.shards:
-        return _surplus(view)
+        return _decide_surplus_shard(view)
     if view.lease.record is None:
-        return [*_processes(view), *start(view)]
-    role = settle(view) if view.record.is_settled else elect(view)
+        return [*_processes(view), *create_record(view)]
+    role = maintain_term(view) if view.record.is_settled else elect_master(view)
     return [*_processes(view), *role]
 
 
-def _processes(view: View) -> list[Action]:
-    """A person who gives orders by hand runs the processes, too."""
-    return [*processes(view)] if view.by_hand is None else []
+def _processes(view: ShardView) -> list[Action]:
+    """Return the actions on processes; none in a manual promotion, where a person runs the processes, too."""
+    return [*maintain_members(view)] if view.manual_request is None else []
 
 
-def _surplus(view: View) -> list[Action]:
-    """A shard beyond ``spec.shards`` takes no sends any more, and goes when nothing is left on it."""
-    number, why = view.shard.number, "it is scaled away"
-    withdrawing = withdrawn(view, why, goes_on=True)
-    if withdrawing or not view.shard.holds_nothing:
-        left = f": {view.shard.left}" if view.shard.left else ""
-        wait = Wait(shard=number, why=f"{why}, and stays until no message and no consumer is left on it{left}")
+def _decide_surplus_shard(view: ShardView) -> list[Action]:
+    """Withdraw a shard beyond ``spec.shards`` from clients, and remove it when it is empty."""
+    number, why = view.shard.number, "the shard is scaled in"
+    withdrawing = withdraw_masters(view, why, clients_only=True)
+    if withdrawing or not view.shard.is_empty:
+        left = f": {view.shard.remaining_text}" if view.shard.remaining_text else ""
+        wait = Wait(shard=number, why=f"{why} and stays until it has no messages and no consumers{left}")
         if view.lease.record is None:
             return [wait, *withdrawing]
-        role = settle(view) if view.record.is_settled else elect(view)
-        is_still = view.record.is_settled and view.steady_master is not None and view.steady_master.is_draining
+        role = maintain_term(view) if view.record.is_settled else elect_master(view)
+        is_still = view.record.is_settled and view.healthy_master is not None and view.healthy_master.is_draining
         return [wait, *withdrawing, *(one for one in role if is_still or not isinstance(one, Resume))]
     return [
-        Remove(
-            shard=number, member=one.number, boot_id=one.boot_id, holds_nothing=True, why="nothing is left on its shard"
-        )
+        Remove(shard=number, member=one.number, boot_id=one.boot_id, is_empty=True, why="the shard is empty")
         for one in view.shard.members
         if one.process is not Process.ABSENT
     ]
 
 
-def _one_at_a_time(actions: Sequence[Action], views: Sequence[View]) -> list[Action]:
-    """Hold back what disturbs a second shard."""
-    wanting = {action.shard for action in actions if _disturbs(action, views)}
-    begun = {view.shard.number for view in views if _is_drained(view) and view.shard.number in wanting}
-    ill = {view.shard.number for view in views if _is_ill(view)} - wanting
-    holder = min(begun or wanting, default=-1)
-    is_open = bool(begun) or not ill - {holder}
-    held: list[Action] = []
+def _limit_to_one_shard(actions: Sequence[Action], views: Sequence[ShardView]) -> list[Action]:
+    """Replace actions that would disrupt a second shard by waits."""
+    to_disrupt = {action.shard for action in actions if _disrupts(action, views)}
+    started = {view.shard.number for view in views if _is_drained(view) and view.shard.number in to_disrupt}
+    degraded = {view.shard.number for view in views if _is_degraded(view)} - to_disrupt
+    holder = min(started or to_disrupt, default=-1)
+    is_open = bool(started) or not degraded - {holder}
+    result: list[Action] = []
     for action in actions:
-        if _disturbs(action, views) and (action.shard != holder or not is_open):
-            others = sorted((ill or {holder}) - {action.shard})
-            held.append(Wait(shard=action.shard, why=f"shard {others[0]} comes first; then: {action.why}"))
+        if _disrupts(action, views) and (action.shard != holder or not is_open):
+            others = sorted((degraded or {holder}) - {action.shard})
+            result.append(Wait(shard=action.shard, why=f"waiting for shard {others[0]}; then: {action.why}"))
         else:
-            held.append(action)
-    return held
+            result.append(action)
+    return result
 
 
-def _disturbs(action: Action, views: Sequence[View]) -> bool:
-    """Whether clients of a shard that serves would notice."""
+def _disrupts(action: Action, views: Sequence[ShardView]) -> bool:
+    """Return whether an action interrupts clients of a shard that serves."""
     if isinstance(action, Drain | Withdraw):
         return not (isinstance(action, Withdraw) and action.is_ordered)
     view = next((one for one in views if one.shard.number == action.shard), None)
@@ -115,23 +112,23 @@ def _disturbs(action: Action, views: Sequence[View]) -> bool:
     )
 
 
-def _is_drained(view: View) -> bool:
+def _is_drained(view: ShardView) -> bool:
     return view.ledger.is_draining
 
 
-def _is_ill(view: View) -> bool:
-    """Whether somebody of the spec is missing from it."""
+def _is_degraded(view: ShardView) -> bool:
+    """Return whether the shard has no fresh master or too few slaves in sync."""
     return view.ledger.master is None or not view.ledger.is_fresh or len(view.ledger.in_sync) < view.spec.slaves
 
 
-def _gated(actions: Sequence[Action], ledgers: Mapping[int, Ledger], spec: Spec) -> list[Action]:
-    """Everything passes the gate; what does not becomes a wait that says why."""
+def _apply_gate(actions: Sequence[Action], ledgers: Mapping[int, Ledger], spec: Spec) -> list[Action]:
+    """Check every action at the gate, and replace each forbidden one by a wait with the reason."""
     passed: list[Action] = []
     for action in actions:
-        verdict = may(action, ledgers[action.shard], spec) if action.shard in ledgers else None
+        verdict = check_action(action, ledgers[action.shard], spec) if action.shard in ledgers else None
         if verdict is None or verdict.is_allowed:
             passed.append(action)
         else:
-            what = type(action).__name__.lower()
-            passed.append(Wait(shard=action.shard, why=f"no {what}: {verdict.because}"))
+            name = type(action).__name__.lower()
+            passed.append(Wait(shard=action.shard, why=f"{name} not allowed: {verdict.reason}"))
     return passed

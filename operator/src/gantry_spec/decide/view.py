@@ -1,4 +1,4 @@
-"""One shard as a decision looks at it: what was seen, the spec, and the moment, with the questions that recur."""
+"""One shard as input of a decision: its observed state, the spec and the time, with derived values."""
 
 from __future__ import annotations
 
@@ -7,80 +7,89 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
-from gantry_spec.ballot import Ballot, Count, Loss, ballot_of, count, loss_of, missing, voters_of
+from gantry_spec.ballot import Ballot, ElectionResult, Loss, ballot_of, count_ballots, loss_of, missing_votes, voters_of
 from gantry_spec.lease import DURATION_MS, LeaseRecord, Term
 from gantry_spec.ledger import Ledger, ledger_of
 from gantry_spec.manifest.group import Spec
-from gantry_spec.observed import LastWord, Member, ObservedLease, ObservedShard, Process, PromotionRequest, Report, Role
+from gantry_spec.observed import (
+    LastReport,
+    Member,
+    ObservedLease,
+    ObservedShard,
+    Process,
+    PromotionRequest,
+    Report,
+    Role,
+)
 
 
 @final
 @dataclass(frozen=True)
-class View:
-    """One shard, whose Lease is there."""
+class ShardView:
+    """One shard whose Lease could be read."""
 
     spec: Spec
     shard: ObservedShard
     now_ms: int
     template: str = ""
-    """What members should be started with."""
+    """The hash of the configuration with which members should be started."""
 
     previous: Ledger | None = None
     lease_duration_ms: int = DURATION_MS
 
-    # -- a person ------------------------------------------------------------------------------------------------------
+    # -- the manual promotion ------------------------------------------------------------------------------------------
 
     @cached_property
-    def by_hand(self) -> PromotionRequest | None:
-        """What a person has ordered where no Lease remembers terms; None wherever one does."""
+    def manual_request(self) -> PromotionRequest | None:
+        """The request of a manual promotion, where no Lease records terms; None where a Lease does."""
         request = self.shard.request
         return request if request is not None and request.members else None
 
     @property
-    def is_past(self) -> bool:
-        """Whether the newest term is what members have recorded, and not what the person's order has led to."""
+    def is_from_members(self) -> bool:
+        """Whether the newest term is the one that members have recorded, and not yet a result of the manual request."""
         goal = self.record.goal
-        return self.by_hand is not None and (goal is None or goal.request != self.by_hand.id)
+        return self.manual_request is not None and (goal is None or goal.request != self.manual_request.id)
 
     @property
-    def members_wanted(self) -> Sequence[int]:
-        """The members that shall be there."""
-        return self.spec.members if self.by_hand is None else self.by_hand.members
+    def expected_members(self) -> Sequence[int]:
+        """The numbers of the members that the shard should have."""
+        return self.spec.members if self.manual_request is None else self.manual_request.members
 
     @property
     def electable_members(self) -> frozenset[int]:
-        """The members that may be the master: those of past terms, or those that the person names."""
-        named = frozenset() if self.by_hand is None else frozenset(self.by_hand.electable)
+        """The members that may become master: those of past terms, or those that the person names."""
+        named = frozenset() if self.manual_request is None else frozenset(self.manual_request.electable)
         return named or self.record.members
 
     # -- members -------------------------------------------------------------------------------------------------------
 
     @cached_property
     def members(self) -> dict[int, Member]:
-        """Who is there."""
+        """The observed members, by number."""
         return {member.number: member for member in self.shard.members}
 
     def report(self, number: int) -> Report | None:
-        """The newest of a member, however old."""
+        """Return the newest report of a member, however old it is."""
         member = self.members.get(number)
         return None if member is None else member.report
 
-    def fresh(self, number: int) -> Report | None:
-        """The newest of a member, if it is no older than a master may be silent."""
+    def fresh_report(self, number: int) -> Report | None:
+        """Return the newest report of a running member, if it is no older than ``failover.after``."""
         report, member = self.report(number), self.members.get(number)
         if report is None or member is None or member.process in (Process.STOPPED, Process.ABSENT):
             return None
         return report if self.now_ms - report.asked_ms <= self.spec.failover.after else None
 
     def reports(self) -> Iterator[tuple[Member, Report]]:
-        """Of everybody who has ever reported."""
+        """Yield all members that have ever reported, with their reports."""
         for member in self.shard.members:
             if member.report is not None:
                 yield member, member.report
 
     @property
     def known_epochs(self) -> Iterator[int]:
-        """All that a new one must be greater than."""
+        """The epochs that a new epoch must be greater than."""
         if self.lease.record is not None:
             yield self.lease.record.epoch
         for _, report in self.reports():
@@ -90,67 +99,67 @@ class View:
 
     @property
     def lease(self) -> ObservedLease:
-        """As it was read last."""
-        assert self.shard.lease is not None, "nothing is decided about a shard whose Lease cannot be read"
+        """The Lease as it was read last."""
+        assert self.shard.lease is not None, "a view is only made of a shard whose Lease could be read"
         return self.shard.lease
 
     @property
     def record(self) -> LeaseRecord:
-        """What stands in it."""
-        assert self.lease.record is not None, "asked only where there is one"
+        """The record in the Lease."""
+        assert self.lease.record is not None, "only called if there is one"
         return self.lease.record
 
     @property
     def term(self) -> Term:
-        """The newest."""
-        assert self.record.newest is not None, "asked only where there is one"
+        """The newest term of the record."""
+        assert self.record.newest is not None, "only called if there is one"
         return self.record.newest
 
     @cached_property
     def master(self) -> Report | None:
-        """The newest report of the newest term's master, if it says that it is the master of just that."""
+        """The newest report of the newest term's master, if it reports the master role in that term."""
         report = self.report(self.term.master)
         is_master = report is not None and (report.role, report.epoch) == (Role.MASTER, self.term.epoch)
         return report if is_master else None
 
     @cached_property
-    def steady_master(self) -> Report | None:
-        """The same, if it is fresh, the epoch has a master, and nobody decides about another one."""
+    def healthy_master(self) -> Report | None:
+        """The same report if it is fresh and no election is in progress; otherwise None."""
         if not self.record.is_settled or self.master is None:
             return None
-        return self.master if self.fresh(self.term.master) is not None else None
+        return self.master if self.fresh_report(self.term.master) is not None else None
 
     @cached_property
     def ledger(self) -> Ledger:
-        """What is at risk."""
+        """The durability ledger of the shard."""
         return ledger_of(self.spec, self.shard, self.now_ms, self.previous)
 
     # -- promises ------------------------------------------------------------------------------------------------------
 
-    def promised(self, epoch: int) -> list[Ballot]:
-        """Who has promised just that epoch, and has had no role in it. Their logs stand still, so age is no matter."""
+    def promised_ballots(self, epoch: int) -> list[Ballot]:
+        """Return ballots of members that promised an epoch and had no role in it. Their logs cannot change any more."""
         return [
             ballot_of(member, report)
             for member, report in self.reports()
             if report.promised_epoch == epoch and report.epoch < epoch and report.last_epoch < epoch
         ]
 
-    def possible(self, *, without: int | None = None) -> list[Ballot]:
-        """Who could promise something now."""
+    def possible_ballots(self, *, without: int | None = None) -> list[Ballot]:
+        """Return the ballots of the members that could promise an epoch now."""
         return [
             ballot_of(member, report)
             for member, report in self.reports()
-            if member.number != without and self.fresh(member.number) is not None
+            if member.number != without and self.fresh_report(member.number) is not None
         ]
 
     def silent_by_ms(self, term: Term, ballots: list[Ballot]) -> int | None:
-        """When the master of a term acknowledged nothing more at the latest; None if it still might.
+        """Return the latest time at which the master of a term can have acknowledged; None if it still might.
 
         It acknowledges nothing once it has promised a newer epoch, nor after the end of the process that was the
-        master, nor when both its keys have run out: the Lease, and a grant of one slave. One that has everything may
-        have been the master again in its next process (``regaining``): then its start says nothing.
-        """
-        member, word, bounds = self.members.get(term.master), self.last_word(term), []
+        master, nor once both the Lease and the grant of one slave have expired. A master that has everything may have
+        recovered its role in its next process (``role_recovery``); in that case the start of that process proves
+        nothing."""
+        member, word, bounds = self.members.get(term.master), self.last_report(term), []
         own = next((ballot for ballot in ballots if ballot.number == term.master), None)
         if own is not None:
             bounds.append(self.now_ms)
@@ -162,62 +171,66 @@ class View:
         is_stopped = member is not None and member.process in (Process.STOPPED, Process.ABSENT)
         if member is not None and is_stopped and member.process_asked_ms >= self.lease.seen_ms:
             bounds.append(self.now_ms if member.stopped_by_ms is None else min(self.now_ms, member.stopped_by_ms))
-        over_ms = self.keys_over_ms(term, ballots)
+        over_ms = self.lease_and_grant_expire_ms(term, ballots)
         bounds += [over_ms] if over_ms is not None and over_ms <= self.now_ms else []
         return min(bounds, default=None)
 
-    def keys_over_ms(self, term: Term, ballots: list[Ballot]) -> int | None:
-        """When the Lease and a grant of one slave of a term have run out; None if no slave of it has promised."""
-        grants = [voter.grant_over_ms for voter in voters_of(term, ballots)]
+    def lease_and_grant_expire_ms(self, term: Term, ballots: list[Ballot]) -> int | None:
+        """Return when the Lease and the grant of one slave of a term expire; None if no slave of it has promised."""
+        grants = [voter.grant_expires_ms for voter in voters_of(term, ballots)]
         return max(self.lease.seen_ms + self.record.duration_ms, min(grants)) if grants else None
 
     def loss(self, winner: Ballot, ballots: list[Ballot], *, silent_by_ms: int | None = None) -> Loss:
-        """What the winner lacks of all terms. ``silent_by_ms``: instead of what is known of that."""
+        """Return how much of all terms the winner lacks. ``silent_by_ms`` overrides the observed time."""
         losses = []
         for term in self.record.terms:
             silent_ms = self.silent_by_ms(term, ballots) if silent_by_ms is None else silent_by_ms
-            word = self.last_word(term)
+            word = self.last_report(term)
             losses.append(loss_of(term, winner, ballots, word, self.now_ms if silent_ms is None else silent_ms))
         known = [loss.at_most for loss in losses if loss.at_most is not None]
         at_most = max(known, default=0) if len(known) == len(losses) else None
         return Loss(max((loss.at_least for loss in losses), default=0), at_most)
 
-    def last_word(self, term: Term) -> LastWord | None:
-        """What its master said last while it was the master, as kept, or as it still says."""
-        words = [] if self.shard.last_word is None else [self.shard.last_word]
+    def last_report(self, term: Term) -> LastReport | None:
+        """Return the newest report of a term's master from its time as master, kept or current; None if unknown."""
+        known = [] if self.shard.last_report is None else [self.shard.last_report]
         report = self.report(term.master)
         if report is not None and (report.role, report.epoch) == (Role.MASTER, term.epoch):
-            words.append(report.as_last_word())
-        return max((word for word in words if word.epoch == term.epoch), key=lambda word: word.asked_ms, default=None)
+            known.append(report.as_last_report())
+        return max((one for one in known if one.epoch == term.epoch), key=lambda one: one.asked_ms, default=None)
 
-    def count(self, ballots: Sequence[Ballot], *, wanted: int | None = None, is_forced: bool = False) -> Count:
-        """Who wins."""
-        return count(self.record, ballots, wanted=wanted, is_forced=is_forced, by_hand=self.by_hand)
+    def count_ballots(
+        self, ballots: Sequence[Ballot], *, preferred: int | None = None, is_forced: bool = False
+    ) -> ElectionResult:
+        """Return the winner of an election with these ballots."""
+        return count_ballots(
+            self.record, ballots, preferred=preferred, is_forced=is_forced, manual_request=self.manual_request
+        )
 
-    def missing(self, term: Term, ballots: Sequence[Ballot]) -> str:
-        """What is still needed to outvote a term; empty if nothing is."""
-        return missing(term, ballots, is_remembered=self.by_hand is None)
+    def missing_votes(self, term: Term, ballots: Sequence[Ballot]) -> str:
+        """Return which votes are still needed to outvote a term; empty if none are."""
+        return missing_votes(term, ballots, is_remembered=self.manual_request is None)
 
     def electable_after(self, winner: int) -> frozenset[int]:
-        """S of the next term of ``winner``: whoever had a vote or was the master, and is still wanted."""
-        if self.by_hand is None:
+        """Return S of the next term of ``winner``: all voters and masters of past terms that the shard still has."""
+        if self.manual_request is None:
             return frozenset(self.record.members & set(self.spec.members)) - {winner}
-        return self.electable_members - self._left_out(winner) - {winner}
+        return self.electable_members - self._unreachable_masters(winner) - {winner}
 
-    def _left_out(self, winner: int) -> frozenset[int]:
-        """Silent masters of the past that a new master would wait for in vain, unless the person names them.
+    def _unreachable_masters(self, winner: int) -> frozenset[int]:
+        """Return silent masters of past terms that a new master must not wait for, unless the person names them.
 
-        Without acks a master waits for the grants of all of S, so a dead one would stop its successor. It can be left
-        out, as no slave can: by what is recorded no member is able to elect it.
+        Without acks a master waits for the grants of all of S, so a dead old master would block its successor. It may
+        be left out, unlike a slave: according to the recorded S no member can elect it.
         """
         member = self.members.get(winner)
-        if self.by_hand is None or self.by_hand.electable or member is None or member.acks_needed:
+        if self.manual_request is None or self.manual_request.electable or member is None or member.acks_needed:
             return frozenset()
-        return frozenset(term.master for term in self.record.terms if self.fresh(term.master) is None)
+        return frozenset(term.master for term in self.record.terms if self.fresh_report(term.master) is None)
 
     @property
     def may_move(self) -> bool:
-        """Whether the role may go to somebody else without being asked."""
+        """Whether the role may move to another member without a further request."""
         goal = self.record.goal
         is_requested = self.shard.request is not None and self.spec.failover.mode != "Disabled"
         is_meant = not self.record.is_settled and goal is not None and goal.may_move

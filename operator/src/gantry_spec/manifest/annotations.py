@@ -1,16 +1,16 @@
-"""What a person asks of a running group, beside its spec: annotations, so that `kubectl annotate` is enough.
+"""Requests of people to a running group, written as annotations, so that `kubectl annotate` is enough.
 
-    gantry.dev/paused: "true"                 nothing is done
-    gantry.dev/promote: "0=2"                 shard 0: member 2 shall be the master; "0" leaves it to the election
-    gantry.dev/promote: "0=2@tuesday"         the same once more: whatever follows @ makes it another order
-    gantry.dev/accept-loss: "64Mi"            that these promotions may lose so much; "any" for whatever it is
-    gantry.dev/replace-disk: "0/2"            the lost volume of member 2 of shard 0 will not come back
-    gantry.dev/restore: "0"                   shard 0 comes back without its Lease: what no volume has is given up
-    gantry.dev/fence: "0,1"                   while it stands, shards 0 and 1 take no sends and get no other master
-    gantry.dev/hibernate: "true"              while it stands, no pod runs; volumes stay
+    gantry.dev/paused: "true"                 the operator takes no action
+    gantry.dev/promote: "0=2"                 shard 0: promote member 2; "0" leaves the choice to the election
+    gantry.dev/promote: "0=2@tuesday"         the same request again: any suffix after @ makes it a new request
+    gantry.dev/accept-loss: "64Mi"            these promotions may lose so many bytes; "any" accepts any loss
+    gantry.dev/replace-disk: "0/2"            the lost volume of member 2 of shard 0 is given up
+    gantry.dev/restore: "0"                   restore shard 0 without its Lease; data that no volume has is given up
+    gantry.dev/fence: "0,1"                   while this is set, shards 0 and 1 take no sends and keep their masters
+    gantry.dev/hibernate: "true"              while this is set, no pod runs; the volumes are kept
 
-Several are joined by commas. An order that was obeyed is taken off again (``ClearRequest``); its whole text is its id.
-The last two are states, and are never taken off by us.
+Several entries are separated by commas. A request that is finished is removed (``ClearRequest``); its whole text is its
+id. The last two annotations are states, which the operator never removes.
 """
 
 from __future__ import annotations
@@ -32,120 +32,124 @@ RESTORE: Final = f"{API_GROUP}/restore"
 FENCE: Final = f"{API_GROUP}/fence"
 HIBERNATE: Final = f"{API_GROUP}/hibernate"
 
-RESTORING: Final = "restore "
-"""What the id of an order to restore a shard begins with; its number follows."""
+RESTORE_ID_PREFIX: Final = "restore "
+"""The prefix of the id of a restore request; the number of the shard follows."""
 
 _PROMOTE: Final = re.compile(r"(\d{1,3})(?:=(\d{1,3}))?(?:@[-\w:.+]{1,60})?", re.ASCII)
 _DISK: Final = re.compile(r"(\d{1,3})/(\d{1,3})", re.ASCII)
 _SHARD: Final = re.compile(r"\d{1,3}", re.ASCII)
 
 
-class Order(NamedTuple):
-    """A promotion that somebody wants."""
+class PromotionOrder(NamedTuple):
+    """A promotion that an annotation requests."""
 
     id: str
     shard: int
     to: int
-    """0 for whoever is best."""
+    """The member to promote; 0 leaves the choice to the election."""
 
     loss_accepted: int | None
-    """None for whatever it is."""
+    """How many bytes the promotion may lose; None accepts any loss."""
 
 
-class Wanted(NamedTuple):
-    """All that is asked of a group."""
+class GroupRequests(NamedTuple):
+    """All requests that the annotations of a group contain."""
 
     is_paused: bool = False
-    orders: tuple[Order, ...] = ()
-    given_up: tuple[tuple[int, int], ...] = ()
-    """Shard and member of volumes that will not come back."""
+    orders: tuple[PromotionOrder, ...] = ()
+    lost_disks: tuple[tuple[int, int], ...] = ()
+    """The shards and members of volumes that are given up."""
 
-    restored: tuple[int, ...] = ()
-    """Shards that come back from the volumes that are there."""
+    restored_shards: tuple[int, ...] = ()
+    """The shards to restore from their existing volumes."""
 
-    fenced: tuple[int, ...] = ()
-    """Shards that take no sends, and whose master nobody else becomes."""
+    fenced_shards: tuple[int, ...] = ()
+    """The shards that must refuse sends and keep their masters."""
 
     is_hibernated: bool = False
 
     def request(self, shard: int) -> PromotionRequest | None:
-        """The promotion that is ordered for a shard."""
+        """Return the promotion that is requested for a shard; None if there is none."""
         order = next((one for one in self.orders if one.shard == shard), None)
         if order is None:
             return None
         return PromotionRequest(id=order.id, to=order.to or None, loss_accepted=order.loss_accepted)
 
 
-def wanted(annotations: Mapping[str, str]) -> Wanted:
-    """Read them. Raises ``ManifestError``; other annotations are not ours."""
+def parse_requests(annotations: Mapping[str, str]) -> GroupRequests:
+    """Return the requests in a group's annotations. Raises ``ManifestError``; other annotations are ignored."""
     loss = _loss(annotations.get(ACCEPT_LOSS, "0"))
     orders = []
     for text in _entries(annotations.get(PROMOTE, "")):
         match = _PROMOTE.fullmatch(text)
         if match is None:
-            raise _problem(PROMOTE, f'{text!r} is no order: write "0=2" for member 2 of shard 0')
-        orders.append(Order(text, int(match[1]), int(match[2] or 0), loss))
+            raise _problem(PROMOTE, f'{text!r} is not a promotion: write "0=2" for member 2 of shard 0')
+        orders.append(PromotionOrder(text, int(match[1]), int(match[2] or 0), loss))
     if len({order.shard for order in orders}) < len(orders):
-        raise _problem(PROMOTE, "one order for each shard is enough")
-    given_up = []
+        raise _problem(PROMOTE, "a shard may have only one promotion")
+    lost_disks = []
     for text in _entries(annotations.get(REPLACE_DISK, "")):
         match = _DISK.fullmatch(text)
         if match is None:
-            raise _problem(REPLACE_DISK, f'{text!r} is no member: write "0/2" for member 2 of shard 0')
-        given_up.append((int(match[1]), int(match[2])))
-    return Wanted(
+            raise _problem(REPLACE_DISK, f'{text!r} is not a member: write "0/2" for member 2 of shard 0')
+        lost_disks.append((int(match[1]), int(match[2])))
+    return GroupRequests(
         is_paused=_switch(annotations, PAUSED),
         orders=tuple(orders),
-        given_up=tuple(given_up),
-        restored=tuple(_shards(annotations, RESTORE)),
-        fenced=tuple(_shards(annotations, FENCE)),
+        lost_disks=tuple(lost_disks),
+        restored_shards=tuple(_shards(annotations, RESTORE)),
+        fenced_shards=tuple(_shards(annotations, FENCE)),
         is_hibernated=_switch(annotations, HIBERNATE),
     )
 
 
-def standing(annotations: Mapping[str, str]) -> Wanted:
-    """What holds although something else cannot be understood: a typing error lifts no fence and wakes nobody.
+def parse_states(annotations: Mapping[str, str]) -> GroupRequests:
+    """Return the states that hold although other annotations are invalid, so that a typo lifts no fence and wakes no
+    shard.
 
-    A pause that is misspelled is one, since nothing can go wrong by it; a hibernation that is misspelled is none.
+    An invalid value of ``paused`` pauses the group, since that is harmless; an invalid ``hibernate`` has no effect.
     """
     fenced = tuple(int(text) for text in _entries(annotations.get(FENCE, "")) if _SHARD.fullmatch(text))
-    return Wanted(
+    return GroupRequests(
         is_paused=annotations.get(PAUSED, "false") != "false",
-        fenced=fenced,
+        fenced_shards=fenced,
         is_hibernated=annotations.get(HIBERNATE) == "true",
     )
 
 
-def asked(annotations: Mapping[str, str]) -> tuple[Wanted, str]:
-    """What is asked for; with a complaint where that cannot all be understood, and then only what stands holds."""
+def read_requests(annotations: Mapping[str, str]) -> tuple[GroupRequests, str]:
+    """Return the requests and no error, or, if an annotation is invalid, only the states and an error message."""
     try:
-        return wanted(annotations), ""
+        return parse_requests(annotations), ""
     except ManifestError as error:
-        return standing(annotations), str(error)
+        return parse_states(annotations), str(error)
 
 
-def without(text: str, order: str) -> str:
-    """An annotation of several orders once one is taken off it."""
+def remove_entry(text: str, order: str) -> str:
+    """Return an annotation's text without one of its entries."""
     return ",".join(entry for entry in _entries(text) if entry != order)
 
 
 def without_request(annotations: Mapping[str, str], request: str) -> dict[str, str | None]:
-    """The change that removes a promotion request or a restore. With the last promotion goes the accepted loss."""
-    if request.startswith(RESTORING):
+    """Return the change that removes a promotion request or a restore.
+
+    The accepted loss is removed with the last promotion request.
+    """
+    if request.startswith(RESTORE_ID_PREFIX):
         text = annotations.get(RESTORE, "")
-        rest = without(text, request.removeprefix(RESTORING))
+        rest = remove_entry(text, request.removeprefix(RESTORE_ID_PREFIX))
         return {} if rest == text else {RESTORE: rest or None}
     text = annotations.get(PROMOTE, "")
-    rest = without(text, request)
+    rest = remove_entry(text, request)
     if rest == text:
         return {}
     return {PROMOTE: rest} if rest else {PROMOTE: None, ACCEPT_LOSS: None}
 
 
 def without_disk_replacement(annotations: Mapping[str, str], shard: int, member: int) -> dict[str, str | None]:
-    """The change that removes the order to replace the disk of a member."""
+    """Return the change that removes the order to replace the disk of a member."""
     text = annotations.get(REPLACE_DISK, "")
-    rest = without(text, f"{shard}/{member}")
+    rest = remove_entry(text, f"{shard}/{member}")
     return {} if rest == text else {REPLACE_DISK: rest or None}
 
 
@@ -164,7 +168,7 @@ def _shards(annotations: Mapping[str, str], name: str) -> list[int]:
     found = []
     for text in _entries(annotations.get(name, "")):
         if _SHARD.fullmatch(text) is None:
-            raise _problem(name, f'{text!r} is no shard: write "0,2" for the shards 0 and 2')
+            raise _problem(name, f'{text!r} is not a shard: write "0,2" for the shards 0 and 2')
         found.append(int(text))
     return sorted(set(found))
 

@@ -1,8 +1,8 @@
-"""What an edit of a group may change: some fields are fixed once there is a store, and some only grow.
+"""The edits of a group that are allowed: some fields are immutable once a store exists, and some may only grow.
 
-What is refused here would need another store, would throw messages away, or could not be rolled out one broker after
-the other. Shards are taken away only when they are
-empty, which nobody can see in the manifest: so that is not refused here, and waits with a reason (``decide``).
+An edit is refused if it would need another store, delete messages, or could not be rolled out broker by broker. A shard
+is removed only when it is empty. That is not visible in the manifest, so reducing ``shards`` is accepted here, and
+``decide`` waits with a reason.
 """
 
 from __future__ import annotations
@@ -14,61 +14,61 @@ from gantry_spec.manifest.errors import Problem
 from gantry_spec.manifest.group import BrokerGroup, Spec
 
 
-class Fixed(NamedTuple):
-    """A field that an edit may not change as it likes."""
+class FixedField(NamedTuple):
+    """A field that an edit may not change freely."""
 
     path: str
     value: Callable[[Spec], Any]
     may_grow: bool
     reason: str
     cel: str
-    """Over ``self`` and ``oldSelf``, the spec before and after."""
+    """The same rule in CEL, over ``self`` and ``oldSelf``, the spec after and before the edit."""
 
 
 FIXED: Final = (
-    Fixed(
+    FixedField(
         "spec.writeBuffer.segmentSize",
         lambda spec: spec.write_buffer.segment_size,
         False,
-        "a store's files have one size for ever; make another group and move to it",
+        "the file size of a store cannot change; create a new group and migrate to it",
         "quantity(string(self.writeBuffer.segmentSize)).compareTo("
         "quantity(string(oldSelf.writeBuffer.segmentSize))) == 0",
     ),
-    Fixed(
+    FixedField(
         "spec.storage.storageClassName",
         lambda spec: spec.storage.storage_class_name,
         False,
-        "a volume stays in the class in which it was made; make another group and move to it",
+        "the storage class of a volume cannot change; create a new group and migrate to it",
         "self.storage.storageClassName == oldSelf.storage.storageClassName",
     ),
-    Fixed(
+    FixedField(
         "spec.storage.size",
         lambda spec: spec.storage.size,
         True,
-        "a volume only grows",
+        "a volume can only grow",
         "quantity(string(self.storage.size)).compareTo(quantity(string(oldSelf.storage.size))) >= 0",
     ),
-    Fixed(
+    FixedField(
         "spec.access.tlsSecret",
         lambda spec: "on" if spec.access.tls_secret else "off",
         False,
-        "a broker with TLS follows none without it, so TLS is on from the beginning or never;"
-        " make another group and move to it",
+        "TLS cannot be switched on or off, since a broker with TLS cannot follow one without;"
+        " create a new group and migrate to it",
         "(self.access.tlsSecret == '') == (oldSelf.access.tlsSecret == '')",
     ),
 )
 
 
-def changes(old: BrokerGroup, new: BrokerGroup) -> list[Problem]:
-    """What is wrong with replacing ``old`` by ``new``; nothing if it may be done."""
+def check_changes(old: BrokerGroup, new: BrokerGroup) -> list[Problem]:
+    """Return the problems of replacing ``old`` by ``new``; none if the edit is allowed."""
     return list(_changes(old, new))
 
 
 def _changes(old: BrokerGroup, new: BrokerGroup) -> Iterator[Problem]:
     if old.metadata.name != new.metadata.name:
-        yield Problem("metadata.name", f"it was {old.metadata.name}, and another name is another group")
+        yield Problem("metadata.name", f"the name cannot change from {old.metadata.name}; create a new group instead")
     for one in FIXED:
         before, after = one.value(old.spec), one.value(new.spec)
         if before == after or (one.may_grow and after > before):
             continue
-        yield Problem(one.path, f"it was {before or 'empty'}, and {after or 'empty'} is refused: {one.reason}")
+        yield Problem(one.path, f"cannot change from {before or 'empty'} to {after or 'empty'}: {one.reason}")

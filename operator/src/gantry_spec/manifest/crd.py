@@ -1,6 +1,6 @@
-"""The CustomResourceDefinition of a ``BrokerGroup``, whole and from the structs, so that the chart's never drifts.
+"""The CustomResourceDefinition of a ``BrokerGroup``, generated from the structs so that the chart always matches.
 
-``pipelines.crds`` makes those of pipelines by the same functions.
+``pipelines.crds`` generates those of pipelines with the same functions.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import msgspec
 
 from gantry_spec.manifest.changes import FIXED
 from gantry_spec.manifest.group import API_GROUP, KIND, VERSION, Spec
-from gantry_spec.manifest.reading import plain
+from gantry_spec.manifest.reading import plain_values
 from gantry_spec.manifest.rules import RULES
 from gantry_spec.manifest.schema import Schema, schema_of
-from gantry_spec.manifest.shapes import purpose_of
 from gantry_spec.manifest.status import Status
+from gantry_spec.manifest.struct_fields import description_of
 
 Column = tuple[str, str, str, int]
-"""Name, type, path and priority of a column that ``kubectl get`` prints."""
+"""The name, type, path and priority of a column that ``kubectl get`` prints."""
 
 COLUMNS: Final = (
     ("Master", "string", ".status.master", 0),
@@ -34,17 +34,19 @@ NAME_CHARACTERS_MAX: Final = 40
 
 
 def group_schema() -> Schema:
-    """``openAPIV3Schema``."""
+    """Return the ``openAPIV3Schema`` of a ``BrokerGroup``."""
     rules = [
         *((rule.cel, rule.message) for rule in RULES if rule.cel),
         *((one.cel, f"{one.path}: {one.reason}") for one in FIXED),
     ]
-    spec: Schema = {"description": purpose_of(Spec), "default": _without_nulls(plain(Spec()))} | schema_of(Spec)
+    spec: Schema = {"description": description_of(Spec), "default": _without_nulls(plain_values(Spec()))} | schema_of(
+        Spec
+    )
     return resource_schema("A group of Gantry brokers: its shards, slaves and name servers.", spec, rules, Status)
 
 
 def crd() -> dict[str, Any]:
-    """The document to apply."""
+    """Return the CustomResourceDefinition of ``BrokerGroup`` as a document to apply."""
     subresources = {
         "status": {},
         "scale": {
@@ -59,7 +61,7 @@ def crd() -> dict[str, Any]:
 def resource_schema(
     purpose: str, spec: Schema, rules: Iterable[tuple[str, str]], status: type[msgspec.Struct]
 ) -> Schema:
-    """``openAPIV3Schema`` of a resource. ``rules`` are expressions over its spec, each with what the server answers."""
+    """Return the ``openAPIV3Schema`` of a resource. ``rules`` are CEL expressions over its spec, with messages."""
     spec["x-kubernetes-validations"] = [{"rule": rule, "message": message} for rule, message in rules]
     return {
         "description": purpose,
@@ -70,12 +72,12 @@ def resource_schema(
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
             "spec": spec,
-            "status": {"description": purpose_of(status)} | schema_of(status),
+            "status": {"description": description_of(status)} | schema_of(status),
         },
         "x-kubernetes-validations": [
             {
                 "rule": f"size(self.metadata.name) <= {NAME_CHARACTERS_MAX}",
-                "message": f"metadata.name may have {NAME_CHARACTERS_MAX} characters: it is part of pods' names",
+                "message": f"metadata.name may have at most {NAME_CHARACTERS_MAX} characters: pods' names contain it",
             }
         ],
     }
@@ -84,7 +86,7 @@ def resource_schema(
 def definition(
     kind: str, plural: str, short: str, schema: Schema, subresources: dict[str, Any], columns: Iterable[Column]
 ) -> dict[str, Any]:
-    """The definition of one of our kinds."""
+    """Return the CustomResourceDefinition of a kind."""
     printed = [
         {"name": name, "type": sort, "jsonPath": path} | ({"priority": priority} if priority else {})
         for name, sort, path, priority in columns
@@ -119,7 +121,7 @@ def definition(
 
 
 def _without_nulls(value: Any) -> Any:
-    """A default as the API server takes it: rules are tried on it as it stands, before anything is filled in."""
+    """Return a default without nulls, since the API server applies the rules before it fills in nested defaults."""
     if isinstance(value, dict):
         return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
     return value

@@ -1,4 +1,4 @@
-"""What can be wrong with a manifest: every problem with the path of its field and what to do about it."""
+"""The errors of a manifest: every problem with the path of its field and its remedy."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple, final
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong."""
+    """One problem of a manifest."""
 
     path: str
-    """Of the field, as it is written: ``spec.replication.inSyncReplicas``."""
+    """The path of the field as it is written: ``spec.replication.inSyncReplicas``; empty for the whole file."""
 
     text: str
-    """What is wrong with it, and what would be right."""
+    """The description of the problem, with the expected value or the remedy."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.text}" if self.path else self.text
@@ -21,7 +21,7 @@ class Problem(NamedTuple):
 
 @final
 class ManifestError(Exception):
-    """This is no group that can be run. Lists every problem that was found; mend the file and apply it again."""
+    """The manifest is invalid. The error lists every problem that was found; correct the file and apply it again."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))

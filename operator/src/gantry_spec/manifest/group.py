@@ -1,4 +1,4 @@
-"""A ``BrokerGroup``: the one description of a group of brokers, on a laptop and in a cluster."""
+"""The ``BrokerGroup`` resource: the description of a group of brokers, for a laptop and for a cluster."""
 
 from __future__ import annotations
 
@@ -32,65 +32,66 @@ SLAVES_MAX: Final = 8
 
 @final
 class Spec(Part, frozen=True):
-    """What the group should be."""
+    """The desired state of the group."""
 
     shards: Annotated[int, msgspec.Meta(ge=1, le=SHARDS_MAX)] = 1
-    """How many masters share the queues. It may grow; it shrinks only by what holds no messages any more."""
+    """The number of shards, each with one master. It may grow; when it is reduced, a shard is removed once it is
+    empty."""
 
     slaves: Annotated[int, msgspec.Meta(ge=0, le=SLAVES_MAX)] = 1
-    """How many slaves each master has."""
+    """The number of slaves of each master."""
 
     image: Annotated[str, msgspec.Meta(max_length=500)] = ""
-    """Of brokers and sidecars; empty: the operator's own."""
+    """The image of brokers and sidecars. Empty: the operator's own image."""
 
     name_servers: NameServers = NameServers()
-    """Where brokers register and clients ask."""
+    """The name servers where brokers register and clients get routes."""
 
     replication: Replication = Replication()
-    """What slaves are waited for."""
+    """How messages are replicated, and which acknowledgements a send waits for."""
 
     flush: Flush = Flush()
-    """When bytes go to the disk."""
+    """When messages are flushed to disk."""
 
     write_buffer: WriteBuffer = WriteBuffer()
-    """Memory that takes messages before the page cache does."""
+    """The write buffer, which takes messages before the page cache."""
 
     storage: Storage = Storage()
-    """The volume of each broker."""
+    """The volume of each broker, and how long messages are kept."""
 
     durability: Durability = Durability()
-    """How much may be at risk."""
+    """How much acknowledged data may be at risk."""
 
     failover: Failover = Failover()
-    """Who moves the master's role when a master is gone."""
+    """What happens when a master fails."""
 
     access: Access = Access()
-    """Who may come in, and how."""
+    """Authentication, TLS and external access."""
 
     topics: Annotated[list[Topic], msgspec.Meta(max_length=1000)] = msgspec.field(default_factory=list)
-    """Topics that shall exist."""
+    """The topics that the operator creates and updates."""
 
     groups: Annotated[list[ConsumerGroup], msgspec.Meta(max_length=1000)] = msgspec.field(default_factory=list)
-    """Groups of consumers that shall exist."""
+    """The consumer groups that the operator creates and updates."""
 
     broker: Annotated[dict[str, str], msgspec.Meta(max_length=100)] = msgspec.field(default_factory=dict)
-    """More lines of a `broker.conf`, by RocketMQ's names. What the fields above decide is refused here."""
+    """Additional settings of `broker.conf`, by RocketMQ's names. Settings that other fields control are refused."""
 
     resources: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Of the broker's container, as in a pod. The buffers' memory is added by itself."""
+    """The resources of the broker's container, as in a pod. The memory of the write buffers is added automatically."""
 
     template: Template = Template()
-    """What is put into the pods of brokers as it is."""
+    """Settings that are copied into the pods of brokers unchanged."""
 
     @property
     def members(self) -> range:
-        """The numbers of a shard's brokers. The first has the master's role to begin with."""
+        """The numbers of a shard's members. Member 1 is the initial master."""
         return range(1, self.slaves + 2)
 
 
 @final
 class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What Kubernetes keeps about every object, as far as it matters here."""
+    """The metadata that Kubernetes keeps about an object, as far as it is used here."""
 
     name: Name
     namespace: str = ""
@@ -102,7 +103,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @final
 class BrokerGroup(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One group as it is written."""
+    """A broker group as its manifest describes it."""
 
     metadata: Metadata
     spec: Spec = Spec()

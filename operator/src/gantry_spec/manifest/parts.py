@@ -1,7 +1,7 @@
-"""The parts of a group's spec, each with its fields, their bounds and defaults, and what they are for.
+"""The parts of a group's spec, with the fields, their bounds, defaults and descriptions.
 
-The text under a field is its documentation everywhere: in ``docs/groups.md``, in the custom resource and so in
-``kubectl explain``. Bounds that one field has are in its type; what fields may say together is in ``rules``.
+The text below a field is its documentation everywhere: in ``docs/groups.md``, in the custom resource, and so in
+``kubectl explain``. The bounds of a single field are in its type; rules over several fields are in ``rules``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from gantry_spec.manifest.quantities import Duration, Size
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=40, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
-"""A name that becomes part of pods' and services' names."""
+"""A name that becomes part of the names of pods and Services."""
 SecretName = Annotated[str, msgspec.Meta(max_length=253, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")]
 ResourceName = Annotated[str, msgspec.Meta(min_length=1, max_length=120, pattern=r"^[%|a-zA-Z0-9_-]+$")]
 Address = Annotated[str, msgspec.Meta(min_length=3, max_length=300, pattern=r"^.+:[0-9]{1,5}$")]
@@ -22,18 +22,18 @@ Replicas = Annotated[int, msgspec.Meta(ge=0, le=9)]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Root of all parts. Never written itself."""
+    """The base class of all parts. It is never used itself."""
 
 
 class ReplicationMode(StrEnum):
-    """What an acknowledgement waits for."""
+    """Whether an acknowledgement waits for slaves."""
 
     ASYNC = "Async"
     SYNC = "Sync"
 
 
 class AckLevel(StrEnum):
-    """Which acknowledgement of a slave counts."""
+    """Which acknowledgement of a slave counts for a send."""
 
     RECEIVED = "Received"
     FLUSHED = "Flushed"
@@ -47,7 +47,7 @@ class FlushMode(StrEnum):
 
 
 class Medium(StrEnum):
-    """Where the write buffer lies."""
+    """The memory in which the write buffer is placed."""
 
     OFF = "Off"
     MEMORY = "Memory"
@@ -55,7 +55,7 @@ class Medium(StrEnum):
 
 
 class FailoverMode(StrEnum):
-    """Who moves the master's role when a master is gone."""
+    """Whether the master role moves automatically, on request, or never."""
 
     DISABLED = "Disabled"
     MANUAL = "Manual"
@@ -63,14 +63,14 @@ class FailoverMode(StrEnum):
 
 
 class Retain(StrEnum):
-    """What becomes of volumes."""
+    """Whether volumes are kept when the group is deleted."""
 
     ALWAYS = "Always"
     NEVER = "Never"
 
 
 class ExternalType(StrEnum):
-    """How clients outside of the cluster come in."""
+    """How clients outside the cluster reach the brokers."""
 
     NONE = "None"
     LOAD_BALANCER = "LoadBalancer"
@@ -79,17 +79,17 @@ class ExternalType(StrEnum):
 
 @final
 class NameServers(Part, frozen=True):
-    """Where brokers register and clients ask."""
+    """The name servers where brokers register and clients get routes."""
 
     replicas: Annotated[int, msgspec.Meta(ge=1, le=9)] | None = None
-    """How many name servers run with this group; 2 if no `addresses` are given."""
+    """The number of name servers that run with this group. The default is 2 if no `addresses` are given."""
 
     addresses: Annotated[list[Address], msgspec.Meta(max_length=16)] = []
-    """`host:port` of name servers that exist already. Then none are made."""
+    """The addresses (`host:port`) of existing name servers. If they are given, none are created."""
 
     @property
     def count(self) -> int:
-        """How many are made here."""
+        """How many name servers are created for the group."""
         if self.addresses:
             return 0
         return 2 if self.replicas is None else self.replicas
@@ -97,22 +97,26 @@ class NameServers(Part, frozen=True):
 
 @final
 class Replication(Part, frozen=True):
-    """What slaves are waited for."""
+    """How messages are replicated, and which acknowledgements a send waits for."""
 
     mode: ReplicationMode = ReplicationMode.SYNC
-    """`Sync` answers 0 when `inSyncReplicas - 1` slaves have a message; `Async` waits for nobody."""
+    """`Sync` acknowledges a send when `inSyncReplicas - 1` slaves have the message. `Async` does not wait for
+    slaves."""
 
     in_sync_replicas: Annotated[int, msgspec.Meta(ge=1, le=9)] | None = None
-    """How many brokers have a message, the master among them, before it is acknowledged; 2 with `Sync`."""
+    """How many brokers, including the master, must have a message before it is acknowledged. The default with `Sync` is
+    2."""
 
     ack_timeout: Duration = Duration(3_000)
-    """With `Sync`, a send that too few slaves have by then is answered 12: stored, not promised."""
+    """With `Sync`, how long a send waits for slaves. After that it is answered with code 12: stored, but not
+    replicated."""
 
     ack: AckLevel = AckLevel.RECEIVED
-    """A slave counts when it has `Received` a message where its process cannot lose it, or `Flushed` it to its disk."""
+    """`Received`: a slave counts when a crash of its process cannot lose the message. `Flushed`: when it is on its
+    disk."""
 
     max_lag: Size = Size(256 << 20)
-    """A slave that is farther behind is not waited for, not read from, and not ready."""
+    """A slave that lags farther behind is not waited for, serves no reads, and is not ready."""
 
     @property
     def acks_needed(self) -> int:
@@ -124,152 +128,155 @@ class Replication(Part, frozen=True):
 
 @final
 class Flush(Part, frozen=True):
-    """When bytes go to the disk."""
+    """When messages are flushed to disk."""
 
     mode: FlushMode = FlushMode.ASYNC
-    """`Sync` answers 0 when a message is on the master's disk; `Async` flushes by `interval`."""
+    """`Sync` acknowledges a send when the message is on the master's disk. `Async` flushes every `interval`."""
 
     interval: Duration = Duration(500)
-    """How often is flushed with `Async`: what a power cut of the master's machine may take, if no slave has it."""
+    """The flush interval with `Async`. A power loss of the master's machine may lose this much, if no slave has it."""
 
 
 @final
 class WriteBuffer(Part, frozen=True):
-    """Memory that takes messages before the page cache does. It outlives its process, though not its pod."""
+    """The write buffer, which takes messages before the page cache. It survives a broker crash, but not its pod."""
 
     medium: Medium = Medium.OFF
-    """`HugePages-2Mi` and `Memory` survive a crash of the broker. `Off` writes into the page cache."""
+    """The memory of the write buffer. `HugePages-2Mi` and `Memory` survive a broker crash. `Off` uses the page
+    cache."""
 
     buffers: Annotated[int, msgspec.Meta(ge=2, le=64)] = 3
-    """How many buffers of `segmentSize` there are. Their memory is requested for the pod by itself."""
+    """The number of buffers of `segmentSize`. Their memory is added to the pod's requests automatically."""
 
     segment_size: Size = Size(1 << 30)
-    """Of a file of the log, and so of a buffer. Fixed once a store exists."""
+    """The size of a log file, and so of a buffer. It cannot be changed once a store exists."""
 
 
 @final
 class Storage(Part, frozen=True):
-    """The volume of each broker."""
+    """The volume of each broker, and how long messages are kept."""
 
     size: Size = Size(20 << 30)
-    """Of each volume. It may grow."""
+    """The size of each volume. It may only grow."""
 
     storage_class_name: Annotated[str, msgspec.Meta(max_length=253)] = ""
-    """Of the volumes; empty: the cluster's default class. Fixed."""
+    """The storage class of the volumes. Empty: the cluster's default class. It cannot be changed."""
 
     retain: Retain = Retain.ALWAYS
-    """Whether volumes stay when the group is deleted. Those of slaves that were scaled away stay with `Always`, too."""
+    """Whether volumes are kept when the group is deleted. `Always` also keeps those of slaves that were scaled in."""
 
     reserved_time: Duration = Duration(72 * 3_600_000)
-    """For how long messages are kept."""
+    """How long messages are kept."""
 
     replace_after: Duration = Duration(0)
-    """How long a lost volume is waited for before its broker starts with an empty one; `0s`: until somebody says so."""
+    """How long to wait for a lost volume before its broker starts with an empty one. `0s`: until a person requests
+    it."""
 
 
 @final
 class Durability(Part, frozen=True):
-    """How much may be at risk. Restarts, rolls and moves wait while more is."""
+    """How much acknowledged data may be at risk. Restarts and switchovers wait while more is at risk."""
 
     max_at_risk_bytes: Size = Size(64 << 20)
-    """What the loss of a master's machine may take at any moment, in bytes."""
+    """How many bytes the loss of a master's machine may lose at any moment."""
 
     max_at_risk: Duration = Duration(1_000)
-    """The same as a time: how old the oldest message at risk may be."""
+    """How old the oldest message at risk may be."""
 
 
 @final
 class Failover(Part, frozen=True):
-    """Who moves the master's role when a master is gone."""
+    """What happens when a master fails."""
 
     mode: FailoverMode = FailoverMode.AUTOMATIC
-    """`Automatic` moves it within `maxDataLossBytes`, `Manual` on order only, `Disabled` never; a master that comes
-    back with all it had goes on in every mode."""
+    """`Automatic` moves the master role within `maxDataLossBytes`, `Manual` only on request, `Disabled` never. A master
+    that returns with all its data continues in every mode."""
 
     max_data_loss_bytes: Size = Size(0)
-    """What an automatic move may lose. 0: only what is proven to lose nothing is done, which an `Async` group
-    seldom can; the decision says how much it would be."""
+    """How much an automatic failover may lose. With 0 it happens only if it provably loses nothing, which is rarely the
+    case in an `Async` group; the status shows the possible loss."""
 
     after: Duration = Duration(5_000)
-    """For how long a master must have been silent, for us and for its slaves."""
+    """How long a master must be unreachable for the operator and for its slaves before it counts as failed."""
 
     switchback: bool = False
-    """Whether the role goes back to the broker that had it first, once that is in sync again."""
+    """Whether the master role returns to member 1 once that is in sync again."""
 
 
 @final
 class External(Part, frozen=True):
-    """The way in from outside of the cluster."""
+    """Access from outside the cluster."""
 
     type: ExternalType = ExternalType.NONE
-    """Of the Service of each broker."""
+    """The type of each broker's external Service. `None`: brokers are reachable only inside the cluster."""
 
     annotations: dict[str, str] = {}
-    """Of these Services."""
+    """The annotations of these Services."""
 
 
 @final
 class Access(Part, frozen=True):
-    """Who may come in, and how."""
+    """Authentication, TLS and external access."""
 
     acl_secret: SecretName = ""
-    """A Secret with accounts; empty: everybody may do everything. It may be replaced at any time."""
+    """The name of a Secret with accounts. Empty: no authentication, every client may do everything. It may be
+    replaced."""
 
     tls_secret: SecretName = ""
-    """A Secret with `tls.crt`, `tls.key` and `ca.crt`; empty: no TLS. It may be renewed at any time, or be another
-    one of the same authority; whether there is one is fixed."""
+    """The name of a Secret with `tls.crt`, `tls.key` and `ca.crt`. Empty: no TLS. The certificate may be renewed, or
+    replaced by another Secret of the same authority, at any time. TLS cannot be switched on or off later."""
 
     external: External = External()
-    """The way in from outside of the cluster."""
+    """Access from outside the cluster."""
 
 
 @final
 class Topic(Part, frozen=True):
-    """A topic that shall exist. It is created and updated, and never deleted."""
+    """A topic that the operator creates and updates. It is never deleted."""
 
     name: ResourceName
-    """Its name."""
+    """The name of the topic."""
 
     queues: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8
-    """How many queues it has on each shard."""
+    """The number of queues on each shard."""
 
 
 @final
 class ConsumerGroup(Part, frozen=True):
-    """A group of consumers that shall exist. It is created and updated, and never deleted; its other settings are left
-    as an administrator has set them."""
+    """A consumer group that the operator creates and updates. It is never deleted. Settings that are not listed here
+    keep the values that an administrator has set."""
 
     name: ResourceName
-    """Its name."""
+    """The name of the consumer group."""
 
     retry_max: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 16
-    """How often a message is delivered again before it is a dead letter."""
+    """How often a message is redelivered before it goes to the dead letter queue."""
 
 
 @final
 class Template(Part, frozen=True):
-    """What is put into the pods of brokers as it is."""
+    """Settings that are copied into the pods of brokers unchanged."""
 
     annotations: dict[str, str] = {}
-    """Of pods."""
+    """The annotations of the pods."""
 
     labels: dict[str, str] = {}
-    """Of pods; names with `gantry.dev/` are ours."""
+    """The labels of the pods. Names that start with `gantry.dev/` are reserved."""
 
     node_selector: dict[str, str] = {}
-    """As in a pod."""
+    """The node selector of the pods, as in a pod's spec."""
 
     tolerations: list[dict[str, Any]] = []
-    """As in a pod."""
+    """The tolerations of the pods, as in a pod's spec."""
 
     affinity: dict[str, Any] = {}
-    """As in a pod. Brokers of one shard never share a machine, whatever is said here."""
+    """The affinity of the pods, as in a pod's spec. Brokers of one shard never share a machine in any case."""
 
     topology_spread_constraints: list[dict[str, Any]] = []
-    """As in a pod."""
+    """The topology spread constraints of the pods, as in a pod's spec."""
 
     priority_class_name: Annotated[str, msgspec.Meta(max_length=253)] = ""
-    """As in a pod."""
+    """The priority class of the pods, as in a pod's spec."""
 
     termination_grace_period: Duration = Duration(120_000)
-    """How long a broker may take to hand over what it has when its pod is deleted."""
+    """How long a broker may take to drain and stop when its pod is deleted."""

@@ -1,8 +1,8 @@
-"""Sizes and times as manifests write them: ``64Mi``, ``500ms``. Values are integers: bytes, and milliseconds.
+"""Sizes and durations in manifests: ``64Mi``, ``500ms``. Their values are integers, in bytes and milliseconds.
 
-Kubernetes writes quantities of bytes with a suffix and times the way Go does. Both are read here, exactly or not at
-all: a size that is no whole number of bytes, or a time that is no whole number of milliseconds, is refused, because
-whoever writes ``1.5`` means something that nobody can guess.
+Sizes have the suffixes of Kubernetes quantities, and durations have the format of Go. Both are parsed exactly: a size
+that is not a whole number of bytes, or a duration that is not a whole number of milliseconds, is refused, because the
+intended value of ``1.5`` cannot be guessed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 @final
 class Size(int):
-    """A number of bytes."""
+    """A size as an integer number of bytes."""
 
     def __str__(self) -> str:
         return size_text(self)
@@ -37,11 +37,11 @@ class Size(int):
 
 @final
 class Duration(int):
-    """A number of milliseconds."""
+    """A duration as an integer number of milliseconds."""
 
     @property
     def seconds(self) -> float:
-        """The same in seconds."""
+        """The duration as a number of seconds."""
         return self / 1000
 
     def __str__(self) -> str:
@@ -52,37 +52,37 @@ class Duration(int):
 
 
 def parse_size(value: object) -> Size:
-    """``64Mi``, ``100G`` or a plain number of bytes. Raises ValueError that says what a size looks like."""
+    """Parse a size: ``64Mi``, ``100G`` or a plain number of bytes. Raises ValueError, which describes the format."""
     if isinstance(value, int) and not isinstance(value, bool):
         number: Decimal = Decimal(value)
     elif isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
         number = Decimal(match[1]) * _FACTORS[match[2] or ""]
     else:
-        raise ValueError(f"{value!r} is no size: write it like 64Mi, 10Gi or 4096")
+        raise ValueError(f"{value!r} is not a size: write it like 64Mi, 10Gi or 4096")
     if number != number.to_integral_value() or not 0 <= number <= SIZE_BYTES_MAX:
-        raise ValueError(f"{value!r} is no whole number of bytes from 0 to 64Pi")
+        raise ValueError(f"{value!r} is not a whole number of bytes from 0 to 64Pi")
     return Size(number)
 
 
 def parse_duration(value: object) -> Duration:
-    """``500ms``, ``3s``, ``1h30m``; a bare number only if it is 0. Raises ValueError."""
+    """Parse a duration: ``500ms``, ``3s``, ``1h30m``. A bare number is allowed only if it is 0. Raises ValueError."""
     if value == 0 and not isinstance(value, bool):
         return Duration(0)
     text = value.strip() if isinstance(value, str) else ""
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f"{value!r} is no time: write it like 500ms, 3s or 72h")
+        raise ValueError(f"{value!r} is not a duration: write it like 500ms, 3s or 72h")
     try:
         number = sum((Decimal(amount) * _UNITS_MS[unit] for amount, unit in parts), Decimal(0))
     except InvalidOperation as error:  # pragma: no cover - the pattern bounds the digits
-        raise ValueError(f"{value!r} is no time") from error
+        raise ValueError(f"{value!r} is not a duration") from error
     if number != number.to_integral_value() or number > DURATION_MS_MAX:
-        raise ValueError(f"{value!r} is no whole number of milliseconds up to ten years")
+        raise ValueError(f"{value!r} is not a whole number of milliseconds up to ten years")
     return Duration(number)
 
 
 def size_text(size: int) -> str:
-    """As short as it can be said exactly, the way manifests write it."""
+    """Return the shortest exact text of a size in the format of manifests."""
     for power, letter in reversed(list(enumerate("KMGT", 1))):
         if size and size % (1 << (10 * power)) == 0:
             return f"{size >> (10 * power)}{letter}i"
@@ -90,7 +90,7 @@ def size_text(size: int) -> str:
 
 
 def duration_text(duration_ms: int) -> str:
-    """As short as it can be said exactly, in one unit."""
+    """Return the shortest exact text of a duration in one unit."""
     for unit in ("h", "m", "s"):
         if duration_ms and duration_ms % _UNITS_MS[unit] == 0:
             return f"{duration_ms // _UNITS_MS[unit]}{unit}"
@@ -98,7 +98,7 @@ def duration_text(duration_ms: int) -> str:
 
 
 def bytes_text(size: int | None) -> str:
-    """For people, rounded to what fits a line; unknown is said, and never zero."""
+    """Return a size for people, rounded to one decimal. None becomes "an unknown number of bytes"."""
     if size is None:
         return "an unknown number of bytes"
     if size < 10_000:

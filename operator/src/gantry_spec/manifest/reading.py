@@ -1,7 +1,7 @@
-"""From a file, or from what Kubernetes hands over, to a ``BrokerGroup`` that can be run, or to what is wrong with it.
+"""Parsing of a manifest file or a custom resource into a valid ``BrokerGroup``, or into a list of its problems.
 
-All problems that can be found at once are named together, each with the path of its field. A field that nobody knows is
-refused with the nearest name that is known: a typing error in ``maxDataLossBytes`` must not become its default.
+All problems that can be found at once are reported together, each with the path of its field. An unknown field is
+refused with the most similar known name, so that a typo in ``maxDataLossBytes`` does not silently become its default.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from gantry_spec.manifest.group import API_VERSION, KIND, BrokerGroup, Spec
 from gantry_spec.manifest.plain_yaml import Value, read_yaml
 from gantry_spec.manifest.quantities import Duration, Size, parse_duration, parse_size
 from gantry_spec.manifest.rules import broken_rules
-from gantry_spec.manifest.shapes import fields_of, is_part, item_of
+from gantry_spec.manifest.struct_fields import fields_of, is_part, item_of
 
 _PLACE: Final = re.compile(r"^(?P<text>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _TOP: Final = {"apiVersion", "kind", "metadata", "spec", "status"}
 
 
 def read_group(text: str | bytes) -> BrokerGroup:
-    """The one group in a file of YAML or JSON. Raises ``ManifestError``."""
+    """Return the only group in a file of YAML or JSON. Raises ``ManifestError``."""
     groups = read_groups(text)
     if len(groups) != 1:
-        raise ManifestError([Problem("", f"it holds {len(groups)} groups, and one is wanted")])
+        raise ManifestError([Problem("", f"the file holds {len(groups)} groups, expected one")])
     return groups[0]
 
 
 def read_groups(text: str | bytes) -> list[BrokerGroup]:
-    """Every group in a file; JSON is YAML, too. Raises ``ManifestError``."""
+    """Return every group in a file of YAML or JSON. Raises ``ManifestError``."""
     documents = read_yaml(text)
     if not documents:
-        raise ManifestError([Problem("", "it is empty")])
+        raise ManifestError([Problem("", "the file is empty")])
     return [group_of(document) for document in documents]
 
 
 def group_of(document: Value | Mapping[str, Any]) -> BrokerGroup:
-    """A group from plain values, such as the body of a custom resource. Raises ``ManifestError``."""
+    """Return a group from plain values, such as the body of a custom resource. Raises ``ManifestError``."""
     if not isinstance(document, Mapping):
         raise ManifestError([Problem("", f"a {KIND} is a mapping that begins with apiVersion: {API_VERSION}")])
     problems = [
@@ -61,16 +61,16 @@ def group_of(document: Value | Mapping[str, Any]) -> BrokerGroup:
     return group
 
 
-def plain(part: msgspec.Struct) -> Any:
-    """Back to what a file says, defaults included."""
+def plain_values(part: msgspec.Struct) -> Any:
+    """Return a part as plain values in the format of a manifest, including defaults."""
     return msgspec.to_builtins(part, enc_hook=_encode)
 
 
 def head_problems(document: Mapping[str, Any], kind: str, *more_fields: str) -> Iterator[Problem]:
-    """What is wrong with the first level of a resource of ``kind``, where ``more_fields`` are allowed, too."""
+    """Yield the problems of a resource's top level. ``more_fields`` are allowed in addition to those of Kubernetes."""
     for name, wanted in (("apiVersion", API_VERSION), ("kind", kind)):
         if document.get(name) != wanted:
-            yield Problem(name, f"it is {document.get(name)!r}, and {wanted} is read here")
+            yield Problem(name, f"{document.get(name)!r} is not supported, expected {wanted}")
     known = _TOP.union(more_fields)
     for name in sorted(set(map(str, document)) - known):
         yield unknown_problem(name, name, sorted(known))
@@ -78,11 +78,11 @@ def head_problems(document: Mapping[str, Any], kind: str, *more_fields: str) -> 
 
 def _metadata_problems(document: Mapping[str, Any]) -> Iterator[Problem]:
     if not isinstance(document.get("metadata"), Mapping):
-        yield Problem("metadata", "it is missing: a group needs at least metadata.name")
+        yield Problem("metadata", "missing: a group needs at least metadata.name")
 
 
 def unknown_fields(value: object, part: type[msgspec.Struct], path: str) -> Iterator[Problem]:
-    """Fields that are not those of ``part``, each by its path below ``path``, which may be empty."""
+    """Yield the fields of ``value`` that ``part`` does not have, each with its path below ``path``."""
     if not isinstance(value, Mapping):
         return
     known = {field.name: field for field in fields_of(part)}
@@ -99,16 +99,16 @@ def unknown_fields(value: object, part: type[msgspec.Struct], path: str) -> Iter
 
 
 def unknown_problem(path: str, name: str, known: list[str]) -> Problem:
-    """What is said of one, with the name that was meant."""
+    """Return the problem of an unknown field, with the most similar known name."""
     by_small_letters = {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.lower(), list(by_small_letters), n=1, cutoff=0.6)
     if near:
-        return Problem(path, f"no such field; did you mean {by_small_letters[near[0]]}?")
-    return Problem(path, f"no such field; there are {', '.join(known)}")
+        return Problem(path, f"unknown field; did you mean {by_small_letters[near[0]]}?")
+    return Problem(path, f"unknown field; expected one of {', '.join(known)}")
 
 
 def problem_of(message: str) -> Problem:
-    """What the decoder has said."""
+    """Return the problem in an error message of the decoder."""
     match = _PLACE.match(message)
     assert match is not None, "everything matches"
     text = match["text"].replace("`", "")
@@ -116,15 +116,15 @@ def problem_of(message: str) -> Problem:
 
 
 def decode_value(kind: type, value: object) -> Any:
-    """Sizes and times, for the decoder."""
+    """Decode a size or a duration, as the decoder's hook for these types."""
     if kind is Size:
         return parse_size(value)
     if kind is Duration:
         return parse_duration(value)
-    raise NotImplementedError(f"nothing else is decoded by hand: {kind}")
+    raise NotImplementedError(f"no decoder for {kind}")
 
 
 def _encode(value: object) -> Any:
     if isinstance(value, Size | Duration):
         return str(value)
-    raise NotImplementedError(f"nothing else is encoded by hand: {type(value)}")
+    raise NotImplementedError(f"no encoder for {type(value)}")

@@ -1,7 +1,7 @@
-"""What the fields of a spec may say together, each rule once: for us in Python, for the API server in CEL.
+"""The validation rules over several fields of a spec, each in Python and in CEL for the API server.
 
-A rule has the path of the field that is to be changed, a test, the words for whoever broke it, and the same test as an
-expression over the spec with its defaults. Whoever changes one sees the other beside it.
+A rule has the path of the field to change, a test, the message for the user, and the same test as a CEL expression over
+the spec with its defaults. Both forms stand side by side, so that they are changed together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gantry_spec.manifest.quantities import duration_text, size_text
 
 PAGE_BYTES: Final = 2 << 20
 BLOCK_BYTES: Final = 4096
-OURS: Final = frozenset(
+RESERVED_KEYS: Final = frozenset(
     {
         *("brokerRole", "brokerId", "brokerName", "brokerClusterName", "namesrvAddr", "flushDiskType"),
         *("inSyncReplicas", "slaveTimeout", "haAckLevel", "haDegrade", "haElectable", "haMasterAddress", "roleAtStart"),
@@ -29,20 +29,20 @@ OURS: Final = frozenset(
         *("tlsClientCheckHostName", "haSecretPath", "haTlsCertPath", "haTlsKeyPath", "haTlsTrustCertPath"),
     }
 )
-"""Keys of a ``broker.conf`` that fields decide, or whoever runs the brokers: where things lie, and who is let in."""
+"""The keys of ``broker.conf`` that fields of the spec or the operator control, such as paths, addresses and access."""
 
 
 class Rule(NamedTuple):
-    """One of them."""
+    """A validation rule over the fields of a spec."""
 
     path: str
     is_kept: Callable[[Spec], bool]
     text: Callable[[Spec], str]
     cel: str
-    """The same over ``self``, the spec with its defaults; empty where CEL cannot say it."""
+    """The same test in CEL, over ``self``, the spec with its defaults; empty where CEL cannot express it."""
 
     message: str
-    """What the API server answers."""
+    """The message of the API server when the rule is broken."""
 
 
 def _acks(spec: Spec) -> int:
@@ -69,38 +69,38 @@ RULES: Final = (
     Rule(
         "spec.replication.inSyncReplicas",
         lambda spec: _acks(spec) <= spec.slaves,
-        lambda spec: f"{_acks(spec) + 1} needs at least {_acks(spec)} slaves, spec.slaves is {spec.slaves}",
+        lambda spec: f"{_acks(spec) + 1} needs at least {_acks(spec)} slaves, but spec.slaves is {spec.slaves}",
         f"{_SYNC} ? {_IN_SYNC} <= self.slaves + 1 : true",
         "inSyncReplicas needs at least one slave less than itself: raise slaves, or lower inSyncReplicas",
     ),
     Rule(
         "spec.replication.inSyncReplicas",
         lambda spec: spec.replication.mode is not ReplicationMode.SYNC or _acks(spec) >= 1,
-        lambda spec: f"{_replicas(spec)} with mode Sync waits for no slave; say 2 or more, or mode Async",
+        lambda spec: f"{_replicas(spec)} with mode Sync waits for no slave; set 2 or more, or mode Async",
         f"{_SYNC} ? {_IN_SYNC} >= 2 : true",
         "mode Sync needs inSyncReplicas of 2 or more; mode Async waits for no slave",
     ),
     Rule(
         "spec.replication.inSyncReplicas",
         lambda spec: spec.replication.mode is ReplicationMode.SYNC or _replicas(spec) <= 1,
-        lambda spec: f"{_replicas(spec)} with mode Async is never waited for; say mode Sync, or leave it out",
+        lambda spec: f"{_replicas(spec)} has no effect with mode Async; set mode Sync, or leave it out",
         "self.replication.mode == 'Async' ? !has(self.replication.inSyncReplicas) ||"
         " self.replication.inSyncReplicas <= 1 : true",
-        "mode Async waits for no slave: leave inSyncReplicas out, or say mode Sync",
+        "mode Async waits for no slave: leave inSyncReplicas out, or set mode Sync",
     ),
     Rule(
         "spec.replication.ack",
         lambda spec: spec.replication.mode is ReplicationMode.SYNC or spec.replication.ack is AckLevel.RECEIVED,
-        lambda _: "Flushed with mode Async is never waited for; say mode Sync, or leave it out",
+        lambda _: "Flushed has no effect with mode Async; set mode Sync, or leave it out",
         "self.replication.mode == 'Async' ? self.replication.ack == 'Received' : true",
-        "mode Async waits for no acknowledgement: leave ack out, or say mode Sync",
+        "mode Async waits for no acknowledgement: leave ack out, or set mode Sync",
     ),
     Rule(
         "spec.nameServers",
         lambda spec: spec.name_servers.replicas is None or not spec.name_servers.addresses,
-        lambda _: "replicas makes name servers and addresses names others; say one of them",
+        lambda _: "replicas creates name servers and addresses uses existing ones; set only one of them",
         "!has(self.nameServers.replicas) || size(self.nameServers.addresses) == 0",
-        "say replicas or addresses of name servers, not both",
+        "set nameServers.replicas or nameServers.addresses, not both",
     ),
     Rule(
         "spec.writeBuffer.segmentSize",
@@ -119,8 +119,8 @@ RULES: Final = (
         "spec.storage.size",
         lambda spec: spec.storage.size >= 3 * spec.write_buffer.segment_size,
         lambda spec: (
-            f"{spec.storage.size} is too little for files of {spec.write_buffer.segment_size}:"
-            f" say at least {size_text(3 * spec.write_buffer.segment_size)}, or a smaller spec.writeBuffer.segmentSize"
+            f"{spec.storage.size} is too small for files of {spec.write_buffer.segment_size}:"
+            f" set at least {size_text(3 * spec.write_buffer.segment_size)}, or a smaller spec.writeBuffer.segmentSize"
         ),
         f"quantity(string(self.storage.size)).asInteger() >= 3 * {_SEGMENT}",
         "storage.size must hold at least three files of writeBuffer.segmentSize",
@@ -134,8 +134,8 @@ RULES: Final = (
             or spec.slaves > 0
         ),
         lambda spec: (
-            f"{spec.durability.max_at_risk} can never be kept without slaves and with a flush every"
-            f" {duration_text(spec.flush.interval)}; say at least that, or spec.flush.mode Sync"
+            f"{spec.durability.max_at_risk} cannot be kept without slaves and with a flush every"
+            f" {duration_text(spec.flush.interval)}; set at least that, or spec.flush.mode Sync"
         ),
         "self.replication.mode == 'Sync' || self.flush.mode == 'Sync' || self.slaves > 0 ||"
         " duration(self.durability.maxAtRisk) >= duration(self.flush.interval)",
@@ -144,36 +144,38 @@ RULES: Final = (
     Rule(
         "spec.failover.switchback",
         lambda spec: not spec.failover.switchback or spec.failover.mode is not FailoverMode.DISABLED,
-        lambda _: "true with mode Disabled contradicts itself: nothing moves then; say mode Manual or Automatic",
+        lambda _: "true contradicts mode Disabled, which never moves the role; set mode Manual or Automatic",
         "!(self.failover.switchback && self.failover.mode == 'Disabled')",
         "switchback moves the master's role, and failover.mode Disabled forbids that",
     ),
     Rule(
         "spec.topics",
         lambda spec: _is_unique([topic.name for topic in spec.topics]),
-        lambda _: "a name comes twice",
+        lambda _: "duplicate name",
         "",
         "",
     ),
     Rule(
         "spec.groups",
         lambda spec: _is_unique([group.name for group in spec.groups]),
-        lambda _: "a name comes twice",
+        lambda _: "duplicate name",
         "",
         "",
     ),
     Rule(
         "spec.broker",
-        lambda spec: not OURS & spec.broker.keys(),
-        lambda spec: f"{', '.join(sorted(OURS & spec.broker.keys()))}: other fields of the spec decide that",
-        f"!self.broker.exists(key, key in [{', '.join(repr(key) for key in sorted(OURS))}])",
-        "a key of broker is decided by another field of the spec",
+        lambda spec: not RESERVED_KEYS & spec.broker.keys(),
+        lambda spec: (
+            f"{', '.join(sorted(RESERVED_KEYS & spec.broker.keys()))}: reserved, since other fields control it"
+        ),
+        f"!self.broker.exists(key, key in [{', '.join(repr(key) for key in sorted(RESERVED_KEYS))}])",
+        "a key of broker is reserved, because another field of the spec controls it",
     ),
 )
 
 
 def broken_rules(spec: Spec) -> Iterator[Problem]:
-    """Which of them a spec breaks."""
+    """Yield the problem of every rule that a spec breaks."""
     for rule in RULES:
         if not rule.is_kept(spec):
             yield Problem(rule.path, rule.text(spec))

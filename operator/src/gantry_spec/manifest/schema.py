@@ -1,8 +1,7 @@
-"""From the structs to ``openAPIV3Schema``: structural, with defaults, descriptions and rules, as Kubernetes wants it.
+"""Generation of ``openAPIV3Schema`` from the structs: structural, with the defaults and descriptions of the fields.
 
-Sizes are written as a number or as text, so they are ``x-kubernetes-int-or-string``; whatever goes into pods as it is
-keeps fields that nobody here knows. A default of a whole part is ``{}``, and the server fills in the rest.
-"""
+Sizes are numbers or text, so they are ``x-kubernetes-int-or-string``. Settings that are copied into pods preserve
+unknown fields. The default of a whole part is ``{}``, and the API server fills in the defaults of its fields."""
 
 from __future__ import annotations
 
@@ -12,16 +11,16 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from gantry_spec.manifest.quantities import DURATION_PATTERN, SIZE_PATTERN, Duration, Size
-from gantry_spec.manifest.shapes import Field, fields_of, is_part, item_of, purpose_of
+from gantry_spec.manifest.struct_fields import Field, description_of, fields_of, is_part, item_of
 
 Schema = dict[str, Any]
 
 MAP_KEYS: dict[str, str] = {"topics": "name", "groups": "name", "conditions": "type"}
-"""Lists whose items are told apart by a field."""
+"""The lists whose items are identified by a field, with that field."""
 
 
 def schema_of(part: type[msgspec.Struct]) -> Schema:
-    """Of a part and all below it."""
+    """Return the schema of a part with all its fields."""
     fields = fields_of(part)
     schema: Schema = {"type": "object", "properties": {field.name: field_schema(field) for field in fields}}
     required = [field.name for field in fields if field.is_required]
@@ -29,14 +28,14 @@ def schema_of(part: type[msgspec.Struct]) -> Schema:
 
 
 def field_schema(field: Field) -> Schema:
-    """Of one field, with what is said about it and its default."""
+    """Return the schema of one field, with its description and its default."""
     schema = _kind_schema(field.kind, field.bounds)
     if field.name in MAP_KEYS and get_origin(field.kind) is list:
         schema |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [MAP_KEYS[field.name]]}
     if field.is_optional:
         schema["nullable"] = True
-    description = field.description or (purpose_of(field.kind) if is_part(field.kind) else "")
-    assert description, f"{field.name} says what it is for, in the text under it"
+    description = field.description or (description_of(field.kind) if is_part(field.kind) else "")
+    assert description, f"{field.name} needs a description, as the text below it"
     schema = {"description": description} | schema
     if not field.is_required and field.default is not None:
         schema["default"] = _default(field.default)

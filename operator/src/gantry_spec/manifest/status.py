@@ -1,4 +1,4 @@
-"""What the operator writes back into a group: enough for a person to know, in bands, since live bytes only churn."""
+"""The status that the operator writes into a group. Byte counts are bands, since exact ones would change constantly."""
 
 from __future__ import annotations
 
@@ -8,122 +8,122 @@ import msgspec
 
 
 class StatusPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Root of all parts of the status. Never written itself."""
+    """The base class of all parts of the status. It is never used itself."""
 
 
 @final
 class Condition(StatusPart, frozen=True):
-    """One thing that is so or not."""
+    """A condition of the resource."""
 
     type: str
-    """Which."""
+    """The type of the condition."""
 
     status: str
-    """`True`, `False` or `Unknown`."""
+    """The status of the condition: `True`, `False` or `Unknown`."""
 
     reason: str
-    """Why, in one word that never changes."""
+    """The reason for the status, as one stable word in CamelCase."""
 
     message: str = ""
-    """Why, in a sentence."""
+    """The reason for the status, for people."""
 
     observed_generation: int = 0
-    """Of the spec that was looked at."""
+    """The generation of the spec for which the condition was determined."""
 
     last_transition_time: str = ""
-    """When `status` changed."""
+    """The time at which `status` last changed."""
 
 
 @final
 class DurabilityStatus(StatusPart, frozen=True):
-    """What is at risk now."""
+    """How much acknowledged data is at risk."""
 
     at_risk: str = "unknown"
-    """The band of bytes that the loss of a master's machine would take."""
+    """The band of bytes that the loss of the master's machine would lose."""
 
     bound: str = ""
-    """What the bytes at risk wait for: `buffer`, `disk` or `slave`."""
+    """What the bytes at risk wait for: `buffer`, `disk` or `slave`; empty if nothing."""
 
     is_met: bool = False
-    """Whether `spec.durability` is kept."""
+    """Whether the data at risk is within `spec.durability`."""
 
     observed_at: str = ""
-    """When it was so."""
+    """The time at which this was observed."""
 
 
 @final
 class DecisionStatus(StatusPart, frozen=True):
-    """What is being done, and what would happen if a master died now."""
+    """The operator's present action, what blocks it, and a forecast of a failover."""
 
     action: str = ""
-    """What is being done."""
+    """The action that the operator executes."""
 
     blocked_by: list[str] = []
-    """What it waits for."""
+    """The conditions for which the operator waits."""
 
     if_master_dies: list[str] = []
-    """Who would be the master, and what would be lost."""
+    """Which member would become master if the master failed now, and how much would be lost."""
 
 
 @final
 class ShardStatus(StatusPart, frozen=True):
-    """One shard."""
+    """The status of one shard."""
 
     number: int
-    """Which, from 0."""
+    """The number of the shard, counted from 0."""
 
     master: str = ""
-    """Who is its master."""
+    """The name of the master's pod."""
 
     epoch: int = 0
-    """In which epoch."""
+    """The epoch of the master."""
 
     in_sync: int = 0
-    """How many slaves have what the master has."""
+    """The number of slaves that are in sync with the master."""
 
     lag: str = "unknown"
-    """The band of bytes that the slave farthest behind lacks."""
+    """The band of bytes by which the slowest slave lags behind."""
 
     durability: DurabilityStatus = DurabilityStatus()
-    """What is at risk now."""
+    """How much acknowledged data is at risk."""
 
     decision: DecisionStatus = DecisionStatus()
-    """What is being done."""
+    """The operator's present action, what blocks it, and a forecast of a failover."""
 
 
 @final
 class Status(StatusPart, frozen=True):
-    """What was seen last."""
+    """The observed state of the group."""
 
     observed_generation: int = 0
-    """Of the spec that was looked at."""
+    """The generation of the spec that was observed."""
 
     phase: str = ""
-    """In one word, for people."""
+    """A summary of the state in one word, for people."""
 
     ready: str = ""
-    """Ready shards of all, for a column."""
+    """The number of ready shards out of all shards, for a column of `kubectl get`."""
 
     shards: int = 0
-    """How many there are, for `kubectl scale`."""
+    """The number of shards, for `kubectl scale`."""
 
     selector: str = ""
-    """Of the group's pods, for `kubectl scale`."""
+    """The label selector of the group's pods, for `kubectl scale`."""
 
     master: str = ""
-    """The masters, for a column."""
+    """The masters of the shards, for a column of `kubectl get`."""
 
     epoch: int = 0
-    """The newest epoch, for a column."""
+    """The newest epoch of the shards, for a column of `kubectl get`."""
 
     lag: str = ""
-    """The largest lag, for a column."""
+    """The largest replication lag, for a column of `kubectl get`."""
 
     at_risk: str = ""
-    """The largest risk, for a column."""
+    """The largest amount of data at risk, for a column of `kubectl get`."""
 
     each_shard: list[ShardStatus] = []
-    """Each shard."""
+    """The status of each shard."""
 
     conditions: list[Condition] = []
-    """What is so or not."""
+    """The conditions of the group."""

@@ -1,7 +1,7 @@
-"""How a pipeline is written down: three kinds with their fields, rules and status, and what Kubernetes wants to know.
+"""The pipeline resources: three kinds with their fields, validation rules, status and CustomResourceDefinitions.
 
-``parts`` and ``kinds`` are the fields, ``rules`` says what may stand together, ``reading`` turns a resource into them,
-``crds`` makes of all this the definitions.
+``parts`` and ``kinds`` define the fields, ``rules`` checks combinations of fields and edits, ``reading`` parses a
+resource into them, and ``crds`` generates the definitions.
 """
 
 from gantry_spec.pipelines.kinds import ANALYTICS, ARCHIVE, AUDIT, PIPELINE_KINDS, Pipeline, PipelineKind

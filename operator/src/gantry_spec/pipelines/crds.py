@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions of pipelines, whole and from the structs, as ``manifest.crd`` makes that of groups."""
+"""The CustomResourceDefinitions of pipelines, generated from the structs with the functions of ``manifest.crd``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from gantry_spec.manifest.crd import definition, resource_schema
 from gantry_spec.manifest.schema import Schema, schema_of
-from gantry_spec.manifest.shapes import purpose_of
+from gantry_spec.manifest.struct_fields import description_of
 from gantry_spec.pipelines.kinds import PIPELINE_KINDS, PipelineKind
 from gantry_spec.pipelines.rules import FIXED, RULES
 from gantry_spec.pipelines.status import PipelineStatus
@@ -23,17 +23,17 @@ COLUMNS: Final = (
 
 
 def pipeline_schema(kind: PipelineKind) -> Schema:
-    """``openAPIV3Schema`` of a kind."""
+    """Return the ``openAPIV3Schema`` of a kind of pipeline."""
     rules = [
         *((rule.cel, rule.message) for rule in RULES if kind in rule.kinds),
         *((one.cel, f"{one.path}: {one.message}") for one in FIXED if kind in one.kinds),
     ]
-    spec: Schema = {"description": purpose_of(kind.spec)} | schema_of(kind.spec)
+    spec: Schema = {"description": description_of(kind.spec)} | schema_of(kind.spec)
     return resource_schema(kind.purpose, spec, rules, PipelineStatus)
 
 
 def pipeline_crds() -> list[dict[str, Any]]:
-    """The documents to apply."""
+    """Return the CustomResourceDefinitions of all pipelines as documents to apply."""
     return [
         definition(kind.name, kind.plural, kind.short, pipeline_schema(kind), {"status": {}}, COLUMNS)
         for kind in PIPELINE_KINDS

@@ -1,4 +1,4 @@
-"""The three kinds of pipeline, each a resource of its own with the same engine."""
+"""The three kinds of pipeline: archive, audit and analytics, each a resource of its own with the same engine."""
 
 from __future__ import annotations
 
@@ -24,105 +24,105 @@ from gantry_spec.pipelines.parts import (
 
 
 class ArchiveSpec(PipelineSpec, frozen=True):
-    """Which topics are written to Parquet, each message once, and where."""
+    """The topics that are written to Parquet, each message once, and the destination."""
 
     start: Start = "earliest"
-    """Where the first run begins: `earliest`, `latest`, a time as 2026-01-31T00:00:00Z, or `group:NAME`."""
+    """Where the first run starts: `earliest`, `latest`, a time such as 2026-01-31T00:00:00Z, or `group:NAME`."""
 
     trigger: Duration = Duration(60_000)
-    """Without a `schedule`: how often a batch is begun."""
+    """The interval at which batches start, without a `schedule`."""
 
     limits: Limits = Limits()
-    """How much at once."""
+    """The limits of one batch."""
 
     columns: list[Column] = msgspec.field(default_factory=lambda: list(Column))
-    """What is kept of a message besides where and when it was."""
+    """The columns that are kept of a message in addition to its position and time."""
 
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
-    """`fail` stops where messages are gone before they were archived; `record` counts them and goes on."""
+    """`fail` stops if messages were deleted before they were archived. `record` counts them and continues."""
 
     commit_group: GroupName = ""
-    """A group of consumers to which progress is committed, so that ordinary tools show the lag; empty: none."""
+    """A consumer group to which progress is committed, so that RocketMQ tools show the lag. Empty: none."""
 
     destination: Destination = Destination()
-    """Where the archive is. Fixed, and nobody else's."""
+    """The place of the archive. It cannot be changed, and no other pipeline may use it."""
 
     checkpoint: Destination = Destination()
-    """Where Spark keeps how far it is; empty: beside the archive. Fixed, and nobody else's."""
+    """The place of Spark's checkpoint. Empty: next to the archive. It cannot be changed or shared."""
 
     layout: Layout = Layout()
-    """How the archive lies there."""
+    """The layout of the archive's files."""
 
     retention: Retention = Retention()
-    """How long it is kept."""
+    """How long archived messages are kept."""
 
 
 @final
 class AuditSpec(PipelineSpec, frozen=True):
-    """What is compared: replicas with each other, indexes with the log, an archive with the log."""
+    """The comparisons of the audit: replicas with each other, indexes with the log, an archive with the log."""
 
     checks: Annotated[list[AuditCheck], msgspec.Meta(min_length=1, max_length=3)] = msgspec.field(
         default_factory=lambda: [AuditCheck.REPLICAS, AuditCheck.INDEX]
     )
-    """`replicas`: the same bytes everywhere. `index`: every queue's units lead to their messages. `archive`: it has
-    every message that the log has."""
+    """`replicas`: all replicas have the same bytes. `index`: every entry of a queue leads to its message. `archive`:
+    the archive has every message that the log has."""
 
     chunk: Size = Size(64 << 20)
-    """Bytes of the log that are compared by one checksum; only chunks that differ are read."""
+    """How many bytes of the log one checksum covers. Only chunks with different checksums are read."""
 
     findings_max: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)] = 100_000
-    """An audit that finds so many stops looking."""
+    """The number of findings at which an audit stops."""
 
     archive: Name | None = None
-    """The TopicArchive that `archive` compares, in this namespace."""
+    """The name of the TopicArchive for the check `archive`, in the same namespace."""
 
     destination: Destination = Destination()
-    """Where the report and its table go; empty: only into the status."""
+    """The place of the report and its table. Empty: the result is only in the status."""
 
 
 @final
 class AnalyticsSpec(PipelineSpec, frozen=True):
-    """Rates, latencies, hot keys and consumers' lag, by window."""
+    """The topics whose rates, latencies, hot keys and consumer lag are calculated by window."""
 
     start: Start = "earliest"
-    """Where the first run begins: `earliest`, `latest`, a time as 2026-01-31T00:00:00Z, or `group:NAME`."""
+    """Where the first run starts: `earliest`, `latest`, a time such as 2026-01-31T00:00:00Z, or `group:NAME`."""
 
     trigger: Duration = Duration(60_000)
-    """Without a `schedule`: how often a batch is begun."""
+    """The interval at which batches start, without a `schedule`."""
 
     limits: Limits = Limits()
-    """How much at once."""
+    """The limits of one batch."""
 
     window: Duration = Duration(60_000)
-    """How long a window is."""
+    """The length of a window."""
 
     watermark: Duration = Duration(60_000)
-    """For how long a window waits for messages that come late."""
+    """How long a window waits for late messages."""
 
     hot_keys: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 20
-    """How many keys are named for each window and topic; 0: none."""
+    """The number of hot keys that are listed for each window and topic. 0: none."""
 
     consumer_groups: Annotated[list[GroupName], msgspec.Meta(max_length=100)] = msgspec.field(default_factory=list)
-    """Groups of consumers whose lag is noted."""
+    """The consumer groups whose lag is recorded."""
 
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
-    """`fail` stops where messages are gone before they were counted; `record` counts them and goes on."""
+    """`fail` stops if messages were deleted before they were counted. `record` counts them and continues."""
 
     destination: Destination = Destination()
-    """Where the results go. Fixed, and nobody else's."""
+    """The place of the results. It cannot be changed, and no other pipeline may use it."""
 
     checkpoint: Destination = Destination()
-    """Where Spark keeps how far it is; empty: beside the results. Fixed, and nobody else's."""
+    """The place of Spark's checkpoint. Empty: next to the results. It cannot be changed or shared."""
 
 
 class PipelineKind(NamedTuple):
-    """One of them."""
+    """A kind of pipeline with its resource names and its spec."""
 
     name: str
     plural: str
     short: str
     job: str
-    """What `gantry pipeline` calls it, and what its objects' names end with."""
+    """The name of its `gantry pipeline` command, which is also the suffix of its objects' names."""
 
     spec: type[PipelineSpec]
     purpose: str
@@ -147,32 +147,32 @@ PIPELINE_KINDS: Final = (ARCHIVE, AUDIT, ANALYTICS)
 
 @final
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
-    """One pipeline as it is written."""
+    """A pipeline as its resource describes it."""
 
     kind: PipelineKind
     metadata: Metadata
     spec: PipelineSpec
     created: str = ""
-    """metadata.creationTimestamp: of two with one destination the older has it."""
+    """metadata.creationTimestamp. If two pipelines have the same destination, the older one keeps it."""
 
     @property
     def base(self) -> str:
-        """What its objects are called, and where names begin."""
+        """The name of the pipeline's objects, and the prefix of longer names."""
         return f"{self.metadata.name}-{self.kind.job}"
 
     @property
     def is_continuous(self) -> bool:
-        """Whether it goes on until it is stopped. An audit never does."""
+        """Whether the pipeline runs until it is stopped. An audit never does."""
         return not self.spec.schedule and self.kind is not AUDIT
 
     @property
     def destination(self) -> Destination:
-        """Where its results go."""
+        """The place of the pipeline's results."""
         found: Destination = getattr(self.spec, "destination", Destination())
         return found
 
     @property
     def checkpoint(self) -> Destination:
-        """Where its checkpoint is, if not beside its results."""
+        """The place of the checkpoint; empty if it is next to the results."""
         found: Destination = getattr(self.spec, "checkpoint", Destination())
         return found

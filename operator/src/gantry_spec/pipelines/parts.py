@@ -1,8 +1,8 @@
-"""The parts of a pipeline's spec, each with its fields, their bounds and defaults, and what they are for.
+"""The parts of a pipeline's spec, with the fields, their bounds, defaults and descriptions.
 
-Three kinds of resource share them: what is read, how, where results go, and which Spark does it. Names of modes are
-Spark's and the jobs' own (`slaveFirst`, `http`, `zstd`), since the same text is the configuration of
-`gantry pipeline` on a laptop, which `gantry_pipelines.config` reads by these types.
+Three kinds of resource share them: the source, the transport, the destination and the Spark engine. The names of modes
+are those of Spark and the jobs (`slaveFirst`, `http`, `zstd`), since the same text is the configuration of
+`gantry pipeline` on a laptop, which `gantry_pipelines.config` parses with these types.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ReadFrom(StrEnum):
 
 
 class Transport(StrEnum):
-    """By which way records come."""
+    """How records are read from brokers."""
 
     AUTO = "auto"
     FILE = "file"
@@ -48,21 +48,21 @@ class Transport(StrEnum):
 
 
 class EngineMode(StrEnum):
-    """Where Spark's executors run."""
+    """The mode in which Spark's executors run."""
 
     LOCAL = "local"
     KUBERNETES = "kubernetes"
 
 
 class OnDataLoss(StrEnum):
-    """What becomes of messages that are gone before they were read."""
+    """What happens if messages were deleted before they were read."""
 
     FAIL = "fail"
     RECORD = "record"
 
 
 class Compression(StrEnum):
-    """Of Parquet files."""
+    """The compression of Parquet files."""
 
     ZSTD = "zstd"
     SNAPPY = "snappy"
@@ -70,7 +70,7 @@ class Compression(StrEnum):
 
 
 class AuditCheck(StrEnum):
-    """What an audit compares."""
+    """A comparison that an audit makes."""
 
     REPLICAS = "replicas"
     INDEX = "index"
@@ -78,7 +78,7 @@ class AuditCheck(StrEnum):
 
 
 class Column(StrEnum):
-    """What an archive keeps of a message besides where and when it was."""
+    """A column that an archive keeps of a message in addition to its position and time."""
 
     TAGS = "tags"
     KEYS = "keys"
@@ -88,194 +88,197 @@ class Column(StrEnum):
 
 @final
 class Topics(Part, frozen=True):
-    """Which topics, by regular expressions that a whole name has to fit."""
+    """The topics to read, as regular expressions that must match a whole name."""
 
     include: Annotated[list[Pattern], msgspec.Meta(max_length=100)] = msgspec.field(default_factory=lambda: [".*"])
-    """Topics that are read: those that fit one of these. RocketMQ's own never are."""
+    """Topics that match one of these are read. RocketMQ's system topics never are."""
 
     exclude: Annotated[list[Pattern], msgspec.Meta(max_length=100)] = msgspec.field(
         default_factory=lambda: ["%RETRY%.*", "%DLQ%.*"]
     )
-    """Topics that are not, though they do."""
+    """Topics that match one of these are not read, even if they are included."""
 
 
 @final
 class Access(Part, frozen=True):
-    """As whom, and by which authority. What is left out is taken from the group that is read."""
+    """Credentials and TLS of the clients. Empty fields are taken from the group that is read."""
 
     credentials_secret: SecretName = ""
-    """A Secret whose `credentials` has `accessKey` and `secretKey`, as RocketMQ's `tools.yml`; empty: that of the
-    group's `access.aclSecret`."""
+    """The name of a Secret whose key `credentials` has `accessKey` and `secretKey`, as in RocketMQ's `tools.yml`.
+    Empty: the credentials in the group's `access.aclSecret`."""
 
     tls_secret: SecretName = ""
-    """A Secret with `ca.crt`, and `tls.crt` and `tls.key` where clients show certificates; empty: the `ca.crt` of the
-    group's `access.tlsSecret`."""
+    """The name of a Secret with `ca.crt`, and with `tls.crt` and `tls.key` where clients need certificates. Empty: the
+    `ca.crt` in the group's `access.tlsSecret`."""
 
 
 @final
 class Volume(Part, frozen=True):
-    """A folder on a claim that exists."""
+    """A folder on an existing PersistentVolumeClaim."""
 
     claim_name: ObjectName = ""
-    """Of the PersistentVolumeClaim, in the namespace of the resource. It is never made and never deleted."""
+    """The name of the PersistentVolumeClaim in the same namespace. The claim is never created or deleted."""
 
     path: Path = ""
-    """Folder on it; empty: its root."""
+    """The folder on the volume. Empty: its root."""
 
 
 @final
 class Destination(Part, frozen=True):
-    """A place for files."""
+    """A place where files are written."""
 
     pvc: Volume = Volume()
-    """A folder on a claim."""
+    """A folder on a PersistentVolumeClaim."""
 
 
 @final
 class Limits(Part, frozen=True):
-    """How much at once."""
+    """The limits of one batch."""
 
     max_rows_per_trigger: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)] = 5_000_000
-    """Messages in one batch at most."""
+    """The greatest number of messages in one batch."""
 
     max_bytes_per_trigger: Size = Size(4 << 30)
-    """Bytes of the log in one batch at most."""
+    """The greatest number of bytes of the log in one batch."""
 
 
 @final
 class Driver(Part, frozen=True):
-    """The pod that plans, and in mode `local` does everything."""
+    """The driver pod, which plans the work and in mode `local` also executes it."""
 
     heap: Size = Size(1 << 30)
-    """Of the JVM. Python's own memory comes on top, and both have to fit into `resources.limits`."""
+    """The heap of the JVM. Python needs memory in addition, and both must fit into `resources.limits`."""
 
     resources: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Of the container, as in a pod; empty: half a core, and heap and 1 GiB as request and limit of memory."""
+    """The resources of the container, as in a pod. Empty: half a core, and heap plus 1 GiB as memory request and
+    limit."""
 
 
 @final
 class Executors(Part, frozen=True):
-    """The pods that do the work in mode `kubernetes`."""
+    """The executor pods, which execute the work in mode `kubernetes`."""
 
     instances: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 2
-    """How many there are."""
+    """The number of executor pods."""
 
     cores: Annotated[int, msgspec.Meta(ge=1, le=128)] = 1
-    """Tasks at a time in each, and the CPU that is requested."""
+    """The number of concurrent tasks in each executor, and its CPU request."""
 
     heap: Size = Size(1 << 30)
-    """Of each JVM."""
+    """The heap of each JVM."""
 
     memory_overhead: Size = Size(1 << 30)
-    """For everything else in the pod: Python's workers, and Arrow's buffers. Heap and this are request and limit."""
+    """Memory for Python workers and Arrow buffers. The memory request and limit are the heap plus this."""
 
 
 @final
 class PodTemplate(Part, frozen=True):
-    """What is put into the pods of driver and executors as it is."""
+    """Settings that are copied into the pods of driver and executors unchanged."""
 
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
-    """Of pods."""
+    """The annotations of the pods."""
 
     labels: dict[str, str] = msgspec.field(default_factory=dict)
-    """Of pods; names with `gantry.dev/` are ours, and names with `spark-` Spark's."""
+    """The labels of the pods. Names that start with `gantry.dev/` or `spark-` are reserved."""
 
     node_selector: dict[str, str] = msgspec.field(default_factory=dict)
-    """As in a pod."""
+    """The node selector of the pods, as in a pod's spec."""
 
     tolerations: list[dict[str, Any]] = msgspec.field(default_factory=list)
-    """As in a pod."""
+    """The tolerations of the pods, as in a pod's spec."""
 
     affinity: dict[str, Any] = msgspec.field(default_factory=dict)
-    """As in a pod."""
+    """The affinity of the pods, as in a pod's spec."""
 
     priority_class_name: Annotated[str, msgspec.Meta(max_length=253)] = ""
-    """As in a pod."""
+    """The priority class of the pods, as in a pod's spec."""
 
 
 @final
 class Engine(Part, frozen=True):
-    """Spark, and the pods it runs in."""
+    """The settings of Spark and its pods."""
 
     mode: EngineMode = EngineMode.LOCAL
-    """`local`: one pod does everything. `kubernetes`: that pod plans, and executors are pods of their own."""
+    """`local`: one pod plans and executes. `kubernetes`: the driver pod plans, and executors run in pods of their
+    own."""
 
     image: Annotated[str, msgspec.Meta(max_length=500)] = ""
-    """Of driver and executors; empty: the operator's own."""
+    """The image of driver and executors. Empty: the operator's own image."""
 
     cores: Annotated[int, msgspec.Meta(ge=0, le=512)] = 0
-    """Tasks at a time in mode `local`; 0: as many as the machine has cores."""
+    """The number of concurrent tasks in mode `local`. 0: the number of the machine's cores."""
 
     driver: Driver = Driver()
-    """The pod that plans."""
+    """The settings of the driver pod."""
 
     executor: Executors = Executors()
-    """The pods that work in mode `kubernetes`."""
+    """The settings of the executor pods in mode `kubernetes`."""
 
     spark_conf: Annotated[dict[str, str], msgspec.Meta(max_length=100)] = msgspec.field(default_factory=dict)
-    """More of Spark's own settings. What the fields here decide is refused."""
+    """Additional settings of Spark. Settings that other fields control are refused."""
 
     pod_template: PodTemplate = PodTemplate()
-    """What is put into pods as it is."""
+    """Settings that are copied into the pods unchanged."""
 
 
 class PipelineSpec(Part, frozen=True):
-    """What every pipeline is told."""
+    """The fields that all pipelines have."""
 
     broker_groups: Annotated[list[Name], msgspec.Meta(max_length=1)] = msgspec.field(default_factory=list)
-    """The BrokerGroup that is read, in the namespace of the resource: name servers, sidecars, credentials and
-    authority are taken from it. One, for now."""
+    """The name of the BrokerGroup to read, in the same namespace. Name servers, sidecars, credentials and the
+    certificate authority are taken from it. At most one."""
 
     name_servers: Annotated[list[Address], msgspec.Meta(max_length=16)] = msgspec.field(default_factory=list)
-    """`host:port` of name servers, where no group is named."""
+    """The addresses (`host:port`) of name servers, if no group is named."""
 
     topics: Topics = Topics()
-    """Which topics."""
+    """The topics that the pipeline reads."""
 
     read_from: ReadFrom = ReadFrom.SLAVE_FIRST
-    """Which replicas are read: `slaveFirst` takes the master where no slave answers."""
+    """The replicas to read. `slaveFirst` reads the master if no slave answers."""
 
     transport: Transport = Transport.AUTO
-    """`http` reads ranges of the log from sidecars, `pull` is RocketMQ's protocol; `file` needs stores on this
+    """`http` reads ranges of the log from sidecars. `pull` uses RocketMQ's protocol. `file` reads stores on the same
     machine, so it is refused in a cluster."""
 
     access: Access = Access()
-    """As whom, and by which authority."""
+    """Credentials and TLS of the clients."""
 
     schedule: Schedule = ""
-    """When, as in a CronJob (`*/10 * * * *`, UTC): each run does what is there and ends. Never two at a time."""
+    """When runs start, as in a CronJob (`*/10 * * * *`, UTC). A run processes the available messages. Runs never
+    overlap."""
 
     suspend: bool = False
-    """Whether nothing is begun. What goes on without a schedule is ended, a run of a schedule is let end."""
+    """Whether no run may start. A continuous run is stopped; a scheduled run that has started may finish."""
 
     engine: Engine = Engine()
-    """Spark, and the pods it runs in."""
+    """The settings of Spark and its pods."""
 
 
 @final
 class Layout(Part, frozen=True):
-    """How an archive lies there."""
+    """The layout of an archive's files."""
 
     time_zone: TimeZone = "UTC"
-    """Whose days they are. Fixed."""
+    """The time zone of the day partitions. It cannot be changed."""
 
     compression: Compression = Compression.ZSTD
-    """Of files that are written from now on."""
+    """The compression of new files."""
 
     rows_per_file: Annotated[int, msgspec.Meta(ge=1000, le=100_000_000)] = 100_000
-    """Files are cut where a queue's offsets are multiples of this, so a run that is done again makes the same files.
-    Fixed."""
+    """Files end at queue offsets that are multiples of this, so a repeated run creates the same files. It cannot be
+    changed."""
 
     target_file_size: Size = Size(256 << 20)
-    """Of the files that compaction makes."""
+    """The target size of the files that compaction creates."""
 
     compact_after: Duration = Duration(24 * 3_600_000)
-    """How long after its end a day is compacted."""
+    """How long after the end of a day its files are compacted."""
 
 
 @final
 class Retention(Part, frozen=True):
-    """How long an archive is kept."""
+    """How long archived messages are kept."""
 
     days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 0
-    """Older days are deleted; 0: none ever is."""
+    """The number of days that are kept; older ones are deleted. 0: nothing is deleted."""

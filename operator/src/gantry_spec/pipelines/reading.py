@@ -1,4 +1,4 @@
-"""From what Kubernetes hands over to a ``Pipeline`` that can be run, or to what is wrong with it, field by field."""
+"""Parsing of a custom resource into a valid ``Pipeline``, or into a list of its problems."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ BY_NAME: Final[dict[str, PipelineKind]] = {kind.name: kind for kind in PIPELINE_
 
 
 def pipeline_of(document: Mapping[str, Any]) -> Pipeline:
-    """A pipeline from the body of its resource. Raises ``ManifestError``."""
+    """Return a pipeline from the body of its resource. Raises ``ManifestError``."""
     kind = BY_NAME.get(str(document.get("kind")))
     if kind is None or document.get("apiVersion") != API_VERSION:
         named = f"{document.get('apiVersion')!r} {document.get('kind')!r}"
         raise ManifestError(
-            [Problem("kind", f"it is {named}, and {', '.join(BY_NAME)} of {API_VERSION} are read here")]
+            [Problem("kind", f"{named} is not supported, expected {', '.join(BY_NAME)} of {API_VERSION}")]
         )
     spec = document.get("spec") or {}
     problems = list(unknown_fields(spec, kind.spec, "spec"))

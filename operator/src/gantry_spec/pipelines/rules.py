@@ -1,7 +1,7 @@
-"""What the fields of a pipeline may say together, and what an edit may change: in Python and, for the API server, CEL.
+"""The validation rules over several fields of a pipeline, and the fields that cannot be changed, in Python and in CEL.
 
-A rule is tried on a resource only. On a laptop the same spec may leave out what a cluster needs, since `here` says it.
-"""
+The rules apply to resources in a cluster only. On a laptop the same spec may omit what a cluster needs, since the
+section `here` of the configuration has it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gantry_spec.manifest.errors import Problem
 from gantry_spec.pipelines.kinds import ANALYTICS, ARCHIVE, AUDIT, PIPELINE_KINDS, PipelineKind
 from gantry_spec.pipelines.parts import AuditCheck, EngineMode, Transport
 
-DECIDED: Final = frozenset(
+RESERVED_SETTINGS: Final = frozenset(
     {
         *("spark.master", "spark.app.name", "spark.submit.deployMode", "spark.driver.host", "spark.driver.port"),
         *("spark.driver.bindAddress", "spark.driver.blockManager.port", "spark.blockManager.port"),
@@ -22,23 +22,23 @@ DECIDED: Final = frozenset(
         *("spark.kubernetes.authenticate.executor.serviceAccountName", "spark.kubernetes.executor.podNamePrefix"),
     }
 )
-"""Spark's settings that fields decide, or whoever runs the pods."""
+"""The settings of Spark that fields of the spec or the operator control."""
 
 
 class Rule(NamedTuple):
-    """One of them."""
+    """A validation rule over the fields of a pipeline's spec."""
 
     path: str
     is_kept: Callable[[Any], bool]
     cel: str
-    """Over ``self``, the spec with its defaults."""
+    """The same test in CEL, over ``self``, the spec with its defaults."""
 
     message: str
     kinds: tuple[PipelineKind, ...] = PIPELINE_KINDS
 
 
 class FixedField(NamedTuple):
-    """A field that an edit may not change."""
+    """A field that cannot be changed after creation."""
 
     path: str
     cel: str
@@ -51,45 +51,45 @@ RULES: Final = (
         "spec.brokerGroups",
         lambda spec: bool(spec.broker_groups) != bool(spec.name_servers),
         "(size(self.brokerGroups) > 0) != (size(self.nameServers) > 0)",
-        "say brokerGroups or nameServers, and one of them",
+        "set either brokerGroups or nameServers, and not both",
     ),
     Rule(
         "spec.transport",
         lambda spec: spec.transport is not Transport.FILE,
         "self.transport != 'file'",
-        "transport file reads stores on the machine itself, and a pod sees none: say http, pull or auto",
+        "transport file reads local stores, which a pod does not have: set http, pull or auto",
     ),
     Rule(
         "spec.destination.pvc.claimName",
         lambda spec: bool(spec.destination.pvc.claim_name),
         "self.destination.pvc.claimName != ''",
-        "destination.pvc.claimName names the claim that results are written to",
+        "destination.pvc.claimName is required: it names the claim for the results",
         (ARCHIVE, ANALYTICS),
     ),
     Rule(
         "spec.checkpoint.pvc.path",
         lambda spec: bool(spec.checkpoint.pvc.claim_name) or not spec.checkpoint.pvc.path,
         "self.checkpoint.pvc.claimName != '' || self.checkpoint.pvc.path == ''",
-        "checkpoint.pvc.path is a folder on checkpoint.pvc.claimName: say both, or neither",
+        "checkpoint.pvc.path is a folder on checkpoint.pvc.claimName: set both, or neither",
         (ARCHIVE, ANALYTICS),
     ),
     Rule(
         "spec.engine.cores",
         lambda spec: spec.engine.mode is EngineMode.LOCAL or not spec.engine.cores,
         "self.engine.mode == 'local' || self.engine.cores == 0",
-        "engine.cores is of mode local; with mode kubernetes say engine.executor.cores",
+        "engine.cores applies to mode local only; with mode kubernetes set engine.executor.cores",
     ),
     Rule(
         "spec.engine.sparkConf",
-        lambda spec: not DECIDED & spec.engine.spark_conf.keys(),
-        f"!self.engine.sparkConf.exists(key, key in [{', '.join(repr(key) for key in sorted(DECIDED))}])",
-        "a key of sparkConf is decided by another field of engine",
+        lambda spec: not RESERVED_SETTINGS & spec.engine.spark_conf.keys(),
+        f"!self.engine.sparkConf.exists(key, key in [{', '.join(repr(key) for key in sorted(RESERVED_SETTINGS))}])",
+        "a key of sparkConf is reserved, because another field of engine controls it",
     ),
     Rule(
         "spec.archive",
         lambda spec: (AuditCheck.ARCHIVE in spec.checks) == (spec.archive is not None),
         "('archive' in self.checks) == has(self.archive)",
-        "the check archive needs archive, the name of a TopicArchive, and only it does",
+        "archive, the name of a TopicArchive, must be set with the check archive, and only then",
         (AUDIT,),
     ),
 )
@@ -98,26 +98,26 @@ FIXED: Final = (
     FixedField(
         "spec.destination",
         "self.destination == oldSelf.destination",
-        "results stay where they are: make another resource for another place",
+        "the destination cannot change: create another resource for another destination",
         (ARCHIVE, ANALYTICS),
     ),
     FixedField(
         "spec.checkpoint",
         "self.checkpoint == oldSelf.checkpoint",
-        "what was read is known by the checkpoint alone: make another resource for another one",
+        "the checkpoint cannot change, since it has the progress: create another resource for another one",
         (ARCHIVE, ANALYTICS),
     ),
     FixedField(
         "spec.layout.rowsPerFile",
         "self.layout.rowsPerFile == oldSelf.layout.rowsPerFile && self.layout.timeZone == oldSelf.layout.timeZone",
-        "files are cut and named by rowsPerFile and timeZone: make another archive",
+        "rowsPerFile and timeZone determine the files and cannot change: create another archive",
         (ARCHIVE,),
     ),
 )
 
 
 def broken_rules(kind: PipelineKind, spec: Any) -> Iterator[Problem]:
-    """Which of them a spec breaks."""
+    """Yield the problem of every rule that a spec breaks."""
     for rule in RULES:
         if kind in rule.kinds and not rule.is_kept(spec):
             yield Problem(rule.path, rule.message)

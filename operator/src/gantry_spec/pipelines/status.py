@@ -1,4 +1,4 @@
-"""What the operator writes back into a pipeline: how the last run ended, how far it is, and whether all is well."""
+"""The status that the operator writes into a pipeline: the last run, the progress, and the conditions."""
 
 from __future__ import annotations
 
@@ -11,97 +11,97 @@ from gantry_spec.manifest.status import Condition, StatusPart
 
 @final
 class LastRun(StatusPart, frozen=True):
-    """The run that is under way, or else the one that ended last."""
+    """The run in progress, or otherwise the last one that ended."""
 
     start: str = ""
-    """When it began."""
+    """The time at which the run started."""
 
     end: str = ""
-    """When it ended; empty: it has not."""
+    """The time at which the run ended. Empty: it is in progress."""
 
     rows: int = 0
-    """Messages that it read."""
+    """The number of messages that the run read."""
 
     bytes: int = 0
-    """Bytes that it read or wrote, as its job counts them."""
+    """The number of bytes that the run read or wrote, as its job counts them."""
 
     files: int = 0
-    """Files that it wrote."""
+    """The number of files that the run wrote."""
 
     rows_lost: int = 0
-    """Messages that were gone before it came."""
+    """The number of messages that were deleted before the run read them."""
 
     exit_code: int = 0
-    """0: done. docs/exit-codes.md has the others."""
+    """The exit code of the run. 0: success. docs/exit-codes.md lists the others."""
 
     reason: str = ""
-    """How it ended, in one word."""
+    """The result of the run in one word."""
 
     message: str = ""
-    """How it ended, in a sentence."""
+    """The result of the run, for people."""
 
     facts: dict[str, str] = msgspec.field(default_factory=dict)
-    """More of its job's own: counts of findings, the path of a report."""
+    """Additional results of the job, such as the number of findings and the path of the report."""
 
 
 @final
 class Lag(StatusPart, frozen=True):
-    """How far it is behind."""
+    """How far the pipeline is behind."""
 
     rows: int = 0
-    """Messages that were there and not read."""
+    """The number of available messages that are not read yet."""
 
     seconds: int = 0
-    """How old the oldest of them was, as far as is known."""
+    """The age of the oldest of these messages in seconds, as far as is known."""
 
 
 @final
 class QueueStatus(StatusPart, frozen=True):
-    """How far one queue is read."""
+    """The progress in one queue."""
 
     topic: str
-    """Of which topic."""
+    """The topic of the queue."""
 
     broker: str
-    """On which broker."""
+    """The name of the queue's broker."""
 
     queue: int
-    """Its number."""
+    """The number of the queue."""
 
     done: int = 0
-    """The offset up to which it is read."""
+    """The offset up to which the queue is read."""
 
     latest: int = 0
-    """The offset up to which it was there."""
+    """The end offset of the queue when it was last read."""
 
     lag_seconds: int = 0
-    """How old the oldest message is that is not read, as far as is known."""
+    """The age of the oldest unread message in seconds, as far as is known."""
 
 
 @final
 class PipelineStatus(StatusPart, frozen=True):
-    """What was seen last."""
+    """The observed state of the pipeline."""
 
     observed_generation: int = 0
-    """Of the spec that was looked at."""
+    """The generation of the spec that was observed."""
 
     phase: str = ""
-    """In one word, for people."""
+    """A summary of the state in one word, for people."""
 
     last_run: LastRun = LastRun()
-    """The run that is under way, or else the one that ended last."""
+    """The run in progress, or otherwise the last one that ended."""
 
     lag: Lag = Lag()
-    """How far it is behind."""
+    """How far the pipeline is behind."""
 
     queues_total: int = 0
-    """How many queues it reads."""
+    """The number of queues that the pipeline reads."""
 
     queues: list[QueueStatus] = msgspec.field(default_factory=list)
-    """Those that are farthest behind, 50 at most."""
+    """The progress of the queues that are farthest behind, 50 at most."""
 
     checkpoint: str = ""
-    """Where its checkpoint is, as its pods see it."""
+    """The path of the checkpoint in the pods."""
 
     conditions: list[Condition] = msgspec.field(default_factory=list)
-    """What is so or not: `Ready`, `Progressing`, `DataLoss`, `Degraded`."""
+    """The conditions of the pipeline: `Ready`, `Progressing`, `DataLoss`, `Degraded`."""

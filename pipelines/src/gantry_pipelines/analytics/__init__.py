@@ -1,7 +1,7 @@
-"""How topics were used, by window: rates, latencies, hot queues and keys, and how far consumers are behind.
+"""Statistics of topics by time window: rates, latencies, hot queues and keys, and consumer lag.
 
     messages -> transforms (pure) -> tables, one folder each -> a report of one file
 
-Windows count by the time at which the broker stored a message. Only windows that are closed are written, and a window
-that is written again replaces what was there: a run that is repeated changes nothing.
+A message belongs to the window of its store time. Only closed windows are written, and a window that is written again
+replaces the previous rows, so that repeating a run changes nothing.
 """

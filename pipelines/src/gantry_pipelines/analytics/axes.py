@@ -1,4 +1,4 @@
-"""Axes of charts: round numbers, round times, and amounts as people write them. Pure.
+"""Axes of charts: round numbers, round times, and formatted amounts. Pure.
 
 9,347 messages/s   ->   10k        ticks 0, 2.5k, 5k, 7.5k, 10k
 10:03:20 to 14:41  ->   ticks at 11:00, 12:00, 13:00, 14:00
@@ -19,7 +19,7 @@ _ROUND: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
 class Unit(Enum):
-    """What an axis counts, and how that is written."""
+    """The unit of an axis: the symbol after a number, and the label of the axis."""
 
     MESSAGES = ("", "messages")
     MESSAGES_PER_SECOND = ("/s", "messages per second")
@@ -30,26 +30,26 @@ class Unit(Enum):
     SHARE = ("%", "per cent")
 
     @property
-    def sign(self) -> str:
-        """Behind a number."""
+    def symbol(self) -> str:
+        """The symbol after a number, for example `B/s`."""
         return self.value[0]
 
     @property
-    def words(self) -> str:
-        """On an axis."""
+    def label(self) -> str:
+        """The label of an axis, for example `bytes per second`."""
         return self.value[1]
 
     @property
     def is_binary(self) -> bool:
-        """Whether a thousand of it is 1024."""
+        """Whether the unit uses binary prefixes (1 KiB = 1024 B)."""
         return self in (Unit.BYTES, Unit.BYTES_PER_SECOND)
 
 
 def round_ticks(largest: float, count: int = 5, *, is_binary: bool = False) -> list[float]:
-    """Ticks from 0 on, the last of which is not below `largest`, about `count` of them at round numbers."""
+    """Return about `count` ticks at round numbers from 0 on; the last is not below `largest`."""
     if not largest > 0:
         return [0.0, 1.0]
-    # Half of a KiB is 512 bytes: steps are round in the unit in which they will be written.
+    # Steps are round in the unit of the labels: half a KiB is 512 bytes.
     scale = 1024.0 ** int(math.log(largest, 1024)) if is_binary and largest >= 1 else 1.0
     rough = largest / scale / max(count - 1, 1)
     power = 10.0 ** math.floor(math.log10(rough))
@@ -57,14 +57,14 @@ def round_ticks(largest: float, count: int = 5, *, is_binary: bool = False) -> l
     return [round(at * step, 12) * scale for at in range(math.ceil(largest / scale / step - 1e-9) + 1)]
 
 
-def power_ticks(smallest: float, largest: float) -> list[float]:
-    """Powers of ten around a range, for axes on which each step is ten times the one before."""
+def log_ticks(smallest: float, largest: float) -> list[float]:
+    """Return the powers of ten around a range, the ticks of a logarithmic axis."""
     low, high = math.floor(math.log10(smallest)), math.ceil(math.log10(largest) - 1e-9)
     return [10.0**power for power in range(low, max(high, low + 1) + 1)]
 
 
 def time_ticks(begin_ms: int, end_ms: int, count: int = 9) -> list[int]:
-    """Round times in a range, at most `count` of them."""
+    """Return at most `count` round times in a range."""
     length_s = max((end_ms - begin_ms) / 1000, 1)
     step_ms = 1000 * next((step for step in TIME_STEPS_S if length_s / step <= count), TIME_STEPS_S[-1])
     first = -(-begin_ms // step_ms) * step_ms
@@ -72,7 +72,7 @@ def time_ticks(begin_ms: int, end_ms: int, count: int = 9) -> list[int]:
 
 
 def time_text(time_ms: int, ticks: Sequence[int]) -> str:
-    """A tick's label: as much of date and time as tells it from its neighbours. UTC, as everything here."""
+    """Return a tick's label, with as much of date and time (UTC) as distinguishes it from its neighbours."""
     moment = datetime.fromtimestamp(time_ms / 1000, UTC)
     step_ms = ticks[1] - ticks[0] if len(ticks) > 1 else 60_000
     if step_ms >= 86_400_000:
@@ -84,18 +84,18 @@ def time_text(time_ms: int, ticks: Sequence[int]) -> str:
 
 
 def moment_text(time_ms: int) -> str:
-    """A moment, whole."""
+    """Format a time with date and seconds (UTC)."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def amount(value: float, unit: Unit) -> str:
-    """`12.3k/s`, `4.5 MiB/s`, `0.42 ms`, `1.5 s`, `37 %`: three digits that count."""
+    """Format an amount with three significant digits: `12.3k/s`, `4.5 MiB/s`, `0.42 ms`, `1.5 s`, `37 %`."""
     if unit is Unit.SHARE:
         return f"{_digits(value * 100)} %"
     if unit.is_binary:
         for name in ("", "Ki", "Mi", "Gi", "Ti"):
             if abs(value) < 1024 or name == "Ti":
-                return f"{_digits(value)} {name}{unit.sign}"
+                return f"{_digits(value)} {name}{unit.symbol}"
             value /= 1024
     if unit is Unit.MILLISECONDS and abs(value) >= 1000:
         value, unit = value / 1000, Unit.SECONDS
@@ -105,9 +105,9 @@ def amount(value: float, unit: Unit) -> str:
         return f"{_digits(value)} ms"
     for name in ("", "k", "M", "G"):
         if abs(value) < 1000 or name == "G":
-            return f"{_digits(value)}{name}{unit.sign}"
+            return f"{_digits(value)}{name}{unit.symbol}"
         value /= 1000
-    raise AssertionError("the last name takes everything")
+    raise AssertionError("the last prefix takes all values")
 
 
 def _long_time(seconds: float) -> str:

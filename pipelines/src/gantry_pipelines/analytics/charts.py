@@ -1,8 +1,8 @@
-"""Charts as inline SVG: stacked areas, lines, bars. Text and shapes only, nothing from elsewhere, no script.
+"""Charts as inline SVG: stacked areas, lines, bars. Text and shapes only: no script and no external resources.
 
-Colours are classes (`s0` to `s7`), so that a page says them for light and for dark. Each chart has a title and a
-description for who does not see it, and a tip on each column for who points at it; its numbers stand in a table beside
-it, which is the page's to make. A line has a gap where there is no value: what nobody measured is not zero.
+Colours are classes (`s0` to `s7`), so that the page defines them for light and dark mode. Each chart has a title and a
+description for screen readers, and a tooltip on each column; the page shows its numbers in a table. A line has a gap
+where there is no value, because a missing measurement is not zero.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final, final
 from gantry_pipelines.analytics.axes import (
     Unit,
     amount,
+    log_ticks,
     moment_text,
-    power_ticks,
     round_ticks,
     time_text,
     time_ticks,
@@ -27,9 +27,9 @@ from gantry_pipelines.analytics.axes import (
 WIDTH: Final = 880
 HEIGHT: Final = 276
 NARROW: Final = 430
-"""Of a chart that stands beside another one."""
-POWERS_FROM: Final = 30.0
-"""If the largest value is so many times the smallest, lines are drawn on an axis of powers: small ones matter, too."""
+"""Width of a chart beside another one."""
+LOG_SCALE_RATIO_MIN: Final = 30.0
+"""Ratio of the largest to the smallest value from which lines are drawn on a logarithmic axis."""
 LEFT: Final = 66
 RIGHT: Final = 14
 TOP: Final = 30
@@ -42,7 +42,7 @@ _serial: Callable[[], int] = count(1).__next__
 @final
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One name and a value for each time; None where there is none."""
+    """A name and a value for each time of a chart; None if it was not measured."""
 
     name: str
     values: Sequence[float | None]
@@ -51,53 +51,53 @@ class Series:
 @final
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What a chart of times shows."""
+    """The data of a chart over time."""
 
     title: str
     unit: Unit
     times_ms: Sequence[int]
     step_ms: int
-    """How long each of the times lasts."""
+    """Length of the interval that begins at each of the times."""
     series: Sequence[Series]
 
     @property
     def end_ms(self) -> int:
-        """Behind the last of the times."""
+        """The end of the last interval."""
         return self.times_ms[-1] + self.step_ms
 
 
 def areas(chart: Chart) -> str:
-    """Values on top of each other: what all have together, and whose it is."""
+    """Return a chart of stacked areas."""
     sums = [sum(series.values[at] or 0 for series in chart.series) for at in range(len(chart.times_ms))]
     plot = _Plot(chart, round_ticks(max(sums, default=0), is_binary=chart.unit.is_binary), WIDTH)
     parts: list[str] = []
     base = [0.0] * len(sums)
     for number, series in enumerate(chart.series):
         top = [low + (value or 0) for low, value in zip(base, series.values, strict=True)]
-        there = "".join(f"L{x}" for x in plot.points(top)).replace("L", "M", 1)
+        forward = "".join(f"L{x}" for x in plot.points(top)).replace("L", "M", 1)
         back = "".join(f"L{x}" for x in reversed(plot.points(base)))
-        parts.append(f'<path class="area s{number % COLOURS_COUNT}" d="{there}{back}Z"/>')
+        parts.append(f'<path class="area s{number % COLOURS_COUNT}" d="{forward}{back}Z"/>')
         base = top
-    return plot.drawn("".join(parts))
+    return plot.render("".join(parts))
 
 
-def lines(chart: Chart, *, width: int = WIDTH, is_by_powers: bool = False) -> str:
+def lines(chart: Chart, *, width: int = WIDTH, is_logarithmic: bool = False) -> str:
     """Values side by side; with `is_by_powers` on an axis of powers of ten if they differ very much."""
     values = [value for series in chart.series for value in series.values if value is not None]
     largest, smallest = max(values, default=0), min((value for value in values if value > 0), default=0)
-    if is_by_powers and smallest and largest / smallest >= POWERS_FROM:
-        plot = _Plot(chart, power_ticks(smallest, largest), width)
+    if is_logarithmic and smallest and largest / smallest >= LOG_SCALE_RATIO_MIN:
+        plot = _Plot(chart, log_ticks(smallest, largest), width)
     else:
         plot = _Plot(chart, round_ticks(largest, is_binary=chart.unit.is_binary), width)
     parts = [
         f'<path class="line s{number % COLOURS_COUNT}" d="{"".join(plot.runs(series.values))}"/>'
         for number, series in enumerate(chart.series)
     ]
-    return plot.drawn("".join(parts))
+    return plot.render("".join(parts))
 
 
 def legend(chart: Chart) -> str:
-    """Which colour is whose, in words that can be read without it."""
+    """Return the legend, a list of the series with their colours."""
     items = (
         f'<li><span class="key s{number % COLOURS_COUNT}"></span>{escape(series.name)}</li>'
         for number, series in enumerate(chart.series)
@@ -106,7 +106,7 @@ def legend(chart: Chart) -> str:
 
 
 def bars(title: str, unit: Unit, rows: Sequence[tuple[str, float, str]]) -> str:
-    """(name, value, what stands at its end), one below the other."""
+    """Return a chart of horizontal bars from rows (name, value, label at the bar's end)."""
     largest = max((value for _, value, _ in rows), default=0) or 1.0
     height = BAR_HEIGHT * len(rows) + 6
     left, right = 230, 150
@@ -119,13 +119,13 @@ def bars(title: str, unit: Unit, rows: Sequence[tuple[str, float, str]]) -> str:
             f'{escape(shown)}</text><rect class="bar s0" x="{left}" y="{y}" width="{max(width, 1):.1f}" height="16" '
             f'rx="2"/><text class="value" x="{left + max(width, 1) + 8:.1f}" y="{y + 13}">{escape(text)}</text></g>'
         )
-    said = ", ".join(f"{name} {text}" for name, _, text in rows[:8])
-    return _svg(title, f"{title}, in {unit.words}: {said}.", height, WIDTH, "".join(parts))
+    values = ", ".join(f"{name} {text}" for name, _, text in rows[:8])
+    return _svg(title, f"{title}, in {unit.label}: {values}.", height, WIDTH, "".join(parts))
 
 
 @final
 class _Plot:
-    """One chart's axes."""
+    """The axes of one chart, and the mapping from values to coordinates."""
 
     def __init__(self, chart: Chart, ticks: list[float], width: int) -> None:
         self._chart = chart
@@ -139,14 +139,14 @@ class _Plot:
 
     def y(self, value: float) -> float:
         low, high = self._ticks[0], self._ticks[-1]
-        if low > 0:  # powers
+        if low > 0:  # logarithmic
             share = math.log(max(value, low) / low) / math.log(high / low)
         else:
             share = value / high
         return TOP + (HEIGHT - TOP - BOTTOM) * (1 - share)
 
     def points(self, values: Sequence[float]) -> list[str]:
-        """In the middle of each time; the first and the last reach the edges."""
+        """Return points in the middle of each interval; the first and the last extend to the edges."""
         middles = [time_ms + self._chart.step_ms / 2 for time_ms in self._chart.times_ms]
         places = [(self.x(middle), self.y(value)) for middle, value in zip(middles, values, strict=True)]
         if places:
@@ -154,7 +154,7 @@ class _Plot:
         return [f"{x:.1f},{y:.1f}" for x, y in places]
 
     def runs(self, values: Sequence[float | None]) -> Iterator[str]:
-        """Paths of the stretches that have values; a value alone is a dot."""
+        """Yield the path commands of the stretches that have values; a single value is a dot."""
         is_open = False
         for at, (time_ms, value) in enumerate(zip(self._chart.times_ms, values, strict=True)):
             if value is None:
@@ -166,15 +166,17 @@ class _Plot:
                 yield "h0.1"
             is_open = True
 
-    def drawn(self, shapes: str) -> str:
-        """The chart with its axes around the shapes."""
+    def render(self, shapes: str) -> str:
+        """Return the complete chart with axes and shapes."""
         chart = self._chart
         names = ", ".join(series.name for series in chart.series)
-        said = (
-            f"{chart.title}, in {chart.unit.words}, from {moment_text(self._begin)} to {moment_text(chart.end_ms)} UTC,"
+        description = (
+            f"{chart.title}, in {chart.unit.label}, from {moment_text(self._begin)} to {moment_text(chart.end_ms)} UTC,"
             f" up to {amount(self._ticks[-1], chart.unit)}. Shown: {names}. The numbers are in the table below."
         )
-        return _svg(chart.title, said, HEIGHT, self._width, f"{''.join(self._axes())}{shapes}{''.join(self._tips())}")
+        return _svg(
+            chart.title, description, HEIGHT, self._width, f"{''.join(self._axes())}{shapes}{''.join(self._tips())}"
+        )
 
     def _axes(self) -> Iterator[str]:
         for tick in self._ticks:
@@ -184,7 +186,7 @@ class _Plot:
             text = amount(tick, self._chart.unit)
             yield f'<text class="tick y" x="{LEFT - 8}" y="{y + 4:.1f}">{escape(text)}</text>'
         scale = ", each line ten times the one below" if self._ticks[0] > 0 else ""
-        yield f'<text class="tick" x="{LEFT}" y="14">{self._chart.unit.words}{scale}; times are UTC</text>'
+        yield f'<text class="tick" x="{LEFT}" y="14">{self._chart.unit.label}{scale}; times are UTC</text>'
         ticks = time_ticks(self._begin, self._chart.end_ms, max(self._width // 95, 3))
         for moment in ticks:
             x = self.x(moment)
@@ -196,13 +198,13 @@ class _Plot:
             )
 
     def _tips(self) -> Iterator[str]:
-        """A column for each time, which says its values to whoever points at it."""
+        """Yield a transparent column for each time, whose tooltip has the values."""
         chart = self._chart
         for at, time_ms in enumerate(chart.times_ms):
             x, end = self.x(time_ms), self.x(time_ms + chart.step_ms)
             values = [(series.name, series.values[at]) for series in chart.series]
-            said = [f"{name}: {amount(value, chart.unit)}" for name, value in values if value is not None]
-            text = "\n".join([f"{moment_text(time_ms)} UTC", *said])
+            value_lines = [f"{name}: {amount(value, chart.unit)}" for name, value in values if value is not None]
+            text = "\n".join([f"{moment_text(time_ms)} UTC", *value_lines])
             yield (
                 f'<rect class="tip" x="{x:.1f}" y="{TOP}" width="{max(end - x, 0.5):.1f}" '
                 f'height="{HEIGHT - TOP - BOTTOM}"><title>{escape(text)}</title></rect>'

@@ -1,7 +1,7 @@
-"""What the report shows, out of the tables: a period, rates by topic, latencies, skew, keys, lags.
+"""Compute the figures of the report from the tables: a period, rates by topic, latencies, skew, keys, lags.
 
-Times are put together until a chart has at most `POINTS_MAX` of them. Rates of several windows become their mean; of
-percentiles nothing can be made but the worst, and that is what is shown.
+Windows are merged until a chart has at most `POINTS_MAX` of them. Rates of merged windows become their mean;
+percentiles cannot be averaged, so the worst one is shown.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from gantry_pipelines.analytics.tables import TABLES, Tables
 
 POINTS_MAX: Final = 240
 NAMED_MAX: Final = 7
-"""Topics with a colour of their own; the rest are one series."""
-REST: Final = "all others"
+"""Topics with their own series; the others share one."""
+OTHER_TOPICS: Final = "all others"
 Row = dict[str, Any]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Everything for one report."""
+    """The figures of one report."""
 
     begin_ms: int
     end_ms: int
     window_ms: int
     step_ms: int
-    """Of the charts: one window, or several."""
+    """Interval of the charts: one window, or several."""
     messages: int
     bytes: int
     peak_per_second: float
@@ -41,19 +41,19 @@ class Figures:
     rates: Chart
     volumes: Chart
     topics: tuple[Row, ...]
-    """topic, messages, bytes, meanPerSecond, peakPerSecond, p50Ms, p95Ms, p99Ms, maxMs, clockSkewed."""
+    """Rows with topic, messages, bytes, meanPerSecond, peakPerSecond, p50Ms, p95Ms, p99Ms, maxMs, clockSkewed."""
     latencies: tuple[Chart, ...]
     queues: tuple[Row, ...]
-    """topic, broker, queue, messages, share, timesEven; the most uneven first."""
+    """Rows with topic, broker, queue, messages, share, timesEven; the most uneven first."""
     keys: tuple[Row, ...]
-    """topic, key, messages, bytes."""
+    """Rows with topic, key, messages, bytes; the most messages first."""
     lag: Chart | None
     lags: tuple[Row, ...]
-    """group, topic, lagMessages, lagSeconds, at the last sample."""
+    """Rows with group, topic, lagMessages, lagSeconds, at the last sample."""
 
 
-def figures_of(tables: Tables, begin_ms: int, end_ms: int) -> Figures | None:
-    """Of the windows in `[begin, end)`; None if there is none."""
+def compute_figures(tables: Tables, begin_ms: int, end_ms: int) -> Figures | None:
+    """Compute the figures of the windows in `[begin, end)`; None if there are no windows."""
     rates = _rows(tables, "throughput", begin_ms, end_ms)
     if not rates:
         return None
@@ -87,7 +87,7 @@ def figures_of(tables: Tables, begin_ms: int, end_ms: int) -> Figures | None:
 @final
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """The times of all charts."""
+    """The intervals of a chart."""
 
     begin: int
     end: int
@@ -101,7 +101,7 @@ class _Grid:
         return (moment - self.begin) // self.step_ms
 
     def seconds(self, at: int) -> float:
-        """How long the time at a place lasts; the last one may be cut."""
+        """Return the length of an interval in seconds; the last one may be shorter."""
         return (min(self.begin + (at + 1) * self.step_ms, self.end) - (self.begin + at * self.step_ms)) / 1000
 
 
@@ -115,7 +115,7 @@ def _ms(moment: datetime) -> int:
 
 
 def _sums(rows: Iterable[Row], names: tuple[str, ...]) -> list[Row]:
-    """Messages and bytes by some columns, most messages first."""
+    """Sum messages and bytes by some columns; the most messages first."""
     found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         key = tuple(row[name] for name in names)
@@ -126,13 +126,13 @@ def _sums(rows: Iterable[Row], names: tuple[str, ...]) -> list[Row]:
 
 
 def _stacked(title: str, unit: Unit, column: str, rows: list[Row], names: list[str], grid: _Grid) -> Chart:
-    """A value for each second, by topic; a window without a row had nothing."""
+    """Return a chart of rates per second by topic; a window without a row had no messages."""
     shown = names[:NAMED_MAX] if len(names) > NAMED_MAX + 1 else names
-    sums: Mapping[str, list[float]] = {name: [0.0] * len(grid.times) for name in (*shown, REST)}
+    sums: Mapping[str, list[float]] = {name: [0.0] * len(grid.times) for name in (*shown, OTHER_TOPICS)}
     for row in rows:
-        name = row["topic"] if row["topic"] in sums else REST
+        name = row["topic"] if row["topic"] in sums else OTHER_TOPICS
         sums[name][grid.at(_ms(row["windowBegin"]))] += row[column]
-    kept = shown if len(shown) == len(names) else [*shown, REST]
+    kept = shown if len(shown) == len(names) else [*shown, OTHER_TOPICS]
     series = [Series(name, [value / grid.seconds(at) for at, value in enumerate(sums[name])]) for name in kept]
     return Chart(title, unit, grid.times, grid.step_ms, series)
 
@@ -171,7 +171,7 @@ def _latency_chart(name: str, rows: list[Row], grid: _Grid) -> Chart:
 
 
 def _queues(rows: list[Row]) -> list[Row]:
-    """All queues of the period; the ones that have most beyond their even share first."""
+    """Return the queues of the period with the largest skew, compared with an even share."""
     queues = _sums(rows, ("topic", "broker", "queue"))
     totals = {row["topic"]: (row["messages"], 0) for row in _sums(queues, ("topic",))}
     counts: dict[str, int] = defaultdict(int)
@@ -184,7 +184,7 @@ def _queues(rows: list[Row]) -> list[Row]:
 
 
 def _lag_chart(samples: list[Row]) -> Chart | None:
-    """Messages that each group was behind, all queues together, at each sample."""
+    """Return a chart of the lag of each group over all queues; None with fewer than two samples."""
     times = sorted({_ms(row["sampledAt"]) for row in samples})
     if len(times) < 2:
         return None
@@ -199,12 +199,12 @@ def _lag_chart(samples: list[Row]) -> Chart | None:
         for moment, lag in sums.items():
             at = grid.at(moment)
             values[at] = max(values[at] or 0, lag)
-        # Between two samples nobody asked: the line goes from one to the next.
-        series.append(Series(group, _joined(values)))
+        # Values between two samples are interpolated.
+        series.append(Series(group, _interpolate(values)))
     return Chart("Messages behind", Unit.MESSAGES, grid.times, grid.step_ms, series)
 
 
-def _joined(values: list[float | None]) -> list[float | None]:
+def _interpolate(values: list[float | None]) -> list[float | None]:
     known = [(at, value) for at, value in enumerate(values) if value is not None]
     for (at, value), (end, last) in pairwise(known):
         for between in range(at + 1, end):
@@ -213,7 +213,7 @@ def _joined(values: list[float | None]) -> list[float | None]:
 
 
 def _lags(samples: list[Row]) -> list[Row]:
-    """At the last sample, by group and topic; the furthest behind first."""
+    """Return the lag by group and topic at the last sample; the largest first."""
     newest = max((row["sampledAt"] for row in samples), default=None)
     found: dict[tuple[str, str], Row] = {}
     for row in samples:

@@ -1,8 +1,8 @@
-"""`gantry pipeline analytics`: write the windows that are closed and not written yet, sample lags, make the report.
+"""`gantry pipeline analytics`: write the closed windows that are not written yet, sample lags, create the report.
 
-With a schedule, or `--once`, a run reads what was stored in those windows, in one batch, and ends. Without one a stream
-counts all the time: it holds a window back until its watermark has passed, keeps what it has not written in its
-checkpoint, and writes each window once.
+With a schedule, or `--once`, a run reads the messages of those windows in one batch, and ends. Without one a stream
+counts continuously: it holds a window back until its watermark has passed, keeps unwritten windows in its checkpoint,
+and writes each window once.
 
     [ written ....... ][ this run: closed windows ...... ][ open ... now ]
                        from                              to = now - watermark, at a window's edge
@@ -29,21 +29,21 @@ from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.errors import ConfigError, JobError
 from gantry_pipelines.job import Job
 from gantry_pipelines.outcome import EXIT_ABSENT, EXIT_INTERRUPTED, EXIT_UNKNOWN, Outcome
-from gantry_pipelines.source_options import connection_options, read_settings, selected, start_ms, start_options
+from gantry_pipelines.source_options import connection_options, read_settings, select_topics, start_ms, start_options
 from gantry_spec.pipelines.kinds import AnalyticsSpec
 from gantry_spec.pipelines.parts import OnDataLoss
-from pyspark_rocketmq.ages import stored_ms
 from pyspark_rocketmq.catalog import Catalog
+from pyspark_rocketmq.message_times import store_times_ms
 from pyspark_rocketmq.model import QueueId
 from pyspark_rocketmq.settings import ReadSettings
 
 if TYPE_CHECKING:
     from gantry_pipelines.reporting import Reporter
 
-NEWEST: Final = "writtenTo"
+WRITTEN_TO: Final = "writtenTo"
 PAUSE_SECONDS: Final = 1.0
 WINDOWS_AT_ONCE_MAX: Final = 100_000
-"""Of one run; what is older than that is written by the next one."""
+"""Windows that one run writes at most; the next run writes the following ones."""
 SAMPLES_DDL: Final = (
     "sampledAt timestamp, `group` string, topic string, broker string, queue int, committed bigint, begin bigint, "
     "end bigint, lagSeconds double"
@@ -51,22 +51,22 @@ SAMPLES_DDL: Final = (
 
 
 @final
-class Range(NamedTuple):
-    """`[begin, end)` in milliseconds since 1970, at edges of windows."""
+class WindowRange(NamedTuple):
+    """A range of windows: `[begin, end)` in milliseconds since 1970, at window boundaries."""
 
     begin: int
     end: int
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no window in it."""
+        """Whether the range has no window."""
         return self.begin >= self.end
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class AnalyticsOrder:
-    """What a run is told."""
+class AnalyticsParameters:
+    """The parameters of one run."""
 
     config: PipelineConfig[AnalyticsSpec]
     reading: ReadSettings
@@ -75,8 +75,8 @@ class AnalyticsOrder:
 
 
 @final
-class AnalyticsJob(Job[AnalyticsSpec, AnalyticsOrder]):
-    """See the module. `session` and `now_ms` are for tests."""
+class AnalyticsJob(Job[AnalyticsSpec, AnalyticsParameters]):
+    """The job that writes the statistics of topics. Tests pass `session` and `now_ms`."""
 
     name = "analytics"
     spec_type = AnalyticsSpec
@@ -88,98 +88,106 @@ class AnalyticsJob(Job[AnalyticsSpec, AnalyticsOrder]):
         self._session = session if session is not None else _session
         self._now_ms = now_ms
 
-    def parse(self, config: PipelineConfig[AnalyticsSpec]) -> AnalyticsOrder:
-        """Raises ``ConfigError``."""
+    def parse(self, config: PipelineConfig[AnalyticsSpec]) -> AnalyticsParameters:
+        """Return the run's parameters. Raises ``ConfigError``."""
         problems: list[str] = []
         if not config.here.destination:
-            problems.append("here.destination: name the folder of the tables")
+            problems.append("here.destination: missing; set it to the folder of the tables")
         if config.spec.window < 1000:
-            problems.append("window: at least 1s")
+            problems.append("window: must be at least 1s")
         if config.spec.start.startswith("group:"):
-            problems.append("start: of windows it is earliest, latest or a time; offsets of a group are none")
+            problems.append("start: expected earliest, latest or a time; group offsets are not supported for windows")
         if problems:
             raise ConfigError(problems)
-        start_options(config.spec.start)  # raises for a moment that is none
+        start_options(config.spec.start)  # raises for an invalid time
         options = connection_options(config)
         options["failOnDataLoss"] = str(config.spec.on_data_loss is OnDataLoss.FAIL).lower()
-        return AnalyticsOrder(config, read_settings(config), tuple(options.items()), Path(config.here.destination))
+        return AnalyticsParameters(config, read_settings(config), tuple(options.items()), Path(config.here.destination))
 
-    def run(self, settings: AnalyticsOrder, reporter: Reporter) -> Outcome:
-        """0: all closed windows are written."""
+    def run(self, settings: AnalyticsParameters, reporter: Reporter) -> Outcome:
+        """Write all closed windows, or count until a stop is requested; then create the report."""
         config = settings.config
         with Tables(settings.destination) as tables, Catalog(settings.reading) as catalog:
-            topics = selected(catalog.topics(), config.spec.topics)
+            topics = select_topics(catalog.topics(), config.spec.topics)
             if not topics:
-                raise JobError("no topic fits", remedy="mend topics.include", reason="NoTopic", exit_code=EXIT_ABSENT)
+                raise JobError(
+                    "no topic matches topics.include", remedy="correct topics.include or topics.exclude",
+                    reason="NoTopic", exit_code=EXIT_ABSENT,
+                )  # fmt: skip
             spark = self._session(config)
-            reporter.stop.arm()
-            run = _Run(spark, settings, tables, topics, reporter)
-            run.sample(catalog, self._now_ms())
+            reporter.stop.install_handlers()
+            run = _AnalyticsRun(spark, settings, tables, topics, reporter)
+            run.sample_lags(catalog, self._now_ms())
             if config.is_continuous:
                 outcome = run_stream(run.messages_stream(), tables, config, reporter)
             else:
-                outcome = run.write_closed(catalog, self._now_ms())
+                outcome = run.write_closed_windows(catalog, self._now_ms())
             write_report(tables, settings.destination / "report.html", self._now_ms())
             return outcome
 
 
 @final
-class _Run:
-    """One run of the job."""
+class _AnalyticsRun:
+    """One run of the analytics job."""
 
     def __init__(
-        self, spark: SparkSession, order: AnalyticsOrder, tables: Tables, topics: list[str], reporter: Reporter
+        self,
+        spark: SparkSession,
+        parameters: AnalyticsParameters,
+        tables: Tables,
+        topics: list[str],
+        reporter: Reporter,
     ) -> None:
         self._spark = spark
-        self._order = order
+        self._parameters = parameters
         self._tables = tables
         self._topics = topics
         self._reporter = reporter
 
-    def sample(self, catalog: Catalog, now_ms: int) -> None:
-        """Add a row for each queue of each group that was named."""
-        groups = self._order.config.spec.consumer_groups
+    def sample_lags(self, catalog: Catalog, now_ms: int) -> None:
+        """Add a lag sample for each queue of each configured consumer group."""
+        groups = self._parameters.config.spec.consumer_groups
         if not groups:
             return
-        samples = lag_samples(catalog, self._order.reading, groups, catalog.queues(self._topics), now_ms)
+        samples = lag_samples(catalog, self._parameters.reading, groups, catalog.queues(self._topics), now_ms)
         frame = self._spark.createDataFrame(samples, SAMPLES_DDL)
         lags = transforms.consumer_lag(frame).toArrow()
         self._tables.write(f"lag-{now_ms}", {"consumer_lag": lags}, self._tables.progress())
-        self._reporter.say("asked consumer groups", groups=len(groups), queues=len(samples))
+        self._reporter.report_step("sampled consumer lag", groups=len(groups), queues=len(samples))
 
     def messages_stream(self) -> DataFrame:
-        """All messages from the start on, as a stream."""
-        config = self._order.config
-        reader = self._spark.readStream.format("rocketmq").options(**dict(self._order.options))
+        """Return a stream of all messages from the configured start on."""
+        config = self._parameters.config
+        reader = self._spark.readStream.format("rocketmq").options(**dict(self._parameters.options))
         columns = [*transforms.COUNT_COLUMNS, *(["keys"] if config.spec.hot_keys else [])]
         reader = reader.option("subscribe", ",".join(self._topics)).option("columns", ",".join(columns))
         reader = reader.option("maxRowsPerTrigger", str(config.spec.limits.max_rows_per_trigger))
         return reader.options(**start_options(config.spec.start)).load()
 
-    def write_closed(self, catalog: Catalog, now_ms: int) -> Outcome:
-        """Read what was stored in the windows that are closed, and write them."""
-        config = self._order.config
-        begin = self._tables.progress().get(NEWEST)
+    def write_closed_windows(self, catalog: Catalog, now_ms: int) -> Outcome:
+        """Read the messages of the closed windows, and write these windows."""
+        config = self._parameters.config
+        begin = self._tables.progress().get(WRITTEN_TO)
         if begin is None:
             begin = _start_ms(config.spec.start, now_ms) or self._oldest_ms(catalog, now_ms)
-        windows = closed_range(int(begin), now_ms, int(config.spec.window), int(config.spec.watermark))
+        windows = closed_windows(int(begin), now_ms, int(config.spec.window), int(config.spec.watermark))
         if windows.is_empty:
             return Outcome(text="no window has closed since the last run")
-        self._reporter.say("counting", begin=windows.begin, end=windows.end, topics=len(self._topics))
-        found = self._counted(windows)
-        if self._reporter.stop.is_asked:
+        self._reporter.report_step("counting messages", begin=windows.begin, end=windows.end, topics=len(self._topics))
+        found = self._count_windows(windows)
+        if self._reporter.stop.is_requested:
             return Outcome(EXIT_INTERRUPTED, "Interrupted", "interrupted; nothing was written")
-        files = self._tables.write(f"windows-{windows.begin}-{windows.end}", found, {NEWEST: windows.end}, windows)
+        files = self._tables.write(f"windows-{windows.begin}-{windows.end}", found, {WRITTEN_TO: windows.end}, windows)
         rows = total(found, "messages")
         size = total(found, "bytes")
         self._reporter.progress(rows=rows, bytes=size, files=files)
         count = (windows.end - windows.begin) // int(config.spec.window)
         return Outcome(text=f"{count} windows with {rows} messages", rows=rows, bytes=size, files=files)
 
-    def _counted(self, windows: Range) -> dict[str, pa.Table]:
-        config = self._order.config
+    def _count_windows(self, windows: WindowRange) -> dict[str, pa.Table]:
+        config = self._parameters.config
         window_ms = int(config.spec.window)
-        messages = transforms.closed(self._messages(windows, transforms.COUNT_COLUMNS), *windows).persist()
+        messages = transforms.stored_between(self._messages(windows, transforms.COUNT_COLUMNS), *windows).persist()
         try:
             counts = transforms.queue_counts(messages, window_ms).persist()
             found = {
@@ -191,61 +199,61 @@ class _Run:
         finally:
             messages.unpersist()
         if config.spec.hot_keys:
-            keyed = transforms.closed(self._messages(windows, transforms.KEY_COLUMNS), *windows)
+            keyed = transforms.stored_between(self._messages(windows, transforms.KEY_COLUMNS), *windows)
             keys = transforms.key_counts(keyed, window_ms)
             found["hot_keys"] = transforms.hot_keys(keys, config.spec.hot_keys).toArrow()
         return {name: table.cast(TABLES[name].schema) for name, table in found.items()}
 
-    def _messages(self, windows: Range, columns: tuple[str, ...]) -> DataFrame:
-        reader = self._spark.read.format("rocketmq").options(**dict(self._order.options))
+    def _messages(self, windows: WindowRange, columns: tuple[str, ...]) -> DataFrame:
+        reader = self._spark.read.format("rocketmq").options(**dict(self._parameters.options))
         return reader.options(
             subscribe=",".join(self._topics), columns=",".join(columns), startingTimestamp=str(windows.begin),
             startingOffsetsByTimestampStrategy="latest", endingTimestamp=str(windows.end),
         ).load()  # fmt: skip
 
     def _oldest_ms(self, catalog: Catalog, now_ms: int) -> int:
-        """When the oldest message was stored that is still there. Nothing is skipped because a broker is silent now."""
+        """Return the store time of the oldest message; an unavailable broker fails the run instead of being skipped."""
         bounds = catalog.bounds(catalog.queues(self._topics))
         first = {queue: one.begin for queue, one in bounds.items() if one.begin < one.end}
-        deadline = time.monotonic() + self._order.reading.patience_ms / 1000
+        deadline = time.monotonic() + self._parameters.reading.patience_ms / 1000
         while True:
-            known = stored_ms(first, catalog, self._order.reading)
+            known = store_times_ms(first, catalog, self._parameters.reading)
             if known.keys() == first.keys():
                 return min(known.values(), default=now_ms)
             if time.monotonic() >= deadline or self._reporter.stop.wait(PAUSE_SECONDS):
                 silent = ", ".join(sorted(str(queue) for queue in first.keys() - known.keys())[:5])
                 raise JobError(
-                    f"nobody says when the oldest messages of {silent} were stored", remedy="look at their brokers",
-                    reason="NoReplica", exit_code=EXIT_UNKNOWN,
+                    f"cannot read the store time of the oldest messages of {silent}",
+                    remedy="check that their brokers are available", reason="NoReplica", exit_code=EXIT_UNKNOWN,
                 )  # fmt: skip
-            self._reporter.alive()
+            self._reporter.mark_alive()
 
 
-def closed_range(begin_ms: int, now_ms: int, window_ms: int, watermark_ms: int) -> Range:
-    """The windows from `begin` on that nothing can come into any more."""
+def closed_windows(begin_ms: int, now_ms: int, window_ms: int, watermark_ms: int) -> WindowRange:
+    """Return the windows from `begin` on that are closed at `now`, at most `WINDOWS_AT_ONCE_MAX`."""
     begin = begin_ms // window_ms * window_ms
     end = (now_ms - watermark_ms) // window_ms * window_ms
-    return Range(begin, max(begin, min(end, begin + WINDOWS_AT_ONCE_MAX * window_ms)))
+    return WindowRange(begin, max(begin, min(end, begin + WINDOWS_AT_ONCE_MAX * window_ms)))
 
 
 def lag_samples(
     catalog: Catalog, settings: ReadSettings, groups: Sequence[str], queues: Sequence[QueueId], now_ms: int
 ) -> list[tuple[Any, ...]]:
-    """A row for each group and queue that the group has begun, or that it is behind in."""
+    """Return a row for each group and each queue of the topics in which the group has committed an offset."""
     bounds = catalog.bounds(queues) if groups and queues else {}
     moment = datetime.fromtimestamp(now_ms / 1000, UTC)
     rows: list[tuple[Any, ...]] = []
     for group in groups:
         committed = catalog.group_offsets(group, queues)
-        begun = {queue for queue, offset in committed.items() if offset is not None}
-        topics = {queue.topic for queue in begun}
-        wanted = {
+        queues_with_offset = {queue for queue, offset in committed.items() if offset is not None}
+        topics = {queue.topic for queue in queues_with_offset}
+        start_offsets = {
             queue: max(committed[queue] or 0, bounds[queue].begin)
             for queue in queues if queue.topic in topics
         }  # fmt: skip
-        behind = {queue: offset for queue, offset in wanted.items() if offset < bounds[queue].end}
-        ages = stored_ms(behind, catalog, settings) if behind else {}
-        for queue in sorted(wanted):
+        behind = {queue: offset for queue, offset in start_offsets.items() if offset < bounds[queue].end}
+        ages = store_times_ms(behind, catalog, settings) if behind else {}
+        for queue in sorted(start_offsets):
             age = ages.get(queue)
             seconds = 0.0 if queue not in behind else (None if age is None else max(now_ms - age, 0) / 1000)
             rows.append(
@@ -256,7 +264,7 @@ def lag_samples(
 
 
 def _start_ms(start: str, now_ms: int) -> int:
-    """When to begin; 0: with the oldest message."""
+    """Return the start time in milliseconds; 0: the time of the oldest message."""
     edges = {"earliest": 0, "latest": now_ms}
     return edges[start] if start in edges else start_ms(start)
 

@@ -1,7 +1,7 @@
-"""The report: one HTML file with everything in it, to be opened, mailed and printed. No script, nothing from elsewhere.
+"""The report: one self-contained HTML file without scripts and external resources, to be opened, mailed and printed.
 
-It says what it is about, then the few numbers that matter, then a chart for each question with its numbers in a table
-below. A policy in its head forbids the browser to load anything, so what is in a topic's name or in a key stays text.
+It has the period, the key numbers, and a chart for each question with its numbers in a table below. A content security
+policy forbids the browser to load anything, so that a topic's name or a key stays text.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Final
 from gantry_pipelines.analytics import charts
 from gantry_pipelines.analytics.axes import Unit, amount, moment_text
 from gantry_pipelines.analytics.charts import Chart
-from gantry_pipelines.analytics.figures import Figures, figures_of
+from gantry_pipelines.analytics.figures import Figures, compute_figures
 from gantry_pipelines.analytics.tables import Tables
 from gantry_remoting.durable_files import replace_file
 
 DAYS_MAX: Final = 7
-"""What a report shows: the last week of what was written."""
+"""Days of windows that a report shows."""
 DAY_MS: Final = 86_400_000
 TABLE_ROWS_MAX: Final = 60
 NO_VALUE: Final = "\N{EN DASH}"
@@ -27,32 +27,33 @@ TIMES: Final = "\N{MULTIPLICATION SIGN}"
 
 
 def write_report(tables: Tables, path: Path, now_ms: int) -> bool:
-    """Make the report of the newest windows; it appears whole. Whether there was anything to show."""
-    figures = figures_of(tables, now_ms - DAYS_MAX * DAY_MS, now_ms + DAY_MS)
+    """Write the report of the newest windows atomically; return False if there are no windows."""
+    figures = compute_figures(tables, now_ms - DAYS_MAX * DAY_MS, now_ms + DAY_MS)
     if figures is None:
         return False
-    replace_file(path, page(figures, now_ms).encode())
+    replace_file(path, render_page(figures, now_ms).encode())
     return True
 
 
-def page(figures: Figures, now_ms: int) -> str:
-    """The whole page."""
+def render_page(figures: Figures, now_ms: int) -> str:
+    """Return the complete HTML page."""
     sections = "".join(f"<section>{content}</section>" for content in _sections(figures) if content)
     period = f"{moment_text(figures.begin_ms)} to {moment_text(figures.end_ms)} UTC"
     windows = amount(figures.window_ms / 1000, Unit.SECONDS)
     merged = ""
     if figures.step_ms > figures.window_ms:
         step = amount(figures.step_ms / 1000, Unit.SECONDS)
-        merged = f" A point of a chart is {step}: of rates the mean, of delays the worst."
+        merged = f" A point of a chart covers {step}: the mean of rates, the maximum of latencies."
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         f"<title>Topics, {escape(period)}</title><style>{STYLE}</style></head><body><main>"
-        f'<header><h1>How topics were used</h1><p class="period">{escape(period)}</p></header>'
+        f'<header><h1>Topic usage</h1><p class="period">{escape(period)}</p></header>'
         f"{_tiles(figures)}{sections}"
-        f"<footer><p>Windows of {windows}, by the time at which brokers stored messages.{merged} "
-        f"Made {moment_text(now_ms)} UTC by <code>gantry pipeline analytics</code>.</p></footer></main></body></html>\n"
+        f"<footer><p>Windows of {windows}, by the brokers' store time.{merged} "
+        f"Generated {moment_text(now_ms)} UTC by <code>gantry pipeline analytics</code>.</p></footer></main>"
+        "</body></html>\n"
     )
 
 
@@ -60,7 +61,7 @@ def _tiles(figures: Figures) -> str:
     worst = max((row for row in figures.topics if row["p99Ms"] is not None), key=lambda row: row["p99Ms"], default=None)
     tiles = [
         ("Messages", amount(figures.messages, Unit.MESSAGES), f"in {_count(len(figures.topics), 'topic')}"),
-        ("Stored", amount(figures.bytes, Unit.BYTES), "one copy, with headers"),
+        ("Stored", amount(figures.bytes, Unit.BYTES), "one replica, with headers"),
         (
             "Busiest window",
             amount(figures.peak_per_second, Unit.MESSAGES_PER_SECOND),
@@ -68,11 +69,11 @@ def _tiles(figures: Figures) -> str:
         ),
     ]
     if worst is not None:
-        tiles.append(("Worst p99 delay", amount(worst["p99Ms"], Unit.MILLISECONDS), f"in {worst['topic']}"))
+        tiles.append(("Highest p99 latency", amount(worst["p99Ms"], Unit.MILLISECONDS), f"in {worst['topic']}"))
     if figures.lags:
         behind = sum(row["lagMessages"] for row in figures.lags)
         groups = _count(len({row["group"] for row in figures.lags}), "group")
-        tiles.append(("Behind at the end", amount(behind, Unit.MESSAGES), f"messages, {groups}"))
+        tiles.append(("Consumer lag", amount(behind, Unit.MESSAGES), f"messages, {groups}"))
     items = "".join(
         f"<li><span>{escape(name)}</span><strong>{escape(value)}</strong><small>{escape(note)}</small></li>"
         for name, value, note in tiles
@@ -82,7 +83,7 @@ def _tiles(figures: Figures) -> str:
 
 def _sections(figures: Figures) -> Iterator[str]:
     yield (
-        _head("Traffic", "Messages that were stored each second, by topic; the areas add up.")
+        _head("Traffic", "Stored messages per second, by topic; the areas are stacked.")
         + _figure(charts.areas(figures.rates), figures.rates)
         + "<h3>In bytes</h3>"
         + _figure(charts.areas(figures.volumes), figures.volumes)
@@ -93,9 +94,9 @@ def _sections(figures: Figures) -> Iterator[str]:
         small = "".join(f"<div><h3>{escape(chart.title)}</h3>{_figure(_delays(chart), chart)}</div>" for chart in shown)
         yield (
             _head(
-                "Delay from producer to log",
-                "From a message's birth at its producer to its place in the log, by both machines' clocks: half of the "
-                "messages waited less than p50, one of a hundred longer than p99.",
+                "Latency from producer to log",
+                "From a message's born time at its producer to its store time, by both machines' clocks: half of the "
+                "messages took less than p50, one in a hundred more than p99.",
             )
             + f'<div class="pairs">{small}</div>'
             + _delays_table(figures)
@@ -106,7 +107,7 @@ def _sections(figures: Figures) -> Iterator[str]:
 
 
 def _delays(chart: Chart) -> str:
-    return charts.lines(chart, width=charts.NARROW, is_by_powers=True)
+    return charts.lines(chart, width=charts.NARROW, is_logarithmic=True)
 
 
 def _topics_table(figures: Figures) -> str:
@@ -130,14 +131,18 @@ def _delays_table(figures: Figures) -> str:
          f"{row['clockSkewed']:,}")
         for row in figures.topics
     ]  # fmt: skip
-    names = ("Topic", "Worst p50", "Worst p95", "Worst p99", "Longest", "Stored before born")
-    note = "The worst window of each. “Stored before born” means that clocks disagree; those are left out."
+    names = ("Topic", "Highest p50", "Highest p95", "Highest p99", "Maximum", "Clock skew")
+    note = "The maximum over all windows. “Clock skew”: messages whose store time is before their born time; left out."
     return _table(names, rows, note)
 
 
 def _queues(figures: Figures) -> str:
     bars = [
-        (f"{row['topic']} · {row['broker']} / {row['queue']}", row["timesEven"], f"{row['timesEven']:.2f} {TIMES} even")
+        (
+            f"{row['topic']} · {row['broker']} / {row['queue']}",
+            row["timesEven"],
+            f"{row['timesEven']:.2f} {TIMES} even share",
+        )
         for row in figures.queues[:8]
     ]
     rows = [
@@ -145,13 +150,11 @@ def _queues(figures: Figures) -> str:
          amount(row["share"], Unit.SHARE), f"{row['timesEven']:.2f}")
         for row in figures.queues
     ]  # fmt: skip
-    lead = (
-        "How much of its topic a queue has, beside what it would have if all had the same: 1 is even, 2 is twice that."
-    )
+    lead = "A queue's share of its topic, relative to an even distribution: 1 is even, 2 is twice the even share."
     return (
         _head("Hot queues", lead)
         + charts.bars("Hot queues", Unit.MESSAGES, bars)
-        + _table(("Topic", "Broker / queue", "Messages", "Share of topic", "Times even"), rows)
+        + _table(("Topic", "Broker / queue", "Messages", "Share of topic", "Times even share"), rows)
     )
 
 
@@ -163,7 +166,7 @@ def _keys(figures: Figures) -> str:
     rows = [
         (row["topic"], row["key"], f"{row['messages']:,}", amount(row["bytes"], Unit.BYTES)) for row in figures.keys
     ]
-    lead = "Keys with most messages. Of each window only its hottest keys are kept, so these are lower bounds."
+    lead = "Keys with the most messages. Only the hottest keys of each window are stored, so these are lower bounds."
     return (
         _head("Hot keys", lead)
         + charts.bars("Hot keys", Unit.MESSAGES, bars)
@@ -178,9 +181,9 @@ def _lags(figures: Figures) -> str:
          NO_VALUE if row["lagSeconds"] is None else amount(row["lagSeconds"], Unit.SECONDS))
         for row in figures.lags
     ]  # fmt: skip
-    lead = "Messages that are stored and not consumed, as the brokers know it, at each moment at which they were asked."
-    names = ("Group", "Topic", "Messages behind", "Oldest waits for")
-    return _head("Consumers", lead) + chart + _table(names, rows, "At the last moment.")
+    lead = "Messages that are stored and not yet consumed, by the brokers' committed offsets at each sample."
+    names = ("Group", "Topic", "Lag (messages)", "Age of oldest")
+    return _head("Consumers", lead) + chart + _table(names, rows, "At the last sample.")
 
 
 def _head(title: str, lead: str) -> str:
@@ -188,7 +191,7 @@ def _head(title: str, lead: str) -> str:
 
 
 def _figure(drawing: str, chart: Chart) -> str:
-    """A chart, its legend, and its values behind a fold."""
+    """Return a chart with its legend, and its values in a collapsed table."""
     names = ("UTC", *(series.name for series in chart.series))
     step = max(-(-len(chart.times_ms) // TABLE_ROWS_MAX), 1)
     rows = [
@@ -267,4 +270,4 @@ footer { font-size: 13px; } code { font-family: ui-monospace, Menlo, Consolas, m
 @media print { body { background: #fff; } main { padding: 0; } section, .tiles li { break-inside: avoid; }
   details { display: none; } }
 """
-"""One sheet, in the page: for light and for dark, on a screen and on paper. Colours can be told apart by all eyes."""
+"""Style sheet of the page, for light and dark mode, screen and print; its colours suit colour-blind readers."""

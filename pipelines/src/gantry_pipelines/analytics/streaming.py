@@ -1,9 +1,9 @@
-"""The same tables by a stream: a query for each kind of count, whose closed windows are written as they come.
+"""Write the same tables with streaming queries: one for each kind of count, which writes windows as they close.
 
-Each query holds a window back until its watermark has passed its end, and gives it out once, whole, since a window's
-groups close in the same batch. So what needs all of a window (ranks, shares) is counted there. A batch that is done
-again gives the same windows, and they replace themselves. After `availableNow` the youngest windows stay in the
-checkpoint until younger messages come: expected, and what a batch run is for.
+Each query holds a window back until the watermark has passed its end, and emits it once and completely, since all
+groups of a window close in the same batch. So columns that need a whole window (ranks, shares) are computed there. A
+repeated batch emits the same windows, which replace themselves. After `availableNow` the newest windows stay in the
+checkpoint until newer messages arrive; a batch run does not have this delay.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from gantry_spec.pipelines.kinds import AnalyticsSpec
 if TYPE_CHECKING:
     from gantry_pipelines.reporting import Reporter
 
-LOOK_SECONDS: Final = 1
-BEGUN_SECONDS: Final = 0.2
-Made = Mapping[str, Callable[[DataFrame], DataFrame]]
+POLL_SECONDS: Final = 1
+STARTUP_POLL_SECONDS: Final = 0.2
+TableBuilders = Mapping[str, Callable[[DataFrame], DataFrame]]
 
 
-def queries(messages: DataFrame, config: PipelineConfig[AnalyticsSpec]) -> dict[str, tuple[DataFrame, Made]]:
-    """By name: what is counted in a stream, and the tables that are made of its closed windows."""
+def queries(messages: DataFrame, config: PipelineConfig[AnalyticsSpec]) -> dict[str, tuple[DataFrame, TableBuilders]]:
+    """Return by name the DataFrame of each query, and the tables that are built from its closed windows."""
     window_ms = int(config.spec.window)
     timed = messages.withWatermark("storeTime", f"{int(config.spec.watermark)} milliseconds")
-    found: dict[str, tuple[DataFrame, Made]] = {
+    found: dict[str, tuple[DataFrame, TableBuilders]] = {
         "queues": (
             transforms.queue_counts(timed, window_ms),
             {"throughput": transforms.throughput, "hot_queues": transforms.hot_queues},
@@ -44,8 +44,8 @@ def queries(messages: DataFrame, config: PipelineConfig[AnalyticsSpec]) -> dict[
         "latency": (transforms.latencies(timed, window_ms), {"latency": lambda frame: frame}),
     }
     if config.spec.hot_keys:
-        made: Made = {"hot_keys": lambda frame: transforms.hot_keys(frame, config.spec.hot_keys)}
-        found["keys"] = (transforms.key_counts(timed, window_ms), made)
+        builders: TableBuilders = {"hot_keys": lambda frame: transforms.hot_keys(frame, config.spec.hot_keys)}
+        found["keys"] = (transforms.key_counts(timed, window_ms), builders)
     return found
 
 
@@ -57,25 +57,27 @@ def run_stream(
     *,
     is_available_now: bool = False,
 ) -> Outcome:
-    """Count until the run is asked to stop; with `is_available_now` until what is there is counted."""
+    """Count until a stop is requested; with `is_available_now` until the present messages are counted."""
     root = Path(config.here.checkpoint or f"{config.here.destination}/_checkpoint")
-    writer = _Writer(tables, reporter)
+    writer = _WindowWriter(tables, reporter)
     running: list[StreamingQuery] = []
-    for name, (frame, made) in queries(messages, config).items():
+    for name, (frame, builders) in queries(messages, config).items():
         stream = frame.writeStream.outputMode("append").queryName(f"analytics_{name}")
-        stream = stream.option("checkpointLocation", str(root / name)).foreachBatch(writer.batch(name, made))
+        stream = stream.option("checkpointLocation", str(root / name)).foreachBatch(
+            writer.batch_function(name, builders)
+        )
         if is_available_now:
             stream = stream.trigger(availableNow=True)
         else:
             stream = stream.trigger(processingTime=f"{int(config.spec.trigger)} milliseconds")
         running.append(stream.start())
-        _wait_begun(running[-1], reporter)
+        _wait_until_initialized(running[-1], reporter)
     reporter.stop.on_stop(lambda: _stop(running))
     while any(query.isActive for query in running):
         for query in running:
-            query.awaitTermination(LOOK_SECONDS)
+            query.awaitTermination(POLL_SECONDS)
             _raise_failed(query, running)
-        reporter.alive()
+        reporter.mark_alive()
     for query in running:
         _raise_failed(query, running)
     return Outcome(text=f"{writer.rows} messages in closed windows", rows=writer.rows, files=writer.files)
@@ -86,13 +88,13 @@ def _raise_failed(query: StreamingQuery, running: list[StreamingQuery]) -> None:
     if problem is None:
         return
     _stop(running)
-    raise JobError(f"the query {query.name} ended: {str(problem).splitlines()[0][:500]}", reason="QueryFailed")
+    raise JobError(f"query {query.name} failed: {str(problem).splitlines()[0][:500]}", reason="QueryFailed")
 
 
-def _wait_begun(query: StreamingQuery, reporter: Reporter) -> None:
-    """Each query starts a Python of its own for its source, which has ten seconds to answer: one at a time."""
+def _wait_until_initialized(query: StreamingQuery, reporter: Reporter) -> None:
+    """Wait until a query is initialized: its Python process must start within ten seconds, so one starts at a time."""
     while query.isActive and query.status["message"].startswith("Initializing"):
-        if reporter.stop.wait(BEGUN_SECONDS):
+        if reporter.stop.wait(STARTUP_POLL_SECONDS):
             return
 
 
@@ -101,8 +103,8 @@ def _stop(running: list[StreamingQuery]) -> None:
         query.stop()
 
 
-class _Writer:
-    """Writes closed windows, of one batch after the other: the tables have one writer, the queries are several."""
+class _WindowWriter:
+    """Writes the closed windows of all queries, one batch at a time, because the tables have one writer."""
 
     def __init__(self, tables: Tables, reporter: Reporter) -> None:
         self.rows = 0
@@ -111,14 +113,14 @@ class _Writer:
         self._reporter = reporter
         self._lock = threading.Lock()
 
-    def batch(self, name: str, made: Made) -> Callable[[DataFrame, int], None]:
-        """For `foreachBatch`."""
+    def batch_function(self, name: str, builders: TableBuilders) -> Callable[[DataFrame, int], None]:
+        """Return the function of a query for `foreachBatch`."""
 
         def write(frame: DataFrame, batch_id: int) -> None:
             frame.persist()
             try:
                 found: dict[str, pa.Table] = {
-                    table: make(frame).toArrow().cast(TABLES[table].schema) for table, make in made.items()
+                    table: make(frame).toArrow().cast(TABLES[table].schema) for table, make in builders.items()
                 }
             finally:
                 frame.unpersist()
@@ -128,6 +130,6 @@ class _Writer:
             with self._lock:
                 self.files += self._tables.write(f"{name}-{batch_id}", found, self._tables.progress())
                 self.rows += total(found, "messages")
-                self._reporter.progress(rows=self.rows, files=self.files, batch=batch_id)
+                self._reporter.progress(rows=self.rows, files=self.files, batch_function=batch_id)
 
         return write

@@ -1,14 +1,14 @@
-"""The tables: their columns, and their files, which are Parquet by day and changed by whole runs.
+"""The tables: their columns, and their Parquet files by day, which each run changes atomically.
 
     DESTINATION/throughput/day=2026-11-22/part.parquet         a table has one file for each day (UTC)
-    DESTINATION/_staged/<run>/...                              what a run has written, and nobody sees
-    DESTINATION/_journal.json                                  a run that is decided: names, to be moved into place
-    DESTINATION/_progress.json                                 up to where windows are written
+    DESTINATION/_staged/<run>/...                              the files of a run that is not committed
+    DESTINATION/_journal.json                                  a committed run: the files to be moved into place
+    DESTINATION/_progress.json                                 the end of the written windows
 
-A run first writes all of its files aside, then the journal, which decides it, and then moves them. A run that dies
-before the journal is there has changed nothing; one that dies behind it is finished by the next one, before that does
-anything else. Each file is replaced by a rename, so a reader sees a day as it was or as it is. One writer: a lock is
-held.
+A run writes all of its files to `_staged`, then the journal, which commits it, and then moves the files. A run that
+crashes before the journal is written has changed nothing; one that crashes later is completed by the next run, before
+it does anything else. Each file is replaced by a rename, so that a reader sees a day either before or after the run.
+There is one writer, which holds a lock.
 
 Times are UTC; windows are `[windowBegin, windowEnd)`.
 """
@@ -41,24 +41,24 @@ _WINDOW: Final[list[tuple[str, pa.DataType]]] = [("windowBegin", TIME), ("window
 @final
 @dataclass(frozen=True)
 class Table:
-    """One table."""
+    """A table: its name, columns and sort order."""
 
     name: str
     schema: pa.Schema
-    order: tuple[str, ...]
-    """By which rows lie in a file."""
+    sort_columns: tuple[str, ...]
+    """Columns by which the rows of a file are sorted."""
     is_windowed: bool = True
-    """Else it has samples, which are added."""
+    """Whether rows belong to windows; otherwise they are samples, which are added."""
 
     @property
-    def time(self) -> str:
-        """The column that says to which day a row belongs."""
+    def time_column(self) -> str:
+        """The column whose time determines the day of a row."""
         return "windowBegin" if self.is_windowed else "sampledAt"
 
 
-def _table(name: str, columns: list[tuple[str, pa.DataType]], order: tuple[str, ...]) -> Table:
+def _table(name: str, columns: list[tuple[str, pa.DataType]], sort_columns: tuple[str, ...]) -> Table:
     fields = dict([*_WINDOW, *columns])
-    return Table(name, pa.schema(fields), ("windowBegin", "topic", *order))
+    return Table(name, pa.schema(fields), ("windowBegin", "topic", *sort_columns))
 
 
 _SAMPLE: Final[dict[str, pa.DataType]] = {
@@ -103,7 +103,7 @@ TABLES: Final[dict[str, Table]] = {
         ),
     )
 }  # fmt: skip
-"""By name."""
+"""All tables, by their names."""
 
 STAGED: Final = "_staged"
 JOURNAL: Final = "_journal.json"
@@ -115,7 +115,7 @@ DAY_MS: Final = 86_400_000
 
 @final
 class Tables:
-    """The folder of all tables. Used by one process at a time; use it in `with` to write."""
+    """The folder of all tables. Written by one process at a time, inside of a `with` block, which holds the lock."""
 
     def __init__(self, root: Path) -> None:
         self._root: Final = root
@@ -132,9 +132,9 @@ class Tables:
         except OSError as error:
             os.close(self._lock)
             raise JobError(
-                f"another run writes to {self._root}", remedy="wait for it, or name another folder", reason="Busy"
+                f"another run writes to {self._root}", remedy="wait for it, or use another folder", reason="Busy"
             ) from error
-        self._finish()
+        self._apply_journal()
         return self
 
     def __exit__(
@@ -147,7 +147,7 @@ class Tables:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def read(self, table: Table, begin_ms: int = 0, end_ms: int = 1 << 62) -> pa.Table:
-        """The rows of `[begin, end)`, by time."""
+        """Read the rows of `[begin, end)`, sorted."""
         parts = [
             pq.read_table(path, schema=table.schema, partitioning=None)
             for day, path in self._days(table)
@@ -156,10 +156,10 @@ class Tables:
         rows = pa.concat_tables(parts) if parts else table.schema.empty_table()
         times = _times_ms(rows, table)
         kept = rows.filter(pa.array((times >= begin_ms) & (times < end_ms)))
-        return kept.sort_by([(name, "ascending") for name in table.order])
+        return kept.sort_by([(name, "ascending") for name in table.sort_columns])
 
     def progress(self) -> dict[str, Any]:
-        """What the last run has left for the next one."""
+        """Read the progress that the last run has stored."""
         try:
             found: dict[str, Any] = json.loads((self._root / PROGRESS).read_bytes())
         except FileNotFoundError:
@@ -179,10 +179,10 @@ class Tables:
         self, run: str, rows: Mapping[str, pa.Table], progress: Mapping[str, Any],
         replaced: tuple[int, int] | None = None,
     ) -> int:  # fmt: skip
-        """Write a run: rows of tables by their names, and what the next run must know. How many files it changed.
+        """Commit a run: new rows by table name, and the progress for the next run. Returns the number of changed files.
 
-        Of a table of windows everything in `replaced` goes; without it, the windows that the new rows have. Of a table
-        of samples nothing goes but the samples of the same moment.
+        In a table of windows the new rows replace all windows in `replaced`, or without it the windows that they have.
+        In a table of samples they replace only samples of the same time.
         """
         assert self._lock is not None, "write inside `with`"
         folder = self._root / STAGED / run
@@ -190,7 +190,7 @@ class Tables:
         moves: dict[str, str] = {}
         for name, new in rows.items():
             table = TABLES[name]
-            for day, part in self._merged(table, new.cast(table.schema), replaced).items():
+            for day, part in self._merge_days(table, new.cast(table.schema), replaced).items():
                 target = f"{name}/day={day}/{PART}"
                 path = folder / target
                 path.parent.mkdir(parents=True)
@@ -199,11 +199,11 @@ class Tables:
                 moves[f"{STAGED}/{run}/{target}"] = target
         journal = {"run": run, "moves": moves, "progress": dict(progress)}
         replace_file(self._root / JOURNAL, json.dumps(journal).encode())
-        self._finish()
+        self._apply_journal()
         return len(moves)
 
-    def _merged(self, table: Table, new: pa.Table, replaced: tuple[int, int] | None) -> dict[str, pa.Table]:
-        """By day, what its file must have: the rows that stay, and the new ones."""
+    def _merge_days(self, table: Table, new: pa.Table, replaced: tuple[int, int] | None) -> dict[str, pa.Table]:
+        """Return the new content of each changed day's file: the rows that stay, and the new ones."""
         times = _times_ms(new, table)
         days = {int(day) for day in np.unique(times // DAY_MS)}
         if replaced is not None and table.is_windowed:
@@ -215,17 +215,17 @@ class Tables:
             old = self.read(table, begin, begin + DAY_MS)
             old_times = _times_ms(old, table)
             if replaced is not None and table.is_windowed:
-                goes = (old_times >= replaced[0]) & (old_times < replaced[1])
+                is_replaced = (old_times >= replaced[0]) & (old_times < replaced[1])
             else:
-                goes = np.isin(old_times, times)
+                is_replaced = np.isin(old_times, times)
             fresh = new.filter(pa.array((times >= begin) & (times < begin + DAY_MS)))
-            rows = pa.concat_tables([old.filter(pa.array(~goes)), fresh])
+            rows = pa.concat_tables([old.filter(pa.array(~is_replaced)), fresh])
             name = datetime.fromtimestamp(begin / 1000, UTC).strftime("%Y-%m-%d")
-            found[name] = rows.sort_by([(column, "ascending") for column in table.order])
+            found[name] = rows.sort_by([(column, "ascending") for column in table.sort_columns])
         return found
 
-    def _finish(self) -> None:
-        """Do what the journal says, if there is one, and clear up behind runs that never were decided."""
+    def _apply_journal(self) -> None:
+        """Complete the run in the journal, if there is one, and delete the files of runs that were not committed."""
         path = self._root / JOURNAL
         if path.exists():
             journal = json.loads(path.read_bytes())
@@ -241,10 +241,10 @@ class Tables:
 
 
 def total(rows: Mapping[str, pa.Table], column: str) -> int:
-    """The sum of a column of `throughput`, if that is among these tables."""
+    """Return the sum of a column of `throughput`; 0 if it is not among these tables."""
     return sum(row[column] for row in rows["throughput"].to_pylist()) if "throughput" in rows else 0
 
 
 def _times_ms(rows: pa.Table, table: Table) -> npt.NDArray[np.int64]:
-    times = rows[table.time].cast(pa.timestamp("us")).cast(pa.int64()).to_numpy()
+    times = rows[table.time_column].cast(pa.timestamp("us")).cast(pa.int64()).to_numpy()
     return np.asarray(times, dtype=np.int64) // 1000

@@ -1,7 +1,7 @@
-"""What is counted: functions from a DataFrame of messages, or of counts, to another one.
+"""The transforms of the analytics: functions from a DataFrame of messages, or of counts, to another one.
 
-The first three read messages (only columns without body and properties, but for keys) and can run in a stream. The
-others make of counts what people read, and need all rows of a window at once.
+The first three read messages (without bodies, and without properties except for keys) and can run in a stream. The
+others compute the tables from counts, and need all rows of a window at once.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pyspark.sql import functions as F
 COUNT_COLUMNS: Final = ("topic", "broker", "queue", "bornTime", "storeTime", "size", "bodySize")
 KEY_COLUMNS: Final = ("topic", "storeTime", "size", "keys")
 PERCENTILE_ACCURACY: Final = 10_000
-"""Of `percentile_approx`: the rank is wrong by 1/10,000 at most."""
+"""Accuracy of `percentile_approx`: the error of the rank is at most 1/10,000."""
 
 
 def queue_counts(messages: DataFrame, window_ms: int) -> DataFrame:
-    """Messages and bytes of each queue and window."""
+    """Count messages and bytes of each queue and window."""
     grouped = messages.groupBy(_window(window_ms), "topic", "broker", "queue").agg(
         F.count("*").alias("messages"), F.sum("size").alias("bytes"), F.sum("bodySize").alias("bodyBytes")
     )
@@ -26,9 +26,9 @@ def queue_counts(messages: DataFrame, window_ms: int) -> DataFrame:
 
 
 def latencies(messages: DataFrame, window_ms: int) -> DataFrame:
-    """From a message's birth at its producer to its place in the log, in milliseconds, by topic and window.
+    """Return percentiles of the time from born time to store time in milliseconds, by topic and window.
 
-    Both clocks are in it: of a message that was stored before it was born only that is counted (`clockSkewed`).
+    It depends on two clocks: a message whose store time is before its born time only counts in `clockSkewed`.
     """
     waited = (F.unix_micros("storeTime") - F.unix_micros("bornTime")) / 1000.0
     rows = messages.withColumn("waited", F.when(waited >= 0, waited))
@@ -45,7 +45,7 @@ def latencies(messages: DataFrame, window_ms: int) -> DataFrame:
 
 
 def key_counts(messages: DataFrame, window_ms: int) -> DataFrame:
-    """Messages and bytes by key. A message with several keys counts for each, and with the same one twice once."""
+    """Count messages and bytes by key. A message counts once for each of its distinct keys."""
     rows = messages.where(F.length("keys") > 0)
     words = F.array_remove(F.array_distinct(F.split("keys", " ")), "")
     rows = rows.select("storeTime", "topic", "size", F.explode(words).alias("key"))
@@ -56,7 +56,7 @@ def key_counts(messages: DataFrame, window_ms: int) -> DataFrame:
 
 
 def throughput(counts: DataFrame) -> DataFrame:
-    """Rates of each topic on each broker, out of `queue_counts`."""
+    """Return the rates of each topic on each broker, from `queue_counts`."""
     seconds = (F.unix_micros("windowEnd") - F.unix_micros("windowBegin")) / 1_000_000.0
     keys = ("windowBegin", "windowEnd", "topic", "broker")
     grouped = counts.groupBy(*keys).agg(
@@ -69,9 +69,9 @@ def throughput(counts: DataFrame) -> DataFrame:
 
 
 def hot_queues(counts: DataFrame) -> DataFrame:
-    """Each queue's share of its topic, and how many times its even share that is, out of `queue_counts`.
+    """Return each queue's share of its topic, and its ratio to an even share (`timesEven`), from `queue_counts`.
 
-    1.0 is a queue that has what each would have if all queues with messages had the same.
+    The even share counts only queues with messages: `timesEven` is 1.0 if all of them have the same number.
     """
     whole = Window.partitionBy("windowBegin", "topic")
     share = F.col("messages") / F.sum("messages").over(whole)
@@ -83,7 +83,7 @@ def hot_queues(counts: DataFrame) -> DataFrame:
 
 
 def hot_keys(counts: DataFrame, keys_max: int) -> DataFrame:
-    """The keys with most messages of each window and topic, out of `key_counts`; ties by name."""
+    """Return the keys with the most messages of each window and topic, from `key_counts`; ties by name."""
     order = Window.partitionBy("windowBegin", "topic").orderBy(F.desc("messages"), "key")
     ranked = counts.withColumn("rank", F.row_number().over(order))
     return ranked.where(F.col("rank") <= keys_max).select(
@@ -92,16 +92,16 @@ def hot_keys(counts: DataFrame, keys_max: int) -> DataFrame:
 
 
 def consumer_lag(samples: DataFrame) -> DataFrame:
-    """How far a group was behind in each queue when it was asked. One that has not begun has everything before it."""
-    begun = F.greatest(F.coalesce("committed", "begin"), F.col("begin"))
+    """Return the lag of each group and queue at a sample; a group without an offset lags by all messages."""
+    start_offset = F.greatest(F.coalesce("committed", "begin"), F.col("begin"))
     return samples.select(
         "sampledAt", "group", "topic", "broker", "queue", "committed", "end",
-        F.greatest(F.col("end") - begun, F.lit(0)).alias("lagMessages"), "lagSeconds",
+        F.greatest(F.col("end") - start_offset, F.lit(0)).alias("lagMessages"), "lagSeconds",
     )  # fmt: skip
 
 
-def closed(messages: DataFrame, begin_ms: int, end_ms: int) -> DataFrame:
-    """The messages that were stored in `[begin, end)`."""
+def stored_between(messages: DataFrame, begin_ms: int, end_ms: int) -> DataFrame:
+    """Return the messages that were stored in `[begin, end)`."""
     time = F.unix_millis("storeTime")
     return messages.where((time >= begin_ms) & (time < end_ms))
 

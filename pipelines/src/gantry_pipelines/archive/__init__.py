@@ -1,1 +1,1 @@
-"""Topics as Parquet files, each message once: the data source, the one writer, compaction, verify and restore."""
+"""Topics as Parquet files, each message exactly once: data source, writer, compaction, verification and restore."""

@@ -1,14 +1,14 @@
-"""`gantry pipeline compact`: join the files of days that are over, now. Needs no Spark and no broker, but the lock."""
+"""`gantry pipeline compact`: merge the files of closed days now. Needs the writer lock, but no Spark and no broker."""
 
 from __future__ import annotations
 
 import time
 from typing import final
 
-from gantry_pipelines.archive.compaction import Merged, compact
-from gantry_pipelines.archive.exits import at_work
-from gantry_pipelines.archive.objects import storage_of
-from gantry_pipelines.archive.settings import ArchiveParameters, place_settings
+from gantry_pipelines.archive.compaction import CompactedDay, compact
+from gantry_pipelines.archive.job_errors import map_archive_errors
+from gantry_pipelines.archive.object_storage import storage_of
+from gantry_pipelines.archive.settings import ArchiveParameters, parse_archive_parameters
 from gantry_pipelines.archive.writer import ArchiveWriter
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.job import Job
@@ -19,25 +19,27 @@ from gantry_spec.pipelines.kinds import ArchiveSpec
 
 @final
 class CompactJob(Job[ArchiveSpec, ArchiveParameters]):
-    """Joins the files of closed days, between those of a run and the next."""
+    """The job that merges the files of closed days while no archive run is active."""
 
     name = "compact"
     spec_type = ArchiveSpec
 
     def parse(self, config: PipelineConfig[ArchiveSpec]) -> ArchiveParameters:
-        """What the run needs."""
-        return place_settings(config)
+        """Return the archive's settings. Raises ConfigError."""
+        return parse_archive_parameters(config)
 
     def run(self, settings: ArchiveParameters, reporter: Reporter) -> Outcome:
-        """All days that are due; asked to stop, it ends after the day that it is at."""
-        merged: list[Merged] = []
-        with at_work(settings.destination), ArchiveWriter.open(storage_of(settings.destination)) as writer:
+        """Compact all due days; after a stop request the run ends with the current day."""
+        merged: list[CompactedDay] = []
+        with map_archive_errors(settings.destination), ArchiveWriter.open(storage_of(settings.destination)) as writer:
             for day in compact(writer, settings.rules, settings.packing, int(time.time() * 1000)):
                 merged.append(day)
-                reporter.say(str(day))
+                reporter.report_step(str(day))
                 reporter.progress(files=sum(one.files_after for one in merged))
-                if reporter.stop.is_asked:
-                    return Outcome(EXIT_INTERRUPTED, "Interrupted", "ended after the day that it was at")
+                if reporter.stop.is_requested:
+                    return Outcome(EXIT_INTERRUPTED, "Interrupted", "stopped after the current day")
         before, after = sum(one.files_before for one in merged), sum(one.files_after for one in merged)
-        text = f"{before} files became {after}, in {len(merged)} days" if merged else "no day was due"
+        text = (
+            f"compacted {before} files to {after}, in {len(merged)} days" if merged else "no day is due for compaction"
+        )
         return Outcome(text=text, files=after, bytes=sum(one.bytes_after for one in merged))

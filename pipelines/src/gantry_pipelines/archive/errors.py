@@ -1,6 +1,6 @@
-"""What can be wrong with an archive, by who has to act.
+"""The errors of an archive; the docstring of each names the remedy.
 
-An archive is refused rather than guessed at: whoever reads it believes that every message is there once.
+An archive in doubt is refused: its readers rely on every message being there exactly once.
 """
 
 from typing import final
@@ -12,62 +12,60 @@ class ArchiveError(Exception):
 
 @final
 class NoArchive(ArchiveError):
-    """There is no archive at this place, or data without a manifest: look at the path, or bring `_manifest` back."""
+    """No archive, or data without a manifest, was found at this path: check the path, or restore `_manifest`."""
 
 
 @final
 class OtherArchive(ArchiveError):
-    """The settings, or the checkpoint, are those of another archive: use its own, or another destination."""
+    """The settings or the checkpoint belong to another archive: use those of this one, or another destination."""
 
 
 @final
 class ManifestBroken(ArchiveError):
-    """The ranges of the manifest overlap or leave a gap: run `gantry pipeline verify`, and bring back what is
-    missing."""
+    """The ranges of the manifest overlap or have a gap: run `gantry pipeline verify`, and restore missing records."""
 
 
 @final
 class RangesDoNotMeet(ArchiveError):
-    """What is to be archived does not begin where the archive ends: checkpoint and archive do not belong together."""
+    """A batch does not begin where the archive ends: checkpoint and archive do not belong together."""
 
 
 @final
 class UnknownFile(ArchiveError):
-    """A file lies among the data that the manifest does not have, and readers see it: move it away."""
+    """A data file that readers see is not in the manifest: move it out of the archive."""
 
 
 @final
 class ArchiveBusy(ArchiveError):
-    """Another writer has this archive: end it, or wait until it is done."""
+    """Another writer holds this archive's lock: stop it, or wait until it has finished."""
 
 
 @final
 class FencedOut(ArchiveError):
-    """Another writer took this archive over while we worked: end; what we had not entered in the manifest is not
-    there."""
+    """Another writer has taken over this archive: this run must end; files without a record are not archived."""
 
 
 @final
 class ReadIncomplete(ArchiveError):
-    """A replica gave other rows than the range that was asked of it: audit it (`gantry pipeline audit`)."""
+    """A replica returned other rows than the requested range: audit it (`gantry pipeline audit`)."""
 
 
 @final
 class CannotCompact(ArchiveError):
-    """This destination has no atomic exchange of folders: leave its files as they are."""
+    """This destination has no atomic exchange of folders, so its files are not compacted."""
 
 
 @final
 class RestoreFailed(ArchiveError):
-    """Messages could not be sent back; the progress file says how far it came: run it again."""
+    """Messages could not be sent; the progress file has the position: run the restore again."""
 
 
 @final
 class BadDestination(ArchiveError):
-    """The destination's address cannot be understood: look at it, and at what it asks for behind the `?`."""
+    """The destination's address is invalid: check the address and the query after the `?`."""
 
 
 @final
 class StorageFailed(ArchiveError):
-    """The destination does not answer, refuses or has no room: look at its address, keys, rights and space, and run
-    it again."""
+    """The destination is unavailable, denies access or is full: check address, keys, permissions and space; then run
+    the job again."""

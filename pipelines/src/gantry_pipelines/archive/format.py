@@ -1,9 +1,8 @@
-"""What binds every file of an archive for as long as it lives: grid, time zone, columns.
+"""The format of an archive, which never changes: grid, time zone, columns.
 
-It is written once, by the first run, with an identity drawn at random. A later run with other settings is refused by
-name: other grid lines would cut ranges anew, another time zone would put a message into another day, other columns
-would make files that do not fit together. The identity is in the checkpoint as well, so that a checkpoint of one
-archive is never used with another."""
+The first run writes it, with a random identity. A later run with other settings is refused: another grid would cut
+ranges differently, another time zone would move messages to other days, and other columns would produce incompatible
+files. Checkpoints have the identity as well, so that a checkpoint of one archive is never used with another."""
 
 import json
 import secrets
@@ -20,7 +19,7 @@ from pyspark_rocketmq import schema
 VERSION: Final = 1
 
 ALWAYS: Final = ("messageId", *(name for name in schema.HEADER_COLUMNS if name != "topic"))
-"""Columns that every archive has; the topic is in the path."""
+"""Columns of every archive; the topic is part of the path."""
 
 CHOOSABLE: Final = tuple(name for name in schema.COLUMNS if name != "topic" and name not in ALWAYS)
 
@@ -30,7 +29,7 @@ ALL: Final = tuple(name for name in schema.COLUMNS if name != "topic")
 @final
 @dataclass(frozen=True, slots=True)
 class ArchiveFormat:
-    """What must not change."""
+    """The settings of an archive that must not change."""
 
     grid_rows: int = GRID_ROWS
     time_zone: str = "UTC"
@@ -39,41 +38,44 @@ class ArchiveFormat:
 
     def __post_init__(self) -> None:
         if self.grid_rows < 1:
-            raise ArchiveError(f"the grid is {self.grid_rows} rows wide: it must be at least 1")
+            raise ArchiveError(f"rowsPerFile is {self.grid_rows}, must be at least 1")
         try:
             zoneinfo.ZoneInfo(self.time_zone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError) as error:
-            raise ArchiveError(f"there is no time zone {self.time_zone!r}") from error
+            raise ArchiveError(f"unknown time zone {self.time_zone!r}") from error
         unknown = [name for name in self.columns if name not in ALL]
         if unknown:
-            raise ArchiveError(f"there is no column {unknown[0]!r} to archive; there are {', '.join(CHOOSABLE)}")
+            raise ArchiveError(f"unknown column {unknown[0]!r}; known columns are {', '.join(CHOOSABLE)}")
 
 
 def columns_of(chosen: tuple[str, ...]) -> tuple[str, ...]:
-    """All columns of an archive in which these were chosen, in their own order."""
+    """Return all columns of an archive for the chosen ones, in the order of the schema."""
     wanted = {*ALWAYS, *chosen}
     known = tuple(name for name in ALL if name in wanted)
     unknown = sorted(wanted - set(known))
     if unknown:
-        raise ArchiveError(f"there is no column {unknown[0]!r} to archive; there are {', '.join(CHOOSABLE)}")
+        raise ArchiveError(f"unknown column {unknown[0]!r}; known columns are {', '.join(CHOOSABLE)}")
     return known
 
 
 def read_format(storage: Storage) -> ArchiveFormat:
-    """Of an archive that is there. Raises NoArchive."""
+    """Read the format of an existing archive. Raises NoArchive, OtherArchive."""
     try:
         document = json.loads(storage.read(FORMAT))
     except FileNotFoundError:
-        raise NoArchive(f"there is no archive in {storage}: {FORMAT} is missing") from None
+        raise NoArchive(f"no archive in {storage}: {FORMAT} is missing") from None
     except ValueError as error:
         raise NoArchive(f"{FORMAT} in {storage} is damaged: {error}") from error
     if document["version"] != VERSION:
-        raise OtherArchive(f"the archive in {storage} has version {document['version']}, this program knows {VERSION}")
+        raise OtherArchive(f"the archive in {storage} has version {document['version']}, expected {VERSION}")
     return ArchiveFormat(document["grid_rows"], document["time_zone"], tuple(document["columns"]), document["identity"])
 
 
-def settle_format(storage: Storage, wanted: ArchiveFormat) -> ArchiveFormat:
-    """That of the archive, which is begun where nothing is. Raises OtherArchive, NoArchive. For the one writer."""
+def ensure_format(storage: Storage, wanted: ArchiveFormat) -> ArchiveFormat:
+    """Return the archive's format, or create the archive if the storage is empty. Only the writer may call it.
+
+    Raises OtherArchive if the format is not as wanted, and NoArchive for data without a manifest.
+    """
     try:
         found = read_format(storage)
     except NoArchive:
@@ -81,7 +83,7 @@ def settle_format(storage: Storage, wanted: ArchiveFormat) -> ArchiveFormat:
             raise
         if any(is_data(path) for path in storage.paths()):
             raise NoArchive(
-                f"there are data files in {storage}, and no manifest: without it nobody knows which of them count"
+                f"{storage} has data files but no manifest: restore _manifest, or choose another destination"
             ) from None
         found = ArchiveFormat(wanted.grid_rows, wanted.time_zone, wanted.columns, secrets.token_hex(8))
         storage.write(FORMAT, json.dumps({"version": VERSION, **asdict(found)}).encode() + b"\n")
@@ -90,7 +92,7 @@ def settle_format(storage: Storage, wanted: ArchiveFormat) -> ArchiveFormat:
         has, wants = getattr(found, name), getattr(wanted, name)
         if has != wants:
             raise OtherArchive(
-                f"the archive in {storage} has {name} {has}, and {wants} is asked for:"
-                " keep it, or use another destination"
+                f"the archive in {storage} has {name} {has}, but the configuration has {wants}:"
+                " use the archive's value, or another destination"
             )
     return found

@@ -1,15 +1,15 @@
-"""Where files begin and end: on the lines of a grid over each queue's offsets, and where a batch ended.
+"""The grid on which ranges of offsets are cut into files: files begin and end on its lines, or where a batch ended.
 
     offsets    0 ......... 100,000 ......... 200,000 .. 237,000
     files      [  one file  )[   one file     )[ piece )            a run that ended at 237,000
-                                               [ piece )[   rest   )  and its successor
+                                               [ piece )[   rest   )  the next run
 
-The grid depends on nothing but offsets, so whatever cores, limits and sizes a run has, it makes the same names. The
-ends of batches are laid on lines as well, but for the last one, which goes as far as the log: its successor begins
-there and ends on the next line. Which ranges a batch has is in Spark's own record of it before anything is written,
-so a batch that is done again has them again. Compaction joins the pieces of a day that is over.
+The grid depends on offsets only, so that runs with different cores, limits and sizes produce the same file names. The
+ends of batches are aligned to grid lines as well, except for the last batch, which ends where the log does: the next
+one begins there and ends on the next line. Spark's checkpoint has the ranges of a batch before anything is written, so
+a repeated batch has the same ranges. Compaction merges the pieces of a closed day.
 
-Pure: no file, no clock.
+The functions are pure: they use no file and no clock.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,31 +18,32 @@ from typing import Final
 from pyspark_rocketmq.model import QueueRange
 
 GRID_ROWS: Final = 100_000
-"""Of messages of 1 KiB a file of some 40 MB, and a task of some seconds."""
+"""Messages per file. With messages of 1 KiB this makes files of about 40 MB, and tasks of some seconds."""
 
 
-def pieces(a_range: QueueRange, grid_rows: int) -> Iterator[QueueRange]:
-    """What a range is cut into: nothing lies on both sides of a line."""
-    begin = a_range.begin
-    while begin < a_range.end:
-        end = min(a_range.end, line_after(begin, grid_rows))
-        yield QueueRange(a_range.queue, begin, end)
+def split_on_grid(queue_range: QueueRange, grid_rows: int) -> Iterator[QueueRange]:
+    """Split a range at the grid lines, so that no piece crosses a line."""
+    begin = queue_range.begin
+    while begin < queue_range.end:
+        end = min(queue_range.end, line_after(begin, grid_rows))
+        yield QueueRange(queue_range.queue, begin, end)
         begin = end
 
 
 def line_after(offset: int, grid_rows: int) -> int:
-    """The first line beyond an offset."""
+    """Return the first grid line after an offset."""
     return (offset // grid_rows + 1) * grid_rows
 
 
-def laid(limited: Sequence[QueueRange], whole: Sequence[QueueRange], grid_rows: int) -> list[QueueRange]:
-    """What a batch takes: the ends that a limit gave it, laid on lines, where the log goes on behind them.
+def align_to_grid(limited: Sequence[QueueRange], whole: Sequence[QueueRange], grid_rows: int) -> list[QueueRange]:
+    """Align the ends of a limited batch to grid lines, unless the log ends there.
 
-    `limited` are beginnings of `whole`, in the same order. An end that has no line before it is moved to the one behind
-    it; where that would make the batch larger than the limit, queues wait for a later one. Those with the least to take
-    come first, so none waits for good, then those with the most behind them. At least one queue takes something.
+    The ranges `limited` are prefixes of those of `whole`, in the same order. An end without a line before it is moved
+    to the next line; if that would make the batch exceed its limit, the queue waits for a later batch. Queues with the
+    fewest rows in the batch come first, so that none starves, then those with the most rows left. At least one queue
+    makes progress.
     """
-    ends = {one.queue: _laid_end(part, one, grid_rows) for part, one in zip(limited, whole, strict=True)}
+    ends = {one.queue: _aligned_end(part, one, grid_rows) for part, one in zip(limited, whole, strict=True)}
     rows_max = sum(part.count for part in limited)
     order = sorted(whole, key=lambda one: (ends[one.queue] - one.begin, -one.count, one.queue))
     rows = 0
@@ -55,7 +56,7 @@ def laid(limited: Sequence[QueueRange], whole: Sequence[QueueRange], grid_rows: 
     return [QueueRange(one.queue, one.begin, ends[one.queue]) for one in whole]
 
 
-def _laid_end(limited: QueueRange, whole: QueueRange, grid_rows: int) -> int:
+def _aligned_end(limited: QueueRange, whole: QueueRange, grid_rows: int) -> int:
     if limited.count == 0 or limited.end == whole.end:
         return limited.end
     line = limited.end // grid_rows * grid_rows

@@ -1,11 +1,10 @@
-"""`gantry pipeline archive`: one writer, one query, and what belongs to it: days that are over, and those that are
-too old.
+"""`gantry pipeline archive`: one writer with one streaming query, and the compaction and expiry of closed days.
 
-    lock, tidy up -> query (plan, workers write, enter in the manifest, Spark commits) -> compact, expire -> unlock
+    lock, recover -> query (plan, workers write, commit to the manifest, Spark commits) -> compact, expire -> unlock
 
-The query is Spark's: its checkpoint says which ranges a batch has before anything is written. What a batch wrote is
-entered in the manifest by this process alone, in `foreachBatch`. A run that is asked to stop
-ends behind its batch, or, where that takes long, at once: what was under way is done again by the next one.
+The query's checkpoint has the ranges of a batch before anything is written. Only this process adds the files of a batch
+to the manifest, in `foreachBatch`. After a stop request the run ends with its current batch or, if that takes longer
+than `STOP_GRACE_S`, at once; the next run repeats the interrupted batch.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from gantry_pipelines.archive.compaction import compact, expire
 from gantry_pipelines.archive.errors import ArchiveError, CannotCompact
-from gantry_pipelines.archive.exits import at_work, job_error, own_error
-from gantry_pipelines.archive.manifest import ArchivedFile, Kind, file_of
-from gantry_pipelines.archive.objects import storage_of
-from gantry_pipelines.archive.settings import ArchiveParameters, run_settings
+from gantry_pipelines.archive.job_errors import extract_known_error, map_archive_errors, to_job_error
+from gantry_pipelines.archive.manifest import ArchivedFile, RangeKind, file_of
+from gantry_pipelines.archive.object_storage import storage_of
+from gantry_pipelines.archive.settings import ArchiveParameters, parse_run_parameters
 from gantry_pipelines.archive.source import ArchiveSource, transform
 from gantry_pipelines.archive.writer import ArchiveWriter
 from gantry_pipelines.config import PipelineConfig
@@ -42,150 +41,155 @@ from pyspark_rocketmq.offsets import StreamOffset
 
 log = logging.getLogger(__name__)
 
-UPKEEP_INTERVAL_S: Final = 600.0
-"""How often a continuous run looks for days to compact or to delete; one is done between two batches."""
+MAINTENANCE_INTERVAL_S: Final = 600.0
+"""How often a continuous run checks for days to compact or to delete; it does one of them between two batches."""
 
 STOP_GRACE_S: Final = 20.0
-"""How long a run that is asked to stop may go on with its batch; less than Kubernetes waits before it kills."""
+"""How long a run may continue its batch after a stop request; shorter than Kubernetes' termination grace period."""
 
 STARTS_MAX: Final = 10
 SLOW_START: Final = "Python worker failed to connect back"
-"""Spark gives its own Python process ten seconds to start, and no setting changes that: on a busy machine it fails,
-with nothing done, and may be tried again."""
+"""Error of a Python process of Spark that did not start within ten seconds, a limit without a setting: on a busy
+machine a query may fail with it before it has done anything, and can be started again."""
 
 
 @final
 class ArchiveJob(Job[ArchiveSpec, ArchiveParameters]):
-    """Topics to Parquet, each message once."""
+    """The job that writes topics to Parquet, each message exactly once."""
 
     name = "archive"
     spec_type = ArchiveSpec
 
     def parse(self, config: PipelineConfig[ArchiveSpec]) -> ArchiveParameters:
-        """What the run needs."""
-        return run_settings(config)
+        """Return the run's parameters. Raises ConfigError."""
+        return parse_run_parameters(config)
 
     def run(self, settings: ArchiveParameters, reporter: Reporter) -> Outcome:
-        """Archive what is there, or go on until it is stopped."""
+        """Archive the present messages, or continuously until a stop is requested."""
         with ExitStack() as stack:
-            with at_work(settings.destination):
+            with map_archive_errors(settings.destination):
                 writer = stack.enter_context(ArchiveWriter.open(storage_of(settings.destination), settings.format))
             try:
                 return ArchiveRun(settings, writer, reporter).run()
-            except ArchiveError as error:  # of the query's; a JVM that is gone is no trouble of the archive
-                raise job_error(error) from error
+            except (
+                ArchiveError
+            ) as error:  # of the query; other errors, such as of a lost JVM, are none of the archive's
+                raise to_job_error(error) from error
 
 
 class ArchiveRun:
-    """One run. The query's thread calls `_enter`; all else is the main thread's. They never work at the same time,
-    but for the totals that the reporter is told."""
+    """One run of the archive job.
+
+    The query's thread calls `_commit_batch`; all else runs in the main thread. The two never run at the same time,
+    except for the totals that go to the reporter.
+    """
 
     source: type[ArchiveSource] = ArchiveSource
-    """What workers run; a test puts one there that kills them."""
+    """The data source that workers run; tests replace it with one that crashes."""
 
     def __init__(self, settings: ArchiveParameters, writer: ArchiveWriter, reporter: Reporter) -> None:
         self._settings: Final = settings
         self._writer: Final = writer
         self._reporter: Final = reporter
-        self._new: list[ArchivedFile] = []
+        self._new_files: list[ArchivedFile] = []
         self._latest: dict[QueueId, int] = {}
         self._failure: Exception | None = None
         self._query: StreamingQuery | None = None
-        self._has_query: Final = threading.Event()
-        self._is_entered: Final = threading.Event()
-        self._upkept_s = time.monotonic()
+        self._query_started: Final = threading.Event()
+        self._batch_committed: Final = threading.Event()
+        self._maintained_s = time.monotonic()
         self._can_compact = True
 
     def run(self) -> Outcome:
-        """To its end."""
+        """Run the query to its end, then compact and expire."""
         settings, reporter = self._settings, self._reporter
         if self._writer.missing:
-            reporter.warn("FilesMissing", f"{len(self._writer.missing)} files of the archive are missing")
+            reporter.warn("FilesMissing", f"{len(self._writer.missing)} archive files are missing")
         try:
             session = spark_session("gantry-archive", cores=settings.cores, conf=settings.spark_conf)
         except NoJava as error:
             raise JobError(str(error), reason="NoJava") from error
-        reporter.stop.arm()
+        reporter.stop.install_handlers()
         session.dataSource.register(self.source)
         for attempt in range(1, STARTS_MAX + 1):
-            query = self._started(session)
-            if self._ended(query, is_last=attempt == STARTS_MAX):
+            query = self._start_query(session)
+            if self._wait_for_end(query, is_last=attempt == STARTS_MAX):
                 break
-            reporter.warn("SlowStart", "Spark's Python process took more than ten seconds to start; once more")
+            reporter.warn("SlowStart", "Spark's Python process took more than ten seconds to start; retrying")
             reporter.stop.wait(attempt)
-        if not reporter.stop.is_asked:
-            self._keep_up(limit=None)
+        if not reporter.stop.is_requested:
+            self._run_maintenance(limit=None)
         return self._outcome(query)
 
-    def _started(self, session: SparkSession) -> StreamingQuery:
+    def _start_query(self, session: SparkSession) -> StreamingQuery:
         settings = self._settings
         frame = session.readStream.format(self.source.name()).options(**settings.options).load()
-        stream = frame.writeStream.foreachBatch(self._enter).option("checkpointLocation", settings.checkpoint)
+        stream = frame.writeStream.foreachBatch(self._commit_batch).option("checkpointLocation", settings.checkpoint)
         if settings.is_continuous:
             stream = stream.trigger(processingTime=f"{max(1, settings.trigger_ms)} milliseconds")
         else:
             stream = stream.trigger(availableNow=True)
-        self._has_query.clear()
+        self._query_started.clear()
         self._query = stream.queryName("archive").start()
-        self._has_query.set()
+        self._query_started.set()
         self._reporter.stop.on_stop(self._stop)
         return self._query
 
     def _stop(self) -> None:
-        """End the query, behind the batch that it is at, if that does not take long."""
+        """Stop the query, after its current batch if that ends within `STOP_GRACE_S`."""
         query = self._query
-        assert query is not None, "nobody can ask before it is there"
+        assert query is not None, "the callback is registered after the query has started"
         if query.isActive and query.status["isTriggerActive"]:
-            self._is_entered.wait(STOP_GRACE_S)
+            self._batch_committed.wait(STOP_GRACE_S)
         query.stop()
 
-    def _ended(self, query: StreamingQuery, *, is_last: bool) -> bool:
-        """Wait for its end; False when it has to be started again. Raises what ended it."""
+    def _wait_for_end(self, query: StreamingQuery, *, is_last: bool) -> bool:
+        """Wait until the query ends; return False if it must be started again. Raises the query's error."""
         try:
             while not query.awaitTermination(1):
-                self._reporter.alive()
+                self._reporter.mark_alive()
         except PySparkException as error:
-            if self._reporter.stop.is_asked:
+            if self._reporter.stop.is_requested:
                 return True
             if self._failure is None and SLOW_START in str(error) and not is_last:
                 return False
-            failure = self._failure or own_error(error)
+            failure = self._failure or extract_known_error(error)
             if failure is not None:
                 raise failure from error
             raise
         return True
 
-    def _enter(self, frame: DataFrame, batch_id: int) -> None:
-        """A batch was written: make it part of the archive. In the query's thread."""
-        self._has_query.wait()
-        assert self._query is not None, "the event says so"
+    def _commit_batch(self, frame: DataFrame, batch_id: int) -> None:
+        """Add the files of a batch to the archive; called in the query's thread after its workers have written them."""
+        self._query_started.wait()
+        assert self._query is not None, "the event is set after the query"
         files = [file_of(row.asDict()) for row in transform(frame).collect()]
         try:
-            with at_work(self._settings.destination):
-                self._new += self._writer.commit(str(self._query.id), batch_id, files)
-            self._tell(batch_id)
-            if self._settings.is_continuous and time.monotonic() - self._upkept_s >= UPKEEP_INTERVAL_S:
-                self._keep_up(limit=1)
+            with map_archive_errors(self._settings.destination):
+                self._new_files += self._writer.commit(str(self._query.id), batch_id, files)
+            self._report_progress(batch_id)
+            if self._settings.is_continuous and time.monotonic() - self._maintained_s >= MAINTENANCE_INTERVAL_S:
+                self._run_maintenance(limit=1)
         except Exception as error:
             self._failure = error
             raise
         finally:
-            if self._reporter.stop.is_asked:
-                self._is_entered.set()
+            if self._reporter.stop.is_requested:
+                self._batch_committed.set()
 
-    def _keep_up(self, limit: int | None) -> None:
-        """Join the files of days that are over, and delete days that are too old."""
-        with at_work(self._settings.destination):
-            self._tidy(limit)
-        self._upkept_s = time.monotonic()
+    def _run_maintenance(self, limit: int | None) -> None:
+        """Compact closed days and delete expired ones, at most `limit` compactions."""
+        with map_archive_errors(self._settings.destination):
+            self._compact_and_expire(limit)
+        self._maintained_s = time.monotonic()
 
-    def _tidy(self, limit: int | None) -> None:
+    def _compact_and_expire(self, limit: int | None) -> None:
         now_ms = int(time.time() * 1000)
         done = 0
         if self._can_compact and self._writer.storage.is_folder:
             try:
                 for merged in compact(self._writer, self._settings.rules, self._settings.packing, now_ms):
-                    self._reporter.say(str(merged))
+                    self._reporter.report_step(str(merged))
                     done += 1
                     if limit is not None and done >= limit:
                         return
@@ -194,28 +198,28 @@ class ArchiveRun:
                 self._reporter.warn("CannotCompact", str(error))
         if self._settings.retention_days:
             for topic, day, count in expire(self._writer, self._settings.retention_days, now_ms):
-                self._reporter.say(f"{topic} {day}: {count} files were too old and are deleted")
+                self._reporter.report_step(f"{topic} {day}: deleted {count} expired files")
 
-    # -- what is told --------------------------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------------------------------
 
-    def _tell(self, batch_id: int) -> None:
+    def _report_progress(self, batch_id: int) -> None:
         self._reporter.progress(
             **self._totals(), batch=batch_id, checkpoint=self._settings.checkpoint, queues=self._queues()
         )
 
     def _totals(self) -> dict[str, int]:
-        """What this run has added."""
-        data = [file for file in self._new if file.kind is Kind.DATA]
+        """Return the totals that this run has added."""
+        data = [file for file in self._new_files if file.kind is RangeKind.DATA]
         return {
             "rows": sum(file.rows for file in data),
             "bytes": sum(file.size_bytes for file in data),
             "files": len(data),
-            "rows_lost": sum(file.range.count for file in self._new if file.kind is Kind.LOST),
+            "rows_lost": sum(file.range.count for file in self._new_files if file.kind is RangeKind.LOST),
         }
 
     def _queues(self) -> tuple[QueueProgress, ...]:
         if self._query is not None and self._query.lastProgress is not None:
-            self._latest |= latest_of(self._query.lastProgress)
+            self._latest |= latest_offsets_of(self._query.lastProgress)
         ends = self._writer.manifest.ends()
         return tuple(
             QueueProgress(queue.topic, queue.broker, queue.number, end, max(end, self._latest.get(queue, end)))
@@ -234,11 +238,11 @@ class ArchiveRun:
             "missingFiles": len(self._writer.missing),
         }
         lags = [max(0, end - ends.get(queue, 0)) for queue, end in latest.items()]
-        is_stopped = self._reporter.stop.is_asked and not self._settings.is_continuous
+        is_stopped = self._reporter.stop.is_requested and not self._settings.is_continuous
         return Outcome(
             EXIT_INTERRUPTED if is_stopped else EXIT_DONE,
             "Interrupted" if is_stopped else "Done",
-            summary_of(totals, facts, lags),
+            build_summary(totals, facts, lags),
             **totals,
             checkpoint=self._settings.checkpoint,
             queues=queues,
@@ -246,27 +250,29 @@ class ArchiveRun:
         )
 
 
-def summary_of(totals: Mapping[str, int], facts: Mapping[str, Any], lags: Sequence[int]) -> str:
-    """What a run has added, what the archive has, and how many messages of how many queues it is behind, for people."""
+def build_summary(totals: Mapping[str, int], facts: Mapping[str, Any], lags: Sequence[int]) -> str:
+    """Return a summary for people: what a run has added, what the archive has, and its lag."""
     lines = [
         f"archived {totals['rows']} messages in {totals['files']} files, {totals['bytes']} bytes",
         f"the archive has {facts['rowsTotal']} messages in {facts['filesTotal']} files, {facts['bytesTotal']} bytes",
     ]
     if totals["rows_lost"]:
         lost = totals["rows_lost"]
-        lines.append(f"{lost} messages were gone before they could be archived; their ranges are in the manifest")
+        lines.append(
+            f"{lost} messages were deleted before they could be archived; the manifest has their ranges as lost"
+        )
     if facts["missingFiles"]:
-        lines.append(f"{facts['missingFiles']} files of the archive are missing: see gantry pipeline verify")
+        lines.append(f"{facts['missingFiles']} archive files are missing: run gantry pipeline verify")
     behind = sum(1 for lag in lags if lag)
-    lines.append(f"{sum(lags)} messages behind, in {behind} of {len(lags)} queues" if behind else "nothing is behind")
+    lines.append(f"lag: {sum(lags)} messages, in {behind} of {len(lags)} queues" if behind else "lag: 0 messages")
     return "\n".join(lines)
 
 
-def latest_of(progress: Any) -> Mapping[QueueId, int]:
-    """Where queues ended when a query last looked."""
+def latest_offsets_of(progress: Any) -> Mapping[QueueId, int]:
+    """Return the ends of all queues from a query's progress."""
     for source in progress["sources"]:
-        said = source["latestOffset"]
-        said = json.loads(said) if isinstance(said, str) else said
-        if isinstance(said, dict):  # null, before the source has looked
-            return StreamOffset.from_json(said).ends
+        offset = source["latestOffset"]
+        offset = json.loads(offset) if isinstance(offset, str) else offset
+        if isinstance(offset, dict):  # null before the source's first latestOffset
+            return StreamOffset.from_json(offset).ends
     return {}

@@ -1,19 +1,19 @@
-"""One writer: who may change an archive, and how somebody who lost that right notices.
+"""The writer lock of an archive: only one process may change it, and one that has lost the lock is fenced.
 
-In a folder the right is a lock of the operating system (`flock`) on `_manifest/writer.lock`. It ends with its
-process, however that ends, so nobody has to clean up. Beside it `writer.json` names the owner: who takes the lock
-writes the name down, and every change of the manifest looks whether it is still its own. That is the fence for file
-systems whose locks can be lost (NFS after a server's restart) or are none.
+In a folder it is a lock of the operating system (`flock`) on `_manifest/writer.lock`. The kernel releases it when the
+process ends, so no cleanup is needed. Beside it `writer.json` names the owner: the process that takes the lock writes
+its token there, and checks the token before every change of the manifest. That is the fence for file systems whose
+locks can be lost (NFS after a server's restart) or do not work.
 
-An object store has neither, so there the owner writes its name with a growing number every few seconds. Who wants to
-write watches: a name whose number stands still for `TAKEOVER_S` belongs to nobody. Clocks are not compared. The owner
-stops by itself when it could not write for half of that time.
+An object store has no such lock, so there the owner renews `writer.json` with a growing number every few seconds. A
+process that wants to write watches it: an owner whose number does not change for `TAKEOVER_S` is dead. Clocks are not
+compared. An owner that could not renew for half of that time stops by itself.
 
-What it guards: the manifest, the names that readers see, compaction and expiry. It does not guard `_staged`: workers
-of a dead writer may go on there for a moment, and nobody looks at what they leave. On an object store workers put
-files under their own names: one of a dead writer may still do so after the next has started, with the same rows, as
-long as the checkpoint is the same one; so a lost checkpoint is recovered on an object store when the old job's pods
-are gone.
+The lock guards the manifest, the names that readers see, compaction and expiry. It does not guard `_staged`: workers
+of a dead writer may still write there for a moment, and their files are ignored. On an object store workers upload
+files under their final names: a worker of a dead writer may do so after the next writer has started. With the same
+checkpoint these have the same rows; so recover a lost checkpoint on an object store only when the old job's pods are
+gone.
 """
 
 import fcntl
@@ -35,38 +35,38 @@ from gantry_remoting.durable_files import make_folders
 
 log = logging.getLogger(__name__)
 
-BEAT_S: Final = 5.0
-"""How often an owner in an object store says that it lives."""
+HEARTBEAT_INTERVAL_S: Final = 5.0
+"""How often the owner of an archive in an object store renews its lock."""
 
 TAKEOVER_S: Final = 60.0
-"""How long its name must stand still before another takes its place; also how long a start after a crash waits
-there."""
+"""How long an owner must not have renewed its lock before another may take it over; a start after a crash waits that
+long."""
 
 
 class WriterLock(Protocol):
-    """The right to write."""
+    """The exclusive right to change an archive."""
 
     def check(self) -> None:
-        """Raises FencedOut when it is lost."""
+        """Raise FencedOut if the lock is lost."""
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock, and remove the owner's name."""
 
 
-def take(storage: Storage) -> WriterLock:
-    """The right to write this archive. Raises ArchiveBusy."""
+def acquire_writer_lock(storage: Storage) -> WriterLock:
+    """Take the writer lock of an archive. Raises ArchiveBusy."""
     return FolderLock(storage) if isinstance(storage, Folder) else ObjectLock(storage)
 
 
-class _Owner:
-    """The name in `writer.json`."""
+class _OwnerFile:
+    """The file `writer.json`, which names the owner of the lock."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage: Final = storage
         self.token: Final = secrets.token_hex(8)
 
-    def write(self, beat: int = 0) -> None:
-        document = {"owner": self.token, "host": socket.gethostname(), "process": os.getpid(), "beat": beat}
+    def write(self, heartbeat: int = 0) -> None:
+        document = {"owner": self.token, "host": socket.gethostname(), "process": os.getpid(), "beat": heartbeat}
         self._storage.write(WRITER, json.dumps(document).encode() + b"\n")
 
     def clear(self) -> None:
@@ -83,39 +83,43 @@ class _Owner:
     def check(self) -> None:
         found = self.read()
         if found.get("owner") != self.token:
-            raise FencedOut(f"the archive in {self._storage} has another writer by now: {named(found)}")
+            raise FencedOut(
+                f"the archive in {self._storage} has been taken over by another writer, {owner_text(found)}"
+            )
 
 
-def named(document: dict[str, Any]) -> str:
-    """An owner, for people."""
-    return f"process {document['process']} on {document['host']}" if "host" in document else "nobody known"
+def owner_text(document: dict[str, Any]) -> str:
+    """Describe an owner by process and host."""
+    return f"process {document['process']} on {document['host']}" if "host" in document else "an unknown process"
 
 
 @final
 class FolderLock:
-    """Held by this process as long as it lives."""
+    """The lock of an archive in a folder; the kernel releases it at the latest when the process ends."""
 
     def __init__(self, folder: Folder) -> None:
         path = Path(folder.root, LOCK)
         make_folders(path.parent)
-        self._owner: Final = _Owner(folder)
+        self._owner: Final = _OwnerFile(folder)
         self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._descriptor)
             self._descriptor = None
-            raise ArchiveBusy(f"the archive in {folder} is being written by {named(self._owner.read())}") from error
+            raise ArchiveBusy(
+                f"the archive in {folder} is being written by {owner_text(self._owner.read())}"
+            ) from error
         self._owner.write()
 
     def check(self) -> None:
-        """Raises FencedOut when it is lost."""
+        """Raise FencedOut if the lock is lost."""
         if self._descriptor is None:
-            raise FencedOut("the lock of this archive was given back")
+            raise FencedOut("the lock of this archive was released")
         self._owner.check()
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock, and remove the owner's name."""
         if self._descriptor is not None:
             self._owner.clear()
             os.close(self._descriptor)
@@ -124,57 +128,64 @@ class FolderLock:
 
 @final
 class ObjectLock:
-    """Held as long as its name grows. The thread `archive-lock` owns the beat, callers only read `_beaten_s`."""
+    """The lock of an archive in an object store, held as long as it is renewed.
+
+    The thread `archive-lock` renews it and owns `_renewed_s`, which callers only read.
+    """
 
     def __init__(
         self, storage: Storage, now: Callable[[], float] = time.monotonic, wait: Callable[[float], None] = time.sleep
     ) -> None:
-        self._owner: Final = _Owner(storage)
+        self._owner: Final = _OwnerFile(storage)
         self._now: Final = now
         before = self._owner.read()
         deadline = now() + TAKEOVER_S
         while before and now() < deadline:
-            wait(BEAT_S)
+            wait(HEARTBEAT_INTERVAL_S)
             found = self._owner.read()
             if found and found != before:
-                raise ArchiveBusy(f"the archive in {storage} is being written by {named(found)}")
+                raise ArchiveBusy(f"the archive in {storage} is being written by {owner_text(found)}")
             before = found
         self._owner.write()
-        wait(BEAT_S)  # another may have done the same: the last name stays, and the others see it
+        # Another process may have written at the same time: the last one wins, and the others find its token.
+        wait(HEARTBEAT_INTERVAL_S)
         try:
             self._owner.check()
         except FencedOut as error:
             raise ArchiveBusy(str(error)) from error
-        self._beaten_s = now()
+        self._renewed_s = now()
         self._ended: Final = threading.Event()
-        self._thread: Final = threading.Thread(target=self._go_on, name="archive-lock", daemon=True)
+        self._thread: Final = threading.Thread(target=self._renew, name="archive-lock", daemon=True)
         self._thread.start()
 
     def check(self) -> None:
-        """Raises FencedOut when it is lost."""
-        if self._now() - self._beaten_s > TAKEOVER_S / 2:
+        """Raise FencedOut if the lock is lost."""
+        if self._now() - self._renewed_s > TAKEOVER_S / 2:
             raise FencedOut("the archive's lock could not be renewed in time")
         self._owner.check()
 
     def release(self) -> None:
-        """Give it back. A name that cannot be taken away stands still, and the next start watches it."""
+        """Release the lock. If the owner's name cannot be removed, the next start waits for `TAKEOVER_S`."""
         self._ended.set()
         self._thread.join()
         try:
             self._owner.clear()
-        except OSError as error:  # a store that is gone; what the run says is why it ended
-            log.warning("the archive's writer cannot take its name away", extra={"reason": str(error).splitlines()[0]})
+        except OSError as error:  # not raised: the error that ended the run must not be hidden
+            log.warning(
+                "failed to release archive lock; next start waits for lock timeout",
+                extra={"reason": str(error).splitlines()[0]},
+            )
 
-    def _go_on(self) -> None:
-        beat = 0
-        while not self._ended.wait(BEAT_S):
-            beat += 1
-            began_s = self._now()
+    def _renew(self) -> None:
+        heartbeat = 0
+        while not self._ended.wait(HEARTBEAT_INTERVAL_S):
+            heartbeat += 1
+            started_s = self._now()
             try:
                 self._owner.check()
-                self._owner.write(beat)
+                self._owner.write(heartbeat)
             except OSError:
-                continue  # `check` notices when it goes on for long
+                continue  # `check` fails when renewal has failed for too long
             except FencedOut:
                 return
-            self._beaten_s = began_s
+            self._renewed_s = started_s

@@ -1,11 +1,11 @@
-"""What an archive has: records, each one file that appears whole, of ranges that tile.
+"""The manifest of an archive: records of archived ranges, each in a file of its own that is written atomically.
 
-A record says which files are there and which older records it stands for. A batch makes one record for each file, so
-one never waits for another; a compacted day is one record that replaces those of its files, and so is what has
-expired. What counts is the records that no other replaces. All of it is plain: the manifest of a moment is a value.
+A record lists files and the older records that it replaces. A batch adds one record for each file, so that files do
+not wait for each other; a compacted day is one record that replaces those of its files, and so are expired ranges. A
+record is live if no other record replaces it. A manifest is an immutable value: the records at one moment.
 
-The rule: of each queue the ranges that count are half-open, and every one begins where the one before ends. So the
-end of a queue is the end of its last range, and that is where a run goes on whose checkpoint is lost."""
+The invariant: the live ranges of each queue are half-open, and each begins where the one before ends. So the end of a
+queue is the end of its last range, and a run with a lost checkpoint continues there."""
 
 import dataclasses
 import json
@@ -21,69 +21,69 @@ from pyspark_rocketmq.model import QueueId, QueueRange
 VERSION: Final = 1
 
 
-class Kind(StrEnum):
-    """What became of a range."""
+class RangeKind(StrEnum):
+    """The state of a range."""
 
     DATA = "data"
-    """It is in a file."""
+    """The range is in a file."""
     LOST = "lost"
-    """It was gone before it could be read, and the archive was told to go on."""
+    """The messages were deleted before they could be read, and `onDataLoss: record` was set."""
     EXPIRED = "expired"
-    """It was archived, and deleted when its time was over."""
+    """The range was archived, and deleted after its retention."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ArchivedFile:
-    """A range and what it became. Only data has rows, a day, and a file."""
+    """A range and its state. Only a range of kind DATA has rows, a day, and a file."""
 
     place: Place
     rows: int
     size_bytes: int
     checksum: str
-    """SHA-256 of the file's bytes, in hexadecimal digits: what ``sha256sum`` prints."""
+    """SHA-256 of the file's bytes in hexadecimal digits, as ``sha256sum`` prints it."""
     first_time_us: int = 0
     last_time_us: int = 0
-    """Smallest and largest store time in it."""
-    kind: Kind = Kind.DATA
+    """Smallest (`first_time_us`) and largest store time of the file's messages."""
+    kind: RangeKind = RangeKind.DATA
     staged: str = ""
-    """Where the file lies until it is seen under its name; empty where it was written there."""
+    """Path of the file until it is published under its name; empty if it was written there directly."""
 
     @property
     def range(self) -> QueueRange:
-        """Its messages."""
+        """The range of queue offsets of the messages."""
         return self.place.range
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One change of an archive. `name` is its path under `RECORDS`."""
+    """One change of an archive. `name` is its path below `RECORDS`."""
 
     name: str
     files: tuple[ArchivedFile, ...]
     replaces: tuple[str, ...] = ()
-    """Names of the records that do not count any more."""
+    """Names of the records that this one replaces."""
     query_id: str = ""
     batch_id: int = -1
     exchange: str = ""
-    """The folder that takes the place of the day's, for a compaction."""
+    """Of a compaction, the staged folder that replaces the day's folder."""
 
     @property
     def path(self) -> str:
-        """From the archive's root."""
+        """Path relative to the archive's root."""
         return f"{RECORDS}/{self.name}"
 
 
 def record_of(query_id: str, batch_id: int, file: ArchivedFile) -> Record:
-    """The record of one file of a batch; its name has all three."""
+    """Return the record of one file of a batch; its name has query, batch and range."""
     topic = quoted(file.range.queue.topic)
     name = f"{topic}/{stem_of(file.range)}~{batch_id:09d}~{query_id}.json"
     return Record(name, (file,), query_id=query_id, batch_id=batch_id)
 
 
 def encode(record: Record) -> bytes:
-    """As its file has it."""
+    """Encode a record for its file."""
     document: dict[str, Any] = {
         "version": VERSION,
         "queryId": record.query_id,
@@ -96,13 +96,11 @@ def encode(record: Record) -> bytes:
 
 
 def decode(name: str, data: bytes) -> Record:
-    """Out of its file. Raises ManifestBroken."""
+    """Decode a record from its file. Raises ManifestBroken."""
     try:
         document = json.loads(data)
         if document["version"] != VERSION:
-            raise ManifestBroken(
-                f"{RECORDS}/{name} has version {document['version']}, and this program knows {VERSION}"
-            )
+            raise ManifestBroken(f"{RECORDS}/{name} has version {document['version']}, expected {VERSION}")
         return Record(
             name,
             tuple(file_of(one) for one in document["files"]),
@@ -116,7 +114,7 @@ def decode(name: str, data: bytes) -> Record:
 
 
 def document_of(file: ArchivedFile) -> dict[str, Any]:
-    """Return a file in plain values: what a record holds of it, and a row of Spark's."""
+    """Convert a file to plain values, for a record and for a row of Spark."""
     queue = file.range.queue
     return {
         "topic": queue.topic,
@@ -136,7 +134,7 @@ def document_of(file: ArchivedFile) -> dict[str, Any]:
 
 
 def file_of(document: Mapping[str, Any]) -> ArchivedFile:
-    """Return the file that `document_of` made these values of."""
+    """Convert the values of `document_of` back to a file."""
     queue = QueueId(document["topic"], document["broker"], document["queue"])
     return ArchivedFile(
         Place(QueueRange(queue, document["begin"], document["end"]), document["day"]),
@@ -145,7 +143,7 @@ def file_of(document: Mapping[str, Any]) -> ArchivedFile:
         document["checksum"],
         document["firstTimeUs"],
         document["lastTimeUs"],
-        Kind(document["kind"]),
+        RangeKind(document["kind"]),
         document["staged"],
     )
 
@@ -153,52 +151,52 @@ def file_of(document: Mapping[str, Any]) -> ArchivedFile:
 @final
 @dataclass(frozen=True)
 class Manifest:
-    """All records of a moment."""
+    """All records of an archive at one moment."""
 
     records: Mapping[str, Record] = field(default_factory=dict)
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> "Manifest":
-        """Of these."""
+        """Return a manifest of these records."""
         return cls({record.name: record for record in records})
 
     def with_record(self, record: Record) -> "Manifest":
-        """The same and one more."""
+        """Return a manifest with one more record."""
         return Manifest({**self.records, record.name: record})
 
     @property
     def replaced(self) -> frozenset[str]:
-        """Records that do not count any more."""
+        """Names of the records that others replace."""
         return frozenset(name for record in self.records.values() for name in record.replaces)
 
     def live(self) -> list[Record]:
-        """Records that count."""
+        """Return the records that no other replaces, by name."""
         replaced = self.replaced
         return [record for name, record in sorted(self.records.items()) if name not in replaced]
 
     def files(self) -> list[ArchivedFile]:
-        """Ranges that count, by queue and offset."""
+        """Return the live ranges, by queue and offset."""
         found = [file for record in self.live() for file in record.files]
         return sorted(found, key=lambda file: (file.range, file.kind))
 
     def data(self) -> list[ArchivedFile]:
-        """Those of them that are files."""
-        return [file for file in self.files() if file.kind is Kind.DATA]
+        """Return the live ranges that have files."""
+        return [file for file in self.files() if file.kind is RangeKind.DATA]
 
     def ends(self) -> dict[QueueId, int]:
-        """Where each queue's archive ends."""
+        """Return the end of the archived offsets of each queue."""
         ends: dict[QueueId, int] = {}
         for file in self.files():
             ends[file.range.queue] = max(file.range.end, ends.get(file.range.queue, 0))
         return ends
 
     def faults(self) -> list[str]:
-        """Where ranges do not tile, in words."""
+        """Describe where live ranges do not tile."""
         return tiling_faults(file.range for file in self.files())
 
 
 def tiling_faults(ranges: Iterable[QueueRange]) -> list[str]:
-    """Where ranges leave a gap, overlap, or are empty. They may start anywhere."""
+    """Describe where ranges have a gap, overlap, or are empty. They may start at any offset."""
     faults: list[str] = []
     ends: dict[QueueId, int] = {}
     for one in sorted(ranges):
@@ -206,15 +204,15 @@ def tiling_faults(ranges: Iterable[QueueRange]) -> list[str]:
         if one.begin >= one.end:
             faults.append(f"{one} is empty")
         if one.begin > end:
-            faults.append(f"{one.queue}: nothing has [{end}, {one.begin})")
+            faults.append(f"{one.queue}: [{end}, {one.begin}) is missing")
         elif one.begin < end:
-            faults.append(f"{one.queue}: [{one.begin}, {min(end, one.end)}) is there twice")
+            faults.append(f"{one.queue}: [{one.begin}, {min(end, one.end)}) is archived twice")
         ends[one.queue] = max(end, one.end)
     return faults
 
 
-def joined(files: Iterable[ArchivedFile], kind: Kind) -> list[ArchivedFile]:
-    """Ranges that meet, as one each, of something that is no file (any more)."""
+def merge_ranges(files: Iterable[ArchivedFile], kind: RangeKind) -> list[ArchivedFile]:
+    """Merge adjacent ranges into ranges of one kind that have no file."""
     ranges: list[ArchivedFile] = []
     for file in sorted(files, key=lambda file: file.range):
         last = ranges[-1] if ranges else None

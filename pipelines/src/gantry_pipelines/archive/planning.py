@@ -1,15 +1,14 @@
-"""From the ranges of a batch to tasks: each writes whole pieces, so no file is written by two.
+"""Plan the tasks of a batch: each task writes whole pieces, so no file is written by two tasks.
 
-Pieces are put together as they lie in the log. Where most of a stretch of it is wanted a task reads that stretch once,
-for all its pieces; else each piece is read by its own queue. A broker that gives queues only is read by queues.
+Pieces are grouped by their position in the log. Where most of a stretch of the log is wanted, a task reads the stretch
+once for all its pieces; otherwise each piece is read from its queue. A broker that only serves queues is read by queue.
 
     log     | a b c a c b a b c ... c a b | a c b ...
-    pieces    a: [---------------------)    [-----      those of one row of the grid lie in one another
-              b:  [---------------------)     [---      and from a sidecar come once, for one task
+    pieces    a: [---------------------)    [-----      the pieces of one row of the grid overlap in the log
+              b:  [---------------------)     [---      and are read from a sidecar once, by one task
               c:   [-----------------)       [----
 
-What the archive has already is left out: a batch that is done again, or a run that begins anew, reads nothing twice.
-Pure, but for the questions of where in the log a piece lies.
+Archived ranges are left out: neither a repeated batch nor a new run reads a message twice. The functions are pure.
 """
 
 import math
@@ -18,88 +17,89 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from gantry_pipelines.archive.errors import RangesDoNotMeet
-from gantry_pipelines.archive.grid import pieces
+from gantry_pipelines.archive.grid import split_on_grid
 from gantry_pipelines.archive.layout import Place
-from gantry_pipelines.archive.manifest import ArchivedFile, Kind
+from gantry_pipelines.archive.manifest import ArchivedFile, RangeKind
 from pyspark_rocketmq.errors import LogForked
 from pyspark_rocketmq.gaps import Gap, GapKind
 from pyspark_rocketmq.model import QueueId, QueueRange, Replica, Task, TransportKind
-from pyspark_rocketmq.planning import BYTES_WORTHWHILE, Cut, Extent, can_chunk, is_dense
+from pyspark_rocketmq.planning import BYTES_WORTHWHILE, Extent, SplitOptions, can_chunk, is_dense
 
 BYTES_TARGET: Final = 256 << 20
-"""A task's bytes, at most about."""
+"""Approximate maximum of a task's bytes."""
 ROW_FACTOR: Final = 4
-"""A task may have so many times as many where they are a row of the grid, which would cross the network again else."""
+"""A task with a row of the grid may be larger by this factor; split, the row would be transferred several times."""
 
 
 def pieces_to_write(ranges: Iterable[QueueRange], archived: Mapping[QueueId, int], grid_rows: int) -> list[QueueRange]:
-    """What of these ranges is not there yet, cut on the grid. Raises RangesDoNotMeet for a gap."""
-    found: list[QueueRange] = []
-    for one in ranges:
-        begin = archived.get(one.queue, one.begin)
-        if begin < one.begin:
+    """Return the parts of these ranges that are not archived, split on the grid. Raises RangesDoNotMeet for a gap."""
+    planned: list[QueueRange] = []
+    for queue_range in ranges:
+        begin = archived.get(queue_range.queue, queue_range.begin)
+        if begin < queue_range.begin:
             raise RangesDoNotMeet(
-                f"the archive has {one.queue} up to {begin}, and the checkpoint begins at {one.begin}:"
-                " delete the checkpoint, and the run goes on where the archive ends"
+                f"the archive has {queue_range.queue} up to {begin}, but the checkpoint begins at {queue_range.begin}:"
+                " delete the checkpoint; the next run then continues at the end of the archive"
             )
-        if begin < one.end:
-            found += pieces(QueueRange(one.queue, begin, one.end), grid_rows)
-    return found
+        if begin < queue_range.end:
+            planned += split_on_grid(QueueRange(queue_range.queue, begin, queue_range.end), grid_rows)
+    return planned
 
 
 def lost_ranges(gaps: Iterable[Gap], archived: Mapping[QueueId, int]) -> list[ArchivedFile]:
-    """What the archive has to say of messages that were gone before they were read. Raises LogForked.
+    """Return the ranges to record as lost because their messages expired before they were read. Raises LogForked.
 
-    A queue of which nothing is archived yet begins behind them. Messages that were archived and are no part of the log
-    any more are another matter: their offsets have other messages now, and no archive can have both.
+    A queue without archived messages begins after the expired ones. If archived messages are no longer part of the
+    log (a fork), their offsets now have other messages, and no archive can have both: that is an error.
     """
-    found: list[ArchivedFile] = []
+    planned: list[ArchivedFile] = []
     for gap in sorted(gaps):
         end = archived.get(gap.queue)
         if gap.kind is not GapKind.EXPIRED:
             raise LogForked(
-                f"{gap}: the log has other messages there than the archive: begin another archive, and keep this one"
+                f"{gap}: the log has other messages there than the archive: keep this archive, and start a new one"
             )
         if end is not None and end < gap.end:
             lost = QueueRange(gap.queue, end, gap.end)
-            found.append(ArchivedFile(Place(lost, ""), 0, 0, "", kind=Kind.LOST))
-    return found
+            planned.append(ArchivedFile(Place(lost, ""), 0, 0, "", kind=RangeKind.LOST))
+    return planned
 
 
-def rounds(found: Sequence[QueueRange]) -> list[list[QueueRange]]:
-    """Pieces in groups that have at most one of each queue: so many may be asked for at once."""
+def split_into_rounds(pieces: Sequence[QueueRange]) -> list[list[QueueRange]]:
+    """Group pieces so that a group has at most one piece of each queue; a group can be located in one request."""
     groups: list[list[QueueRange]] = []
-    seen: Counter[QueueId] = Counter()
-    for piece in found:
-        number = seen[piece.queue]
-        seen[piece.queue] += 1
+    counts: Counter[QueueId] = Counter()
+    for piece in pieces:
+        number = counts[piece.queue]
+        counts[piece.queue] += 1
         if number == len(groups):
             groups.append([])
         groups[number].append(piece)
     return groups
 
 
-def tasks(extents: Sequence[Extent], replicas: Mapping[str, tuple[Replica, ...]], cut: Cut) -> list[Task]:
-    """Pieces, and where they lie, as tasks."""
-    wanted = sum(extent.wanted for extent in extents)
-    share = max(wanted // max(cut.cores, cut.partitions_min), BYTES_WORTHWHILE)
+def plan_tasks(extents: Sequence[Extent], replicas: Mapping[str, tuple[Replica, ...]], cut: SplitOptions) -> list[Task]:
+    """Group pieces with known positions in the log into tasks."""
+    wanted_bytes = sum(extent.wanted for extent in extents)
+    share = max(wanted_bytes // max(cut.cores, cut.partitions_min), BYTES_WORTHWHILE)
     target = min(cut.bytes_target, math.ceil(share))
-    found: list[Task] = []
+    planned: list[Task] = []
     for broker in sorted({extent.range.queue.broker for extent in extents}):
-        those = [extent for extent in extents if extent.range.queue.broker == broker]
-        groups = _groups(those, target, target)
+        broker_extents = [extent for extent in extents if extent.range.queue.broker == broker]
+        groups = _groups(broker_extents, target, target)
         if not _is_mapped(replicas[broker], cut.transport):
-            rows = _groups(those, target, ROW_FACTOR * cut.bytes_target)
-            groups = rows if len(rows) >= min(cut.cores, len(groups)) else groups  # no core is idle for it
-        found += [_task(broker, group, replicas[broker], cut) for group in groups]
-    return found
+            row_groups = _groups(broker_extents, target, ROW_FACTOR * cut.bytes_target)
+            if len(row_groups) >= min(cut.cores, len(groups)):  # grouping by rows must not leave cores idle
+                groups = row_groups
+        planned += [_task(broker, group, replicas[broker], cut) for group in groups]
+    return planned
 
 
 def _groups(extents: Iterable[Extent], target: int, row_bytes_max: int) -> list[list[Extent]]:
-    """As they lie in the log, each about as large as wanted, or up to `row_bytes_max` with what it reads anyway."""
+    """Group extents in log order up to about `target` bytes, or `row_bytes_max` for extents that overlap the group."""
     groups: list[list[Extent]] = []
     filled = middle = 0
-    for extent in sorted(extents, key=lambda one: (one.begin, one.range)):
+    for extent in sorted(extents, key=lambda extent: (extent.begin, extent.range)):
         limit = row_bytes_max if extent.begin < middle else target
         if not groups or filled + extent.wanted > limit:
             groups.append([])
@@ -110,12 +110,12 @@ def _groups(extents: Iterable[Extent], target: int, row_bytes_max: int) -> list[
 
 
 def _is_mapped(replicas: Iterable[Replica], transport: TransportKind) -> bool:
-    """Whether bytes come out of files of this machine: a stretch that is looked at twice costs nothing there."""
+    """Return whether the log is read from local files, where reading a stretch twice costs nothing."""
     offers = (TransportKind.FILE, TransportKind.AUTO)
     return transport in offers and any(replica.directory is not None for replica in replicas)
 
 
-def _task(broker: str, extents: list[Extent], replicas: tuple[Replica, ...], cut: Cut) -> Task:
+def _task(broker: str, extents: list[Extent], replicas: tuple[Replica, ...], cut: SplitOptions) -> Task:
     is_chunk = can_chunk(replicas, cut.transport) and is_dense(extents)
     begin, end = min(one.begin for one in extents), max(one.end for one in extents)
     ranges = tuple(sorted(one.range for one in extents))

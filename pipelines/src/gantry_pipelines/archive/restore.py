@@ -1,13 +1,13 @@
-"""Sending an archive back: the messages of its queues, in their order, with bodies, keys, tags, properties and ids.
+"""Send the messages of an archive to topics, in order, with bodies, keys, tags, properties and message ids.
 
-Of each queue one batch is under way at a time, and a small file says how far it has come: `next`, the first message
-that is not known to be there, and `tail`, from where on the target's queue may have it. When a run begins, or a send
-got no good answer, the tail is read, and what is there by its id is not sent again. A broker may hide for a moment
-what it has stored, so an unanswered send is given `SETTLE_S` to come to light. Each message is sent once, whoever
-dies, as long as one restore works at a time and no broker hides one for longer.
+For each queue one batch is in flight at a time, and a small file has its progress: `next`, the first message that is
+not known to be stored, and `tail`, the offset from which the target queue may have it. At the start of a run, and after
+a send without SEND_OK, the tail is read, and messages whose ids are found are not sent again. A broker may not yet show
+a message that it has stored, so after an unanswered send the tail is read for `SETTLE_S`. Each message is sent once,
+also after crashes, if only one restore runs at a time and no broker hides a stored message for longer.
 
-A queue goes to the queue of the target that has its place among all, by broker and number; where the target has fewer,
-several share one. What brokers and retries had written on a message stays behind, as it does when one is sent again.
+A queue is sent to the target queue with the same index, by broker and number; if the target has fewer queues, several
+share one. Properties that brokers and retries added are removed, as when a message is resent.
 """
 
 from __future__ import annotations
@@ -21,58 +21,58 @@ from typing import Any, Final, NamedTuple, Protocol, final
 import pyarrow.parquet as pq
 
 from gantry_client import ClientError, Message, MessageQueue, ReceivedMessage, SendReceipt
-from gantry_client.producer import message_again
+from gantry_client.producer import rebuild_message
 from gantry_pipelines.archive.errors import RestoreFailed
 from gantry_pipelines.archive.format import read_format
 from gantry_pipelines.archive.layout import quoted
 from gantry_pipelines.archive.manifest import ArchivedFile
-from gantry_pipelines.archive.reading import read_manifest
+from gantry_pipelines.archive.manifest_reader import read_manifest
 from gantry_pipelines.archive.storage import Folder, Storage
 from pyspark_rocketmq.clock import Clock, SystemClock
 from pyspark_rocketmq.model import QueueId
 
-NEEDED: Final = ("offset", "flag", "properties", "body", "messageId")
-BATCH: Final = 200
+REQUIRED_COLUMNS: Final = ("offset", "flag", "properties", "body", "messageId")
+BATCH_MESSAGES: Final = 200
 QUEUES_AT_ONCE: Final = 4
 SETTLE_S: Final = 10.0
-"""Longer than a broker waits for a disk or a slave before it answers that it did not wait longer."""
+"""Longer than a broker's timeouts for flushing to disk and for slaves, after which it answers without SEND_OK."""
 PAUSE_S: Final = 0.5
 
 
 class Target(Protocol):
-    """Where messages go, and can be read back. Used by several threads; methods raise ClientError."""
+    """The destination of a restore, which can also be read. Used by several threads; methods raise ClientError."""
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """Queues that take messages of a topic."""
+        """Return the writable queues of a topic."""
 
     def send(self, messages: Sequence[Message], queue: MessageQueue, ids: Sequence[str]) -> Sequence[SendReceipt]:
-        """Send them together."""
+        """Send a batch of messages to a queue, with these message ids."""
 
     def end(self, queue: MessageQueue) -> int:
-        """One past the newest message."""
+        """Return the offset after the newest message of a queue."""
 
     def ids(self, queue: MessageQueue, begin: int) -> Iterable[str]:
-        """Of the messages from there to the end."""
+        """Return the ids of the messages from an offset to the end of a queue."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """What goes where."""
+    """The settings of a restore."""
 
     topics: Mapping[str, str]
-    """From topics of the archive to those that they are sent to."""
+    """Target topics by topics of the archive."""
     progress: str
-    """A folder for files that say how far it has come."""
+    """Folder of the progress files."""
     patience_s: float = 120.0
-    """How long brokers may be away, or refuse."""
-    told: Callable[[int], None] = lambda _count: None
-    """Hears how many messages are there now that were not. From several threads."""
+    """How long brokers may be unavailable or refuse a batch before the restore fails."""
+    on_delivered: Callable[[int], None] = lambda _count: None
+    """Called with the number of messages of each batch that is stored, from several threads."""
     is_stopped: Callable[[], bool] = lambda: False
 
 
 class Progress(NamedTuple):
-    """How far one queue is."""
+    """The progress of one queue: the next offset to send, and the target offset from which to check for it."""
 
     next: int
     tail: int
@@ -80,49 +80,51 @@ class Progress(NamedTuple):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Restored:
-    """What became of one queue."""
+class QueueRestoreResult:
+    """The result of restoring one queue."""
 
     queue: QueueId
     sent: int
     found: int
-    """Messages of the last batch that were there already."""
-    is_whole: bool
+    """Messages that the target already had from an earlier run."""
+    is_complete: bool
 
 
-def restore(storage: Storage, plan: RestorePlan, target: Target, clock: Clock | None = None) -> list[Restored]:
-    """Send what is not there yet. Raises RestoreFailed, NoArchive, ManifestBroken, ClientError."""
-    missing = [name for name in NEEDED if name not in read_format(storage).columns]
+def restore(
+    storage: Storage, plan: RestorePlan, target: Target, clock: Clock | None = None
+) -> list[QueueRestoreResult]:
+    """Send the messages that are not restored yet. Raises RestoreFailed, NoArchive, ManifestBroken, ClientError."""
+    missing = [name for name in REQUIRED_COLUMNS if name not in read_format(storage).columns]
     if missing:
-        raise RestoreFailed(f"the archive in {storage} has no column {missing[0]}: its messages cannot be sent again")
+        raise RestoreFailed(f"the archive in {storage} has no column {missing[0]}, which a restore needs")
     queues: dict[QueueId, list[ArchivedFile]] = {}
     for file in read_manifest(storage).data():
         if file.range.queue.topic in plan.topics:
             queues.setdefault(file.range.queue, []).append(file)
-    absent = sorted(set(plan.topics) - {queue.topic for queue in queues})
-    if absent:
-        raise RestoreFailed(f"the archive in {storage} has nothing of topic {absent[0]}")
-    works = [
+    missing_topics = sorted(set(plan.topics) - {queue.topic for queue in queues})
+    if missing_topics:
+        raise RestoreFailed(f"the archive in {storage} has no messages of topic {missing_topics[0]}")
+    restores = [
         _QueueRestore(storage, plan, target, files, queue_for(target, plan, queue, sorted(queues)), clock)
         for queue, files in sorted(queues.items())
     ]
     with ThreadPoolExecutor(QUEUES_AT_ONCE, "archive-restore") as threads:
-        return list(threads.map(_QueueRestore.run, works))
+        return list(threads.map(_QueueRestore.run, restores))
 
 
 def queue_for(target: Target, plan: RestorePlan, queue: QueueId, queues: Sequence[QueueId]) -> MessageQueue:
-    """The queue of the target that has the same place as this one has among those of its topic."""
+    """Return the target queue with the index that this queue has among the queues of its topic."""
     place = [one for one in queues if one.topic == queue.topic].index(queue)
     topic = plan.topics[queue.topic]
-    there = sorted(target.queues(topic), key=lambda one: (one.broker_name, one.queue_id))
-    if not there:
-        raise RestoreFailed(f"topic {topic} has no queue that takes messages")
-    return there[place % len(there)]
+    target_queues = sorted(target.queues(topic), key=lambda one: (one.broker_name, one.queue_id))
+    if not target_queues:
+        raise RestoreFailed(f"topic {topic} has no writable queue")
+    return target_queues[place % len(target_queues)]
 
 
 @final
 class _QueueRestore:
-    """One queue on its way. Owned by one thread."""
+    """Restores one queue. Used by one thread."""
 
     def __init__(
         self,
@@ -130,45 +132,45 @@ class _QueueRestore:
         plan: RestorePlan,
         target: Target,
         files: list[ArchivedFile],
-        to: MessageQueue,
+        target_queue: MessageQueue,
         clock: Clock | None,
     ) -> None:
         self._storage: Final = storage
         self._plan: Final = plan
         self._target: Final = target
         self._files: Final = files
-        self._to: Final = to
+        self._target_queue: Final = target_queue
         self._clock: Final = clock or SystemClock()
         self._queue: Final = files[0].range.queue
-        self._book: Final = Folder(plan.progress)
+        self._progress_folder: Final = Folder(plan.progress)
         queue = self._queue
-        self._page: Final = f"{quoted(queue.topic)}/{quoted(queue.broker)}-{queue.number}.json"
+        self._progress_path: Final = f"{quoted(queue.topic)}/{quoted(queue.broker)}-{queue.number}.json"
         self._tail = 0
         self._sent = self._found = 0
 
-    def run(self) -> Restored:
-        """To the end of the archive."""
-        progress = self._read()
+    def run(self) -> QueueRestoreResult:
+        """Send the queue's messages up to the end of the archive, or until a stop is requested."""
+        progress = self._read_progress()
         self._tail = progress.tail
-        is_certain = False  # of the first batch, a run before may have sent all or some
+        is_unsent = False  # an earlier run may have sent some or all of the first batch
         for batch in self._batches(progress.next):
             if self._plan.is_stopped():
-                return Restored(self._queue, self._sent, self._found, is_whole=False)
-            self._deliver(batch, is_certain=is_certain)
-            self._write(Progress(batch[-1].queue_offset + 1, self._tail))
-            is_certain = True
-            self._plan.told(len(batch))
-        return Restored(self._queue, self._sent, self._found, is_whole=True)
+                return QueueRestoreResult(self._queue, self._sent, self._found, is_complete=False)
+            self._send_batch(batch, is_unsent=is_unsent)
+            self._write_progress(Progress(batch[-1].queue_offset + 1, self._tail))
+            is_unsent = True
+            self._plan.on_delivered(len(batch))
+        return QueueRestoreResult(self._queue, self._sent, self._found, is_complete=True)
 
-    def _deliver(self, batch: list[ReceivedMessage], *, is_certain: bool) -> None:
-        """Make each of them be there, once."""
+    def _send_batch(self, batch: list[ReceivedMessage], *, is_unsent: bool) -> None:
+        """Send a batch until the target has each of its messages once. Raises RestoreFailed."""
         deadline_s = self._clock.now_s() + self._plan.patience_s
-        rest = batch if is_certain else self._missing(batch, deadline_s, settle_s=0)
+        rest = batch if is_unsent else self._not_stored(batch, deadline_s, settle_s=0)
         self._found += len(batch) - len(rest)
         while rest:
             try:
-                messages = [message_again(one, self._to.topic) for one in rest]
-                receipts = self._target.send(messages, self._to, [one.message_id for one in rest])
+                messages = [rebuild_message(one, self._target_queue.topic) for one in rest]
+                receipts = self._target.send(messages, self._target_queue, [one.message_id for one in rest])
                 problem = "" if all(one.is_acknowledged for one in receipts) else receipts[0].status.name
             except ClientError as error:
                 problem = str(error)
@@ -177,24 +179,26 @@ class _QueueRestore:
                 self._tail = receipts[-1].queue_offset + 1
                 return
             if self._clock.now_s() >= deadline_s:
-                raise RestoreFailed(f"{self._queue} was sent up to {rest[0].queue_offset}: {problem}")
-            still = self._missing(rest, deadline_s, settle_s=SETTLE_S)
-            self._sent += len(rest) - len(still)
-            rest = still
+                raise RestoreFailed(
+                    f"{self._queue} was restored up to {rest[0].queue_offset}; run the restore again: {problem}"
+                )
+            not_stored = self._not_stored(rest, deadline_s, settle_s=SETTLE_S)
+            self._sent += len(rest) - len(not_stored)
+            rest = not_stored
 
-    def _missing(self, batch: list[ReceivedMessage], deadline_s: float, settle_s: float) -> list[ReceivedMessage]:
-        """Those that the target does not show, after as long as it may hide one."""
+    def _not_stored(self, batch: list[ReceivedMessage], deadline_s: float, settle_s: float) -> list[ReceivedMessage]:
+        """Return the messages that the target does not have after `settle_s`. Raises RestoreFailed."""
         settled_s = self._clock.now_s() + settle_s
         while True:
             try:
-                there = set(self._target.ids(self._to, self._tail))
-                rest = [one for one in batch if one.message_id not in there]
+                stored_ids = set(self._target.ids(self._target_queue, self._tail))
+                rest = [one for one in batch if one.message_id not in stored_ids]
                 if not rest or self._clock.now_s() >= settled_s:
                     return rest
             except ClientError as error:
                 if self._clock.now_s() >= deadline_s:
-                    raise RestoreFailed(f"{self._to} cannot be read: {error}") from error
-                settled_s = self._clock.now_s() + settle_s  # what it hides counts from when it answers again
+                    raise RestoreFailed(f"cannot read {self._target_queue}: {error}") from error
+                settled_s = self._clock.now_s() + settle_s  # the wait starts again when the broker answers again
             self._clock.sleep(PAUSE_S)
 
     # -- the archive ---------------------------------------------------------------------------------------------------
@@ -204,39 +208,41 @@ class _QueueRestore:
             if file.range.end <= begin:
                 continue
             with self._storage.open(file.place.path) as opened, pq.ParquetFile(opened) as parquet:
-                for rows in parquet.iter_batches(batch_size=BATCH, columns=list(NEEDED)):
+                for rows in parquet.iter_batches(batch_size=BATCH_MESSAGES, columns=list(REQUIRED_COLUMNS)):
                     batch = [message_of(row, self._queue) for row in rows.to_pylist() if row["offset"] >= begin]
                     if batch:
                         yield batch
 
     # -- progress ------------------------------------------------------------------------------------------------------
 
-    def _read(self) -> Progress:
+    def _read_progress(self) -> Progress:
         try:
-            document = json.loads(self._book.read(self._page))
+            document = json.loads(self._progress_folder.read(self._progress_path))
         except FileNotFoundError:
-            progress = Progress(self._files[0].range.begin, self._target.end(self._to))
-            self._write(progress)
+            progress = Progress(self._files[0].range.begin, self._target.end(self._target_queue))
+            self._write_progress(progress)
             return progress
         except ValueError as error:
-            raise RestoreFailed(f"{self._plan.progress}/{self._page} is damaged: {error}") from error
-        if document["to"] != self._said:
+            raise RestoreFailed(f"{self._plan.progress}/{self._progress_path} is damaged: {error}") from error
+        if document["to"] != self._target_name:
             raise RestoreFailed(
-                f"{self._plan.progress}/{self._page} is of a restore to {document['to']}, and this one goes to"
-                f" {self._said}: use another folder for its progress"
+                f"{self._plan.progress}/{self._progress_path} belongs to a restore to {document['to']}, but this one"
+                f" goes to {self._target_name}: use another folder for the progress"
             )
         return Progress(document["next"], document["tail"])
 
-    def _write(self, progress: Progress) -> None:
-        self._book.write(self._page, json.dumps({"to": self._said, **progress._asdict()}).encode() + b"\n")
+    def _write_progress(self, progress: Progress) -> None:
+        self._progress_folder.write(
+            self._progress_path, json.dumps({"to": self._target_name, **progress._asdict()}).encode() + b"\n"
+        )
 
     @property
-    def _said(self) -> str:
-        return f"{self._to.topic}/{self._to.broker_name}/{self._to.queue_id}"
+    def _target_name(self) -> str:
+        return f"{self._target_queue.topic}/{self._target_queue.broker_name}/{self._target_queue.queue_id}"
 
 
 def message_of(row: Mapping[str, Any], queue: QueueId) -> ReceivedMessage:
-    """A row as the message that it was."""
+    """Convert a row of the archive back to the message."""
     return ReceivedMessage(
         topic=queue.topic,
         queue=MessageQueue(topic=queue.topic, broker_name=queue.broker, queue_id=queue.number),

@@ -1,8 +1,8 @@
-"""`gantry pipeline restore`: send an archive back to topics. Needs no Spark.
+"""`gantry pipeline restore`: send an archive to topics. Needs no Spark.
 
     restore: {topics: {orders: orders-again}}
 
-What goes where has to be said: an archive that is sent back to the topic it came from is there twice.
+The mapping has no default: a topic that is restored into itself would have its messages twice.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import msgspec
 
 from gantry_client import ClientError, Message, MessageQueue, SendReceipt
 from gantry_client.sync import Producer, PullConsumer
-from gantry_pipelines.archive.exits import at_work
-from gantry_pipelines.archive.objects import storage_of
+from gantry_pipelines.archive.job_errors import map_archive_errors
+from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.restore import RestorePlan, restore
-from gantry_pipelines.archive.settings import place_settings
+from gantry_pipelines.archive.settings import parse_archive_parameters
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.errors import ConfigError, JobError
 from gantry_pipelines.job import Job
@@ -34,23 +34,23 @@ from pyspark_rocketmq.settings import ReadSettings
 from pyspark_rocketmq.worker import prepare_structs
 
 GROUP: Final = "GantryRestore"
-PULL: Final = 256
+PULL_MESSAGES_MAX: Final = 256
 
 
 @final
 class Restore(Part, frozen=True):
-    """What goes where."""
+    """The target topics of a restore, and its progress folder."""
 
     topics: Annotated[dict[str, str], msgspec.Meta(max_length=1000)] = msgspec.field(default_factory=dict)
-    """From topics of the archive to those that they are sent to."""
+    """Target topics by topics of the archive."""
 
     progress: str = ""
-    """A folder that says how far it has come; empty: `_restore` beside the archive's data."""
+    """Folder of the progress files; empty: `_restore` beside the archive's data."""
 
 
 @final
 class RestoreSpec(ArchiveSpec, frozen=True):
-    """A `TopicArchive`, and where its topics are to go."""
+    """The spec of a `TopicArchive`, and the target topics of the restore."""
 
     restore: Restore = Restore()
 
@@ -58,7 +58,7 @@ class RestoreSpec(ArchiveSpec, frozen=True):
 @final
 @dataclass(frozen=True)
 class RestoreParameters:
-    """What is sent, and to whom."""
+    """The parameters of a restore run."""
 
     destination: str
     topics: dict[str, str]
@@ -68,19 +68,23 @@ class RestoreParameters:
 
 @final
 class RestoreJob(Job[RestoreSpec, RestoreParameters]):
-    """Sends an archive back."""
+    """The job that sends an archive to topics."""
 
     name = "restore"
     spec_type = RestoreSpec
 
     def parse(self, config: PipelineConfig[RestoreSpec]) -> RestoreParameters:
-        """What the run needs."""
-        place = place_settings(config).destination
+        """Return the run's parameters. Raises ConfigError."""
+        place = parse_archive_parameters(config).destination
         if not config.spec.restore.topics:
-            raise ConfigError(["restore.topics: it is missing: say what goes where, like {orders: orders-again}"])
+            raise ConfigError(
+                ["restore.topics: missing; map archived topics to target topics, for example {orders: orders-again}"]
+            )
         progress = config.spec.restore.progress
         if not progress and "://" in place:
-            raise ConfigError(["restore.progress: it is missing: a folder of this machine, as the archive is in none"])
+            raise ConfigError(
+                ["restore.progress: missing; an archive in an object store needs a local folder for the progress"]
+            )
         return RestoreParameters(
             place,
             dict(config.spec.restore.topics),
@@ -89,45 +93,47 @@ class RestoreJob(Job[RestoreSpec, RestoreParameters]):
         )
 
     def run(self, settings: RestoreParameters, reporter: Reporter) -> Outcome:
-        """All topics, to their ends."""
+        """Restore all topics up to the end of the archive."""
         prepare_structs()
-        sent = _Count(reporter)
-        plan = RestorePlan(settings.topics, settings.progress, told=sent.add, is_stopped=lambda: reporter.stop.is_asked)
+        sent = _SentCounter(reporter)
+        plan = RestorePlan(
+            settings.topics, settings.progress, on_delivered=sent.add, is_stopped=lambda: reporter.stop.is_requested
+        )
         try:
-            with at_work(settings.destination), BrokerTarget(settings.connection) as target:
+            with map_archive_errors(settings.destination), BrokerTarget(settings.connection) as target:
                 queues = restore(storage_of(settings.destination), plan, target)
         except ClientError as error:
             raise JobError(str(error), reason="NoBroker", exit_code=EXIT_UNKNOWN) from error
         rows, found = sum(one.sent for one in queues), sum(one.found for one in queues)
-        is_whole = all(one.is_whole for one in queues)
-        text = f"{rows} messages were sent, in {len(queues)} queues"
-        text += f"; {found} were there already" if found else ""
+        is_complete = all(one.is_complete for one in queues)
+        text = f"sent {rows} messages, in {len(queues)} queues"
+        text += f"; {found} were already stored" if found else ""
         return Outcome(
-            0 if is_whole else EXIT_INTERRUPTED,
-            "Done" if is_whole else "Interrupted",
-            text if is_whole else f"{text}; run it again for the rest",
+            0 if is_complete else EXIT_INTERRUPTED,
+            "Done" if is_complete else "Interrupted",
+            text if is_complete else f"{text}; run the restore again for the rest",
             rows=rows,
             checkpoint=settings.progress,
         )
 
 
 @final
-class _Count:
-    """Told by several threads; a sum that is one behind for a moment does no harm."""
+class _SentCounter:
+    """Counts sent messages from several threads, without a lock: a sum that is briefly too low does no harm."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter: Final = reporter
         self._rows = 0
 
     def add(self, count: int) -> None:
-        """So many more."""
+        """Add a number of messages and report the progress."""
         self._rows += count
         self._reporter.progress(rows=self._rows)
 
 
 @final
 class BrokerTarget:
-    """Brokers, as a producer and a consumer see them."""
+    """The brokers as the target of a restore, by a producer and a pull consumer."""
 
     def __init__(self, connection: ReadSettings) -> None:
         settings = connection.client_settings()
@@ -146,21 +152,21 @@ class BrokerTarget:
         self._stack.close()
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """Queues that take messages of a topic."""
+        """Return the writable queues of a topic."""
         return self._producer.queues(topic)
 
     def send(self, messages: Sequence[Message], queue: MessageQueue, ids: Sequence[str]) -> Sequence[SendReceipt]:
-        """Send them together."""
+        """Send a batch of messages to a queue, with these message ids."""
         return self._producer.send_batch(messages, queue=queue, message_ids=ids)
 
     def end(self, queue: MessageQueue) -> int:
-        """One past the newest message."""
+        """Return the offset after the newest message of a queue."""
         return self._consumer.max_offset(queue)
 
     def ids(self, queue: MessageQueue, begin: int) -> Iterator[str]:
-        """Of the messages from there to the end."""
+        """Return the ids of the messages from an offset to the end of a queue."""
         offset, end = begin, self._consumer.max_offset(queue)
         while offset < end:
-            result = self._consumer.fetch(queue, offset, messages_max=PULL)
+            result = self._consumer.fetch(queue, offset, messages_max=PULL_MESSAGES_MAX)
             yield from (message.message_id for message in result.messages)
             offset = result.next_offset

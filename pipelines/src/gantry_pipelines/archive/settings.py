@@ -1,4 +1,4 @@
-"""What an archive's jobs need, out of a `TopicArchive`: read once, checked together, before anything is started."""
+"""The parameters of an archive's jobs, parsed from a `TopicArchive` and validated before anything is started."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import final
 
 from gantry_pipelines.archive.compaction import CompactionRules
 from gantry_pipelines.archive.errors import ArchiveError
+from gantry_pipelines.archive.file_writing import ZSTD_LEVEL, Packing
 from gantry_pipelines.archive.format import ArchiveFormat, columns_of
 from gantry_pipelines.archive.layout import CHECKPOINT
-from gantry_pipelines.archive.writing import ZSTD_LEVEL, Packing
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.errors import ConfigError
@@ -22,7 +22,7 @@ from gantry_spec.pipelines.parts import Compression, OnDataLoss
 @final
 @dataclass(frozen=True)
 class ArchiveParameters:
-    """Of all of them; who only looks at an archive needs the first alone."""
+    """The parameters of all archive jobs; jobs that only read an archive use the destination alone."""
 
     destination: str
     """A path, or the address of an object store."""
@@ -30,9 +30,9 @@ class ArchiveParameters:
     packing: Packing = field(default_factory=Packing)
     rules: CompactionRules = field(default_factory=CompactionRules)
     retention_days: int = 0
-    """0: for ever."""
+    """Days after which a day's files are deleted; 0: never."""
     options: dict[str, str] = field(default_factory=dict)
-    """For the data source."""
+    """Options of the archive's data source."""
     checkpoint: str = ""
     is_continuous: bool = False
     trigger_ms: int = 60_000
@@ -40,29 +40,29 @@ class ArchiveParameters:
     spark_conf: dict[str, str] = field(default_factory=dict)
 
 
-def place_settings(config: PipelineConfig[ArchiveSpec]) -> ArchiveParameters:
-    """For who looks at an archive, or tidies it up. Raises ConfigError."""
+def parse_archive_parameters(config: PipelineConfig[ArchiveSpec]) -> ArchiveParameters:
+    """Parse the parameters for jobs that read or compact an archive. Raises ConfigError."""
     if not config.here.destination:
-        raise ConfigError(["here.destination: it is missing: where is the archive?"])
+        raise ConfigError(["here.destination: missing; set it to the archive's folder or address"])
     layout = config.spec.layout
     try:
-        an_format = ArchiveFormat(
+        archive_format = ArchiveFormat(
             layout.rows_per_file, layout.time_zone, columns_of(tuple(column.value for column in config.spec.columns))
         )
     except ArchiveError as error:
         raise ConfigError([f"layout: {error}"]) from error
     return ArchiveParameters(
         destination=config.here.destination,
-        format=an_format,
+        format=archive_format,
         packing=packing_of(layout.compression),
         rules=CompactionRules(int(layout.target_file_size), int(layout.compact_after)),
         retention_days=config.spec.retention.days,
     )
 
 
-def run_settings(config: PipelineConfig[ArchiveSpec]) -> ArchiveParameters:
-    """For who writes one. Raises ConfigError."""
-    place = place_settings(config)
+def parse_run_parameters(config: PipelineConfig[ArchiveSpec]) -> ArchiveParameters:
+    """Parse the parameters for the job that writes an archive. Raises ConfigError."""
+    place = parse_archive_parameters(config)
     options = {
         **connection_options(config),
         **start_options(config.spec.start),
@@ -85,7 +85,7 @@ def run_settings(config: PipelineConfig[ArchiveSpec]) -> ArchiveParameters:
         place.rules,
         place.retention_days,
         options=options,
-        checkpoint=config.here.checkpoint or checkpoint_beside(place.destination),
+        checkpoint=config.here.checkpoint or default_checkpoint(place.destination),
         is_continuous=config.is_continuous,
         trigger_ms=int(config.spec.trigger),
         cores=config.spec.engine.cores or None,
@@ -94,16 +94,19 @@ def run_settings(config: PipelineConfig[ArchiveSpec]) -> ArchiveParameters:
 
 
 def packing_of(compression: Compression) -> Packing:
-    """How files are packed; only zstd has levels worth choosing from."""
+    """Return how files are compressed; only zstd has a level."""
     if compression is Compression.ZSTD:
         return Packing("zstd", ZSTD_LEVEL)
     return Packing(compression.value, None)
 
 
-def checkpoint_beside(destination: str) -> str:
-    """In the archive's own folder. Raises ConfigError for an object store: Spark here has no connector to one."""
+def default_checkpoint(destination: str) -> str:
+    """Return the checkpoint folder in the archive's folder.
+
+    Raises ConfigError for an object store: this Spark has no connector to one.
+    """
     if "://" in destination and not destination.startswith("file://"):
         raise ConfigError(
-            ["here.checkpoint: it is missing: Spark's checkpoint must lie in a folder, not beside objects"]
+            ["here.checkpoint: missing; with an object store as destination set it to a folder for Spark's checkpoint"]
         )
     return str(Path(destination.removeprefix("file://"), CHECKPOINT))

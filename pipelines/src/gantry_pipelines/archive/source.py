@@ -1,11 +1,11 @@
-"""The archive as a data source of Spark's: reading a batch writes its files, and gives one row for each of them.
+"""The archive as a Spark data source: reading a batch writes its files, and yields one row for each file.
 
-Offsets, limits, forks, lost messages and replicas are those of `pyspark_rocketmq`; of its reader only two steps are
-others. Ends of batches are laid on the grid, and tasks have whole pieces. Workers write Parquet themselves, so bodies
-never cross to the JVM: that is most of what an archive costs otherwise.
+Offsets, limits, forks, lost messages and replicas are those of `pyspark_rocketmq`; only two steps of its reader differ:
+ends of batches are aligned to the grid, and tasks have whole pieces. Workers write Parquet themselves, so bodies never
+cross to the JVM, which would be most of the cost.
 
-A checkpoint that is new begins where the manifest ends, queue by queue, so losing it loses nothing. Offsets carry the
-archive's identity, and one of another archive is refused.
+A new checkpoint begins at the end of the manifest, queue by queue, so that losing the checkpoint loses nothing. Offsets
+have the archive's identity, and those of another archive are refused.
 """
 
 import os
@@ -21,26 +21,26 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from gantry_pipelines.archive.errors import OtherArchive
+from gantry_pipelines.archive.file_writing import READ_ALSO, Packing, write_files
 from gantry_pipelines.archive.format import ArchiveFormat, read_format
-from gantry_pipelines.archive.grid import laid
+from gantry_pipelines.archive.grid import align_to_grid
 from gantry_pipelines.archive.manifest import ArchivedFile, document_of
-from gantry_pipelines.archive.objects import storage_of
-from gantry_pipelines.archive.planning import BYTES_TARGET, lost_ranges, pieces_to_write, rounds, tasks
-from gantry_pipelines.archive.reading import ManifestReader
+from gantry_pipelines.archive.manifest_reader import ManifestReader
+from gantry_pipelines.archive.object_storage import storage_of
+from gantry_pipelines.archive.planning import BYTES_TARGET, lost_ranges, pieces_to_write, plan_tasks, split_into_rounds
 from gantry_pipelines.archive.storage import Storage
-from gantry_pipelines.archive.writing import READ_ALSO, Packing, write_files
-from pyspark_rocketmq.batch_reader import extents_of
+from pyspark_rocketmq.batch_reader import locate_extents
 from pyspark_rocketmq.model import Task
 from pyspark_rocketmq.offsets import StreamOffset
 from pyspark_rocketmq.options import ReadOptions, read_options
-from pyspark_rocketmq.planning import Cut
+from pyspark_rocketmq.planning import SplitOptions
 from pyspark_rocketmq.reading import read_task
 from pyspark_rocketmq.schema import ARROW_OF
 from pyspark_rocketmq.stream_reader import StreamReader
 
 NAME: Final = "gantry-archive"
 IDENTITY: Final = "archive"
-"""In offsets."""
+"""Key of the archive's identity in offsets."""
 
 OWN_OPTIONS: Final = (
     "archive.destination",
@@ -65,26 +65,28 @@ FILE_TYPES: Final = {
     "kind": "string",
     "staged": "string",
 }
-"""Columns of the frame that the source gives: one row for each file that a worker wrote, and no message."""
+"""Columns of the source's DataFrame: one row for each file that a worker wrote, and no messages."""
 FILE_SCHEMA: Final = ", ".join(f"`{name}` {kind}" for name, kind in FILE_TYPES.items())
 FILE_ARROW: Final = pa.schema([pa.field(name, ARROW_OF[kind]) for name, kind in FILE_TYPES.items()])
 
 
 class ArchiveSource(DataSource):
-    """`spark.dataSource.register(ArchiveSource)`, then `readStream.format("gantry-archive")`; options as of
-    `rocketmq`."""
+    """The data source: `spark.dataSource.register(ArchiveSource)`, then `readStream.format("gantry-archive")`.
+
+    Its options are those of `rocketmq`, and `OWN_OPTIONS`.
+    """
 
     @classmethod
     def name(cls) -> str:
-        """For `format`."""
+        """Return the name for `format`."""
         return NAME
 
     def schema(self) -> str:
-        """One row for each file."""
+        """Return the schema of the rows, one for each file."""
         return FILE_SCHEMA
 
     def streamReader(self, schema: StructType) -> "ArchiveReader":
-        """For `spark.readStream`."""
+        """Create the reader for `spark.readStream`."""
         own = {name: self.options.get(name, "") for name in OWN_OPTIONS}
         others = {name: value for name, value in self.options.items() if not name.lower().startswith("archive.")}
         level = int(own["archive.level"]) if own["archive.level"] else None
@@ -93,13 +95,13 @@ class ArchiveSource(DataSource):
         options = read_options(others, is_stream=True)
         task_bytes = int(own["archive.taskBytes"] or BYTES_TARGET)
         storage = storage_of(own["archive.destination"])
-        return ArchiveReader(options, storage, packing, Slots(cores, task_bytes), read_format(storage))
+        return ArchiveReader(options, storage, packing, TaskCapacity(cores, task_bytes), read_format(storage))
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Slots:
-    """What tasks are cut for."""
+class TaskCapacity:
+    """The number of cores and the size for which tasks are planned."""
 
     cores: int = 1
     task_bytes: int = BYTES_TARGET
@@ -107,7 +109,7 @@ class Slots:
 
 @final
 class ArchivePartition(InputPartition):
-    """What one task writes, or what one says of messages that are gone."""
+    """The pieces that one task writes, or ranges to record as lost."""
 
     def __init__(self, task: Task | None, lost: tuple[ArchivedFile, ...] = ()) -> None:
         super().__init__(task)
@@ -116,20 +118,30 @@ class ArchivePartition(InputPartition):
 
 
 class ArchiveReader(StreamReader):
-    """One archiving query. What travels to workers is settings; the rest is made where it is needed."""
+    """The stream reader of one archiving query. Only its settings are pickled to workers."""
 
     def __init__(
-        self, options: ReadOptions, storage: Storage, packing: Packing, slots: Slots, an_format: ArchiveFormat
+        self,
+        options: ReadOptions,
+        storage: Storage,
+        packing: Packing,
+        task_limits: TaskCapacity,
+        archive_format: ArchiveFormat,
     ) -> None:
-        """`an_format` binds the archive; its writer has settled it before the query began."""
-        super().__init__(options, (READ_ALSO, *an_format.columns), lay=partial(laid, grid_rows=an_format.grid_rows))
+        """Create a reader; `archive_format` is the format that the writer has read or created before the query."""
+        super().__init__(
+            options,
+            (READ_ALSO, *archive_format.columns),
+            align_ranges=partial(align_to_grid, grid_rows=archive_format.grid_rows),
+        )
         self._state = {
-            "options": options, "storage": storage, "packing": packing, "slots": slots, "an_format": an_format
+            "options": options, "storage": storage, "packing": packing, "task_limits": task_limits,
+            "archive_format": archive_format,
         }  # fmt: skip
         self._storage = storage
         self._packing = packing
-        self._slots = slots
-        self._format = an_format
+        self._task_limits = task_limits
+        self._format = archive_format
         self._manifest = ManifestReader(storage)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -141,12 +153,12 @@ class ArchiveReader(StreamReader):
     # -- the driver's side ---------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Nothing was archived by this query yet."""
+        """Return the start offset of a new query, with the archive's identity."""
         return {**super().initialOffset(), IDENTITY: self._format.identity}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch; of a new checkpoint, behind what is archived."""
-        self._check(start)
+        """Return the end of the next batch; with a new checkpoint the batch begins after the archived ranges."""
+        self._check_identity(start)
         before = StreamOffset.from_json(start)
         archived = {} if before.ends else self._manifest.read().ends()
         if not archived:
@@ -161,58 +173,58 @@ class ArchiveReader(StreamReader):
         return {**replace(end, begins={**begins, **end.begins}).to_json(), IDENTITY: self._format.identity}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Tasks that write what is not there yet."""
-        self._check(end)
-        ranges, gaps = self.follower.ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
+        """Plan the tasks that write the ranges that are not archived yet."""
+        self._check_identity(end)
+        ranges, gaps = self.planner.ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
         archived = self._manifest.read().ends()
         lost = lost_ranges(gaps, archived)
         archived |= {file.range.queue: file.range.end for file in lost}
         pieces = pieces_to_write(ranges, archived, self._format.grid_rows)
         catalog = self.catalog
-        extents = [extent for some in rounds(pieces) for extent in extents_of(some, catalog)]
+        extents = [extent for some in split_into_rounds(pieces) for extent in locate_extents(some, catalog)]
         replicas = {broker: catalog.replicas(broker) for broker in sorted({one.queue.broker for one in pieces})}
-        found = [ArchivePartition(task) for task in tasks(extents, replicas, self._cut())]
+        found = [ArchivePartition(task) for task in plan_tasks(extents, replicas, self._cut())]
         return [*found, ArchivePartition(None, tuple(lost))] if lost or not found else found
 
     # -- the worker's side ---------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Write the files of a task; a row for each as it is done."""
-        assert isinstance(partition, ArchivePartition), "Spark hands over what it was given"
-        yield as_batch(partition.lost)
+        """Write the files of a task, and yield a row for each completed file."""
+        assert isinstance(partition, ArchivePartition), "Spark passes the partitions of this reader"
+        yield files_batch(partition.lost)
         if partition.task is not None:
             batches = read_task(partition.task, self.options.settings)
             files = write_files(batches, partition.task.ranges, self._storage, self._format, self._packing)
-            yield from (as_batch([file]) for file in files)
+            yield from (files_batch([file]) for file in files)
 
-    # -- below ---------------------------------------------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------------------------------------
 
-    def _check(self, offset: Mapping[str, Any]) -> None:
+    def _check_identity(self, offset: Mapping[str, Any]) -> None:
         found = offset.get(IDENTITY)
         if found != self._format.identity:
             raise OtherArchive(
-                f"the checkpoint is that of archive {found}, and {self._storage} has {self._format.identity}:"
-                " use another checkpoint; a new one goes on where the archive ends"
+                f"the checkpoint belongs to archive {found}, but {self._storage} is archive {self._format.identity}:"
+                " use another checkpoint; a new one continues at the end of the archive"
             )
 
-    def _cut(self) -> Cut:
-        return Cut(
+    def _cut(self) -> SplitOptions:
+        return SplitOptions(
             columns=self.columns,
             transport=self.options.settings.transport,
-            bytes_target=self._slots.task_bytes,
+            bytes_target=self._task_limits.task_bytes,
             partitions_min=self.options.partitions_min,
-            cores=self._slots.cores,
+            cores=self._task_limits.cores,
         )
 
 
 def transform(files: DataFrame) -> DataFrame:
-    """One row for each file, those of a task by queue and offset.
+    """Return one row for each file, those of a task sorted by queue and offset.
 
-    Nothing here may need a second look at the rows (a global sort samples them first): each look writes the files
-    again."""
+    The rows must be computed only once, because computing them writes the files; so there is no global sort, which
+    would sample the rows first."""
     return files.select(*FILE_TYPES).sortWithinPartitions("topic", "broker", "queue", "begin")
 
 
-def as_batch(files: Iterable[ArchivedFile]) -> pa.RecordBatch:
-    """Files as Spark takes them."""
+def files_batch(files: Iterable[ArchivedFile]) -> pa.RecordBatch:
+    """Convert files to an Arrow batch for Spark."""
     return pa.RecordBatch.from_pylist([document_of(file) for file in files], schema=FILE_ARROW)

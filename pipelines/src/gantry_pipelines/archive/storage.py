@@ -1,10 +1,10 @@
-"""Where an archive lies: what is asked of a destination, and a folder that gives it.
+"""The storage of an archive: its interface, and the implementation for a folder.
 
-    staged, then seen    `finish` makes a file durable under a name that no reader looks at; `show` renames it
-    seen at once         an object store has no rename: `finish` puts it under its own name, in one piece
+    staged, then published    `finish` makes a file durable under a name that readers ignore; `publish` renames it
+    visible at once           an object store has no rename: `finish` uploads the file under its final name
 
-`write` is for small files that appear whole and durably or not at all. `exchange` swaps two folders in one step, so
-that whoever lists either of their names sees one of both whole; where that cannot be, days are not compacted."""
+`write` is for small files, which become visible completely and durably, or not at all. `exchange` swaps two folders in
+one step, so that a listing of either shows one of them completely; storage without it is not compacted."""
 
 import ctypes
 import errno
@@ -27,38 +27,41 @@ _NO_EXCHANGE: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class Storage(Protocol):
-    """A destination. Paths are from its root, with slashes. It is pickled to workers, so it holds no connection."""
+    """The storage of one archive. Paths are relative to its root, with slashes.
+
+    It is pickled to workers, so it holds no connection.
+    """
 
     @property
     def is_folder(self) -> bool:
-        """Whether it has rename, links and exchange; else every file is seen as soon as it is there."""
+        """Whether it has rename, links and exchange; otherwise a file is visible as soon as it is written."""
 
     def paths(self, folder: str = "") -> list[str]:
-        """All files below a folder, sorted; none where there is no such folder."""
+        """Return all files below a folder, sorted; none if the folder does not exist."""
 
     def read(self, path: str) -> bytes:
-        """A whole file. Raises FileNotFoundError."""
+        """Read a whole file. Raises FileNotFoundError."""
 
     def open(self, path: str) -> pa.NativeFile:
-        """A file to read in places. Raises FileNotFoundError."""
+        """Open a file for random access. Raises FileNotFoundError."""
 
     def size(self, path: str) -> int | None:
-        """Its bytes; None where there is no such file."""
+        """Return the size of a file in bytes; None if it does not exist."""
 
     def write(self, path: str, data: bytes) -> None:
-        """Make a file appear, whole and durable, also in the place of another."""
+        """Write a file atomically and durably; it may replace another."""
 
     def remove(self, path: str) -> None:
-        """Delete a file, if it is there."""
+        """Delete a file if it exists."""
 
     def new_file(self) -> Path:
-        """Where a worker writes a file of this machine, for `finish`."""
+        """Return the path of a new local file for a worker, to be passed to `finish`."""
 
     def finish(self, local: Path, path: str) -> str:
-        """Make it durable; where it lies staged, or "" when it is seen at `path` already."""
+        """Make a local file durable; return its staged path, or "" if it is already visible at `path`."""
 
-    def show(self, staged: str, path: str) -> None:
-        """Give a staged file the name under which it is seen."""
+    def publish(self, staged: str, path: str) -> None:
+        """Move a staged file to the path at which readers see it."""
 
     def exchange(self, one: str, other: str) -> None:
         """Swap two folders in one step. Raises CannotCompact."""
@@ -67,7 +70,7 @@ class Storage(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A destination that is a folder of this machine: a disk, a volume, NFS."""
+    """Storage in a mounted folder: a disk, a volume, NFS."""
 
     root: str
 
@@ -76,59 +79,59 @@ class Folder:
 
     @property
     def is_folder(self) -> bool:
-        """It is."""
+        """True: a folder has rename and links."""
         return True
 
     def paths(self, folder: str = "") -> list[str]:
-        """All files below a folder."""
+        """Return all files below a folder, sorted."""
         top = self._at(folder) if folder else Path(self.root)
         root = Path(self.root)
         return sorted((Path(at) / name).relative_to(root).as_posix() for at, _, names in os.walk(top) for name in names)
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
+        """Read a whole file. Raises FileNotFoundError."""
         return self._at(path).read_bytes()
 
     def open(self, path: str) -> pa.NativeFile:
-        """A file to read in places."""
+        """Open a file for random access. Raises FileNotFoundError."""
         return pa.OSFile(str(self._at(path)), "r")
 
     def size(self, path: str) -> int | None:
-        """Its bytes."""
+        """Return the size of a file in bytes; None if it does not exist."""
         try:
             return self._at(path).stat().st_size
         except FileNotFoundError:
             return None
 
     def write(self, path: str, data: bytes) -> None:
-        """By a file beside it."""
+        """Write a file atomically and durably, by a temporary file and a rename."""
         replace_file(self._at(path), data)
 
     def remove(self, path: str) -> None:
-        """Delete a file, and nothing else: an empty folder does no harm, and somebody may be about to use it."""
+        """Delete a file but not its folder: an empty folder does no harm, and a writer may be about to use it."""
         self._at(path).unlink(missing_ok=True)
 
     def new_file(self) -> Path:
-        """In the folder for staged files, which is on the same disk."""
+        """Return a new path in the folder of staged files, which is on the same file system."""
         staged = Path(self.root) / STAGED
         make_folders(staged)
         return staged / f"{secrets.token_hex(16)}{STAGED_SUFFIX}"
 
     def finish(self, local: Path, path: str) -> str:
-        """It stays where it is."""
+        """Sync a staged file where it is, and return its path."""
         sync_file(local)
         sync_folder(local.parent)
         return local.relative_to(self.root).as_posix()
 
-    def show(self, staged: str, path: str) -> None:
-        """By one rename."""
+    def publish(self, staged: str, path: str) -> None:
+        """Rename a staged file to its final path, durably."""
         at = self._at(path)
         make_folders(at.parent)
         os.replace(self._at(staged), at)
         sync_folder(at.parent)
 
     def exchange(self, one: str, other: str) -> None:
-        """By `renameat2`, which ext4, XFS, Btrfs and tmpfs have, and NFS has not."""
+        """Swap two folders with `renameat2`, which ext4, XFS, Btrfs and tmpfs support, and NFS does not."""
         names = [os.fsencode(self._at(path)) for path in (one, other)]
         library = ctypes.CDLL(None, use_errno=True)
         if not hasattr(library, "renameat2"):
@@ -142,7 +145,7 @@ class Folder:
             sync_folder(self._at(path).parent)
 
     def can_exchange(self) -> bool:
-        """Whether it can, tried with two empty folders."""
+        """Return whether `exchange` works here, by a trial with two empty folders."""
         pair = [f"{STAGED}/try-{secrets.token_hex(8)}" for _ in range(2)]
         try:
             for path in pair:
@@ -156,27 +159,27 @@ class Folder:
         return True
 
     def link(self, source: str, target: str) -> None:
-        """A second name for a file."""
+        """Create a hard link to a file."""
         at = self._at(target)
         make_folders(at.parent)
         os.link(self._at(source), at)
 
     def adopt(self, local: Path, path: str) -> None:
-        """Give a file that was made durable its name in a folder that is not seen yet."""
+        """Move a durable local file into a folder that readers do not see yet."""
         at = self._at(path)
         make_folders(at.parent)
         os.replace(local, at)
 
     def remove_folder(self, path: str) -> None:
-        """Delete a folder and all that is in it."""
+        """Delete a folder and its contents."""
         shutil.rmtree(self._at(path), ignore_errors=True)
 
     def sync(self, path: str) -> None:
-        """Make the names in a folder durable."""
+        """Sync a folder, which makes its entries durable."""
         sync_folder(self._at(path))
 
     def _at(self, path: str) -> Path:
         parts = path.split("/")
         if not path or path.startswith("/") or ".." in parts:
-            raise ArchiveError(f"{path!r} is no path in an archive")
+            raise ArchiveError(f"{path!r} is not a relative path in an archive")
         return Path(self.root, *parts)

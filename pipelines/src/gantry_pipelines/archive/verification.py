@@ -1,12 +1,12 @@
-"""Is the archive what its manifest says? Reads only, takes no lock, and may run beside a writer.
+"""Verify an archive against its manifest. Read-only, takes no lock, and may run beside a writer.
 
-    ranges      of each queue they tile: no gap, no overlap
-    files       each is there, under its name or still staged, with the bytes and rows that the manifest says, and says
-                the same range of itself; readers see no other file
-    --deep      every byte has the checksum, every row its offset and its day
+    ranges      the ranges of each queue tile: no gap, no overlap
+    files       each file exists, published or still staged, with the size, row count and range of its record; readers
+                see no other file
+    deep        the checksum of each file matches, and every row has the right offset and day
 
-What a writer does meanwhile is no finding: a file that is not there, or not in the manifest, is looked at again with a
-newer manifest.
+Changes by a writer during the verification are no findings: a file that is missing, or not in the manifest, is checked
+again with a newer manifest.
 """
 
 import hashlib
@@ -18,21 +18,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gantry_pipelines.archive.file_writing import DIGEST, dates_of, range_metadata
 from gantry_pipelines.archive.format import read_format
 from gantry_pipelines.archive.layout import is_data
 from gantry_pipelines.archive.manifest import ArchivedFile, Manifest
-from gantry_pipelines.archive.reading import ManifestReader
+from gantry_pipelines.archive.manifest_reader import ManifestReader
 from gantry_pipelines.archive.storage import Storage
-from gantry_pipelines.archive.writing import DIGEST, dates_of, said_of
 
-LOOKS_MAX: Final = 5
+LISTINGS_MAX: Final = 5
 READ_BYTES: Final = 8 << 20
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be."""
+    """A difference between the archive and its manifest."""
 
     path: str
     text: str
@@ -43,8 +43,8 @@ class Finding:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What was looked at, and what was found."""
+class VerificationResult:
+    """The extent and the findings of a verification."""
 
     files: int
     rows: int
@@ -52,44 +52,49 @@ class Verdict:
     findings: tuple[Finding, ...]
 
     def text(self) -> str:
-        """For people."""
+        """Return a summary and the findings as text, one a line."""
         head = f"{self.files} files, {self.rows} rows, {self.size_bytes} bytes: "
-        lines = [head + (f"{len(self.findings)} findings" if self.findings else "all is as the manifest says")]
+        lines = [head + (f"{len(self.findings)} findings" if self.findings else "no findings")]
         return "\n".join([*lines, *(f"  {finding}" for finding in self.findings)])
 
 
-def verify(storage: Storage, *, is_deep: bool = False, told: Callable[[int, int], None] | None = None) -> Verdict:
-    """Look at everything; `told` hears how many files of how many were looked at. Raises NoArchive, ManifestBroken."""
-    an_format = read_format(storage)
+def verify(
+    storage: Storage, *, is_deep: bool = False, on_progress: Callable[[int, int], None] | None = None
+) -> VerificationResult:
+    """Verify all files and ranges. Raises NoArchive, ManifestBroken.
+
+    `on_progress` is called with the number of verified files and of all files.
+    """
+    archive_format = read_format(storage)
     reader = ManifestReader(storage)
-    manifest, findings = _whole_listing(storage, reader)
+    manifest, findings = _list_unknown_files(storage, reader)
     files = manifest.data()
     findings += [Finding("", fault) for fault in manifest.faults()]
     for number, file in enumerate(files):
-        for text in _file_faults(storage, file, an_format.time_zone, is_deep=is_deep):
+        for text in _file_faults(storage, file, archive_format.time_zone, is_deep=is_deep):
             if file in reader.read().data():
                 findings.append(Finding(file.place.path, text))
-        if told is not None:
-            told(number + 1, len(files))
-    return Verdict(
+        if on_progress is not None:
+            on_progress(number + 1, len(files))
+    return VerificationResult(
         len(files), sum(file.rows for file in files), sum(file.size_bytes for file in files), tuple(findings)
     )
 
 
-def _whole_listing(storage: Storage, reader: ManifestReader) -> tuple[Manifest, list[Finding]]:
-    """Files that readers see and the manifest does not have; looked at again while a writer works."""
-    for _ in range(LOOKS_MAX):
-        seen = {path for path in storage.paths() if is_data(path)}
+def _list_unknown_files(storage: Storage, reader: ManifestReader) -> tuple[Manifest, list[Finding]]:
+    """Read the manifest, and find files that readers see and it does not have; repeated while a writer is active."""
+    for _ in range(LISTINGS_MAX):
+        visible = {path for path in storage.paths() if is_data(path)}
         manifest = reader.read()
-        strange = seen - {file.place.path for file in manifest.data()}
-        strange = {path for path in strange if storage.size(path) is not None}
-        if not strange:
+        unknown = visible - {file.place.path for file in manifest.data()}
+        unknown = {path for path in unknown if storage.size(path) is not None}
+        if not unknown:
             break
-    return manifest, [Finding(path, "is not in the manifest, and readers see it") for path in sorted(strange)]
+    return manifest, [Finding(path, "is not in the manifest, but readers see it") for path in sorted(unknown)]
 
 
 def _file_faults(storage: Storage, file: ArchivedFile, time_zone: str, *, is_deep: bool) -> Iterator[str]:
-    """What is wrong with one file."""
+    """Describe the differences between one file and its record."""
     path = file.place.path
     if storage.size(path) is None and file.staged:
         path = file.staged
@@ -98,11 +103,11 @@ def _file_faults(storage: Storage, file: ArchivedFile, time_zone: str, *, is_dee
         yield "is missing"
         return
     if size != file.size_bytes:
-        yield f"has {size} bytes, and the manifest says {file.size_bytes}"
+        yield f"has {size} bytes, the manifest has {file.size_bytes}"
         return
     try:
         if is_deep and _checksum(storage, path) != file.checksum:
-            yield "has other bytes than the manifest says"
+            yield "does not have the checksum of the manifest"
             return
         with storage.open(path) as opened, pq.ParquetFile(opened) as parquet:
             yield from _parquet_faults(parquet, file)
@@ -117,10 +122,10 @@ def _file_faults(storage: Storage, file: ArchivedFile, time_zone: str, *, is_dee
 def _parquet_faults(parquet: pq.ParquetFile, file: ArchivedFile) -> Iterator[str]:
     rows = parquet.metadata.num_rows
     if rows != file.rows or rows != file.range.count:
-        yield f"has {rows} rows, the manifest says {file.rows}, and its name {file.range.count}"
-    said = {key.decode(): value.decode() for key, value in (parquet.metadata.metadata or {}).items()}
-    if any(said.get(key) != value for key, value in said_of(file.range).items()):
-        yield "says another range of itself than its name"
+        yield f"has {rows} rows, the manifest has {file.rows}, its name {file.range.count}"
+    found_metadata = {key.decode(): value.decode() for key, value in (parquet.metadata.metadata or {}).items()}
+    if any(found_metadata.get(key) != value for key, value in range_metadata(file.range).items()):
+        yield "has another range in its metadata than in its name"
 
 
 def _row_faults(parquet: pq.ParquetFile, file: ArchivedFile, time_zone: str) -> Iterator[str]:
@@ -129,7 +134,7 @@ def _row_faults(parquet: pq.ParquetFile, file: ArchivedFile, time_zone: str) -> 
     for batch in parquet.iter_batches(columns=["offset", "queue", "broker", "storeTime"]):
         offsets = np.asarray(batch.column("offset"))
         if not np.array_equal(offsets, np.arange(expected, expected + len(offsets))):
-            yield f"has other offsets than {expected} and those behind it"
+            yield f"has other offsets than {expected} and the following"
             return
         expected += len(offsets)
         days |= {date.isoformat() for date in dates_of(batch, time_zone).unique().to_pylist()}

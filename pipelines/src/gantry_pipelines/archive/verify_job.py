@@ -1,13 +1,13 @@
-"""`gantry pipeline verify`: is the archive what its manifest says? Needs no Spark, no broker and no lock."""
+"""`gantry pipeline verify`: verify an archive against its manifest. Needs no Spark, no broker and no lock."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, final
 
-from gantry_pipelines.archive.exits import at_work
-from gantry_pipelines.archive.objects import storage_of
-from gantry_pipelines.archive.settings import place_settings
+from gantry_pipelines.archive.job_errors import map_archive_errors
+from gantry_pipelines.archive.object_storage import storage_of
+from gantry_pipelines.archive.settings import parse_archive_parameters
 from gantry_pipelines.archive.verification import verify
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.job import Job
@@ -20,16 +20,16 @@ FINDINGS_SHOWN_MAX: Final = 50
 
 @final
 class VerifySpec(ArchiveSpec, frozen=True):
-    """A `TopicArchive`, and how closely to look."""
+    """The spec of a `TopicArchive`, and the depth of the verification."""
 
     deep: bool = False
-    """Read every byte: checksums, offsets and days of all rows."""
+    """Whether to read all bytes and verify checksums, and offsets and days of all rows."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class VerifyParameters:
-    """What is looked at."""
+    """The parameters of a verification."""
 
     destination: str
     is_deep: bool = False
@@ -37,32 +37,32 @@ class VerifyParameters:
 
 @final
 class VerifyJob(Job[VerifySpec, VerifyParameters]):
-    """Proves that an archive has no gap. `--set deep=true` reads all of it."""
+    """The job that proves that an archive has no gap. `--set deep=true` reads all of it."""
 
     name = "verify"
     spec_type = VerifySpec
 
     def parse(self, config: PipelineConfig[VerifySpec]) -> VerifyParameters:
-        """What the run needs."""
-        return VerifyParameters(place_settings(config).destination, config.spec.deep)
+        """Return the run's parameters. Raises ConfigError."""
+        return VerifyParameters(parse_archive_parameters(config).destination, config.spec.deep)
 
     def run(self, settings: VerifyParameters, reporter: Reporter) -> Outcome:
-        """Look, and say what was found."""
-        with at_work(settings.destination):
-            verdict = verify(
+        """Verify the archive and report the findings."""
+        with map_archive_errors(settings.destination):
+            result = verify(
                 storage_of(settings.destination),
                 is_deep=settings.is_deep,
-                told=lambda done, _all: reporter.progress(files=done),
+                on_progress=lambda done, _all: reporter.progress(files=done),
             )
-        findings = [str(finding) for finding in verdict.findings]
+        findings = [str(finding) for finding in result.findings]
         for finding in findings[:FINDINGS_SHOWN_MAX]:
-            reporter.say(finding)
+            reporter.report_step(finding)
         return Outcome(
             EXIT_FAILED if findings else EXIT_DONE,
             "Damaged" if findings else "Verified",
-            verdict.text().partition("\n")[0],
-            rows=verdict.rows,
-            bytes=verdict.size_bytes,
-            files=verdict.files,
+            result.text().partition("\n")[0],
+            rows=result.rows,
+            bytes=result.size_bytes,
+            files=result.files,
             facts={"findings": len(findings), "deep": settings.is_deep},
         )

@@ -1,9 +1,9 @@
-"""Is what is stored on every copy of a broker's log the same, whole, and found by its queues?
+"""Audit: are all copies of a broker's log equal and undamaged, and do the consume queues match the log?
 
-    spans of the copies -> chunks -> a task for each: checksums, and where they differ, records -> what goes over chunks
+    spans of the copies -> chunks -> a task for each: checksums, and where they differ, records -> checks across chunks
          planning                       chunk: comparing, walking, indexing                           concluding
 
-The rule it guards: **a finding is a fault.** What may still change (not confirmed on every copy), and what a copy was
-right to delete, is said and is no finding; what could not be looked at makes the audit one that could not be done.
-Nothing here needs Spark but `spark_tasks`; a task is a function of plain values.
+The invariant: **a finding is a fault.** Data that may still change (not confirmed on every copy), and data that a copy
+deleted by retention, is mentioned in a note, not as a finding; if a copy cannot be read at all, the audit fails.
+Only `spark_tasks` needs Spark; a task is a function of plain values.
 """

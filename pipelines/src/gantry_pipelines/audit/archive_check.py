@@ -1,11 +1,12 @@
-"""An archive against the log: each file's rows beside the messages that the log still has of the same range.
+"""Compare an archive with the log: each file's rows with the messages that the log still has of the same range.
 
     archive    [ 0 .. 100k ) [ 100k .. 200k ) [ 200k .. 250k )
     log                 [ 130k ............................ 270k )
-                        compared, row by row          | 250k..270k: not archived yet, said
+                        compared, row by row          | 250k..270k: not archived yet, a note
 
-What retention has taken from the log cannot be compared, and what is not archived yet is no fault; both are said. What
-an archive says of itself (ranges that tile, files that are there) is `verify`'s to find, and it is asked, too.
+Messages that retention has deleted from the log cannot be compared, and messages that are not archived yet are no
+fault; both are mentioned in notes. The archive's own consistency (tiling ranges, existing files) is checked by
+`verify`, whose findings are included.
 """
 
 from __future__ import annotations
@@ -20,14 +21,13 @@ import pyarrow.parquet as pq
 
 from gantry_pipelines.archive.errors import ArchiveError
 from gantry_pipelines.archive.format import read_format
-from gantry_pipelines.archive.manifest import ArchivedFile, Manifest
-from gantry_pipelines.archive.manifest import Kind as Became
-from gantry_pipelines.archive.objects import storage_of
-from gantry_pipelines.archive.reading import read_manifest
+from gantry_pipelines.archive.manifest import ArchivedFile, Manifest, RangeKind
+from gantry_pipelines.archive.manifest_reader import read_manifest
+from gantry_pipelines.archive.object_storage import storage_of
 from gantry_pipelines.archive.storage import Storage
 from gantry_pipelines.archive.verification import verify
 from gantry_pipelines.audit.errors import AuditError
-from gantry_pipelines.audit.model import UNKNOWN, Check, Finding, Kind, Looked, Row, Span
+from gantry_pipelines.audit.model import UNKNOWN, Check, Coverage, Finding, FindingKind, Row, Span
 from gantry_pipelines.audit.result import ArchiveResult
 from gantry_pipelines.audit.running import RunTasks
 from pyspark_rocketmq.catalog import Catalog
@@ -38,68 +38,68 @@ from pyspark_rocketmq.schema import arrow_schema
 from pyspark_rocketmq.settings import ReadSettings
 
 NO_COPY: Final = -1
-"""In the place of a replica's number: the archive is none."""
+"""Replica number of findings in an archive, which is no replica."""
 
 RowsOf = Callable[[QueueRange], Iterable[pa.RecordBatch]]
-"""What the log has of a range, by offset."""
+"""Returns the log's messages of a range, by offset."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ArchiveTask:
-    """All that a worker needs for one file."""
+    """The task of comparing one file, with all that a worker needs."""
 
     destination: str
     file: ArchivedFile
     columns: tuple[str, ...]
-    """Of the archive; the topic is in the path."""
+    """Columns of the archive; the topic is part of the path."""
     range: QueueRange
-    """What of the file the log still has."""
+    """The part of the file's range that the log still has."""
     replicas: tuple[Replica, ...]
     reading: ReadSettings
 
     @property
     def size_bytes(self) -> int:
-        """Of the file."""
+        """The size of the file in bytes."""
         return self.file.size_bytes
 
     def rows(self) -> Iterator[Row]:
-        """Compare the file."""
+        """Compare the file, and yield findings and coverage."""
         return run_archive_task(self)
 
 
 def archive_tasks(
     destination: str, bounds: dict[QueueId, Bounds], replicas: dict[str, tuple[Replica, ...]], reading: ReadSettings
 ) -> tuple[list[ArchiveTask], list[Finding], list[str]]:
-    """What is to be compared, what is wrong already, and what cannot be compared. Raises ``AuditError``."""
+    """Return the tasks, the findings that need no task, and notes. Raises ``AuditError``."""
     storage = storage_of(destination)
     try:
         columns = read_format(storage).columns
-        own = [_own(fault.path, fault.text) for fault in verify(storage).findings]
+        own = [_own_finding(fault.path, fault.text) for fault in verify(storage).findings]
         manifest = read_manifest(storage)
     except (ArchiveError, OSError) as error:
-        raise AuditError(f"the archive in {destination} cannot be audited: {error}") from error
+        raise AuditError(f"cannot audit the archive in {destination}: {error}") from error
     tasks: list[ArchiveTask] = []
     findings = list(own)
-    spoilt = {one.detail.partition(":")[0] for one in own}
+    damaged_paths = {one.detail.partition(":")[0] for one in own}
     for file in manifest.data():
         log = bounds.get(file.range.queue, Bounds(0, 0))
         common = QueueRange(file.range.queue, max(file.range.begin, log.begin), min(file.range.end, log.end))
         if file.range.queue in bounds and file.range.end > max(log.end, file.range.begin):
             beyond = QueueRange(file.range.queue, max(file.range.begin, log.end), file.range.end)
-            findings.append(_finding(beyond, Kind.ARCHIVE_EXTRA, f"the log of this queue ends at {log.end}"))
-        if common.count > 0 and file.place.path not in spoilt:
+            findings.append(_finding(beyond, FindingKind.ARCHIVE_EXTRA, f"the log of this queue ends at {log.end}"))
+        if common.count > 0 and file.place.path not in damaged_paths:
             tasks.append(ArchiveTask(destination, file, columns, common, replicas[common.queue.broker], reading))
     return tasks, findings, list(_notes(manifest, bounds))
 
 
 def audit_archive(destination: str, reading: ReadSettings, run_tasks: RunTasks) -> ArchiveResult:
-    """Everything about one archive. Raises ``AuditError`` when it could not be done."""
+    """Audit one archive. Raises ``AuditError`` if it cannot be done."""
     bounds: dict[QueueId, Bounds] = {}
     replicas: dict[str, tuple[Replica, ...]] = {}
     try:
         archived = set(read_manifest(storage_of(destination)).ends())
-        # A slave may be behind: what the archive took from another replica is not beyond the log for that.
+        # Bounds of slave and master are combined: a slave may lag behind the replica that was archived.
         for whom in (ReadFrom.SLAVE_FIRST, ReadFrom.MASTER):
             with Catalog(replace(reading, read_from=whom)) as catalog:
                 known = set(catalog.topics())
@@ -110,17 +110,17 @@ def audit_archive(destination: str, reading: ReadSettings, run_tasks: RunTasks) 
                 for broker in {queue.broker for queue in queues} - set(replicas):
                     replicas[broker] = catalog.replicas(broker)
     except (RocketMQSourceError, ArchiveError, OSError) as error:
-        raise AuditError(f"the archive in {destination} cannot be audited: {error}") from error
+        raise AuditError(f"cannot audit the archive in {destination}: {error}") from error
     tasks, findings, notes = archive_tasks(destination, bounds, replicas, reading)
     rows = list(run_tasks(tasks))
-    looked = [row for row in rows if isinstance(row, Looked)]
+    coverage = [row for row in rows if isinstance(row, Coverage)]
     findings += [row for row in rows if isinstance(row, Finding)]
-    notes += [row.note for row in looked if row.note]
-    return ArchiveResult(len(tasks), sum(one.records for one in looked), tuple(findings), tuple(notes))
+    notes += [row.note for row in coverage if row.note]
+    return ArchiveResult(len(tasks), sum(one.records for one in coverage), tuple(findings), tuple(notes))
 
 
 def run_archive_task(task: ArchiveTask) -> Iterator[Row]:
-    """Compare one file. The log is read as any reader reads it."""
+    """Compare one file with the log, which is read by the Spark source's reader."""
 
     def rows_of(wanted: QueueRange) -> Iterator[pa.RecordBatch]:
         log_task = Task(
@@ -132,51 +132,51 @@ def run_archive_task(task: ArchiveTask) -> Iterator[Row]:
     try:
         yield from compare_file(storage_of(task.destination), task.file, task.columns, task.range, rows_of)
     except DataLost as error:
-        text = f"{task.range} expired while it was looked at: {error}"
-        yield Looked(task.range.queue.broker, Span(0, 0), 0, 0, 0, 0, text)
+        text = f"{task.range} expired during the audit: {error}"
+        yield Coverage(task.range.queue.broker, Span(0, 0), 0, 0, 0, 0, text)
     except RocketMQSourceError as error:
-        raise AuditError(f"{task.range} of the log cannot be read: {error}") from error
+        raise AuditError(f"cannot read {task.range} of the log: {error}") from error
 
 
 def compare_file(
     storage: Storage, file: ArchivedFile, columns: tuple[str, ...], common: QueueRange, rows_of: RowsOf
 ) -> Iterator[Row]:
-    """Each row of a file beside the message of the log, for the range that both have."""
+    """Compare each row of a file with the message of the log, for the range that both have."""
     schema = arrow_schema(columns)
     try:
         with storage.open(file.place.path) as opened:
             archived = pq.read_table(opened, columns=list(columns)).select(list(columns)).cast(schema)
     except (OSError, pa.ArrowInvalid) as error:
         text = f"{file.place.path}: cannot be read: {str(error).splitlines()[0]}"
-        yield _finding(common, Kind.ARCHIVE_MISSING, text)
+        yield _finding(common, FindingKind.ARCHIVE_MISSING, text)
         return
     archived = _within(archived, common)
     logged = _within(pa.Table.from_batches(list(rows_of(common)), schema=schema), common)
     mine, theirs = _offsets(archived), _offsets(logged)
-    yield from _runs(common.queue, np.setdiff1d(theirs, mine), Kind.ARCHIVE_MISSING, file.place.path)
-    yield from _runs(common.queue, np.setdiff1d(mine, theirs), Kind.ARCHIVE_EXTRA, file.place.path)
+    yield from _runs(common.queue, np.setdiff1d(theirs, mine), FindingKind.ARCHIVE_MISSING, file.place.path)
+    yield from _runs(common.queue, np.setdiff1d(mine, theirs), FindingKind.ARCHIVE_EXTRA, file.place.path)
     both = np.intersect1d(mine, theirs)
-    differing: dict[int, list[str]] = {}
+    find_differing_spans: dict[int, list[str]] = {}
     left, right = _only(archived, mine, both), _only(logged, theirs, both)
     for name in columns:
         for at in _unequal(left[name], right[name]):
-            differing.setdefault(int(both[at]), []).append(name)
-    for offset, names in sorted(differing.items()):
+            find_differing_spans.setdefault(int(both[at]), []).append(name)
+    for offset, names in sorted(find_differing_spans.items()):
         one = QueueRange(common.queue, offset, offset + 1)
-        yield _finding(one, Kind.ARCHIVE_DIFFERS, f"{file.place.path}: other {', '.join(names)} than in the log")
-    yield Looked(common.queue.broker, Span(0, 0), len(logged), 0, 0, logged.nbytes)
+        yield _finding(one, FindingKind.ARCHIVE_DIFFERS, f"{file.place.path}: other {', '.join(names)} than in the log")
+    yield Coverage(common.queue.broker, Span(0, 0), len(logged), 0, 0, logged.nbytes)
 
 
 def _unequal(left: pa.ChunkedArray[Any], right: pa.ChunkedArray[Any]) -> list[int]:
-    """Where two columns differ. As values only where they differ somewhere: that is slow, and seldom."""
+    """Return the rows in which two columns differ. Values are compared one by one only if the columns differ."""
     if left.equals(right):
         return []
     pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
-    return [at for at, (one, other) in enumerate(pairs) if _plain(one) != _plain(other)]
+    return [at for at, (one, other) in enumerate(pairs) if _order_map_entries(one) != _order_map_entries(other)]
 
 
-def _plain(value: Any) -> Any:
-    """A map's pairs in whatever order they were read."""
+def _order_map_entries(value: Any) -> Any:
+    """Return a map's entries sorted, because their order has no meaning; other values unchanged."""
     return sorted(value) if isinstance(value, list) else value
 
 
@@ -195,41 +195,41 @@ def _only(rows: pa.Table, offsets: np.ndarray[Any, Any], wanted: np.ndarray[Any,
     return rows.take(places)
 
 
-def _runs(queue: QueueId, offsets: np.ndarray[Any, Any], kind: Kind, path: str) -> Iterator[Finding]:
-    """Neighbours are one finding."""
+def _runs(queue: QueueId, offsets: np.ndarray[Any, Any], kind: FindingKind, path: str) -> Iterator[Finding]:
+    """Yield one finding for each run of consecutive offsets."""
     for part in np.split(offsets, np.where(np.diff(offsets) != 1)[0] + 1):
         if len(part):
-            text = "not in the file" if kind is Kind.ARCHIVE_MISSING else "not in the log"
+            text = "not in the file" if kind is FindingKind.ARCHIVE_MISSING else "not in the log"
             yield _finding(QueueRange(queue, int(part[0]), int(part[-1]) + 1), kind, f"{path}: {text}")
 
 
-def _finding(one: QueueRange, kind: Kind, detail: str) -> Finding:
+def _finding(one: QueueRange, kind: FindingKind, detail: str) -> Finding:
     queue = one.queue
     return Finding(
         queue.broker, NO_COPY, Check.ARCHIVE, kind, queue.topic, queue.number, one.begin, UNKNOWN, 0, one.count, detail
     )
 
 
-def _own(path: str, text: str) -> Finding:
-    """What the archive's own check found."""
-    kind = Kind.ARCHIVE_MISSING if "missing" in text or "nothing has" in text else Kind.ARCHIVE_DIFFERS
+def _own_finding(path: str, text: str) -> Finding:
+    """Convert a finding of `verify` to a finding of the audit."""
+    kind = FindingKind.ARCHIVE_MISSING if "missing" in text else FindingKind.ARCHIVE_DIFFERS
     return Finding("", NO_COPY, Check.ARCHIVE, kind, detail=f"{path}: {text}")
 
 
 def _notes(manifest: Manifest, bounds: dict[QueueId, Bounds]) -> Iterator[str]:
-    gone = lost = 0
+    expired_count = lost_count = 0
     for file in manifest.files():
         log = bounds.get(file.range.queue)
-        if file.kind is Became.LOST:
-            lost += file.range.count
-        elif file.kind is Became.DATA:
+        if file.kind is RangeKind.LOST:
+            lost_count += file.range.count
+        elif file.kind is RangeKind.DATA:
             begin = file.range.end if log is None else log.begin
-            gone += max(min(file.range.end, begin) - file.range.begin, 0)
-    if gone:
-        yield f"archive: {gone} messages are not in the log any more, and are not compared with it"
-    if lost:
-        yield f"archive: {lost} messages were lost before they could be archived, as the manifest says"
+            expired_count += max(min(file.range.end, begin) - file.range.begin, 0)
+    if expired_count:
+        yield f"archive: {expired_count} messages are no longer in the log: not compared"
+    if lost_count:
+        yield f"archive: {lost_count} messages were lost before they could be archived, according to the manifest"
     ends = manifest.ends()
-    waiting = sum(max(one.end - max(ends[queue], one.begin), 0) for queue, one in bounds.items() if queue in ends)
-    if waiting:
-        yield f"archive: {waiting} messages of its queues are not archived yet"
+    pending_count = sum(max(one.end - max(ends[queue], one.begin), 0) for queue, one in bounds.items() if queue in ends)
+    if pending_count:
+        yield f"archive: {pending_count} messages of its queues are not archived yet"

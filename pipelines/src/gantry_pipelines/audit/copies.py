@@ -1,7 +1,7 @@
-"""A copy of a log, however it is reached: what an audit asks of it.
+"""The interface of a copy of a log, whether it is read from a directory or from a sidecar.
 
-A copy may lack what it claims to have; that is what an audit is for. So bytes that cannot be read are no error here:
-they come as zeros, and are named as holes.
+A copy may lack data that it claims to have; finding that is the purpose of an audit. So unreadable bytes are no error:
+they are returned as zeros, and listed as holes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Algorithm = Literal["crc32", "sha256"]
 
 OFFSET_MAX: Final = 1 << 62
 CHECKSUM_BYTES: Final = 32 << 20
-"""Of one answer: a sidecar gives no more than its `--log-range-max`, 64 MiB by default."""
+"""Bytes of one checksum request; less than the limit of a sidecar (`--log-range-max`, 64 MiB by default)."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """A range of a log as it was read; `holes` could not be, and are zeros in `data`."""
+    """The bytes of a range of a log; `holes` could not be read, and are zeros in `data`."""
 
     begin: int
     data: bytes
@@ -32,77 +32,77 @@ class Bytes:
 
     @property
     def end(self) -> int:
-        """Behind the last byte."""
+        """The offset after the last byte."""
         return self.begin + len(self.data)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class CopyState:
-    """What a copy says it has."""
+    """The data that a copy reports to have."""
 
     span: Span
-    """Readable, and final: no covered fault takes it back."""
+    """The readable and final part of the log: no covered fault can revert it."""
     is_live: bool
-    """Whether a broker may be writing: a unit that is missing may be on its way."""
-    ours: tuple[Span, ...] | None = None
-    """Where every record must have a seal; None: not known."""
+    """Whether a broker may be running: a missing unit may still be written."""
+    sealed_spans: tuple[Span, ...] | None = None
+    """Where every record must have a seal; None: unknown."""
     deleted: dict[str, int] = field(default_factory=dict)
-    """Topics that were deleted, and the end of the log then: older records of theirs have no units."""
+    """Deleted topics, with the end of the log at their deletion: their records before it have no units."""
     notes: tuple[str, ...] = ()
     units_end: int = OFFSET_MAX
-    """Records from here on may have no units yet: their copy was stopped before it was told that they are confirmed."""
+    """Records from here on may have no units: the copy was stopped before it learned that they are confirmed."""
 
 
 class LogCopy(Protocol):
     """One replica's log and queues. Used by one thread; `close` when done."""
 
     def state(self) -> CopyState:
-        """What it has now."""
+        """Return the state of the copy now."""
         ...
 
     def checksum(self, begin: int, end: int, algorithm: Algorithm) -> str | None:
-        """Of the bytes `[begin, end)`; None where they cannot all be read."""
+        """Return the checksum of the bytes `[begin, end)`; None if they cannot all be read."""
         ...
 
     def read(self, begin: int, end: int) -> Bytes:
-        """The bytes `[begin, end)`, with zeros where there are none."""
+        """Read the bytes `[begin, end)`, with zeros in place of unreadable bytes."""
         ...
 
     def queues(self) -> list[tuple[str, int]]:
-        """Topics and numbers of the queues that have files here, as far as the copy can say."""
+        """Return topic and number of the queues that have files, as far as the copy can list them."""
         ...
 
     def knows_topic(self, topic: str) -> bool | None:
-        """Whether this topic exists; None where the copy cannot say."""
+        """Return whether this topic exists; None if the copy does not know."""
         ...
 
     def queue_end(self, topic: str, queue: int) -> tuple[int, int]:
-        """The numbers `[first, end)` that there may be units for; (0, 0) without such a queue."""
+        """Return the range of numbers `[first, end)` that may have units; (0, 0) if there is no such queue."""
         ...
 
     def units(self, topic: str, queue: int, first: int, count: int) -> bytes:
-        """`count` units from number `first` on, 20 bytes each; zeros where there is none."""
+        """Read `count` units from number `first` on, 20 bytes each; zeros in place of missing units."""
         ...
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close all open files and connections."""
         ...
 
 
-def steps(begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """How every copy cuts a range whose checksum it says: their texts must be alike where their bytes are."""
+def checksum_steps(begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Split a range into the ranges of single checksums; all copies must split alike to get comparable texts."""
     for low in range(begin, end, CHECKSUM_BYTES):
         yield low, min(low + CHECKSUM_BYTES, end)
 
 
-def summed(data: bytes, algorithm: Algorithm) -> str:
-    """A checksum in the words of the sidecar."""
+def checksum_text(data: bytes, algorithm: Algorithm) -> str:
+    """Return a checksum in the format of the sidecar."""
     return f"{zlib.crc32(data):08x}" if algorithm == "crc32" else hashlib.sha256(data).hexdigest()
 
 
-def joined(spans: list[Span]) -> tuple[Span, ...]:
-    """Return spans in order, those that meet or overlap as one, without empty ones."""
+def merge_spans(spans: list[Span]) -> tuple[Span, ...]:
+    """Return the spans sorted, with adjacent and overlapping ones merged, and without empty ones."""
     result: list[Span] = []
     for span in sorted(one for one in spans if one.length):
         if result and span.begin <= result[-1].end:

@@ -1,13 +1,13 @@
-"""A copy of a log that lies in a directory: a store as RocketMQ and we write it.
+"""A copy of a log in a directory: a store of RocketMQ or Gantry.
 
     commitlog/00000000000000000000        records; the file's name is the offset at which it begins
     consumequeue/<topic>/<queue>/0000...  | physical offset 8 | size 4 | tags code 8 |
-    recovery-point.json, store.json       ours: how far all is durable, and who wrote what; Apache's stores have none
-    abort                                 there while a broker runs, and after a stop that was none
+    recovery-point.json, store.json       Gantry only: how far all is durable, and which epochs Gantry has written
+    abort                                 exists while a broker runs, and after a crash
 
-How much of the log counts: where a store was stopped cleanly, all that it says it has, wherever that is said
-(recovery point, queues, the log itself): an end that was cut off must not make the log look shorter. While a broker
-runs, or after a crash, only what the recovery point calls durable, which is never beyond what is confirmed.
+The audited part of the log: for a store that was stopped cleanly, up to the furthest end that the recovery point, the
+queues or the log itself indicate, so that a log that was cut off is found. While a broker runs, or after a crash, only
+up to the recovery point, which is never beyond what is confirmed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, final
 
-from gantry_pipelines.audit.copies import OFFSET_MAX, Algorithm, Bytes, CopyState, joined, steps, summed
+from gantry_pipelines.audit.copies import (
+    OFFSET_MAX,
+    Algorithm,
+    Bytes,
+    CopyState,
+    checksum_steps,
+    checksum_text,
+    merge_spans,
+)
 from gantry_pipelines.audit.errors import CopyUnreachable
 from gantry_pipelines.audit.model import Span
 from gantry_store_files import (
@@ -25,8 +33,8 @@ from gantry_store_files import (
     PlainDisk,
     Segment,
     is_empty,
-    queue_place,
-    queue_places,
+    list_queue_locations,
+    queue_location,
     read_identity,
     read_span,
     segments_of,
@@ -38,68 +46,72 @@ from gantry_wire.message import RECORD_BYTES_MAX, RecordFault, check_record
 
 @final
 class DirectoryCopy:
-    """A store's directory. Opens files as it reads; holds none open."""
+    """The copy in a store's directory. It opens files for each read, and keeps none open."""
 
     def __init__(self, root: str) -> None:
         self._root: Final = Path(root)
         self._disk: Final = PlainDisk()
         if not (self._root / "commitlog").is_dir():
-            raise CopyUnreachable(f"{root} is no store: it has no folder commitlog")
+            raise CopyUnreachable(f"{root} is not a store: it has no folder commitlog")
 
     def __repr__(self) -> str:
         return f"<DirectoryCopy {self._root}>"
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file is kept open."""
 
-    # -- what it says --------------------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------------------
 
     def state(self) -> CopyState:
-        """See the module."""
-        log = self._log()
-        point = self._point()
-        through = point.through if point is not None else 0
+        """Return the audited part of the log; see the module's docstring."""
+        log = self._log_segments()
+        recovery_point = self._recovery_point()
+        through = recovery_point.through if recovery_point is not None else 0
         begin = log[0].base_offset if log else through
         is_unfinished = (self._root / "abort").exists()
         notes: tuple[str, ...] = ()
         if is_unfinished:
             end = through
-            notes = ("a broker has it open, or it was not stopped cleanly: only what is durable is looked at",)
+            notes = (
+                "a broker is running, or the store was not stopped cleanly: audited up to the recovery point only",
+            )
         else:
-            end = max(through, self._queues_end(), self._walked_end(log, max(through, begin, self._last_used(log))))
+            end = max(through, self._queues_end(), self._records_end(log, max(through, begin, self._last_used(log))))
         units_end = OFFSET_MAX
-        if point is not None and not is_unfinished and through < end:
+        if recovery_point is not None and not is_unfinished and through < end:
             units_end = through
-            notes = (f"the last {end - through} bytes were not confirmed to it: its next start makes their units",)
-        deleted = point.deleted if point is not None else {}
-        return CopyState(Span(begin, max(end, begin)), is_unfinished, self._ours(), deleted, notes, units_end)
+            notes = (f"the last {end - through} bytes were not yet confirmed: the next start builds their units",)
+        deleted = recovery_point.deleted if recovery_point is not None else {}
+        return CopyState(Span(begin, max(end, begin)), is_unfinished, self._sealed_spans(), deleted, notes, units_end)
 
-    def _ours(self) -> tuple[Span, ...] | None:
-        """Where every record must have a seal. Nowhere, where we never wrote."""
+    def _sealed_spans(self) -> tuple[Span, ...] | None:
+        """Return where every record must have a seal: in the epochs that Gantry has written; None if unknown."""
         if not any((self._root / name).exists() for name in (IDENTITY_FILE, IDENTITY_TWIN)):
             return ()
         identity = read_identity(self._disk, str(self._root))
         if identity is None:
             return None
         ends = [*(one.start for one in identity.epochs[1:]), OFFSET_MAX]
-        return joined([Span(one.start, end) for one, end in zip(identity.epochs, ends, strict=True) if one.is_ours])
+        return merge_spans(
+            [Span(one.start, end) for one, end in zip(identity.epochs, ends, strict=True) if one.is_ours]
+        )
 
-    def _point(self) -> RecoveryPointHead | None:
-        """The recovery point that this store's next start would believe; None if there is none."""
+    def _recovery_point(self) -> RecoveryPointHead | None:
+        """Return the recovery point that the next start of this store would use; None if there is none."""
         return read_recovery_point(self._disk, str(self._root), read_identity(self._disk, str(self._root)))
 
-    def _log(self) -> tuple[Segment, ...]:
+    def _log_segments(self) -> tuple[Segment, ...]:
         return segments_of(self._disk, f"{self._root}/commitlog")
 
     def _last_used(self, log: Sequence[Segment]) -> int:
-        """Where the last file begins that has a record: brokers make files before they need them."""
+        """Return the begin of the last file that has a record: brokers create files in advance."""
         for segment in reversed(log):
             if any(read_span(self._disk, [segment], segment.base_offset, segment.base_offset + 8).data):
                 return segment.base_offset
         return 0
 
-    def _walked_end(self, log: Sequence[Segment], start: int) -> int:
-        """Where the records end that follow `start`, a place at which one begins or would begin."""
+    def _records_end(self, log: Sequence[Segment], start: int) -> int:
+        """Return the end of the records from `start` on, a position at which a record begins or would begin."""
         offset = start
         for segment in log:
             if segment.end_offset <= offset:
@@ -117,7 +129,7 @@ class DirectoryCopy:
         return offset
 
     def _queues_end(self) -> int:
-        """Behind the record to which the furthest unit leads."""
+        """Return the end of the furthest record that a unit points to."""
         furthest = 0
         for topic, queue in self.queues():
             first, end = self.queue_end(topic, queue)
@@ -125,43 +137,43 @@ class DirectoryCopy:
                 physical, size, _ = UNIT.unpack(self.units(topic, queue, end - 1, 1))
                 if 0 <= physical < OFFSET_MAX and 0 < size <= RECORD_BYTES_MAX:
                     furthest = max(furthest, physical + size)
-        return self._clamped(furthest)
+        return self._clamp_end(furthest)
 
-    def _clamped(self, end: int) -> int:
-        """A unit with a spoilt place must not make the log endless: one file more than there is, at most."""
-        log = self._log()
+    def _clamp_end(self, end: int) -> int:
+        """Limit an end to one file after the last one, because a damaged unit may point anywhere."""
+        log = self._log_segments()
         return min(end, log[-1].end_offset + log[-1].size) if log else 0
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def checksum(self, begin: int, end: int, algorithm: Algorithm) -> str | None:
-        """None where a file is gone or too short."""
+        """Return the checksum of a range; None if a file is missing or too short."""
         texts: list[str] = []
-        for low, high in steps(begin, end):
+        for low, high in checksum_steps(begin, end):
             data = self.read(low, high)
             if data.holes:
                 return None
-            texts.append(summed(data.data, algorithm))
+            texts.append(checksum_text(data.data, algorithm))
         return " ".join(texts)
 
     def read(self, begin: int, end: int) -> Bytes:
-        """With zeros where no file has bytes."""
-        data, holes = read_span(self._disk, self._log(), begin, end)
+        """Read a range, with zeros where no file has bytes."""
+        data, holes = read_span(self._disk, self._log_segments(), begin, end)
         return Bytes(begin, data, tuple(Span(low, high) for low, high in holes))
 
     # -- queues --------------------------------------------------------------------------------------------------------
 
     def queues(self) -> list[tuple[str, int]]:
-        """All that have a folder."""
-        return [(place.topic, place.queue_id) for place in queue_places(self._disk, str(self._root))]
+        """Return all queues that have a folder."""
+        return [(place.topic, place.queue_id) for place in list_queue_locations(self._disk, str(self._root))]
 
     def knows_topic(self, topic: str) -> bool | None:
-        """What was deleted stands in the recovery point; the table of topics may be older than the log."""
+        """Return None: the topic table may be older than the log; the recovery point has deleted topics."""
         return None
 
     def queue_end(self, topic: str, queue: int) -> tuple[int, int]:
-        """By the last unit that is not empty, wherever there are holes before it."""
-        segments = self._queue(topic, queue)
+        """Return the range of numbers up to the last unit that is not empty, across holes before it."""
+        segments = self._queue_segments(topic, queue)
         first = segments[0].base_offset // UNIT_BYTES if segments else 0
         for segment in reversed(segments):
             end = last_unit_end(read_span(self._disk, [segment], segment.base_offset, segment.end_offset).data)
@@ -170,15 +182,17 @@ class DirectoryCopy:
         return first, first
 
     def units(self, topic: str, queue: int, first: int, count: int) -> bytes:
-        """Zeros where no file has bytes; fillers are as they lie there."""
-        return read_span(self._disk, self._queue(topic, queue), first * UNIT_BYTES, (first + count) * UNIT_BYTES).data
+        """Read units, with zeros where no file has bytes; fillers are returned unchanged."""
+        return read_span(
+            self._disk, self._queue_segments(topic, queue), first * UNIT_BYTES, (first + count) * UNIT_BYTES
+        ).data
 
-    def _queue(self, topic: str, queue: int) -> tuple[Segment, ...]:
-        return segments_of(self._disk, queue_place(str(self._root), topic, queue).directory)
+    def _queue_segments(self, topic: str, queue: int) -> tuple[Segment, ...]:
+        return segments_of(self._disk, queue_location(str(self._root), topic, queue).directory)
 
 
 def last_unit_end(data: bytes) -> int:
-    """Behind the last unit in a file that is a message's, in bytes; 0 if there is none."""
+    """Return the end in bytes of the last unit in a file that is neither empty nor a filler; 0 if there is none."""
     end = -(-len(data.rstrip(b"\0")) // UNIT_BYTES) * UNIT_BYTES
     while end and is_empty(UNIT.unpack_from(data.ljust(end, b"\0"), end - UNIT_BYTES)):
         end -= UNIT_BYTES

@@ -1,4 +1,4 @@
-"""What can keep an audit from being done."""
+"""The errors because of which an audit cannot be done."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import final
 
 
 class AuditError(Exception):
-    """The root: the audit could not be done, and says nothing about the log."""
+    """The root of these errors: the audit failed, and its result says nothing about the log."""
 
 
 @final
 class CopyUnreachable(AuditError):
-    """A copy does not answer, or refuses us: look at its sidecar, at credentials, and start the audit again."""
+    """A copy is unavailable or denies access: check its sidecar and the credentials, and run the audit again."""
 
 
 @final
 class NothingToCompare(AuditError):
-    """There is no copy to look at, or no two that have something in common: look at the settings."""
+    """No copy was found: check the configuration."""
 
 
 @final
 class Expired(AuditError):
-    """Retention has taken what was being read: no finding; the next audit begins behind it."""
+    """Retention deleted a range while it was read. This is no finding; the next audit begins after the range."""
 
 
 @final
 class Interrupted(AuditError):
-    """Somebody asked the audit to end: what it had found until then is not said."""
+    """The audit was stopped on request; its findings so far are discarded."""

@@ -1,4 +1,4 @@
-"""What tasks find, as rows of a table: for the way from workers to the driver, and for the table that people query."""
+"""The results of tasks as table rows: for their transfer from workers to the driver, and for the table of findings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from gantry_pipelines.audit.model import Check, Finding, Kind, Looked, QueueRun, Row, Span
+from gantry_pipelines.audit.model import Check, Coverage, Finding, FindingKind, QueueRun, Row, Span
 
 _COLUMNS: Final[dict[str, pa.DataType]] = {
     "broker": pa.string(), "replica": pa.int32(), "check": pa.string(), "kind": pa.string(), "topic": pa.string(),
@@ -15,7 +15,7 @@ _COLUMNS: Final[dict[str, pa.DataType]] = {
     "detail": pa.string(),
 }  # fmt: skip
 FINDINGS: Final = pa.schema(_COLUMNS)
-"""The table of findings. -1 where a number cannot be said."""
+"""Columns of the table of findings; -1 in place of an unknown number."""
 
 ROWS: Final = pa.schema(
     [
@@ -23,7 +23,7 @@ ROWS: Final = pa.schema(
         pa.field("compared", pa.int64()), pa.field("decoded", pa.int64()),
     ]
 )  # fmt: skip
-"""What a task says: findings, runs of queues, and how far it looked; numbers of the others are in its columns, too."""
+"""Columns of a task's results: findings, queue runs and coverage, which share columns; `row` has the type."""
 
 ROWS_DDL: Final = (
     "row string, broker string, replica int, check string, kind string, topic string, queue int, offset bigint, "
@@ -33,28 +33,28 @@ ROWS_DDL: Final = (
 
 
 def findings_table(findings: Iterable[Finding]) -> pa.Table:
-    """Findings as a table."""
+    """Convert findings to a table."""
     return pa.Table.from_pylist([_finding(one) for one in findings], schema=FINDINGS)
 
 
 def rows_batch(rows: Iterable[Row]) -> pa.RecordBatch:
-    """What one task says."""
+    """Convert the results of one task to an Arrow batch."""
     return pa.RecordBatch.from_pylist([_encoded(row) for row in rows], schema=ROWS)
 
 
 def rows_of(table: pa.Table) -> Iterator[Row]:
-    """The same, back again."""
+    """Convert a table of `rows_batch` back to results."""
     for row in table.to_pylist():
         if row["row"] == "finding":
             yield Finding(
-                row["broker"], row["replica"], Check(row["check"]), Kind(row["kind"]), row["topic"], row["queue"],
-                row["offset"], row["physical"], row["size"], row["count"], row["detail"],
+                row["broker"], row["replica"], Check(row["check"]), FindingKind(row["kind"]), row["topic"],
+                row["queue"], row["offset"], row["physical"], row["size"], row["count"], row["detail"],
             )  # fmt: skip
         elif row["row"] == "run":
             yield QueueRun(row["broker"], row["topic"], row["queue"], row["offset"], row["end"], row["physical"])
         else:
             span = Span(row["physical"], row["end"])
-            yield Looked(
+            yield Coverage(
                 row["broker"], span, row["count"], row["units"], row["compared"], row["decoded"], row["detail"]
             )
 
@@ -76,6 +76,6 @@ def _encoded(row: Row) -> dict[str, Any]:
             "end": row.end, "physical": row.physical,
         }  # fmt: skip
     return {
-        "row": "looked", "broker": row.broker, "physical": row.span.begin, "end": row.span.end, "count": row.records,
+        "row": "coverage", "broker": row.broker, "physical": row.span.begin, "end": row.span.end, "count": row.records,
         "units": row.units, "compared": row.bytes_compared, "decoded": row.bytes_decoded, "detail": row.note,
     }  # fmt: skip

@@ -1,8 +1,8 @@
-"""`gantry pipeline audit`: find every copy, look at everything, write the table and the report, end with a code.
+"""`gantry pipeline audit`: find every copy, compare them, write the table and the report, and exit with a code.
 
-DESTINATION/findings/audit-20261122T101500Z.parquet      every finding, one row each; also where there is none
-DESTINATION/reports/audit-20261122T101500Z.txt           what people read
-DESTINATION/reports/audit-20261122T101500Z.json          what goes into a resource's status
+DESTINATION/findings/audit-20261122T101500Z.parquet      all findings, one row each; written also without findings
+DESTINATION/reports/audit-20261122T101500Z.txt           the report for people
+DESTINATION/reports/audit-20261122T101500Z.json          the document for a resource's status
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ CHECKS: Final = {
 
 @final
 @dataclass(frozen=True, slots=True)
-class AuditOrder:
-    """What one run is told."""
+class AuditParameters:
+    """The parameters of one run."""
 
     reading: ReadSettings
     checks: frozenset[Check]
@@ -65,44 +65,44 @@ class AuditOrder:
 
 
 @final
-class AuditJob(Job[AuditSpec, AuditOrder]):
-    """See the module."""
+class AuditJob(Job[AuditSpec, AuditParameters]):
+    """The job that audits all brokers' copies, queues and an archive; see the module's docstring."""
 
     name = "audit"
     spec_type = AuditSpec
 
-    def __init__(self, run_tasks: Callable[[AuditOrder, Reporter], RunTasks] | None = None) -> None:
+    def __init__(self, run_tasks: Callable[[AuditParameters, Reporter], RunTasks] | None = None) -> None:
         self._run_tasks = run_tasks if run_tasks is not None else _spark_tasks
 
-    def parse(self, config: PipelineConfig[AuditSpec]) -> AuditOrder:
-        """Reads the files of tokens and credentials, and sends nothing. Raises ``ConfigError``."""
+    def parse(self, config: PipelineConfig[AuditSpec]) -> AuditParameters:
+        """Return the run's parameters; reads token and credential files. Raises ``ConfigError``."""
         if AuditCheck.ARCHIVE in config.spec.checks and not config.here.archive:
-            raise ConfigError(["here.archive: the check `archive` needs the folder of the archive"])
+            raise ConfigError(["here.archive: missing; the check `archive` needs the folder of the archive"])
         reading = replace(
             read_settings(config), transport=TransportKind.AUTO, read_from=ReadFrom.SLAVE_FIRST,
             replica_lag_bytes_max=1 << 62,
         )  # fmt: skip
         tokens = tuple(read_tokens(config.here.token_files).items())
         access = SidecarAccess(tokens, reading.sidecar_tls, reading.patience_ms)
-        return AuditOrder(
+        return AuditParameters(
             reading, frozenset(CHECKS[one] for one in config.spec.checks), max(int(config.spec.chunk), 1 << 16),
             config.spec.findings_max, config.here.destination, config.here.archive,
             access, config.spec.engine.cores, tuple(spark_conf(config).items()),
         )  # fmt: skip
 
-    def run(self, settings: AuditOrder, reporter: Reporter) -> Outcome:
-        """0: clean. 1: something was found. 4: nothing can be said."""
-        reporter.say("looking for the copies of each broker")
+    def run(self, settings: AuditParameters, reporter: Reporter) -> Outcome:
+        """Run the audit. Exit codes: 0 no findings, 1 findings, 4 the audit could not be done."""
+        reporter.report_step("finding the copies of each broker")
         try:
-            replicas = found_replicas(settings.reading)
-            reporter.say("comparing", copies=len(replicas), brokers=len({one.broker for one in replicas}))
+            replicas = find_replicas(settings.reading)
+            reporter.report_step("comparing", copies=len(replicas), brokers=len({one.broker for one in replicas}))
             audit_settings = AuditSettings(
                 replicas, settings.checks, chunk_bytes=settings.chunk_bytes, access=settings.access
             )
             run_tasks = self._run_tasks(settings, reporter)
-            result = audit(audit_settings, run_tasks) if checks_of_logs(settings) else AuditResult(time.time(), 0.0, ())
+            result = audit(audit_settings, run_tasks) if has_log_checks(settings) else AuditResult(time.time(), 0.0, ())
             if Check.ARCHIVE in settings.checks:
-                reporter.say("comparing the archive", archive=settings.archive)
+                reporter.report_step("comparing the archive", archive=settings.archive)
                 archive = audit_archive(settings.archive, settings.reading, run_tasks)
                 result = replace(result, archive=archive, ended_s=time.time())
         except RocketMQSourceError as error:
@@ -111,28 +111,32 @@ class AuditJob(Job[AuditSpec, AuditOrder]):
             return Outcome(EXIT_INTERRUPTED, "Interrupted", str(error))
         except AuditError as error:
             raise JobError(str(error), reason="NotDone", exit_code=EXIT_UNKNOWN) from error
-        return outcome_of(result, settings, reporter)
+        return build_outcome(result, settings, reporter)
 
 
-def checks_of_logs(order: AuditOrder) -> bool:
-    """Whether copies are looked at at all."""
-    return bool(order.checks & {Check.COPIES, Check.INDEX})
+def has_log_checks(parameters: AuditParameters) -> bool:
+    """Return whether the checks include any of a broker's log."""
+    return bool(parameters.checks & {Check.COPIES, Check.INDEX})
 
 
-def found_replicas(reading: ReadSettings) -> tuple[Replica, ...]:
-    """Every copy that name servers, sidecars and directories know of."""
+def find_replicas(reading: ReadSettings) -> tuple[Replica, ...]:
+    """Return every copy that name servers, sidecars and directories list."""
     with Catalog(reading) as catalog:
         return tuple(replica for broker in catalog.brokers() for replica in catalog.replicas(broker))
 
 
-def outcome_of(result: AuditResult, order: AuditOrder, reporter: Reporter) -> Outcome:
-    """Writes what was found, and says it."""
-    files = written(result, Path(order.destination), order.findings_max) if order.destination else 0
+def build_outcome(result: AuditResult, parameters: AuditParameters, reporter: Reporter) -> Outcome:
+    """Write and report the result, and return the outcome."""
+    files = (
+        write_results(result, Path(parameters.destination), parameters.findings_max) if parameters.destination else 0
+    )
     for line in result.text().splitlines():
-        reporter.say(line)
+        reporter.report_step(line)
     total = len(result.findings)
-    if order.destination and total > order.findings_max:
-        reporter.warn("FindingsCut", f"the table has {order.findings_max} of {total} findings: see findingsMax")
+    if parameters.destination and total > parameters.findings_max:
+        reporter.warn(
+            "FindingsCut", f"the table has {parameters.findings_max} of {total} findings: increase findingsMax"
+        )
     return Outcome(
         result.exit_code,
         "Findings" if total else "Clean",
@@ -144,8 +148,8 @@ def outcome_of(result: AuditResult, order: AuditOrder, reporter: Reporter) -> Ou
     )
 
 
-def written(result: AuditResult, folder: Path, findings_max: int) -> int:
-    """The table, the report and the document; each appears whole. How many files."""
+def write_results(result: AuditResult, folder: Path, findings_max: int) -> int:
+    """Write the table, the report and the document, each atomically; return the number of files."""
     name = "audit-" + datetime.fromtimestamp(result.began_s, UTC).strftime("%Y%m%dT%H%M%SZ")
     table = findings_table(result.findings[:findings_max])
     with replacement_of(folder / "findings" / f"{name}.parquet") as path:
@@ -155,10 +159,10 @@ def written(result: AuditResult, folder: Path, findings_max: int) -> int:
     return 3
 
 
-def _spark_tasks(order: AuditOrder, reporter: Reporter) -> RunTasks:
-    from gantry_pipelines.audit.spark_tasks import on_spark
+def _spark_tasks(parameters: AuditParameters, reporter: Reporter) -> RunTasks:
+    from gantry_pipelines.audit.spark_tasks import spark_task_runner
     from gantry_pipelines.session import spark_session
 
-    session = spark_session("gantry-audit", cores=order.cores or None, conf=dict(order.conf))
-    reporter.stop.arm()
-    return on_spark(session, reporter)
+    session = spark_session("gantry-audit", cores=parameters.cores or None, conf=dict(parameters.conf))
+    reporter.stop.install_handlers()
+    return spark_task_runner(session, reporter)

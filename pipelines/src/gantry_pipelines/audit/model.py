@@ -1,7 +1,7 @@
-"""The words of an audit: copies, spans, chunks, and what is found.
+"""The data types of an audit: spans, chunks, findings and coverage.
 
 [ begin of A ...... begin of B ............. end of B ....... end of A )
-   only A has it     both: compared          only A has it yet
+   only on A         on both: compared       only on A so far
 """
 
 from __future__ import annotations
@@ -11,97 +11,98 @@ from enum import StrEnum
 from typing import Final, NamedTuple, final
 
 UNKNOWN: Final = -1
-"""A queue, a number or a place that cannot be said."""
+"""Value of an unknown queue, number or position."""
 
 
-BY_HEAD: Final = "; named by its own head"
-"""Ends the detail of a damaged record that only says itself who it is: a unit that leads to it knows better."""
+BY_HEAD: Final = "; identified by its own header"
+"""Suffix of the detail of a damaged record that only its own header identifies; a unit that points to it is better
+evidence."""
 
 
 class Check(StrEnum):
-    """What is held against what."""
+    """A comparison of an audit."""
 
     COPIES = "copies"
-    """The logs of all copies of one broker."""
+    """The logs of all copies of a broker with each other."""
     INDEX = "index"
-    """The consume queues of each copy, and the log."""
+    """The consume queues of each copy with the log."""
     ARCHIVE = "archive"
-    """An archive, and the log."""
+    """An archive with the log."""
 
 
-class Kind(StrEnum):
-    """What is wrong with a record, a unit or a file of an archive."""
+class FindingKind(StrEnum):
+    """The kind of fault of a record, a unit or a file of an archive."""
 
     MISSING = "missing"
-    """The other copies have this record; here there are zeros, or no file."""
+    """Other copies have this record; this one has zeros, or no file."""
     DIFFERS = "differs"
-    """A whole record, and another one than on the other copies."""
+    """An undamaged record, but another one than on the other copies."""
     CORRUPT = "corrupt-crc"
-    """No whole record: its checksum or its lengths are wrong."""
+    """A damaged record: its checksum or its lengths are wrong."""
     SWAPPED = "swapped"
-    """Bytes that belong to another place of the log."""
+    """Bytes that belong to another position of the log."""
     FILLER = "filler"
-    """The unused end of a log file differs; no message is hurt."""
+    """The unused end of a log file differs; no message is damaged."""
     UNIT_MISSING = "unit-missing"
-    """A record of the log that its queue has no unit for: consumers do not see it."""
+    """A record of the log without a unit in its queue: consumers do not receive it."""
     UNIT_WRONG = "unit-wrong"
-    """A unit that leads elsewhere, or has another size or other tags than its record."""
+    """A unit with another position, size or tags code than its record."""
     UNIT_STRAY = "unit-stray"
-    """A unit that leads to no record of its queue."""
+    """A unit that points to no record of its queue."""
     GAP = "gap"
     """Numbers of a queue that no record of the log has."""
     TWICE = "number-twice"
-    """A second record with a number that its queue has given already."""
+    """A second record with a number that its queue has already used."""
     ARCHIVE_MISSING = "archive-missing"
-    """Messages that the manifest says are archived, and that its files do not have."""
+    """Messages that are archived according to the manifest, but missing in the files."""
     ARCHIVE_DIFFERS = "archive-differs"
-    """An archived message that is another one than the log's."""
+    """An archived message that differs from the log's."""
     ARCHIVE_EXTRA = "archive-extra"
     """A row of the archive that was never in the log."""
 
 
 class Span(NamedTuple):
-    """`[begin, end)` of a log, by physical offset."""
+    """A range `[begin, end)` of a log, by physical offset."""
 
     begin: int
     end: int
 
     @property
     def length(self) -> int:
-        """In bytes."""
+        """The length of the span in bytes."""
         return max(self.end - self.begin, 0)
 
     def overlaps(self, begin: int, end: int) -> bool:
-        """Whether a byte is in both."""
+        """Return whether the spans have a byte in common."""
         return self.begin < end and begin < self.end
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One task: a range of one broker's log, and the copies that have it."""
+    """The unit of work: a range of one broker's log, and the copies that have it."""
 
     broker: str
     span: Span
     copies: tuple[int, ...]
-    """Numbers of the replicas, in the order in which they are read where any will do."""
+    """Numbers of the replicas, in the order in which they are trusted."""
     log_begin: int
-    """Where the oldest of these copies begins: nobody reads before it."""
+    """Begin of the oldest of these copies; nothing before it is read."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong, as exactly as it can be said."""
+    """One fault, located as exactly as possible."""
 
     broker: str
     replica: int
     check: Check
-    kind: Kind
+    kind: FindingKind
     topic: str = ""
     queue: int = UNKNOWN
     offset: int = UNKNOWN
-    """Of the message in its queue; the first of `count`."""
+    """Number of the message in its queue; the first of `count`."""
     physical: int = UNKNOWN
     size: int = 0
     count: int = 1
@@ -111,7 +112,7 @@ class Finding:
 @final
 @dataclass(frozen=True, slots=True)
 class QueueRun:
-    """What one chunk holds of one queue: records with the numbers `[begin, end)`, all of them there."""
+    """A run of records of one queue in one chunk, with the consecutive numbers `[begin, end)`."""
 
     broker: str
     topic: str
@@ -119,13 +120,13 @@ class QueueRun:
     begin: int
     end: int
     physical: int
-    """Of the first record; runs of a queue are in the order of the log."""
+    """Physical offset of the first record; runs of a queue are in the order of the log."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """How far a chunk was looked at, and what could not be."""
+class Coverage:
+    """The amount of data that a task has checked, and a note if it could not check all."""
 
     broker: str
     span: Span
@@ -134,7 +135,7 @@ class Looked:
     bytes_compared: int
     bytes_decoded: int
     note: str = ""
-    """Why a part was not looked at; no finding."""
+    """Why a part was not checked; this is no finding."""
 
 
-Row = Finding | QueueRun | Looked
+Row = Finding | QueueRun | Coverage

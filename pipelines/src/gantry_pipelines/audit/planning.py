@@ -1,11 +1,11 @@
-"""From what the copies of a broker say they have to the tasks of an audit. Pure.
+"""Plan the chunks of a broker from the states of its copies. Pure.
 
     A   [ begin ................................................ end )
     B             [ begin ........................... end )
         [ A alone ][ chunk ][ chunk ][ chunk: A and B  ][ A alone  ]
-          said      compared                              said
+          note      compared                              note
 
-Chunks are cut at multiples of their size, wherever an audit begins: the same range has the same chunks each time.
+Chunks end at multiples of their size, wherever the audit begins, so that a range has the same chunks in each audit.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ CHUNK_BYTES_DEFAULT: Final = 64 << 20
 
 @final
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is looked at, and what cannot be compared."""
+class BrokerPlan:
+    """The chunks of one broker, and notes on what cannot be compared."""
 
     broker: str
     chunks: tuple[Chunk, ...]
     compared: Span
-    """What all copies have."""
+    """The span that all copies have."""
     notes: tuple[str, ...] = ()
 
 
-def planned(
+def plan_broker(
     broker: str, states: Mapping[int, CopyState], order: tuple[int, ...], chunk_bytes: int, start: int = 0
-) -> Plan:
-    """The chunks of one broker, from `start` on. `order`: which copy comes first, and is believed in doubt."""
+) -> BrokerPlan:
+    """Plan the chunks of one broker, from `start` on. `order`: the copies in the order in which they are trusted."""
     edges = sorted({edge for state in states.values() for edge in state.span})
     begin = max(state.span.begin for state in states.values())
     end = min(state.span.end for state in states.values())
@@ -47,13 +47,13 @@ def planned(
         numbers = tuple(number for number in order if number in states and _has(states[number], low, high))
         if numbers:
             log_begin = min(states[number].span.begin for number in numbers)
-            pieces = cut(Span(max(low, start), high), chunk_bytes)
+            pieces = split_span(Span(max(low, start), high), chunk_bytes)
             chunks += [Chunk(broker, piece, numbers, log_begin) for piece in pieces]
-    return Plan(broker, tuple(chunks), compared, tuple(_notes(broker, states, compared)))
+    return BrokerPlan(broker, tuple(chunks), compared, tuple(_notes(broker, states, compared)))
 
 
-def cut(span: Span, chunk_bytes: int) -> list[Span]:
-    """A span in pieces that end at multiples of their size."""
+def split_span(span: Span, chunk_bytes: int) -> list[Span]:
+    """Split a span into pieces that end at multiples of their size."""
     pieces: list[Span] = []
     begin = span.begin
     while begin < span.end:
@@ -85,7 +85,9 @@ def _notes(broker: str, states: Mapping[int, CopyState], compared: Span) -> list
                 f"{name}: the last {after} bytes, up to {state.span.end}, are not confirmed on every copy: not compared"
             )
     if len(states) < 2:
-        notes.append(f"{broker}: there is one copy; it is held against its own checksums and queues only")
+        notes.append(
+            f"{broker}: only one copy; it is checked by its own checksums and queues, and compared with no other"
+        )
     elif not compared.length:
-        notes.append(f"{broker}: the copies have nothing in common yet")
+        notes.append(f"{broker}: the copies have no common range yet: not compared")
     return notes

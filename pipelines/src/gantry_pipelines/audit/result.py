@@ -1,4 +1,4 @@
-"""What an audit says at its end: a text for people, a document for a resource's status, a table for everything else."""
+"""The result of an audit: a text for people, and a document for a resource's status."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ NOTES_MAX: Final = 2
 BROKERS_MAX: Final = 3
 COPIES_MAX: Final = 8
 TEXT_MAX: Final = 120
-"""Of the document: it ends up in a container's last words, of which Kubernetes keeps 4096 bytes."""
+"""Characters of a text in the document, which goes into the container's termination message of at most 4096 bytes."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class BrokerResult:
-    """Of one broker and all of its copies."""
+    """The result for one broker and all of its copies."""
 
     broker: str
     compared: Span
@@ -39,7 +39,7 @@ class BrokerResult:
 @final
 @dataclass(frozen=True, slots=True)
 class ArchiveResult:
-    """Of an archive beside the log."""
+    """The result of comparing an archive with the log."""
 
     files: int
     rows: int
@@ -50,7 +50,7 @@ class ArchiveResult:
 @final
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """Of all brokers."""
+    """The result for all brokers, and for an archive if it was checked."""
 
     began_s: float
     ended_s: float
@@ -59,21 +59,21 @@ class AuditResult:
 
     @property
     def findings(self) -> list[Finding]:
-        """Of all brokers, and of the archive."""
+        """The findings of all brokers and of the archive."""
         found = [one for broker in self.brokers for one in broker.findings]
         return found + list(self.archive.findings if self.archive is not None else ())
 
     @property
     def exit_code(self) -> int:
-        """0: nothing is wrong. 1: something is."""
+        """0 without findings, else 1."""
         return EXIT_FAILED if self.findings else EXIT_DONE
 
     def text(self) -> str:
-        """The report."""
+        """Return the report for people."""
         return "\n".join(self._lines()) + "\n"
 
     def document(self) -> dict[str, Any]:
-        """For a status: bounded, and without anything of a message."""
+        """Return the document for a status: bounded in size, and without contents of messages."""
         findings = self.findings
         return {
             "verdict": "Findings" if findings else "Clean",
@@ -83,7 +83,7 @@ class AuditResult:
             "findings": len(findings),
             "byKind": dict(sorted(Counter(one.kind.value for one in findings).items())),
             "byCopy": dict(Counter(f"{one.broker}:{one.replica}" for one in findings).most_common(COPIES_MAX)),
-            "first": [place(one)[:TEXT_MAX] for one in findings[:FIRST_MAX]],
+            "first": [finding_text(one)[:TEXT_MAX] for one in findings[:FIRST_MAX]],
             "brokers": [
                 {
                     "broker": one.broker, "copies": list(one.copies), "comparedFrom": one.compared.begin,
@@ -112,21 +112,21 @@ class AuditResult:
             for (replica, kind), count in sorted(counts.items()):
                 yield f"  {one.broker}:{replica}: {count} {kind}"
             for finding in one.findings[:SHOWN_MAX]:
-                yield f"    {place(finding)}"
+                yield f"    {finding_text(finding)}"
             if len(one.findings) > SHOWN_MAX:
-                yield f"    and {len(one.findings) - SHOWN_MAX} more; all are in the table"
+                yield f"    and {len(one.findings) - SHOWN_MAX} more; see the table of findings"
         if self.archive is not None:
             yield f"archive: {self.archive.files} files, {self.archive.rows} rows compared with the log"
             yield from (f"  note: {note}" for note in self.archive.notes)
-            yield from (f"    {place(finding)}" for finding in self.archive.findings[:SHOWN_MAX])
+            yield from (f"    {finding_text(finding)}" for finding in self.archive.findings[:SHOWN_MAX])
         total = len(self.findings)
         seconds = self.ended_s - self.began_s
-        verdict = "clean: no fault was found" if not total else f"{total} finding{'s' if total > 1 else ''}"
+        verdict = "clean: no findings" if not total else f"{total} finding{'s' if total > 1 else ''}"
         yield f"{verdict} ({seconds:.1f} s)"
 
 
-def place(one: Finding) -> str:
-    """One finding in a line."""
+def finding_text(one: Finding) -> str:
+    """Describe one finding in a line."""
     message = f"{one.topic}/{one.queue}" if one.topic else "an unknown queue"
     if one.check is Check.ARCHIVE:
         number = f" numbers {one.offset} to {one.offset + one.count - 1}" if one.offset != UNKNOWN else ""

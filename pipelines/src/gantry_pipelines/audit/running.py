@@ -1,6 +1,6 @@
-"""An audit from its settings to its result. Who runs the tasks is the caller's: Spark, or a loop.
+"""Run an audit. The caller provides the way to run tasks: Spark, or a loop in this process.
 
-open copies -> ask what they have -> plan -> [ tasks, anywhere ] -> conclude, here -> result
+open copies -> read their states -> plan -> [ tasks, anywhere ] -> conclude, in this process -> result
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from gantry_pipelines.audit.concluding import Conclusion
 from gantry_pipelines.audit.copies import CopyState, LogCopy
 from gantry_pipelines.audit.directory import DirectoryCopy
 from gantry_pipelines.audit.errors import CopyUnreachable, Expired, NothingToCompare
-from gantry_pipelines.audit.model import Check, Chunk, Finding, Looked, QueueRun, Row, Span
-from gantry_pipelines.audit.planning import Plan, planned
+from gantry_pipelines.audit.model import Check, Chunk, Coverage, Finding, QueueRun, Row, Span
+from gantry_pipelines.audit.planning import BrokerPlan, plan_broker
 from gantry_pipelines.audit.result import AuditResult, BrokerResult
 from gantry_pipelines.audit.settings import AuditSettings, SidecarAccess
 from gantry_pipelines.audit.sidecar import SidecarCopy
 from pyspark_rocketmq.model import Replica
 
 FINDINGS_PER_CHUNK_MAX: Final = 5_000
-"""A history that has forked differs in each of a million records; what is over this is said as a number."""
+"""Findings listed for one chunk, because a forked log differs in each record; further ones are only counted."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class AuditTask:
-    """All that a worker needs for one chunk."""
+    """The task of auditing one chunk, with all that a worker needs."""
 
     chunk: Chunk
     replicas: tuple[Replica, ...]
@@ -39,47 +39,47 @@ class AuditTask:
 
     @property
     def size_bytes(self) -> int:
-        """Of the log."""
+        """The bytes of the log in the chunk."""
         return self.chunk.span.length
 
     def rows(self) -> Iterator[Row]:
-        """Look at the chunk."""
+        """Audit the chunk, and yield the results."""
         return run_task(self)
 
 
 class AnyTask(Protocol):
-    """What can be run anywhere: of chunks, or of an archive's files."""
+    """The interface of tasks, which can be pickled and run in any process."""
 
     @property
     def size_bytes(self) -> int:
-        """How much there is to do."""
+        """The amount of data to check in bytes."""
         ...
 
     def rows(self) -> Iterator[Row]:
-        """Do it."""
+        """Run the task, and yield its results."""
         ...
 
 
 RunTasks = Callable[[Sequence[AnyTask]], Iterable[Row]]
-"""Does each task, in any order; the rows of all."""
+"""Runs tasks in any order, and yields the results of all."""
 
 
 def open_copy(replica: Replica, access: SidecarAccess) -> LogCopy:
-    """Return a replica's copy: by its directory if it is seen here, else by its sidecar.
+    """Open a replica's copy: its directory if it is mounted here, else its sidecar.
 
-    Raises ``CopyUnreachable`` for a replica that can only be pulled from: a pull shows messages, and no log.
+    Raises ``CopyUnreachable`` for a replica that only supports pulls, which return messages and not the log.
     """
     if replica.directory is not None:
         return DirectoryCopy(replica.directory)
     if replica.sidecar is not None:
         return SidecarCopy(replica.sidecar, access)
     raise CopyUnreachable(
-        f"{replica.broker}:{replica.number} has no sidecar and no directory seen here; name one, or leave it out"
+        f"{replica.broker}:{replica.number} has no sidecar and no directory: set here.sidecars or here.directories"
     )
 
 
 def run_task(task: AuditTask) -> Iterator[Row]:
-    """Look at one chunk. Opens its copies and closes them."""
+    """Audit one chunk. Opens its copies and closes them."""
     with ExitStack() as stack:
         copies: dict[int, LogCopy] = {}
         for replica in task.replicas:
@@ -93,25 +93,27 @@ def run_task(task: AuditTask) -> Iterator[Row]:
                 if not isinstance(row, Finding) or found <= FINDINGS_PER_CHUNK_MAX:
                     yield row
         except Expired as exc:
-            yield Looked(task.chunk.broker, task.chunk.span, 0, 0, 0, 0, f"expired while it was looked at: {exc}")
+            yield Coverage(task.chunk.broker, task.chunk.span, 0, 0, 0, 0, f"expired during the audit: {exc}")
         if found > FINDINGS_PER_CHUNK_MAX:
             text = (
                 f"{task.chunk.broker}: {found - FINDINGS_PER_CHUNK_MAX} more findings between {task.chunk.span.begin}"
             )
-            yield Looked(task.chunk.broker, Span(0, 0), 0, 0, 0, 0, f"{text} and {task.chunk.span.end} are not listed")
+            yield Coverage(
+                task.chunk.broker, Span(0, 0), 0, 0, 0, 0, f"{text} and {task.chunk.span.end} are not listed"
+            )
 
 
-def run_here(tasks: Sequence[AnyTask]) -> Iterator[Row]:
-    """One task after the other, in this process."""
+def run_in_process(tasks: Sequence[AnyTask]) -> Iterator[Row]:
+    """Run one task after the other in this process."""
     for task in tasks:
         yield from task.rows()
 
 
-def audit(settings: AuditSettings, run_tasks: RunTasks = run_here) -> AuditResult:
-    """Look at everything. Raises ``AuditError`` when it could not be done."""
+def audit(settings: AuditSettings, run_tasks: RunTasks = run_in_process) -> AuditResult:
+    """Audit all brokers. Raises ``AuditError`` if the audit cannot be done."""
     began = time.time()
     if not settings.replicas:
-        raise NothingToCompare("no replica is named, and none was found")
+        raise NothingToCompare("no replica found: check here.nameServers, here.sidecars and here.directories")
     with ExitStack() as stack:
         brokers: dict[str, dict[int, LogCopy]] = {}
         for replica in settings.replicas:
@@ -122,33 +124,33 @@ def audit(settings: AuditSettings, run_tasks: RunTasks = run_here) -> AuditResul
             broker: {number: copy.state() for number, copy in copies.items()} for broker, copies in brokers.items()
         }
         plans = [
-            planned(broker, states[broker], _order(brokers[broker]), settings.chunk_bytes, settings.begin)
+            plan_broker(broker, states[broker], _trust_order(brokers[broker]), settings.chunk_bytes, settings.begin)
             for broker in brokers
         ]
         rows = list(run_tasks([task for plan in plans for task in _tasks(plan, states[plan.broker], settings)]))
-        results = [_concluded(plan, brokers[plan.broker], states[plan.broker], rows, settings) for plan in plans]
+        results = [_conclude(plan, brokers[plan.broker], states[plan.broker], rows, settings) for plan in plans]
     return AuditResult(began, time.time(), tuple(results))
 
 
-def _order(copies: dict[int, LogCopy]) -> tuple[int, ...]:
-    """The master first: it is believed where nothing else decides. What is read is read from one that is furthest."""
+def _trust_order(copies: dict[int, LogCopy]) -> tuple[int, ...]:
+    """Return the copies in the order in which they are trusted in doubt: the master (0) first."""
     return tuple(sorted(copies))
 
 
-def _tasks(plan: Plan, states: dict[int, CopyState], settings: AuditSettings) -> Iterator[AuditTask]:
+def _tasks(plan: BrokerPlan, states: dict[int, CopyState], settings: AuditSettings) -> Iterator[AuditTask]:
     replicas = {one.number: one for one in settings.replicas if one.broker == plan.broker}
     for chunk in plan.chunks:
-        those = tuple((number, states[number]) for number in chunk.copies)
-        yield AuditTask(chunk, tuple(replicas[number] for number in chunk.copies), those, settings)
+        chunk_states = tuple((number, states[number]) for number in chunk.copies)
+        yield AuditTask(chunk, tuple(replicas[number] for number in chunk.copies), chunk_states, settings)
 
 
-def _concluded(
-    plan: Plan, copies: dict[int, LogCopy], states: dict[int, CopyState], rows: list[Row], settings: AuditSettings
+def _conclude(
+    plan: BrokerPlan, copies: dict[int, LogCopy], states: dict[int, CopyState], rows: list[Row], settings: AuditSettings
 ) -> BrokerResult:
     mine = [row for row in rows if row.broker == plan.broker]
-    looked = [row for row in mine if isinstance(row, Looked)]
+    coverage = [row for row in mine if isinstance(row, Coverage)]
     findings = [row for row in mine if isinstance(row, Finding)]
-    notes = [*plan.notes, *(f"{plan.broker}: {row.note}" for row in looked if row.note)]
+    notes = [*plan.notes, *(f"{plan.broker}: {row.note}" for row in coverage if row.note)]
     if Check.INDEX in settings.checks:
         runs = [row for row in mine if isinstance(row, QueueRun)]
         begin = min((chunk.span.begin for chunk in plan.chunks), default=0)
@@ -156,7 +158,7 @@ def _concluded(
         findings = conclusion.findings()
         notes += conclusion.notes
     return BrokerResult(
-        plan.broker, plan.compared, tuple(sorted(copies)), sum(one.records for one in looked),
-        sum(one.units for one in looked), sum(one.bytes_compared for one in looked),
-        sum(one.bytes_decoded for one in looked), tuple(dict.fromkeys(findings)), tuple(notes),
+        plan.broker, plan.compared, tuple(sorted(copies)), sum(one.records for one in coverage),
+        sum(one.units for one in coverage), sum(one.bytes_compared for one in coverage),
+        sum(one.bytes_decoded for one in coverage), tuple(dict.fromkeys(findings)), tuple(notes),
     )  # fmt: skip

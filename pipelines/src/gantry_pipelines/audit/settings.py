@@ -1,4 +1,4 @@
-"""What an audit is told. Plain values that travel to the tasks; secrets are not shown."""
+"""The settings of an audit: plain values that are pickled to the tasks; `repr` does not show secrets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import final
 from gantry_pipelines.audit.copies import Algorithm
 from gantry_pipelines.audit.model import Check
 from gantry_pipelines.audit.planning import CHUNK_BYTES_DEFAULT
-from gantry_pipelines.source_options import fitting_name
+from gantry_pipelines.source_options import matching_url_prefix
 from pyspark_rocketmq.model import Replica
 from pyspark_rocketmq.settings import TlsFiles
 
@@ -16,39 +16,41 @@ from pyspark_rocketmq.settings import TlsFiles
 @final
 @dataclass(frozen=True, slots=True)
 class SidecarAccess:
-    """How sidecars are asked."""
+    """The credentials and timeouts for sidecars."""
 
     tokens: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """By the URL of a sidecar, or a beginning of it, or `*`; the longest that fits counts."""
+    """Tokens by a prefix of the sidecar's URL, or `*`; the longest match is used."""
     tls: TlsFiles = field(default_factory=TlsFiles)
-    """For sidecars whose URL begins with https."""
+    """TLS files for sidecars whose URL begins with https."""
     patience_ms: int = 60_000
-    """How long a sidecar that does not answer is asked again: pods are restarted, and that is no finding."""
+    """How long requests to an unavailable sidecar are retried, in milliseconds: a restarting pod is no finding."""
 
     def token_for(self, url: str) -> str:
-        """What this sidecar is shown; empty: nothing."""
+        """Return the token for a sidecar; empty if it has none."""
         tokens = dict(self.tokens)
-        return tokens.get(fitting_name(url, tokens), "")
+        return tokens.get(matching_url_prefix(url, tokens), "")
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    """One audit."""
+    """The settings of one audit."""
 
     replicas: tuple[Replica, ...]
-    """All copies of all brokers; those of one broker are held against each other."""
+    """All copies of all brokers; those of one broker are compared with each other."""
     checks: frozenset[Check] = frozenset({Check.COPIES, Check.INDEX})
-    """What is compared with what."""
+    """The comparisons of the audit."""
     algorithm: Algorithm = "crc32"
-    """crc32 sees any accident; sha256 a forgery, too, at a third of the speed."""
+    """Checksum algorithm: crc32 detects accidental changes, sha256 also forgeries, at a third of the speed."""
     chunk_bytes: int = CHUNK_BYTES_DEFAULT
-    """Of the log, by one task: less costs round trips, more only shows progress less often."""
+    """Bytes of the log in one task: smaller chunks need more requests, larger ones report progress less often."""
     begin: int = 0
-    """Of each log: nothing before it is looked at."""
+    """Offset in each log at which the audit begins."""
     access: SidecarAccess = SidecarAccess()
-    """What sidecars are shown."""
+    """The credentials and timeouts for sidecars."""
 
     def __post_init__(self) -> None:
         if self.chunk_bytes < 1 << 16:
-            raise ValueError("chunk_bytes is at least 65536: each chunk costs a question to every copy")
+            raise ValueError(
+                f"chunk_bytes is {self.chunk_bytes}, must be at least 65536: each chunk needs a request to every copy"
+            )

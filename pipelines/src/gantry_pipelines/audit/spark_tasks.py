@@ -1,7 +1,7 @@
-"""The tasks of an audit on Spark: a row for each task goes in, rows of what was found come out.
+"""Run the tasks of an audit on Spark: one input row for each task, and its results as output rows.
 
-The transform is `looked`: it knows nothing of copies, and everything that a worker needs is in the row. Tasks run in
-waves, so that a run can say how far it is, and end when it is asked to.
+The transform is `run_audit_tasks`; everything that a worker needs is in the row. Tasks run in waves, so that a run can
+report its progress, and end after a stop request.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 TASKS_DDL: Final = "task binary"
 WAVE_TASKS: Final = 8
-"""For each core: a task may be long, and a wave ends with its longest."""
+"""Tasks of a wave for each core: tasks differ in length, and a wave ends with its longest."""
 
 
-def looked(tasks: DataFrame) -> DataFrame:
-    """What is found in chunks of logs and files of archives."""
-    return tasks.select("task").mapInArrow(_look, ROWS_DDL)
+def run_audit_tasks(tasks: DataFrame) -> DataFrame:
+    """Return a DataFrame with the results of the tasks in a DataFrame."""
+    return tasks.select("task").mapInArrow(_run_batches, ROWS_DDL)
 
 
-def _look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _run_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for row in batch.to_pylist():
             task: AnyTask = pickle.loads(row["task"])
@@ -39,23 +39,23 @@ def _look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def tasks_frame(spark: SparkSession, tasks: Sequence[AnyTask]) -> DataFrame:
-    """Tasks as rows."""
+    """Return a DataFrame with one row, and one partition, for each task."""
     packed = [pickle.dumps(task) for task in tasks]
     rows = spark.sparkContext.parallelize([(one,) for one in packed], max(len(packed), 1))
     return spark.createDataFrame(rows, TASKS_DDL)
 
 
-def on_spark(spark: SparkSession, reporter: Reporter | None = None) -> RunTasks:
-    """A way to run the tasks of `running.audit`."""
+def spark_task_runner(spark: SparkSession, reporter: Reporter | None = None) -> RunTasks:
+    """Return a function that runs the tasks of `running.audit` on Spark."""
 
     def run(tasks: Sequence[AnyTask]) -> Iterable[Row]:
         wave = max(spark.sparkContext.defaultParallelism, 1) * WAVE_TASKS
         done = 0
         for start in range(0, len(tasks), wave):
-            if reporter is not None and reporter.stop.is_asked:
+            if reporter is not None and reporter.stop.is_requested:
                 raise Interrupted(f"{start} of {len(tasks)} tasks were done")
             part = tasks[start : start + wave]
-            yield from rows_of(_collected(looked(tasks_frame(spark, part))))
+            yield from rows_of(_collected(run_audit_tasks(tasks_frame(spark, part))))
             done += sum(task.size_bytes for task in part)
             if reporter is not None:
                 reporter.progress(rows=start + len(part), bytes=done)
@@ -64,7 +64,7 @@ def on_spark(spark: SparkSession, reporter: Reporter | None = None) -> RunTasks:
 
 
 def _collected(frame: DataFrame) -> pa.Table:
-    """Raises ``AuditError`` with the words of the task that raised one, and not with a stack of two languages."""
+    """Collect the results. Raises ``AuditError`` with the message of a task's error, without Spark's stack traces."""
     try:
         return frame.toArrow()
     except Exception as error:

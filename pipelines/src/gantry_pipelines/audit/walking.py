@@ -1,13 +1,14 @@
-"""Walking a range of a log record by record, past whatever is not one.
+"""Walk a range of a log record by record, and continue after damage.
 
     | record | record | ...damage... | record | blank ) next file | record |
 
-A record is believed if its lengths agree, it claims the very place where it lies, and its checksums are right. Behind
-damage the walk goes on at the next place of which all of that is true; a body that looks like a record does not claim
-to lie where it lies. How much a record proves of itself is its *grade*, for copies of it are told apart by that.
+A record is valid if its lengths match, its physical offset is its position, and its checksums are right. After damage
+the walk continues at the next valid record; a body that contains the bytes of a record does not have the right
+physical offset. The *grade* of a record is how much of it its checksums prove; of different copies of a record the one
+with the higher grade is right.
 
-Where nobody says who wrote a part of the log, a seal that is right proves the record, and one that is wrong may be a
-copy that RocketMQ left in another message's properties: SUSPECT, which only counts against a copy that proves more.
+If it is unknown which broker wrote a part of the log, a valid seal proves the record, but an invalid one may be a copy
+that RocketMQ left in another message's properties: such a record is SUSPECT, and loses only against a higher grade.
 """
 
 from __future__ import annotations
@@ -37,19 +38,19 @@ _MAGIC_AT: Final = 4
 
 
 class Grade(IntEnum):
-    """What a place proves."""
+    """How much of a record its checksums prove."""
 
     BAD = 0
     SUSPECT = 1
-    """The body's CRC is right, and something that looks like a seal is not."""
+    """The body's CRC is valid, but the record ends with an invalid seal."""
     PLAIN = 2
-    """The body's CRC is right, and there is no seal."""
+    """The body's CRC is valid, and the record has no seal."""
     SEALED = 3
-    """A checksum over all of it is right."""
+    """The checksum of the whole record is valid."""
 
 
 class Record(NamedTuple):
-    """A whole record, by what its queue must know of it."""
+    """A valid record, with the fields that its unit must have."""
 
     physical: int
     size: int
@@ -62,54 +63,54 @@ class Record(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Behind its last byte."""
+        """The offset after the record's last byte."""
         return self.physical + self.size
 
 
 @final
 @dataclass(slots=True)
 class Walk:
-    """What lies in a range."""
+    """The records, damages and blanks of a range."""
 
     records: list[Record] = field(default_factory=list)
     damages: list[Span] = field(default_factory=list)
     blanks: list[Span] = field(default_factory=list)
     end: int = 0
-    """Where the walk ended: a record or a file begins here, or the bytes that were given end."""
-    wanted: int = 0
-    """Up to where bytes are needed for the record that begins at `end`; 0: that is not why it ended."""
+    """Where the walk ended: a record or a file begins here, or the data ends."""
+    needed_end: int = 0
+    """Offset up to which data is needed for the record that begins at `end`; 0: the walk did not end for that."""
 
-    def add_records_behind(self, after: Walk) -> None:
-        """Take the records and damages of a walk that began where this one ended."""
+    def append_walk(self, after: Walk) -> None:
+        """Add the records and damages of a walk that began where this one ended."""
         self.records += after.records
         self.damages += after.damages
-        self.wanted = after.wanted
+        self.needed_end = after.needed_end
 
 
-def walk(data: Bytes, begin: int, stop: int, ours: tuple[Span, ...] | None, *, is_all: bool = False) -> Walk:
-    """Records that begin in `[begin, stop)`, `begin` being a place at which one begins, or should.
+def walk(data: Bytes, begin: int, stop: int, sealed_spans: tuple[Span, ...] | None, *, is_all: bool = False) -> Walk:
+    """Find the records that begin in `[begin, stop)`; a record begins, or should begin, at `begin`.
 
-    Damage at the end is followed to the next record, beyond `stop`, too, as far as there is data. `is_all`: there are
-    no bytes behind these, so a record that says that it ends there has a wrong length if another one follows it.
+    Damage at the end is followed to the next record, also beyond `stop`, as far as there is data. `is_all`: the log has
+    no bytes after the data, so a record that seems to end after it has a wrong length.
     """
     result = Walk()
     view = memoryview(data.data)
     position, limit = begin - data.begin, stop - data.begin
     seals = True
     while position < limit:
-        demanded = demands_seal(data.begin + position, ours)
-        is_fast_sealed = demanded if demanded is not None else seals
-        part = _stretch_end(data.begin + position, ours) - data.begin
+        is_required = requires_seal(data.begin + position, sealed_spans)
+        is_fast_sealed = is_required if is_required is not None else seals
+        part = _stretch_end(data.begin + position, sealed_spans) - data.begin
         for plain in plain_records(view, position, min(limit, part), data.begin, is_sealed=is_fast_sealed):
-            record = _plain(plain, view, data.begin, demanded, is_fast_sealed)
+            record = _convert_plain_record(plain, view, data.begin, is_required, is_fast_sealed)
             result.records.append(record)
             position = record.end - data.begin
         if position >= limit:
             break
-        check = check_record(view, position, physical_offset=data.begin + position, is_sealed=bool(demanded))
+        check = check_record(view, position, physical_offset=data.begin + position, is_sealed=bool(is_required))
         if check.is_good:
-            found = record_at(data, data.begin + position, ours)
-            assert found is not None, "the same gate has just let it pass"
+            found = record_at(data, data.begin + position, sealed_spans)
+            assert found is not None, "`check_record` has just accepted it"
             seals = found.grade is not Grade.PLAIN
             result.records.append(found)
             position += check.size
@@ -117,10 +118,10 @@ def walk(data: Bytes, begin: int, stop: int, ours: tuple[Span, ...] | None, *, i
             result.blanks.append(Span(data.begin + position, data.begin + position + check.size))
             position += check.size
         else:
-            wanted = _wanted(view, position, data.begin)
-            after = next_record(data, data.begin + position + 1, ours) if is_all or not wanted else data.end
-            if wanted and after == data.end:
-                result.wanted = wanted
+            needed_end = _needed_end(view, position, data.begin)
+            after = next_record(data, data.begin + position + 1, sealed_spans) if is_all or not needed_end else data.end
+            if needed_end and after == data.end:
+                result.needed_end = needed_end
                 break
             result.damages.append(Span(data.begin + position, after))
             position = after - data.begin
@@ -128,52 +129,52 @@ def walk(data: Bytes, begin: int, stop: int, ours: tuple[Span, ...] | None, *, i
     return result
 
 
-def demands_seal(physical: int, ours: tuple[Span, ...] | None) -> bool | None:
-    """Whether a record here must have a seal; None: nobody says."""
-    if ours is None:
+def requires_seal(physical: int, sealed_spans: tuple[Span, ...] | None) -> bool | None:
+    """Return whether a record at this position must have a seal; None if that is unknown."""
+    if sealed_spans is None:
         return None
-    return any(span.begin <= physical < span.end for span in ours)
+    return any(span.begin <= physical < span.end for span in sealed_spans)
 
 
-def grade_at(data: Bytes, physical: int, ours: tuple[Span, ...] | None) -> Grade:
-    """What lies at a place proves of itself."""
-    record = record_at(data, physical, ours)
+def grade_at(data: Bytes, physical: int, sealed_spans: tuple[Span, ...] | None) -> Grade:
+    """Return the grade of the record at a position; BAD if there is no valid one."""
+    record = record_at(data, physical, sealed_spans)
     return Grade.BAD if record is None else record.grade
 
 
-def record_at(data: Bytes, physical: int, ours: tuple[Span, ...] | None) -> Record | None:
-    """The whole record that begins at a place; None if there is none."""
+def record_at(data: Bytes, physical: int, sealed_spans: tuple[Span, ...] | None) -> Record | None:
+    """Return the valid record that begins at a position; None if there is none."""
     view = memoryview(data.data)
     position = physical - data.begin
     if not 0 <= position < len(view):
         return None
-    demanded = demands_seal(physical, ours)
-    check = check_record(view, position, physical_offset=physical, is_sealed=bool(demanded))
+    is_required = requires_seal(physical, sealed_spans)
+    check = check_record(view, position, physical_offset=physical, is_sealed=bool(is_required))
     if not check.is_good:
         return None
     message = decode_record(view, position, verify_crc=False)
     return Record(
         physical, check.size, message.topic, message.queue_id, message.queue_offset,
         not message.sys_flag & TRANSACTION_PREPARED, tags_code(message.properties.get(TAGS)),
-        _grade(view, position, check.size, demanded),
+        _grade(view, position, check.size, is_required),
     )  # fmt: skip
 
 
-def next_record(data: Bytes, physical: int, ours: tuple[Span, ...] | None) -> int:
-    """The first place from `physical` on at which a whole record begins; the end of the data if there is none."""
+def next_record(data: Bytes, physical: int, sealed_spans: tuple[Span, ...] | None) -> int:
+    """Return the position of the first valid record from `physical` on; the end of the data if there is none."""
     at = max(physical - data.begin, 0)
     while True:
         found = data.data.find(_MAGIC_HEAD, at + _MAGIC_AT)
         if found < 0 or found + len(_MAGIC_HEAD) >= len(data.data):
             return data.end
         at = found - _MAGIC_AT
-        if data.data[found + 3] in _MAGIC_TAILS and grade_at(data, data.begin + at, ours) is not Grade.BAD:
+        if data.data[found + 3] in _MAGIC_TAILS and grade_at(data, data.begin + at, sealed_spans) is not Grade.BAD:
             return data.begin + at
         at += 1
 
 
-def displaced(data: Bytes, span: Span) -> list[tuple[int, int, int]]:
-    """Whole records in a damaged span that claim another place: (place, size, the place they claim)."""
+def find_displaced_records(data: Bytes, span: Span) -> list[tuple[int, int, int]]:
+    """Return valid records in a damaged span that belong to another position: (position, size, physical offset)."""
     found: list[tuple[int, int, int]] = []
     view = memoryview(data.data)
     at = max(span.begin - data.begin, 0)
@@ -193,19 +194,21 @@ def displaced(data: Bytes, span: Span) -> list[tuple[int, int, int]]:
         at += 1
 
 
-def _grade(view: memoryview, position: int, size: int, demanded: bool | None) -> Grade:
-    if demanded is not None:
-        return Grade.SEALED if demanded else Grade.PLAIN
+def _grade(view: memoryview, position: int, size: int, is_required: bool | None) -> Grade:
+    if is_required is not None:
+        return Grade.SEALED if is_required else Grade.PLAIN
     if not has_seal(view, position + size):
         return Grade.PLAIN
     return Grade.SEALED if check_record(view, position, is_sealed=True).is_good else Grade.SUSPECT
 
 
-def _plain(plain: PlainRecord, view: memoryview, base: int, demanded: bool | None, is_sealed: bool) -> Record:
+def _convert_plain_record(
+    plain: PlainRecord, view: memoryview, base: int, is_required: bool | None, is_sealed: bool
+) -> Record:
     physical, size, topic, queue, offset, _, properties = plain
     if is_sealed:
         grade = Grade.SEALED
-    elif demanded is None and properties[-SEAL_BYTES:].startswith(SEAL_MARK):
+    elif is_required is None and properties[-SEAL_BYTES:].startswith(SEAL_MARK):
         grade = _grade(view, physical - base, size, None)
     else:
         grade = Grade.PLAIN
@@ -213,14 +216,14 @@ def _plain(plain: PlainRecord, view: memoryview, base: int, demanded: bool | Non
     return Record(physical, size, topic.decode("utf-8", "replace"), queue, offset, True, tags_code(tag), grade)
 
 
-def _stretch_end(physical: int, ours: tuple[Span, ...] | None) -> int:
-    """Up to where the same is demanded of records as at `physical`."""
-    edges = [edge for span in ours or () for edge in span if edge > physical]
+def _stretch_end(physical: int, sealed_spans: tuple[Span, ...] | None) -> int:
+    """Return the end of the stretch in which seals are required, or not required, as at `physical`."""
+    edges = [edge for span in sealed_spans or () for edge in span if edge > physical]
     return min(edges, default=1 << 62)
 
 
-def _wanted(view: memoryview, position: int, base: int) -> int:
-    """Up to where bytes are needed, if what begins here is a record or a blank of which the end was not given."""
+def _needed_end(view: memoryview, position: int, base: int) -> int:
+    """Return up to where data is needed if a record or a blank begins here whose end is not in the data; else 0."""
     remaining = len(view) - position
     if remaining < RECORD_BYTES_MIN:
         return base + position + RECORD_BYTES_MIN if any(view[position:]) else 0

@@ -1,7 +1,8 @@
-"""What differs between two clusters, in words and kinds. Pure.
+"""Find the differences between two clusters. Pure.
 
-Before the switch both must have the same. After it (`is_over`) ours has gone on: it may have more messages behind the
-end of theirs, and groups may have come further there. Less than theirs, or something else, is a finding at any time.
+Before the switch both clusters must have the same messages and offsets. After it (`is_over`) the target is in use: it
+may have more messages after the end of the source, and groups may be ahead there. Fewer or other messages than in the
+source are a finding at any time.
 """
 
 from __future__ import annotations
@@ -12,67 +13,67 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, final
 
-from gantry_pipelines.migrate_check.facts import WHOLE, ClusterFacts, Match
+from gantry_pipelines.migrate_check.facts import WHOLE_TOPIC, ClusterFacts, TopicMatch
 from gantry_pipelines.migrate_check.fingerprints import SLICE
 
 SHOWN_MAX: Final = 40
 
 
-class Kind(StrEnum):
-    """Of a difference."""
+class DifferenceKind(StrEnum):
+    """The kind of a difference between two clusters."""
 
     TOPIC_MISSING = "topic-missing"
     TOPIC_EXTRA = "topic-extra"
     QUEUES = "queues"
-    """Another number of queues, or on other brokers; the topic is then compared as a whole."""
+    """Other numbers of queues, or other brokers; the topic is then compared as a whole."""
     FEWER = "fewer-messages"
-    """Ours ends before theirs."""
+    """The target's queue ends before the source's."""
     MORE = "more-messages"
     EXPIRED = "begins-later"
-    """Ours begins behind theirs."""
+    """The target's queue begins after the source's."""
     CONTENT = "content"
-    """The same places, other messages."""
+    """The same offsets have other messages."""
     GROUP_BEHIND = "group-behind"
-    """A group would read again at ours what it has read."""
+    """A group would consume messages again from the target."""
     GROUP_AHEAD = "group-ahead"
-    """A group would skip at ours what it has not read."""
+    """A group would skip messages in the target that it has not consumed."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One."""
+    """One difference between the clusters."""
 
-    kind: Kind
+    kind: DifferenceKind
     what: str
-    """A topic, or a group in a topic."""
+    """The topic or queue, or the group in it."""
     text: str
     is_note: bool = False
-    """Whether it is as it should be after a switch, or was right to happen."""
+    """Whether the difference is expected after the switch, and so no finding."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """All of them."""
+    """The result of a migration check."""
 
     topics: int
     messages: int
-    """Whose content was compared."""
+    """Number of messages whose contents were compared."""
     groups: int
     differences: tuple[Difference, ...]
 
     @property
     def findings(self) -> list[Difference]:
-        """Without what is only worth a note."""
+        """The differences that are not only notes."""
         return [one for one in self.differences if not one.is_note]
 
     def text(self) -> str:
-        """The report."""
+        """Return the report for people."""
         return "\n".join(self._lines()) + "\n"
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the result for programs, as JSON values."""
         findings = self.findings
         return {
             "verdict": "Differs" if findings else "Same",
@@ -91,89 +92,110 @@ class CheckResult:
         if len(shown) > SHOWN_MAX:
             yield f"  and {len(shown) - SHOWN_MAX} more"
         count = len(self.findings)
-        yield "the same" if not count else f"{count} difference{'s' if count > 1 else ''}"
+        yield "no differences" if not count else f"{count} difference{'s' if count > 1 else ''}"
 
 
-def of_topics(theirs: ClusterFacts, ours: ClusterFacts, *, is_over: bool) -> Iterator[Difference]:
-    """Topics that one side lacks."""
-    for topic in sorted(theirs.topics.keys() - ours.topics.keys()):
+def compare_topics(source: ClusterFacts, target: ClusterFacts, *, is_over: bool) -> Iterator[Difference]:
+    """Yield the topics that only one cluster has."""
+    for topic in sorted(source.topics.keys() - target.topics.keys()):
         yield Difference(
-            Kind.TOPIC_MISSING, topic, f"ours does not have it; theirs has {theirs.messages(topic)} messages"
+            DifferenceKind.TOPIC_MISSING,
+            topic,
+            f"missing in target; source has {source.messages(topic)} messages",
         )
-    for topic in sorted(ours.topics.keys() - theirs.topics.keys()):
-        yield Difference(Kind.TOPIC_EXTRA, topic, f"only ours has it, with {ours.messages(topic)} messages", is_over)
+    for topic in sorted(target.topics.keys() - source.topics.keys()):
+        yield Difference(
+            DifferenceKind.TOPIC_EXTRA,
+            topic,
+            f"missing in source; target has {target.messages(topic)} messages",
+            is_over,
+        )
 
 
-def of_match(match: Match, theirs: ClusterFacts, ours: ClusterFacts, *, is_over: bool) -> Iterator[Difference]:
-    """Queues and how far they go."""
+def compare_queues(
+    match: TopicMatch, source: ClusterFacts, target: ClusterFacts, *, is_over: bool
+) -> Iterator[Difference]:
+    """Yield differences between the queues of a topic and their bounds."""
     topic = match.topic
     if match.is_whole:
-        left, right = theirs.topics[topic], ours.topics[topic]
-        yield Difference(Kind.QUEUES, topic, f"theirs has {_queues(left)}, ours {_queues(right)}: compared as a whole")
+        left, right = source.topics[topic], target.topics[topic]
+        yield Difference(
+            DifferenceKind.QUEUES, topic, f"source has {_queues(left)}, target {_queues(right)}: compared as a whole"
+        )
         return
     for pair in match.pairs:
-        one, two = theirs.bounds[pair.theirs], ours.bounds[pair.ours]
-        name = str(pair.ours)
+        one, two = source.bounds[pair.source], target.bounds[pair.target]
+        name = str(pair.target)
         if two.end < one.end:
-            yield Difference(Kind.FEWER, name, f"ours ends at {two.end}, theirs at {one.end}: {one.end - two.end} less")
+            yield Difference(
+                DifferenceKind.FEWER, name, f"target ends at {two.end}, source at {one.end}: {one.end - two.end} fewer"
+            )
         elif two.end > one.end:
-            text = f"ours ends at {two.end}, theirs at {one.end}: {two.end - one.end} more"
-            yield Difference(Kind.MORE, name, text, is_over)
+            text = f"target ends at {two.end}, source at {one.end}: {two.end - one.end} more"
+            yield Difference(DifferenceKind.MORE, name, text, is_over)
         if two.begin > one.begin:
-            yield Difference(Kind.EXPIRED, name, f"ours begins at {two.begin}, theirs at {one.begin}")
+            yield Difference(DifferenceKind.EXPIRED, name, f"target begins at {two.begin}, source at {one.begin}")
 
 
-def of_content(rows: Iterable[Mapping[str, Any]]) -> Iterator[Difference]:
-    """Out of `fingerprints.differences`."""
+def content_differences(rows: Iterable[Mapping[str, Any]]) -> Iterator[Difference]:
+    """Yield a difference for each row of `fingerprints.differences`."""
     for row in sorted(rows, key=lambda one: (one["topic"], one["broker"], one["queue"], one["slice"])):
-        counts = f"{row['theirs']} messages of theirs, {row['ours']} of ours"
-        if row["broker"] == WHOLE:
-            yield Difference(Kind.CONTENT, row["topic"], f"not the same messages: {counts}")
+        counts = f"source has {row['source']}, target {row['target']}"
+        if row["broker"] == WHOLE_TOPIC:
+            yield Difference(DifferenceKind.CONTENT, row["topic"], f"messages differ: {counts}")
         else:
             place = f"{row['topic']}/{row['broker']}/{row['queue']}"
-            text = f"not the same messages in [{row['slice']}, {row['slice'] + SLICE}): {counts}"
-            yield Difference(Kind.CONTENT, place, text)
+            text = f"messages differ in [{row['slice']}, {row['slice'] + SLICE}): {counts}"
+            yield Difference(DifferenceKind.CONTENT, place, text)
 
 
-def of_groups(
-    matches: Iterable[Match], theirs: ClusterFacts, ours: ClusterFacts, *, is_over: bool
+def compare_groups(
+    matches: Iterable[TopicMatch], source: ClusterFacts, target: ClusterFacts, *, is_over: bool
 ) -> Iterator[Difference]:
-    """Offsets of groups, queue by queue; of a topic as a whole by what is left to read."""
+    """Yield differences between group offsets, by queue, or by the remaining messages of a whole topic."""
     for match in matches:
-        for group in sorted(theirs.groups):
-            left, right = theirs.groups[group], ours.groups.get(group, {})
+        for group in sorted(source.groups):
+            left, right = source.groups[group], target.groups.get(group, {})
             if match.is_whole:
-                yield from _rest(group, match.topic, theirs, ours, is_over=is_over)
+                yield from _rest(group, match.topic, source, target, is_over=is_over)
                 continue
             for pair in match.pairs:
-                offset = left.get(pair.theirs)
-                if offset is None or (offset <= ours.bounds[pair.ours].begin and pair.ours not in right):
+                offset = left.get(pair.source)
+                if offset is None or (offset <= target.bounds[pair.target].begin and pair.target not in right):
                     continue
-                yield from _offset(group, str(pair.ours), offset, right.get(pair.ours), is_over=is_over)
+                yield from _offset(group, str(pair.target), offset, right.get(pair.target), is_over=is_over)
 
 
-def _offset(group: str, place: str, theirs: int, ours: int | None, *, is_over: bool) -> Iterator[Difference]:
+def _offset(group: str, place: str, source: int, target: int | None, *, is_over: bool) -> Iterator[Difference]:
     what = f"{group} in {place}"
-    if ours is None:
-        yield Difference(Kind.GROUP_BEHIND, what, f"it has no offset at ours, and {theirs} at theirs")
-    elif ours < theirs:
-        yield Difference(Kind.GROUP_BEHIND, what, f"{ours} at ours, {theirs} at theirs: {theirs - ours} again")
-    elif ours > theirs:
-        text = f"{ours} at ours, {theirs} at theirs: {ours - theirs} skipped"
-        yield Difference(Kind.GROUP_AHEAD, what, "it has gone on" if is_over else text, is_over)
+    if target is None:
+        yield Difference(DifferenceKind.GROUP_BEHIND, what, f"no offset in target, {source} in source")
+    elif target < source:
+        yield Difference(
+            DifferenceKind.GROUP_BEHIND,
+            what,
+            f"offset {target} in target, {source} in source: {source - target} would be consumed again",
+        )
+    elif target > source:
+        text = f"offset {target} in target, {source} in source: {target - source} would be skipped"
+        yield Difference(DifferenceKind.GROUP_AHEAD, what, "ahead of source" if is_over else text, is_over)
 
 
-def _rest(group: str, topic: str, theirs: ClusterFacts, ours: ClusterFacts, *, is_over: bool) -> Iterator[Difference]:
-    left, right = _left_to_read(group, topic, theirs), _left_to_read(group, topic, ours)
+def _rest(group: str, topic: str, source: ClusterFacts, target: ClusterFacts, *, is_over: bool) -> Iterator[Difference]:
+    left, right = _left_to_read(group, topic, source), _left_to_read(group, topic, target)
     if left is None:
         return
     what = f"{group} in {topic}"
     if right is None:
-        yield Difference(Kind.GROUP_BEHIND, what, f"it has no offsets at ours, and {left} to read at theirs")
+        yield Difference(
+            DifferenceKind.GROUP_BEHIND, what, f"no offsets in target, {left} messages remaining in source"
+        )
     elif right > left and not is_over:
-        yield Difference(Kind.GROUP_BEHIND, what, f"{right} messages to read at ours, {left} at theirs")
+        yield Difference(DifferenceKind.GROUP_BEHIND, what, f"{right} messages remaining in target, {left} in source")
     elif right < left:
-        yield Difference(Kind.GROUP_AHEAD, what, f"{right} messages to read at ours, {left} at theirs", is_over)
+        yield Difference(
+            DifferenceKind.GROUP_AHEAD, what, f"{right} messages remaining in target, {left} in source", is_over
+        )
 
 
 def _left_to_read(group: str, topic: str, facts: ClusterFacts) -> int | None:

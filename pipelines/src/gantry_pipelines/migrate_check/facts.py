@@ -1,7 +1,8 @@
-"""What a cluster says of its topics and groups, and how the queues of two clusters belong together.
+"""Topics and groups of a cluster, and the mapping of queues between two clusters.
 
-Brokers correspond by name; where names differ but each side has as many, in order of their names. Queues correspond
-when each broker of a pair has the same numbers of a topic. Where they do not, only the whole topic can be compared.
+Brokers are paired by name or, if the names differ and both clusters have the same number of brokers, in order of their
+names. Queues are paired if both brokers of each pair have the same queue numbers of a topic. Otherwise only the whole
+topic can be compared.
 """
 
 from __future__ import annotations
@@ -13,57 +14,57 @@ from typing import Final, NamedTuple, final
 from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.model import Bounds, QueueId
 
-WHOLE: Final = "*"
-"""As a broker: the topic as a whole."""
+WHOLE_TOPIC: Final = "*"
+"""Broker name that stands for the topic as a whole."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """One cluster, at one moment."""
+    """The queues and group offsets of one cluster at one moment."""
 
     bounds: Mapping[QueueId, Bounds]
     groups: Mapping[str, Mapping[QueueId, int]] = field(default_factory=dict)
-    """Committed offsets; queues that a group has not begun are not there."""
+    """Committed offsets by group; without the queues for which a group has none."""
 
     @property
     def topics(self) -> dict[str, dict[str, list[int]]]:
-        """Topic, broker, numbers of its queues."""
+        """Queue numbers by topic and broker."""
         found: dict[str, dict[str, list[int]]] = {}
         for queue in sorted(self.bounds):
             found.setdefault(queue.topic, {}).setdefault(queue.broker, []).append(queue.number)
         return found
 
     def messages(self, topic: str) -> int:
-        """How many there are."""
+        """Return the number of messages of a topic."""
         return sum(one.end - one.begin for queue, one in self.bounds.items() if queue.topic == topic)
 
 
-class Pair(NamedTuple):
-    """A queue of theirs, the one of ours that it became, and what both have: `[begin, end)`."""
+class QueuePair(NamedTuple):
+    """A queue of the source, its counterpart in the target, and the range that both have: `[begin, end)`."""
 
-    theirs: QueueId
-    ours: QueueId
+    source: QueueId
+    target: QueueId
     begin: int
     end: int
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Match:
+class TopicMatch:
     """How one topic is compared: queue by queue, or as a whole (`pairs` is empty)."""
 
     topic: str
-    pairs: tuple[Pair, ...] = ()
+    pairs: tuple[QueuePair, ...] = ()
 
     @property
     def is_whole(self) -> bool:
-        """Whether queues do not correspond."""
+        """Whether the topic is compared as a whole, because its queues cannot be paired."""
         return not self.pairs
 
 
-def ask(catalog: Catalog, topics: Iterable[str], groups: Iterable[str]) -> ClusterFacts:
-    """Bounds of all queues of these topics, and offsets of these groups."""
+def read_cluster_facts(catalog: Catalog, topics: Iterable[str], groups: Iterable[str]) -> ClusterFacts:
+    """Read the bounds of all queues of these topics, and the offsets of these groups."""
     queues = catalog.queues(sorted(topics))
     found: dict[str, dict[QueueId, int]] = {}
     for group in sorted(groups):
@@ -72,24 +73,24 @@ def ask(catalog: Catalog, topics: Iterable[str], groups: Iterable[str]) -> Clust
     return ClusterFacts(catalog.bounds(queues), found)
 
 
-def match(topic: str, theirs: ClusterFacts, ours: ClusterFacts) -> Match:
-    """How a topic that both have is compared."""
-    left, right = theirs.topics.get(topic, {}), ours.topics.get(topic, {})
-    names = _brokers(left, right)
+def match_queues(topic: str, source: ClusterFacts, target: ClusterFacts) -> TopicMatch:
+    """Pair the queues of a topic that both clusters have."""
+    left, right = source.topics.get(topic, {}), target.topics.get(topic, {})
+    names = _pair_brokers(left, right)
     if names is None or any(left[name] != right[other] for name, other in names.items()):
-        return Match(topic)
-    pairs: list[Pair] = []
+        return TopicMatch(topic)
+    pairs: list[QueuePair] = []
     for name, other in names.items():
         for number in left[name]:
             one, two = QueueId(topic, name, number), QueueId(topic, other, number)
-            begin = max(theirs.bounds[one].begin, ours.bounds[two].begin)
-            end = min(theirs.bounds[one].end, ours.bounds[two].end)
-            pairs.append(Pair(one, two, begin, max(begin, end)))
-    return Match(topic, tuple(pairs))
+            begin = max(source.bounds[one].begin, target.bounds[two].begin)
+            end = min(source.bounds[one].end, target.bounds[two].end)
+            pairs.append(QueuePair(one, two, begin, max(begin, end)))
+    return TopicMatch(topic, tuple(pairs))
 
 
-def _brokers(left: Mapping[str, object], right: Mapping[str, object]) -> dict[str, str] | None:
-    """Theirs to ours; None where one side has more."""
+def _pair_brokers(left: Mapping[str, object], right: Mapping[str, object]) -> dict[str, str] | None:
+    """Return names of target brokers by names of source brokers; None if they cannot be paired."""
     if left.keys() == right.keys():
         return {name: name for name in left}
     if len(left) == len(right) and not left.keys() & right.keys():

@@ -1,8 +1,8 @@
-"""Sums of hashes of messages: the same for the same messages in whatever order, and of whatever size.
+"""Fingerprints of messages: sums of hashes, of constant size and independent of the order of messages.
 
-A message counts with what its sender has given it: body, tags, keys, flag, and properties of its own. What brokers and
-clients write into properties on the way (times, regions, checksums, message ids) is left out. Two sums of halves of a
-64-bit hash are kept, and an exclusive or: a message that is missing, doubled or altered changes them.
+The hash of a message covers body, tags, keys, flag, and the sender's own properties. Properties that brokers and
+clients add (times, regions, checksums, message ids) are left out. A fingerprint has the sums of both halves of the
+64-bit hashes, and their exclusive or: a missing, duplicate or altered message changes it.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from gantry_pipelines.migrate_check.facts import WHOLE
+from gantry_pipelines.migrate_check.facts import WHOLE_TOPIC
 from pyspark_rocketmq.schema import SYSTEM_PROPERTIES
 
 SLICE: Final = 10_000
-"""Offsets that have one fingerprint: what differs is named no more exactly than this."""
+"""Number of offsets in one fingerprint, which is the precision of reported differences."""
 READ_COLUMNS: Final = ("topic", "broker", "queue", "offset", "tags", "keys", "flag", "properties", "body")
 LEFT_OUT: Final = SYSTEM_PROPERTIES | {"MSG_TYPE", "PUSH_REPLY_TIME", "DUP_INFO", "INNER_NUM", "INNER_BASE"}
-"""Properties that say nothing of what a sender has sent."""
+"""Properties that are not part of what the sender has sent."""
 KEY: Final = ("topic", "broker", "queue", "slice")
 _LOW: Final = 0xFFFFFFFF
 
 
 def fingerprints(messages: DataFrame, names: Mapping[str, str], whole: frozenset[str] = frozenset()) -> DataFrame:
-    """By topic, broker, queue and slice: how many messages, and their sums.
+    """Return the number of messages and their fingerprint by topic, broker, queue and slice.
 
-    `names`: what a broker is called on our side. Topics in `whole` have one fingerprint each.
+    `names`: names of brokers in the target cluster. Topics in `whole` have one fingerprint each.
     """
     is_whole = F.col("topic").isin(list(whole)) if whole else F.lit(False)
     rows = messages.select(
         "topic",
-        F.when(is_whole, F.lit(WHOLE)).otherwise(_renamed(names)).alias("broker"),
+        F.when(is_whole, F.lit(WHOLE_TOPIC)).otherwise(_renamed(names)).alias("broker"),
         F.when(is_whole, F.lit(-1)).otherwise(F.col("queue")).alias("queue"),
         F.when(is_whole, F.lit(-1)).otherwise(F.floor(F.col("offset") / SLICE) * SLICE).cast("bigint").alias("slice"),
         F.xxhash64(*_content()).alias("hash"),
@@ -46,26 +46,26 @@ def fingerprints(messages: DataFrame, names: Mapping[str, str], whole: frozenset
     )  # fmt: skip
 
 
-def differences(theirs: DataFrame, ours: DataFrame) -> DataFrame:
-    """The places whose fingerprints differ, with how many messages each side has there."""
-    left, right = theirs.alias("theirs"), ours.alias("ours")
-    same = [F.col(f"theirs.{name}").eqNullSafe(F.col(f"ours.{name}")) for name in KEY]
+def differences(source: DataFrame, target: DataFrame) -> DataFrame:
+    """Return the slices whose fingerprints differ, with the number of messages of both clusters."""
+    left, right = source.alias("source"), target.alias("target")
+    same = [F.col(f"source.{name}").eqNullSafe(F.col(f"target.{name}")) for name in KEY]
     joined = left.join(right, same, "full_outer")
     sums = ("messages", "low", "high", "xor")
     equal = F.lit(True)
     for name in sums:
-        equal = equal & F.col(f"theirs.{name}").eqNullSafe(F.col(f"ours.{name}"))
+        equal = equal & F.col(f"source.{name}").eqNullSafe(F.col(f"target.{name}"))
     return joined.where(~equal).select(
-        *(F.coalesce(F.col(f"theirs.{name}"), F.col(f"ours.{name}")).alias(name) for name in KEY),
-        F.coalesce(F.col("theirs.messages"), F.lit(0)).alias("theirs"),
-        F.coalesce(F.col("ours.messages"), F.lit(0)).alias("ours"),
+        *(F.coalesce(F.col(f"source.{name}"), F.col(f"target.{name}")).alias(name) for name in KEY),
+        F.coalesce(F.col("source.messages"), F.lit(0)).alias("source"),
+        F.coalesce(F.col("target.messages"), F.lit(0)).alias("target"),
     )
 
 
 def _renamed(names: Mapping[str, str]) -> Column:
     column = F.col("broker")
-    for theirs, ours in names.items():
-        column = F.when(F.col("broker") == theirs, F.lit(ours)).otherwise(column)
+    for source, target in names.items():
+        column = F.when(F.col("broker") == source, F.lit(target)).otherwise(column)
     return column
 
 

@@ -1,7 +1,7 @@
-"""`gantry pipeline migrate-check`: an Apache cluster and ours, before or after the switch; 1 if something differs.
+"""`gantry pipeline migrate-check`: compare a source cluster with the target, before or after the switch.
 
-The configuration's own name servers are ours. Theirs are in `source`, which may be any RocketMQ 4 or 5: it is read by
-RocketMQ's protocol, and nothing is written anywhere.
+The configuration's own name servers are those of the target. `source` has those of the source, which may be any
+RocketMQ 4 or 5: it is read by RocketMQ's protocol. Nothing is written to either cluster.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from gantry_pipelines.errors import ConfigError, JobError
 from gantry_pipelines.job import Job
 from gantry_pipelines.migrate_check import comparing
 from gantry_pipelines.migrate_check.comparing import CheckResult
-from gantry_pipelines.migrate_check.facts import ClusterFacts, Match, Pair, ask, match
+from gantry_pipelines.migrate_check.facts import ClusterFacts, QueuePair, TopicMatch, match_queues, read_cluster_facts
 from gantry_pipelines.migrate_check.fingerprints import READ_COLUMNS, differences, fingerprints
 from gantry_pipelines.outcome import EXIT_DONE, EXIT_FAILED, EXIT_UNKNOWN, Outcome
 from gantry_pipelines.reporting import Reporter
 from gantry_pipelines.session import spark_session
-from gantry_pipelines.source_options import connection_options, read_settings, selected
+from gantry_pipelines.source_options import connection_options, read_settings, select_topics
 from gantry_remoting.durable_files import replace_file
 from gantry_spec.manifest.parts import Address, Part
 from gantry_spec.pipelines.parts import GroupName, PipelineSpec, Transport
@@ -39,38 +39,38 @@ from pyspark_rocketmq.settings import ReadSettings
 
 
 @final
-class Source(Part, frozen=True):
-    """The cluster that is left."""
+class SourceCluster(Part, frozen=True):
+    """The cluster from which topics are migrated."""
 
     name_servers: Annotated[list[Address], msgspec.Meta(max_length=16)] = msgspec.field(default_factory=list)
     access_file: str = ""
-    """With `accessKey` and `secretKey`, as RocketMQ's `tools.yml`."""
+    """File with `accessKey` and `secretKey`, in the format of RocketMQ's `tools.yml`."""
 
 
 class MigrateCheckSpec(PipelineSpec, frozen=True):
-    """What the check is told."""
+    """The configuration of a migration check; its own name servers are those of the target cluster."""
 
-    source: Source = Source()
+    source: SourceCluster = SourceCluster()
     consumer_groups: Annotated[list[GroupName], msgspec.Meta(max_length=1000)] = msgspec.field(default_factory=list)
-    """Empty: all that the source knows."""
-    is_over: Annotated[bool, msgspec.Meta(description="Ours has gone on since the switch.")] = False
+    """Consumer groups to compare; empty: all groups of the source."""
+    is_over: Annotated[bool, msgspec.Meta(description="Whether the target has been in use since the switch.")] = False
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class CheckOrder:
-    """What one run is told."""
+class MigrateCheckParameters:
+    """The parameters of one run."""
 
     config: PipelineConfig[MigrateCheckSpec]
-    theirs: ReadSettings
-    ours: ReadSettings
-    their_options: tuple[tuple[str, str], ...]
-    our_options: tuple[tuple[str, str], ...]
+    source: ReadSettings
+    target: ReadSettings
+    source_reader_options: tuple[tuple[str, str], ...]
+    target_reader_options: tuple[tuple[str, str], ...]
 
 
 @final
-class MigrateCheckJob(Job[MigrateCheckSpec, CheckOrder]):
-    """See the module. `session` is for tests."""
+class MigrateCheckJob(Job[MigrateCheckSpec, MigrateCheckParameters]):
+    """The job that compares two clusters. Tests pass `session`."""
 
     name = "migrate-check"
     spec_type = MigrateCheckSpec
@@ -78,64 +78,64 @@ class MigrateCheckJob(Job[MigrateCheckSpec, CheckOrder]):
     def __init__(self, session: Callable[[PipelineConfig[MigrateCheckSpec]], SparkSession] | None = None) -> None:
         self._session = session if session is not None else _session
 
-    def parse(self, config: PipelineConfig[MigrateCheckSpec]) -> CheckOrder:
-        """Raises ``ConfigError``."""
+    def parse(self, config: PipelineConfig[MigrateCheckSpec]) -> MigrateCheckParameters:
+        """Return the run's parameters. Raises ``ConfigError``."""
         if not config.spec.source.name_servers:
-            raise ConfigError(["source.nameServers: name those of the cluster that is left"])
+            raise ConfigError(["source.nameServers: missing; set it to the name servers of the source cluster"])
         here = msgspec.structs.replace(
             config.here, name_servers=config.spec.source.name_servers, sidecars=[], directories={},
             access_file=config.spec.source.access_file, ca_file="", certificate_file="", key_file="", token_files={},
         )  # fmt: skip
-        theirs = PipelineConfig(msgspec.structs.replace(config.spec, transport=Transport.PULL), here)
-        return CheckOrder(
-            config, read_settings(theirs), read_settings(config), tuple(connection_options(theirs).items()),
+        source = PipelineConfig(msgspec.structs.replace(config.spec, transport=Transport.PULL), here)
+        return MigrateCheckParameters(
+            config, read_settings(source), read_settings(config), tuple(connection_options(source).items()),
             tuple(connection_options(config).items()),
         )  # fmt: skip
 
-    def run(self, settings: CheckOrder, reporter: Reporter) -> Outcome:
-        """0: the same. 1: something differs. 4: somebody does not answer."""
+    def run(self, settings: MigrateCheckParameters, reporter: Reporter) -> Outcome:
+        """Run the check. Exit codes: 0 no differences, 1 differences, 4 a cluster is unavailable."""
         config = settings.config
-        with Catalog(settings.theirs) as theirs, Catalog(settings.ours) as ours:
-            reporter.say("asking both clusters")
-            topics = selected(theirs.topics(), config.spec.topics)
-            groups = config.spec.consumer_groups or _groups(settings.theirs)
-            left = ask(theirs, topics, groups)
-            known = set(selected(ours.topics(), config.spec.topics))
-            right = ask(ours, known, groups)
+        with Catalog(settings.source) as source, Catalog(settings.target) as target:
+            reporter.report_step("reading queues and group offsets of both clusters")
+            topics = select_topics(source.topics(), config.spec.topics)
+            groups = config.spec.consumer_groups or _groups(settings.source)
+            left = read_cluster_facts(source, topics, groups)
+            known = set(select_topics(target.topics(), config.spec.topics))
+            right = read_cluster_facts(target, known, groups)
         both = sorted(left.topics.keys() & right.topics.keys())
-        matches = [match(topic, left, right) for topic in both]
-        found = [*comparing.of_topics(left, right, is_over=config.spec.is_over)]
+        matches = [match_queues(topic, left, right) for topic in both]
+        found = [*comparing.compare_topics(left, right, is_over=config.spec.is_over)]
         for one in matches:
-            found += comparing.of_match(one, left, right, is_over=config.spec.is_over)
-        found += comparing.of_groups(matches, left, right, is_over=config.spec.is_over)
-        reporter.say("comparing contents", topics=len(both))
+            found += comparing.compare_queues(one, left, right, is_over=config.spec.is_over)
+        found += comparing.compare_groups(matches, left, right, is_over=config.spec.is_over)
+        reporter.report_step("comparing contents", topics=len(both))
         messages, rows = self._contents(settings, matches, left, right)
-        found += comparing.of_content(rows)
+        found += comparing.content_differences(rows)
         result = CheckResult(len(left.topics), messages, len(groups), tuple(found))
         return _outcome(result, config, reporter)
 
     def _contents(
-        self, order: CheckOrder, matches: list[Match], left: ClusterFacts, right: ClusterFacts
+        self, parameters: MigrateCheckParameters, matches: list[TopicMatch], left: ClusterFacts, right: ClusterFacts
     ) -> tuple[int, list[dict[str, Any]]]:
-        """How many messages were compared, and where they differ."""
+        """Compare contents; return the number of compared messages, and the slices that differ."""
         pairs = [pair for one in matches for pair in one.pairs if pair.begin < pair.end]
         whole = frozenset(one.topic for one in matches if one.is_whole)
-        their_ranges = ranges_of(((pair.theirs, pair) for pair in pairs), left, whole)
-        our_ranges = ranges_of(((pair.ours, pair) for pair in pairs), right, whole)
-        if not their_ranges and not our_ranges:
+        source_ranges = ranges_of(((pair.source, pair) for pair in pairs), left, whole)
+        target_ranges = ranges_of(((pair.target, pair) for pair in pairs), right, whole)
+        if not source_ranges and not target_ranges:
             return 0, []
-        spark = self._session(order.config)
-        names = {pair.theirs.broker: pair.ours.broker for pair in pairs}
-        theirs = fingerprints(_read(spark, order.their_options, their_ranges), names, whole)
-        ours = fingerprints(_read(spark, order.our_options, our_ranges), {}, whole)
-        rows = [row.asDict() for row in differences(theirs, ours).collect()]
-        return sum(end - begin for begin, end in their_ranges.values()), rows
+        spark = self._session(parameters.config)
+        names = {pair.source.broker: pair.target.broker for pair in pairs}
+        source = fingerprints(_read(spark, parameters.source_reader_options, source_ranges), names, whole)
+        target = fingerprints(_read(spark, parameters.target_reader_options, target_ranges), {}, whole)
+        rows = [row.asDict() for row in differences(source, target).collect()]
+        return sum(end - begin for begin, end in source_ranges.values()), rows
 
 
 def ranges_of(
-    pairs: Iterable[tuple[QueueId, Pair]], facts: ClusterFacts, whole: frozenset[str]
+    pairs: Iterable[tuple[QueueId, QueuePair]], facts: ClusterFacts, whole: frozenset[str]
 ) -> dict[QueueId, tuple[int, int]]:
-    """What is read of one cluster: of queues that correspond what both have, of the others everything."""
+    """Return the ranges to read of one cluster: the common range of paired queues, all of the other queues."""
     found = {queue: (pair.begin, pair.end) for queue, pair in pairs}
     found |= {
         queue: (one.begin, one.end) for queue, one in facts.bounds.items()
@@ -164,13 +164,13 @@ def _read(
 
 
 def _groups(settings: ReadSettings) -> list[str]:
-    """Consumer groups of applications that the source knows."""
+    """Return the applications' consumer groups of the source."""
     try:
         with Admin(settings.name_servers, client_settings=settings.client_settings()) as admin:
             found = admin.wait(admin.groups.all())
     except (ClientError, OSError) as error:
         raise JobError(
-            f"the source's groups cannot be asked: {error}", reason="NotDone", exit_code=EXIT_UNKNOWN
+            f"cannot list the consumer groups of the source: {error}", reason="NotDone", exit_code=EXIT_UNKNOWN
         ) from error
     return sorted(name for name in found if not name.startswith(("CID_", "TOOLS_", "FILTERSRV_", "SELF_TEST_")))
 
@@ -178,7 +178,7 @@ def _groups(settings: ReadSettings) -> list[str]:
 def _outcome(result: CheckResult, config: PipelineConfig[MigrateCheckSpec], reporter: Reporter) -> Outcome:
     text = result.text()
     for line in text.splitlines():
-        reporter.say(line)
+        reporter.report_step(line)
     files = 0
     if config.here.destination:
         folder = Path(config.here.destination)

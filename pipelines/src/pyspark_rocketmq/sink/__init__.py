@@ -1,12 +1,12 @@
-"""Rows of a DataFrame as messages: `df.write` and `df.writeStream` with `format("rocketmq")`.
+"""The sink: rows of a DataFrame as messages, for `df.write` and `df.writeStream` with `format("rocketmq")`.
 
-At least once, in batches, unless `transactional=true`: then exactly once, by half messages and one marker for each
-batch (`committing`). What the three moments of a write are is in `writers`.
+Messages are delivered at least once, in batches, unless `transactional=true`: then exactly once, by half messages and
+one marker for each batch (`batch_commit`). The three phases of a write are described in `writers`.
 
     columns -> rows -> packing -> batches                        at least once
                               `-> half_messages -> driver        exactly once
-                                                   |- deciding, markers, marker_queue    which attempt is the batch
-                                                   `- ending                             its messages are delivered
+                                                   |- batch_decider, markers, marker_queue   which attempt is the batch
+                                                   `- transaction_ender                      its messages are delivered
 """
 
 from collections.abc import Mapping
@@ -24,21 +24,21 @@ __all__ = ["BatchWriter", "StreamWriter", "make_stream_writer", "make_writer", "
 
 
 def make_writer(options: Mapping[str, str], schema: "StructType", overwrite: bool) -> BatchWriter:
-    """For `df.write`. Raises InvalidOption."""
+    """Return the writer for `df.write`. Raises InvalidOption."""
     if overwrite:
         raise InvalidOption('a topic cannot be overwritten: mode("append") is the only one')
-    return BatchWriter(*prepared(options, schema))
+    return BatchWriter(*parse_write(options, schema))
 
 
 def make_stream_writer(options: Mapping[str, str], schema: "StructType", overwrite: bool) -> StreamWriter:
-    """For `df.writeStream`. Raises InvalidOption."""
+    """Return the writer for `df.writeStream`. Raises InvalidOption."""
     if overwrite:
-        raise InvalidOption('a topic cannot be overwritten: outputMode("append") is meant')
-    return StreamWriter(*prepared(options, schema))
+        raise InvalidOption('a topic cannot be overwritten: outputMode("append") is the only one')
+    return StreamWriter(*parse_write(options, schema))
 
 
-def prepared(options: Mapping[str, str], schema: "StructType") -> tuple[SinkOptions, Columns]:
-    """What both are made of. Raises InvalidOption."""
+def parse_write(options: Mapping[str, str], schema: "StructType") -> tuple[SinkOptions, Columns]:
+    """Parse the options and check the columns of a write. Raises InvalidOption."""
     parsed = parse(options)
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     columns = check_columns(types, has_topic=parsed.topic is not None, is_transactional=parsed.is_transactional)

@@ -1,11 +1,11 @@
-"""At least once: rows in batches, queue by queue.
+"""Send rows at least once, in batches, queue by queue.
 
     queue 0   [batch]->ok [batch]->ok         one request at a time, so that a repeated one keeps the order
     queue 1   [batch]------>ok
-    any       [batch]->ok  [batch]------>ok   as many at a time as there is room for; another broker may stand in
+    any       [batch]->ok  [batch]------>ok   as many at a time as allowed; another broker may replace one
 
-A batch that is not acknowledged (SEND_OK) is sent again for as long as there is patience, and may then be there twice.
-A task that fails is repeated by Spark as a whole. Delayed messages travel alone, since brokers take none in a batch.
+A batch that is not acknowledged (SEND_OK) is sent again until it times out, and may then be stored twice. Spark repeats
+a failed task as a whole. Delayed messages are sent alone, since brokers accept none in a batch.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from pyspark_rocketmq.sink.destinations import Destinations, queues_of
 from pyspark_rocketmq.sink.loop import LoopThread
 from pyspark_rocketmq.sink.options import OnUnsure, SinkOptions
 from pyspark_rocketmq.sink.packing import Packer, entry_bytes
-from pyspark_rocketmq.sink.requests import patiently
+from pyspark_rocketmq.sink.requests import call_with_retries
 from pyspark_rocketmq.sink.rows import Row
 
 GROUP: Final = "SPARK_SINK"
 ROWS_OF_ONE_CLOCK: Final = 4096
-"""Message ids count to 65536 for each millisecond, and the clock costs more than the id."""
+"""Rows for which the clock is read once: message ids count to 65536 for each millisecond, and reading the clock costs
+more than an id."""
 
-_Place = tuple[str, MessageQueue | None]
+_Target = tuple[str, MessageQueue | None]
 _Send = Callable[..., Coroutine[Any, Any, SendReceipt]]
 
 
 @final
 class BatchSender:
-    """Sends the rows of one task. Belongs to the thread that feeds it; what it begins runs on `loop`."""
+    """Sends the rows of one task. Belongs to the thread that feeds it; the requests run on `loop`."""
 
     def __init__(
         self, loop: LoopThread, producer: Producer, options: SinkOptions, packer: Packer, ids: UniqueIds
@@ -50,61 +51,63 @@ class BatchSender:
         self._packer: Final = packer
         self._ids: Final = ids
         self._destinations: Final = Destinations(lambda topic: loop.run(queues_of(producer, topic, options.connection)))
-        self._waiting: Final[dict[_Place, tuple[list[BatchEntry], list[int]]]] = {}
-        self._under_way: Final[deque[concurrent.futures.Future[None]]] = deque()
-        self._lanes: Final[dict[MessageQueue, asyncio.Lock]] = {}
+        self._pending: Final[dict[_Target, tuple[list[BatchEntry], list[int]]]] = {}
+        self._in_flight: Final[deque[concurrent.futures.Future[None]]] = deque()
+        self._queue_locks: Final[dict[MessageQueue, asyncio.Lock]] = {}
         self.rows = 0
         self.body_bytes = 0
         self.unsure = 0
-        """Rows that were stored less safely than their broker's mode says, where that is accepted."""
+        """Rows that were stored less safely than their broker's mode promises, if that is accepted."""
 
     def feed(self, rows: Iterable[Row]) -> None:
-        """Send these, or keep them for a batch that is not full. Raises what an earlier batch has come to, too."""
+        """Send rows, or keep them until a batch is full. Also raises the errors of earlier batches."""
         now_ms, limit = wall_ms(), self._options.batch_bytes
         for row in rows:
             if self.rows % ROWS_OF_ONE_CLOCK == 0:
                 now_ms = wall_ms()
             self.rows += 1
             self.body_bytes += len(row.body)
-            place = (row.topic, self._destinations.of(row))
+            place = (row.topic, self._destinations.queue_for(row))
             if row.delay_level:
                 self._begin(partial(self._producer.send, self._packer.message(row), queue=place[1]), place, 1)
                 continue
             entry = self._packer.entry(row, self._ids.next(now_ms))
             size = entry_bytes(entry)
-            entries, total = self._waiting.setdefault(place, ([], [0]))
+            entries, total = self._pending.setdefault(place, ([], [0]))
             if entries and total[0] + size > limit:
                 self._flush(place)
-                entries, total = self._waiting.setdefault(place, ([], [0]))
+                entries, total = self._pending.setdefault(place, ([], [0]))
             entries.append(entry)
             total[0] += size
 
     def finish(self) -> None:
-        """Send what is left, and wait until all is acknowledged."""
-        for place in list(self._waiting):
+        """Send the remaining rows, and wait until all are acknowledged."""
+        for place in list(self._pending):
             self._flush(place)
-        while self._under_way:
-            self._under_way.popleft().result()
+        while self._in_flight:
+            self._in_flight.popleft().result()
 
-    def _flush(self, place: _Place) -> None:
-        entries, _ = self._waiting.pop(place)
+    def _flush(self, place: _Target) -> None:
+        entries, _ = self._pending.pop(place)
         topic, queue = place
         self._begin(partial(self._producer.send_packed, topic, entries, queue=queue), place, len(entries))
 
-    def _begin(self, send: _Send, place: _Place, rows: int) -> None:
-        while len(self._under_way) >= self._options.in_flight:
-            self._under_way.popleft().result()
-        self._under_way.append(self._loop.begin(self._deliver(send, place, rows)))
+    def _begin(self, send: _Send, place: _Target, rows: int) -> None:
+        while len(self._in_flight) >= self._options.in_flight:
+            self._in_flight.popleft().result()
+        self._in_flight.append(self._loop.begin(self._deliver(send, place, rows)))
 
-    async def _deliver(self, send: _Send, place: _Place, rows: int) -> None:
+    async def _deliver(self, send: _Send, place: _Target, rows: int) -> None:
         topic, queue = place
         if queue is None:
-            await self._patiently(send, topic, rows)
+            await self._call_with_retries(send, topic, rows)
             return
-        async with self._lanes.setdefault(queue, asyncio.Lock()):  # in the order of asking
-            await self._patiently(send, topic, rows)
+        async with self._queue_locks.setdefault(
+            queue, asyncio.Lock()
+        ):  # the lock is granted in the order of the requests
+            await self._call_with_retries(send, topic, rows)
 
-    async def _patiently(self, send: _Send, topic: str, rows: int) -> None:
+    async def _call_with_retries(self, send: _Send, topic: str, rows: int) -> None:
         async def attempt(timeout_ms: int) -> None:
             receipt = await send(timeout_ms=timeout_ms)
             if receipt.is_acknowledged:
@@ -115,10 +118,10 @@ class BatchSender:
             raise BrokerRefused(receipt.status, "stored, but not as safely as promised", receipt.queue.broker_name)
 
         what, refresh = f"{rows} messages for {topic} were not stored", partial(self._producer.refresh, topic)
-        await patiently(attempt, what, self._options.connection, refresh=refresh)
+        await call_with_retries(attempt, what, self._options.connection, refresh=refresh)
 
 
 def producer_settings(options: SinkOptions) -> ProducerSettings:
-    """For the producers of a sink: deadlines are its own, and a row is as large as it is."""
+    """Return settings for the sink's producers: the sink has its own deadlines and size limits."""
     outstanding = max(1000, 128 * options.in_flight)
     return ProducerSettings(outstanding_max=outstanding, message_bytes_max=MESSAGE_BYTES_MAX)

@@ -1,7 +1,6 @@
-"""Which columns a write has, and what may be in them. Pure; types by Spark's short names (`simpleString`).
+"""The accepted columns of a write, and their types. Pure; types are Spark's short names (`simpleString`).
 
-`body` is the only one that must be there. Whatever is none of these is refused by name: a column that nobody sends
-would be lost without a word.
+Only `body` is required. Any other column that is not listed here is refused by name: its values would be lost silently.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ ACCEPTED: Final[dict[str, tuple[str, ...]]] = {
     "queue": _INTEGERS,
     "flag": _INTEGERS,
 }
-"""Types by column. `keys` as a text has spaces between them; `broker` says whose queue is meant."""
+"""Accepted types by column. `keys` as text are separated by spaces; `broker` names the broker of the queue."""
 
 
 @final
@@ -37,25 +36,27 @@ class Columns:
     names: tuple[str, ...]
 
     def has(self, name: str) -> bool:
-        """Whether it is there."""
+        """Return whether the write has a column."""
         return name in self.names
 
 
 def check_columns(types: Mapping[str, str], *, has_topic: bool, is_transactional: bool) -> Columns:
-    """The columns, by what `types` says of each. Raises InvalidOption that names the wrong ones."""
+    """Return the columns, checked by their types. Raises InvalidOption that names the wrong ones."""
     unknown = [name for name in types if name not in ACCEPTED]
     if unknown:
         known = ", ".join(ACCEPTED)
-        raise InvalidOption(f"column {', '.join(unknown)}: nobody would send it; select those of {known} that you mean")
-    for name, said in types.items():
-        if said not in ACCEPTED[name]:
-            raise InvalidOption(f"column {name} is of type {said}; it has to be {' or '.join(ACCEPTED[name])}")
+        raise InvalidOption(f"column {', '.join(unknown)} is not part of a message; select only columns of {known}")
+    for name, declared in types.items():
+        if declared not in ACCEPTED[name]:
+            raise InvalidOption(f"column {name} is of type {declared}; it must be {' or '.join(ACCEPTED[name])}")
     if "body" not in types:
-        raise InvalidOption("column body is missing: bytes or a text, what a message carries")
+        raise InvalidOption("column body is missing: the content of the message, as bytes or text")
     if "topic" not in types and not has_topic:
-        raise InvalidOption("there is neither an option topic nor a column topic: say where the messages go")
+        raise InvalidOption("there is neither an option topic nor a column topic: set one of them")
     if "broker" in types and "queue" not in types:
-        raise InvalidOption("column broker says whose queue is meant, and there is no column queue")
+        raise InvalidOption("column broker needs a column queue")
     if "delayLevel" in types and is_transactional:
-        raise InvalidOption("column delayLevel: a transaction cannot be delayed; drop it, or transactional")
+        raise InvalidOption(
+            "column delayLevel: a transactional message cannot be delayed; drop the column, or the option transactional"
+        )
     return Columns(tuple(types))

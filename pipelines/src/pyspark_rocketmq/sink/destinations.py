@@ -1,8 +1,8 @@
-"""Which queue a row goes to: the one that its columns say, the one of its sharding key, or any.
+"""The queue of each row: the one in its columns, the one of its sharding key, or any.
 
-queue, broker   that queue                         kept in order
-shardingKey     by the key's hash, as Java does    kept in order, equal keys together
-neither         any                                another broker may stand in for one that is away
+queue, broker   that queue                         in order
+shardingKey     by the key's hash, as Java does    in order, equal keys together
+neither         any                                another broker may replace one that is away
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from gantry_client import MessageQueue, Producer, TransactionProducer
 from gantry_wire.hashing import java_string_hash
 from pyspark_rocketmq.errors import InvalidRow
 from pyspark_rocketmq.settings import ReadSettings
-from pyspark_rocketmq.sink.requests import patiently
+from pyspark_rocketmq.sink.requests import call_with_retries
 from pyspark_rocketmq.sink.rows import Row
 
 
 @final
 class Destinations:
-    """The queues of the topics of one task, as they were when each topic came first."""
+    """The queues of the topics of one task, as they were at the first row of each topic."""
 
     def __init__(self, queues_of: Callable[[str], Sequence[MessageQueue]]) -> None:
         self._queues_of: Final = queues_of
         self._queues: Final[dict[str, Sequence[MessageQueue]]] = {}
 
-    def of(self, row: Row) -> MessageQueue | None:
-        """Its queue; None for any. Raises InvalidRow, and what asking for queues raises."""
+    def queue_for(self, row: Row) -> MessageQueue | None:
+        """Return the queue of a row; None for any. Raises InvalidRow, and the errors of the route lookup."""
         if row.queue is not None:
             return self._numbered(row)
         if row.sharding_key is None:
@@ -58,9 +58,9 @@ class Destinations:
 async def queues_of(
     producer: Producer | TransactionProducer, topic: str, settings: ReadSettings
 ) -> tuple[MessageQueue, ...]:
-    """Return the queues of a topic, from name servers. Raises NotStored when none answers in time."""
+    """Return the queues of a topic, from name servers. Raises NotStored if none answers in time."""
 
     async def attempt(timeout_ms: int) -> tuple[MessageQueue, ...]:
         return tuple(await producer.queues(topic))
 
-    return await patiently(attempt, f"nobody says where {topic} is", settings)
+    return await call_with_retries(attempt, f"no route found for topic {topic}", settings)

@@ -1,10 +1,10 @@
 """What the driver does when all tasks of a transactional batch have ended: it commits the batch, then it may sweep.
 
-*Sweeping* is for half messages that no marker lists: an attempt has died, and only its broker knows of them.
+*Sweeping* rolls back half messages that no marker lists: their attempt has died, and only its broker knows them.
 They are never delivered, and in the end their broker gives them up by itself; until then it keeps them in memory, and
-reads them again after each start. So whoever has committed a batch, and has reason to think that an attempt has died,
-shows itself for a few seconds as a producer of the query's group. Brokers then ask it about everything that is open,
-and of what belongs to this batch or an older one it knows the answer: what was to be committed is committed already.
+reads them again after each start. So a driver that has committed a batch, and has reason to suspect a dead attempt,
+registers for a few seconds as a producer of the query's group. Brokers then check all open transactions with it, and
+for those of this batch or an older one it has the answer: what was to be committed is committed already.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Final, final
 
 from gantry_client import Admin, Decision, Producer, PullConsumer, ReceivedMessage, TransactionProducer
-from gantry_wire import properties as words
+from gantry_wire import properties as names
+from pyspark_rocketmq.sink.batch_commit import BatchCommit, CommitResult
+from pyspark_rocketmq.sink.batch_decider import BatchDecider
 from pyspark_rocketmq.sink.batches import GROUP, producer_settings
-from pyspark_rocketmq.sink.committing import BatchCommit, Committed
-from pyspark_rocketmq.sink.deciding import Decisions
-from pyspark_rocketmq.sink.ending import HalfEnds
-from pyspark_rocketmq.sink.halves import Halves, joined, unpack
+from pyspark_rocketmq.sink.half_message_list import HalfMessageList, join_lists, unpack
 from pyspark_rocketmq.sink.marker_queue import MARKER_GROUP, BrokerMarkerQueue
 from pyspark_rocketmq.sink.markers import group_of
 from pyspark_rocketmq.sink.options import OnForgotten, SinkOptions
 from pyspark_rocketmq.sink.rows import SPARK_ID
 from pyspark_rocketmq.sink.tasks import TaskDone
+from pyspark_rocketmq.sink.transaction_ender import BrokerTransactionEnder
 
 log = logging.getLogger(__name__)
 
-PRESENT_MS: Final = 9_000
-"""A broker asks 6 s after a half message was stored (transactionTimeOut), and looks every second who is there."""
+SWEEP_MS: Final = 9_000
+"""A broker checks 6 s after a half message was stored (transactionTimeOut), and lists its producers every second."""
 
 
 @final
 class Driver:
-    """For one batch of one query. Belongs to one event loop."""
+    """Commits or aborts one batch of one query. Belongs to one event loop."""
 
     def __init__(self, options: SinkOptions, query: str, batch: int, run: str | None, *, is_new_query: bool) -> None:
         self._options = options
@@ -45,24 +45,24 @@ class Driver:
         self._run = run
         self._is_new_query = is_new_query
 
-    async def commit(self, done: Sequence[TaskDone]) -> Committed:
-        """Have the batch delivered, once."""
+    async def commit(self, done: Sequence[TaskDone]) -> CommitResult:
+        """Deliver the batch exactly once, then sweep if an attempt may have died."""
         async with self.attempt() as attempt:
-            halves = joined([unpack(one.halves) for one in done])
+            halves = join_lists([unpack(one.halves) for one in done])
             committed = await attempt.commit(halves, self._options.on_forgotten)
-        is_suspicious = committed.is_suspicious or any(one.identity.attempt for one in done)
-        if is_suspicious and self._options.sweeps and committed.halves:
+        may_have_orphans = committed.may_have_orphans or any(one.identity.attempt for one in done)
+        if may_have_orphans and self._options.is_sweep_enabled and committed.halves:
             await sweep(self._query, self._batch, committed.halves, self._options)
         return committed
 
     async def abort(self, done: Sequence[TaskDone], *, is_whole: bool) -> int:
-        """Roll back what the tasks have stored, unless it was decided; how many."""
+        """Roll back what the tasks have stored, unless it was decided, and return how many."""
         async with self.attempt() as attempt:
-            return await attempt.abort(joined([unpack(one.halves) for one in done]), is_whole=is_whole)
+            return await attempt.abort(join_lists([unpack(one.halves) for one in done]), is_whole=is_whole)
 
     @asynccontextmanager
     async def attempt(self) -> AsyncIterator[BatchCommit]:
-        """The same step by step: connections are open inside."""
+        """Open all connections for an attempt at the batch, and close them at the end of the block."""
         options, settings = self._options, self._options.connection
         servers, client_settings = settings.name_servers, settings.client_settings()
         producers = producer_settings(options)
@@ -76,35 +76,39 @@ class Driver:
             )
             transactions = await stack.enter_async_context(
                 TransactionProducer(
-                    servers, group_of(self._query), is_asked=False, settings=producers, client_settings=client_settings
+                    servers,
+                    group_of(self._query),
+                    answers_checks=False,
+                    settings=producers,
+                    client_settings=client_settings,
                 )
             )
             queue = BrokerMarkerQueue(self._query, options, admin=admin, producer=producer, consumer=consumer)
             await queue.open(may_create=self._batch <= 0 or options.on_forgotten is OnForgotten.PROCEED)
-            decisions = Decisions(queue, self._query, self._batch, self._run)
+            decider = BatchDecider(queue, self._query, self._batch, self._run)
             yield BatchCommit(
-                decisions, HalfEnds(transactions, options), run=self._run, is_new_query=self._is_new_query
+                decider, BrokerTransactionEnder(transactions, options), run=self._run, is_new_query=self._is_new_query
             )
 
 
-class Judge:
-    """Answers for one query, one batch of which was committed just now. Pure."""
+class TransactionChecker:
+    """Answers transaction checks of one query, a batch of which was just committed. Pure."""
 
-    def __init__(self, query: str, batch: int, committed: Halves) -> None:
+    def __init__(self, query: str, batch: int, committed: HalfMessageList) -> None:
         self._query: Final = query
         self._batch: Final = batch
         self._committed: Final = frozenset((place.broker, place.half_offset) for place in committed)
         self.rolled_back = 0
-        self.met_later: Final = asyncio.Event()
-        """Somebody is at work on a later batch: each question that we cannot answer counts against it."""
+        self.found_later_batch: Final = asyncio.Event()
+        """Set when a later batch is being written: each check without an answer counts against its transactions."""
 
     async def check(self, message: ReceivedMessage) -> Decision:
-        """What became of the transaction that this is the half of."""
+        """Return the outcome of the transaction of a half message."""
         batch = batch_of(message.properties.get(SPARK_ID, ""), self._query)
         if batch is None or batch > self._batch:
-            self.met_later.set()
+            self.found_later_batch.set()
             return Decision.UNKNOWN
-        first = message.properties.get(words.TRANSACTION_PREPARED_QUEUE_OFFSET, "")
+        first = message.properties.get(names.TRANSACTION_PREPARED_QUEUE_OFFSET, "")
         half_offset = int(first) if first.isascii() and first.isdigit() else message.queue_offset
         if (message.queue.broker_name, half_offset) in self._committed:
             return Decision.COMMIT
@@ -113,7 +117,7 @@ class Judge:
 
 
 def batch_of(spark_id: str, query: str) -> int | None:
-    """The batch in a message's `query:batch:partition:row`; None if it is of another query."""
+    """Return the batch in a message's `query:batch:partition:row`; None if it is of another query."""
     parts = spark_id.split(":")
     if len(parts) != 4 or parts[0] != query or not (parts[1].isascii() and parts[1].isdigit()):
         return None
@@ -121,17 +125,19 @@ def batch_of(spark_id: str, query: str) -> int | None:
 
 
 async def sweep(
-    query: str, batch: int, committed: Halves, options: SinkOptions, *, present_ms: int | None = None
+    query: str, batch: int, committed: HalfMessageList, options: SinkOptions, *, sweep_ms: int | None = None
 ) -> int:
-    """Be there for a while, and roll back what is asked about; how many that were."""
-    judge, settings = Judge(query, batch, committed), options.connection
+    """Answer transaction checks for a while, and return how many half messages were rolled back."""
+    checker, settings = TransactionChecker(query, batch, committed), options.connection
     producer = TransactionProducer(
-        settings.name_servers, group_of(query), judge.check, topics=committed.topics,
+        settings.name_servers, group_of(query), checker.check, topics=committed.topics,
         settings=producer_settings(options), client_settings=settings.client_settings(),
     )  # fmt: skip
     async with producer:
         with suppress(TimeoutError):
-            await asyncio.wait_for(judge.met_later.wait(), (PRESENT_MS if present_ms is None else present_ms) / 1000)
-    if judge.rolled_back:
-        log.warning("half messages of dead attempts were rolled back", extra={"count": judge.rolled_back})
-    return judge.rolled_back
+            await asyncio.wait_for(
+                checker.found_later_batch.wait(), (SWEEP_MS if sweep_ms is None else sweep_ms) / 1000
+            )
+    if checker.rolled_back:
+        log.warning("rolled back half messages of dead attempts", extra={"count": checker.rolled_back})
+    return checker.rolled_back

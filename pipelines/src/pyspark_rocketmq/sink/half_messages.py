@@ -1,10 +1,10 @@
-"""Exactly once, the first half: rows are stored where nobody sees them, and the driver is told where.
+"""The tasks' part of an exactly-once write: rows are stored as half messages, which consumers do not see.
 
-No broker hears of the producer that does so. A broker asks living producers of a group how a transaction has ended, and
-gives it up when it has asked too often; here only a marker can say, and it may take hours until somebody writes it. A
-group without a producer is not asked, so what is open stays open for as long as the broker keeps messages.
+The producer never registers with a broker. A broker asks registered producers of a group how a transaction has ended,
+and gives it up after too many checks; here only a marker can tell, and it may take hours until it is written. A group
+without a producer is not checked, so an open half message stays open for as long as the broker keeps messages.
 
-A half message whose answer was lost is stored again; the one that nobody lists is never delivered.
+A half message whose response was lost is stored again; the one that no marker lists is never delivered.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Final, final
 
 from gantry_client import HalfMessage, MessageQueue, TransactionProducer
 from pyspark_rocketmq.errors import NotTransactional
-from pyspark_rocketmq.sink import points
+from pyspark_rocketmq.sink import crash_points
 from pyspark_rocketmq.sink.destinations import Destinations, queues_of
-from pyspark_rocketmq.sink.halves import HalfPlace, Halves
+from pyspark_rocketmq.sink.half_message_list import HalfMessageList, HalfMessageRef
 from pyspark_rocketmq.sink.loop import LoopThread
 from pyspark_rocketmq.sink.options import SinkOptions
 from pyspark_rocketmq.sink.packing import Packer
-from pyspark_rocketmq.sink.requests import flow, patiently
+from pyspark_rocketmq.sink.requests import call_with_retries, map_concurrently
 from pyspark_rocketmq.sink.rows import Row
 
 CHUNK_ROWS: Final = 2048
 
 
 @final
-class HalfSender:
+class HalfMessageSender:
     """Stores the rows of one task as half messages. Belongs to the thread that feeds it."""
 
     def __init__(self, loop: LoopThread, producer: TransactionProducer, options: SinkOptions, packer: Packer) -> None:
@@ -38,37 +38,37 @@ class HalfSender:
         self._packer: Final = packer
         self._checked: Final[set[str]] = set()
         self._destinations: Final = Destinations(lambda topic: loop.run(queues_of(producer, topic, options.connection)))
-        self._places: Final[list[HalfPlace]] = []
+        self._places: Final[list[HalfMessageRef]] = []
         self._chunk: list[tuple[Row, MessageQueue | None]] = []
         self.rows = 0
         self.body_bytes = 0
 
     @property
-    def halves(self) -> Halves:
-        """Where the rows are, in their order."""
-        return Halves(self._places)
+    def halves(self) -> HalfMessageList:
+        """The locations of the stored rows, in their order."""
+        return HalfMessageList(self._places)
 
     def feed(self, rows: Iterable[Row]) -> None:
-        """Store these, a chunk at a time."""
+        """Store rows, a chunk at a time."""
         for row in rows:
             if row.topic not in self._checked:
                 self._loop.run(self._check(row.topic))
                 self._checked.add(row.topic)
             self.rows += 1
             self.body_bytes += len(row.body)
-            self._chunk.append((row, self._destinations.of(row)))
+            self._chunk.append((row, self._destinations.queue_for(row)))
             if len(self._chunk) >= CHUNK_ROWS:
                 self._store()
 
     def finish(self) -> None:
-        """Store what is left."""
+        """Store the last chunk of rows."""
         self._store()
 
     def _store(self) -> None:
         chunk, self._chunk = self._chunk, []
-        work = flow(chunk, self._begin, window=128 * self._options.in_flight)
+        work = map_concurrently(chunk, self._begin, window=128 * self._options.in_flight)
         self._places.extend(_place(half) for half in self._loop.run(work))
-        points.reach("chunk-stored")
+        crash_points.hit("chunk-stored")
 
     async def _begin(self, item: tuple[Row, MessageQueue | None]) -> HalfMessage:
         row, queue = item
@@ -78,24 +78,24 @@ class HalfSender:
             return await self._producer.begin(message, queue=queue, timeout_ms=timeout_ms)
 
         what, refresh = f"row {row.number} was not stored in {row.topic}", partial(self._producer.refresh, row.topic)
-        return await patiently(attempt, what, self._options.connection, refresh=refresh)
+        return await call_with_retries(attempt, what, self._options.connection, refresh=refresh)
 
     async def _check(self, topic: str) -> None:
-        """Raises NotTransactional."""
+        """Raise NotTransactional if a broker of the topic cannot end a transaction exactly once."""
 
         async def attempt(timeout_ms: int) -> dict[str, bool]:
-            return await self._producer.ends_once(topic)
+            return await self._producer.idempotent_commits(topic)
 
-        what, refresh = f"nobody says where {topic} is", partial(self._producer.refresh, topic)
-        found = await patiently(attempt, what, self._options.connection, refresh=refresh)
+        what, refresh = f"no route found for topic {topic}", partial(self._producer.refresh, topic)
+        found = await call_with_retries(attempt, what, self._options.connection, refresh=refresh)
         unable = [broker for broker, ends_once in found.items() if not ends_once]
         if unable:
             raise NotTransactional(
-                f"transactional=true: broker {', '.join(unable)} of topic {topic} does not say that a transaction that "
-                "is committed twice is stored once. Gantry's brokers do, with messageIndexEnable=true; Apache RocketMQ "
-                "stores it twice. Write to Gantry's, or without transactional, which is at least once"
+                f"transactional=true: broker {', '.join(unable)} of topic {topic} cannot end a transaction twice and "
+                "store it once. Gantry's brokers can, with messageIndexEnable=true; Apache RocketMQ stores it twice. "
+                "Write to Gantry's, or without transactional, which is at least once"
             )
 
 
-def _place(half: HalfMessage) -> HalfPlace:
-    return HalfPlace(half.topic, half.queue.broker_name, half.half_offset, half.physical_offset)
+def _place(half: HalfMessage) -> HalfMessageRef:
+    return HalfMessageRef(half.topic, half.queue.broker_name, half.half_offset, half.physical_offset)

@@ -1,6 +1,6 @@
-"""One event loop in a thread of its own, for a caller that has none: Spark calls us from plain threads.
+"""One event loop in a thread of its own, for callers without one: Spark calls the sink from plain threads.
 
-What is begun here goes on while the caller reads its next rows.
+Work that was started here continues while the caller reads its next rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STOP_TIMEOUT_S: Final = 5.0
 
 @final
 class LoopThread:
-    """Use it inside `with`. What is still under way at the end is cancelled."""
+    """An event loop in a thread, for use in a `with` block. Work that is pending at its end is cancelled."""
 
     def __init__(self, name: str = "rocketmq-sink") -> None:
         self._loop: Final = asyncio.new_event_loop()
@@ -32,7 +32,7 @@ class LoopThread:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.run(_cancel_the_rest())
+            self.run(_cancel_pending())
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(STOP_TIMEOUT_S)
@@ -40,11 +40,11 @@ class LoopThread:
                 self._loop.close()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Have it done, in the order of the calls as far as it does not wait."""
+        """Start work, in the order of the calls until its first wait."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What it returns."""
+        """Run work to its end, and return its result."""
         future = self.begin(work)
         try:
             return future.result()
@@ -53,7 +53,7 @@ class LoopThread:
             raise
 
 
-async def _cancel_the_rest() -> None:
+async def _cancel_pending() -> None:
     rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in rest:
         task.cancel()

@@ -1,7 +1,7 @@
 """The queue of one query's markers, on brokers.
 
-The topic is on one broker only, so that a query's queue is the same whatever joins the cluster: made on the first
-master by name where nobody has made it, and never moved. Its queue follows from the query's id.
+The topic is on one broker only, so that a query's queue stays the same when brokers join the cluster. It is created on
+the first master by name if it does not exist, and never moved. The query's id determines the queue.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gantry_wire.commands.admin import TopicConfig
 from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.sink.markers import queue_number
 from pyspark_rocketmq.sink.options import SinkOptions
-from pyspark_rocketmq.sink.requests import patiently
+from pyspark_rocketmq.sink.requests import call_with_retries
 
 T = TypeVar("T")
 QUEUES: Final = 16
@@ -36,7 +36,7 @@ READ_AND_WRITE: Final = 6
 
 @final
 class BrokerMarkerQueue:
-    """`MarkerQueue` over three clients, which are started already. Belongs to one event loop."""
+    """A `MarkerQueue` over three clients that are already started. Belongs to one event loop."""
 
     def __init__(
         self, query: str, options: SinkOptions, *, admin: Admin, producer: Producer, consumer: PullConsumer
@@ -50,42 +50,42 @@ class BrokerMarkerQueue:
         self._may_create = False
 
     async def open(self, *, may_create: bool) -> None:
-        """Find the queue; make the topic if nobody has, and if that may be the reason why it is not there.
+        """Find the queue, and create the topic if it does not exist and `may_create` is set.
 
-        Where markers were written before, a topic that is not there is on a broker that is away. Raises InvalidOption
-        where several brokers have it.
+        Where markers were written before, a missing topic is on a broker that is away. Raises InvalidOption if several
+        brokers have the topic.
         """
         self._may_create = may_create
-        why = "" if may_create else "; it is made by the first batch of a query, or with onForgottenBatch=proceed"
-        self._queue = await self._patiently(self._find, f"the queue of the query's markers was not found{why}")
+        why = "" if may_create else "; it is created by the first batch of a query, or with onForgottenBatch=proceed"
+        self._queue = await self._call_with_retries(self._find, f"the marker queue of the query was not found{why}")
 
     async def bounds(self) -> tuple[int, int]:
-        """See `MarkerQueue`."""
+        """Return the bounds of the queue; see `MarkerQueue`."""
 
-        async def ask(timeout_ms: int) -> tuple[int, int]:
+        async def get_bounds(timeout_ms: int) -> tuple[int, int]:
             return await self._consumer.min_offset(self._at), await self._consumer.max_offset(self._at)
 
-        return await self._patiently(ask, "the marker queue did not say how long it is")
+        return await self._call_with_retries(get_bounds, "failed to get the bounds of the marker queue")
 
     async def read(self, begin: int, end: int) -> dict[int, bytes]:
-        """See `MarkerQueue`."""
+        """Return messages by offset; see `MarkerQueue`."""
         found: dict[int, bytes] = {}
         position = begin
 
-        async def some(timeout_ms: int) -> int:
+        async def fetch_some(timeout_ms: int) -> int:
             count = min(FETCH_MAX, end - position)
             result = await self._consumer.fetch(self._at, position, messages_max=count)
             found.update((one.queue_offset, one.body) for one in result.messages if begin <= one.queue_offset < end)
             if result.next_offset <= position:
-                raise Unavailable(f"the queue shows nothing from {position} on, and has messages up to {end}")
+                raise Unavailable(f"the queue returned nothing from {position} on, but has messages up to {end}")
             return result.next_offset
 
         while position < end:
-            position = await self._patiently(some, "the marker queue was not read")
+            position = await self._call_with_retries(fetch_some, "failed to read the marker queue")
         return found
 
     async def append(self, body: bytes, keys: tuple[str, ...]) -> int:
-        """See `MarkerQueue`."""
+        """Store a message and return its offset; see `MarkerQueue`."""
         message = Message(self._options.marker_topic, body, tags=MARKER_TAG, keys=keys)
 
         async def send(timeout_ms: int) -> int:
@@ -94,7 +94,7 @@ class BrokerMarkerQueue:
                 raise BrokerRefused(receipt.status, "stored, but not as safely as promised", self._at.broker_name)
             return receipt.queue_offset
 
-        return await self._patiently(send, "a marker was not stored")
+        return await self._call_with_retries(send, "failed to store a marker")
 
     @property
     def _at(self) -> MessageQueue:
@@ -108,19 +108,19 @@ class BrokerMarkerQueue:
         except NoRoute:
             if not self._may_create:
                 raise
-            await self._make(topic, wanted)
-            route = await self._admin.topics.route(topic)  # name servers hear of it in a moment: then again
+            await self._create_topic(topic, wanted)
+            route = await self._admin.topics.route(topic)  # name servers may not list it yet: then it is retried
         names = sorted({queue.broker_name for queue in route.read_queues})
         if wanted is None and len(names) > 1:
             raise InvalidOption(
-                f"topic {topic} is on {', '.join(names)}, and the markers of a query belong on one: option "
-                "markerBroker says on which, the same for all writes, for ever"
+                f"topic {topic} is on {', '.join(names)}, but the markers of a query must be on one: set option "
+                "markerBroker to one of them, the same for all writes"
             )
         if not names:
-            raise NoRoute(topic, "no broker lets anybody read it")
+            raise NoRoute(topic, "no broker grants permission to read it")
         return _queue_on(route, wanted or names[0], self._query)
 
-    async def _make(self, topic: str, wanted: str | None) -> None:
+    async def _create_topic(self, topic: str, wanted: str | None) -> None:
         masters = await self._admin.brokers.masters()
         name = wanted or min(master.name for master in masters)
         address = next((master.address for master in masters if master.name == name), None)
@@ -129,14 +129,14 @@ class BrokerMarkerQueue:
         config = TopicConfig(topic_name=topic, read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=READ_AND_WRITE)
         await self._admin.brokers.put_topic(address, config)
 
-    async def _patiently(self, attempt: Callable[[int], Awaitable[T]], what: str) -> T:
+    async def _call_with_retries(self, attempt: Callable[[int], Awaitable[T]], what: str) -> T:
         topic = self._options.marker_topic
 
         async def refresh() -> None:
             await self._producer.refresh(topic)
             await self._consumer.refresh(topic)
 
-        return await patiently(attempt, f"{what} (topic {topic})", self._options.connection, refresh=refresh)
+        return await call_with_retries(attempt, f"{what} (topic {topic})", self._options.connection, refresh=refresh)
 
 
 def _queue_on(route: Route, name: str, query: str) -> MessageQueue:

@@ -1,16 +1,16 @@
-"""Markers: one message decides a batch. Pure.
+"""Markers: messages that decide which attempt at a batch is committed. Pure.
 
     part    a piece of a list of half messages that is too long for one marker
-    commit  "query, batch: these halves"      the first one that counts decides the batch, for ever
-    abort   "not these halves"                a commit of the same halves that comes later does not count
+    commit  "query, batch: these half messages"      the first valid one decides the batch, finally
+    abort   "not these half messages"                a later commit of the same half messages is invalid
 
-All markers of one query are in one queue, and whoever stores one reads that queue up to it before acting. So everybody
-who asks sees the same order and comes to the same answer: a driver that was thought dead and goes on, and its
-successor, cannot both have their way.
+All markers of one query are in one queue, and a driver that stores one reads that queue up to it before acting. So all
+drivers have the same order of markers and reach the same decision: a driver that was thought dead but still runs, and
+its successor, cannot commit different attempts.
 
-To find those of a batch nobody reads a whole queue: each marker says how far its writer had read (`scanned`), and which
-was the newest batch of the query before that (`newest`). A reader goes back to the first such place that is early
-enough.
+To find the markers of a batch, a reader need not read the whole queue: each marker contains the offset up to which its
+writer had read (`scanned`), and the newest batch of the query before that (`newest`). A reader goes back to the first
+such offset that is early enough.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from enum import StrEnum
 from typing import Final, final
 
 from gantry_wire.errors import RemoteProtocolError
-from pyspark_rocketmq.sink.halves import Halves, unpack
+from pyspark_rocketmq.sink.half_message_list import HalfMessageList, unpack
 
 MAGIC: Final = b"GSM1"
 _HEAD: Final = struct.Struct("<4sI")
 NO_BATCH: Final = -1
 PART_BYTES_MAX: Final = 200_000
-"""Of one marker: brokers may be told to take much less than 4 MiB."""
+"""Bytes of one marker: brokers may be configured to accept much less than 4 MiB."""
 
 
 class MarkerKind(StrEnum):
-    """What a marker is."""
+    """The kind of a marker."""
 
     PART = "part"
     COMMIT = "commit"
@@ -50,20 +50,20 @@ class Marker:
     query: str
     batch: int
     attempt: str
-    """The fingerprint of the halves that it is about."""
+    """The fingerprint of the half messages of the attempt."""
     run: str | None = None
-    """Which run of the query wrote it."""
+    """The run of the query that wrote it."""
     rows: int = 0
     scanned: int = 0
-    """Its writer had read the queue up to here,"""
+    """The offset up to which its writer had read the queue."""
     newest: int = NO_BATCH
-    """and this was the newest batch of the query there."""
+    """The newest batch of the query before that offset."""
     parts: tuple[int, ...] = ()
-    """Where the parts are, if the payload is not in this message."""
+    """The offsets of the parts, if the payload is not in this message."""
     payload: bytes = b""
 
     def encode(self) -> bytes:
-        """As the body of a message."""
+        """Return the marker as the body of a message."""
         fields = asdict(self)
         del fields["payload"]
         head = json.dumps(fields).encode()
@@ -71,11 +71,11 @@ class Marker:
 
 
 def decode(body: bytes) -> Marker:
-    """The marker in a message. Raises RemoteProtocolError when there is none."""
+    """Return the marker in the body of a message. Raises RemoteProtocolError if it has none."""
     try:
         magic, head_bytes = _HEAD.unpack_from(body)
         if magic != MAGIC or _HEAD.size + head_bytes > len(body):
-            raise RemoteProtocolError("a message of the marker topic is no marker")
+            raise RemoteProtocolError("a message of the marker topic is not a marker")
         head = json.loads(body[_HEAD.size : _HEAD.size + head_bytes])
         return Marker(
             kind=MarkerKind(head["kind"]), query=str(head["query"]), batch=int(head["batch"]),
@@ -84,11 +84,11 @@ def decode(body: bytes) -> Marker:
             payload=body[_HEAD.size + head_bytes :],
         )  # fmt: skip
     except (struct.error, ValueError, KeyError, TypeError) as error:
-        raise RemoteProtocolError(f"a marker cannot be read: {error}") from error
+        raise RemoteProtocolError(f"a marker cannot be decoded: {error}") from error
 
 
-def deciding(markers: Mapping[int, Marker], query: str, batch: int) -> Marker | None:
-    """The one that decides a batch, of those in a queue by their offsets; None while none does."""
+def find_deciding_marker(markers: Mapping[int, Marker], query: str, batch: int) -> Marker | None:
+    """Return the marker that decides a batch, from markers by their offsets; None if none does."""
     aborted: set[str] = set()
     for offset in sorted(markers):
         marker = markers[offset]
@@ -101,24 +101,24 @@ def deciding(markers: Mapping[int, Marker], query: str, batch: int) -> Marker | 
     return None
 
 
-def cut(payload: bytes, part_bytes: int = PART_BYTES_MAX) -> list[bytes]:
-    """A payload in pieces that fit a message."""
+def split_payload(payload: bytes, part_bytes: int = PART_BYTES_MAX) -> list[bytes]:
+    """Split a payload into pieces that fit in a message."""
     return [payload[start : start + part_bytes] for start in range(0, len(payload), part_bytes)] or [b""]
 
 
-def halves_of(marker: Marker, parts: Sequence[bytes] = ()) -> Halves:
-    """The halves that it is about. Raises RemoteProtocolError if they are not those that it names."""
+def halves_of(marker: Marker, parts: Sequence[bytes] = ()) -> HalfMessageList:
+    """Return the half messages of a marker. Raises RemoteProtocolError if their fingerprint differs."""
     halves = unpack(b"".join(parts) if marker.parts else marker.payload)
     if halves.fingerprint != marker.attempt:
-        raise RemoteProtocolError(f"the marker of batch {marker.batch} does not list the halves that it means")
+        raise RemoteProtocolError(f"the marker of batch {marker.batch} has a wrong fingerprint of its half messages")
     return halves
 
 
 def group_of(query: str) -> str:
-    """The producer group of a query's half messages."""
+    """Return the producer group of a query's half messages."""
     return f"SPARK_SINK_{hashlib.sha256(query.encode()).hexdigest()[:16]}"
 
 
 def queue_number(query: str, queues: int) -> int:
-    """Which queue of the marker topic is a query's."""
+    """Return the number of a query's queue in the marker topic."""
     return int.from_bytes(hashlib.sha256(query.encode()).digest()[:8], "big") % queues

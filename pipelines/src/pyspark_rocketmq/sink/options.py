@@ -1,7 +1,6 @@
-"""The sink's options: Spark's text as values that travel to the workers.
+"""The sink's options, parsed from Spark's text into values that travel to the workers.
 
-Whoever reads and writes with one set of options may: what only the source knows is not refused here, but what nobody
-knows is, since a misspelled option would be one that was not given.
+An unknown option is refused, since a misspelled one would otherwise be ignored.
 """
 
 from __future__ import annotations
@@ -13,34 +12,34 @@ from typing import Final, final
 
 from gantry_wire.names import topic_fault
 from pyspark_rocketmq.errors import InvalidOption
-from pyspark_rocketmq.option_words import OptionWords
+from pyspark_rocketmq.option_parser import OptionParser
 from pyspark_rocketmq.options import CONNECTION_OPTIONS, connection_settings
 from pyspark_rocketmq.settings import ReadSettings
 
 MARKER_TOPIC: Final = "SPARK_SINK_MARKERS"
 QUERY_MAX: Final = 128
 BATCH_BYTES_MAX: Final = 3 << 20
-"""A broker takes 4 MiB in one request, and the properties of a batch are not counted by everybody in the same way."""
+"""A broker takes 4 MiB in one request, but brokers count the properties of a batch differently."""
 
 
 class OnUnsure(StrEnum):
-    """What a send is that was answered with 10, 11 or 12: stored, but not as safely as the broker's mode says."""
+    """How to treat a send with status 10, 11 or 12: stored, but not flushed or replicated as promised."""
 
     FAIL = "fail"
-    """Sent again until there is no patience left, and then an error."""
+    """Repeat the send until it times out, then raise an error."""
     ACCEPT = "accept"
-    """Good enough."""
+    """Treat the message as stored."""
 
 
 class OnForgotten(StrEnum):
-    """What a transactional write does where the marker of this batch may have expired."""
+    """How a transactional write treats a batch whose marker may have expired."""
 
     FAIL = "fail"
     PROCEED = "proceed"
 
 
 class Reserved(StrEnum):
-    """What is done with properties that RocketMQ itself writes, in a column of properties."""
+    """How to treat reserved properties of RocketMQ in the column properties."""
 
     FAIL = "fail"
     DROP = "drop"
@@ -49,14 +48,14 @@ class Reserved(StrEnum):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """How rows become messages."""
+    """The settings by which rows become messages."""
 
     connection: ReadSettings
     topic: str | None = None
-    """For all rows, whatever a column says."""
+    """The topic of all rows; it overrides a column topic."""
 
     query: str | None = None
-    """Who writes, where Spark does not say so: a write that is no stream, and is to be done once."""
+    """The name of the write, where Spark gives none: a write that is not a stream, and must be done once."""
 
     is_transactional: bool = False
     on_unsure: OnUnsure = OnUnsure.FAIL
@@ -64,53 +63,51 @@ class SinkOptions:
     reserved: Reserved = Reserved.FAIL
 
     batch_bytes: int = 512 << 10
-    """Of one request; larger ones save little, and are stored whole or not at all."""
+    """Bytes of one request; larger ones save little, and are stored whole or not at all."""
 
     in_flight: int = 8
-    """Requests of one task without an answer; of halves and their ends 128 times as many, since each is one row."""
+    """Pending requests of one task; 128 times as many for half messages and their ends, since each is one row."""
 
     marker_topic: str = MARKER_TOPIC
     marker_broker: str | None = None
-    """Where the marker topic is, if it is on several brokers."""
+    """The broker of the marker topic, if it is on several brokers."""
 
-    sweeps: bool = True
-    """Whether half messages that a dead attempt has left are looked for, and rolled back."""
+    is_sweep_enabled: bool = True
+    """Whether half messages that a dead attempt has left are found and rolled back."""
 
 
-_OWN: Final = (
+_SINK_OPTIONS: Final = (
     "topic", "queryId", "transactional", "onUnsure", "onForgottenBatch", "reservedProperties", "batchBytes",
     "requestsInFlight", "markerTopic", "markerBroker", "sweep",
 )  # fmt: skip
 
-SPARKS: Final = ("path", "checkpointLocation", "queryName", "outputMode", "mode", "format")
-"""What Spark itself puts among the options."""
+SPARK_OPTIONS: Final = ("path", "checkpointLocation", "queryName", "outputMode", "mode", "format")
+"""Options that Spark itself adds."""
 
 
 def parse(options: Mapping[str, str]) -> SinkOptions:
-    """The options of one write. Raises InvalidOption."""
-    words = OptionWords(options)
-    words.refuse_unknown((*_OWN, *CONNECTION_OPTIONS, *SPARKS))
-    topic, marker_topic = words.text("topic") or None, words.text("markerTopic", MARKER_TOPIC)
+    """Parse the options of one write. Raises InvalidOption."""
+    parser = OptionParser(options)
+    parser.refuse_unknown((*_SINK_OPTIONS, *CONNECTION_OPTIONS, *SPARK_OPTIONS))
+    topic, marker_topic = parser.text("topic") or None, parser.text("markerTopic", MARKER_TOPIC)
     for name, value in (("topic", topic), ("markerTopic", marker_topic)):
         fault = topic_fault(value) if value is not None else None
         if fault is not None:
             raise InvalidOption(f"option {name} is {value!r}: {fault.value}")
     if topic == marker_topic:
         raise InvalidOption(f"option topic is {topic!r}: that topic holds the markers of transactional writes")
-    query = words.text("queryId") or None
+    query = parser.text("queryId") or None
     if query is not None and (len(query) > QUERY_MAX or ":" in query or not query.isprintable()):
-        raise InvalidOption(
-            f"option queryId is {query[:40]!r}; it has to be printable, without ':', {QUERY_MAX} at most"
-        )
-    batch_bytes = words.size("batchBytes", 512 << 10)
+        raise InvalidOption(f"option queryId is {query[:40]!r}; it must be printable, without ':', {QUERY_MAX} at most")
+    batch_bytes = parser.size("batchBytes", 512 << 10)
     if batch_bytes > BATCH_BYTES_MAX:
         raise InvalidOption(f"option batchBytes is {batch_bytes}; brokers take {BATCH_BYTES_MAX} at most")
     return SinkOptions(
-        connection=connection_settings(words), topic=topic, query=query,
-        is_transactional=words.switch("transactional", False),
-        on_unsure=words.choice("onUnsure", OnUnsure.FAIL),
-        on_forgotten=words.choice("onForgottenBatch", OnForgotten.FAIL),
-        reserved=words.choice("reservedProperties", Reserved.FAIL), batch_bytes=batch_bytes,
-        in_flight=words.number("requestsInFlight", 8, minimum=1), marker_topic=marker_topic,
-        marker_broker=words.text("markerBroker") or None, sweeps=words.switch("sweep", True),
+        connection=connection_settings(parser), topic=topic, query=query,
+        is_transactional=parser.switch("transactional", False),
+        on_unsure=parser.choice("onUnsure", OnUnsure.FAIL),
+        on_forgotten=parser.choice("onForgottenBatch", OnForgotten.FAIL),
+        reserved=parser.choice("reservedProperties", Reserved.FAIL), batch_bytes=batch_bytes,
+        in_flight=parser.number("requestsInFlight", 8, minimum=1), marker_topic=marker_topic,
+        marker_broker=parser.text("markerBroker") or None, is_sweep_enabled=parser.switch("sweep", True),
     )  # fmt: skip

@@ -1,9 +1,9 @@
-"""From rows to what travels: entries of batches, or messages of their own. Pure.
+"""Turn rows into entries of batches, or into single messages. Pure.
 
     row --> [UNIQ_KEY, WAIT, SPARK_ID, TAGS, KEYS, __SHARDINGKEY, its own] + body
 
-Every message carries `SPARK_ID`: which row of which partition, batch and query it is. A repeated batch repeats the ids
-as long as its plan is deterministic, and a consumer that has seen one may drop the other.
+Every message has the property `SPARK_ID`: its row, partition, batch and query. A repeated batch repeats the ids as long
+as its plan is deterministic, so a consumer can drop a message whose id it has already processed.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from __future__ import annotations
 from typing import Final, final
 
 from gantry_client import Message
-from gantry_wire import properties as words
+from gantry_wire import properties as names
 from gantry_wire.batch import ENTRY_BYTES_MIN, BatchEntry
 from gantry_wire.limits import PROPERTIES_BYTES_MAX
 from pyspark_rocketmq.errors import InvalidRow
 from pyspark_rocketmq.sink.rows import SHARDING_KEY, SPARK_ID, Row
 
-_K: Final = words.KEY_END
-_V: Final = words.VALUE_END
+_K: Final = names.KEY_END
+_V: Final = names.VALUE_END
 BROKERS_PROPERTIES_BYTES: Final = 512
-"""What brokers add to the properties of a message: region, cluster, a checksum, and of a half its real place."""
+"""Bytes that brokers add to the properties of a message: region, cluster, a checksum, and the real topic and queue of a
+half message."""
 
 
 @final
@@ -28,18 +29,18 @@ class Packer:
     """Packs the rows of one partition of one batch."""
 
     def __init__(self, identity: str) -> None:
-        """``identity`` is `query:batch:partition`."""
+        """Create a packer; ``identity`` is `query:batch:partition`."""
         self.identity: Final = identity
-        self._head: Final = f"{words.UNIQUE_KEY}{_K}"
-        self._middle: Final = f"{_V}{words.WAIT_STORE}{_K}true{_V}{SPARK_ID}{_K}{identity}:"
+        self._head: Final = f"{names.UNIQUE_KEY}{_K}"
+        self._middle: Final = f"{_V}{names.WAIT_STORE}{_K}true{_V}{SPARK_ID}{_K}{identity}:"
 
     def entry(self, row: Row, message_id: str) -> BatchEntry:
-        """As it travels in a batch. Raises InvalidRow."""
+        """Return a row as an entry of a batch. Raises InvalidRow."""
         text = f"{self._head}{message_id}{self._middle}{row.number}{_V}"
         if row.tags:
-            text += f"{words.TAGS}{_K}{row.tags.strip()}{_V}"
+            text += f"{names.TAGS}{_K}{row.tags.strip()}{_V}"
         if row.keys:
-            text += f"{words.KEYS}{_K}{words.KEY_SEPARATOR.join(row.keys)}{_V}"
+            text += f"{names.KEYS}{_K}{names.KEY_SEPARATOR.join(row.keys)}{_V}"
         if row.sharding_key is not None:
             text += f"{SHARDING_KEY}{_K}{row.sharding_key}{_V}"
         for name, value in row.properties:
@@ -47,13 +48,16 @@ class Packer:
         try:
             encoded = text.encode()
         except UnicodeEncodeError as error:
-            raise InvalidRow(f"row {row.number}: a property, tag or key is no Unicode text: {error}") from error
+            raise InvalidRow(f"row {row.number}: a property, tag or key is not Unicode text: {error}") from error
         if len(encoded) > PROPERTIES_BYTES_MAX - BROKERS_PROPERTIES_BYTES:
-            raise InvalidRow(f"row {row.number}: its properties, tags and keys take {len(encoded)} bytes, too many")
+            raise InvalidRow(
+                f"row {row.number}: its properties, tags and keys have {len(encoded)} bytes, "
+                f"the limit is {PROPERTIES_BYTES_MAX - BROKERS_PROPERTIES_BYTES}"
+            )
         return BatchEntry(row.flag, row.body, encoded)
 
     def message(self, row: Row) -> Message:
-        """As it travels alone."""
+        """Return a row as a single message."""
         return Message(
             row.topic, row.body, tags=row.tags or None, keys=row.keys,
             properties={**dict(row.properties), SPARK_ID: f"{self.identity}:{row.number}"},
@@ -62,5 +66,5 @@ class Packer:
 
 
 def entry_bytes(entry: BatchEntry) -> int:
-    """How much of a request it takes."""
+    """Return the bytes of an entry in a request."""
     return ENTRY_BYTES_MIN + len(entry.body) + len(entry.properties)

@@ -1,9 +1,9 @@
-"""How the sink makes requests: repeated while a failure may pass, and a bounded number of them side by side.
+"""Requests of the sink: repeated while the failure is transient, and a bounded number of them at the same time.
 
-A failover takes half a minute, a typo for ever: `is_passing` says which refusals are worth another attempt.
+A failover takes half a minute, a typo never passes: `is_transient` tells which refusals are worth another attempt.
 
-Every request of the sink may be repeated: sends are at least once anyway, half messages that nobody lists are never
-delivered, ends and markers count once however often they come.
+Every request of the sink may be repeated: sends are at least once anyway, half messages that no marker lists are never
+delivered, and repeated ends and markers have no further effect.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gantry_client import (
     BrokerRefused,
     ClientError,
     InvalidMessage,
-    is_passing,
+    is_transient,
 )
 from gantry_wire.codes import ResponseCode
 from pyspark_rocketmq.errors import NotStored, Refused
@@ -33,16 +33,16 @@ PAUSE_FIRST_MS: Final = 50
 PAUSE_MAX_MS: Final = 2_000
 
 
-async def patiently(
+async def call_with_retries(
     attempt: Callable[[int], Awaitable[T]],
     what: str,
     settings: ReadSettings,
     *,
     refresh: Callable[[], Awaitable[object]] | None = None,
 ) -> T:
-    """What `attempt` returns, which is told how many ms it may take. Raises NotStored or Refused.
+    """Return the result of `attempt`, which gets its timeout in ms. Raises NotStored or Refused.
 
-    ``refresh`` is called between attempts: the route to a broker that was promoted.
+    ``refresh`` is called between attempts: it updates the route to a broker that was promoted.
     """
     patience_ms, attempt_ms = settings.patience_ms, settings.request_timeout_ms
     loop = asyncio.get_running_loop()
@@ -55,13 +55,13 @@ async def patiently(
         except ClientError as error:
             if isinstance(error, BrokerRefused) and error.code in DENIED_CODES:
                 raise Refused(f"{what}: {error}") from error
-            if not is_passing(error):
+            if not is_transient(error):
                 raise NotStored(f"{what}: {error}") from error
             if loop.time() + pause_ms / 1000 >= end:
                 raise NotStored(
-                    f"{what}, though tried for {patience_ms / 1000:.0f} s (option patience): {error}"
+                    f"{what}: timed out after {patience_ms / 1000:.0f} s (option patience): {error}"
                 ) from error
-            log.info("tried again", extra={"what": what, "reason": str(error)})
+            log.info("request failed; retrying", extra={"what": what, "reason": str(error)})
         await asyncio.sleep(pause_ms / 1000)
         pause_ms = min(2 * pause_ms, PAUSE_MAX_MS)
         if refresh is not None:
@@ -69,22 +69,22 @@ async def patiently(
                 async with asyncio.timeout(attempt_ms / 1000):
                     await refresh()
             except (ClientError, TimeoutError) as error:
-                log.info("the route could not be asked for", extra={"what": what, "reason": str(error)})
+                log.info("failed to refresh route", extra={"what": what, "reason": str(error)})
 
 
-async def flow(items: Iterable[T], do: Callable[[T], Awaitable[R]], *, window: int) -> list[R]:
-    """What `do` returns for each, in the order of the items. The first failure ends all, and is raised."""
+async def map_concurrently(items: Iterable[T], do: Callable[[T], Awaitable[R]], *, window: int) -> list[R]:
+    """Return the result of `do` for each item, in their order. The first failure cancels the rest, and is raised."""
     results: list[R] = []
-    under_way: deque[asyncio.Future[R]] = deque()
+    pending: deque[asyncio.Future[R]] = deque()
     try:
         for item in items:
-            if len(under_way) >= window:
-                results.append(await under_way.popleft())
-            under_way.append(asyncio.ensure_future(do(item)))
-        while under_way:
-            results.append(await under_way.popleft())
+            if len(pending) >= window:
+                results.append(await pending.popleft())
+            pending.append(asyncio.ensure_future(do(item)))
+        while pending:
+            results.append(await pending.popleft())
     finally:
-        for rest in under_way:
+        for rest in pending:
             rest.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
+        await asyncio.gather(*pending, return_exceptions=True)
     return results

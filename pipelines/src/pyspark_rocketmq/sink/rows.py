@@ -1,7 +1,7 @@
-"""Rows of Arrow batches as what a message is made of. Pure.
+"""Parse the rows of Arrow batches into the parts of messages. Pure.
 
-What a message cannot be is refused here with the row's number, before anything of it travels: a broker would refuse a
-whole request, and could not say which row it was.
+A row that cannot become a message is refused here with its number, before anything is sent: a broker would refuse a
+whole request, and could not name the row.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, final
 
 import pyarrow as pa
 
-from gantry_wire import properties as words
+from gantry_wire import properties as names
 from gantry_wire.limits import MESSAGE_BYTES_MAX
 from pyspark_rocketmq.errors import InvalidRow
 from pyspark_rocketmq.schema import SYSTEM_PROPERTIES
@@ -19,20 +19,20 @@ from pyspark_rocketmq.sink.columns import Columns
 from pyspark_rocketmq.sink.options import Reserved
 
 SPARK_ID: Final = "SPARK_ID"
-"""The property that says which row of which batch of which query a message is: `query:batch:partition:row`."""
+"""The property that identifies the row of a message: `query:batch:partition:row`."""
 
 SHARDING_KEY: Final = "__SHARDINGKEY"
 INT_MAX: Final = 2**31 - 1
 
 RESERVED: Final = SYSTEM_PROPERTIES | {SHARDING_KEY, SPARK_ID}
-"""Properties that a column of properties must not have."""
+"""Properties that the column properties must not have."""
 
 
 class Row(NamedTuple):
-    """One message to be."""
+    """The parts of one message."""
 
     number: int
-    """In its task, from 0."""
+    """The row's number in its task, from 0."""
     topic: str
     body: bytes
     tags: str | None
@@ -47,7 +47,7 @@ class Row(NamedTuple):
 
 @final
 class RowReader:
-    """Reads the batches of one task in their order, and counts."""
+    """Reads the batches of one task in their order, and counts the rows."""
 
     def __init__(self, columns: Columns, topic: str | None, reserved: Reserved = Reserved.FAIL) -> None:
         self._columns: Final = columns
@@ -56,7 +56,7 @@ class RowReader:
         self.count = 0
 
     def read(self, batch: pa.RecordBatch) -> Iterator[Row]:
-        """Its rows. Raises InvalidRow."""
+        """Yield the rows of a batch. Raises InvalidRow."""
         count, first = batch.num_rows, self.count
         self.count += count
         values = {name: batch.column(index).to_pylist() for index, name in enumerate(self._columns.names)}
@@ -95,12 +95,13 @@ class RowReader:
                 if self._is_dropping:
                     continue
                 raise InvalidRow(
-                    f"row {number}: property {name} is RocketMQ's own; leave it out, or say reservedProperties=drop"
+                    f"row {number}: property {name} is reserved by RocketMQ; "
+                    "leave it out, or set reservedProperties=drop"
                 )
             if value is None:
                 raise InvalidRow(f"row {number}: property {name[:64]!r} is null")
             if not name or _has_control(name) or _has_control(value):
-                raise InvalidRow(f"row {number}: property {name[:64]!r} has an empty name, or a byte 1 or 2 in it")
+                raise InvalidRow(f"row {number}: property {name[:64]!r} has an empty name, or contains a byte 1 or 2")
             kept.append((name, value))
         return kept
 
@@ -114,13 +115,13 @@ def _keys(keys: str | Sequence[str | None], number: int) -> tuple[str, ...]:
                 raise InvalidRow(f"row {number}: column keys has {key!r}; a key is a text without spaces")
         found = tuple(key for key in keys if key)
     if any(_has_control(key) for key in found):
-        raise InvalidRow(f"row {number}: column keys has a byte 1 or 2 in it")
+        raise InvalidRow(f"row {number}: column keys contains a byte 1 or 2")
     return found
 
 
 def _word(text: str | None, column: str, number: int) -> str | None:
     if text is not None and _has_control(text):
-        raise InvalidRow(f"row {number}: column {column} has a byte 1 or 2 in it")
+        raise InvalidRow(f"row {number}: column {column} contains a byte 1 or 2")
     return text
 
 
@@ -128,13 +129,13 @@ def _number(value: int | None, column: str, number: int) -> int:
     if value is None:
         return 0
     if not 0 <= value <= INT_MAX:
-        raise InvalidRow(f"row {number}: column {column} is {value}; it has to be 0 or more")
+        raise InvalidRow(f"row {number}: column {column} is {value}; it must be 0 or more")
     return value
 
 
 def _flag(value: int, number: int) -> int:
     if not -INT_MAX - 1 <= value <= INT_MAX:
-        raise InvalidRow(f"row {number}: column flag is {value}; a message has 32 bits for it")
+        raise InvalidRow(f"row {number}: column flag is {value}; it must fit in 32 bits")
     return value
 
 
@@ -142,8 +143,8 @@ def _encoded(text: str, column: str, number: int) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidRow(f"row {number}: column {column} is no Unicode text: {error}") from error
+        raise InvalidRow(f"row {number}: column {column} is not Unicode text: {error}") from error
 
 
 def _has_control(text: str) -> bool:
-    return words.KEY_END in text or words.VALUE_END in text
+    return names.KEY_END in text or names.VALUE_END in text

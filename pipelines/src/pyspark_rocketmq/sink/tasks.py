@@ -1,7 +1,7 @@
-"""What one task does: it reads its rows, sends them in the way that was asked for, and reports what it has done.
+"""Run one task of a write: read its rows, send them as the options require, and report the result to the driver.
 
-`write()` has no argument that names the batch it is for. The task's local properties do, but that is no promise of
-Spark's: what is missing there is None in `TaskIdentity`, and the caller says what to do instead.
+`write()` has no argument that names the batch. The task's local properties do, but Spark does not promise them: what is
+missing there is None in `TaskIdentity`, and the caller decides what to do instead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gantry_client import Producer, TransactionProducer
 from gantry_wire.unique_id import UniqueIds
 from pyspark_rocketmq.sink.batches import GROUP, BatchSender, producer_settings
 from pyspark_rocketmq.sink.columns import Columns
-from pyspark_rocketmq.sink.half_messages import HalfSender
+from pyspark_rocketmq.sink.half_messages import HalfMessageSender
 from pyspark_rocketmq.sink.loop import LoopThread
 from pyspark_rocketmq.sink.markers import group_of
 from pyspark_rocketmq.sink.options import SinkOptions
@@ -31,13 +31,13 @@ LOOPBACK: Final = ipaddress.ip_address("127.0.0.1").packed
 QUERY_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
 RUN_PROPERTY: Final = "spark.jobGroup.id"
-"""The group of a streaming query's jobs is the id of its run: another one after every start."""
+"""The job group of a streaming query is the id of its run, which changes at every start."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TaskIdentity:
-    """What a task knows of itself."""
+    """The identity of a task, from its local properties."""
 
     partition: int = 0
     attempt: int = 0
@@ -47,7 +47,7 @@ class TaskIdentity:
 
 
 def task_identity() -> TaskIdentity:
-    """Of the task that runs here."""
+    """Return the identity of the task that runs here."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -64,7 +64,7 @@ def task_identity() -> TaskIdentity:
 @final
 @dataclass(frozen=True)
 class TaskDone(WriterCommitMessage):
-    """What travels from a task to the driver."""
+    """The result of a task, as it travels to the driver."""
 
     query: str
     batch: int
@@ -73,13 +73,13 @@ class TaskDone(WriterCommitMessage):
     body_bytes: int
     unsure: int = 0
     halves: bytes = b""
-    """Packed; empty where nothing is transactional."""
+    """The packed list of half messages; empty if the write is not transactional."""
 
 
 def run_task(
     rows: Iterator[pa.RecordBatch], options: SinkOptions, columns: Columns, query: str, batch: int, task: TaskIdentity
 ) -> TaskDone:
-    """Send all rows; returns when they are acknowledged."""
+    """Send all rows; returns when all of them are acknowledged."""
     prepare_worker()
     reader = RowReader(columns, options.topic, options.reserved)
     packer = Packer(f"{query}:{batch}:{task.partition}")
@@ -87,12 +87,12 @@ def run_task(
     servers, client_settings = options.connection.name_servers, options.connection.client_settings()
     with LoopThread() as loop:
         producer: Producer | TransactionProducer
-        sender: BatchSender | HalfSender
+        sender: BatchSender | HalfMessageSender
         if options.is_transactional:
             producer = TransactionProducer(
-                servers, group_of(query), is_asked=False, settings=settings, client_settings=client_settings
+                servers, group_of(query), answers_checks=False, settings=settings, client_settings=client_settings
             )
-            sender = HalfSender(loop, producer, options, packer)
+            sender = HalfMessageSender(loop, producer, options, packer)
         else:
             producer = Producer(servers, GROUP, settings=settings, client_settings=client_settings)
             sender = BatchSender(loop, producer, options, packer, UniqueIds(LOOPBACK, salt=secrets.randbits(32)))
@@ -104,5 +104,5 @@ def run_task(
         finally:
             loop.run(producer.close())
     unsure = sender.unsure if isinstance(sender, BatchSender) else 0
-    halves = sender.halves.pack() if isinstance(sender, HalfSender) else b""
+    halves = sender.halves.pack() if isinstance(sender, HalfMessageSender) else b""
     return TaskDone(query, batch, task, sender.rows, sender.body_bytes, unsure, halves)

@@ -1,8 +1,8 @@
-"""What Spark calls. A writer is made in the driver, travels to the workers, and another one commits.
+"""The writers that Spark calls. A writer is created in the driver, copied to the workers, and another one commits.
 
-write()    in a task; what it returns is all that its driver hears of it
-commit()   in the driver, when all tasks have succeeded; a stream names the batch
-abort()    in the driver, when one has not, or when commit() has raised
+write()    in a task; the driver gets nothing but its return value
+commit()   in the driver, when all tasks have succeeded; for a stream with the number of the batch
+abort()    in the driver, when a task has failed, or when commit() has raised
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from pyspark_rocketmq.worker import prepare_structs
 
 log = logging.getLogger(__name__)
 ONE_BATCH: Final = 0
-"""The number of the batch that a write is which is no stream."""
+"""The batch number of a write that is not a stream."""
 
 Messages = Sequence[WriterCommitMessage | None]
 
 
 @final
 class BatchWriter(DataSourceArrowWriter):
-    """`df.write.format("rocketmq")`: done once where it has a name (option queryId), at least once otherwise."""
+    """`df.write.format("rocketmq")`: exactly once if it has a name (option queryId), at least once otherwise."""
 
     def __init__(self, options: SinkOptions, columns: Columns) -> None:
         self._options = options
@@ -40,46 +40,46 @@ class BatchWriter(DataSourceArrowWriter):
         self._query = options.query or f"write-{secrets.token_hex(8)}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
-        """In a task."""
+        """Send the rows of a task."""
         return run_task(iterator, self._options, self._columns, self._query, ONE_BATCH, task_identity())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """In the driver."""
+        """Commit the write in the driver."""
         _commit(self._options, messages, ONE_BATCH, is_new_query=self._options.query is None)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """In the driver."""
+        """Roll back the write in the driver."""
         _abort(self._options, messages, ONE_BATCH, is_new_query=self._options.query is None)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream.format("rocketmq")`."""
+    """The writer behind `df.writeStream.format("rocketmq")` in Spark."""
 
     def __init__(self, options: SinkOptions, columns: Columns) -> None:
         self._options = options
         self._columns = columns
-        self._stand_in = f"write-{secrets.token_hex(8)}"
+        self._fallback_query = f"write-{secrets.token_hex(8)}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
-        """In a task."""
+        """Send the rows of a task."""
         task = task_identity()
         query, batch = task.query or self._options.query, task.batch
         if (query is None or batch is None) and self._options.is_transactional:
             missing = "query" if query is None else "batch"
             raise InvalidOption(
-                f"transactional=true: this Spark does not tell a task which {missing} it is for"
+                f"transactional=true: this Spark does not give tasks the id of their {missing}"
                 + ("; name the query with option queryId, another name for another checkpoint" if query is None else "")
             )
         return run_task(
-            iterator, self._options, self._columns, query or self._stand_in, -1 if batch is None else batch, task
+            iterator, self._options, self._columns, query or self._fallback_query, -1 if batch is None else batch, task
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """In the driver."""
+        """Commit a batch in the driver."""
         _commit(self._options, messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """In the driver."""
+        """Roll back a batch in the driver."""
         _abort(self._options, messages, batchId)
 
 
@@ -87,7 +87,7 @@ def _commit(options: SinkOptions, messages: Messages, batch: int, *, is_new_quer
     done = _done(messages)
     unsure = sum(one.unsure for one in done)
     if unsure:
-        log.warning("messages are stored less safely than promised", extra={"count": unsure})
+        log.warning("messages stored without full flush or replication", extra={"count": unsure})
     if not options.is_transactional or not done:
         return
     asyncio.run(_driver(options, done, batch, is_new_query).commit(done))

@@ -1,1 +1,1 @@
-"""The three ways to the records of a broker: its files, ranges from its sidecar, and pulls."""
+"""The three transports of a broker's records: its files, ranges from its sidecar, and pulls."""

@@ -1,14 +1,14 @@
-"""Records out of a store's directory that this machine sees, read while its broker runs, or does not.
+"""Read records from a store directory on this machine, whether its broker runs or not.
 
-    status                                the page: how far the log may be read
-    store.json                            who wrote which part of it
-    commitlog/00000000000000000000        [ record | record | ... | blank )     the log is these, one behind the other
+    status                                the status page: how far the log may be read
+    store.json                            the epochs of the log
+    commitlog/00000000000000000000        [ record | record | ... | blank )     consecutive files form the log
     consumequeue/<topic>/<queue>/0000...  | physical offset 8 | size 4 | tags code 8 |
 
-The page says what was confirmed and committed, and stays true when its broker is gone. A store without one is Apache's,
-or a copy: there the queues' units say how far it goes, and a record counts if it is whole. Nothing here writes, and no
-name becomes a path but through `path_component`. Log files are mapped, since nobody ever shortens one, and a record is
-copied once, into the batch.
+The status page has the confirmed and committed positions, and stays valid when its broker is down. A store without a
+page is Apache's, or a copy: there the queues' units define how far the log goes, and only whole records count. This
+module never writes, and turns a name into a path only through `path_component`. Log files are mapped, since they are
+never shortened, and a record is copied once, into the batch.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from gantry_status import PageReader, Reading, StatusPageError
 from gantry_store_files import (
     PlainDisk,
     QueueBounds,
-    QueuePlace,
+    QueueLocation,
     QueueReader,
     Unit,
     has_expired,
     is_filler,
-    queue_place,
-    queue_places,
+    list_queue_locations,
+    queue_location,
     read_identity,
     segment_at,
     segments_of,
@@ -41,67 +41,67 @@ from gantry_store_files import (
 from gantry_store_files.queue_units import STORE_TIME_BYTES, begins_before, ends_before, head_store_time
 from gantry_store_files.store_identity import Epoch
 from gantry_wire.message import check_record
-from gantry_wire.names import looks_internal
+from gantry_wire.names import is_probably_internal
 from pyspark_rocketmq.model import Bounds, EpochStart, LogState, QueueId, Replica, Task, TransportKind
-from pyspark_rocketmq.replica_view import Bytes, Gone, NotYet, Piece, Unreachable
+from pyspark_rocketmq.replica_view import Bytes, NotYetAvailable, Piece, RangeDeleted, Unreachable
 from pyspark_rocketmq.settings import ReadSettings
-from pyspark_rocketmq.transport.pieces import UNIT, Units, log_pieces, place_of
+from pyspark_rocketmq.transport.pieces import UNIT, Units, locate_unit, log_pieces
 
 RANGE_BYTES_MIN: Final = 32 * 1024 * 1024
-"""Nothing of a mapped range is touched but its records, so ranges are long, and gaps between records are free."""
+"""Only the records of a mapped range are touched, so ranges are long, and gaps between records cost nothing."""
 GAP_BYTES_MIN: Final = RANGE_BYTES_MIN
-UNWHOLE_MAX: Final = 100_000
-"""How many units at a queue's end may lead to nothing whole, in a store without a page."""
+TORN_UNITS_MAX: Final = 100_000
+"""How many units at the end of a queue may have no whole record, in a store without a page."""
 NO_DIRECTORY: Final = os.devnull
-"""Where a queue lies that cannot be: nothing is listed there."""
+"""The directory of a queue with an invalid name: it lists no files."""
 
 
 class Span(NamedTuple):
-    """What of the log can be read: `[begin, end)`."""
+    """The readable range of the log: `[begin, end)`."""
 
     begin: int
     end: int
-    is_said: bool
-    """By a page of this machine's run; otherwise records are believed only with their CRC."""
+    is_from_page: bool
+    """Whether a status page of this machine's current boot gave it; otherwise records need a valid CRC."""
 
 
 def topics_in(directory: str) -> dict[str, tuple[int, ...]]:
-    """Topics that have queues in a store, without RocketMQ's own, and the numbers of these queues."""
+    """Return the topics that have queues in a store, without RocketMQ's own, and the numbers of these queues."""
     found: dict[str, tuple[int, ...]] = {}
-    for place in queue_places(PlainDisk(), directory):
-        if not looks_internal(place.topic):
-            found[place.topic] = (*found.get(place.topic, ()), place.queue_id)
+    for location in list_queue_locations(PlainDisk(), directory):
+        if not is_probably_internal(location.topic):
+            found[location.topic] = (*found.get(location.topic, ()), location.queue_id)
     return found
 
 
 @final
 class Store:
-    """One directory. Keeps maps of its log files; one thread at a time."""
+    """One store directory, with maps of its log files. One thread at a time."""
 
     def __init__(self, directory: str) -> None:
-        """Raises Unreachable where there is no store."""
+        """Open a store. Raises Unreachable if the directory has none."""
         self.root: Final = Path(directory)
         self._log: Final = self.root / "commitlog"
         if not self._log.is_dir():
-            raise Unreachable(f"{directory} is no store that can be read here: it has no folder commitlog")
+            raise Unreachable(f"{directory} is not a readable store: it has no folder commitlog")
         self._page = PageReader(str(self.root / "status"))
         self._maps: dict[int, Bytes] = {}
         self._disk: Final = PlainDisk()
         self._queues: dict[QueueId, QueueReader] = {}
-        """With the files that were listed before; they are listed again when something is missing from them."""
+        """Readers with the files that were listed before; files are listed again when one is missing."""
 
     def __repr__(self) -> str:
         return f"<Store {self.root}>"
 
     def close(self) -> None:
-        """Forget the maps; they end with the last batch that was cut from them."""
+        """Drop the maps; memory is released with the last batch that was cut from them."""
         self._maps.clear()
         self._page.close()
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def span(self) -> Span:
-        """What of the log can be read now. Raises Unreachable while its broker recovers."""
+        """Return the readable range of the log. Raises Unreachable while the broker recovers."""
         reading = self._reading()
         if reading is None:
             segments = segments_of(self._disk, str(self._log))
@@ -110,17 +110,20 @@ class Store:
         readable = status.readable
         if readable is None:
             raise Unreachable(
-                f"the broker of {self.root} is {status.phase.name.lower()}, and has not said how far to read"
+                f"the broker of {self.root} is {status.phase.name.lower()}, and has not reported how far to read"
             )
         return Span(readable.start, readable.end, reading.age_ms is not None)
 
     def epochs(self) -> list[Epoch]:
-        """Who wrote which part; none of a store of Apache's."""
+        """Return the epochs of the log; none for a store of Apache's."""
         identity = read_identity(self._disk, str(self.root))
         return [] if identity is None else identity.epochs
 
     def read(self, begin: int, end: int) -> Bytes:
-        """The bytes `[begin, end)` of the log, not copied if they lie in one file. Raises Gone or NotYet."""
+        """Return the bytes `[begin, end)` of the log, not copied if they lie in one file.
+
+        Raises RangeDeleted or NotYetAvailable.
+        """
         parts: list[Bytes] = []
         while begin < end:
             base, data = self._map_at(begin)
@@ -147,8 +150,10 @@ class Store:
                 data = self._maps[segment.base_offset] = np.frombuffer(mapped, np.uint8)
                 return segment.base_offset, data
         if segments and offset < segments[0].base_offset:
-            raise Gone(f"{self.root} has the log from {segments[0].base_offset} on, and is asked for {offset}")
-        raise NotYet(f"{self.root} has no file of the log for offset {offset}")
+            raise RangeDeleted(
+                f"{self.root} has the log from {segments[0].base_offset} on, but offset {offset} was requested"
+            )
+        raise NotYetAvailable(f"{self.root} has no file of the log for offset {offset}")
 
     def _reading(self) -> Reading | None:
         try:
@@ -159,23 +164,23 @@ class Store:
     # -- queues --------------------------------------------------------------------------------------------------------
 
     def bounds(self, queue: QueueId) -> Bounds:
-        """The units whose messages can be read; of a queue without files [0, 0)."""
+        """Return the units whose messages can be read; [0, 0) for a queue without files."""
         units, span = self._queue(queue), self.span()
         found = units.bounds(span.begin, span.end)
-        end = found.end if span.is_said else self._whole_end(units, found.end)
+        end = found.end if span.is_from_page else self._find_whole_end(units, found.end)
         return Bounds(min(found.begin, end), end)
 
-    def has(self, queue: QueueId, begin: int, end: int) -> bool:
-        """Whether units `[begin, end)` are surely within the bounds, at a glance; if not, the bounds may say more."""
+    def has_units(self, queue: QueueId, begin: int, end: int) -> bool:
+        """Return whether units `[begin, end)` are certainly readable, by a quick check; if not, `bounds` decides."""
         units, span = self._queue(queue), self.span()
-        if not span.is_said or not units.first <= begin < end <= units.limit:
+        if not span.is_from_page or not units.first <= begin < end <= units.limit:
             return False
-        first, last = units.lone_unit(begin), units.lone_unit(end - 1)
+        first, last = units.read_single_unit(begin), units.read_single_unit(end - 1)
         is_begun = not has_expired(first[0], first[1], span.begin)
         return is_begun and not is_filler(last) and begins_before(last, span.end) and ends_before(last, span.end)
 
     def units(self, queue: QueueId, begin: int, end: int) -> Units:
-        """Exactly these. Raises Gone or NotYet."""
+        """Return exactly these units. Raises RangeDeleted or NotYetAvailable."""
         known = self._queues.get(queue)
         data = None if known is None else known.read(begin, end)
         if data is None:
@@ -183,44 +188,44 @@ class Store:
             data = known.read(begin, end)
         if data is None:
             bounds = self.bounds(queue)
-            text = f"{self.root} has [{bounds.begin}, {bounds.end}) of {queue}, and is asked for [{begin}, {end})"
-            raise Gone(text) if begin < bounds.begin else NotYet(text)
+            text = f"{self.root} has [{bounds.begin}, {bounds.end}) of {queue}, but [{begin}, {end}) was requested"
+            raise RangeDeleted(text) if begin < bounds.begin else NotYetAvailable(text)
         return np.frombuffer(data, UNIT)
 
     def offset_at(self, queue: QueueId, timestamp_ms: int) -> int:
-        """The first message stored at that time or later; the queue's end if there is none."""
+        """Return the first message stored at that time or later; the queue's end if there is none."""
         bounds = self.bounds(queue)
         found = QueueBounds(bounds.begin, bounds.end)
         return self._queue(queue).first_stored_at(timestamp_ms, found, self.span().begin, self._store_time)
 
     def _store_time(self, unit: Unit) -> int | None:
-        """When the message at a unit's place was stored; None where none begins, -1 where it has expired."""
+        """Return the store time of a unit's message; None where no record begins, -1 where it was deleted."""
         try:
             head = self.read(unit[0], unit[0] + STORE_TIME_BYTES)
-        except Gone:
+        except RangeDeleted:
             return -1
-        except NotYet:
+        except NotYetAvailable:
             if is_filler(unit):
                 return None
             raise
         return head_store_time(head.data, unit[0])
 
     def _queue(self, queue: QueueId) -> QueueReader:
-        """Its files as they are now; none for a name that cannot be a topic's."""
+        """Return a reader of the queue's current files; of no files if the name cannot be a topic's."""
         try:
-            place = queue_place(str(self.root), queue.topic, queue.number)
+            location = queue_location(str(self.root), queue.topic, queue.number)
         except ValueError:
-            place = QueuePlace(queue.topic, queue.number, NO_DIRECTORY)
-        return QueueReader(self._disk, place)
+            location = QueueLocation(queue.topic, queue.number, NO_DIRECTORY)
+        return QueueReader(self._disk, location)
 
-    def _whole_end(self, units: QueueReader, end: int) -> int:
-        """Behind the last unit that leads to a whole record: the log's end may be torn, or in a buffer."""
-        first = max(units.first, end - UNWHOLE_MAX)
+    def _find_whole_end(self, units: QueueReader, end: int) -> int:
+        """Return the end of the last unit with a whole record: the log's end may be torn, or still in a buffer."""
+        first = max(units.first, end - TORN_UNITS_MAX)
         for at in range(end - 1, first - 1, -1):
-            unit = units.lone_unit(at)
+            unit = units.read_single_unit(at)
             if is_filler(unit):
                 return at + 1
-            with suppress(Gone, NotYet):
+            with suppress(RangeDeleted, NotYetAvailable):
                 check = check_record(self.read(unit[0], unit[0] + unit[1]).data, 0, physical_offset=unit[0])
                 if check.is_good and check.size == unit[1]:
                     return at + 1
@@ -229,13 +234,13 @@ class Store:
 
 @final
 class FileView:
-    """A replica, by its files."""
+    """A replica that is read by its files."""
 
     kind: Final = TransportKind.FILE
 
     def __init__(self, replica: Replica, settings: ReadSettings) -> None:
-        """Raises Unreachable where there is no store."""
-        assert replica.directory is not None, "only replicas with a directory are read so"
+        """Open a replica's directory. Raises Unreachable if it has no store."""
+        assert replica.directory is not None, "only replicas with a directory are read by files"
         self.replica: Final = replica
         self.where: Final = f"{replica.broker}:{replica.number} in {replica.directory}"
         self._settings = replace(
@@ -249,9 +254,9 @@ class FileView:
         return f"<FileView {self.where}>"
 
     @property
-    def is_doubtful(self) -> bool:
-        """Whether no page vouches for the log, so that every record has to prove itself."""
-        return not self._store.span().is_said
+    def needs_body_check(self) -> bool:
+        """Whether no status page covers the log, so that the CRC of every body must be checked."""
+        return not self._store.span().is_from_page
 
     def log(self) -> LogState:
         span = self._store.span()
@@ -264,14 +269,14 @@ class FileView:
     def offset_at(self, queue: QueueId, timestamp_ms: int) -> int:
         return self._store.offset_at(queue, timestamp_ms)
 
-    def place(self, queue: QueueId, offset: int) -> tuple[int, int]:
-        self._demand(queue, offset, offset + 1)
-        return place_of(self.units(queue, offset, offset + 1))
+    def locate(self, queue: QueueId, offset: int) -> tuple[int, int]:
+        self._require_readable(queue, offset, offset + 1)
+        return locate_unit(self.units(queue, offset, offset + 1))
 
     def pieces(self, task: Task) -> Iterator[Piece]:
         for wanted in task.ranges:
             if wanted.count > 0:
-                self._demand(wanted.queue, wanted.begin, wanted.end)
+                self._require_readable(wanted.queue, wanted.begin, wanted.end)
         yield from log_pieces(task, self, self._settings)
 
     def close(self) -> None:
@@ -284,16 +289,19 @@ class FileView:
         for begin, end in wanted:
             limit = self._store.span().end
             if end > limit:
-                raise NotYet(f"{self.where} has the log up to {limit}, and is asked for {end}")
+                raise NotYetAvailable(f"{self.where} has the log up to {limit}, but {end} was requested")
             yield self._store.read(begin, end)
 
-    def _demand(self, queue: QueueId, begin: int, end: int) -> None:
-        """Raises Gone or NotYet unless all of it can be read: units beyond that may be zeros, or another history's."""
-        if self._store.has(queue, begin, end):
+    def _require_readable(self, queue: QueueId, begin: int, end: int) -> None:
+        """Raise RangeDeleted or NotYetAvailable unless all units are readable.
+
+        Units beyond the bounds may be zeros, or of another epoch.
+        """
+        if self._store.has_units(queue, begin, end):
             return
         bounds = self._store.bounds(queue)
-        text = f"{self.where} has [{bounds.begin}, {bounds.end}) of {queue}, and is asked for [{begin}, {end})"
+        text = f"{self.where} has [{bounds.begin}, {bounds.end}) of {queue}, but [{begin}, {end}) was requested"
         if end > bounds.end:
-            raise NotYet(text)
+            raise NotYetAvailable(text)
         if begin < bounds.begin:
-            raise Gone(text)
+            raise RangeDeleted(text)

@@ -1,8 +1,8 @@
-"""Records as ranges of the log from a sidecar: nothing of it passes the broker's event loop.
+"""Read records as ranges of the log from a sidecar, so that no byte passes the broker's event loop.
 
-Ranges come from the sidecar's fast port where it has one, in some threads ahead of whoever unpacks them. The log is
-opened by its entity tag: a range of another epoch is refused (412), and the view with it, so that nobody mixes two
-histories.
+Ranges come from the sidecar's fast port if it has one, requested by some threads ahead of the decoder. The log is
+opened by its entity tag: a range of another epoch is refused (412), and so is the view, so that two branches of the
+log are never mixed.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from urllib.parse import quote, urlencode
 import numpy as np
 
 from pyspark_rocketmq.model import Bounds, EpochStart, LogState, QueueId, Replica, Task, TransportKind
-from pyspark_rocketmq.replica_view import Bytes, Gone, NotYet, Piece, Unreachable
+from pyspark_rocketmq.replica_view import Bytes, NotYetAvailable, Piece, RangeDeleted, Unreachable
 from pyspark_rocketmq.settings import ReadSettings
-from pyspark_rocketmq.transport.pieces import UNIT, Units, log_pieces, place_of
+from pyspark_rocketmq.transport.pieces import UNIT, Units, locate_unit, log_pieces
 from pyspark_rocketmq.transport.sidecar import NoSuchQueue, Sidecars
 
-TOPICS_AT_ONCE: Final = 64
-"""As many as a sidecar takes in one question."""
+TOPICS_PER_REQUEST: Final = 64
+"""The maximum number of topics that a sidecar accepts in one request."""
 
 
 @final
 class HttpView:
-    """A replica, by its sidecar."""
+    """A replica that is read through its sidecar."""
 
     kind: Final = TransportKind.HTTP
 
     def __init__(self, replica: Replica, sidecars: Sidecars, settings: ReadSettings) -> None:
-        assert replica.sidecar is not None, "only replicas with a sidecar are read so"
+        assert replica.sidecar is not None, "only replicas with a sidecar are read through it"
         self.replica: Final = replica
         self.where: Final = f"{replica.broker}:{replica.number} by {replica.sidecar}"
         self._sidecar = sidecars.at(replica.sidecar)
         self._settings = settings
         self._log: dict[str, Any] | None = None
-        """As a task opened it."""
+        """The description of the log when the task opened it; None between tasks."""
         self._threads: ThreadPoolExecutor | None = None
         self._is_closed = False
 
@@ -46,7 +46,7 @@ class HttpView:
         return f"<HttpView {self.where}>"
 
     @property
-    def is_doubtful(self) -> bool:
+    def needs_body_check(self) -> bool:
         return False
 
     def log(self) -> LogState:
@@ -57,9 +57,9 @@ class HttpView:
     def bounds(self, queues: tuple[QueueId, ...]) -> dict[QueueId, Bounds]:
         topics = sorted({queue.topic for queue in queues})
         found: dict[tuple[str, int], Bounds] = {}
-        for first in range(0, len(topics), TOPICS_AT_ONCE):
-            question = urlencode([("topic", topic) for topic in topics[first : first + TOPICS_AT_ONCE]])
-            for one in self._sidecar.document(f"/v1/log/queues?{question}")["queues"]:
+        for first in range(0, len(topics), TOPICS_PER_REQUEST):
+            request = urlencode([("topic", topic) for topic in topics[first : first + TOPICS_PER_REQUEST]])
+            for one in self._sidecar.document(f"/v1/log/queues?{request}")["queues"]:
                 found[one["topic"], one["queue_id"]] = Bounds(int(one["begin"]), int(one["end"]))
         return {queue: found.get((queue.topic, queue.number), Bounds(0, 0)) for queue in queues}
 
@@ -70,8 +70,8 @@ class HttpView:
         except NoSuchQueue:
             return 0
 
-    def place(self, queue: QueueId, offset: int) -> tuple[int, int]:
-        return place_of(self.units(queue, offset, offset + 1))
+    def locate(self, queue: QueueId, offset: int) -> tuple[int, int]:
+        return locate_unit(self.units(queue, offset, offset + 1))
 
     def pieces(self, task: Task) -> Iterator[Piece]:
         self._log = self._open()
@@ -81,7 +81,7 @@ class HttpView:
             self._log = None
 
     def close(self) -> None:
-        """Wait for nobody; the connections are the sidecar's."""
+        """Stop reading ahead without pending; the connections belong to the sidecar."""
         self._is_closed = True
         threads, self._threads = self._threads, None
         if threads is not None:
@@ -90,43 +90,43 @@ class HttpView:
     # -- the log's bytes -----------------------------------------------------------------------------------------------
 
     def units(self, queue: QueueId, begin: int, end: int) -> Units:
-        """Exactly these."""
+        """Return exactly these units of a queue."""
         try:
             answer = self._sidecar.get(f"{_path(queue)}/units?from={begin}&count={end - begin}")
         except NoSuchQueue as error:
-            raise NotYet(f"{self.where} has no message of {queue} yet") from error
+            raise NotYetAvailable(f"{self.where} has no message of {queue} yet") from error
         first, stop = _span(answer.headers)
         if first != begin or not begin < stop <= end or len(answer.body) != (stop - begin) * UNIT.itemsize:
-            raise Unreachable(f"{self.where} answers with other units of {queue} than it was asked for")
+            raise Unreachable(f"{self.where} returned other units of {queue} than requested")
         if stop < end:
-            raise NotYet(f"{self.where} has {queue} up to offset {stop} now, and is asked for {end}")
+            raise NotYetAvailable(f"{self.where} has {queue} up to offset {stop}, but {end} was requested")
         if self._log is not None and answer.headers.get("etag") != self._log["etag"]:
-            raise Unreachable(f"{self.where} has another epoch than when it was opened")
+            raise Unreachable(f"{self.where} began a new epoch since the log was opened")
         return np.frombuffer(answer.body, UNIT)
 
     def ranges(self, wanted: Sequence[tuple[int, int]]) -> Iterator[Bytes]:
-        """Some ranges ahead of whoever takes them."""
+        """Yield the bytes of ranges, some of them requested ahead."""
         log, pool = self._log, self._pool()
         assert log is not None, "a task opens the log first"
-        waiting: deque[Future[Bytes]] = deque()
+        pending: deque[Future[Bytes]] = deque()
         left = deque(wanted)
         try:
-            while left or waiting:
-                while left and len(waiting) <= self._settings.read_ahead:
+            while left or pending:
+                while left and len(pending) <= self._settings.read_ahead:
                     begin, end = left.popleft()
-                    waiting.append(pool.submit(self._range, begin, end, log))
-                yield waiting.popleft().result()
+                    pending.append(pool.submit(self._range, begin, end, log))
+                yield pending.popleft().result()
         finally:
-            for one in waiting:
+            for one in pending:
                 one.cancel()
 
     def _range(self, begin: int, end: int, log: dict[str, Any]) -> Bytes:
         if begin < int(log["begin"]):
-            raise Gone(f"{self.where} has the log from {log['begin']} on, and is asked for {begin}")
+            raise RangeDeleted(f"{self.where} has the log from {log['begin']} on, but {begin} was requested")
         return self._sidecar.log_bytes(begin, end, etag=str(log["etag"]), fast_port=log.get("fast_port"))
 
     def _open(self) -> dict[str, Any]:
-        """What the sidecar says of the log now."""
+        """Return the sidecar's description of the log."""
         return self._sidecar.document("/v1/log")
 
     def _pool(self) -> ThreadPoolExecutor:

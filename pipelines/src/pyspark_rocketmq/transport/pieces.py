@@ -1,13 +1,13 @@
-"""From a task to ranges of a log: the way of reading that files and sidecars share.
+"""Turn a task into ranges of a log: the part of reading that files and sidecars share.
 
-A queue's units say where its messages lie. Runs of messages that lie close together are read as one range; what lies
-between two of them is read through if it is less than `gap_bytes_max`, since a range costs more than that:
+A queue's units have the positions of its messages. Messages that lie close together are read as one range; bytes
+between two of them are read and discarded up to `gap_bytes_max`, since another range costs more than that:
 
     log     | a | x | a | a |   ... far ...   | a | a | x | a |
-    ranges  [---------------)                 [----------------)       x: somebody else's, dropped
+    ranges  [---------------)                 [----------------)       x: of another queue, discarded
 
-A task in the order of the log reads all its queues' units first, and each byte once. Records' edges come from units and
-never from walking, so a record is known before it is looked at, and none can be missed.
+A task in log order reads all its queues' units first, and each byte once. The boundaries of records come from units and
+never from walking the log, so a record is known before it is read, and none can be missed.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ UNIT: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 assert UNIT.itemsize == UNIT_BYTES
 Units = npt.NDArray[Any]
 
-UNITS_AT_ONCE: Final = 1 << 16
-UNITS_PROBED: Final = 1 << 12
-"""So many are looked through at once: a question for one unit costs as much as one for all of them."""
+UNITS_PER_REQUEST: Final = 1 << 16
+UNITS_PER_PROBE: Final = 1 << 12
+"""A binary search ends with one request for this many units, which costs as much as a request for one."""
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 
 
 class LogSource(Protocol):
-    """A log and its queues, as bytes. Raises ViewErrors."""
+    """A log and its queues, as bytes. Methods raise ViewErrors."""
 
     @property
     def where(self) -> str: ...
 
     def units(self, queue: QueueId, begin: int, end: int) -> Units:
-        """Exactly these units, at most UNITS_AT_ONCE."""
+        """Return exactly these units, at most UNITS_PER_REQUEST."""
 
     def ranges(self, wanted: Sequence[tuple[int, int]]) -> Iterator[Bytes]:
-        """The bytes of each range of the log, in turn."""
+        """Yield the bytes of each range of the log, in turn."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class _Places:
+class _Locations:
     """Where wanted records lie: one entry for each, in the order of the task."""
 
     queue: Numbers
@@ -63,12 +63,12 @@ class _Places:
     def ends(self) -> Numbers:
         return self.physical + self.size
 
-    def pick(self, chosen: Any) -> _Places:
-        return _Places(self.queue[chosen], self.offset[chosen], self.physical[chosen], self.size[chosen])
+    def pick(self, chosen: Any) -> _Locations:
+        return _Locations(self.queue[chosen], self.offset[chosen], self.physical[chosen], self.size[chosen])
 
 
 def log_pieces(task: Task, source: LogSource, settings: ReadSettings) -> Iterator[Piece]:
-    """All records of a task, in its order."""
+    """Yield all records of a task, in its order."""
     if task.physical is not None:
         yield from _in_log_order(task, task.physical, source, settings)
     else:
@@ -77,16 +77,16 @@ def log_pieces(task: Task, source: LogSource, settings: ReadSettings) -> Iterato
 
 def _in_queue_order(task: Task, source: LogSource, settings: ReadSettings) -> Iterator[Piece]:
     for number, wanted in enumerate(task.ranges):
-        for begin in range(wanted.begin, wanted.end, UNITS_AT_ONCE):
-            end = min(begin + UNITS_AT_ONCE, wanted.end)
-            places = _wanted(_places(source, number, wanted.queue, begin, end), task)
+        for begin in range(wanted.begin, wanted.end, UNITS_PER_REQUEST):
+            end = min(begin + UNITS_PER_REQUEST, wanted.end)
+            places = _filter_by_tags(_locate(source, number, wanted.queue, begin, end), task)
             before = tuple(replace(one, begin=one.end) for one in task.ranges[:number])
 
-            def rest(at: int, head: tuple[QueueRange, ...] = before, here: int = number) -> Task:
-                moved = replace(task.ranges[here], begin=at)
-                return replace(task, ranges=(*head, moved, *task.ranges[here + 1 :]))
+            def rest(at: int, head: tuple[QueueRange, ...] = before, index: int = number) -> Task:
+                moved = replace(task.ranges[index], begin=at)
+                return replace(task, ranges=(*head, moved, *task.ranges[index + 1 :]))
 
-            runs = runs_of(places[0].physical, places[0].size, settings)
+            runs = find_runs(places[0].physical, places[0].size, settings)
             ends = [int(places[0].offset[last - 1]) + 1 for _, last in runs[:-1]] + [end]
             yield from _read(source, places[0], runs, [rest(at) for at in ends])
 
@@ -94,23 +94,23 @@ def _in_queue_order(task: Task, source: LogSource, settings: ReadSettings) -> It
 def _in_log_order(task: Task, span: tuple[int, int], source: LogSource, settings: ReadSettings) -> Iterator[Piece]:
     begin, end = span
     parts = [
-        _places(source, number, wanted.queue, first, min(first + UNITS_AT_ONCE, stop))
+        _locate(source, number, wanted.queue, first, min(first + UNITS_PER_REQUEST, stop))
         for number, wanted in enumerate(task.ranges)
-        for first, stop in [_narrowed(source, wanted, begin, end)]
-        for first in range(first, stop, UNITS_AT_ONCE)
+        for first, stop in [_find_units_in_span(source, wanted, begin, end)]
+        for first in range(first, stop, UNITS_PER_REQUEST)
     ]
-    places, _ = _wanted(_joined(parts), task)
+    places, _ = _filter_by_tags(_concatenate(parts), task)
     places = places.pick((places.physical >= begin) & (places.physical < end))
     places = places.pick(np.argsort(places.physical, kind="stable"))
     if (places.physical[1:] < places.ends[:-1]).any():
         raise DamagedRecord(f"{source.where}: units of two queues claim the same bytes of the log [{begin}, {end})")
-    runs = runs_of(places.physical, places.size, settings)
+    runs = find_runs(places.physical, places.size, settings)
     ends = [int(places.ends[last - 1]) for _, last in runs[:-1]] + [end]
     yield from _read(source, places, runs, [replace(task, physical=(min(at, end), end)) for at in ends])
 
 
-def _read(source: LogSource, places: _Places, runs: list[tuple[int, int]], rests: list[Task]) -> Iterator[Piece]:
-    """One piece for each run; without any, an empty one that says that this part is behind us."""
+def _read(source: LogSource, places: _Locations, runs: list[tuple[int, int]], rests: list[Task]) -> Iterator[Piece]:
+    """Yield one piece for each run; without any, an empty one that marks this part of the task as done."""
     if not runs:
         nothing = np.empty(0, np.int64)
         yield Piece(np.empty(0, np.uint8), nothing, Expected(nothing, nothing), rests[-1], source.where)
@@ -122,41 +122,43 @@ def _read(source: LogSource, places: _Places, runs: list[tuple[int, int]], rests
         yield Piece(data, some.physical - begin, expected, rest, source.where)
 
 
-def _places(source: LogSource, number: int, queue: QueueId, begin: int, end: int) -> tuple[_Places, Numbers]:
-    """What units say, and their tags codes, without fillers. Raises DamagedRecord for a unit that is none."""
+def _locate(source: LogSource, number: int, queue: QueueId, begin: int, end: int) -> tuple[_Locations, Numbers]:
+    """Return the locations in units, and their tags codes, without fillers. Raises DamagedRecord."""
     units = source.units(queue, begin, end)
-    assert len(units) == end - begin, "a source gives what it is asked for, or raises"
+    assert len(units) == end - begin, "a source returns exactly the requested units, or raises"
     physical, size = units["physical"].astype(np.int64), units["size"].astype(np.int64)
     is_message = size != FILLER_SIZE
     is_unit = (size >= RECORD_BYTES_MIN) & (size <= RECORD_BYTES_MAX) & (physical >= 0) | ~is_message
     if not is_unit.all():
         bad = begin + int(np.argmin(is_unit))
-        raise DamagedRecord(f"{source.where}: the unit of {queue} at offset {bad} is damaged: it leads to no record")
-    places = _Places(np.full(len(units), number, dtype=np.int64), np.arange(begin, end), physical, size)
+        raise DamagedRecord(
+            f"{source.where}: the unit of {queue} at offset {bad} is damaged: it does not point to a record"
+        )
+    places = _Locations(np.full(len(units), number, dtype=np.int64), np.arange(begin, end), physical, size)
     return places.pick(is_message), units["tags"].astype(np.int64)[is_message]
 
 
-def place_of(units: Units) -> tuple[int, int]:
-    """(physical offset, size) of the message of one unit; a filler leads to its place, and has no size."""
+def locate_unit(units: Units) -> tuple[int, int]:
+    """Return (physical offset, size) of the message of one unit; a filler has a physical offset, and size 0."""
     unit = units[0]
     size = int(unit["size"])
     return int(unit["physical"]), 0 if size == FILLER_SIZE else size
 
 
-def _joined(parts: list[tuple[_Places, Numbers]]) -> tuple[_Places, Numbers]:
+def _concatenate(parts: list[tuple[_Locations, Numbers]]) -> tuple[_Locations, Numbers]:
     if not parts:
         nothing = np.empty(0, np.int64)
-        return _Places(nothing, nothing, nothing, nothing), nothing
+        return _Locations(nothing, nothing, nothing, nothing), nothing
     some = [places for places, _ in parts]
-    together = _Places(
+    together = _Locations(
         np.concatenate([one.queue for one in some]), np.concatenate([one.offset for one in some]),
         np.concatenate([one.physical for one in some]), np.concatenate([one.size for one in some]),
     )  # fmt: skip
     return together, np.concatenate([tags for _, tags in parts])
 
 
-def _wanted(found: tuple[_Places, Numbers], task: Task) -> tuple[_Places, Numbers]:
-    """Without those whose tag cannot be wanted, by its hash. What is no hash (of an extended unit) may be any tag."""
+def _filter_by_tags(found: tuple[_Locations, Numbers], task: Task) -> tuple[_Locations, Numbers]:
+    """Drop records whose tags code cannot match. A code that is no hash (of an extended unit) may be any tag."""
     places, tags = found
     codes = tag_codes(task)
     if codes is None:
@@ -165,17 +167,20 @@ def _wanted(found: tuple[_Places, Numbers], task: Task) -> tuple[_Places, Number
     return places.pick(may), tags[may]
 
 
-def _narrowed(source: LogSource, wanted: QueueRange, begin: int, end: int) -> tuple[int, int]:
-    """Of a range which units can lie in `[begin, end)` of the log: a whole queue need not be read for one chunk."""
-    if wanted.count <= UNITS_AT_ONCE:
+def _find_units_in_span(source: LogSource, wanted: QueueRange, begin: int, end: int) -> tuple[int, int]:
+    """Return which units of a range can lie in `[begin, end)` of the log.
+
+    So a whole queue need not be read for one chunk.
+    """
+    if wanted.count <= UNITS_PER_REQUEST:
         return wanted.begin, wanted.end
     first = _bisect(source, wanted.queue, wanted.begin, wanted.end, begin)
     return first, _bisect(source, wanted.queue, first, wanted.end, end)
 
 
 def _bisect(source: LogSource, queue: QueueId, first: int, last: int, physical: int) -> int:
-    """The first unit whose message lies at `physical` or beyond."""
-    while last - first > UNITS_PROBED:
+    """Return the first unit whose message lies at `physical` or beyond."""
+    while last - first > UNITS_PER_PROBE:
         middle = (first + last) // 2
         if int(source.units(queue, middle, middle + 1)["physical"][0]) < physical:
             first = middle + 1
@@ -186,8 +191,8 @@ def _bisect(source: LogSource, queue: QueueId, first: int, last: int, physical: 
     return first + int(np.searchsorted(source.units(queue, first, last)["physical"].astype(np.int64), physical))
 
 
-def runs_of(physical: Numbers, size: Numbers, settings: ReadSettings) -> list[tuple[int, int]]:
-    """Which records `[first, last)` are read as one range. Pure."""
+def find_runs(physical: Numbers, size: Numbers, settings: ReadSettings) -> list[tuple[int, int]]:
+    """Return the runs of records `[first, last)` that are read as one range. Pure."""
     count = len(physical)
     if not count:
         return []
@@ -196,14 +201,14 @@ def runs_of(physical: Numbers, size: Numbers, settings: ReadSettings) -> list[tu
     breaks = (np.flatnonzero((gaps > settings.gap_bytes_max) | (gaps < 0)) + 1).tolist()
     runs: list[tuple[int, int]] = []
     for first, last in zip([0, *breaks], [*breaks, count], strict=True):
-        runs += _cut(ends, first, last, int(physical[first]), physical, settings.range_bytes)
+        runs += _split_run(ends, first, last, int(physical[first]), physical, settings.range_bytes)
     return runs
 
 
-def _cut(
+def _split_run(
     ends: Numbers, first: int, last: int, begin: int, physical: Numbers, bytes_max: int
 ) -> Iterable[tuple[int, int]]:
-    """A run as ranges of at most `bytes_max`, or of one record."""
+    """Yield a run as ranges of at most `bytes_max`, or of one record."""
     while first < last:
         stop = first + int(np.searchsorted(ends[first:last], begin + bytes_max, "right"))
         stop = max(stop, first + 1)

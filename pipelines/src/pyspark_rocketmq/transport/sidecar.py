@@ -1,11 +1,12 @@
-"""One sidecar over HTTP/1.1, and which sidecars there are.
+"""One sidecar over HTTP/1.1, and the list of known sidecars.
 
-Connections are kept and shared by the threads that read ahead. A range is read straight into the memory in which it
-will be unpacked. What a status means is decided here and nowhere else:
+Connections are kept and shared by the threads that read ahead. A range is read directly into the memory in which it is
+decoded. The meaning of an HTTP status is decided here, and only here:
 
-    401, 403: Refused    404: no such queue    410: Gone    416: NotYet    429: again, when it says    else: Unreachable
+    401, 403: Refused               404: NoSuchQueue         410: RangeDeleted
+    416: NotYetAvailable            429: retried later       else: Unreachable
 
-`412` says that the log has a new epoch since it was opened; then it is opened again by whoever reads.
+`412` means that the log has a new epoch since it was opened; the reader then opens it again.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from pyspark_rocketmq.errors import InvalidOption, Refused
-from pyspark_rocketmq.replica_view import Bytes, Gone, NotYet, Unreachable, ViewError
+from pyspark_rocketmq.replica_view import Bytes, NotYetAvailable, RangeDeleted, Unreachable, ViewError
 from pyspark_rocketmq.settings import ReadSettings
 
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of an answer that is no range of the log."""
+"""Bytes of a response that is not a range of the log, at most."""
 RETRY_S_MAX: Final = 5.0
 IDLE_MAX: Final = 8
-"""Connections that are kept without being used."""
+"""Connections that are kept while they are not in use."""
 
 
 @final
@@ -39,22 +40,22 @@ class NoSuchQueue(ViewError):
 
 
 class Answer(NamedTuple):
-    """What came."""
+    """A response of a sidecar."""
 
     status: int
     headers: Mapping[str, str]
-    """With lower-case names."""
+    """The headers, with lower-case names."""
     body: bytes
 
 
 @final
 class Sidecar:
-    """One process. Any thread."""
+    """One sidecar process. Any thread may call it."""
 
     def __init__(self, url: str, settings: ReadSettings) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidOption(f"sidecars: {url!r} is no base URL such as http://127.0.0.1:8080")
+            raise InvalidOption(f"sidecars: {url!r} is not a base URL such as http://127.0.0.1:8080")
         self.url: Final = url.rstrip("/")
         self._host: Final = parts.hostname
         self._port: Final = parts.port or (443 if parts.scheme == "https" else 80)
@@ -72,18 +73,18 @@ class Sidecar:
         return f"<Sidecar {self.url}>"
 
     def document(self, path: str) -> dict[str, Any]:
-        """What a question is answered with. Raises by status."""
+        """Return the JSON object in a response. Raises by status."""
         answer = self.get(path)
         try:
             found = json.loads(answer.body)
         except ValueError as error:
-            raise Unreachable(f"{self.url}{path} answered with something that is no JSON") from error
+            raise Unreachable(f"{self.url}{path} returned invalid JSON") from error
         if not isinstance(found, dict):
-            raise Unreachable(f"{self.url}{path} answered with something that is no document")
+            raise Unreachable(f"{self.url}{path} returned JSON that is not an object")
         return found
 
     def get(self, path: str) -> Answer:
-        """A whole answer with 200. Raises by status."""
+        """Return a whole response with status 200. Raises by status."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             answer = self._exchange(self._port, path, {}, None)
@@ -92,11 +93,11 @@ class Sidecar:
             self._pause_or_raise(answer, path, deadline)
 
     def exchange(self, path: str, headers: Mapping[str, str], port: int | None = None) -> Answer:
-        """One answer of whatever status. Raises Unreachable where none comes."""
+        """Return one response of any status. Raises Unreachable without one."""
         return self._exchange(port or self._port, path, headers, None)
 
     def log_bytes(self, begin: int, end: int, *, etag: str, fast_port: int | None) -> Bytes:
-        """The bytes `[begin, end)` of the log, all of them. Raises by status; Unreachable if it is another log now."""
+        """Return all bytes `[begin, end)` of the log. Raises by status; Unreachable after a new epoch."""
         data = np.empty(end - begin, np.uint8)
         view = data.data
         position, deadline = begin, time.monotonic() + self._timeout_s
@@ -107,7 +108,7 @@ class Sidecar:
             except Unreachable:
                 if fast_port is None:
                     raise
-                fast_port = None  # it may be closed to us where the other one is not
+                fast_port = None  # the fast port may be blocked where the other one is not
                 continue
             if answer.status == 206:
                 position += int(answer.headers["content-length"])
@@ -117,7 +118,7 @@ class Sidecar:
         return data
 
     def close(self) -> None:
-        """Close what is idle; what is in use is closed when it comes back."""
+        """Close idle connections; those in use are closed when they are released."""
         with self._lock:
             self._is_closed = True
             connections = [one for idle in self._idle.values() for one in idle]
@@ -128,19 +129,22 @@ class Sidecar:
     # -- one exchange --------------------------------------------------------------------------------------------------
 
     def _exchange(self, port: int, path: str, headers: Mapping[str, str], into: memoryview | None) -> Answer:
-        """One request and its answer; on a kept connection that turns out dead, again on a new one."""
+        """Make one request and return its response.
+
+        If a kept connection turns out to be closed, the request is repeated on a new one.
+        """
         while True:
-            connection, is_kept = self._take(port)
+            connection, is_kept = self._acquire(port)
             try:
-                return self._on(connection, port, path, headers, into)
+                return self._send_request(connection, port, path, headers, into)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 connection.close()
                 if is_kept and isinstance(error, (http.client.RemoteDisconnected, ConnectionError)):
                     continue
                 what = f"{type(error).__name__}: {error}".rstrip(": ")
-                raise Unreachable(f"{self.url} (port {port}) does not answer {path}: {what}") from error
+                raise Unreachable(f"{self.url} (port {port}) did not answer {path}: {what}") from error
 
-    def _on(
+    def _send_request(
         self,
         connection: http.client.HTTPConnection,
         port: int,
@@ -154,22 +158,22 @@ class Sidecar:
         if response.status == 206 and into is not None:
             count = int(found["content-length"])
             if not 0 < count <= len(into):
-                raise http.client.HTTPException(f"it answers with {count} bytes where {len(into)} were asked for")
-            _fill(response, into[:count])
+                raise http.client.HTTPException(f"the response has {count} bytes, but {len(into)} were requested")
+            _read_into(response, into[:count])
             body = b""
         else:
             body = response.read(ANSWER_BYTES_MAX + 1)
             if len(body) > ANSWER_BYTES_MAX:
-                raise http.client.HTTPException("the answer is too long")
+                raise http.client.HTTPException("the response is too long")
             if len(body) != int(found.get("content-length", len(body))):
                 raise http.client.IncompleteRead(body)
         if response.will_close:
             connection.close()
         else:
-            self._give_back(port, connection)
+            self._release(port, connection)
         return Answer(response.status, found, body)
 
-    def _take(self, port: int) -> tuple[http.client.HTTPConnection, bool]:
+    def _acquire(self, port: int) -> tuple[http.client.HTTPConnection, bool]:
         with self._lock:
             idle = self._idle.get(port)
             if idle:
@@ -178,7 +182,7 @@ class Sidecar:
             return http.client.HTTPSConnection(self._host, port, timeout=self._timeout_s, context=self._context), False
         return http.client.HTTPConnection(self._host, port, timeout=self._timeout_s), False
 
-    def _give_back(self, port: int, connection: http.client.HTTPConnection) -> None:
+    def _release(self, port: int, connection: http.client.HTTPConnection) -> None:
         with self._lock:
             idle = self._idle.setdefault(port, [])
             if not self._is_closed and len(idle) < IDLE_MAX:
@@ -187,17 +191,17 @@ class Sidecar:
         connection.close()
 
     def _pause_or_raise(self, answer: Answer, path: str, deadline: float) -> None:
-        """Wait if that is all that is needed. Raises what the status means otherwise."""
+        """Wait if the sidecar is only busy (429); otherwise raise the error that the status means."""
         text = f"{self.url}{path}: {answer.status} {reason_of(answer.body)}"
         match answer.status:
             case 401 | 403:
-                raise Refused(f"{text}; look at the token and the certificates")
+                raise Refused(f"{text}; check the token and the certificates")
             case 404:
                 raise NoSuchQueue(text)
             case 410:
-                raise Gone(text)
+                raise RangeDeleted(text)
             case 416:
-                raise NotYet(text)
+                raise NotYetAvailable(text)
             case 429 if time.monotonic() < deadline:
                 seconds = 0.2
                 with suppress(ValueError):
@@ -207,18 +211,18 @@ class Sidecar:
                 raise Unreachable(text)
 
 
-def _fill(response: http.client.HTTPResponse, view: memoryview) -> None:
+def _read_into(response: http.client.HTTPResponse, view: memoryview) -> None:
     position = 0
     while position < len(view):
         count = response.readinto(view[position:])
         if not count:
-            raise http.client.HTTPException(f"it broke off after {position} of {len(view)} bytes")
+            raise http.client.HTTPException(f"the response ended after {position} of {len(view)} bytes")
         position += count
     response.read()
 
 
 def reason_of(body: bytes) -> str:
-    """Return why a sidecar refuses, as its answer says it."""
+    """Return the reason for a refusal, from the body of the response."""
     try:
         return str(json.loads(body)["reason"])[:500]
     except (ValueError, KeyError, TypeError):
@@ -227,7 +231,7 @@ def reason_of(body: bytes) -> str:
 
 @final
 class Sidecars:
-    """The sidecars that the settings name, and those that these know. One thread at a time."""
+    """The sidecars that the settings name, and those that they list. One thread at a time."""
 
     def __init__(self, settings: ReadSettings) -> None:
         self._settings = settings
@@ -237,14 +241,17 @@ class Sidecars:
         return f"<Sidecars {sorted(self._known)}>"
 
     def at(self, url: str) -> Sidecar:
-        """The one at a base URL; kept."""
+        """Return the sidecar at a base URL, which is kept."""
         found = self._known.get(url)
         if found is None:
             found = self._known[url] = Sidecar(url, self._settings)
         return found
 
     def members(self) -> dict[str, dict[str, Any]]:
-        """What each says of its broker, by URL, those of the settings first. Raises if none of them answers."""
+        """Return the status of each sidecar's broker by URL, those of the settings first.
+
+        Raises an error if no sidecar of the settings answers.
+        """
         own: dict[str, dict[str, Any]] = {}
         peers: dict[str, dict[str, Any]] = {}
         faults: list[Unreachable | Refused] = []
@@ -252,7 +259,7 @@ class Sidecars:
             try:
                 members = self.at(url).document("/v1/group").get("members", [])
             except NoSuchQueue as error:
-                faults.append(Unreachable(f"{error}: this is no sidecar of ours"))
+                faults.append(Unreachable(f"{error}: this is not a Gantry sidecar"))
                 continue
             except (Unreachable, Refused) as error:
                 faults.append(error)
@@ -267,7 +274,7 @@ class Sidecars:
         return own | {url: status for url, status in peers.items() if url not in own}
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections of this object."""
         for one in self._known.values():
             one.close()
         self._known.clear()

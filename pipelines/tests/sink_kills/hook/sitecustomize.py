@@ -1,11 +1,11 @@
-"""On the path of every Python of one Spark program: its sink's named points do what the suite's order says.
+"""Loaded by every Python process of one Spark program: the sink's crash points execute the suite's order.
 
-The folder in `SINK_KILLS` has the order, `point count action`; how often each point was reached, one byte each, over
-all processes of this life; and `reached`, as soon as the order was carried out, which happens once.
+The folder in `SINK_KILLS` contains the order, `point count action`; a file with one byte for each hit of a point, over
+all processes of this life; and `reached`, as soon as the order was executed, which happens once.
 
-    halt    stand still until somebody ends us: everything that was begun is as it is at this moment
+    halt    wait until the process is killed: everything that was started stays in its current state
     die     kill -9 of this process alone
-    tell    go on; the suite does something elsewhere
+    tell    continue; the suite acts elsewhere
 """
 
 import os
@@ -15,8 +15,8 @@ import time
 FOLDER = os.environ.get("SINK_KILLS", "")
 
 
-def reach(point: str) -> None:
-    """What takes the place of `points.reach`."""
+def hit(point: str) -> None:
+    """Replace `crash_points.hit`: execute the order when its crash point is reached."""
     try:
         with open(f"{FOLDER}/order") as file:
             wanted, count, action = file.read().split()
@@ -44,8 +44,8 @@ def reach(point: str) -> None:
 
 if FOLDER:
     try:
-        from pyspark_rocketmq.sink import points
+        from pyspark_rocketmq.sink import crash_points
     except ImportError:
-        pass  # a Python that is no worker of ours
+        pass  # this Python process does not run the sink
     else:
-        points.reach = reach
+        crash_points.hit = hit

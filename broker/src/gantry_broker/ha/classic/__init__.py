@@ -1,6 +1,7 @@
-"""RocketMQ's own replication stream, both ways: the door through which a group comes from there, or goes back.
+"""RocketMQ's own replication stream, in both directions, to migrate a group from RocketMQ or back to it.
 
-It has no identity, no history and no proof: any peer that sends eight bytes is a slave, and two logs that differ go on
-differing in silence. So it is a package of its own, is off unless chosen by name, and checks what can be checked from
-one end alone: every offset, every record, and that a log that is continued ends with the very bytes of the other.
+The stream has no identity, no history and no proof: any peer that sends eight bytes is a slave, and two logs that
+differ continue to differ unnoticed. So it is a package of its own, is off unless a setting enables it, and checks
+everything that one side alone can check: every offset, every record, and that the log it continues ends with the same
+bytes as the other.
 """

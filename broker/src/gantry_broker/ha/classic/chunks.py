@@ -1,21 +1,20 @@
 """The bytes of RocketMQ's replication stream.
 
     slave                                          master
-      | offset (8) --------------------------------> |   the first one asks, the others acknowledge
+      | offset (8) --------------------------------> |   the first one is a request, the others are acks
       | <------------- offset (8) | size (4) | bytes |   raw bytes of the log; size 0 is a heartbeat
 
-A chunk never reaches over the end of a log file, and may end in the middle of a record. Every head names the offset of
-the next byte, so that each side can see that they still agree.
+A chunk never crosses the end of a log file, and may end in the middle of a record. Every head holds the offset of the
+next byte, so that each side can check that they still agree.
 
-What comes is put together to whole records again:
+Received bytes are assembled to whole records again:
 
-    came     ...............|..........|....|..................|
+    received ...............|..........|....|..................|
     records  |-------|------------|------------|---------|------ - -
                                                           `- waits for its rest, here, bounded
 
-Only where a record ends is found out here. Whether it is one, by its checksum and its own offset, is the log's
-business, which verifies every one before it takes it. A length that cannot be ends the stream before a byte of it is
-waited for.
+Only the end of each record is determined here. The log verifies every record's checksum and offset before it accepts
+it. An impossible length ends the stream before any byte of that record is buffered.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ CHUNK_HEAD: Final = struct.Struct(">qi")
 assert (REPORT.size, CHUNK_HEAD.size) == (8, 12)
 
 CHUNK_BYTES_MAX: Final = 1 << 20
-"""What we send in one. RocketMQ's slave has a buffer of 4 MiB: a larger chunk never becomes whole there."""
+"""Largest chunk that is sent. RocketMQ's slave has a buffer of 4 MiB, and never completes a larger one."""
 
 REPORT_INTERVAL_S: Final = 5.0
-"""Either side sends something at least so often."""
+"""Longest time for which either side sends nothing."""
 
 
 class Chunk(NamedTuple):
-    """Some bytes of the log; as much of a chunk as came, since the rest is not waited for. Or a heartbeat."""
+    """Some bytes of the log, or a heartbeat. A chunk of the stream is passed on in parts, as they arrive."""
 
     offset: int
     data: bytes
@@ -55,18 +54,18 @@ class Chunk(NamedTuple):
 
 @final
 class ChunkReader:
-    """Takes a master's stream apart, and sees that each byte is the next one. Holds less than a head."""
+    """Parses a master's stream, and checks that each byte is the next one. Buffers less than a head."""
 
     def __init__(self, offset: int, file_bytes: int) -> None:
         self.offset = offset
-        """Of the next byte of the log."""
+        """Log offset of the next byte."""
 
         self._file_bytes: Final = file_bytes
         self._head = b""
         self._missing = 0
 
     def feed(self, data: bytes) -> Iterator[Chunk]:
-        """What came, piece by piece. Raises ``StreamBroken`` at the first head that cannot be."""
+        """Return the received data in pieces. Raises ``StreamBroken`` at the first invalid head."""
         start = 0
         while start < len(data):
             if self._missing:
@@ -82,38 +81,38 @@ class ChunkReader:
             self._head += taken
             if len(self._head) == CHUNK_HEAD.size:
                 head, self._head = self._head, b""
-                self._missing = self._checked(*CHUNK_HEAD.unpack(head))
+                self._missing = self._check_head(*CHUNK_HEAD.unpack(head))
                 if not self._missing:
                     yield Chunk(self.offset, b"")
 
-    def _checked(self, offset: int, size: int) -> int:
+    def _check_head(self, offset: int, size: int) -> int:
         if offset != self.offset:
-            raise StreamBroken(f"it sends what lies at {offset}, and {self.offset} comes next")
+            raise StreamBroken(f"it sends offset {offset}, but offset {self.offset} was expected")
         if not 0 <= size <= self._file_bytes - offset % self._file_bytes:
-            text = f"it sends {size} bytes at {offset}, over the end of a log file of {self._file_bytes}"
+            text = f"it sends {size} bytes at offset {offset}, beyond the end of a log file of {self._file_bytes} bytes"
             raise StreamBroken(f"{text}: mappedFileSizeCommitLog must be the same")
         return size
 
 
 @final
-class RecordAssembly:
-    """Of one stream."""
+class RecordAssembler:
+    """Assembles the bytes of one stream to whole records."""
 
     def __init__(self, offset: int, file_bytes: int, start: bytes = b"") -> None:
-        """``start`` is what is known of the log from ``offset`` on and will not come."""
+        """``start`` is the known beginning of the log at ``offset``, which the stream does not contain."""
         self.offset = offset
-        """Where the first byte lies that was not given out."""
+        """Offset of the first byte that was not returned yet."""
 
         self._file_bytes: Final = file_bytes
         self._data = bytearray(start)
 
     @property
     def buffered(self) -> int:
-        """How many bytes wait for the rest of their record."""
+        """Number of bytes that wait for the rest of their record."""
         return len(self._data)
 
     def feed(self, data: bytes) -> bytes:
-        """Every record that is whole now, in one piece. Raises ``StreamBroken``."""
+        """Return every complete record, in one piece. Raises ``StreamBroken``."""
         self._data += data
         end, available = 0, len(self._data)
         while available - end >= BLANK_BYTES:
@@ -133,10 +132,10 @@ class RecordAssembly:
         room = self._file_bytes - offset % self._file_bytes
         if magic == BLANK_MAGIC:
             if size != room:
-                text = f"a file ends at {offset + size}, and here at {offset + room}"
+                text = f"the master's log file ends at {offset + size}, but this broker's at {offset + room}"
                 raise StreamBroken(f"{text}: mappedFileSizeCommitLog must be the same")
         elif magic not in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2) or not RECORD_BYTES_MIN <= size <= room:
-            raise StreamBroken(f"what lies at {offset} is no record: {size} bytes, magic {magic & 0xFFFFFFFF:#x}")
+            raise StreamBroken(f"invalid record at offset {offset}: {size} bytes, magic {magic & 0xFFFFFFFF:#x}")
         if size > RECORD_BYTES_MAX:
-            raise StreamBroken(f"the record at {offset} has {size} bytes, more than {RECORD_BYTES_MAX}")
+            raise StreamBroken(f"the record at offset {offset} has {size} bytes, more than {RECORD_BYTES_MAX}")
         return size

@@ -1,9 +1,9 @@
 """The slave's end of RocketMQ's replication stream.
 
-    where does your log lie? --> connect --> the store made ready --> offset --> bytes, reports, bytes, ...
+    request the range of the log --> connect --> prepare the store --> offset --> bytes, reports, bytes, ...
 
-The master is a Java broker that knows nothing of this slave but an address and an offset. Its tables are fetched beside
-the stream, by ``ClassicTables``.
+The master is a Java broker that knows only this slave's address and offset. Its tables are fetched beside the stream,
+by ``ClassicTableFetcher``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Final, NamedTuple, final
 
 from gantry_access import Credentials
 from gantry_broker.ha.classic.chunks import REPORT_INTERVAL_S
-from gantry_broker.ha.classic.questions import BadAnswer, Questions
+from gantry_broker.ha.classic.master_client import BadReply, ClassicMasterClient
 from gantry_broker.ha.classic.slave_session import ClassicSlaveSession, MasterRange, Start, plan_start
-from gantry_broker.ha.classic.tables import ClassicTables
-from gantry_broker.ha.follower_runner import Address, FollowerRunner, FollowerStream, Standstill
+from gantry_broker.ha.classic.table_fetcher import ClassicTableFetcher
+from gantry_broker.ha.follower_runner import Address, FollowerRunner, FollowerStream, RunExclusively
 from gantry_broker.ha.frames import StreamBroken, Table, Welcome
 from gantry_broker.ha.history import CannotFollow
 from gantry_broker.ha.store_log import SlaveStore
@@ -28,20 +28,20 @@ from gantry_remoting import RemotingError
 log = logging.getLogger(__name__)
 
 FINISH_S: Final = 5.0
-"""How long a promotion waits for the last tables of a master that may have gone this very moment."""
+"""How long a promotion waits for the last tables of a master that may have stopped this very moment."""
 
 
 class ClassicMaster(NamedTuple):
-    """Where the master is."""
+    """The addresses of a Java master."""
 
     address: Address
-    """Of its replication port."""
+    """Address of its replication port."""
 
     broker_address: str
-    """Of its main port, where it answers questions."""
+    """Address of its main port, which serves requests."""
 
     credentials: Credentials | None = None
-    """Whose questions it answers, if it has access control: an administrator's."""
+    """An administrator's credentials, for a master with access control."""
 
 
 @final
@@ -86,7 +86,7 @@ class ClassicSlaveStream(FollowerStream):
 
     def receive(self, data: bytes) -> None:
         if self._session is None:
-            raise StreamBroken("it sends before it was asked")
+            raise StreamBroken("it sends data before the first request")
         self.write(self._session.receive(data))
 
     def acknowledge(self) -> None:
@@ -106,7 +106,7 @@ class ClassicSlaveStream(FollowerStream):
 
 @final
 class ClassicFollower(FollowerRunner[ClassicSlaveStream]):
-    """Follows a Java master."""
+    """Follows a Java master, and fetches its tables."""
 
     def __init__(
         self,
@@ -117,15 +117,20 @@ class ClassicFollower(FollowerRunner[ClassicSlaveStream]):
         is_flushed_wanted: bool = False,
         on_table: Callable[[Table], None] = lambda table: None,
         on_copied: Callable[[], None] = lambda: None,
-        standstill: Standstill = asyncio.to_thread,
+        run_exclusively: RunExclusively = asyncio.to_thread,
     ) -> None:
-        """``on_copied`` is called when data or what is confirmed has moved.
+        """``on_copied`` is called when data was copied or the confirmed position has moved.
 
-        Consumers may read what is received, or only what is flushed if that is wanted: the master does not report it.
+        Consumers may read what is received, or only what is flushed if ``is_flushed_wanted``: the master reports no
+        confirmed position.
         """
-        super().__init__(store, master.address, standstill=standstill)
-        self.tables: Final = ClassicTables(
-            master.broker_address, on_table, self._ranged, lambda: self.is_streaming, credentials=master.credentials
+        super().__init__(store, master.address, run_exclusively=run_exclusively)
+        self.tables: Final = ClassicTableFetcher(
+            master.broker_address,
+            on_table,
+            self._check_range,
+            lambda: self.is_streaming,
+            credentials=master.credentials,
         )
         self._master: Final = master
         self._file_bytes: Final = file_bytes
@@ -135,24 +140,24 @@ class ClassicFollower(FollowerRunner[ClassicSlaveStream]):
 
     async def _open(self) -> ClassicSlaveStream:
         try:
-            async with Questions.open(self._master.broker_address, self._master.credentials) as questions:
-                master = await questions.range()
-        except (RemotingError, BadAnswer) as exc:
+            async with ClassicMasterClient.open(self._master.broker_address, self._master.credentials) as client:
+                master = await client.fetch_range()
+        except (RemotingError, BadReply) as exc:
             raise CannotFollow(f"{self._master.broker_address}: {exc}") from exc
         start = plan_start(self._store.history, master, self._file_bytes)
         return ClassicSlaveStream(self._store, start, self._file_bytes, self.prepare_store, self._on_copied)
 
     @property
     def confirmed(self) -> int:
-        """How far consumers may read; -1 while it is not known that this log is the master's."""
+        """Position up to which consumers may read; -1 until this log is known to be the master's."""
         if not self.is_streaming:
             return -1
         return min(self._store.received, self._store.flushed) if self._is_flushed_wanted else self._store.received
 
     async def finish(self) -> None:
-        """Take the tables over as they are now, if the master is there: this broker is going to be the master itself.
+        """Fetch the master's tables once again, if it is connected, before this broker becomes the master.
 
-        They are asked for every few seconds only, and consumers commit all the time.
+        They are fetched only every few seconds, and consumers commit all the time.
         """
         if self.is_streaming:
             with suppress(TimeoutError):
@@ -164,10 +169,10 @@ class ClassicFollower(FollowerRunner[ClassicSlaveStream]):
             tasks.create_task(self.tables.run())
             tasks.create_task(super().run())
 
-    def _ranged(self, master: MasterRange) -> None:
-        """A master whose log has lost what comes next sends nothing any more but heartbeats."""
+    def _check_range(self, master: MasterRange) -> None:
+        """End the stream if the master's log no longer has the next byte: it would send only heartbeats."""
         wrote = self._store.history.end
         before, self._wrote_before = self._wrote_before, wrote
         if self._stream is not None and wrote < master.begin and wrote == before:
-            text = f"what lies at {wrote} has expired: the master's log begins at {master.begin}"
+            text = f"the master's log at offset {wrote} has expired: it begins at {master.begin}"
             self._stream.end(StreamBroken(text))

@@ -2,17 +2,17 @@
 
     first offset -> it may be continued from there -> raw bytes for ever;  further offsets are acks
 
-It has the face of ``ha.master_session``, as far as this stream can have it. The slave counts in the set of acks under
-the address it comes from, since it reports nothing else of itself, and with a number below -1, which no slave of ours
-has. It reports how far it has the log, never how far that is flushed: where flushed acks are wanted it does not count.
-Nor does it where the master's role may move while acks are waited for: a promotion rests on the promises of those
-whose acks count, and this slave gives none.
+It has the interface of ``ha.master_session``, as far as this stream allows. The slave counts in the set of acks under
+its address, since it reports no identity, and with a broker id below -1, which no slave of ours has. It reports how far
+it has received the log, never how far it has flushed it: where flushed acks are wanted it does not count. Nor does it
+count where the master's role may move while acks are waited for: a promotion relies on the promises of those whose acks
+count, and this slave gives none.
 
-What is sent is verified record by record, though the stream knows none: a slave of RocketMQ verifies no checksum. At
-a damaged record the stream waits until that is healed.
+The log is verified record by record before it is sent, though the stream has no notion of records: a slave of
+RocketMQ's verifies no checksum. At a damaged record the stream waits until that is repaired.
 
-What it holds before its first offset cannot be checked. RocketMQ's own master sends to a slave that is ahead as soon as
-it has come that far itself, and their logs part without a word; here such a slave is refused, and named.
+The slave's log before its first offset cannot be checked. RocketMQ's own master sends to a slave that is ahead as soon
+as it has reached that offset itself, and their logs diverge silently; here such a slave is refused, with a reason.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from gantry_broker.ha.classic.chunks import CHUNK_BYTES_MAX, CHUNK_HEAD, REPORT,
 from gantry_broker.ha.frames import Hello, Refusal, StreamBroken, Table
 from gantry_broker.ha.master_session import MasterFacts, MasterLog
 
-NOBODY: Final = -1
-"""Where a slave's number is not known. These have numbers of their own, below it."""
+UNKNOWN_ID: Final = -1
+"""Broker id of a slave whose number is unknown. Slaves of RocketMQ's get numbers of their own below it."""
 
 
 @final
 class ClassicMasterSession:
-    """One stream. Owned by the loop."""
+    """One replication stream to a Java slave. Owned by the loop."""
 
     hello: Hello | None = None
-    """This stream knows none."""
+    """Always None: this stream has no HELLO."""
 
     refusal: Refusal | None = None
-    """Nor one of these: a slave that is refused is disconnected."""
+    """Always None: a slave that is refused is disconnected without a REFUSAL."""
 
     def __init__(self, peer: str, facts: MasterFacts, log: MasterLog, slaves: AckSet) -> None:
         self.slave: SlaveProgress | None = None
         self.sent = -1
-        """Where the next byte to send lies; -1 before the stream."""
+        """Offset of the next byte to send; -1 before the stream."""
 
         self._peer: Final = peer
         self._facts: Final = facts
@@ -51,7 +51,7 @@ class ClassicMasterSession:
         self._start = -1
         self._rest = b""
         self._verified = memoryview(b"")
-        """The rest of verified records from ``sent`` on; where it is empty a record begins."""
+        """The rest of verified records from ``sent`` on; when it is empty, a record begins at ``sent``."""
         self._quiet_since_ms = -1
         self._quiet_at = -1
 
@@ -63,15 +63,15 @@ class ClassicMasterSession:
         return self.slave is not None
 
     def close(self) -> None:
-        """The connection is gone, and the slave's acks with it."""
+        """Remove the slave and its acks, because the connection is closed."""
         if self.slave is not None:
             self._slaves.leave(self.slave)
             self.slave = None
 
-    # -- what comes ----------------------------------------------------------------------------------------------------
+    # -- receiving -----------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes, now: float) -> bytes:
-        """There is never an answer. Raises ``StreamBroken``."""
+        """Handle received offsets. There is never an answer. Raises ``StreamBroken``."""
         data = self._rest + data
         end = len(data) - len(data) % REPORT.size
         self._rest = data[end:]
@@ -86,17 +86,17 @@ class ClassicMasterSession:
         """Begin the stream to a slave that reports that its log ends at ``offset``."""
         log = self._log
         if self._facts.is_comparing:
-            raise StreamBroken("this master compares its log with slaves of ours first")
+            raise StreamBroken("this master is still comparing its log with Gantry slaves")
         begin, wrote = log.history.begin, log.wrote
         if offset and not begin <= offset <= wrote:
-            raise StreamBroken(f"it asks for {offset}, and this log is {begin} to {wrote}")
+            raise StreamBroken(f"it requests offset {offset}, but this log is {begin} to {wrote}")
         self._start = offset or self._start_of_empty(begin)
         identity = f"classic {self._peer}"
-        number = min([slave.broker_id for slave in self._slaves] + [NOBODY]) - 1
+        number = min([slave.broker_id for slave in self._slaves] + [UNKNOWN_ID]) - 1
         if self._facts.is_classic_counted:
             self.slave = self._slaves.join(identity, number, now)
             if self.slave is None:
-                raise StreamBroken("a slave of that address is here")
+                raise StreamBroken("a slave with that address is connected already")
         else:
             self.slave = SlaveProgress(identity, number)
         self.sent = self._quiet_at = self._start
@@ -104,19 +104,20 @@ class ClassicMasterSession:
         self._verified = memoryview(log.rest_of_record(self._start))
 
     def _start_of_empty(self, begin: int) -> int:
-        """Where a slave with an empty disk begins: the last file, as with RocketMQ's master.
+        """Return where a slave with an empty disk begins: the last file, as with RocketMQ's master.
 
-        It sends its slaves no more than that, so an administrator knows how long it takes and what it has. But
-        what a sender waits for must be in it, or the first ack from behind it would count for messages that the slave
-        never got: with a master that waits for slaves that is the file in which the unconfirmed begins.
+        RocketMQ's master sends such a slave no more than that, so an administrator knows how long it takes and what it
+        has. But messages that a sender waits for must be in it, or the first ack from behind them would count for
+        messages that the slave never received. So a master that waits for slaves begins with the file that holds the
+        first unconfirmed message.
         """
         settled = min(self._log.confirmed, self._log.wrote)
         return max(begin, settled - settled % self._file_bytes)
 
-    # -- what goes -----------------------------------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------------------------------
 
     def pump(self, bytes_max: int) -> list[bytes]:
-        """What may be sent now, at most about so many bytes; nothing before the stream or at the log's end."""
+        """Return what may be sent now, about ``bytes_max`` at most; empty before the stream or at the log's end."""
         parts: list[bytes] = []
         if self.slave is None:
             return parts
@@ -129,15 +130,15 @@ class ClassicMasterSession:
             self._verified = self._verified[len(data) :]
             if not data:
                 if self.sent < log.history.begin:
-                    raise StreamBroken(f"the log has nothing at {self.sent} any more")
-                break  # a damaged record, which is reported
+                    raise StreamBroken(f"the log at offset {self.sent} has expired")
+                break  # A damaged record has been reported; the stream waits until it is repaired.
             parts += (CHUNK_HEAD.pack(self.sent, len(data)), data)
             self.sent += len(data)
             bytes_max -= len(data)
         return parts
 
-    def beat(self, now_ms: int) -> bytes:
-        """A heartbeat, if nothing else was sent for a while."""
+    def heartbeat(self, now_ms: int) -> bytes:
+        """Return a heartbeat, if nothing else was sent for a while."""
         if self.slave is None:
             return b""
         if self.sent != self._quiet_at or self._quiet_since_ms < 0:
@@ -148,5 +149,5 @@ class ClassicMasterSession:
         return CHUNK_HEAD.pack(self.sent, 0)
 
     def table(self, table: Table) -> bytes:
-        """A slave of RocketMQ's asks for tables itself, by remoting."""
+        """Return nothing: a slave of RocketMQ's requests tables itself, by remoting."""
         return b""

@@ -1,1 +1,1 @@
-"""Administration and periodic tasks: topics, accounts, status, retention and the scrubber."""
+"""Administration and periodic tasks of the broker: topics, accounts, status, retention and the scrubber."""

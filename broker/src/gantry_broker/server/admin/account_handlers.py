@@ -1,12 +1,12 @@
-"""Accounts and what they may, as mqadmin asks for them: codes 3001 to 3010.
+"""Handles mqadmin's requests about accounts and permissions, codes 3001 to 3010.
 
-Accounts are in a file that a person or an operator keeps, and that every server of a group reads: a broker that wrote
-into its own would be the only one to know, and a mounted Secret cannot be written at all. So what is asked is answered
-from the accounts that hold now, and what would change them is refused with the name of the file. Secrets are never
-told, where RocketMQ shows the password.
+Accounts are in a file that an administrator or the operator maintains, and that every server of a group reads: a change
+by one broker would not reach the others, and a mounted Secret cannot be written. So queries are answered from the
+present accounts, and changes are refused with the name of the file. Secrets are never returned, where RocketMQ returns
+the password.
 
     admin: true                       a user of type Super; needs no policies
-    defaultTopicPerm, -GroupPerm      policy Default on Topic:* and Group:*; DENY is what holds without one
+    defaultTopicPerm, -GroupPerm      policy Default on Topic:* and Group:*; DENY without one
     topicPerms, groupPerms            policy Custom on Topic:<name> and Group:<name>
 """
 
@@ -21,7 +21,9 @@ from gantry_wire.commands.admin import AclFilter, AclSubject, UserFilter, Userna
 from gantry_wire.fastjson import dumps
 
 SUBJECT_PREFIX: Final = "User:"
-OFF: Final = "access control is off on this broker: aclEnable=true and aclFile, the file of accounts, switch it on"
+ACCESS_CONTROL_OFF: Final = (
+    "access control is off on this broker: set aclEnable=true and aclFile, the file of accounts, to switch it on"
+)
 
 ACCOUNT_CHANGES: Final = (
     RequestCode.AUTH_CREATE_USER,
@@ -35,15 +37,15 @@ ACCOUNT_CHANGES: Final = (
 
 @final
 class AccountHandlers:
-    """Owned by the event loop."""
+    """The handlers of accounts. Owned by the event loop."""
 
     def __init__(self, guard: Guard | None) -> None:
-        """Without a guard there is no access control."""
+        """``guard`` is None if access control is off."""
         self._guard: Final = guard
 
     @handles(RequestCode.AUTH_GET_USER)
     def user(self, command: Command, connection: Connection) -> Command:
-        """One account; an answer without a body where there is none, as in RocketMQ."""
+        """Answer with one account; without a body if it does not exist, as in RocketMQ."""
         name = Username.read(command.ext).username or ""
         if not name.strip():
             raise Refused(ResponseCode.INVALID_PARAMETER, "The username is blank")
@@ -57,7 +59,7 @@ class AccountHandlers:
 
     @handles(RequestCode.AUTH_GET_ACL)
     def acl(self, command: Command, connection: Connection) -> Command:
-        """What one account may; an answer without a body where nothing is said of it, as in RocketMQ."""
+        """Answer with the permissions of an account; without a body if it has none, as in RocketMQ."""
         subject = AclSubject.read(command.ext).subject or ""
         account = next((one for one in self._accounts() if SUBJECT_PREFIX + one.access_key == subject), None)
         if account is None:
@@ -74,23 +76,23 @@ class AccountHandlers:
 
     @handles(*ACCOUNT_CHANGES)
     def refuse(self, command: Command, connection: Connection) -> Command:
-        """A change."""
+        """Refuse a change of accounts or permissions."""
         if self._guard is None:
-            return command.reply(ResponseCode.NO_PERMISSION, OFF)
+            return command.reply(ResponseCode.NO_PERMISSION, ACCESS_CONTROL_OFF)
         return command.reply(
             ResponseCode.NO_PERMISSION,
-            f"accounts are kept in {self._guard.file.path} (aclFile), which this broker reads and never writes: "
+            f"accounts are stored in {self._guard.file.path} (aclFile), which this broker only reads: "
             "change them there, and every server that reads the file follows within seconds",
         )
 
     def _accounts(self) -> list[Account]:
         if self._guard is None:
-            raise Refused(ResponseCode.SYSTEM_ERROR, OFF)
+            raise Refused(ResponseCode.SYSTEM_ERROR, ACCESS_CONTROL_OFF)
         return list(self._guard.file.accounts.by_key.values())
 
 
 def user_document(account: Account) -> dict[str, str]:
-    """An account as Java's UserInfo bean, without its password."""
+    """Return an account in the format of Java's UserInfo bean, without its password."""
     return {
         "userStatus": "enable",
         "userType": "Super" if account.is_admin else "Normal",
@@ -99,7 +101,7 @@ def user_document(account: Account) -> dict[str, str]:
 
 
 def acl_document(account: Account, part: str = "") -> dict[str, Any]:
-    """What it may, as Java's AclInfo bean; of resources in whose names ``part`` is."""
+    """Return permissions in the format of Java's AclInfo bean, for resources whose names contain ``part``."""
     custom = [_entry(f"Topic:{name}", permission) for name, permission in sorted(account.topics.items())]
     custom += [_entry(f"Group:{name}", permission) for name, permission in sorted(account.groups.items())]
     defaults = (("Topic:*", account.default_topic), ("Group:*", account.default_group))

@@ -1,4 +1,4 @@
-"""What the broker reports about itself, its settings that change while it runs, and how it reads its log."""
+"""Handles requests about the broker itself: its status, its settings, and how it reads its log."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from gantry_broker.server.pull.pull_hold import PullHold
 from gantry_broker.setting_keys import effective_settings, parse_properties_file
 from gantry_broker.settings import BrokerSettings, SettingsError
 from gantry_remoting import Connection, Listener
-from gantry_remoting.closings import CloseReason
+from gantry_remoting.close_log import CloseReason
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.codes import PROTOCOL_VERSION
 from gantry_wire.commands.admin import StatisticsKey
@@ -29,27 +29,27 @@ WINDOWS: Final = ("statsMinute", "statsHour", "statsDay")
 
 READ_MODE_FIELD: Final = "READ_AHEAD_MODE"
 READ_MODES: Final = {"0": True, "1": False}
-"""Whether the log is read ahead, by RocketMQ's numbers, which are those of madvise."""
+"""Whether the log is read ahead, by RocketMQ's number, which is that of madvise."""
 
 NO_BUFFERS: Final = (1 << 31) - 1
-"""How many write buffers RocketMQ says are left where it uses none."""
+"""The number of free write buffers that RocketMQ reports without a pool."""
 
 RANGES_MAX: Final = 8
-"""Of the log, missing or damaged, that are named; the sums have all of them."""
+"""The limit of missing or damaged ranges of the log that are listed; the sums include all of them."""
 
-NOTHING_OF: Final = (
+ALWAYS_ZERO: Final = (
     "timerReadBehind",
     "timerOffsetBehind",
     "timerCongestNum",
     "EndTransactionQueueSize",
     "EndTransactionThreadPoolQueueCapacity",
 )
-"""What RocketMQ counts and what does not exist here: timers, and a queue of ends of transactions."""
+"""RocketMQ's counters of things that do not exist here: timers, and a queue of ends of transactions."""
 
 
 @final
 class BrokerHandlers:
-    """Owned by the event loop."""
+    """The handlers of requests about the broker itself. Owned by the event loop."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class BrokerHandlers:
 
     @handles(RequestCode.GET_BROKER_CONFIG)
     def config(self, command: Command, connection: Connection) -> Command:
-        """The settings that hold now in broker.conf's form, and which of them were changed at run time."""
+        """Answer with the present settings in the format of broker.conf, and with the keys changed at run time."""
         live = self._core.live
         listed = {**effective_settings(live.now), **_resolved(live.now)}
         lines = [f"{name}={value}" for name, value in sorted(listed.items())]
@@ -80,7 +80,7 @@ class BrokerHandlers:
 
     @handles(RequestCode.UPDATE_BROKER_CONFIG)
     async def update_config(self, command: Command, connection: Connection) -> Command:
-        """Change settings while the broker runs; answered when the change is on the disk and holds."""
+        """Change settings at run time; answered when the change is on disk and in effect."""
         try:
             await self._core.live.update(parse_properties_file(command.body.decode()))
         except NotChangeable as error:
@@ -88,7 +88,7 @@ class BrokerHandlers:
         except (SettingsError, UnicodeDecodeError) as error:
             return command.reply(ResponseCode.INVALID_PARAMETER, str(error))
         except OSError as error:
-            return command.reply(ResponseCode.SYSTEM_ERROR, f"the change could not be written: {error}")
+            return command.reply(ResponseCode.SYSTEM_ERROR, f"failed to write the changed settings: {error}")
         return command.reply()
 
     @handles(RequestCode.GET_ALL_DELAY_OFFSET)
@@ -101,12 +101,12 @@ class BrokerHandlers:
 
     @handles(RequestCode.POP_ROLLBACK)
     def popped(self, command: Command, connection: Connection) -> Command:
-        """Records of pop consumption are to be moved into files: there are none, so that is done."""
+        """Answer with success: there are no records of pop consumption to move into files."""
         return command.reply()
 
     @handles(RequestCode.VIEW_BROKER_STATS_DATA)
     def statistics(self, command: Command, connection: Connection) -> Command:
-        """One counter over the last minute, hour and day. What nothing has counted is not found, as in RocketMQ."""
+        """Answer with a counter over the last minute, hour and day; an unused counter is not found, as in RocketMQ."""
         asked = StatisticsKey.read(command.ext)
         found = self._core.statistics.find(asked.stats_name, asked.stats_key)
         if found is None:
@@ -116,12 +116,12 @@ class BrokerHandlers:
 
     @handles(RequestCode.SET_COMMITLOG_READ_MODE)
     def set_read_mode(self, command: Command, connection: Connection) -> Command:
-        """Set whether the log is read ahead until the broker stops, as in RocketMQ; a slave has a mode of its own."""
+        """Set whether the log is read ahead until the broker stops, as in RocketMQ; other members keep their mode."""
         mode = command.ext.get(READ_MODE_FIELD, "")
         if mode not in READ_MODES:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"{READ_MODE_FIELD} is 0 (read ahead) or 1 (do not)")
         self._core.store.log.files.read_in_order(READ_MODES[mode])
-        log.info("how the log is read was changed", extra={"is_read_ahead": READ_MODES[mode]})
+        log.info("commit log read mode changed", extra={"is_read_ahead": READ_MODES[mode]})
         return command.reply(remark=f"set commitlog readahead mode success, mode: {mode}")
 
     @handles(RequestCode.GET_BROKER_RUNTIME_INFO)
@@ -129,14 +129,14 @@ class BrokerHandlers:
         return command.reply(body=dumps({"table": self.runtime_table()}))
 
     def runtime_table(self) -> dict[str, str]:
-        """RocketMQ's names; what does not exist here (thread pools, their queues) is zero."""
+        """Return the runtime table with RocketMQ's names; values that do not exist here (thread pools) are zero."""
         core = self._core
         store, stats, settings = core.store, core.stats, core.settings
         now_ms = core.clock.wall_ms()
         totals, days = core.statistics.totals(), stats.days
         missing, damaged = store.losses.record.missing, store.guard.damage.damaged
         table: dict[str, object] = {
-            "brokerActive": "true" if core.gate.sends is None else "false",
+            "brokerActive": "true" if core.gate.write_refusal is None else "false",
             "brokerVersion": PROTOCOL_VERSION,
             "brokerVersionDesc": "V5_3_3",
             "bootTimestamp": self._booted_at_ms,
@@ -206,7 +206,7 @@ class BrokerHandlers:
             table.setdefault(f"{pool}ThreadPoolQueueSize", 0)
             table.setdefault(f"{pool}ThreadPoolQueueCapacity", 0)
             table.setdefault(f"{pool}ThreadPoolQueueHeadWaitTimeMills", 0)
-        table |= dict.fromkeys(NOTHING_OF, 0) | {"timerEnqueueTps": "0.0", "timerDequeueTps": "0.0"}
+        table |= dict.fromkeys(ALWAYS_ZERO, 0) | {"timerEnqueueTps": "0.0", "timerDequeueTps": "0.0"}
         for level, (delivered, end) in self._delay.positions().items():
             table[f"scheduleMessageOffset_{level}"] = f"{delivered},{end}"
         return {name: str(value) for name, value in table.items()}
@@ -220,7 +220,7 @@ class BrokerHandlers:
         return f"Total : {bytes_text(space.total)}, Free : {bytes_text(space.free)}."
 
     def _disk_ratio(self) -> str:
-        """In whole hundredths, rounded up, as in RocketMQ."""
+        """Return the used share of the disk in whole hundredths, rounded up, as in RocketMQ."""
         space = self._core.disk.space(self._core.store.root)
         return str(-(-space.used * 100 // space.total) / 100) if space.total else "0"
 
@@ -233,14 +233,14 @@ class _Range(Protocol):
 
 
 def _ranges_text(ranges: Sequence[_Range]) -> str:
-    """The first ranges as `start-end;start-end`, with exclusive ends."""
+    """Return the first ranges as `start-end;start-end`, with exclusive ends."""
     return ";".join(f"{one.start}-{one.end}" for one in ranges[:RANGES_MAX])
 
 
 def _resolved(settings: BrokerSettings) -> dict[str, str]:
-    """What an empty value means, hours in RocketMQ's two digits, and what its tools look for among settings.
+    """Return the effective values of empty settings, hours in two digits, and settings that RocketMQ's tools need.
 
-    Every stored message says that it may be traced; `exportMetrics` takes the number of processors from a pool's size.
+    Every stored message is marked as traceable; `exportMetrics` takes the number of processors from the size of a pool.
     """
     hours = settings.store.retention.delete_hours
     return {
@@ -254,15 +254,15 @@ def _resolved(settings: BrokerSettings) -> dict[str, str]:
 
 
 def closed_text(ports: Sequence[Listener]) -> str:
-    """How many connections this end has closed since the start, as `reason=count` by every reason there is."""
+    """Return how many connections this broker has closed since the start, as `reason=count` for each reason."""
     counts = Counter[CloseReason]()
     for port in ports:
-        counts.update(port.closings.counts)
+        counts.update(port.close_log.counts)
     return " ".join(f"{reason}={counts[reason]}" for reason in CloseReason)
 
 
 def bytes_text(count: int) -> str:
-    """So many bytes in RocketMQ's words."""
+    """Return a number of bytes in RocketMQ's format."""
     if count < 1024:
         return f"{count} B"
     power = min(6, (count.bit_length() - 1) // 10)
@@ -270,7 +270,7 @@ def bytes_text(count: int) -> str:
 
 
 def uptime_text(milliseconds: int) -> str:
-    """How long the broker runs, in RocketMQ's words."""
+    """Return the uptime in RocketMQ's format."""
     minutes, seconds = divmod(milliseconds // 1000, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)

@@ -1,4 +1,4 @@
-"""The periodic tasks of a broker: write tables, sample counters, expire clients, repair queues and index."""
+"""The periodic tasks of a broker: they write tables, sample counters, expire clients, repair queues and the index."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gantry_broker.server.core.stats import SAMPLE_INTERVAL_S
 
 CLIENT_SCAN_S: Final = 10.0
 REPAIR_PAUSE_S: Final = 0.005
-"""The pause between two slices of a repair, which take about as long: half of the loop's time is for requests."""
+"""The pause between two slices of a repair, about as long as a slice: half of the loop's time is for requests."""
 
 REPAIR_REPORT_S: Final = 60.0
-"""How often repairs that were not reported one by one are reported together."""
+"""The interval at which repairs that were not logged one by one are logged together."""
 
 COUNTERS_A_TURN: Final = 256
-"""Counters that are read before the loop serves requests again."""
+"""How many counters are read before the loop serves requests again."""
 
 
 @final
 class PeriodicTasks:
-    """Four tasks of one broker. None of them ends by itself."""
+    """The four periodic tasks of one broker. They run until they are cancelled."""
 
     def __init__(self, core: BrokerCore) -> None:
         self._core: Final = core
@@ -34,11 +34,11 @@ class PeriodicTasks:
         return f"<PeriodicTasks of {self._core.settings.broker_name}>"
 
     def runs(self) -> list[Coroutine[Any, Any, None]]:
-        """The coroutines, each to be run as a task of its own."""
+        """Return the coroutines, each to be run as a task of its own."""
         return [self._write(), self._count(), self._scan(), self._repair()]
 
     def expire(self) -> None:
-        """Drop locks and clients whose time is up."""
+        """Remove locks and clients that were not renewed in time."""
         self._core.locks.expire()
         for connection in self._core.clients.expire():
             connection.close("sent no heartbeat for two minutes")
@@ -50,7 +50,7 @@ class PeriodicTasks:
             if core.offsets.edition != edition:
                 edition = core.offsets.edition
                 core.persistence.mark("consumerOffset", now=False)
-            await core.persistence.round()
+            await core.persistence.write_stale()
 
     async def _count(self) -> None:
         stats, statistics = self._core.stats, self._core.statistics
@@ -60,16 +60,16 @@ class PeriodicTasks:
             for number, _ in enumerate(statistics.tick(), start=1):
                 if number % COUNTERS_A_TURN == 0:
                     await asyncio.sleep(0)
-            if stats.days.begins_day(self._core.clock.wall_ms()):
-                stats.days.note(statistics.totals())
+            if stats.days.is_new_day(self._core.clock.wall_ms()):
+                stats.days.start_day(statistics.totals())
             await asyncio.sleep(SAMPLE_INTERVAL_S)
 
     async def _repair(self) -> None:
-        """Rebuild what the store has found damaged in its queues and its index, a slice at a time."""
+        """Rebuild damaged parts of the store's queues and index, a slice at a time."""
         core = self._core
         while True:
             self._is_damaged.clear()
-            if core.gate.is_still or core.store.repair.step():
+            if core.gate.is_store_lent or core.store.repair.step():
                 await asyncio.sleep(REPAIR_PAUSE_S)
                 continue
             with suppress(TimeoutError):

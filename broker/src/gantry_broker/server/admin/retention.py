@@ -1,11 +1,12 @@
-"""Retention at work in a broker: checks the disk, decides, deletes, refuses sends, and logs each change once.
+"""Applies retention in a broker: checks the disk, deletes old files, refuses sends, and logs each change once.
 
-    every second          how full the disk is -> whether sends are refused
-    cleanResourceInterval facts -> plan -> delete, in a helper thread but for the moment in which the lists change
+    every second          usage of the disk -> whether sends are refused
+    cleanResourceInterval facts -> plan -> delete, in a worker thread except for the moment in which the lists change
 
-`store.retention` decides, `store.removal` deletes, `unconsumed` finds what consumers still need, `store_time` knows how
-old messages are. This module gives them the time and the thread, runs one round at a time, and logs changes: what was
-deleted and why, that sends are refused or taken again, and which group holds the oldest file when the disk needs room.
+`store.retention` decides, `store.removal` deletes, `unconsumed` finds the messages that consumers still need, and
+`store_time` determines the age of messages. This module calls them, one round at a time, and logs changes: which files
+were deleted and why, that sends are refused or accepted again, and which group holds the oldest file when the disk
+needs space.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from gantry_broker.server.admin.store_time import StoreTime
 from gantry_broker.server.admin.unconsumed import Unconsumed, oldest_unconsumed
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
-from gantry_broker.server.core.persist import in_thread
+from gantry_broker.server.core.persist import run_in_thread
 from gantry_broker.server.core.refusals import Refusal
 from gantry_broker.server.delay.service import DelayService
 from gantry_broker.server.send.flow_control import FlowControl
@@ -44,14 +45,14 @@ log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S: Final = 1.0
 MANUAL_ROUNDS: Final = 20
-"""How many rounds an administrator's wish lasts, as in RocketMQ: ten files each."""
+"""How many rounds a manual deletion lasts, as in RocketMQ: ten files each."""
 
-NOT_DELETED: Final = "old files could not be deleted; it is tried again"
-NO_SPACE_KNOWN: Final = "the disk does not say how full it is; it is asked again"
+DELETE_FAILED: Final = "failed to delete expired files; will retry"
+SPACE_UNKNOWN: Final = "failed to read disk usage; will retry"
 
 
 class DiskStatus(NamedTuple):
-    """The disk of the store in one look."""
+    """The usage of the store's disk, and whether sends are refused because of it."""
 
     total: int
     used: int
@@ -60,7 +61,10 @@ class DiskStatus(NamedTuple):
 
 @final
 class Retention:
-    """Owned by the event loop; `run` is its task. What waits for the disk runs in worker threads, one at a time."""
+    """Deletes old files and refuses sends on a full disk. Owned by the event loop; `run` is its task.
+
+    Work that waits for the disk runs in worker threads, one at a time.
+    """
 
     def __init__(self, core: BrokerCore, delay: DelayService, flow: FlowControl) -> None:
         self._core = core
@@ -69,17 +73,17 @@ class Retention:
         self._space = DiskSpace(0, 0)
         self._file_size = core.settings.store.mapped_file_size_commit_log
         self.time: Final = StoreTime(core)
-        self._is_hour_owed = False
-        """Whether the delete hour came while the store's own time was in doubt."""
+        self._is_delete_hour_pending = False
+        """Whether the delete hour passed while the store's own time was doubtful."""
 
         self._manual_rounds = 0
         self._planned_at_ms: int | None = None
-        self._reported: object = None
-        self._troubles: dict[str, str] = {}
+        self._logged_reason: object = None
+        self._logged_errors: dict[str, str] = {}
         self._round: Final = asyncio.Lock()
         self._wake: Final = asyncio.Event()
         self.rounds = 0
-        """How many plans were made."""
+        """The number of completed rounds of deletion."""
 
     def __repr__(self) -> str:
         return f"<Retention {self.status}>"
@@ -90,22 +94,22 @@ class Retention:
 
     @property
     def status(self) -> DiskStatus:
-        """How full the disk is, and whether sends are refused for that."""
-        return DiskStatus(self._space.total, self._space.used, self._flow.standing is not None)
+        """The usage of the disk, and whether sends are refused because of it."""
+        return DiskStatus(self._space.total, self._space.used, self._flow.standing_refusal is not None)
 
     # ------- the task
 
-    def paused(self) -> asyncio.Lock:
-        """A lock; while it is held nothing is deleted."""
+    def deletion_lock(self) -> asyncio.Lock:
+        """Return the lock that prevents deletions while it is held."""
         return self._round
 
     async def start(self) -> None:
-        """Check the room for the first send, and complete a deletion that a crash has interrupted."""
+        """Check the disk before the first send, and complete a deletion that a crash has interrupted."""
         await self._check_space()
         try:
             await self._remove_before(self._core.store.log.min_physical)
         except OSError as error:
-            self._report_trouble(NOT_DELETED, error)
+            self._log_error_once(DELETE_FAILED, error)
 
     async def run(self) -> None:
         """Check the disk and delete until cancelled."""
@@ -123,20 +127,20 @@ class Retention:
                 continue
 
     async def _check_space(self) -> None:
-        """Read how full the disk is, and refuse sends or take them again by that."""
+        """Read the usage of the disk, and refuse sends or accept them again."""
         core, store = self._core, self._core.store
         try:
-            self._space = space = await in_thread(lambda: core.disk.space(store.root))
+            self._space = space = await run_in_thread(lambda: core.disk.space(store.root))
         except OSError as error:
-            self._report_trouble(NO_SPACE_KNOWN, error)
+            self._log_error_once(SPACE_UNKNOWN, error)
             return
-        self._troubles.pop(NO_SPACE_KNOWN, None)
-        was_refusing = self._flow.standing is not None
+        self._logged_errors.pop(SPACE_UNKNOWN, None)
+        was_refusing = self._flow.standing_refusal is not None
         is_full = is_refusing(self._room(), self._settings)
         self._flow.refuse_all(disk_full(space) if is_full else None)
         if is_full != was_refusing:
-            self._report_refusal(space)
-        if not core.gate.is_still and store.log.is_next_file_wanted and has_room_for(space, self._file_size):
+            self._log_refusal_change(space)
+        if not core.gate.is_store_lent and store.log.is_next_file_wanted and has_room_for(space, self._file_size):
             store.log.preallocate()
 
     def _room(self) -> RoomFacts:
@@ -144,7 +148,7 @@ class Retention:
             space=self._space,
             file_size=self._file_size,
             is_next_file_wanted=self._core.store.log.is_next_file_wanted,
-            was_refusing=self._flow.standing is not None,
+            was_refusing=self._flow.standing_refusal is not None,
         )
 
     async def _plan_round(self) -> None:
@@ -152,15 +156,15 @@ class Retention:
             try:
                 await self._plan_and_delete()
             except OSError as error:
-                self._report_trouble(NOT_DELETED, error)
+                self._log_error_once(DELETE_FAILED, error)
             else:
-                self._troubles.pop(NOT_DELETED, None)
+                self._logged_errors.pop(DELETE_FAILED, None)
         self.rounds += 1
 
     async def _plan_and_delete(self) -> None:
         store = self._core.store
-        files = await in_thread(store.removal.facts)
-        oldest: Unconsumed | None = None  # what forced deletion must not pass
+        files = await run_in_thread(store.removal.facts)
+        oldest: Unconsumed | None = None  # the limit of forced deletion
         if needs_unconsumed(self._space, self._settings):
             oldest = await oldest_unconsumed(self._core, self._delay.progress.settled())
         is_manual = self._manual_rounds > 0
@@ -176,37 +180,37 @@ class Retention:
         )
         plan = plan_retention(facts, self._settings)
         if plan.reason is Reason.NOTHING_DUE and not clock.is_doubtful:
-            self._is_hour_owed = False
-        self._report_held(plan, oldest)
+            self._is_delete_hour_pending = False
+        self._log_held_files(plan, oldest)
         if plan.delete_before > store.log.min_physical or store.removal.waiting_count:
             await self._remove_before(max(plan.delete_before, store.log.min_physical), plan.reason)
             await self._check_space()
 
     def _hour(self, *, is_doubtful: bool) -> int:
-        """The hour of the local day. A delete hour that comes while the store's own time is in doubt is made up for."""
+        """Return the local hour for the plan. A delete hour is postponed while the store's own time is doubtful."""
         hour = time.localtime(self._core.clock.wall_ms() / 1000).tm_hour
         delete_hours = self._settings.delete_hours
         if hour in delete_hours and is_doubtful:
-            self._is_hour_owed = True
-        return min(delete_hours) if self._is_hour_owed and delete_hours else hour
+            self._is_delete_hour_pending = True
+        return min(delete_hours) if self._is_delete_hour_pending and delete_hours else hour
 
     async def _remove_before(self, offset: int, reason: Reason = Reason.NOTHING_DUE) -> None:
-        """Delete what lies before ``offset``. Raises OSError; then the rest of it is done by the next call."""
+        """Delete files before ``offset``. Raises OSError; the next call deletes the rest."""
         store = self._core.store
         begin = store.log.min_physical
-        trims = await in_thread(lambda: store.removal.measure(offset))
+        trims = await run_in_thread(lambda: store.removal.measure(offset))
         count = store.removal.retire(offset, trims)
         if count:
             facts = {"files": count, "start": begin, "end": offset, "reason": reason.value}
-            log.info("old messages are deleted", extra=facts)
+            log.info("deleted expired messages", extra=facts)
         if store.removal.waiting_count:
-            await in_thread(store.removal.unlink)
+            await run_in_thread(store.removal.unlink)
 
-    # ------- what administrators ask
+    # ------- requests of administrators
 
     @handles(RequestCode.DELETE_EXPIRED_COMMITLOG)
     def delete_expired(self, command: Command, connection: Connection) -> Command:
-        """Code 329: expired files go now, at any hour. Answered at once, as RocketMQ does."""
+        """Delete expired files now, at any hour (code 329). Answered at once, as in RocketMQ."""
         self._manual_rounds = MANUAL_ROUNDS
         self._planned_at_ms = None
         self._wake.set()
@@ -214,51 +218,51 @@ class Retention:
 
     @handles(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
     async def clean_queues(self, command: Command, connection: Connection) -> Command:
-        """Code 306: consume queues begin where the log does. Queues keep their next offsets, unlike in RocketMQ."""
+        """Delete units before the start of the log (code 306). Queues keep their next offsets, unlike in RocketMQ."""
         async with self._round:
             try:
                 await self._remove_before(self._core.store.log.min_physical)
             except OSError as error:
-                return command.reply(ResponseCode.SYSTEM_ERROR, f"old files could not be deleted: {error}")
+                return command.reply(ResponseCode.SYSTEM_ERROR, f"failed to delete expired files: {error}")
         return command.reply()
 
-    # ------- log records, one for each change
+    # ------- log messages, one for each change
 
-    def _report_refusal(self, space: DiskSpace) -> None:
+    def _log_refusal_change(self, space: DiskSpace) -> None:
         facts = {"used_percent": f"{percent(space):.1f}", "free_bytes": space.free}
-        if self._flow.standing is not None:
-            log.error("sends are refused: the disk is full", extra=facts)
+        if self._flow.standing_refusal is not None:
+            log.error("disk full; refusing sends", extra=facts)
         else:
-            log.warning("sends are taken again: the disk has room", extra=facts)
+            log.warning("disk has space again; accepting sends", extra=facts)
 
-    def _report_held(self, plan: RetentionPlan, oldest: Unconsumed | None) -> None:
-        if plan.held_because is None:
-            self._reported = None
+    def _log_held_files(self, plan: RetentionPlan, oldest: Unconsumed | None) -> None:
+        if plan.blocked_reason is None:
+            self._logged_reason = None
             return
-        facts: dict[str, object] = {"reason": plan.held_because.value}
-        if oldest is not None and plan.held_because is Reason.HELD_UNCONSUMED:
+        facts: dict[str, object] = {"reason": plan.blocked_reason.value}
+        if oldest is not None and plan.blocked_reason is Reason.HELD_UNCONSUMED:
             facts |= {"topic": oldest.topic, "queue": oldest.queue_id, "group": oldest.group}
-        reported = plan.held_because, oldest and (oldest.topic, oldest.group)
-        if reported != self._reported:
-            self._reported = reported
-            log.warning("the disk is filling up and nothing can be deleted", extra=facts)
+        reason = plan.blocked_reason, oldest and (oldest.topic, oldest.group)
+        if reason != self._logged_reason:
+            self._logged_reason = reason
+            log.warning("disk is filling up, but no file can be deleted", extra=facts)
 
-    def _report_trouble(self, what: str, error: OSError) -> None:
-        if self._troubles.get(what) != str(error):
-            self._troubles[what] = str(error)
+    def _log_error_once(self, what: str, error: OSError) -> None:
+        if self._logged_errors.get(what) != str(error):
+            self._logged_errors[what] = str(error)
             log.error(what, extra={"reason": str(error)})
 
 
 def disk_full(space: DiskSpace) -> Refusal:
-    """The answer to sends while there is no room."""
+    """Return the refusal of sends while the disk is full."""
     return Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, refusal_text(space), RefusalReason.DISK_FULL)
 
 
 def refusal_text(space: DiskSpace) -> str:
-    """The text for producers; clients of every version take such a send to another broker."""
+    """Return the text for producers; clients of every version retry such a send on another broker."""
     return f"service not available now, the disk is full: {percent(space):.1f}% are used, {space.free} bytes are free"
 
 
 def percent(space: DiskSpace) -> float:
-    """How much of the disk is used."""
+    """Return the used share of the disk in percent."""
     return space.used * 100 / space.total if space.total else 0.0

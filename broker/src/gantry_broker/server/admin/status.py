@@ -1,12 +1,12 @@
 """Publishes the state of the broker on its status page, ten times a second.
 
-    event loop: look, stamp  -->  one slot, the newest wins  -->  gantry-status: pwrite
+    event loop: snapshot with its time  -->  one slot, the newest wins  -->  gantry-status thread: pwrite
 
-The rule it guards: **the page's age is the event loop's.** The loop looks and stamps, and the thread only writes, so a
-loop that stands still lets the page grow old however well the thread does.
+Guarantee: **the age of the page is that of the event loop.** The loop takes and stamps the snapshot, and the thread
+only writes it, so the page ages while the loop is blocked, even if the thread works.
 
-The page is made when the store's directory is ours and not before, so that a second broker on the same store, which
-will be refused, does not touch the page of the first.
+The page is created once this process has locked the store's directory, so that a second broker on the same store, which
+does not start, leaves the page of the first one alone.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def with_server_facts(
     parked_sends: int,
     certificate_ends_at: float | None,
 ) -> Status:
-    """The status with what the page has of the server. ``certificate_ends_at`` is in seconds since 1970."""
+    """Return the status with the values of the server. ``certificate_ends_at`` is in seconds since 1970."""
     store, disk = core.store, retention.status
-    integrity = scrubber.add_to(store.guard.damage.integrity)
+    integrity = scrubber.add_progress(store.guard.damage.integrity)
     return replace(
         status,
         role=_ROLES[roles.role],
@@ -104,10 +104,13 @@ def _slaves(acks: AckSet) -> tuple[SlaveStatus, ...]:
 
 @final
 class StatusPublisher:
-    """The loop's half. The thread that recovers calls ``opened`` and ``recovering``, the event loop everything else."""
+    """Takes snapshots of the broker's state for the page. Owned by the event loop.
+
+    The thread that recovers the store calls ``create_page`` and ``report_recovery``.
+    """
 
     def __init__(self, path: str, broker_name: str, *, open_page: OpenPage | None = PageWriter) -> None:
-        """Without ``open_page`` nothing is published."""
+        """With ``open_page`` None the status is not published."""
         self.phase = Phase.STARTING
         self._store: MessageStore | None = None
         self._confirmed: Callable[[], int] | None = None
@@ -122,43 +125,43 @@ class StatusPublisher:
         return f"<StatusPublisher {self.phase.name}>"
 
     def start(self, ended: Callable[[asyncio.Task[None]], None]) -> None:
-        """Begin to publish, as soon as there is a page.
+        """Start publishing, as soon as the page exists.
 
-        ``ended`` is told when the publishing ends, which it does by itself only for a bug.
+        ``ended`` is called when publishing ends, which happens without a stop only after an unexpected error.
         """
         if self._thread is not None:
             logging.getLogger().addHandler(self._last_error)
             self._task = asyncio.ensure_future(self._run())
             self._task.add_done_callback(ended)
 
-    def opened(self) -> None:
-        """The store's directory is ours, and so is the page. Raises ``PageUnusable``."""
+    def create_page(self) -> None:
+        """Create the page, after the store's directory is locked. Raises ``PageUnusable``."""
         if self._thread is not None:
             self._thread.open(self.snapshot())
 
     def publish_store(self, store: MessageStore, confirmed: Callable[[], int]) -> None:
-        """Publish the positions of ``store`` from now on: it is open, and before that they are not true.
+        """Publish the positions of ``store``, which is open; before that they are not valid.
 
-        ``confirmed`` gives how far consumers may read.
+        ``confirmed`` returns the position up to which consumers may read.
         """
         self._store, self._confirmed = store, confirmed
 
     def publish_server(self, add_facts: Callable[[Status], Status]) -> None:
-        """Publish from now on what ``add_facts`` adds; it is called in the event loop ten times a second."""
+        """Publish the values that ``add_facts`` adds; it is called in the event loop ten times a second."""
         self._add_server = add_facts
 
-    def recovering(self, done: int, total: int) -> None:
-        """So many bytes of the log are read."""
+    def report_recovery(self, done: int, total: int) -> None:
+        """Record how many bytes of the log the recovery has read."""
         self.phase = Phase.RECOVERING
         self._recovery = (done, total)
 
     def enter(self, phase: Phase) -> None:
-        """Publish a change at once."""
+        """Change the phase, and publish it at once."""
         self.phase = phase
         self._put()
 
     async def finish(self, phase: Phase, error: str = "") -> None:
-        """The last word. Said once."""
+        """Publish the final phase, and stop publishing. Further calls do nothing."""
         if self._thread is None or self.phase.is_final:
             return
         if error:
@@ -180,7 +183,7 @@ class StatusPublisher:
             self._thread.put(self.snapshot())
 
     def snapshot(self) -> Status:
-        """The state at this moment."""
+        """Return the present state of the broker."""
         moment = now()
         done, total = self._recovery or (None, None)
         status = Status(
@@ -203,7 +206,7 @@ class StatusPublisher:
 
     def _with_store(self, status: Status, store: MessageStore) -> Status:
         if self.phase is Phase.SERVING:
-            self._min_physical = store.log.min_physical  # a store that closes has no files any more
+            self._min_physical = store.log.min_physical  # a closing store has no files any more
         pool, identity = store.pools.status, store.identity
         return replace(
             status,

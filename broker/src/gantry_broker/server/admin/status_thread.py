@@ -1,10 +1,10 @@
-"""The thread that writes the status page, and the handler that remembers the newest error.
+"""The thread that writes the status page, and the log handler that keeps the newest error.
 
-The loop puts a snapshot into one slot, the newest wins, and never waits: a write to a file may wait for the disk. So
-while the disk hangs snapshots are dropped, not queued, and the page gets old, which is the truth.
+The event loop puts a snapshot into one slot, where the newest wins, and never waits: a write to a file may wait for the
+disk. So while the disk hangs, snapshots are dropped, not queued, and the page correctly ages.
 
-A page is never worth a broker: one that cannot be written is said once and tried again. Only at the start is a path
-that can never work an error, since whoever set it should hear of it then.
+A failure to write the page never stops a broker: it is logged once and retried. Only at the start is an unusable path
+an error, so that the administrator notices it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Final, Protocol, final
 
 from gantry_broker.errors import BrokerError, is_disk_full
-from gantry_remoting.logs import FactFormatter
-from gantry_status import Origin, PageTaken, Status
+from gantry_remoting.logs import KeyValueFormatter
+from gantry_status import Origin, PageInUse, Status
 
 log = logging.getLogger(__name__)
 
@@ -26,23 +26,23 @@ RETRY_INTERVAL_S: Final = 1.0
 
 @final
 class PageUnusable(BrokerError):
-    """The status page cannot be made where `statusPagePath` says. Mend what the text names and start again."""
+    """The status page cannot be created at `statusPagePath`. Correct the reason in the text, and start again."""
 
 
 class Page(Protocol):
-    """A page in place."""
+    """A status page that exists."""
 
     def publish(self, status: Status) -> None: ...
     def close(self) -> None: ...
 
 
 OpenPage = Callable[[str, Origin, Status], Page]
-"""Makes a page and puts it in place. Raises ``OSError`` or ``PageTaken``."""
+"""Creates a page with a first status. Raises ``OSError`` or ``PageInUse``."""
 
 
 @final
 class PageThread:
-    """``gantry-status``. ``open`` may be called once by any thread, everything else belongs to the loop's."""
+    """The thread ``gantry-status``. Any thread may call ``open`` once; all else belongs to the event loop's thread."""
 
     def __init__(self, path: str, origin: Origin, open_page: OpenPage) -> None:
         self._path: Final = path
@@ -56,10 +56,10 @@ class PageThread:
         self._is_failing = False
 
     def open(self, first: Status) -> None:
-        """Put the page in place. Raises ``PageUnusable``, but not for a full disk: that may pass."""
+        """Create the page. Raises ``PageUnusable``, except for a full disk, which may be temporary."""
         try:
             self._page = self._open_page(self._path, self._origin, first)
-        except PageTaken as error:
+        except PageInUse as error:
             raise PageUnusable(f"statusPagePath: {error}") from error
         except OSError as error:
             if not is_disk_full(error):
@@ -69,14 +69,14 @@ class PageThread:
         self._thread.start()
 
     def put(self, status: Status) -> None:
-        """Write this one next, in place of one that is not written yet."""
+        """Write this status next, instead of one that is not written yet."""
         if self._thread is not None:
             with self._wake:
                 self._next = status
                 self._wake.notify()
 
     def end(self, timeout_s: float) -> None:
-        """Write what is in the slot, let go of the page. Waits, but not for a disk that hangs."""
+        """Write the last status and close the page. Waits for at most ``timeout_s``, since the disk may hang."""
         thread, self._thread = self._thread, None
         if thread is not None:
             with self._wake:
@@ -110,23 +110,23 @@ class PageThread:
                 time.sleep(RETRY_INTERVAL_S)
         else:
             if self._is_failing:
-                log.info("the status page can be written again", extra={"path": self._path})
+                log.info("status page writable again", extra={"path": self._path})
             self._is_failing = False
 
     def _failed(self, error: OSError) -> None:
         if not self._is_failing:
             reason = error.strerror or str(error)
-            log.warning("the status page cannot be written", extra={"path": self._path, "reason": reason})
+            log.warning("failed to write status page; will retry", extra={"path": self._path, "reason": reason})
         self._is_failing = True
 
 
 @final
 class LastError(logging.Handler):
-    """The newest line of the log that is an error, with its time. Any thread may log."""
+    """Keeps the newest error of the log with its time. Any thread may log."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self.setFormatter(FactFormatter("%(message)s"))
+        self.setFormatter(KeyValueFormatter("%(message)s"))
         self.text = ""
         self.wall_ms: int | None = None
 

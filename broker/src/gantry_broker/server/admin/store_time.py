@@ -1,7 +1,7 @@
-"""The store's own time in a running broker (`store.retention_clock`), and the record of it that outlives the process.
+"""Runs the store's own clock in a broker (`store.retention_clock`), and saves its record across restarts.
 
-Notes of it name places in the log, so a cut is reported here as soon as it is made (`log_cut`). The record says how
-many cuts it knows of: one that was written before the last cut, as after a kill, has no notes to believe.
+The notes of the clock hold log offsets, so every cut of the log must be reported at once (`log_cut`). The record holds
+the number of cuts: if it was written before the last cut, as after a kill, its notes are not used.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, final
 import msgspec
 
 from gantry_broker.server.core.broker_core import BrokerCore
-from gantry_broker.server.core.persist import in_thread
+from gantry_broker.server.core.persist import run_in_thread
 from gantry_broker.store.retention_clock import (
     SETTLE_MS,
     ClockReading,
@@ -27,37 +27,37 @@ log = logging.getLogger(__name__)
 
 @final
 class StoreTime:
-    """Owned by the event loop; what waits for the disk runs in worker threads."""
+    """The store's own time. Owned by the event loop; work that waits for the disk runs in worker threads."""
 
     def __init__(self, core: BrokerCore) -> None:
         self._core: Final = core
         self._path: Final = f"{core.settings.store_path}/retention-clock.json"
         self._clock: RetentionClock | None = None
         self._recorded: object = None
-        self._trouble = ""
+        self._logged_error = ""
 
     def __repr__(self) -> str:
         return f"<StoreTime {self._clock!r}>"
 
     async def observe(self) -> tuple[RetentionClock, int]:
-        """Look at the clocks and the log: the store's clock, and its own time now."""
+        """Update the store's clock from the system clocks and the log; return it with its present time."""
         now, store = self._reading(), self._core.store
         clock = self._clock
         if clock is None:
-            record = await in_thread(self._read)
+            record = await run_in_thread(self._read)
             newest_ms, log_end = store.log.last_timestamp_ms, store.log.wrote
             clock = self._clock = RetentionClock(now, newest_ms=newest_ms, log_end=log_end, record=record)
         own_ms = clock.observe(now, log_begin=store.log.min_physical, log_end=store.log.wrote)
-        await self._keep(clock, now)
+        await self._save(clock, now)
         return clock, own_ms
 
     def log_cut(self, end: int) -> None:
-        """Forget by when the log had come beyond ``end``: other messages will lie there."""
+        """Forget when the log passed ``end``: other messages will be stored there."""
         if self._clock is not None:
             self._clock.observe(self._reading(), log_begin=self._core.store.log.min_physical, log_end=end)
 
     async def close(self) -> None:
-        """Keep by when the last messages were stored."""
+        """Save the record at the stop, with the time of the last messages."""
         if self._clock is not None:
             self._recorded = None
             await self.observe()
@@ -67,7 +67,7 @@ class StoreTime:
         return ClockReading(clock.wall_ms(), clock.boot_ms(), clock.boot_id())
 
     def _read(self) -> RetentionRecord | None:
-        """What an earlier process has kept, if it is of this store. Without it files count by their store times."""
+        """Return the record of an earlier process, if it belongs to this store; without it, store timestamps count."""
         disk = self._core.disk
         try:
             if not disk.exists(self._path):
@@ -80,25 +80,25 @@ class StoreTime:
         except (OSError, ValueError, msgspec.DecodeError) as error:
             reason = str(error)
         log.warning(
-            "the record of the store's own time is not usable; messages expire by their store times",
+            "unusable retention clock record; messages expire by their store timestamps",
             extra={"path": self._path, "reason": reason},
         )
         return None
 
-    async def _keep(self, clock: RetentionClock, now: ClockReading) -> None:
-        """Write the record when there is a note more, at most once a minute, and every hour while nothing is sent."""
+    async def _save(self, clock: RetentionClock, now: ClockReading) -> None:
+        """Write the record after a new note, at most once a minute, and every hour while no messages arrive."""
         identity = self._core.store.identity
         state = clock.notes_count, clock.is_doubtful, now.boot_ms // SETTLE_MS, identity.cuts
         if state == self._recorded:
             return
         data = encode_record(clock.record(identity.uuid, now, cuts=identity.cuts))
         try:
-            await in_thread(lambda: self._core.disk.write_file(self._path, data))
+            await run_in_thread(lambda: self._core.disk.write_file(self._path, data))
         except OSError as error:
-            if str(error) != self._trouble:
-                self._trouble = str(error)
-                facts = {"reason": self._trouble}
-                log.error("the record of the store's own time could not be written; it is tried again", extra=facts)
+            if str(error) != self._logged_error:
+                self._logged_error = str(error)
+                facts = {"reason": self._logged_error}
+                log.error("failed to write retention clock record; will retry", extra=facts)
             return
-        self._trouble = ""
+        self._logged_error = ""
         self._recorded = state

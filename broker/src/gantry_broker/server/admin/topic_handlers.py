@@ -1,4 +1,4 @@
-"""Administration of topics.
+"""Handles requests for the administration of topics.
 
 Functions over `BrokerCore`; all run in the event loop.
 """
@@ -13,8 +13,8 @@ from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused, check_topic_name
 from gantry_broker.server.core.topic_attributes import (
+    InvalidAttributes,
     UnsupportedAttributes,
-    WrongAttributes,
     changed_attributes,
     parse_changes,
 )
@@ -27,12 +27,12 @@ from gantry_wire.fastjson import ObjectKey, dumps
 
 log = logging.getLogger(__name__)
 
-# Changes are made before anything else is handled, for sends that follow go by them; only the answers wait.
+# Handlers make their changes synchronously, since following sends depend on them; only the answers wait.
 
 
 @handles(RequestCode.UPDATE_AND_CREATE_TOPIC)
 def create_topic(core: BrokerCore, command: Command, connection: Connection) -> Awaitable[Command]:
-    """Answered when the topic is on disk."""
+    """Create or change a topic; answered when the change is on disk."""
     request = CreateTopic.read(command.ext)
     config = TopicConfig(
         topic_name=request.topic,
@@ -46,26 +46,26 @@ def create_topic(core: BrokerCore, command: Command, connection: Connection) -> 
     _check(core, config)
     try:
         changes = parse_changes(request.attributes)
-    except WrongAttributes as error:
+    except InvalidAttributes as error:
         raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
     core.topics.put(_with_changes(core, config, changes))
-    return _when_settled(core, command)
+    return _reply_when_written(core, command)
 
 
 @handles(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
 def create_topics(core: BrokerCore, command: Command, connection: Connection) -> Awaitable[Command]:
-    """All of them or none; their attributes are changes, with signs before their names, as in RocketMQ."""
+    """Create or change all of these topics, or none. Attributes are changes with signed names, as in RocketMQ."""
     configs = read_document(command.body, TopicConfigList).topic_config_list
     for config in configs:
         _check(core, config)
     for config in [_with_changes(core, config, config.attributes) for config in configs]:
         core.topics.put(config)
-    return _when_settled(core, command)
+    return _reply_when_written(core, command)
 
 
 @handles(RequestCode.DELETE_TOPIC_IN_BROKER)
 def delete_topic(core: BrokerCore, command: Command, connection: Connection) -> Awaitable[Command]:
-    """Forget a topic: its configuration, its offsets, its queues. Its messages go when their files do."""
+    """Delete a topic with its configuration, offsets and queues. Its messages are deleted with their files."""
     topic = TopicName.read(command.ext).topic
     _check_name(core, topic)
     core.topics.delete(topic)
@@ -73,7 +73,7 @@ def delete_topic(core: BrokerCore, command: Command, connection: Connection) -> 
     core.offsets.forget_topic(topic)
     core.store.delete_topic(topic)
     core.statistics.forget_topic(topic)
-    return _when_settled(core, command)
+    return _reply_when_written(core, command)
 
 
 @handles(RequestCode.GET_ALL_TOPIC_CONFIG)
@@ -120,9 +120,9 @@ def list_system_topics(core: BrokerCore, command: Command, connection: Connectio
     return command.reply(body=write_document(TopicListing(topic_list=core.topics.system_names)))
 
 
-async def _when_settled(core: BrokerCore, command: Command) -> Command:
-    """Answer when the change is on disk and in the routes: the client may rely on both."""
-    await core.persistence.settled("topics")
+async def _reply_when_written(core: BrokerCore, command: Command) -> Command:
+    """Answer when the change is on disk and in the routes of the name servers."""
+    await core.persistence.wait_until_written("topics")
     await core.published()
     return command.reply()
 
@@ -155,24 +155,23 @@ def _check(core: BrokerCore, config: TopicConfig) -> None:
 
 
 def _with_changes(core: BrokerCore, config: TopicConfig, changes: Mapping[str, str]) -> TopicConfig:
-    """`config` with the attributes that the topic has after these changes. Raises Refused."""
+    """Return `config` with the attributes of the topic after these changes. Raises Refused."""
     known = core.topics.find(config.topic_name)
     try:
         attributes = changed_attributes(None if known is None else known.attributes, changes)
     except UnsupportedAttributes as error:
         raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
-    except WrongAttributes as error:
+    except InvalidAttributes as error:
         raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
     return msgspec.structs.replace(config, attributes=attributes)
 
 
 @handles(RequestCode.CLEAN_UNUSED_TOPIC)
 def clean_unused_topics(core: BrokerCore, command: Command, connection: Connection) -> Command:
-    """Delete queues of topics that do not exist.
+    """Delete the queues of topics that do not exist.
 
-    A deleted topic takes its queues along, so only what other brokers, or people, left in the store is found. A slave
-    leaves its queues alone: a topic's messages may be here a moment before its name, and what the master deletes is
-    deleted here, too.
+    A topic is deleted with its queues, so only queues that other programs left in the store are found. A slave deletes
+    none: it may receive a topic's messages a moment before its configuration, and it deletes what its master deletes.
     """
     if core.is_slave():
         return command.reply()
@@ -182,5 +181,5 @@ def clean_unused_topics(core: BrokerCore, command: Command, connection: Connecti
         core.routes.forget(topic)
         core.store.delete_topic(topic)
         core.statistics.forget_topic(topic)
-        log.info("queues of a topic that does not exist are deleted", extra={"topic": topic})
+        log.info("deleted queues of missing topic", extra={"topic": topic})
     return command.reply()

@@ -1,13 +1,13 @@
-"""The oldest message that somebody has still to consume: what forced deletion must not pass.
+"""Finds the oldest unconsumed message, which forced deletion must not pass.
 
     commit log   [ consumed by all | oldest unconsumed ...... )
     per queue    the smallest committed offset of its groups -> the queue's unit -> a physical offset; the least of all
 
-Who counts as a consumer of a topic: every group with a committed offset in it, and every connected group that
-subscribes to it. A group without an offset in a queue has consumed nothing of it. Broadcasting consumers keep their
-offsets to themselves, and tools and system groups do not speak for a user, so neither counts. A topic that nobody
-consumes is unconsumed from its beginning; dead letters are such topics. Retry topics wait for their own group, delayed
-messages for their delivery. Other topics of the system hold nothing back.
+The consumers of a topic are all groups with a committed offset in it, and all connected groups that subscribe to it. A
+group without an offset in a queue has consumed nothing of it. Broadcasting consumers keep their offsets themselves, and
+tools and system groups do not act for a user, so neither counts. A topic without consumers is unconsumed from its
+start; dead letter topics usually are. Retry topics wait for their own group, delayed messages for their delivery. Other
+system topics prevent no deletion.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from gantry_broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from gantry_wire import names
 
 QUEUES_PER_TURN: Final = 256
-"""After so many queues other work of the event loop gets its turn."""
+"""How many queues are examined before the event loop serves requests again."""
 
 DELAY_SERVICE: Final = "(delayed delivery)"
-NOBODY: Final = "(no consumer group)"
+NO_GROUP: Final = "(no consumer group)"
 
 
 class Unconsumed(NamedTuple):
-    """One message and who has not consumed it."""
+    """A message, and the group that has not consumed it."""
 
     physical_offset: int
     topic: str
@@ -37,7 +37,10 @@ class Unconsumed(NamedTuple):
 
 
 async def oldest_unconsumed(core: BrokerCore, delivered: Mapping[int, int]) -> Unconsumed | None:
-    """The oldest of all topics, or None. ``delivered`` says per delay level up to where it was delivered for good."""
+    """Return the oldest unconsumed message of all topics, or None.
+
+    ``delivered`` holds the durably delivered offset of each delay level.
+    """
     oldest: Unconsumed | None = None
     committed = core.offsets.groups_by_topic()
     count = 0
@@ -57,7 +60,7 @@ async def oldest_unconsumed(core: BrokerCore, delivered: Mapping[int, int]) -> U
 
 
 def consumers_of(core: BrokerCore, topic: str, committed: Iterable[str]) -> list[str] | None:
-    """The groups that must have consumed a topic's messages before they may go; None when it holds nothing back."""
+    """Return the groups that must consume a topic's messages before deletion; None if it need not wait."""
     if topic == names.SCHEDULE_TOPIC:
         return [DELAY_SERVICE]
     if topic.startswith(names.RETRY_PREFIX):
@@ -65,10 +68,10 @@ def consumers_of(core: BrokerCore, topic: str, committed: Iterable[str]) -> list
     if core.topics.is_system(topic):
         return None
     groups = {*committed, *core.clients.groups_subscribed_to(topic)}
-    return sorted(group for group in groups if _counts(core, group)) or [NOBODY]
+    return sorted(group for group in groups if _is_counted(core, group)) or [NO_GROUP]
 
 
-def _counts(core: BrokerCore, group: str) -> bool:
+def _is_counted(core: BrokerCore, group: str) -> bool:
     if names.is_system_group(group):
         return False
     state = core.clients.consumers.get(group)
@@ -78,13 +81,13 @@ def _counts(core: BrokerCore, group: str) -> bool:
 def first_of_queue(
     core: BrokerCore, queue: ConsumeQueue, groups: Iterable[str], delivered: Mapping[int, int]
 ) -> Unconsumed | None:
-    """The first message of a queue that one of the groups has still to consume."""
-    slowest, offset = NOBODY, queue.readable_end
+    """Return the first message of a queue that one of the groups has not consumed; None if all are consumed."""
+    slowest, offset = NO_GROUP, queue.readable_end
     for group in groups:
         if group == DELAY_SERVICE:
             consumed: int | None = delivered.get(queue.queue_id + 1)
         else:
-            consumed = None if group == NOBODY else core.offsets.find(group, queue.topic, queue.queue_id)
+            consumed = None if group == NO_GROUP else core.offsets.find(group, queue.topic, queue.queue_id)
         if (consumed or 0) < offset:
             slowest, offset = group, consumed or 0
     for physical, size, _ in queue.units(max(offset, queue.min_offset), queue.readable_end):

@@ -1,1 +1,1 @@
-"""What every part of the server shares: tables, settings, gates and counters, and the types of handlers."""
+"""The parts that the whole server shares: tables, settings, gates, counters, and the types of handlers."""

@@ -1,14 +1,14 @@
-"""Access control of this broker: the guard from its settings, the account that it has itself, and topics of messages.
+"""Access control of this broker: its guard, its own account, and the topic of a message at an offset.
 
-Guard and account read files when the broker starts. A file that cannot be read refuses the start: a broker that serves
-every client, or none, instead is not what the settings ask for.
+Guard and account read files when the broker starts. The broker does not start if a file cannot be read: serving every
+client instead, or none, is not what the settings ask for.
 
-A request that names a message by its place in the log needs a permission for the topic of that message. A message that
-waits for its delay, or for the end of its transaction, lies in a topic of the broker's own and has its destination in
-its properties: that is its topic. Bodies and properties are their senders', and so whole records can be made up inside
-of them; a checksum is no secret. So a record at an offset is believed only where its own queue has a message at just
-that offset. A record that no queue shows yet is no message but for a half message, which its producer may end before
-that; how it is ended is judged by the queue (`transactions.service`).
+A request that names a message by its offset in the log needs a permission for the topic of that message. A message that
+waits for its delay, or for the end of its transaction, is stored in a system topic and has its destination in its
+properties: that is its topic. Senders choose bodies and properties, and can forge whole records inside of them; a
+checksum is no secret. So a record at an offset is accepted only if its own queue has a message at exactly that offset.
+A record that no queue has yet does not count as a message, except for a half message, which its producer may end before
+that; its end is checked against the queue (`transactions.service`).
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ WAITING_TOPICS: Final = frozenset({names.SCHEDULE_TOPIC, names.HALF_TOPIC, names
 
 
 def broker_guard(settings: AccessSettings, store: MessageStore, clock: Clock) -> Guard | None:
-    """The guard with its accounts read; None when access control is off. Raises AccessFilesUnusable."""
+    """Return the guard with its accounts loaded; None if access control is off. Raises AccessFilesUnusable."""
     if not settings.is_enabled:
         return None
     file = AccountFile(settings.file, settings.mode)
@@ -37,16 +37,19 @@ def broker_guard(settings: AccessSettings, store: MessageStore, clock: Clock) ->
         file.load()
     except AccessFileError as error:
         raise AccessFilesUnusable(f"aclFile: {error}") from error
-    return Guard(settings, file, now_ms=clock.wall_ms, topic_at=topics_of(store))
+    return Guard(settings, file, now_ms=clock.wall_ms, topic_at=message_topic_lookup(store))
 
 
-def may_be_shown(guard: Guard) -> Callable[[Connection, str], bool]:
-    """Whether a peer may see an unpublished message of a topic: any client may call itself a producer of any group."""
-    return lambda connection, topic: guard.may_be_told(connection.account, connection.peer[0], topic)
+def may_see_unpublished(guard: Guard) -> Callable[[Connection, str], bool]:
+    """Return the check whether a peer may see an unpublished message of a topic.
+
+    It is needed because any client may call itself a producer of any group.
+    """
+    return lambda connection, topic: guard.may_observe(connection.account, connection.peer[0], topic)
 
 
 def own_account(settings: AccessSettings) -> OwnAccount | None:
-    """The account that this broker signs its own requests with. Raises AccessFilesUnusable."""
+    """Return the account with which this broker signs its own requests. Raises AccessFilesUnusable."""
     if not settings.credentials:
         return None
     try:
@@ -55,11 +58,14 @@ def own_account(settings: AccessSettings) -> OwnAccount | None:
         raise AccessFilesUnusable(f"aclCredentialsPath: {error}") from error
 
 
-def topics_of(store: MessageStore) -> TopicAt:
-    """A look-up in a store that is open and belongs to the caller's thread."""
+def message_topic_lookup(store: MessageStore) -> TopicAt:
+    """Return the function that finds the topic of a message by its offset.
+
+    The store must be open and belong to the thread that calls it.
+    """
 
     def topic_at(offset: int) -> str | None:
-        message = message_of_queue(store, offset)
+        message = find_queued_message(store, offset)
         if message is None:
             return None
         return message.properties.get(keys.REAL_TOPIC) if message.topic in WAITING_TOPICS else message.topic
@@ -67,8 +73,8 @@ def topics_of(store: MessageStore) -> TopicAt:
     return topic_at
 
 
-def message_of_queue(store: MessageStore, offset: int) -> StoredMessage | None:
-    """The message at an offset that a client names; None where no queue has one at just that offset."""
+def find_queued_message(store: MessageStore, offset: int) -> StoredMessage | None:
+    """Return the message at an offset that a client names; None if no queue has a message at exactly that offset."""
     record = store.guard.message_at(offset) if offset >= 0 else None
     try:
         message = None if record is None else decode_record(record)
@@ -78,7 +84,7 @@ def message_of_queue(store: MessageStore, offset: int) -> StoredMessage | None:
 
 
 def is_in_its_queue(store: MessageStore, message: StoredMessage, offset: int) -> bool:
-    """Whether the queue that a record names has it where it was found."""
+    """Whether the queue that a record names has the record at this offset."""
     if offset >= store.dispatcher.dispatched:
         return message.topic == names.HALF_TOPIC
     queue = store.queues.get(message.topic, message.queue_id)

@@ -21,7 +21,7 @@ from gantry_broker.store.message_store import MessageStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerCore:
-    """One broker's state. Every part belongs to the event loop."""
+    """The state of one broker. Every part belongs to the event loop."""
 
     live: LiveSettings
     clock: Clock
@@ -39,18 +39,18 @@ class BrokerCore:
     persistence: Persistence
     gate: Gate
     published: Callable[[], Awaitable[None]]
-    """Waits until the name servers have the topics as they are now."""
+    """Waits until the name servers have the present table of topics."""
     is_slave: Callable[[], bool]
-    """Whether this broker is a slave: what it lacks may be on its master."""
+    """Whether this broker is a slave: its master may have data that it lacks."""
     is_sure_master: Callable[[], bool]
     """Whether this broker is the master and knows that no other member is."""
 
     @property
     def settings(self) -> BrokerSettings:
-        """The settings that hold now. Ask when they matter: some change while the broker runs."""
+        """The present settings. Read them at each use: some change while the broker runs."""
         return self.live.now
 
     def readable_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """The offsets ``[first, end)`` that consumers may read in a queue; (0, 0) where there is no such queue."""
+        """Return the offsets ``[first, end)`` that consumers may read in a queue; (0, 0) if it does not exist."""
         queue = self.store.queues.get(topic, queue_id)
         return (0, 0) if queue is None else (queue.min_offset, queue.readable_end)

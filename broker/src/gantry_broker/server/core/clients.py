@@ -1,8 +1,8 @@
-"""Who is connected: producers and consumers, their groups, and what the groups subscribe to.
+"""The connected producers and consumers, their groups, and the subscriptions of the groups.
 
-A client is one connection with a client id; it makes itself known by heartbeats and is forgotten when its connection
-closes, when it says goodbye, or when it has been silent for two minutes. Members of a group are told at once when
-the group changes, so that they share the queues anew.
+A client is one connection with a client id. It registers by heartbeats, and is removed when its connection closes, when
+it unregisters, or when it has sent no heartbeat for two minutes. Members of a group are notified at once when the group
+changes, so that they rebalance its queues.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,13 +21,13 @@ CLIENT_TIMEOUT_MS = 120_000
 
 @dataclass(slots=True)
 class Member:
-    """One client in one group."""
+    """The membership of one client in one group."""
 
     connection: Connection
     client_id: str
     language: str
     version: int
-    seen_at_ms: int
+    last_heartbeat_ms: int
 
     @property
     def address(self) -> str:
@@ -36,17 +36,17 @@ class Member:
 
 @dataclass(slots=True)
 class Subscription:
-    """What a group wants of one topic, ready to filter with."""
+    """The subscription of a group to one topic, with its parsed filter."""
 
     data: SubscriptionData
     filter: MessageFilter | None
-    """None where the expression is none of its type; pulls are told so."""
+    """None if the expression is invalid; pulls are answered with ``fault`` then."""
     fault: str = ""
 
 
 @dataclass(slots=True)
 class ConsumerGroupState:
-    """One consumer group that has members now."""
+    """A consumer group that has members now."""
 
     consume_type: str
     message_model: str
@@ -56,7 +56,7 @@ class ConsumerGroupState:
 
     @property
     def client_ids(self) -> list[str]:
-        """Every client once, though it may be here twice while an old connection of it dies."""
+        """The ids of all members, each once, although a client has two members until its old connection is closed."""
         return list(dict.fromkeys(member.client_id for member in self.members.values()))
 
 
@@ -80,33 +80,36 @@ class ClientRegistry:
         return f"<ClientRegistry producers={len(self.producers)} consumers={len(self.consumers)}>"
 
     def heartbeat(self, beat: HeartbeatData, command: Command, connection: Connection) -> bool:
-        """A client says that it is here. True when its groups or subscriptions changed by it."""
+        """Register the groups of a client. True if groups or subscriptions changed."""
         now_ms = self._clock.monotonic_ms()
         for producer in beat.producer_data_set:
             members = self.producers.setdefault(producer.group_name, {})
             before = members.get(connection)
             if before is not None and before.client_id != beat.client_id:
-                self._forget_id(before.client_id, connection)
+                self._remove_client_id(before.client_id, connection)
             members[connection] = new_member(connection, beat.client_id, command, now_ms)
-            self._take_id(beat.client_id, connection)
+            self._assign_client_id(beat.client_id, connection)
         changed = False
         for consumer in beat.consumer_data_set:
             member = new_member(connection, beat.client_id, command, now_ms)
-            changed = self._register_consumer(consumer, member, is_short=beat.without_sub) or changed
+            changed = self._register_consumer(consumer, member, is_without_subscriptions=beat.without_sub) or changed
         return changed
 
-    def _take_id(self, client_id: str, connection: Connection) -> None:
-        """Replies to this client go there from now on, unless it is another account's client that is here."""
+    def _assign_client_id(self, client_id: str, connection: Connection) -> None:
+        """Send replies for this client id to this connection, unless a client of another account uses the id."""
         known = self.producers_by_id.get(client_id)
         if known is None or not known.is_open or known.account == connection.account:
             self.producers_by_id[client_id] = connection
 
-    def _forget_id(self, client_id: str, connection: Connection) -> None:
+    def _remove_client_id(self, client_id: str, connection: Connection) -> None:
         if self.producers_by_id.get(client_id) is connection:
             del self.producers_by_id[client_id]
 
-    def _register_consumer(self, data: ConsumerData, member: Member, *, is_short: bool) -> bool:
-        """``is_short``: the heartbeat leaves subscriptions out, since they are those of the last one."""
+    def _register_consumer(self, data: ConsumerData, member: Member, *, is_without_subscriptions: bool) -> bool:
+        """Register a member. True if the group changed.
+
+        ``is_without_subscriptions``: the heartbeat omits subscriptions, since they are those of the last one.
+        """
         group = self.consumers.get(data.group_name)
         if group is None:
             group = ConsumerGroupState(data.consume_type, data.message_model, data.consume_from_where)
@@ -115,13 +118,13 @@ class ClientRegistry:
         group.consume_from_where = data.consume_from_where
         is_new = member.connection not in group.members
         group.members[member.connection] = member
-        changed = not is_short and _update_subscriptions(group, data.subscription_data_set)
+        changed = not is_without_subscriptions and _update_subscriptions(group, data.subscription_data_set)
         if is_new or changed:
             self.notify(data.group_name)
         return is_new or changed
 
     def notify(self, group_name: str) -> None:
-        """Tell the members of a group to share its queues anew."""
+        """Notify the members of a group that it has changed, so that they rebalance its queues."""
         group = self.consumers.get(group_name)
         if group is None or group.message_model == "BROADCASTING" or not self._may_notify(group_name):
             return
@@ -130,14 +133,14 @@ class ClientRegistry:
             connection.send(notice.encode())
 
     def unregister(self, connection: Connection, producer_group: str | None, consumer_group: str | None) -> None:
-        """A client says goodbye to its groups."""
+        """Remove a client from these groups at its request."""
         if producer_group:
             self._drop_producer(producer_group, connection)
         if consumer_group:
             self._drop_consumer(consumer_group, connection)
 
     def disconnected(self, connection: Connection) -> list[str]:
-        """A connection is gone; returns the consumer groups that lost a member."""
+        """Remove a closed connection from all groups; return the consumer groups that lost a member."""
         for group in [name for name, members in self.producers.items() if connection in members]:
             self._drop_producer(group, connection)
         lost = [name for name, group in self.consumers.items() if connection in group.members]
@@ -146,14 +149,14 @@ class ClientRegistry:
         return lost
 
     def expire(self) -> list[Connection]:
-        """Drop memberships that were not renewed. Returns connections without any left; the caller closes them."""
+        """Remove members whose last heartbeat is too old; return the connections without any group, to be closed."""
         oldest_ms = self._clock.monotonic_ms() - CLIENT_TIMEOUT_MS
-        silent = {member.connection for member in self._all_members() if member.seen_at_ms < oldest_ms}
+        silent = {member.connection for member in self._all_members() if member.last_heartbeat_ms < oldest_ms}
         for name, producers in list(self.producers.items()):
-            for connection in [one for one, member in producers.items() if member.seen_at_ms < oldest_ms]:
+            for connection in [one for one, member in producers.items() if member.last_heartbeat_ms < oldest_ms]:
                 self._drop_producer(name, connection)
         for name, group in list(self.consumers.items()):
-            for connection in [one for one, member in group.members.items() if member.seen_at_ms < oldest_ms]:
+            for connection in [one for one, member in group.members.items() if member.last_heartbeat_ms < oldest_ms]:
                 self._drop_consumer(name, connection)
         return list(silent - {member.connection for member in self._all_members()})
 
@@ -190,27 +193,27 @@ class ClientRegistry:
             del self.consumers[name]
 
 
-def _update_subscriptions(group: ConsumerGroupState, wanted: list[SubscriptionData]) -> bool:
-    """Take over newer subscriptions and drop those no longer wanted. True when anything changed."""
+def _update_subscriptions(group: ConsumerGroupState, subscriptions: list[SubscriptionData]) -> bool:
+    """Replace older subscriptions and remove those that are missing in ``subscriptions``. True if anything changed."""
     changed = False
-    for data in wanted:
+    for data in subscriptions:
         known = group.subscriptions.get(data.topic)
         if known is None or data.sub_version > known.data.sub_version:
-            group.subscriptions[data.topic] = _subscription(data)
-            changed = changed or known is None or _what(known.data) != _what(data)
-    topics = {data.topic for data in wanted}
+            group.subscriptions[data.topic] = _parse_subscription(data)
+            changed = changed or known is None or _expression_of(known.data) != _expression_of(data)
+    topics = {data.topic for data in subscriptions}
     for topic in [topic for topic in group.subscriptions if topic not in topics]:
         del group.subscriptions[topic]
         changed = True
     return changed
 
 
-def _what(data: SubscriptionData) -> tuple[str | None, str | None]:
+def _expression_of(data: SubscriptionData) -> tuple[str | None, str | None]:
     return data.expression_type, data.sub_string
 
 
-def _subscription(data: SubscriptionData) -> Subscription:
-    """A heartbeat with an expression that cannot be parsed must not cost the client its other groups."""
+def _parse_subscription(data: SubscriptionData) -> Subscription:
+    """Parse the filter of a subscription. An invalid expression must not cost the client its other groups."""
     try:
         return Subscription(data, parse_filter(data.expression_type, data.sub_string))
     except ValueError as error:

@@ -1,11 +1,11 @@
-"""What is let through, by this broker's role: everything, everything but what changes something, or almost nothing.
+"""Decides which requests this broker accepts in its present role.
 
-    master               everything
-    emptying             everything but sends of clients, which are answered 14; what was taken goes its way
-    draining, a slave    reads; what would be stored is answered 14, which every client tries elsewhere
-    without a role       questions about the broker itself; the rest is answered 14
+    master               all requests
+    emptying             all but sends of clients, which get code 14; stored messages are delivered as usual
+    draining, a slave    reads; requests that would change the store get code 14, which clients retry on another broker
+    without a role       requests about the broker itself; all others get code 14
 
-Asked once for each request that is no plain send, and once for each read of a connection for those.
+The gate is checked once for each request that is not a plain send; for plain sends once for each read of a connection.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from gantry_broker.server.core.refusals import Refusal
 from gantry_status import RefusalReason
 from gantry_wire import RequestCode, ResponseCode
 
-ABOUT_ITSELF: Final = frozenset(
+CODES_FOR_ANY_ROLE: Final = frozenset(
     {
         RequestCode.GET_BROKER_CONFIG,
         RequestCode.UPDATE_BROKER_CONFIG,
@@ -24,7 +24,7 @@ ABOUT_ITSELF: Final = frozenset(
         RequestCode.GET_BROKER_HA_STATUS,
     }
 )
-"""Answered in every role: each broker has settings of its own."""
+"""Requests that are answered in every role: each broker has settings of its own."""
 
 CHANGES: Final = frozenset(
     {
@@ -43,74 +43,74 @@ CHANGES: Final = frozenset(
         RequestCode.RESUME_CHECK_HALF_MESSAGE,
     }
 )
-"""For a master only, besides sends."""
+"""Requests that only a master accepts, besides sends."""
 
 
 @final
 class Gate:
-    """Owned by the loop."""
+    """The refusals that hold in the present role of the broker. Owned by the event loop."""
 
     def __init__(self) -> None:
-        self.sends: Refusal | None = None
-        """Why nothing is stored now, if so."""
+        self.write_refusal: Refusal | None = None
+        """The answer to every request that would change the store; None if they are accepted."""
 
-        self.news: Refusal | None = None
-        """Why clients send nothing more, if so, though the log goes on with what it has."""
+        self.client_refusal: Refusal | None = None
+        """The answer to sends of clients, while the broker itself still appends; None if they are accepted."""
 
-        self.everything: Refusal | None = None
-        """Why nothing is answered now, if so; sends are refused then, too."""
+        self.request_refusal: Refusal | None = None
+        """The answer to almost every request, sends included; None if requests are accepted."""
 
-        self.is_still = False
-        """Whether the store belongs to another thread right now: nothing of it may be touched."""
+        self.is_store_lent = False
+        """Whether the store belongs to another thread now, so that the event loop must not access it."""
 
     def __repr__(self) -> str:
-        return f"<Gate sends={self.sends} everything={self.everything}>"
+        return f"<Gate sends={self.write_refusal} everything={self.request_refusal}>"
 
     @property
     def is_refusing_sends(self) -> bool:
-        """Whether clients cannot send now."""
-        return self.sends is not None or self.news is not None
+        """Whether sends of clients are refused now."""
+        return self.write_refusal is not None or self.client_refusal is not None
 
     def open(self) -> None:
-        """This is a master that serves."""
-        self.sends = self.news = self.everything = None
+        """Accept all requests: this broker is a serving master."""
+        self.write_refusal = self.client_refusal = self.request_refusal = None
 
     def close_to_clients(self, reason: str) -> None:
-        """Nothing more is sent; delayed messages, transactions and retries go on."""
-        self.news = _refusal(reason, RefusalReason.DRAINING)
+        """Refuse sends of clients; delayed messages, transactions and retries continue."""
+        self.client_refusal = _refusal(reason, RefusalReason.DRAINING)
 
     def close_to_sends(self, reason: str) -> None:
-        """Reads only."""
-        self.sends, self.everything = _refusal(reason, RefusalReason.NOT_MASTER), None
+        """Accept only requests that do not change the store."""
+        self.write_refusal, self.request_refusal = _refusal(reason, RefusalReason.NOT_MASTER), None
 
     def close(self, reason: str) -> None:
-        """Nothing."""
-        self.sends = self.everything = _refusal(reason, RefusalReason.NOT_SERVING)
+        """Refuse every request that is not about the broker itself."""
+        self.write_refusal = self.request_refusal = _refusal(reason, RefusalReason.NOT_SERVING)
 
     @contextmanager
     def closed(self, reason: str) -> Iterator[None]:
-        """Let nothing through for a while, and then what was let through before."""
-        sends, everything = self.sends, self.everything
+        """Close the gate within the context, and restore its state afterwards."""
+        sends, everything = self.write_refusal, self.request_refusal
         self.close(reason)
         try:
             yield
         finally:
-            self.sends, self.everything = sends, everything
+            self.write_refusal, self.request_refusal = sends, everything
 
     @contextmanager
-    def store_lent(self) -> Iterator[None]:
-        """Give the store to another thread for a while."""
-        self.is_still = True
+    def lend_store(self) -> Iterator[None]:
+        """Mark the store as owned by another thread within the context."""
+        self.is_store_lent = True
         try:
             yield
         finally:
-            self.is_still = False
+            self.is_store_lent = False
 
     def refusal(self, code: int) -> Refusal | None:
-        """What to answer to a request that must not come in."""
-        if self.everything is not None:
-            return None if code in ABOUT_ITSELF else self.everything
-        return self.sends if code in CHANGES else None
+        """Return the refusal of a request with this code; None if it is accepted."""
+        if self.request_refusal is not None:
+            return None if code in CODES_FOR_ANY_ROLE else self.request_refusal
+        return self.write_refusal if code in CHANGES else None
 
 
 def _refusal(text: str, reason: RefusalReason) -> Refusal:

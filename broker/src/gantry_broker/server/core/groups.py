@@ -1,4 +1,4 @@
-"""Consumer groups as configured: may they consume, how often is a message retried.
+"""The configurations of consumer groups: whether they may consume, and how often a message is retried.
 
 Owned by the event loop; written to disk by `persist.py`.
 """
@@ -15,11 +15,11 @@ from gantry_wire.commands.clients import Document
 from gantry_wire.names import SYSTEM_GROUPS
 
 FORBIDDEN_READ: Final = 1 << 2
-"""In the table of what is forbidden: a bit for each permission, RocketMQ's number of the permission to read."""
+"""The bit for the read permission in the table of forbidden permissions, as RocketMQ numbers it."""
 
 
 class GroupDocument(Document):
-    """subscriptionGroup.json, and the reply to code 201."""
+    """The content of subscriptionGroup.json, and of the reply to code 201."""
 
     subscription_group_table: dict[str, SubscriptionGroupConfig] = msgspec.field(default_factory=dict)
     forbidden_table: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
@@ -28,7 +28,7 @@ class GroupDocument(Document):
 
 @final
 class GroupTable:
-    """Group configurations by name."""
+    """The configurations of consumer groups by name."""
 
     def __init__(self, clock: Clock, on_change: Callable[[str], None], *, auto_create: bool) -> None:
         self._clock = clock
@@ -48,7 +48,7 @@ class GroupTable:
         return self._groups
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group's configuration, made from defaults when that is allowed."""
+        """Return the configuration of a group; create it with defaults if auto-creation is allowed."""
         config = self._groups.get(group)
         if config is None and self._may_create(group):
             config = SubscriptionGroupConfig(group_name=group)
@@ -56,7 +56,7 @@ class GroupTable:
         return config
 
     def put(self, config: SubscriptionGroupConfig) -> None:
-        assert names.group_fault(config.group_name) is None, "callers answer bad names before they come here"
+        assert names.group_fault(config.group_name) is None, "callers refuse invalid names"
         self._groups[config.group_name] = config
         self._changed(config.group_name)
 
@@ -68,11 +68,11 @@ class GroupTable:
         return True
 
     def is_forbidden(self, group: str, topic: str) -> bool:
-        """Whether an administrator keeps the group from reading this topic."""
+        """Whether an administrator has forbidden the group to read this topic."""
         return bool(self._forbidden and self._forbidden.get(group, {}).get(topic, 0) & FORBIDDEN_READ)
 
-    def forbid(self, group: str, topic: str, *, is_forbidden: bool) -> None:
-        """Keep a group from reading a topic, or let it read again; other topics of the group stay as they are."""
+    def set_forbidden(self, group: str, topic: str, *, is_forbidden: bool) -> None:
+        """Forbid or permit a group to read a topic; its permissions for other topics do not change."""
         topics = dict(self._forbidden.get(group, {}))
         bits = topics.get(topic, 0)
         topics[topic] = bits | FORBIDDEN_READ if is_forbidden else bits & ~FORBIDDEN_READ
@@ -95,14 +95,14 @@ class GroupTable:
             if names.group_fault(name) is None:
                 self._groups[name] = config
 
-    def take(self, document: GroupDocument) -> None:
-        """Become what a master's table says."""
+    def replace_from_master(self, document: GroupDocument) -> None:
+        """Replace the configurations by those of the master; system groups stay."""
         self._groups = {name: config for name, config in self._groups.items() if name in SYSTEM_GROUPS}
         self.load(document)
         self._on_change("")
 
     def allow_auto_create(self, is_allowed: bool) -> None:
-        """Set whether a heartbeat or a pull of an unknown group makes it from now on."""
+        """Set whether a heartbeat or a pull of an unknown group creates it."""
         self.is_auto_creating = is_allowed
 
     def _may_create(self, group: str) -> bool:

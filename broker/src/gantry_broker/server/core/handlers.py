@@ -1,11 +1,12 @@
-"""Marks the functions that answer requests, and collects them once, when the broker starts.
+"""Marks the functions that answer requests, and collects them into a table when the broker starts.
 
     @handles(RequestCode.GET_MIN_OFFSET)
     def find_min_offset(core: BrokerCore, command: Command, connection: Connection) -> Command: ...
 
-A handler is a function of a module, whose first parameter is what the handlers of that module work with, or a method of
-an object that has state of its own. A table holds them bound, so that a request costs one look-up and one call.
-A handler returns its answer, an awaitable of it, or None if there is none. It raises `Refused` to refuse the request.
+A handler is a function of a module, whose first parameter is the object that the handlers of that module work with, or
+a method of an object with its own state. The table holds bound handlers, so that a request costs one look-up and one
+call. A handler returns its answer, an awaitable of it, or None if there is none. It raises `Refused` to refuse the
+request.
 
 Guarantee: each request code has exactly one handler. `join_tables` refuses a second one, and the broker does not start.
 """
@@ -37,18 +38,18 @@ def handles(*codes: RequestCode) -> Callable[[F], F]:
 
 
 def handlers_in(module: ModuleType, owner: object) -> HandlerTable:
-    """The handlers that a module defines, with ``owner`` as their first argument."""
+    """Return the handlers that a module defines, with ``owner`` as their first argument."""
     functions = {name: one for name, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__}
-    return _bound(functions, owner)
+    return _bind_handlers(functions, owner)
 
 
 def handlers_of(owner: object) -> HandlerTable:
-    """The handlers that are methods of an object."""
-    return _bound(vars(type(owner)), owner)
+    """Return the handlers that are methods of an object."""
+    return _bind_handlers(vars(type(owner)), owner)
 
 
 def join_tables(*tables: HandlerTable) -> HandlerTable:
-    """One table of all handlers. Raises ValueError for a code with two of them."""
+    """Merge tables of handlers into one. Raises ValueError for a code with two handlers."""
     joined: HandlerTable = {}
     for table in tables:
         twice = sorted(joined.keys() & table.keys())
@@ -58,7 +59,7 @@ def join_tables(*tables: HandlerTable) -> HandlerTable:
     return joined
 
 
-def _bound(namespace: Mapping[str, Any], owner: object) -> HandlerTable:
+def _bind_handlers(namespace: Mapping[str, Any], owner: object) -> HandlerTable:
     tables: list[HandlerTable] = []
     for function in namespace.values():
         if isinstance(function, FunctionType):

@@ -1,15 +1,15 @@
-"""Settings that change while the broker runs: which ones, how, and that they are still so after the next start.
+"""Settings that can change while the broker runs, and survive a restart.
 
     defaults < broker.conf < changed at run time (config/liveSettings.json) < liveSettingsPath < this command line
 
-RocketMQ takes any key but a few and writes them into its broker.conf; that has been a published vulnerability, for one
-of the keys was a path. Here the keys that may change are listed, and everything else is refused by name. A request
-changes all of its keys or none; values go through the parsers and the contradictions of `broker.conf`; and a change is
-on the disk before it holds. What is listed decides about requests to come, and can be turned back: nothing of it is a
+RocketMQ accepts any key but a few and writes them into its broker.conf; that was a published vulnerability, since one
+of the keys was a path. Here the changeable keys are listed, and every other key is refused by name. A request changes
+all of its keys or none; values pass the same parsers and consistency checks as those in `broker.conf`; and a change is
+on the disk before it takes effect. A listed key affects only future requests and can be reverted: none of them is a
 promise of an earlier answer, an address, a path, or a permission.
 
-An empty value takes a change back: the key is again what broker.conf says. A key that the file of liveSettingsPath has
-(`SettingsFile`) is changed there and nowhere else.
+An empty value reverts a change: the key has the value of broker.conf again. A key in the file of liveSettingsPath
+(`SettingsFile`) can be changed only there.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.setting_keys import broker_settings, effective_settings, parse_properties_file
 from gantry_broker.settings import BrokerSettings, SettingsError
 from gantry_broker.store.config_file import ConfigFile
-from gantry_broker.store.existing import LOG_SIZE_KEY, QUEUE_SIZE_KEY
+from gantry_broker.store.existing_sizes import LOG_SIZE_KEY, QUEUE_SIZE_KEY
 from gantry_remoting import FileWatch, read_small_file
 from gantry_wire.commands.admin import DataVersion
 from gantry_wire.commands.clients import Document
@@ -46,25 +46,25 @@ CHANGEABLE: Final = frozenset(
         "enablePropertyFilter", "useServerSideResetOffset",
     }
 )  # fmt: skip
-"""What code 25 may change. The code that reads such a key must ask when it needs the value, or be notified."""
+"""The keys that code 25 may change. Code that uses such a key must read it at each use, or subscribe to changes."""
 
-_AT_START: Final = "it is read at the start only: write it into broker.conf and start again"
-_UNKNOWN: Final = "this broker has no such setting"
+_AT_START: Final = "read only at the start: set it in broker.conf and restart the broker"
+_UNKNOWN: Final = "unknown setting"
 _REASONS: Final = {
-    "flushDiskType": "it is part of what producers are promised, and is read at the start only",
-    "brokerRole": "roles change by orders: gantry ha",
-    "inSyncReplicas": "it is part of what producers are promised, and is read at the start only",
-    "deleteUnconsumed": "it deletes what nobody has consumed, so it has to be in broker.conf",
-    "configBlackList": "the keys that may change are listed in this broker, and nobody adds to them",
+    "flushDiskType": "part of the durability promised to producers, and read only at the start",
+    "brokerRole": "roles are changed by orders: gantry ha",
+    "inSyncReplicas": "part of the durability promised to producers, and read only at the start",
+    "deleteUnconsumed": "deletes unconsumed messages, so it must be set in broker.conf",
+    "configBlackList": "the broker has a fixed list of changeable keys",
 }
 
 
 class NotChangeable(Exception):
-    """Keys that may not change at run time. The caller should answer code 16 with this text."""
+    """Some keys cannot change at run time. The caller should answer with code 16 and this text."""
 
 
 class LiveDocument(Document):
-    """liveSettings.json."""
+    """The content of liveSettings.json: the changed keys, and the version of the table."""
 
     settings: dict[str, str] = msgspec.field(default_factory=dict)
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
@@ -72,7 +72,7 @@ class LiveDocument(Document):
 
 @final
 class LiveSettings:
-    """The settings that hold now. Owned by the event loop."""
+    """The present settings and the changes at run time. Owned by the event loop."""
 
     def __init__(
         self,
@@ -80,17 +80,17 @@ class LiveSettings:
         file: ConfigFile,
         now_ms: Callable[[], int],
         *,
-        insisted: Collection[str] = (),
+        command_line_keys: Collection[str] = (),
     ) -> None:
-        """``insisted`` are keys of the command line, which win over what was changed before this start."""
+        """``command_line_keys`` are set on the command line, and override changes of earlier runs."""
         self.now = settings
         self.version = DataVersion(timestamp=now_ms())
         self._base: Final = settings
         self._file: Final = file
         self._now_ms: Final = now_ms
-        self._insisted: Final = set(insisted)
+        self._command_line_keys: Final = set(command_line_keys)
         self._on_change: Callable[[BrokerSettings], None] = lambda settings: None
-        self._kept: dict[str, str] = {}
+        self._saved: dict[str, str] = {}
         self._mounted: dict[str, str] = {}
         self._lock = asyncio.Lock()
 
@@ -99,92 +99,94 @@ class LiveSettings:
 
     @property
     def changed(self) -> dict[str, str]:
-        """What was changed at run time and holds now."""
-        others = self._insisted | self._mounted.keys()
-        return {key: value for key, value in sorted(self._kept.items()) if key not in others}
+        """The changes at run time that are in effect."""
+        others = self._command_line_keys | self._mounted.keys()
+        return {key: value for key, value in sorted(self._saved.items()) if key not in others}
 
     def subscribe(self, on_change: Callable[[BrokerSettings], None]) -> None:
-        """Call ``on_change`` after each change from now on: its owner has copied what it needs."""
+        """Call ``on_change`` after each change, for code that keeps copies of settings."""
         self._on_change = on_change
 
     def load(self) -> BrokerSettings:
-        """The settings with what was changed in earlier runs. Waits for the disk. Raises ``ConfigCorrupt``."""
+        """Return the settings with the changes of earlier runs. Waits for the disk. Raises ``ConfigCorrupt``."""
         data = self._file.load()
         if data is None:
             return self.now
         try:
             document = msgspec.convert(data, LiveDocument, strict=False)
-            kept = dict(self._understood(document.settings))
-            check_changeable(kept)
-            self._kept, self.version = kept, document.data_version
-            self.now = self._with(self.changed)
+            saved = dict(self._drop_unknown(document.settings))
+            check_changeable(saved)
+            self._saved, self.version = saved, document.data_version
+            self.now = self._apply_changes(self.changed)
         except (msgspec.ValidationError, SettingsError, NotChangeable) as error:
             path = self._file.path
-            raise ConfigCorrupt(f"{path}: {error}; mend it, or remove {path} and remove {path}.bak") from error
+            raise ConfigCorrupt(f"{path}: {error}; correct the file, or delete {path} and {path}.bak") from error
         if self.changed:
-            log.info("settings were changed at run time", extra=self.changed)
+            log.info("loaded settings changed at run time", extra=self.changed)
         return self.now
 
     def mount(self, entries: Mapping[str, str]) -> None:
-        """Let a file decide about these keys, and about no others any more.
+        """Take these keys from a settings file, which replaces the keys of its earlier content.
 
-        Raises ``NotChangeable`` or ``SettingsError``; then the settings stay as they are.
+        Raises ``NotChangeable`` or ``SettingsError``; then the settings do not change.
         """
-        entries = self._understood(entries)
+        entries = self._drop_unknown(entries)
         check_changeable(entries)
-        kept = {key: value for key, value in self._kept.items() if key not in self._insisted}
-        mounted = {key: value for key, value in entries.items() if key not in self._insisted}
-        settings = self._with({**kept, **mounted})
+        saved = {key: value for key, value in self._saved.items() if key not in self._command_line_keys}
+        mounted = {key: value for key, value in entries.items() if key not in self._command_line_keys}
+        settings = self._apply_changes({**saved, **mounted})
         before, now = effective_settings(self.now), effective_settings(settings)
         self._mounted, self.now = dict(entries), settings
         moves = {key: f"{before[key]} -> {now[key]}" for key in sorted(now) if before[key] != now[key]}
         if moves:
-            log.info("settings are changed by a file", extra=moves)
+            log.info("settings changed by settings file", extra=moves)
             self._on_change(settings)
 
     async def update(self, entries: Mapping[str, str]) -> None:
-        """Change settings, durably, all of ``entries`` or none; an empty value takes a change back.
+        """Change settings durably, all of ``entries`` or none; an empty value reverts a change.
 
-        Raises ``NotChangeable``, ``SettingsError`` that names key and value, or what writing raises.
+        Raises ``NotChangeable``, ``SettingsError`` that names key and value, or the error of the write.
         """
         check_changeable(entries)
         self._refuse_mounted(entries)
         if not entries:
             return
         async with self._lock:
-            kept = {key: value for key, value in {**self._kept, **entries}.items() if value}
-            insisted = self._insisted - entries.keys()
+            saved = {key: value for key, value in {**self._saved, **entries}.items() if value}
+            command_line_keys = self._command_line_keys - entries.keys()
             mounted = self._mounted
-            settings = self._with({k: v for k, v in {**kept, **mounted}.items() if k not in insisted})
+            settings = self._apply_changes(
+                {k: v for k, v in {**saved, **mounted}.items() if k not in command_line_keys}
+            )
             version = self.version.next(self._now_ms())
-            document = LiveDocument(settings=kept, data_version=version)
+            document = LiveDocument(settings=saved, data_version=version)
             await asyncio.to_thread(self._file.save, msgspec.to_builtins(document, str_keys=True))
-            if self._mounted is not mounted:  # a file has changed some meanwhile: it wins
-                settings = self._with({k: v for k, v in {**kept, **self._mounted}.items() if k not in insisted})
+            if self._mounted is not mounted:  # the settings file was mounted meanwhile: it wins
+                settings = self._apply_changes(
+                    {k: v for k, v in {**saved, **self._mounted}.items() if k not in command_line_keys}
+                )
             before, now = effective_settings(self.now), effective_settings(settings)
-            self._kept, self.version, self.now = kept, version, settings
-            self._insisted.intersection_update(insisted)
+            self._saved, self.version, self.now = saved, version, settings
+            self._command_line_keys.intersection_update(command_line_keys)
             moves = {key: f"{before[key]} -> {now[key]}" for key in sorted(entries) if before[key] != now[key]}
-            log.info("settings are changed at run time", extra=moves)
+            log.info("settings changed at run time", extra=moves)
             self._on_change(settings)
 
-    def _understood(self, entries: Mapping[str, str]) -> Mapping[str, str]:
-        """Without what only a newer version takes while it runs, where that is tolerated."""
+    def _drop_unknown(self, entries: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the entries without the keys that this version cannot change, if unknown settings are ignored."""
         left_out = sorted(entries.keys() - CHANGEABLE)
-        if not self._base.is_tolerant or not left_out:
+        if not self._base.ignores_unknown_settings or not left_out:
             return entries
-        log.warning("changed settings are left out that this version does not take", extra={"keys": left_out})
+        log.warning("ignored changed settings that this version does not support", extra={"keys": left_out})
         return {key: value for key, value in entries.items() if key in CHANGEABLE}
 
     def _refuse_mounted(self, entries: Mapping[str, str]) -> None:
         decided = sorted(entries.keys() & self._mounted.keys())
         if decided:
-            raise NotChangeable(
-                f"liveSettingsPath names a file that decides about {', '.join(decided)}: change it there"
-            )
+            raise NotChangeable(f"{', '.join(decided)}: set in the file of liveSettingsPath; change it there")
 
-    def _with(self, changes: Mapping[str, str]) -> BrokerSettings:
-        """The settings of the start with these changes. Raises SettingsError."""
+    def _apply_changes(self, changes: Mapping[str, str]) -> BrokerSettings:
+        """Return the settings of the start with these changes. Raises SettingsError."""
         base = self._base
         sizes = {
             LOG_SIZE_KEY: str(base.store.mapped_file_size_commit_log),
@@ -196,7 +198,7 @@ class LiveSettings:
 
 
 def check_changeable(keys: Collection[str]) -> None:
-    """Raises ``NotChangeable`` that names each key that may not change, and why."""
+    """Raise ``NotChangeable`` if there are keys that cannot change; it names each of them and the reason."""
     known = effective_settings(BrokerSettings()).keys()
     refused = [
         f"{key[:KEY_CHARACTERS_SHOWN]} ({_REASONS.get(key) or (_AT_START if key in known else _UNKNOWN)})"
@@ -209,44 +211,44 @@ def check_changeable(keys: Collection[str]) -> None:
 
 @final
 class SettingsFile:
-    """Settings that a file may change while the broker runs: a mounted ConfigMap, or a file that is edited.
+    """A file that changes settings while the broker runs: a mounted ConfigMap, or a file that is edited.
 
-        liveSettingsPath changes -> the keys of it hold, each that it no longer names is as it was without it
+        liveSettingsPath changes -> its keys take effect; keys that it no longer names are reverted
 
-    The file has the form of a broker.conf, and is read every few seconds and compared by content. It is used as a whole
-    or not at all: with one key that may not change, or an invalid value, the settings stay, and the log has the reason.
-    A file that vanishes changes nothing: it is probably being replaced. Owned by the event loop.
+    The file has the format of broker.conf. It is read every few seconds and compared by content. It is used as a whole
+    or not at all: with one key that cannot change, or an invalid value, the settings do not change, and the reason is
+    logged. A missing file changes nothing: it is probably being replaced. Owned by the event loop.
     """
 
     def __init__(self, path: str, live: LiveSettings) -> None:
-        """Without a path no file is read."""
+        """With an empty path no file is read."""
         self.trouble: str | None = None
-        """Why the present content of the file is not in use."""
+        """Why the present content of the file is not used; None if it is used."""
 
         self._path: Final = path
         self._live: Final = live
         self._used: bytes | None = None
-        self._watch: Final = FileWatch("the file of settings", self.reload)
+        self._watch: Final = FileWatch("the settings file", self.reload)
 
     def load(self) -> None:
-        """Use the content of the file, at the start. Waits for the disk."""
+        """Use the content of the file at the start. Waits for the disk."""
         if self._path:
-            self._take(_content(self._path))
+            self._use_content(_read_content(self._path))
 
     def start(self) -> None:
-        """Look again every few seconds until closed."""
+        """Read the file every few seconds until closed."""
         if self._path:
             self._watch.start()
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop reading the file periodically."""
         await self._watch.close()
 
     async def reload(self) -> None:
-        """Read the file, and use its content if that has changed."""
-        self._take(await asyncio.to_thread(_content, self._path))
+        """Read the file, and use its content if it has changed."""
+        self._use_content(await asyncio.to_thread(_read_content, self._path))
 
-    def _take(self, content: bytes | None) -> None:
+    def _use_content(self, content: bytes | None) -> None:
         if content is None or content == self._used:
             return
         self._used = content
@@ -254,13 +256,15 @@ class SettingsFile:
             self._live.mount(parse_properties_file(content.decode("utf-8", "replace")))
         except (SettingsError, NotChangeable) as error:
             self.trouble = str(error)
-            log.error("the file of settings is not used", extra={"path": self._path, "reason": self.trouble})
+            log.error(
+                "ignored invalid settings file; settings unchanged", extra={"path": self._path, "reason": self.trouble}
+            )
         else:
             self.trouble = None
 
 
-def _content(path: str) -> bytes | None:
-    """None while there is no such file."""
+def _read_content(path: str) -> bytes | None:
+    """Return the content of the file; None if it cannot be read."""
     try:
         return read_small_file(path)
     except OSError:

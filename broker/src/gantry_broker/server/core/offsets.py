@@ -1,31 +1,33 @@
-"""How far every group has consumed every queue, and how far every delay level was delivered.
+"""The committed offsets of consumer groups, their resets, and the offsets that delay levels are delivered up to.
 
-Offsets are positions of the next message to consume. They live in memory, are written to disk every few seconds and at
-a clean stop, and repeat some messages after a crash rather than skip one: the file never runs ahead of the table.
+An offset is the position of the next message to consume. Offsets are kept in memory, and written to disk every few
+seconds and at a clean stop. After a crash some messages are consumed twice and none is skipped: the file is never ahead
+of the table.
 
-A new epoch may have lost what its predecessor showed, and consumers keep their positions in memory:
+A new epoch may lack messages that the old master made visible, and consumers keep their positions in memory:
 
     [...... both masters ......)[...... the old one's tail ......)
-                               ^ begin of the epoch              ^ where a consumer is
+                               ^ start of the epoch              ^ position of a consumer
 
-By the time it comes, the queue may have grown past that position with other messages, which it would skip. So a commit
-of a group that has committed before is believed once the group has pulled at or before the begin: no other reader can
-be past it. Until then a reader is sent back to the begin, and its commits count up to there.
+When the consumer pulls again, the queue may have grown past that position with other messages, which it would skip. So
+a commit of a group that has committed before is accepted in full once the group has pulled at or before the start of
+the epoch: from then on no reader can be past it. Until then a reader is redirected to the start of the epoch, and its
+commits are limited to it.
 
-An administrator's reset wins over both, and is believed at once. A reader keeps its place in memory and commits it
-afterwards, so a new offset in the broker's table alone would be overwritten by the next commit. A reset is therefore
-pending until a reader has received it (`OffsetResets`):
+An administrator's reset overrides both and takes effect at once. A reader keeps its position in memory and commits it
+afterwards, so that the next commit would overwrite a new offset in the broker's table. A reset is therefore pending
+until a reader has received it (`OffsetResets`):
 
-    reset to r                              the offset in the table is r, and stays r: commits are passed over
-    a pull of a reader that has not got it  is sent to r (21, OFFSET_RESET), even from r: what it has in hand is to go
-    the next pull of a reader that has      the reset is done, and everything is as always
+    reset to r                              the offset in the table is r, and stays r: commits are ignored
+    pull of a reader without the reset      is redirected to r (21, OFFSET_RESET), even from r: it drops its messages
+    next pull of a redirected reader        the reset is complete
 
-RocketMQ forgets the reset with the first answer. Here it is kept until that answer has been read: a connection that
-breaks before, or a client that takes ten seconds to obey and commits its old place meanwhile, as 4.9's do, does not
-undo it. No connection is redirected twice: a reader that was sent to r and asks for another place all the same has a
-reason, and gets it, as RocketMQ's would. A pull that was held when the reset came was made without knowledge of it.
+RocketMQ forgets the reset with the first answer. Here it is kept until that answer has been read: it survives a
+connection that breaks before, and a client that takes ten seconds to follow and commits its old position meanwhile, as
+4.9's do. No connection is redirected twice: a redirected reader that asks for another position has a reason, and gets
+it, as with RocketMQ. A pull that was held when the reset came counts as sent before the reset.
 
-Resets are kept with the offsets, in their file and on slaves: a reset that was answered 0 survives as they do.
+Resets are stored with the offsets, in their file and on slaves: a reset that was answered with code 0 is as durable.
 """
 
 import weakref
@@ -45,16 +47,16 @@ SEPARATOR = "@"
 
 
 class OffsetDocument(Document):
-    """consumerOffset.json, and, without what is pending, the reply to code 43."""
+    """The content of consumerOffset.json, and, without pending resets, of the reply to code 43."""
 
     offset_table: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
     data_version: DataVersion | None = None
     pending_resets: dict[str, dict[int, int]] | None = None
-    """Ours alone, and there only while something is pending; RocketMQ passes over what it does not know."""
+    """A field of ours, present only while a reset is pending; RocketMQ ignores unknown fields."""
 
 
 class DelayOffsetDocument(Document):
-    """delayOffset.json, and the reply to code 45."""
+    """The content of delayOffset.json, and of the reply to code 45."""
 
     offset_table: dict[int, int] = msgspec.field(default_factory=dict)
     data_version: DataVersion | None = None
@@ -64,45 +66,47 @@ class DelayOffsetDocument(Document):
 class _Reset:
     offset: int
     redirected: "weakref.WeakSet[Connection]" = field(default_factory=weakref.WeakSet)
-    """The readers that were sent there."""
+    """The readers that were redirected to the offset."""
 
     def clamp(self, end: int) -> None:
-        """No reset leads beyond the end of its queue."""
+        """Limit the reset to the end of its queue."""
         self.offset = min(self.offset, end)
 
 
 @final
 class OffsetResets:
-    """The pending resets, by topic@group and queue. Owned by the event loop."""
+    """The pending resets by topic@group and queue. Owned by the event loop."""
 
     def __init__(self, on_done: Callable[[], None] = lambda: None) -> None:
-        """``on_done`` is called when a reader has received a reset, so that it is not pending any more."""
+        """``on_done`` is called when a reader has received a reset, which then is complete."""
         self._on_done: Final = on_done
         self._table: dict[str, dict[int, _Reset]] = {}
-        self._is_kept = True
+        self._is_enabled = True
 
     def __repr__(self) -> str:
         return f"<OffsetResets pending={sum(map(len, self._table.values()))}>"
 
-    def keep(self, is_kept: bool) -> None:
-        """Set useServerSideResetOffset: whether resets are kept here; pending ones end when they are not any more."""
-        self._is_kept = is_kept
-        if not is_kept:
+    def set_enabled(self, is_enabled: bool) -> None:
+        """Set useServerSideResetOffset: whether resets are kept here. Switching it off drops the pending ones."""
+        self._is_enabled = is_enabled
+        if not is_enabled:
             self._table = {}
 
     def assign(self, key: str, queue_id: int, offset: int) -> None:
-        """Readers of this queue in this group continue at ``offset``."""
-        if self._is_kept:
+        """Redirect the readers of this queue in this group to ``offset``."""
+        if self._is_enabled:
             self._table.setdefault(key, {})[queue_id] = _Reset(offset)
 
     def is_pending(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether commits of the group for this queue are passed over, because no reader has obeyed a reset yet."""
+        """Whether commits of the group for this queue are ignored, because no reader has received its reset yet."""
         return queue_id in self._table.get(f"{topic}{SEPARATOR}{group}", ())
 
-    def place(self, group: str, topic: str, queue_id: int, reader: Connection, *, was_waiting: bool) -> int | None:
-        """Where ``reader`` has to continue, because it has not received a reset of its group; None if it may stay.
+    def redirect_offset(
+        self, group: str, topic: str, queue_id: int, reader: Connection, *, was_waiting: bool
+    ) -> int | None:
+        """Return the offset that ``reader`` is redirected to by a reset; None if none is pending for it.
 
-        ``was_waiting``: its pull was held.
+        ``was_waiting``: the pull was held, and may be older than the reset.
         """
         if not self._table:
             return None
@@ -111,7 +115,7 @@ class OffsetResets:
         if reset is None:
             return None
         if reader in reset.redirected and not was_waiting:
-            self._done(key, queue_id)
+            self._complete(key, queue_id)
             return None
         reset.redirected.add(reader)
         return reset.offset
@@ -126,17 +130,17 @@ class OffsetResets:
             del self._table[key]
 
     def pending(self) -> dict[str, dict[int, int]]:
-        """As it is kept: topic@group -> queue -> offset."""
+        """Return the pending resets as they are stored: topic@group -> queue -> offset."""
         return {key: {queue: reset.offset for queue, reset in queues.items()} for key, queues in self._table.items()}
 
     def load(self, pending: Mapping[str, Mapping[int, int]]) -> None:
-        """Take over what was kept. Which readers were redirected is not known any more."""
+        """Load stored resets. The readers that were redirected are forgotten."""
         self._table = {}
         for key, queues in pending.items():
             for queue_id, offset in queues.items():
                 self.assign(key, queue_id, offset)
 
-    def _done(self, key: str, queue_id: int) -> None:
+    def _complete(self, key: str, queue_id: int) -> None:
         queues = self._table[key]
         del queues[queue_id]
         if not queues:
@@ -145,29 +149,31 @@ class OffsetResets:
 
 
 @final
-class EpochBegins:
-    """Where the epoch began in queues whose groups have not been there yet. Owned by the event loop."""
+class EpochStartOffsets:
+    """The queue offsets where the epoch started, for groups that have not pulled there yet. Owned by the event loop."""
 
     def __init__(self) -> None:
         self._table: dict[str, dict[int, int]] = {}
 
-    def begin(self, begins: dict[str, dict[int, int]]) -> None:
-        """This broker is the master from now on; ``begins`` holds the ends of queues by topic@group."""
-        self._table = begins
+    def start_epoch(self, starts: dict[str, dict[int, int]]) -> None:
+        """Start an epoch with this broker as the master; ``starts`` holds the ends of queues by topic@group."""
+        self._table = starts
 
-    def limit(self, key: str, queue_id: int, offset: int) -> int:
-        """Up to where a commit of ``offset`` counts."""
+    def limit_commit(self, key: str, queue_id: int, offset: int) -> int:
+        """Return ``offset``, limited to the start of the epoch if the group has not pulled there yet."""
         return min(offset, self._table[key].get(queue_id, offset)) if key in self._table else offset
 
     def forget(self, key: str, queue_id: int) -> None:
-        """The group was moved, and has no position that could be in a lost part."""
+        """Lift the limit: the group was reset, and has no position that could be in a lost part of the log."""
         self._table.get(key, {}).pop(queue_id, None)
 
-    def way_back(self, group: str, topic: str, queue_id: int, offset: int, *, committed: int | None) -> int | None:
-        """Where a reader has to continue whose position is in a lost part; None if it may read where it is.
+    def redirect_offset(
+        self, group: str, topic: str, queue_id: int, offset: int, *, committed: int | None
+    ) -> int | None:
+        """Return the offset to redirect a reader to whose position may be in a lost part of the log; None otherwise.
 
-        Never beyond what its group has ``committed``: a client of RocketMQ that is sent to another place drops what it
-        holds of the queue, messages that failed and wait for their retry included.
+        It is never beyond what its group has ``committed``: a RocketMQ client that is sent to another offset drops its
+        messages of the queue, including messages that failed and wait for their retry.
         """
         begins = self._table.get(f"{topic}{SEPARATOR}{group}")
         begin = None if begins is None else begins.get(queue_id)
@@ -181,17 +187,17 @@ class EpochBegins:
 
 @final
 class PulledOffsets:
-    """Up to where readers have come, which need not have consumed it; of this start only, as RocketMQ's."""
+    """The offsets up to which readers have pulled, consumed or not; since this start only, as in RocketMQ."""
 
     def __init__(self) -> None:
         self._table: dict[str, dict[int, int]] = {}
 
-    def note(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
-        """A reader was given everything before ``next_offset``."""
+    def record(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
+        """Record that a reader has received all messages before ``next_offset``."""
         self._table.setdefault(f"{topic}{SEPARATOR}{group}", {})[queue_id] = next_offset
 
     def find(self, group: str, topic: str, queue_id: int) -> int:
-        """Up to where readers have come; 0 if none has pulled."""
+        """Return the offset up to which readers have pulled; 0 if none has."""
         return self._table.get(f"{topic}{SEPARATOR}{group}", {}).get(queue_id, 0)
 
     def forget(self, matches: Callable[[str], bool]) -> None:
@@ -201,45 +207,45 @@ class PulledOffsets:
 
 @final
 class ConsumerOffsets:
-    """Offsets by topic@group and queue. Owned by the event loop."""
+    """The committed offsets by topic@group and queue. Owned by the event loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._table: dict[str, dict[int, int]] = {}
         self._version = DataVersion(timestamp=clock.wall_ms())
         self.edition = 0
-        """Rises with every change."""
+        """A number that grows with every change of the table."""
 
         self.resets: Final = OffsetResets(self._changed)
-        self.begins: Final = EpochBegins()
+        self.epoch_starts: Final = EpochStartOffsets()
         self.pulled: Final = PulledOffsets()
 
     def __repr__(self) -> str:
         return f"<ConsumerOffsets pairs={len(self._table)}>"
 
     def find(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The committed offset, or None when the group never committed one."""
+        """Return the committed offset; None if the group has never committed one."""
         queues = self._table.get(f"{topic}{SEPARATOR}{group}")
         return None if queues is None else queues.get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         key = f"{topic}{SEPARATOR}{group}"
         queues = self._table.setdefault(key, {})
-        offset = self.begins.limit(key, queue_id, offset)
+        offset = self.epoch_starts.limit_commit(key, queue_id, offset)
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self._changed()
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """The group continues at ``offset``, wherever its readers are: an administrator has moved it."""
+        """Reset the group to ``offset`` at an administrator's request; its readers are redirected."""
         key = f"{topic}{SEPARATOR}{group}"
-        self.begins.forget(key, queue_id)
+        self.epoch_starts.forget(key, queue_id)
         self._table.setdefault(key, {})[queue_id] = offset
         self.resets.assign(key, queue_id, offset)
         self._changed()
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """One group continues where another one is; its readers that run now are not redirected."""
+        """Copy the offsets of one group to another one; running readers are not redirected."""
         queues = self._table.get(f"{topic}{SEPARATOR}{source}")
         if queues is None:
             return
@@ -249,13 +255,13 @@ class ConsumerOffsets:
         self._changed()
 
     def begin_epoch(self, end_of: Callable[[str, int], int]) -> None:
-        """This broker is the master from now on; ``end_of`` gives the end of a queue by topic and number."""
+        """Start an epoch with this broker as the master; ``end_of`` returns the end of a queue by topic and number."""
         begins: dict[str, dict[int, int]] = {}
         for key, queues in self._table.items():
             topic, _, group = key.partition(SEPARATOR)
-            if group != TRANSACTION_GROUP:  # the broker's own, which knows where it begins
+            if group != TRANSACTION_GROUP:  # the broker's own group, which sets its offsets itself
                 begins[key] = {queue_id: end_of(topic, queue_id) for queue_id in queues}
-        self.begins.begin(begins)
+        self.epoch_starts.start_epoch(begins)
 
     def topics_of(self, group: str) -> list[str]:
         return sorted(topic for topic, name in self._pairs() if name == group)
@@ -264,7 +270,7 @@ class ConsumerOffsets:
         return sorted(group for name, group in self._pairs() if name == topic)
 
     def groups_by_topic(self) -> dict[str, list[str]]:
-        """``groups_of`` for all topics at once."""
+        """Return the groups with offsets for every topic; like ``groups_of`` for all topics."""
         found: dict[str, list[str]] = {}
         for topic, group in self._pairs():
             found.setdefault(topic, []).append(group)
@@ -277,7 +283,7 @@ class ConsumerOffsets:
         self._forget(lambda name, owner: owner == group)
 
     def clamp(self, topic: str, queue_id: int, end: int) -> list[tuple[str, int]]:
-        """Set offsets beyond a queue's end back to it; returns (group, old offset) of each."""
+        """Limit offsets to the end of a queue; return (group, old offset) of each that was beyond it."""
         moved: list[tuple[str, int]] = []
         for key, queues in self._table.items():
             name, _, group = key.partition(SEPARATOR)
@@ -289,7 +295,7 @@ class ConsumerOffsets:
         return moved
 
     def known_queues(self) -> list[tuple[str, int]]:
-        """Every (topic, queue) that any group has an offset in."""
+        """Return every (topic, queue) in which a group has an offset."""
         return sorted({(key.partition(SEPARATOR)[0], queue) for key, queues in self._table.items() for queue in queues})
 
     def document(self) -> OffsetDocument:
@@ -305,8 +311,8 @@ class ConsumerOffsets:
         pending = document.pending_resets or {}
         self.resets.load({key: queues for key, queues in pending.items() if key in self._table})
 
-    def take(self, document: OffsetDocument) -> None:
-        """Replace everything by the master's table, to be written to the own file, too."""
+    def replace_from_master(self, document: OffsetDocument) -> None:
+        """Replace the table by that of the master, and mark it for writing to the own file."""
         self.load(document)
         self._changed()
 
@@ -316,14 +322,14 @@ class ConsumerOffsets:
             yield topic, group
 
     def _forget(self, matches: Callable[[str, str], bool]) -> None:
-        def is_meant(key: str) -> bool:
+        def is_affected(key: str) -> bool:
             topic, _, group = key.partition(SEPARATOR)
             return matches(topic, group)
 
-        for key in [key for key in self._table if is_meant(key)]:
+        for key in [key for key in self._table if is_affected(key)]:
             del self._table[key]
-        self.pulled.forget(is_meant)
-        self.resets.forget(is_meant)
+        self.pulled.forget(is_affected)
+        self.resets.forget(is_affected)
         self._changed()
 
     def _changed(self) -> None:

@@ -1,8 +1,8 @@
-"""Writing the broker's tables to disk, off the event loop.
+"""Writes the broker's tables to disk in worker threads.
 
-A table marks itself changed; its file is written soon after, one write at a time, always from a fresh copy that the
-loop made. Topics and groups are written at once, and an administrator's reply waits for it (`settled`); offsets every
-few seconds and at a clean stop.
+A table is marked as changed; its file is written soon after, one write at a time, always from a fresh copy that the
+event loop made. Topics and groups are written at once, and an administrator's reply waits for the write
+(`wait_until_written`); offsets are written every few seconds and at a clean stop.
 """
 
 import asyncio
@@ -23,112 +23,115 @@ T = TypeVar("T")
 
 @final
 class TableFile:
-    """One file: how to get a copy of its table, how to write it."""
+    """A file of one table, with the function that copies the table and the one that writes the file."""
 
     def __init__(self, name: str, snapshot: Snapshot, write: Write) -> None:
         self.name: Final = name
         self._snapshot = snapshot
         self._write = write
         self._lock = asyncio.Lock()
-        self._wanted = 0
-        self._written = 0
+        self._change_count = 0
+        self._written_count = 0
 
     @property
     def is_stale(self) -> bool:
-        """Whether the disk lacks a change."""
-        return self._wanted != self._written
+        """Whether the file lacks a change of the table."""
+        return self._change_count != self._written_count
 
     def mark(self) -> None:
-        """The table has changed."""
-        self._wanted += 1
+        """Record a change of the table, to be written later."""
+        self._change_count += 1
 
-    async def settle(self) -> None:
-        """Have everything marked so far on disk. Raises OSError and BrokerError of the write."""
+    async def write_changes(self) -> None:
+        """Write the file if the table has changed. Raises OSError and BrokerError of the write."""
         async with self._lock:
-            wanted = self._wanted
-            if wanted == self._written:
+            change_count = self._change_count
+            if change_count == self._written_count:
                 return
             document = self._copy()
-            await in_thread(lambda: self._write(document))
-            self._written = wanted
+            await run_in_thread(lambda: self._write(document))
+            self._written_count = change_count
 
     def _copy(self) -> dict[str, Any]:
-        """The table as it is now, in JSON's types."""
+        """Return a copy of the table in JSON types."""
         document: dict[str, Any] = without_nulls(msgspec.to_builtins(self._snapshot(), str_keys=True))
         return document
 
 
 @final
 class Persistence:
-    """All table files. Owned by the event loop; the writes run in its worker threads."""
+    """The files of all tables. Owned by the event loop; the writes run in its worker threads."""
 
     def __init__(self, on_mark: Callable[[str], None] = lambda name: None) -> None:
         """``on_mark`` is called with the name of each table that changes."""
         self._on_mark: Final = on_mark
         self._files: dict[str, TableFile] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """The last write of each table that was asked for at once."""
+        """The last immediate write of each table."""
         self.failure: str | None = None
 
     def add(self, file: TableFile) -> None:
         self._files[file.name] = file
 
     def mark(self, name: str, *, now: bool) -> None:
-        """The table has changed; with `now` it is written without waiting for the next round."""
+        """Record a change of a table; with `now` it is written at once, not at the next periodic write."""
         file = self._files[name]
         file.mark()
         self._on_mark(name)
         task = self._tasks.get(name)
         if now and (task is None or task.done()):
-            self._tasks[name] = asyncio.ensure_future(self._settle_whole(file))
+            self._tasks[name] = asyncio.ensure_future(self._write_until_current(file))
 
-    async def settled(self, name: str) -> None:
-        """Wait until the table is on disk as it is now."""
-        await self._files[name].settle()
+    async def wait_until_written(self, name: str) -> None:
+        """Wait until the table with all changes up to now is on disk."""
+        await self._files[name].write_changes()
 
-    async def round(self) -> None:
-        """Write whatever has changed."""
+    async def write_stale(self) -> None:
+        """Write every table that has changed."""
         for file in self._files.values():
-            await self._settle(file)
+            await self._try_write(file)
 
-    async def finish(self) -> None:
-        """Wait for writes under way."""
+    async def wait_for_writes(self) -> None:
+        """Wait until the immediate writes have ended."""
         if self._tasks:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def close(self) -> None:
-        """Write everything once more. What cannot be written is logged."""
-        await self.finish()
+        """Write all tables. Failures are logged."""
+        await self.wait_for_writes()
         for file in self._files.values():
             file.mark()
-        await self.round()
+        await self.write_stale()
 
-    async def _settle_whole(self, file: TableFile) -> None:
-        """Write until nothing has changed meanwhile, or until it fails: then the next round tries."""
-        while file.is_stale and await self._settle(file):
+    async def _write_until_current(self, file: TableFile) -> None:
+        """Write until the file is current, or until a write fails, which the next periodic write retries."""
+        while file.is_stale and await self._try_write(file):
             pass
 
-    async def _settle(self, file: TableFile) -> bool:
+    async def _try_write(self, file: TableFile) -> bool:
         try:
-            await file.settle()
+            await file.write_changes()
         except (OSError, BrokerError) as error:
             self.failure = f"{file.name}: {error}"
             facts = {"table": file.name, "reason": str(error)}
-            log.error("a table could not be written; it is tried again", extra=facts)
+            log.error("failed to write table; will retry", extra=facts)
             return False
         self.failure = None
         return True
 
 
 def without_nulls(document: Any) -> Any:
-    """`document` without what is absent: RocketMQ's files have no nulls."""
+    """Return `document` without null values: RocketMQ's files have none."""
     if isinstance(document, dict):
         return {name: without_nulls(value) for name, value in document.items() if value is not None}
     return [without_nulls(value) for value in document] if isinstance(document, list) else document
 
 
-async def in_thread(work: Callable[[], T]) -> T:
-    """The result of blocking work. A cancellation waits for it: a thread cannot be stopped, and uses what it has."""
+async def run_in_thread(work: Callable[[], T]) -> T:
+    """Run blocking work in a thread and return its result.
+
+    A cancellation waits for the work: a thread cannot be stopped, and still uses its arguments.
+    """
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)

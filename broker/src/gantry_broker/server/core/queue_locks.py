@@ -1,21 +1,21 @@
-"""Locks of queues for ordered consumption: one client of a group at a time, for a minute unless renewed.
+"""Locks of queues for ordered consumption: one client of a group holds a queue, for a minute unless it renews the lock.
 
-Invariant: no two clients may both have reason to believe that a queue is theirs. A client believes a grant for at most
-`LOCK_LEASE_MS` (Java's and ours for half of it, renewing every 20 s), so the danger is a grant that a client believes
-and this broker does not know:
+Invariant: at no time do two clients rely on a grant for the same queue. A client relies on a grant for at most
+`LOCK_LEASE_MS` (Java's and ours for half of it, renewing every 20 s), so the danger is a grant that a client relies on
+and that this broker does not know:
 
 - **A promotion, or a start after a crash.** Locks are not replicated: to be safe every grant would have to wait for a
-  slave, and a table that lags grants a queue to its last holder but one. So a new master does not know who holds what,
-  and for one lease grants nothing (`forget_holders`). It answers with an error, not with "none of them": holders then
-  continue until their belief ends, and no other client holds their queues. Ordered groups rest for up to a minute,
-  counted from the promotion; others notice nothing. The alternative, first come first served, is what RocketMQ does:
-  two consumers then hold one queue for up to half a minute after each failover.
-- **A clean stop** writes the locks down, and the next start believes them for one more lease: holders continue at once.
+  slave, and a table that lags would grant a queue to its last holder but one. So a new master does not know the
+  holders, and grants nothing for one lease (`forget_holders`). It answers with an error, not with "none of them":
+  holders then continue until their grants end, and no other client holds their queues. Ordered groups pause for up to
+  a minute, counted from the promotion; other groups are not affected. The alternative, first come first served, is
+  what RocketMQ does: two consumers then hold one queue for up to half a minute after each failover.
+- **A clean stop** saves the locks, and the next start honours them for one more lease: holders continue at once.
 - **A master that was replaced** and does not know it must not renew grants for ever. It grants only while it is sure of
-  its role, that is while it could acknowledge a message. It finds out within seconds, and its last grant is believed
-  for half a lease: both fit into the lease that the new master waits.
+  its role, that is while it could acknowledge a message. It learns of its replacement within seconds, and a client
+  relies on its last grant for half a lease: both fit into the lease that the new master waits.
 
-A log that never held a message, in its first epoch, is a new group: no client can hold a lock, and none has to wait.
+A log without any message in its first epoch belongs to a new group: no client can hold a lock, and none has to wait.
 """
 
 from dataclasses import dataclass
@@ -31,14 +31,14 @@ LOCK_LEASE_MS: Final = 60_000
 
 @dataclass(slots=True)
 class QueueLock:
-    """The client that holds a queue, and when it last renewed that."""
+    """The client that holds a queue, and the time of its last renewal."""
 
     client_id: str
     renewed_at_ms: int
 
 
 class HeldQueue(Document):
-    """One lock in the file."""
+    """A lock as it is stored in the file."""
 
     group: str
     client_id: str
@@ -46,41 +46,41 @@ class HeldQueue(Document):
 
 
 class LockDocument(Document):
-    """queueLocks.json: who held what at the last clean stop."""
+    """The content of queueLocks.json: the holders of queues at the last clean stop."""
 
     held: list[HeldQueue] = msgspec.field(default_factory=list)
 
 
 @final
 class QueueLocks:
-    """All locks by group. Owned by the event loop; leases run on the monotonic clock."""
+    """The locks of all groups. Owned by the event loop; leases are measured with the monotonic clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._groups: dict[str, dict[MessageQueue, QueueLock]] = {}
-        self._rests_until_ms = 0
+        self._grants_paused_until_ms = 0
 
     def __repr__(self) -> str:
-        rest = f" rests_ms={self.rest_ms}" if self.rest_ms else ""
-        return f"<QueueLocks groups={len(self._groups)}{rest}>"
+        pause = f" grant_pause_ms={self.grant_pause_ms}" if self.grant_pause_ms else ""
+        return f"<QueueLocks groups={len(self._groups)}{pause}>"
 
     @property
-    def rest_ms(self) -> int:
-        """How long no lock is granted yet, since clients may hold locks that this broker does not know."""
-        return max(0, self._rests_until_ms - self._clock.monotonic_ms())
+    def grant_pause_ms(self) -> int:
+        """How long no lock is granted yet, because clients may hold locks that this broker does not know."""
+        return max(0, self._grants_paused_until_ms - self._clock.monotonic_ms())
 
     def forget_holders(self) -> None:
         """Grant nothing until every grant of an earlier master has ended."""
         self._groups.clear()
-        # A client's belief begins when it asks, and ends exactly one lease later: one more millisecond is free again.
-        self._rests_until_ms = self._clock.monotonic_ms() + LOCK_LEASE_MS + 1
+        # A client relies on a grant from its request until exactly one lease later; one millisecond after that is safe.
+        self._grants_paused_until_ms = self._clock.monotonic_ms() + LOCK_LEASE_MS + 1
 
     def lock(self, group: str, client_id: str, queues: list[MessageQueue]) -> list[MessageQueue]:
-        """Lock what is free, expired, or held by the same client already; returns what it holds now.
+        """Lock the queues that are free, expired, or already held by the client; return those that it holds now.
 
-        Not to be asked while `rest_ms` runs: "none" would be taken for "held by others".
+        Must not be called while `grant_pause_ms` is positive: clients take "none" for "held by others".
         """
-        assert not self.rest_ms, "callers refuse while holders may be unknown"
+        assert not self.grant_pause_ms, "callers refuse while holders may be unknown"
         now_ms = self._clock.monotonic_ms()
         locks = self._groups.setdefault(group, {})
         held: list[MessageQueue] = []
@@ -101,12 +101,12 @@ class QueueLocks:
             self._groups.pop(group, None)
 
     def is_held(self, group: str) -> bool:
-        """Whether any lock of the group is live: then its failed messages are not put off, but given up."""
+        """Whether any lock of the group is live. Then its failed messages go to the dead letters without a retry."""
         oldest_ms = self._clock.monotonic_ms() - LOCK_LEASE_MS
         return any(lock.renewed_at_ms >= oldest_ms for lock in self._groups.get(group, {}).values())
 
     def expire(self) -> None:
-        """Forget locks that were not renewed."""
+        """Remove locks that were not renewed in time."""
         oldest_ms = self._clock.monotonic_ms() - LOCK_LEASE_MS
         for group in list(self._groups):
             locks = self._groups[group]
@@ -115,10 +115,10 @@ class QueueLocks:
             if not locks:
                 del self._groups[group]
 
-    # ------- over a clean stop
+    # ------- saving and loading
 
     def document(self) -> LockDocument:
-        """Who holds what now."""
+        """Return the present holders, as they are stored at a clean stop."""
         self.expire()
         held = [
             HeldQueue(group=group, client_id=lock.client_id, queue=queue)
@@ -128,7 +128,7 @@ class QueueLocks:
         return LockDocument(held=held)
 
     def load(self, document: LockDocument) -> None:
-        """Believe them as if they had been renewed just now: how long the stop took is not known."""
+        """Load stored locks as if they had been renewed just now: the duration of the stop is unknown."""
         now_ms = self._clock.monotonic_ms()
         for one in document.held:
             self._groups.setdefault(one.group, {})[one.queue] = QueueLock(one.client_id, now_ms)

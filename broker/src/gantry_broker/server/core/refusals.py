@@ -1,11 +1,11 @@
-"""Requests that the broker refuses for a reason of its own: how they are answered, counted and logged.
+"""Answers, counts and logs requests that the broker refuses for a reason of its own.
 
-A request that is wrong in itself (no such topic, too large, no permission) is not among them. Every refusal has a
-reason, one counter for each reason goes to the status page and from there to `/metrics`, and an episode of refusals
-leaves one line in the log when it begins, and a summary with count and duration when no request has been refused for
-that reason for EPISODE_GAP_S. A single line would either come when the overload is over or lack the numbers; however
-many requests are refused, there are no more than these two. What a client asks in vain for as long as it runs, a
-request code or a filter, is no episode: it leaves one line for the client or the group.
+A request that is invalid in itself (no such topic, too large, no permission) is not among them. Every refusal has a
+reason; one counter for each reason goes to the status page and from there to `/metrics`. An episode of refusals leaves
+one line in the log when it begins, and a summary with count and duration when no request has been refused for that
+reason for EPISODE_GAP_S. A single line would either come when the overload is over or lack the numbers; there are never
+more than these two, however many requests are refused. A request code or a filter that a client uses in vain as long as
+it runs is no episode: it leaves one line for the client or the group.
 """
 
 import logging
@@ -21,25 +21,25 @@ from gantry_broker.errors import (
     StoreFull,
 )
 from gantry_remoting import Connection
-from gantry_remoting.first_time import FirstTime
+from gantry_remoting.log_deduplicator import LogDeduplicator
 from gantry_status import RefusalReason
 from gantry_wire import Command, RequestCode, ResponseCode, names
 
 log = logging.getLogger(__name__)
 
 EPISODE_GAP_S: Final = 5.0
-"""Refusals that are closer together are one episode: a client that is refused tries again within seconds."""
+"""Refusals that are closer together belong to one episode: a refused client retries within seconds."""
 
 ROLE_REASONS: Final = frozenset(
     {RefusalReason.NOT_MASTER, RefusalReason.DRAINING, RefusalReason.NOT_SERVING}
 )  # fmt: skip
-"""They are part of every change of masters, so that their episodes are no warnings."""
+"""Reasons that are part of every change of masters: their episodes are logged as information, not as warnings."""
 
 ANSWERABLE_REASONS: Final = frozenset(
     {RefusalReason.QUEUE_TIMEOUT, RefusalReason.PAGE_CACHE_BUSY, RefusalReason.WAITING_FULL}
 )
-"""Only a request that waits for its answer is refused for them: a one-way send would vanish. It is stored late instead,
-and takes no place among the answers that wait."""
+"""Reasons for which only requests that wait for an answer are refused: a one-way send would be lost. It is stored late
+instead, and adds nothing to the answers that wait."""
 
 
 class Refusal(NamedTuple):
@@ -48,16 +48,16 @@ class Refusal(NamedTuple):
     code: ResponseCode
     remark: str
     reason: RefusalReason | None
-    """None: the request is wrong in itself, which is not counted."""
+    """None for a request that is invalid in itself, which is not counted."""
 
     @property
-    def spares_oneway(self) -> bool:
-        """Whether one-way sends are stored all the same."""
+    def accepts_oneway(self) -> bool:
+        """Whether one-way sends are stored nevertheless."""
         return self.reason in ANSWERABLE_REASONS
 
 
 class Refused(Exception):
-    """A request is answered with a code and a text, and nothing was stored."""
+    """The request is to be answered with this code and text; nothing was stored."""
 
     def __init__(self, code: ResponseCode, remark: str) -> None:
         super().__init__(remark)
@@ -66,21 +66,21 @@ class Refused(Exception):
 
 
 def check_topic_name(topic: str) -> None:
-    """Raises Refused for a name that no topic can have."""
+    """Raise Refused if the name is not valid for a topic."""
     fault = names.topic_fault(topic)
     if fault is not None:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"the topic[{topic[:300]}] is illegal: {fault.value}")
 
 
 def check_group_name(group: str) -> None:
-    """Raises Refused for a name that no group can have."""
+    """Raise Refused if the name is not valid for a group."""
     fault = names.group_fault(group)
     if fault is not None:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"the group[{group[:300]}] is illegal: {fault.value}")
 
 
 def store_refusal(error: Exception) -> Refusal:
-    """The answer to a request whose message the store did not take."""
+    """Return the refusal of a request whose message the store did not accept."""
     unavailable = ResponseCode.SERVICE_NOT_AVAILABLE
     if isinstance(error, MessageTooLarge):
         return Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error), None)
@@ -97,14 +97,14 @@ def store_refusal(error: Exception) -> Refusal:
         return Refusal(unavailable, text, RefusalReason.LOG_READ_ONLY)
     if isinstance(error, (QueueRebuilding, IndexRebuilding)):
         return Refusal(ResponseCode.SYSTEM_BUSY, f"system busy, try again: {error}", RefusalReason.REBUILDING)
-    log.error("the store failed", exc_info=error)
+    log.error("unexpected error in store; request refused", exc_info=error)
     text = f"the store failed: {type(error).__name__}"
     return Refusal(ResponseCode.SYSTEM_ERROR, text, RefusalReason.STORE_FAILED)
 
 
 @final
-class Episode:
-    """Refusals for one reason, one after another."""
+class RefusalEpisode:
+    """A series of refusals for one reason."""
 
     def __init__(self, began_at: float) -> None:
         self.began_at: Final = began_at
@@ -114,70 +114,70 @@ class Episode:
 
 @final
 class Refusals:
-    """The counters of one broker. Owned by the event loop; `sample` is called once a second."""
+    """The refusals of one broker, counted by reason. Owned by the event loop; `sample` is called once a second."""
 
     def __init__(self) -> None:
         self.counts: Final = dict.fromkeys(RefusalReason, 0)
-        self._episodes: Final[dict[RefusalReason, Episode]] = {}
-        self._first_time: Final = FirstTime()
+        self._episodes: Final[dict[RefusalReason, RefusalEpisode]] = {}
+        self._log_deduplicator: Final = LogDeduplicator()
         self._now = 0.0
 
     def __repr__(self) -> str:
         return f"<Refusals {sum(self.counts.values())}, under way={[reason.label for reason in self._episodes]}>"
 
     def reply(self, command: Command, refusal: Refusal) -> Command:
-        """The answer to a request that is refused; counted here."""
+        """Count a refused request and return its answer."""
         self.count(refusal)
         return command.reply(refusal.code, refusal.remark)
 
     def count(self, refusal: Refusal, requests: int = 1) -> None:
-        """So many requests were refused."""
+        """Count refused requests, and log the start of an episode."""
         reason = refusal.reason
         if reason is None or not requests:
             return
         self.counts[reason] += requests
         episode = self._episodes.get(reason)
         if episode is None:
-            episode = self._episodes[reason] = Episode(self._now)
+            episode = self._episodes[reason] = RefusalEpisode(self._now)
             level = logging.INFO if reason in ROLE_REASONS else logging.WARNING
             log.log(level, "started refusing requests", extra={"reason": reason.label, "remark": refusal.remark})
         episode.last_at = self._now
         episode.count += requests
 
-    def not_supported(self, command: Command, connection: Connection, remark: str) -> Command:
-        """The answer to a request whose code is not served; logged once for each code and address."""
+    def reply_not_supported(self, command: Command, connection: Connection, remark: str) -> Command:
+        """Return the answer to a request with an unsupported code; logged once for each code and address."""
         self.counts[RefusalReason.UNKNOWN_REQUEST] += 1
         address = connection.peer[0]
-        if self._first_time.is_new((RefusalReason.UNKNOWN_REQUEST, command.code, address)):
+        if self._log_deduplicator.is_new((RefusalReason.UNKNOWN_REQUEST, command.code, address)):
             facts = {"code": command.code, "request": _request_name(command.code), "client": address, "remark": remark}
             log.warning("refused request code that is not supported", extra=facts)
         return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
-    def property_filter(self, group: str, topic: str, expression_type: str) -> None:
-        """A group filters over properties, which is switched off; logged once for each group and topic.
+    def count_property_filter(self, group: str, topic: str, expression_type: str) -> None:
+        """Count a refused filter over properties; logged once for each group and topic.
 
         Some clients, Go's among them, do not show the refusal to their application: it just gets no messages.
         """
         self.counts[RefusalReason.PROPERTY_FILTER] += 1
-        if self._first_time.is_new((RefusalReason.PROPERTY_FILTER, group, topic)):
+        if self._log_deduplicator.is_new((RefusalReason.PROPERTY_FILTER, group, topic)):
             facts = {"consumers": group, "topic": topic, "expression_type": expression_type[:64]}
             log.warning(
                 "refused property filter; the group gets no messages until enablePropertyFilter=true", extra=facts
             )
 
     def sample(self, now: float) -> None:
-        """Note the time, and end the episodes that are over."""
+        """Set the present time, and end the episodes that are over."""
         self._now = now
         for reason, episode in list(self._episodes.items()):
             if now - episode.last_at >= EPISODE_GAP_S:
                 self._end(reason, episode)
 
     def close(self) -> None:
-        """End every episode: the broker stops."""
+        """End every episode when the broker stops."""
         for reason, episode in list(self._episodes.items()):
             self._end(reason, episode)
 
-    def _end(self, reason: RefusalReason, episode: Episode) -> None:
+    def _end(self, reason: RefusalReason, episode: RefusalEpisode) -> None:
         del self._episodes[reason]
         duration_s = round(episode.last_at - episode.began_at, 1)
         facts = {"reason": reason.label, "refused": episode.count, "duration_s": duration_s}

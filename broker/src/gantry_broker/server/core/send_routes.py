@@ -1,11 +1,12 @@
-"""What the send path has to know about a topic, computed once and kept until the topic changes.
+"""The data that the send path needs of a topic, computed once and cached until the topic changes.
 
-Producers of a topic send few shapes of properties: the same names and values but for the unique id in front. A shape
-holds what the broker adds and the hash of the tags, so that the usual message costs one dictionary look-up instead of
-a parse. A shape is remembered only when nothing in it asks for special treatment, and their number is bounded.
+Producers of a topic send few shapes of properties: the same names and values except for the unique id in front. A shape
+holds the properties that the broker adds and the hash of the tags, so that the usual message costs one dictionary
+look-up instead of a parse. A shape is cached only if none of its properties needs special treatment; their number is
+limited.
 
-Properties without such a shape (a unique id elsewhere, of another form or missing; keys; what a forwarder copied) are
-parsed once by `SendRoutes.stored_properties`, which stores what the readable path would store, byte for byte.
+Properties without such a shape (a unique id elsewhere, of another form or missing; keys; properties that a forwarder
+copied) are parsed once by `SendRoutes.stored_properties`, which returns the same bytes as the readable path.
 """
 
 import random
@@ -48,20 +49,20 @@ OWNED_PROPERTIES: Final = frozenset(
 )
 """The broker removes or overwrites these, so properties with one of them are written again."""
 
-_NOTED: Final = SPECIAL_PROPERTIES | OWNED_PROPERTIES
+_CHECKED_PROPERTIES: Final = SPECIAL_PROPERTIES | OWNED_PROPERTIES
 
 
 StoredProperties = tuple[bytes, str, int, tuple[str, ...], bool, bool]
 """(encoded properties, unique id, tags code, index keys, whether they have a shape, whether the sender waits).
 
-They have a shape when another 32 letters and digits as the leading unique id would change nothing else. A sender that
-does not wait wants its answer before the message is stored as the mode promises.
+They have a shape if another unique id of 32 letters and digits in front would change nothing else. A sender that does
+not wait gets its answer before the message is as durable as the mode promises.
 """
 
 
 @final
 class Shape:
-    """Properties but for the leading unique id."""
+    """Encoded properties without the leading unique id."""
 
     __slots__ = ("tags_code", "tail")
 
@@ -72,7 +73,7 @@ class Shape:
 
 @final
 class QueueSlot:
-    """One queue of a topic with the reply to a send into it, ready but for what differs."""
+    """A queue of a topic, with the template of the reply to a send into it."""
 
     __slots__ = ("queue", "template")
 
@@ -83,7 +84,7 @@ class QueueSlot:
 
 @final
 class SendRoute:
-    """One topic. `slots` has a place for every queue, filled when it is first sent to.
+    """The route of one topic. `slots` has an entry for every queue, which is filled at the first send to it.
 
     It is empty for topics that only the readable path may handle.
     """
@@ -96,7 +97,7 @@ class SendRoute:
         self.shapes: Final[dict[str, Shape]] = {}
 
     def learn(self, tail: str, shape: Shape) -> None:
-        """Remember the shape of properties that end in `tail`, if it is not too long."""
+        """Cache the shape of properties that end in `tail`, unless it is too long."""
         if len(tail) > SHAPE_BYTES_MAX:
             return
         if len(self.shapes) >= SHAPES_MAX:
@@ -106,7 +107,7 @@ class SendRoute:
 
 @final
 class SendRoutes:
-    """Routes by topic. Owned by the event loop."""
+    """The send routes of all topics. Owned by the event loop."""
 
     def __init__(self, store: MessageStore, *, store_host: bytes, cluster: str, region: str, clock: Clock) -> None:
         self._store = store
@@ -115,20 +116,20 @@ class SendRoutes:
         self._host_hex = store_host.hex().upper()
         self._region = region
         self.added = {names.MESSAGE_REGION: region, names.TRACE_ON: "true", names.CLUSTER: cluster}
-        """Properties that the broker adds to every message."""
+        """The properties that the broker adds to every message."""
         self._broker_tail = names.encode_properties(self.added)
         self.by_topic: dict[str, SendRoute] = {}
 
     def forget(self, topic: str) -> None:
-        """The topic changed; compute anew when it is next sent to."""
+        """Drop the route of a changed topic; the next send computes it again."""
         self.by_topic.pop(topic, None)
 
     def forget_all(self) -> None:
-        """Forget every route after the log was cut or replaced: a route holds queues that may have been deleted."""
+        """Drop all routes after the log was cut or replaced: they hold queues that may have been deleted."""
         self.by_topic.clear()
 
     def make(self, config: TopicConfig) -> SendRoute:
-        """The route of a topic that exists."""
+        """Create the route of an existing topic."""
         topic = config.topic_name
         count = max(config.write_queue_nums, config.read_queue_nums)
         is_plain = not is_retry_or_dead_letter(topic) and config.topic_filter_type == "SINGLE_TAG"
@@ -137,13 +138,13 @@ class SendRoutes:
         return route
 
     def next_unique_id(self) -> str:
-        """The id of a message whose producer gave it none."""
+        """Return a unique id for a message without one."""
         return self._unique_ids.next(self._clock.wall_ms())
 
     def stored_properties(self, text: str) -> StoredProperties | None:
-        """What is stored for the properties of a plain message; None when only the readable path can say.
+        """Return the stored form of a plain message's properties; None if only the readable path can determine it.
 
-        Properties are kept as they came where nothing in them must change, and written again otherwise.
+        Properties are kept as they came if nothing in them must change, and encoded again otherwise.
         """
         parts = (text[:-1] if text.endswith(names.VALUE_END) else text).split(names.VALUE_END) if text else []
         try:
@@ -161,7 +162,7 @@ class SendRoutes:
             added = f"{UNIQUE_PREFIX}{unique}{names.VALUE_END}"
             parts.append(added)
         is_kept = len(pairs) == len(parts)
-        if not _NOTED.isdisjoint(pairs):
+        if not _CHECKED_PROPERTIES.isdisjoint(pairs):
             if not SPECIAL_PROPERTIES.isdisjoint(pairs):
                 return None
             is_kept = is_kept and OWNED_PROPERTIES.isdisjoint(pairs)
@@ -187,13 +188,13 @@ class SendRoutes:
         return data, unique, code, (unique,), is_shape and unique.encode().isalnum(), is_waiting
 
     def slot(self, route: SendRoute, queue_id: int) -> QueueSlot:
-        """The slot of a queue that is sent to for the first time."""
+        """Create the slot of a queue at the first send to it."""
         slot = QueueSlot(self._store.queues.get_or_create(route.topic, queue_id), self.template(queue_id))
         route.slots[queue_id] = slot
         return slot
 
     def template(self, queue_id: int) -> bytes:
-        """A successful reply, to be filled with (physical offset, queue offset, unique id, opaque)."""
+        """Return the template of a successful reply, filled by (physical offset, queue offset, unique id, opaque)."""
         return (
             f'{{"code":0,"extFields":{{"MSG_REGION":"{self._region}","TRACE_ON":"true",'
             f'"msgId":"{self._host_hex}%016X","queueId":"{queue_id}","queueOffset":"%d","transactionId":"%b"}},'
@@ -202,5 +203,5 @@ class SendRoutes:
 
 
 def json_text(text: str) -> bytes:
-    """`text` as the inside of a JSON string."""
+    """Return `text` escaped for a JSON string, without the quotes."""
     return msgspec.json.encode(text.encode("utf-8", "replace").decode())[1:-1]

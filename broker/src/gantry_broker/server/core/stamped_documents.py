@@ -1,10 +1,10 @@
-"""What a master reports of its tables, for a slave that must not believe it before its own log has got as far."""
+"""Tables that a master has sent, which a slave must not apply before its own log has the same end."""
 
 from collections import deque
 from typing import Final, Generic, TypeVar, final
 
 WAITING_MAX: Final = 64
-"""Documents that the log has not reached yet; the newest stands for what does not fit."""
+"""How many documents wait for the log; the newest replaces the last one when there are more."""
 
 D = TypeVar("D")
 
@@ -15,21 +15,21 @@ class StampedDocuments(Generic[D]):
 
     def __init__(self) -> None:
         self.waiting: Final[deque[tuple[int, D]]] = deque()
-        """With their stamps, in order."""
+        """The waiting documents with their stamps, in order of arrival."""
 
     def receive(self, document: D, end: int) -> None:
-        """Keep a document of a master whose log ends at ``end``."""
+        """Add a document that the master sent when its log ended at ``end``."""
         if len(self.waiting) >= WAITING_MAX:
             self.waiting.pop()
         self.waiting.append((end, document))
 
-    def reach(self, position: int) -> tuple[int, D] | None:
-        """The newest one that holds for a log up to ``position``, with its stamp; it and older ones are forgotten."""
+    def take_reached(self, position: int) -> tuple[int, D] | None:
+        """Remove the documents stamped up to ``position``; return the newest of them with its stamp."""
         newest: tuple[int, D] | None = None
         while self.waiting and self.waiting[0][0] <= position:
             newest = self.waiting.popleft()
         return newest
 
     def clear(self) -> None:
-        """Forget all of them: another master is followed, or this broker is the master."""
+        """Remove all documents, since the broker follows another master, or is the master."""
         self.waiting.clear()

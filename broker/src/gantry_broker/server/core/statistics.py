@@ -1,18 +1,18 @@
-"""Counters by topic and group over the last minute, hour and day, as RocketMQ's brokers keep them (code 315).
+"""Counters by topic and group over the last minute, hour and day, as in RocketMQ's brokers (code 315).
 
     window   reading every   keeps   so it covers
     minute   10 s            7       60 s
     hour     10 min          7       60 min
     day      1 h             25      24 h
 
-A window's sum is what its newest reading has more than its oldest. So a counter says nothing before the first reading
-after it began to count: that is at most ten seconds later, in RocketMQ, too.
+The sum of a window is the difference between its newest and its oldest reading. So a counter is empty until the first
+reading after it began to count: at most ten seconds, as in RocketMQ.
 
-Nothing here is done for a message. What was put is taken from the store's tallies when a reading is due; what was
-pulled is counted once for each answer. A counter that nobody has touched for a day has nothing left in any window, and
-goes: names come from clients, and must not pile up for ever.
+No work is done for a single message. Stored messages are read from the store's tallies when a reading is due; pulled
+messages are counted once for each answer. A counter without a count for a day is empty in every window, and is removed:
+names come from clients, and must not accumulate for ever.
 
-Not kept are counters that no tool asks for and that cost something for each queue or message (QUEUE_*,
+Left out are counters that no tool reads and that cost something for each queue or message (QUEUE_*,
 TOPIC_PUT_LATENCY), and those of pop consumption and of RocketMQ's commercial edition. They are answered as counters
 that do not exist.
 """
@@ -34,23 +34,23 @@ PER_DAY: Final = (3_600_000, 25)
 
 WINDOWS: Final = (PER_MINUTE, PER_HOUR, PER_DAY)
 IDLE_MS_MAX: Final = 25 * 3_600_000
-"""By then every window of an untouched counter is empty."""
+"""After this time without a count every window of a counter is empty."""
 
 _COLUMNS: Final = 4
 
 
 class Snapshot(NamedTuple):
-    """What one window says."""
+    """The values of a counter in one window."""
 
     sum: int = 0
     tps: float = 0.0
     avgpt: float = 0.0
-    """On average for each call."""
+    """The average of the sum for each call."""
 
 
 @final
 class Counter:
-    """Calls, and what they brought: a count (or milliseconds), and bytes. With its readings in three windows."""
+    """The number of calls, and the sum of a count (or milliseconds) and of bytes, with readings in three windows."""
 
     __slots__ = ("_readings", "calls", "count", "size", "touched_at_ms")
 
@@ -71,7 +71,7 @@ class Counter:
         self.touched_at_ms = now_ms
 
     def read(self, window: int, now_ms: int) -> None:
-        """Take a reading. The first one comes with one of before, when nothing was counted yet."""
+        """Take a reading. The first one is preceded by a reading of zeros, one interval earlier."""
         interval_ms, kept = WINDOWS[window]
         readings = self._readings[window]
         if not readings:
@@ -81,7 +81,7 @@ class Counter:
             del readings[:_COLUMNS]
 
     def snapshot(self, window: int, column: int) -> Snapshot:
-        """What one of COUNT and SIZE came to in a window."""
+        """Return the values of a column, COUNT or SIZE, in a window."""
         readings = self._readings[window]
         if not readings:
             return Snapshot()
@@ -94,7 +94,7 @@ class Counter:
 
 COUNT: Final = 2
 SIZE: Final = 3
-"""Columns of a reading."""
+"""The column of the bytes in a reading; COUNT is that of the count."""
 
 NAMES: Final[Mapping[str, tuple[str, int]]] = {
     "TOPIC_PUT_NUMS": ("put", COUNT),
@@ -108,15 +108,15 @@ NAMES: Final[Mapping[str, tuple[str, int]]] = {
     "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC": ("user put", COUNT),
     "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC": ("user get", COUNT),
 }
-"""Which table each of RocketMQ's names is kept in, and in which column."""
+"""The table and the column of each of RocketMQ's names."""
 
-LASTING: Final = frozenset({"broker put", "broker get", "user put", "user get"})
-"""Tables of the broker itself: their counters stay."""
+PERMANENT_TABLES: Final = frozenset({"broker put", "broker get", "user put", "user get"})
+"""Tables of the broker itself, whose counters are never removed."""
 
 
 @final
 class Statistics:
-    """Owned by the event loop; ``tick`` is called about once a second."""
+    """The counters of one broker. Owned by the event loop; ``tick`` is called about once a second."""
 
     def __init__(
         self,
@@ -125,17 +125,17 @@ class Statistics:
         tallies: Callable[[], Mapping[str, Tally]],
         is_system: Callable[[str], bool],
     ) -> None:
-        """``tallies`` are the store's; counters of the whole broker go by the name of its cluster, as in RocketMQ."""
+        """``tallies`` are those of the store; counters of the whole broker have its cluster's name, as in RocketMQ."""
         self._clock: Final = clock
         self._tallies: Final = tallies
         self._is_system: Final = is_system
         self._cluster: Final = cluster
         self._tables: Final[dict[str, dict[str, Counter]]] = {table: {} for table, _ in NAMES.values()}
-        self._seen: Final[dict[str, tuple[Tally, int, int]]] = {}
-        """Of each topic the tally that was read last, and what it said then."""
+        self._last_tallies: Final[dict[str, tuple[Tally, int, int]]] = {}
+        """The last tally of each topic, with its count and size at the last reading."""
 
         self._batched: Final[dict[str, int]] = {}
-        """By topic, how many messages came with others in one request since the last look."""
+        """The messages of each topic that came with others in one request, since the last reading."""
 
         self._due_ms: list[int] | None = None
 
@@ -144,8 +144,8 @@ class Statistics:
 
     # ------- counting
 
-    def pulled(self, group: str, topic: str, queue_id: int, *, count: int, size: int, took_ms: int) -> None:
-        """A pull was answered with messages."""
+    def count_pull(self, group: str, topic: str, queue_id: int, *, count: int, size: int, took_ms: int) -> None:
+        """Count a pull that was answered with messages."""
         now_ms = self._clock.monotonic_ms()
         self._counter("get", f"{topic}@{group}", now_ms).add(count, size, 1, now_ms)
         self._counter("latency", f"{queue_id}@{topic}@{group}", now_ms).add(took_ms, 0, 1, now_ms)
@@ -153,18 +153,18 @@ class Statistics:
         if not self._is_system(topic):
             self._counter("user get", self._cluster, now_ms).add(count, 0, 0, now_ms)
 
-    def sent_back(self, group: str, topic: str) -> None:
-        """A message of ``topic`` was put off, or given up, by a consumer."""
+    def count_send_back(self, group: str, topic: str) -> None:
+        """Count a message of ``topic`` that a consumer has sent back."""
         now_ms = self._clock.monotonic_ms()
         self._counter("back", f"{topic}@{group}", now_ms).add(1, 0, 1, now_ms)
 
-    def batched(self, topic: str, count: int) -> None:
-        """So many messages came in one request."""
+    def count_batch(self, topic: str, count: int) -> None:
+        """Count the messages of a batch, which came in one request."""
         self._batched[topic] = self._batched.get(topic, 0) + count - 1
 
     def forget_topic(self, topic: str) -> None:
-        """It is deleted, and so are its counters."""
-        self._seen.pop(topic, None)
+        """Remove the counters of a deleted topic."""
+        self._last_tallies.pop(topic, None)
         self._batched.pop(topic, None)
         self._tables["put"].pop(topic, None)
         for table in ("get", "back"):
@@ -172,38 +172,38 @@ class Statistics:
         self._drop("latency", lambda key: f"@{topic}@" in key)
 
     def forget_group(self, group: str) -> None:
-        """It is deleted, and so are its counters."""
+        """Remove the counters of a deleted group."""
         for table in ("get", "back", "latency"):
             self._drop(table, lambda key: key.endswith(f"@{group}"))
 
-    # ------- asking
+    # ------- queries
 
     def find(self, name: str, key: str) -> tuple[Snapshot, ...] | None:
-        """What a counter says of the last minute, hour and day; None if there is none."""
+        """Return the values of a counter over the last minute, hour and day; None if it does not exist."""
         self.collect()
         table, column = NAMES.get(name, ("", 0))
         counter = self._tables.get(table, {}).get(key)
         return None if counter is None else tuple(counter.snapshot(window, column) for window in range(len(WINDOWS)))
 
     def rate(self, name: str, key: str) -> float:
-        """How much a second, over the last minute; 0 if nobody has counted."""
+        """Return the rate per second over the last minute; 0 if the counter does not exist."""
         found = self.find(name, key)
         return 0.0 if found is None else found[0].tps
 
     def group_rate(self, group: str, topic: str) -> float:
-        """How many messages of a topic a group is given a second, over the last minute."""
+        """Return the messages of a topic that a group receives per second, over the last minute."""
         return self.rate("GROUP_GET_NUMS", f"{topic}@{group}")
 
     def totals(self) -> Totals:
-        """Messages of users' topics that were stored and read since this start."""
+        """Return the messages of users' topics that were stored and read since this start."""
         self.collect()
         put, get = (self._tables[table].get(self._cluster) for table in ("user put", "user get"))
         return Totals(0 if put is None else put.count, 0 if get is None else get.count)
 
-    # ------- reading
+    # ------- readings
 
     def tick(self) -> Iterator[None]:
-        """Take the readings that are due. A generator, so that others have their turn among many counters."""
+        """Take the readings that are due. A generator, so that the event loop can serve requests between counters."""
         now_ms = self._clock.monotonic_ms()
         if self._due_ms is None:
             self._due_ms = [now_ms] * len(WINDOWS)
@@ -220,24 +220,24 @@ class Statistics:
             for key, counter in list(counters.items()):
                 for window in due:
                     counter.read(window, now_ms)
-                if is_daily and name not in LASTING and now_ms - counter.touched_at_ms > IDLE_MS_MAX:
+                if is_daily and name not in PERMANENT_TABLES and now_ms - counter.touched_at_ms > IDLE_MS_MAX:
                     counters.pop(key, None)
                 yield
 
     def collect(self) -> None:
-        """Take over what the store has counted since the last time."""
+        """Add the messages that the store has counted since the last call."""
         now_ms = self._clock.monotonic_ms()
         tallies = dict(self._tallies())
         for topic, tally in tallies.items():
-            before, count, size = self._seen.get(topic, (tally, 0, 0))
-            if before is not tally:  # the topic was deleted, and made again
+            before, count, size = self._last_tallies.get(topic, (tally, 0, 0))
+            if before is not tally:  # the topic was deleted and created again
                 self.forget_topic(topic)
                 count = size = 0
             if tally.count != count:
                 self._put(topic, tally.count - count, tally.size - size, now_ms)
-                self._seen[topic] = (tally, tally.count, tally.size)
-        if len(self._seen) > len(tallies):
-            for topic in self._seen.keys() - tallies.keys():
+                self._last_tallies[topic] = (tally, tally.count, tally.size)
+        if len(self._last_tallies) > len(tallies):
+            for topic in self._last_tallies.keys() - tallies.keys():
                 self.forget_topic(topic)
 
     def _put(self, topic: str, count: int, size: int, now_ms: int) -> None:
@@ -254,7 +254,7 @@ class Statistics:
             counter = counters[key] = Counter(now_ms)
         return counter
 
-    def _drop(self, table: str, is_meant: Callable[[str], bool]) -> None:
+    def _drop(self, table: str, matches: Callable[[str], bool]) -> None:
         counters = self._tables[table]
-        for key in [key for key in counters if is_meant(key)]:
+        for key in [key for key in counters if matches(key)]:
             del counters[key]

@@ -2,13 +2,13 @@
 
     rates         per second over the last 10, 60 and 600 seconds                         `BrokerStats`
     append times  this minute  [0 .. 1 ms) [1 .. 2) ... [9 s .. 10 s) [10 s ..)           `PutTimes`
-                  last minute  the same, which is what is reported
+                  last minute  the same classes; this one is reported
     days          0 ------- yesterday's midnight ------- today's midnight ------- now     `DailyTotals`
                             msg*TotalYesterdayMorning    msg*TotalTodayMorning    msg*TotalTodayNow
 
-Append times are counted once for each batch: a send's time is that of the pass it was appended in. What it waited for
-afterwards (the disk, slaves) is reported in `ackWaitsMicros`. Days are in local time and since this start, as in
-RocketMQ, whose tools take the differences for the messages of a day; before the first midnight both are 0.
+Append times are counted once for each batch: the time of a send is that of the pass that appended it. The wait
+afterwards (for the disk, for slaves) is reported in `ackWaitsMicros`. Days are in local time and since this start, as
+in RocketMQ, whose tools take the differences as the messages of a day; before the first midnight both are 0.
 """
 
 import time
@@ -23,7 +23,7 @@ SAMPLE_INTERVAL_S: Final = 1
 SAMPLES_MAX: Final = 601
 
 WAIT_BUCKETS: Final = 32
-"""Bucket `n` counts waits of `[2**(n-1), 2**n)` us, the last one everything longer."""
+"""Bucket `n` counts waits of `[2**(n-1), 2**n)` us; the last one counts all longer waits."""
 
 
 MINUTE_S: Final = 60.0
@@ -35,23 +35,23 @@ BOUNDS_MS: Final = tuple(
     )
     for bound in range(start, end, step)
 )  # fmt: skip
-"""Where the fine classes begin, but for the first."""
+"""The lower bounds of the fine classes, except the first, which starts at 0."""
 
 CLASSES: Final = (
     ("[<=0ms]", 1), ("[0~10ms]", 10), ("[10~50ms]", 50), ("[50~100ms]", 100), ("[100~200ms]", 200),
     ("[200~500ms]", 500), ("[500ms~1s]", 1_000), ("[1~2s]", 2_000), ("[2~3s]", 3_000), ("[3~4s]", 4_000),
     ("[4~5s]", 5_000), ("[5~10s]", 10_000), ("[10s~]", 1 << 62),
 )  # fmt: skip
-"""RocketMQ's names for coarse classes, and where each ends."""
+"""RocketMQ's names of the coarse classes, and the end of each in milliseconds."""
 
 
 @final
 class PutTimes:
-    """How long appends took: how many within which time, and what 99 of 100 were within. Owned by the event loop."""
+    """The distribution of append times, and its percentiles. Owned by the event loop."""
 
     def __init__(self) -> None:
         self.max_ms = 0
-        """The longest since this start."""
+        """The longest append since this start."""
 
         self._counts = [0] * (len(BOUNDS_MS) + 1)
         self._last = [0] * (len(BOUNDS_MS) + 1)
@@ -60,8 +60,8 @@ class PutTimes:
     def __repr__(self) -> str:
         return f"<PutTimes {sum(self._counts)} this minute, max={self.max_ms} ms>"
 
-    def took(self, elapsed_s: float, count: int) -> None:
-        """So many messages were appended in one pass."""
+    def record(self, elapsed_s: float, count: int) -> None:
+        """Count the messages that were appended in one pass, by its time."""
         if elapsed_s < 0.001:
             self._counts[0] += count
             return
@@ -69,14 +69,14 @@ class PutTimes:
         self._counts[bisect_right(BOUNDS_MS, elapsed_ms)] += count
         self.max_ms = max(self.max_ms, elapsed_ms)
 
-    def turn(self, now: float) -> None:
-        """Begin another minute when the last one is over. Called once a second."""
+    def rotate(self, now: float) -> None:
+        """Start a new minute when the last one is over. Called once a second."""
         if now - self._began >= MINUTE_S:
             self._began = now
             self._last, self._counts = self._counts, [0] * len(self._counts)
 
     def distribution(self) -> str:
-        """Of the last whole minute, in RocketMQ's words."""
+        """Return the distribution of the last whole minute in RocketMQ's format."""
         found = [0] * len(CLASSES)
         starts = (0, *BOUNDS_MS)
         ends = [end for _, end in CLASSES]
@@ -85,19 +85,19 @@ class PutTimes:
         return "".join(f"{name}:{count} " for (name, _), count in zip(CLASSES, found, strict=True))
 
     def within_ms(self, share: float) -> float:
-        """The time within which this share of the last minute's messages was appended."""
-        wanted = int(sum(self._last) * share)
+        """Return the time within which this share of the last minute's messages was appended."""
+        target_count = int(sum(self._last) * share)
         passed = 0
         starts, ends = (0, *BOUNDS_MS), (*BOUNDS_MS, BOUNDS_MS[-1])
         for start, end, count in zip(starts, ends, self._last, strict=True):
-            if wanted <= passed + count:
-                return start + (end - start) * (wanted - passed) / count if count else float(start)
+            if target_count <= passed + count:
+                return start + (end - start) * (target_count - passed) / count if count else float(start)
             passed += count
         return float(BOUNDS_MS[-1])
 
 
 class Totals(NamedTuple):
-    """Messages stored and read."""
+    """The numbers of messages stored and read."""
 
     put: int = 0
     get: int = 0
@@ -105,7 +105,7 @@ class Totals(NamedTuple):
 
 @final
 class DailyTotals:
-    """The totals at the beginning of today and of yesterday. Owned by the event loop."""
+    """The totals at the start of today and of yesterday. Owned by the event loop."""
 
     def __init__(self) -> None:
         self.yesterday_morning = Totals()
@@ -115,8 +115,8 @@ class DailyTotals:
     def __repr__(self) -> str:
         return f"<DailyTotals yesterday={self.yesterday_morning} today={self.today_morning}>"
 
-    def begins_day(self, wall_ms: int) -> bool:
-        """Whether it is another day than the last time; not the first time. A clock set back begins none."""
+    def is_new_day(self, wall_ms: int) -> bool:
+        """Whether a new day has begun since the last call. False at the first call, and after a clock was set back."""
         now: Final = time.localtime(wall_ms / 1000)
         day, before = (now.tm_year, now.tm_yday), self._day
         if before is not None and day <= before:
@@ -124,14 +124,14 @@ class DailyTotals:
         self._day = day
         return before is not None
 
-    def note(self, totals: Totals) -> None:
-        """A day begins with these."""
+    def start_day(self, totals: Totals) -> None:
+        """Record the totals at the start of a day."""
         self.yesterday_morning, self.today_morning = self.today_morning, totals
 
 
 @final
 class BrokerStats:
-    """Owned by the event loop; `sample` is called once a second."""
+    """The counters of one broker. Owned by the event loop; `sample` is called once a second."""
 
     def __init__(self) -> None:
         self.put_count = 0
@@ -142,9 +142,9 @@ class BrokerStats:
         self.get_bytes = 0
         self.get_ms_max = 0
         self.ack_waits: Final = [0] * WAIT_BUCKETS
-        """Acknowledged sends by the time that their answers waited; `AckGate` counts them."""
+        """Acknowledged sends by the waiting time of their answers, counted by `AckGate`."""
         self.put_failures = 0
-        """Messages that were refused by the store."""
+        """The number of messages that the store has refused."""
 
         self.refusals: Final = Refusals()
         self.times: Final = PutTimes()
@@ -152,12 +152,12 @@ class BrokerStats:
         self._last_wrote = -1
         self._samples: deque[tuple[float, int, int, int, int]] = deque(maxlen=SAMPLES_MAX)
 
-    def failed(self, count: int) -> None:
-        """So many messages were refused by the store."""
+    def count_put_failures(self, count: int) -> None:
+        """Count messages that the store has refused."""
         self.put_failures += count
 
-    def put(self, count: int, store: MessageStore) -> None:
-        """So many messages were appended."""
+    def count_put(self, count: int, store: MessageStore) -> None:
+        """Count appended messages, and the bytes that the log has grown by."""
         self.put_count += count
         wrote = store.log.wrote
         if self._last_wrote >= 0:
@@ -165,31 +165,34 @@ class BrokerStats:
         self._last_wrote = wrote
 
     def start_at(self, wrote: int) -> None:
-        """Count the bytes that are put from here on: what lies before was not put now, or not here."""
+        """Count appended bytes from this position on: earlier ones are older than the start, or of another broker."""
         self._last_wrote = wrote
 
-    def found(self, count: int, size: int, took_ms: int) -> None:
-        """A pull was answered with messages, and looking for them took so long."""
+    def count_found_pull(self, count: int, size: int, took_ms: int) -> None:
+        """Count a pull that was answered with messages, and the time of its read."""
         self.get_ms_max = max(self.get_ms_max, took_ms)
         self.get_count += count
         self.get_bytes += size
         self.get_found += 1
 
-    def missed(self) -> None:
-        """A pull found nothing."""
+    def count_empty_pull(self) -> None:
+        """Count a pull that found no message."""
         self.get_missed += 1
 
     def sample(self, now: float) -> None:
-        self.times.turn(now)
+        self.times.rotate(now)
         self.refusals.sample(now)
         self._samples.append((now, self.put_count, self.get_count, self.get_found, self.get_missed))
 
     def rates(self, column: int) -> str:
-        """Per second over the last 10, 60 and 600 seconds, as RocketMQ prints them. Columns: put, get, found, miss."""
+        """Return rates per second over the last 10, 60 and 600 seconds in RocketMQ's format.
+
+        The columns are put, get, found and miss.
+        """
         return " ".join(f"{self._rate(column, seconds):.2f}" for seconds in (10, 60, 600))
 
     def pull_rates(self) -> str:
-        """The same of all pulls, with messages or without."""
+        """Return the same rates for all pulls, with messages or without."""
         both = (self._rate(2, seconds) + self._rate(3, seconds) for seconds in (10, 60, 600))
         return " ".join(f"{rate:.2f}" for rate in both)
 

@@ -1,11 +1,11 @@
-"""The last minute of a broker: everything committed and flushed, within a bound, and said while it goes on.
+"""Commits and flushes everything at the stop of a broker, within a time limit, and logs the progress.
 
     [0 ........ flushed ........ committed ........ wrote)
-                       <---- left, once a second --->
+                       <--- unflushed, logged once a second --->
 
-The rule it guards: **a stop is either clean or says that it is not.** What waits for a disk waits in a thread of its
-own that nobody joins, since a call that hangs in the kernel cannot be taken back. When the time is over the store is
-left as it is, `abort` marker included, so the next start recovers; what was not on the disk by then is named.
+Guarantee: **a stop is either clean or reported as not clean.** The wait for the disk happens in a thread of its own
+that is never joined, since a call that hangs in the kernel cannot be cancelled. When the time is over, the store is
+left as it is, with its `abort` marker, so that the next start recovers; the unflushed range is logged.
 """
 
 from __future__ import annotations
@@ -26,27 +26,29 @@ REPORT_INTERVAL_S: Final = 1.0
 
 @final
 class StopTimeout(BrokerError):
-    """The store could not be closed in time. End the process with a non-zero code; join nothing, it may hang."""
+    """The store could not be closed in time. Exit with a non-zero code, and join no thread: it may hang."""
 
 
 async def finish_within(work: Callable[[], object], positions: CommitLog, timeout_s: float) -> None:
-    """Run ``work``, which waits for the disk, and say once a second what is left. Raises ``StopTimeout``."""
+    """Run ``work``, which waits for the disk, and log the unflushed range once a second. Raises ``StopTimeout``."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     end = began + timeout_s
-    working = _in_thread(work, loop)
+    working = _run_in_daemon_thread(work, loop)
     while not working.done():
-        log.info("stopping: flushing", extra={**left(positions), "waited_s": round(loop.time() - began, 1)})
+        log.info(
+            "stopping: flushing", extra={**measure_unflushed(positions), "waited_s": round(loop.time() - began, 1)}
+        )
         await asyncio.wait([working], timeout=min(REPORT_INTERVAL_S, max(0.0, end - loop.time())))
         if not working.done() and loop.time() >= end:
-            facts = left(positions)
-            log.critical("the stop is not clean: not everything is flushed", extra={**facts, "timeout_s": timeout_s})
+            facts = measure_unflushed(positions)
+            log.critical("stop is not clean: commit log not flushed in time", extra={**facts, "timeout_s": timeout_s})
             raise StopTimeout(f"not flushed in {timeout_s:g} s: {facts['unflushed']}, {facts['left_bytes']} bytes")
     working.result()
 
 
-def left(positions: CommitLog) -> dict[str, int | str]:
-    """What is not on the disk yet, and what is not even in the file."""
+def measure_unflushed(positions: CommitLog) -> dict[str, int | str]:
+    """Return the part of the log that is not flushed, and the bytes that are not even committed."""
     wrote, committed, flushed = positions.wrote, positions.committed, positions.flushed
     return {
         "left_bytes": wrote - flushed,
@@ -55,8 +57,8 @@ def left(positions: CommitLog) -> dict[str, int | str]:
     }
 
 
-def _in_thread(work: Callable[[], object], loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-    """Run ``work`` in a thread that does not keep the process from ending."""
+def _run_in_daemon_thread(work: Callable[[], object], loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+    """Run ``work`` in a daemon thread, which does not prevent the process from exiting."""
     done: asyncio.Future[None] = loop.create_future()
 
     def settle(error: BaseException | None) -> None:
@@ -71,7 +73,7 @@ def _in_thread(work: Callable[[], object], loop: asyncio.AbstractEventLoop) -> a
         error: BaseException | None = None
         try:
             work()
-        except BaseException as raised:  # noqa: BLE001 - handed over to whoever waits
+        except BaseException as raised:  # noqa: BLE001 - set on the future
             error = raised
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, error)

@@ -1,11 +1,11 @@
-"""The certificates of one broker, by whom they are shown to.
+"""The TLS certificates of one broker, by the peers that they are presented to.
 
     clients         main and fast port          tlsServer...
-    name servers    where we register           tlsEnable, tlsClient...
+    name servers    registration                tlsEnable, tlsClient...
     brokers         replication, both ways      haTls...
 
-Each is one source of files that may change while we run. They are loaded before anything else is done, so that a broker
-without its key never touches its store, and looked at until it stops.
+Each is a source of files that may change while the broker runs. They are loaded before anything else, so that a broker
+without its key never opens its store, and are watched for changes until it stops.
 """
 
 import ssl
@@ -21,7 +21,7 @@ _REPLICATION: Final = ("haTlsCertPath", "haTlsKeyPath", "haTlsTrustCertPath")
 
 @final
 class BrokerTls:
-    """Owned by the event loop."""
+    """The certificate sources of one broker. Owned by the event loop."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         server, client = settings.listener_tls, settings.name_server_tls
@@ -31,27 +31,27 @@ class BrokerTls:
 
     @property
     def sources(self) -> tuple[CertificateSource[object], ...]:
-        """Those that there are."""
+        """The certificate sources that are configured."""
         sources: tuple[CertificateSource[object] | None, ...] = (self.clients, self.name_servers, self.replication)
         return tuple(source for source in sources if source is not None)
 
     @property
     def expires_at(self) -> float | None:
-        """When the first of our certificates ends, in seconds since 1970; None without any."""
+        """When the first certificate expires, in seconds since 1970; None without certificates."""
         ends = [source.expires_at for source in self.sources if source.expires_at is not None]
         return min(ends, default=None)
 
     @property
     def trouble(self) -> str | None:
-        """Why files that have changed are not in use."""
-        return next((source.trouble for source in self.sources if source.trouble is not None), None)
+        """Why changed files are not used; None if all are."""
+        return next((source.reload_error for source in self.sources if source.reload_error is not None), None)
 
-    def towards_name_servers(self) -> ssl.SSLContext | None:
-        """For the next connection to a name server; None is plain text."""
+    def name_server_context(self) -> ssl.SSLContext | None:
+        """Return the TLS context for the next connection to a name server; None for plain text."""
         return None if self.name_servers is None else self.name_servers.current
 
     async def start(self) -> None:
-        """Load everything. Raises OSError naming the file; nothing is looked at then."""
+        """Load all certificates, and watch their files. Raises OSError that names the file; none is watched then."""
         try:
             for source in self.sources:
                 await source.start()
@@ -60,7 +60,7 @@ class BrokerTls:
             raise
 
     async def close(self) -> None:
-        """Look at no file any more."""
+        """Stop watching the certificate files."""
         for source in self.sources:
             await source.close()
 

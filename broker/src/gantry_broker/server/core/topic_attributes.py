@@ -1,15 +1,15 @@
-"""Attributes of topics: what may be said of one, and what `+name=value,-name` makes of those that it has. Pure.
+"""Attributes of topics: their valid values, and changes in the form `+name=value,-name`. Pure.
 
-    message.type     what kind of message it is for. A broker stores any kind whatever it says, RocketMQ's too: there
+    message.type     the kind of messages in the topic. A broker stores any kind in any topic, also RocketMQ's: there
                      the proxy checks it (enableTopicMessageTypeCheck), and this broker has no proxy
-    queue.type       SimpleCQ is how queues are kept here
-    cleanup.policy   DELETE is how old messages go here
-    reserve.time     how long tiered storage keeps messages; kept, and without effect, as in RocketMQ without that
+    queue.type       only SimpleCQ, the format of consume queues here
+    cleanup.policy   only DELETE, the way in which old messages are removed here
+    reserve.time     how long tiered storage keeps messages; without effect, as in RocketMQ without tiered storage
 
-The syntax, the rules and the words are RocketMQ's: an attribute of a topic that exists can be changed only if it is of
-the changeable kind, and on one that is being made nothing can be taken away. Two values are refused that RocketMQ
-takes, since they promise something that this broker does not do: queues of batches, and compaction, without which the
-newest message of each key would be deleted like any other.
+The syntax, the rules and the texts are RocketMQ's: an attribute of an existing topic can be changed only if it is
+changeable, and a new topic has no attribute to delete. Two values are refused that RocketMQ accepts, since they promise
+something that this broker does not do: queues of batches, and compaction, without which the newest message of each key
+would be deleted like any other.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,26 +23,26 @@ RESERVE_MIN: Final = -1
 RESERVE_MAX: Final = (1 << 63) - 1
 
 
-class WrongAttributes(ValueError):
-    """They are refused. The caller should answer code 1 with this text, as RocketMQ does."""
+class InvalidAttributes(ValueError):
+    """The attributes are invalid. The caller should answer with code 1 and this text, as RocketMQ does."""
 
 
 class UnsupportedAttributes(ValueError):
-    """What they ask for is not done here. The caller should answer code 29 with this text."""
+    """A value is valid in RocketMQ, but not supported here. The caller should answer with code 29 and this text."""
 
 
 class Attribute(NamedTuple):
-    """One that may be set."""
+    """An attribute that can be set."""
 
     is_changeable: bool
     verify: Callable[[str], None]
-    """Raises WrongAttributes for a value that it cannot have."""
+    """Raises InvalidAttributes for an invalid value."""
 
 
 def _one_of(*values: str) -> Callable[[str], None]:
     def verify(value: str) -> None:
         if value not in values:
-            raise WrongAttributes(f"value is not in set: [{', '.join(values)}]")
+            raise InvalidAttributes(f"value is not in set: [{', '.join(values)}]")
 
     return verify
 
@@ -51,9 +51,9 @@ def _reserve_time(value: str) -> None:
     try:
         number = int(value)
     except ValueError as error:
-        raise WrongAttributes(f'For input string: "{value[:64]}"') from error
+        raise InvalidAttributes(f'For input string: "{value[:64]}"') from error
     if not RESERVE_MIN <= number <= RESERVE_MAX:
-        raise WrongAttributes(f"value is not in range({RESERVE_MIN}, {RESERVE_MAX})")
+        raise InvalidAttributes(f"value is not in range({RESERVE_MIN}, {RESERVE_MAX})")
 
 
 ATTRIBUTES: Final[Mapping[str, Attribute]] = {
@@ -63,10 +63,10 @@ ATTRIBUTES: Final[Mapping[str, Attribute]] = {
     "reserve.time": Attribute(True, _reserve_time),
 }
 
-OF_GROUPS: Final[Mapping[str, Attribute]] = {}
-"""RocketMQ 5.3.3 has the place, and nothing in it."""
+GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {}
+"""The attributes of groups: RocketMQ 5.3.3 defines none."""
 
-NOT_HERE: Final[Mapping[tuple[str, str], str]] = {
+UNSUPPORTED_VALUES: Final[Mapping[tuple[str, str], str]] = {
     (MESSAGE_TYPE, "MIXED"): "MIXED message type is not supported.",
     (
         "queue.type",
@@ -76,22 +76,22 @@ NOT_HERE: Final[Mapping[tuple[str, str], str]] = {
         "cleanup.policy=COMPACTION is not supported: this broker deletes old messages, the newest of a key like others"
     ),
 }
-"""Values that are good, and refused all the same."""
+"""Values that are valid in RocketMQ and refused here, with the text of the refusal."""
 
 
 def parse_changes(text: str | None) -> dict[str, str]:
-    """`+name=value,-name` as a map, signs included. Raises WrongAttributes."""
+    """Parse `+name=value,-name` into a map, signs included. Raises InvalidAttributes."""
     changes: dict[str, str] = {}
     for part in text.split(",") if text else ():
         name, separator, value = part.partition("=")
         if separator and ADD not in name:
-            raise WrongAttributes(f"add/alter attribute format is wrong: {name[:64]}")
+            raise InvalidAttributes(f"add/alter attribute format is wrong: {name[:64]}")
         if separator and not value:
-            raise WrongAttributes(f"add/alter attribute format is wrong: {name[:64]} has no value")
+            raise InvalidAttributes(f"add/alter attribute format is wrong: {name[:64]} has no value")
         if not separator and DELETE not in name:
-            raise WrongAttributes(f"delete attribute format is wrong: {name[:64]}")
+            raise InvalidAttributes(f"delete attribute format is wrong: {name[:64]}")
         if name in changes:
-            raise WrongAttributes(f"key duplication: {name[:64]}")
+            raise InvalidAttributes(f"key duplication: {name[:64]}")
         changes[name] = value
     return changes
 
@@ -101,24 +101,24 @@ def changed_attributes(
     changes: Mapping[str, str],
     known: Mapping[str, Attribute] = ATTRIBUTES,
 ) -> dict[str, str]:
-    """A topic's attributes after these changes; ``current`` is None for a topic that is being made.
+    """Return the attributes of a topic after these changes; ``current`` is None for a new topic.
 
-    ``known`` is what may be set: for groups of consumers RocketMQ knows none (``OF_GROUPS``). Raises WrongAttributes or
-    UnsupportedAttributes.
+    ``known`` are the attributes that can be set; consumer groups have none (``GROUP_ATTRIBUTES``). Raises
+    InvalidAttributes or UnsupportedAttributes.
     """
-    for (name, value), why in NOT_HERE.items():
+    for (name, value), why in UNSUPPORTED_VALUES.items():
         if changes.get(ADD + name) == value:
             raise UnsupportedAttributes(why)
     is_new = current is None
     attributes = dict(current or {})
-    seen: set[str] = set()
+    changed: set[str] = set()
     for signed, value in changes.items():
         sign, name = signed[:1], signed[1:]
         if not name or ADD in name or DELETE in name:
-            raise WrongAttributes("kv string format wrong.")
-        if name in seen:
-            raise WrongAttributes(f"alter duplication key. key: {name}")
-        seen.add(name)
+            raise InvalidAttributes("kv string format wrong.")
+        if name in changed:
+            raise InvalidAttributes(f"alter duplication key. key: {name}")
+        changed.add(name)
         _check_sign(sign, name, attributes, is_new=is_new)
         _check_value(known.get(name), name, value, is_new=is_new, is_deleted=sign == DELETE)
         if sign == ADD:
@@ -130,17 +130,17 @@ def changed_attributes(
 
 def _check_sign(sign: str, name: str, attributes: Mapping[str, str], *, is_new: bool) -> None:
     if is_new and sign != ADD:
-        raise WrongAttributes(f"only add attribute is supported while creating topic. key: {name[:64]}")
+        raise InvalidAttributes(f"only add attribute is supported while creating topic. key: {name[:64]}")
     if sign not in (ADD, DELETE):
-        raise WrongAttributes(f"wrong format key: {name[:64]}")
+        raise InvalidAttributes(f"wrong format key: {name[:64]}")
     if sign == DELETE and name not in attributes:
-        raise WrongAttributes(f"attempt to delete a nonexistent key: {name[:64]}")
+        raise InvalidAttributes(f"attempt to delete a nonexistent key: {name[:64]}")
 
 
 def _check_value(attribute: Attribute | None, name: str, value: str, *, is_new: bool, is_deleted: bool) -> None:
     if attribute is None:
-        raise WrongAttributes(f"unsupported key: {name[:64]}")
+        raise InvalidAttributes(f"unsupported key: {name[:64]}")
     if not is_new and not attribute.is_changeable:
-        raise WrongAttributes(f"attempt to update an unchangeable attribute. key: {name}")
+        raise InvalidAttributes(f"attempt to update an unchangeable attribute. key: {name}")
     if not is_deleted:
         attribute.verify(value)

@@ -1,8 +1,8 @@
-"""The topics of this broker: what exists, with how many queues, readable and writeable or not.
+"""The topics of this broker, with their queues and permissions.
 
-The table is the truth for clients' routes. A topic that messages were stored for must never fall out of it: every
-change is marked to be written at once, and at start the queues on disk add what a crash kept the file from saying.
-Owned by the event loop; writing to disk happens elsewhere (`persist.py`).
+The table determines the routes of clients. A topic with stored messages must never be missing in it: every change is
+written at once, and at the start topics are added from the queues on disk that the file lacks after a crash.
+Owned by the event loop; `persist.py` writes it to disk.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -17,7 +17,7 @@ from gantry_wire.commands.nameserver import PERMISSION_INHERIT, PERMISSION_NORMA
 from gantry_wire.fastjson import ObjectKey
 
 QUEUES_MAX: Final = 65536
-"""No topic has more queues on one broker; every queue costs a file once it is used."""
+"""The limit of queues of a topic on one broker; every queue costs a file once it is used."""
 
 DELAY_LEVELS_MAX: Final = 32
 
@@ -25,7 +25,7 @@ DELAY_LEVELS_MAX: Final = 32
 def system_topics(
     cluster: str, broker: str, *, auto_create: bool, default_queues: int, trace_topic: str | None = None
 ) -> list[TopicConfig]:
-    """The topics that every broker has, as RocketMQ 5.3.3 makes them; one for traces only where it is asked for."""
+    """Return the system topics as RocketMQ 5.3.3 creates them; the trace topic only if it is configured."""
 
     def topic(name: str, queues: int, perm: int = PERMISSION_NORMAL) -> TopicConfig:
         return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
@@ -51,7 +51,7 @@ def system_topics(
 
 @final
 class TopicTable:
-    """Topic configurations by name, with the edition number that name servers compare."""
+    """The configurations of topics by name, with the version that name servers compare."""
 
     def __init__(self, clock: Clock, on_change: Callable[[str], None], *, auto_create: bool = True) -> None:
         self._clock = clock
@@ -59,7 +59,7 @@ class TopicTable:
         self._topics: dict[str, TopicConfig] = {}
         self._system: set[str] = set()
         self.is_auto_creating = auto_create
-        """Whether the first message to an unknown topic makes it."""
+        """Whether the first message to an unknown topic creates it."""
 
         self.version = DataVersion(timestamp=clock.wall_ms())
 
@@ -77,7 +77,7 @@ class TopicTable:
         return self._topics
 
     def is_system(self, topic: str) -> bool:
-        """Whether administrators must leave this topic alone."""
+        """Whether this is a system topic, which administrators must not change."""
         return topic in self._system or topic in names.SYSTEM_TOPICS or topic.startswith("rmq_sys_")
 
     @property
@@ -85,25 +85,25 @@ class TopicTable:
         return sorted(self._system | names.SYSTEM_TOPICS)
 
     def is_ordered(self, topic: str) -> bool:
-        """Whether it is an order topic."""
+        """Whether this is an existing order topic."""
         config = self._topics.get(topic)
         return config is not None and config.order
 
     def seed(self, configs: list[TopicConfig]) -> None:
-        """Add system topics that are missing; what an administrator changed stays."""
+        """Add missing system topics; changes of an administrator are kept."""
         for config in configs:
             self._system.add(config.topic_name)
             self._topics.setdefault(config.topic_name, config)
 
     def allow_auto_create(self, is_allowed: bool, queues: int) -> None:
-        """Whether the first message to an unknown topic makes it, from now on, with at most so many queues."""
+        """Set whether the first message to an unknown topic creates it, with at most ``queues`` queues."""
         self.is_auto_creating = is_allowed
         if is_allowed:
             self._system.add(names.AUTO_CREATE_TOPIC)
             self.ensure(names.AUTO_CREATE_TOPIC, queues, PERMISSION_NORMAL | PERMISSION_INHERIT)
 
     def adopt_queues(self, queues: Mapping[str, list[int]]) -> list[str]:
-        """Add topics that have queues on disk and no entry here; returns their names."""
+        """Add topics that have queues on disk but no configuration; return their names."""
         adopted = [topic for topic in queues if topic not in self._topics and names.topic_fault(topic) is None]
         for topic in adopted:
             count = max(queues[topic], default=0) + 1
@@ -113,48 +113,48 @@ class TopicTable:
         return adopted
 
     def put(self, config: TopicConfig) -> None:
-        """Create or replace a topic."""
-        assert names.topic_fault(config.topic_name) is None, "callers answer bad names before they come here"
+        """Create a topic, or replace its configuration."""
+        assert names.topic_fault(config.topic_name) is None, "callers refuse invalid names"
         if self._topics.get(config.topic_name) == config:
             return
         self._topics[config.topic_name] = config
         self._changed(config.topic_name)
 
     def mark_ordered(self, topics: Collection[str]) -> None:
-        """These are order topics from now on, as far as they exist."""
+        """Mark those of the topics that exist as order topics."""
         for topic in topics:
             config = self._topics.get(topic)
             if config is not None and not config.order:
                 self.put(msgspec.structs.replace(config, order=True))
 
     def delete(self, topic: str) -> bool:
-        """Forget a topic; False when there was none."""
+        """Delete a topic; False if it does not exist."""
         if self._topics.pop(topic, None) is None:
             return False
         self._changed(topic)
         return True
 
     def ensure(self, topic: str, queues: int, perm: int = PERMISSION_NORMAL) -> TopicConfig:
-        """The topic, made with `queues` queues when it is missing."""
+        """Return the topic; create it with `queues` queues if it is missing."""
         config = self._topics.get(topic)
         if config is None:
             config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
             self.put(config)
         return config
 
-    def widen(self, topic: str, queue_id: int) -> None:
-        """Have the topic, with this queue readable: the broker puts a message there that was promised before.
+    def ensure_queue(self, topic: str, queue_id: int) -> None:
+        """Ensure that the topic exists with this queue readable, for a message that was promised before.
 
-        A crash may have lost the topic's entry, and made a new one from fewer queues than producers were told of.
+        After a crash the topic may be missing, or may have been created again with fewer queues than producers use.
         """
         config = self.ensure(topic, queue_id + 1)
         if config.read_queue_nums <= queue_id < QUEUES_MAX:
             self.put(msgspec.structs.replace(config, read_queue_nums=queue_id + 1))
 
     def from_template(self, topic: str, template: str, queues: int) -> TopicConfig | None:
-        """What an unknown topic would become under auto-creation; None when the template does not allow it."""
+        """Return the configuration of an unknown topic under auto-creation; None if the template does not allow it."""
         if template == names.AUTO_CREATE_TOPIC and not self.is_auto_creating:
-            return None  # the table may still have the template, from a time when it was allowed
+            return None  # the template may remain in the table from a time when auto-creation was allowed
         source = self._topics.get(template)
         if source is None or not source.perm & PERMISSION_INHERIT:
             return None
@@ -163,18 +163,18 @@ class TopicTable:
         return TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count, perm=perm)
 
     def document(self) -> TopicConfigTable:
-        """The table as topics.json and name servers read it."""
+        """Return the table in the format of topics.json and of name servers."""
         return TopicConfigTable(data_version=self.version, topic_config_table=dict(self._topics))
 
     def load(self, document: TopicConfigTable) -> None:
-        """Take over what topics.json says, leaving out names that could not have come through the door."""
+        """Load topics.json, except for topics with invalid names."""
         self.version = document.data_version
         for name, config in document.topic_config_table.items():
             if names.topic_fault(name) is None:
                 self._topics[name] = config
 
-    def take(self, document: TopicConfigTable) -> list[str]:
-        """Become what a master's table says; the topics that it lacks stay until they are deleted, and are returned."""
+    def replace_from_master(self, document: TopicConfigTable) -> list[str]:
+        """Replace configurations by those of the master; return the topics that it lacks, which the caller deletes."""
         for name, config in document.topic_config_table.items():
             if names.topic_fault(name) is None and self._topics.get(name) != config:
                 self._topics[name] = config
@@ -188,19 +188,19 @@ class TopicTable:
 
 
 def published_topics(own: TopicConfigTable, epoch: int, *, is_withdrawn: bool) -> TopicConfigTable:
-    """The topics as name servers get them: with the epoch, and without write permission on a master that is withdrawn.
+    """Return the topics for name servers: with the epoch, and without write permission on a withdrawn master.
 
     The epoch decides which of two masters is the newer one.
     """
     version = msgspec.structs.replace(own.data_version, state_version=epoch)
     topics = own.topic_config_table
     if is_withdrawn:
-        # A table is taken when its version is another one: this one is never that of a table with all permissions.
+        # A name server accepts a table whose version differs: this one never belongs to a table with all permissions.
         version = msgspec.structs.replace(version, counter=-1 - version.counter)
         topics = {name: msgspec.structs.replace(one, perm=one.perm & ~PERMISSION_WRITE) for name, one in topics.items()}
     return msgspec.structs.replace(own, data_version=version, topic_config_table=topics)
 
 
 def queue_key(topic: str, broker_name: str, queue_id: int) -> ObjectKey:
-    """A queue as Java's maps have it for a key."""
+    """Return a queue as the key of a Java map in JSON."""
     return ObjectKey({"brokerName": broker_name, "queueId": queue_id, "topic": topic})

@@ -1,11 +1,11 @@
-"""Delayed messages as they lie in the log, turned into what their own topics get.
+"""Turns the records of delayed messages into drafts for their own topics.
 
-A record of a delay level has everything that its copy needs, in the copy's own form: the body, and the properties with
-the real topic and queue among them. So nothing is taken apart that is only put together again: the properties lose
-their seal and are otherwise the same bytes, and four of them are looked up in place. What is not as this broker writes
-it (a seal in the middle, which RocketMQ leaves behind) goes the long way, by parsing.
+A record of a delay level has everything that its copy needs, in the format of the copy: the body, and the properties
+including the real topic and queue. So the properties are not parsed: they lose their seal and are otherwise the same
+bytes, and four of them are found in place. Properties that this broker would not write (a seal in the middle, which
+RocketMQ leaves there) are parsed.
 
-A record that is damaged is never copied: its copy would have a good seal. Pure but for the log.
+A damaged record is never copied: its copy would have a valid seal. Pure except for log messages.
 """
 
 from __future__ import annotations
@@ -38,34 +38,35 @@ FindQueue = Callable[[str, int], ConsumeQueue]
 _PAIR_END: Final = keys.VALUE_END.encode()
 
 
-def _mark(name: str) -> bytes:
-    """How a pair of this name begins, with the end of the one before it."""
+def _encode_key(name: str) -> bytes:
+    """Return the bytes before the value of a property: the end of the previous pair, the name, the separator."""
     return f"{keys.VALUE_END}{name}{keys.KEY_END}".encode()
 
 
-_REAL_TOPIC: Final = _mark(keys.REAL_TOPIC)
-_REAL_QUEUE: Final = _mark(keys.REAL_QUEUE_ID)
-_TAGS: Final = _mark(keys.TAGS)
-_UNIQUE: Final = _mark(keys.UNIQUE_KEY)
-_KEYS: Final = _mark(keys.KEYS)
-_STALE_SEAL: Final = _mark(keys.RECORD_CRC)
+_REAL_TOPIC: Final = _encode_key(keys.REAL_TOPIC)
+_REAL_QUEUE: Final = _encode_key(keys.REAL_QUEUE_ID)
+_TAGS: Final = _encode_key(keys.TAGS)
+_UNIQUE: Final = _encode_key(keys.UNIQUE_KEY)
+_KEYS: Final = _encode_key(keys.KEYS)
+_STALE_SEAL: Final = _encode_key(keys.RECORD_CRC)
 
 
-class Due(NamedTuple):
-    """What of a piece of a level's queue is due."""
+class DueMessages(NamedTuple):
+    """The due messages in a part of a level's queue."""
 
     drafts: list[Draft]
     end: int | None
-    """The queue offset behind the last message that is done with, also one that has nowhere to go; None: none is."""
+    """The queue offset after the last processed message, delivered or skipped; None if none is processed."""
 
     next_ms: int | None
-    """When the message behind those is due, if it was looked at; None if there is none, or it is damaged."""
+    """When the next message is due; None if it was not read, or is damaged."""
 
 
-def due_drafts(data: bytes, *, delay_ms: int, now_ms: int, find_queue: FindQueue, waited: int = 0) -> Due:
-    """The messages at the start of ``data``, whole records in order, whose time has come; before ``waited`` it has.
+def due_drafts(data: bytes, *, delay_ms: int, now_ms: int, find_queue: FindQueue, waited: int = 0) -> DueMessages:
+    """Return drafts of the due messages at the start of ``data``; offsets before ``waited`` are due in any case.
 
-    A damaged one ends it; at the very start it is said, and counted as done: it is lost.
+    ``data`` holds complete records in order. A damaged record ends the run; at the start of ``data`` it is logged and
+    skipped: the message is lost.
     """
     drafts: list[Draft] = []
     known: dict[tuple[bytes, bytes], ConsumeQueue | None] = {}
@@ -75,27 +76,27 @@ def due_drafts(data: bytes, *, delay_ms: int, now_ms: int, find_queue: FindQueue
         check = check_record(data, position)
         if check.fault is not None:
             if end is None:
-                log.error("a delayed message is damaged", extra={"reason": check.fault.value})
+                log.error("damaged delayed message; skipping it", extra={"reason": check.fault.value})
                 end = _queue_offset(data, position) + 1
-            return Due(drafts, end, None)
+            return DueMessages(drafts, end, None)
         due_ms = store_timestamp(data, position) + delay_ms
         if due_ms > now_ms and _queue_offset(data, position) >= waited:
-            return Due(drafts, end, due_ms)
+            return DueMessages(drafts, end, due_ms)
         draft = _draft(data, position, position + check.size, known, find_queue)
         if draft is not None:
             drafts.append(draft)
         end = _queue_offset(data, position) + 1
         position += check.size
-    return Due(drafts, end, None)
+    return DueMessages(drafts, end, None)
 
 
 def _queue_offset(data: bytes, position: int) -> int:
-    """Of the record at ``position``; whoever read it has compared that with its queue."""
+    """Return the queue offset of the record at ``position``; the reader has compared it with the queue."""
     return int(RECORD_HEAD.unpack_from(data, position)[5])
 
 
 def store_timestamp(data: bytes, position: int) -> int:
-    """When the record at ``position`` was stored."""
+    """Return the store timestamp of the record at ``position``."""
     sys_flag = RECORD_HEAD.unpack_from(data, position)[7]
     start = position + RECORD_HEAD.size + (20 if sys_flag & FLAG_BORN_HOST_V6 else 8)
     return int(LONG.unpack_from(data, start)[0])
@@ -108,7 +109,7 @@ def _draft(
     known: dict[tuple[bytes, bytes], ConsumeQueue | None],
     find_queue: FindQueue,
 ) -> Draft | None:
-    """The copy of the record ``[start, end)``, which is whole and good; None when it does not say where it belongs."""
+    """Return a draft of the intact record ``[start, end)``; None if it has no valid destination."""
     _, magic, _, _, flag, _, physical, sys_flag, born_ms = RECORD_HEAD.unpack_from(data, start)
     host_start = start + RECORD_HEAD.size
     host_end = host_start + (20 if sys_flag & FLAG_BORN_HOST_V6 else 8)
@@ -120,14 +121,14 @@ def _draft(
         topic_end = body_end + 2 + int.from_bytes(data[body_end : body_end + 2], "big")
     else:
         topic_end = body_end + 1 + data[body_end]
-    properties = unsealed(data, topic_end + 2, end)
+    properties = remove_seal(data, topic_end + 2, end)
     pairs = _PAIR_END + properties
     place = _value(pairs, _REAL_TOPIC), _value(pairs, _REAL_QUEUE)
     if place not in known:
         known[place] = _queue(place, find_queue)
     queue = known[place]
     if queue is None:
-        log.error("a delayed message without a real topic is skipped", extra={"offset": physical})
+        log.error("delayed message without valid real topic; skipping it", extra={"offset": physical})
         return None
     tags = _value(pairs, _TAGS)
     return Draft(
@@ -146,8 +147,8 @@ def _draft(
     )
 
 
-def unsealed(data: bytes, start: int, end: int) -> bytes:
-    """The properties ``[start, end)`` of a record that ends there, without any seal."""
+def remove_seal(data: bytes, start: int, end: int) -> bytes:
+    """Return the properties ``[start, end)`` at the end of a record without any seal."""
     is_sealed = end - start >= SEAL_BYTES and has_seal(data, end)
     properties = data[start : end - SEAL_BYTES if is_sealed else end]
     if _STALE_SEAL not in _PAIR_END + properties:
@@ -158,7 +159,7 @@ def unsealed(data: bytes, start: int, end: int) -> bytes:
 
 
 def _value(pairs: bytes, mark: bytes) -> bytes:
-    """The value of a property, of the last one with its name; empty if there is none."""
+    """Return the value of a property, of the last one if it is repeated; empty if it is missing."""
     start = pairs.rfind(mark)
     if start < 0:
         return b""
@@ -175,5 +176,5 @@ def _queue(place: tuple[bytes, bytes], find_queue: FindQueue) -> ConsumeQueue | 
 
 
 def _keys(pairs: bytes) -> tuple[str, ...]:
-    """What the copy is found by: the unique id, then the keys."""
+    """Return the keys of the copy for the index: the unique id, then the keys."""
     return keys.index_keys(*(_value(pairs, name).decode("utf-8", "replace") for name in (_UNIQUE, _KEYS)))

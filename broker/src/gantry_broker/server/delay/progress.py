@@ -1,16 +1,16 @@
-"""How far each delay level is delivered: as it is now, and as far as nothing can take it back.
+"""The offsets that each delay level is delivered up to: the present ones, and those that no fault can revert.
 
     level 3   [ settled ...... delivered ...... end of its queue )
-              |        `- on the disk, and with as many slaves as are waited for
-              `- what a restart, or another master, goes on from
+              |        `- flushed, and replicated to as many slaves as sends wait for
+              `- where a restart, or another master, continues
 
-Delivering moves a message from its level's queue into its own topic by appending it anew, so an offset is only as good
-as the log up to where those copies end. Each step is kept with that end until the log is safe there, and the file says
-no more than that: what a crash or a new master cuts off is delivered again. Twice is possible, never is not.
+Delivery appends a copy of a message to its own topic, so a delivered offset is only as durable as the log up to the end
+of the copies. Each step is kept with that end until the log is durable there, and the file holds no later offset:
+copies that a crash or a new master cuts off are delivered again. A message may be delivered twice, and is never lost.
 
-On a slave the same is true of what its master says: a document is stamped with the end of the master's log, and it is
-taken over when this log has got so far and the master calls that much confirmed. Before, it would skip messages whose
-copies died with the master.
+The same holds for the document that a slave receives from its master: it is stamped with the end of the master's log,
+and applied when the slave's log has that end and the master has confirmed it. Earlier, it would skip messages whose
+copies were lost with the master.
 """
 
 import logging
@@ -27,21 +27,21 @@ log = logging.getLogger(__name__)
 
 TABLE: Final = "delayOffset"
 STEPS_MAX: Final = 256
-"""Of one level. When no slave comes for hours the newest step stands for many: it is settled later than it could be."""
+"""The limit of steps of one level. If slaves are missing for hours, the newest step replaces the last one."""
 
 
 class Step(NamedTuple):
-    """What is delivered before ``offset`` ends at ``end`` in the log."""
+    """A step of delivery: the copies of messages before ``offset`` end at ``end`` in the log."""
 
     end: int
     offset: int
     is_ours: bool
-    """Delivered here, so that slaves have to confirm it; what a master says was confirmed when it was taken."""
+    """Whether this broker delivered it, so that slaves must confirm it; a master's step is confirmed when applied."""
 
 
 @final
 class DelayProgress:
-    """Owned by the event loop."""
+    """The delivered and the settled offset of each delay level. Owned by the event loop."""
 
     def __init__(self, core: BrokerCore) -> None:
         self._core: Final = core
@@ -55,14 +55,14 @@ class DelayProgress:
         return f"<DelayProgress delivered={self._delivered} settled={self._settled}>"
 
     def load(self, document: DelayOffsetDocument) -> None:
-        """What the file says."""
+        """Load the offsets of the file."""
         self._steps.clear()
         self._waiting.clear()
         self._delivered = dict(document.offset_table)
         self._settled = dict(document.offset_table)
 
     def document(self) -> DelayOffsetDocument:
-        """For the file: as far as nothing can take it back."""
+        """Return the document for the file: the settled offsets."""
         offsets = self.settled()
         if any(self._steps.values()):
             self._core.persistence.mark(TABLE, now=False)
@@ -70,21 +70,21 @@ class DelayProgress:
         return DelayOffsetDocument(offset_table=offsets, data_version=self._version)
 
     def delivered(self) -> DelayOffsetDocument:
-        """As far as it is delivered now; true of a log that has all of ours."""
+        """Return the delivered offsets, which are valid only for a log that has all of this one."""
         return DelayOffsetDocument(offset_table=dict(self._delivered), data_version=self._version)
 
     def offset(self, level: int) -> int:
-        """The first message of a level that is not delivered."""
+        """Return the offset of the first undelivered message of a level."""
         return self._delivered.get(level, 0)
 
     def advance(self, level: int, offset: int) -> None:
-        """What is before ``offset`` is delivered, and its copies are the end of the log."""
+        """Record that messages before ``offset`` are delivered; their copies end at the end of the log."""
         self._delivered[level] = offset
         self._put(level, Step(self._core.store.log.wrote, offset, is_ours=True))
         self._core.persistence.mark(TABLE, now=False)
 
     def settled(self) -> dict[int, int]:
-        """Up to where each level is delivered for good."""
+        """Return the offsets that each level is delivered up to durably."""
         store = self._core.store
         flushed = store.log.flushed
         confirmed = min(flushed, store.positions.confirmed)
@@ -101,19 +101,19 @@ class DelayProgress:
             steps.pop()
         steps.append(step)
 
-    # ------- a slave's side
+    # ------- on a slave
 
     def receive(self, document: DelayOffsetDocument, end: int) -> None:
-        """What a master says, when its log ends at ``end``."""
+        """Add a document that the master sent when its log ended at ``end``."""
         self._waiting.receive(document, end)
 
-    def reach(self, position: int) -> None:
-        """This log is the master's up to ``position``, and that much is confirmed."""
-        newest = self._waiting.reach(position)
+    def apply_up_to(self, position: int) -> None:
+        """Apply documents for a log that equals the master's up to ``position``, which is confirmed."""
+        newest = self._waiting.take_reached(position)
         if newest is not None:
-            self._take(*newest)
+            self._apply_document(*newest)
 
-    def _take(self, end: int, document: DelayOffsetDocument) -> None:
+    def _apply_document(self, end: int, document: DelayOffsetDocument) -> None:
         table = document.offset_table
         for level, offset in table.items():
             known = self._delivered.get(level, 0)
@@ -130,9 +130,9 @@ class DelayProgress:
         self._core.persistence.mark(TABLE, now=False)
 
     def begin_copying(self) -> None:
-        """A master is followed from now on: nothing is believed that its log may not have.
+        """Revert to offsets that the log of the new master supports.
 
-        Called when the log was cut to what both have, and before anything of the master's is appended.
+        Called after the log was cut to the common part, and before records of the master are appended.
         """
         self._waiting.clear()
         wrote, settled = self._core.store.log.wrote, self.settled()
@@ -141,19 +141,19 @@ class DelayProgress:
             self._steps[level] = deque(safe)
             self._delivered[level] = safe[-1].offset if safe else settled.get(level, 0)
 
-    def lead(self) -> None:
-        """This broker is the master, and its log is the truth up to its end; what was said of more is forgotten.
+    def become_master(self) -> None:
+        """Apply documents up to the end of the log, and forget later ones: this broker is the master.
 
-        Nor may new messages be skipped because a level was delivered further than its queue now goes.
+        A level that was delivered beyond the end of its queue is reset to that end, so that no new message is skipped.
         """
         store = self._core.store
-        self.reach(store.log.wrote)
+        self.apply_up_to(store.log.wrote)
         self._waiting.clear()
         for level, offset in self._delivered.items():
             queue = store.queues.get(names.SCHEDULE_TOPIC, level - 1)
             end = 0 if queue is None else queue.end
             if offset > end:
                 facts = {"level": level, "old": offset, "end": end}
-                log.warning("a delay level was delivered beyond its queue, and was set back", extra=facts)
+                log.warning("reset delay level to the end of its queue", extra=facts)
                 self._steps.pop(level, None)
                 self._delivered[level] = self._settled[level] = end

@@ -1,1 +1,1 @@
-"""Consumer groups and clients: heartbeats, members, offsets, progress and resets."""
+"""Handles requests about consumer groups: heartbeats, members, offsets, progress and resets."""

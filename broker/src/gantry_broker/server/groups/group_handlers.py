@@ -1,4 +1,4 @@
-"""Requests about groups: what their clients ask, what administrators configure, and who is connected.
+"""Handles requests about groups: from their clients, from administrators, and about connected members.
 
 Functions over `BrokerCore`; all run in the event loop.
 """
@@ -11,7 +11,7 @@ from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.clients import Member
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused, check_group_name, check_topic_name
-from gantry_broker.server.core.topic_attributes import OF_GROUPS, changed_attributes
+from gantry_broker.server.core.topic_attributes import GROUP_ATTRIBUTES, changed_attributes
 from gantry_broker.server.core.topics import QUEUES_MAX
 from gantry_broker.server.pull.handlers import check_filter_type
 from gantry_remoting import Connection
@@ -40,12 +40,12 @@ from gantry_wire.commands.transactions import ENDS_ONCE
 from gantry_wire.fastjson import dumps
 from gantry_wire.filters import parse_filter
 
-# ------- clients: heartbeats and their end, the members of a group, locks of queues
+# ------- clients: heartbeats, unregistration, members of a group, queue locks
 
 
 @handles(RequestCode.HEART_BEAT)
-def take_heartbeat(core: BrokerCore, command: Command, connection: Connection) -> Command:
-    """Groups that do not exist, and cannot be made, are passed over as RocketMQ does; their pulls get the reason."""
+def handle_heartbeat(core: BrokerCore, command: Command, connection: Connection) -> Command:
+    """Register the groups of a heartbeat. Unknown groups are ignored, as in RocketMQ; their pulls are refused."""
     beat = read_document(command.body, HeartbeatData)
     admitted = [data for data in beat.consumer_data_set if _admit(core, data)]
     beat = msgspec.structs.replace(beat, consumer_data_set=admitted)
@@ -58,7 +58,7 @@ def take_heartbeat(core: BrokerCore, command: Command, connection: Connection) -
 
 
 def _admit(core: BrokerCore, data: ConsumerData) -> bool:
-    """Whether the group may be; makes its retry topic when it may, ordered as what the group subscribes to."""
+    """Whether the group exists or may be created; creates its retry topic, ordered like its subscriptions."""
     group = core.groups.find(data.group_name)
     if group is None:
         return False
@@ -66,9 +66,9 @@ def _admit(core: BrokerCore, data: ConsumerData) -> bool:
     if names.topic_fault(retry_topic) is None:
         topics = core.topics
         config = topics.ensure(retry_topic, max(1, group.retry_queue_nums))
-        subscriptions = data.subscription_data_set  # none in a heartbeat that says only that nothing is new
+        subscriptions = data.subscription_data_set  # empty in a heartbeat without subscriptions
         is_ordered = any(topics.is_ordered(one.topic) for one in subscriptions)
-        if subscriptions and config.order != is_ordered and core.gate.sends is None:
+        if subscriptions and config.order != is_ordered and core.gate.write_refusal is None:
             topics.put(msgspec.structs.replace(config, order=is_ordered))
     return True
 
@@ -91,19 +91,20 @@ def list_members(core: BrokerCore, command: Command, connection: Connection) -> 
 
 @handles(RequestCode.LOCK_BATCH_MQ)
 def lock_queues(core: BrokerCore, command: Command, connection: Connection) -> Command:
-    """An error leaves a holder what it has, an empty answer does not: refused as a whole where nothing is known."""
+    """Lock queues for a client. The request is refused if holders are unknown.
+
+    After an error a client keeps the locks that it has; after an empty answer it drops them.
+    """
     request = read_document(command.body, LockBatch)
-    rest_ms = core.locks.rest_ms
-    if rest_ms:
+    grant_pause_ms = core.locks.grant_pause_ms
+    if grant_pause_ms:
         raise Refused(
             ResponseCode.SERVICE_NOT_AVAILABLE,
-            f"no queue is locked for {rest_ms} ms more: this broker has just become the master, "
-            "and does not know who holds which",
+            f"no queue is locked for another {grant_pause_ms} ms: this broker has just become the master, "
+            "and does not know the present lock holders",
         )
     if not core.is_sure_master():
-        raise Refused(
-            ResponseCode.SERVICE_NOT_AVAILABLE, "no queue is locked: this broker may not be the master any more"
-        )
+        raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "no queue is locked: this broker may no longer be the master")
     held = core.locks.lock(request.consumer_group, request.client_id, request.mq_set)
     return command.reply(body=write_document(LockBatchResult(lock_ok_mq_set=held)))
 
@@ -117,7 +118,7 @@ def unlock_queues(core: BrokerCore, command: Command, connection: Connection) ->
 
 @handles(RequestCode.CHECK_CLIENT_CONFIG)
 def check_client(core: BrokerCore, command: Command, connection: Connection) -> Command:
-    """A client asks whether its subscription can work here."""
+    """Check whether this broker supports the subscription of a client."""
     request = read_document(command.body, CheckClientConfig)
     data = request.subscription_data
     if data is None:
@@ -130,11 +131,11 @@ def check_client(core: BrokerCore, command: Command, connection: Connection) -> 
     return command.reply()
 
 
-# ------- administration of groups, and who is connected
+# ------- administration of groups, and their connections
 
 
 class GroupConfigList(Document):
-    """The body of code 225."""
+    """The body of a request with code 225."""
 
     group_config_list: list[SubscriptionGroupConfig] = msgspec.field(default_factory=list)
 
@@ -142,14 +143,14 @@ class GroupConfigList(Document):
 @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
 async def create_group(core: BrokerCore, command: Command, connection: Connection) -> Command:
     _put_groups(core, [read_document(command.body, SubscriptionGroupConfig)])
-    await core.persistence.settled("subscriptionGroup")
+    await core.persistence.wait_until_written("subscriptionGroup")
     return command.reply()
 
 
 @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
 async def create_groups(core: BrokerCore, command: Command, connection: Connection) -> Command:
     _put_groups(core, read_document(command.body, GroupConfigList).group_config_list)
-    await core.persistence.settled("subscriptionGroup")
+    await core.persistence.wait_until_written("subscriptionGroup")
     return command.reply()
 
 
@@ -159,7 +160,7 @@ async def delete_group(core: BrokerCore, command: Command, connection: Connectio
     core.groups.delete(request.group_name)
     if request.clean_offset:
         core.offsets.forget_group(request.group_name)
-    await core.persistence.settled("subscriptionGroup")
+    await core.persistence.wait_until_written("subscriptionGroup")
     return command.reply()
 
 
@@ -214,7 +215,7 @@ def list_topics(core: BrokerCore, command: Command, connection: Connection) -> C
 
 @handles(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
 def find_subscription(core: BrokerCore, command: Command, connection: Connection) -> Command:
-    """The subscription of a group to a topic; without one if no member is connected, or subscribes to it."""
+    """Answer with the subscription of a group to a topic; it is missing if no connected member subscribes."""
     request = TopicOfGroup.read(command.ext)
     document: dict[str, Any] = {"group": request.group}
     if request.topic is not None:
@@ -226,7 +227,7 @@ def find_subscription(core: BrokerCore, command: Command, connection: Connection
 
 
 def _put_groups(core: BrokerCore, configs: list[SubscriptionGroupConfig]) -> None:
-    """All of them or none."""
+    """Create or change all of these groups, or none of them. Raises Refused."""
     for config in configs:
         check_group_name(config.group_name)
         if config.retry_queue_nums > QUEUES_MAX:
@@ -239,17 +240,19 @@ def _put_groups(core: BrokerCore, configs: list[SubscriptionGroupConfig]) -> Non
 
 
 def _with_changes(core: BrokerCore, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-    """`config` with the attributes that the group has after its changes. Raises Refused."""
+    """Return `config` with the attributes of the group after the changes. Raises Refused."""
     known = core.groups.all.get(config.group_name)
     try:
-        attributes = changed_attributes(None if known is None else known.attributes, config.attributes, OF_GROUPS)
+        attributes = changed_attributes(
+            None if known is None else known.attributes, config.attributes, GROUP_ATTRIBUTES
+        )
     except ValueError as error:
         raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
     return msgspec.structs.replace(config, attributes=attributes)
 
 
 def connection_document(member: Member) -> dict[str, Any]:
-    """A client as Java's Connection bean."""
+    """Return a client in the format of Java's Connection bean."""
     return {
         "clientAddr": member.address,
         "clientId": member.client_id,
@@ -260,20 +263,20 @@ def connection_document(member: Member) -> dict[str, Any]:
 
 @handles(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN)
 async def forbid_topic(core: BrokerCore, command: Command, connection: Connection) -> Command:
-    """Change the permission if the request asks for it, and answer with it when that is on the disk."""
+    """Change the read permission if the request has a value, and answer with it once it is on disk."""
     asked = GroupForbidden.read(command.ext)
     check_group_name(asked.group)
     check_topic_name(asked.topic)
     if asked.readable is not None:
-        core.groups.forbid(asked.group, asked.topic, is_forbidden=not asked.readable)
-        await core.persistence.settled("subscriptionGroup")
+        core.groups.set_forbidden(asked.group, asked.topic, is_forbidden=not asked.readable)
+        await core.persistence.wait_until_written("subscriptionGroup")
     is_forbidden = core.groups.is_forbidden(asked.group, asked.topic)
     return command.reply(body=dumps({"group": asked.group, "readable": not is_forbidden, "topic": asked.topic}))
 
 
 @handles(RequestCode.GET_ALL_PRODUCER_INFO)
 def list_all_producers(core: BrokerCore, command: Command, connection: Connection) -> Command:
-    """Every producer of every group."""
+    """Answer with every producer of every group."""
     clock = core.clock
     shift_ms = clock.wall_ms() - clock.monotonic_ms()
     groups = core.clients.producers
@@ -282,11 +285,11 @@ def list_all_producers(core: BrokerCore, command: Command, connection: Connectio
 
 
 def _producer(member: Member, shift_ms: int) -> dict[str, Any]:
-    """A client as Java's ProducerInfo bean; addresses of channels begin with a slash there."""
+    """Return a client in the format of Java's ProducerInfo bean, where addresses begin with a slash."""
     return {
         "clientId": member.client_id,
         "language": member.language,
-        "lastUpdateTimestamp": member.seen_at_ms + shift_ms,
+        "lastUpdateTimestamp": member.last_heartbeat_ms + shift_ms,
         "remoteIP": f"/{member.address}",
         "version": member.version,
     }

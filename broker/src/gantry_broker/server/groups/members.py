@@ -1,15 +1,15 @@
-"""Requests that members of consumer groups answer: passed on to them on their own connections, with a deadline.
+"""Forwards requests of administrators to members of consumer groups, on their own connections, with a deadline.
 
     administrator -- 307, 309, 223 --> broker -- 307, 309, 221, on the member's connection --> member
                   <-- its answer, or 207 ---                                    <------------
 
-    307 running info          what a member has in hand, and how it gets on
-    309 consume directly      a member consumes one message, which the broker hands it, and reports the result
-    223 consumer status       how far every member is in a topic, in its own view; asked with 221
+    307 running info          the state of a member: its queues, subscriptions and statistics
+    309 consume directly      a member consumes one message, which the broker sends it, and reports the result
+    223 consumer status       the offsets of every member in a topic, as the members know them; requested with 221
 
-Only the administrator waits: the member's connection carries everything else meanwhile, and so does that of the
-administrator. Each question is a task and a waiter, so their number is limited. A request for a member that is not
-connected is answered as RocketMQ does, with 1 and a text, and for one that takes too long with 207.
+Only the administrator's request waits: both connections carry other requests meanwhile. Each call is a task and a
+waiter, so their number is limited. As in RocketMQ, a request for a member that is not connected is answered with code 1
+and a text, and one for a member that takes too long with code 207.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.clients import Member
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refusal, Refused
-from gantry_broker.server.pull.queries import named_record
+from gantry_broker.server.pull.queries import read_requested_record
 from gantry_remoting import Connection, ConnectionClosed, RemotingTimeout
 from gantry_status import RefusalReason
 from gantry_wire import Command, RequestCode, ResponseCode
@@ -32,34 +32,34 @@ from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import parse_offset_message_id
 
 CALLS_MAX: Final = 256
-"""Questions to members under way at once."""
+"""The limit of concurrent calls to members."""
 
 CALL_TIMEOUT_MS: Final = 10_000
-"""How long a member may take over 307 and 309; RocketMQ's brokers wait as long."""
+"""The timeout of 307 and 309, as in RocketMQ's brokers."""
 
 STATUS_TIMEOUT_MS: Final = 5_000
-"""How long all members together may take over 221."""
+"""The timeout of 221, for all members together."""
 
 QUESTIONS_FULL: Final = Refusal(
     ResponseCode.SYSTEM_BUSY,
-    "[OVERLOAD]system busy: too many questions to consumers under way",
+    "[OVERLOAD]system busy: too many concurrent requests to consumers",
     RefusalReason.QUESTIONS_FULL,
 )
 
 VERSION_RESET: Final = 28
-"""V3_0_7_SNAPSHOT: clients from here on understand 220 and 221."""
+"""V3_0_7_SNAPSHOT: the first version of clients that supports 220 and 221."""
 
 VERSION_CALLS: Final = 62
-"""V3_1_8_SNAPSHOT: clients from here on understand 307 and 309."""
+"""V3_1_8_SNAPSHOT: the first version of clients that supports 307 and 309."""
 
 
-SHOWN: Final = 300
-"""Characters of a name in a refusal."""
+NAME_CHARACTERS_MAX: Final = 300
+"""The limit of characters of a name in a refusal."""
 
 
 @final
 class ConsumerCalls:
-    """Questions to members of groups. Owned by the event loop."""
+    """Calls to members of groups. Owned by the event loop."""
 
     def __init__(self, core: BrokerCore) -> None:
         self.core: Final = core
@@ -69,24 +69,27 @@ class ConsumerCalls:
         return f"<ConsumerCalls running={self._running}>"
 
     def members(self, group: str) -> list[Member]:
-        """The members that are connected now."""
+        """Return the members of a group that are connected."""
         state = self.core.clients.consumers.get(group)
         return [] if state is None else [member for member in state.members.values() if member.connection.is_open]
 
     def member(self, group: str, client_id: str | None) -> Member | None:
-        """The member of that name; the newest, where an old connection of it has not died yet."""
+        """Return the member with this client id; the newest one if its old connection is not closed yet."""
         found = [member for member in self.members(group) if member.client_id == client_id]
         return found[-1] if found else None
 
-    async def ask(
+    async def call(
         self, member: Member, code: int, ext: Mapping[str, str], body: bytes = b"", *, timeout_ms: int
     ) -> Command:
-        """The member's answer. Raises ``Refused`` where too many wait, ConnectionClosed and RemotingTimeout."""
-        with self._counted():
+        """Call a member and return its answer.
+
+        Raises ``Refused`` if too many calls are pending, ConnectionClosed and RemotingTimeout.
+        """
+        with self._count_call():
             return await member.connection.request(Command(code=code, ext=dict(ext), body=body), timeout_ms)
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _count_call(self) -> Iterator[None]:
         if self._running >= CALLS_MAX:
             self.core.stats.refusals.count(QUESTIONS_FULL)
             raise Refused(QUESTIONS_FULL.code, QUESTIONS_FULL.remark)
@@ -97,19 +100,19 @@ class ConsumerCalls:
             self._running -= 1
 
 
-# The broker's tables and log are read before any other request is handled; only the answers of members are awaited.
+# Handlers read the broker's tables and log synchronously, and await only the answers of members.
 
 
 @handles(RequestCode.GET_CONSUMER_RUNNING_INFO)
 def ask_running_info(calls: ConsumerCalls, command: Command, connection: Connection) -> Awaitable[Command]:
     request = RunningInfoRequest.read(command.ext)
     member = _member(calls, request.consumer_group, request.client_id)
-    return _passed_on(calls, command, request.consumer_group, member, command.ext)
+    return _forward(calls, command, request.consumer_group, member, command.ext)
 
 
 @handles(RequestCode.CONSUME_MESSAGE_DIRECTLY)
 def ask_to_consume(calls: ConsumerCalls, command: Command, connection: Connection) -> Awaitable[Command]:
-    """The member gets the message as it lies in the log, and what it needs to know of topic and group."""
+    """Send a member the message as it is in the log, with the flags of topic and group."""
     request = ConsumeDirectly.read(command.ext)
     core, group = calls.core, request.consumer_group
     member = _member(calls, group, request.client_id)
@@ -121,24 +124,25 @@ def ask_to_consume(calls: ConsumerCalls, command: Command, connection: Connectio
     config = core.groups.all.get(group)
     if config is not None:
         ext["groupSysFlag"] = str(config.group_sys_flag)
-    return _passed_on(calls, command, group, member, ext, record)
+    return _forward(calls, command, group, member, ext, record)
 
 
 @handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
 def ask_status(calls: ConsumerCalls, command: Command, connection: Connection) -> Awaitable[Command]:
-    """The status of each member that answers in time; the others are left out, as in RocketMQ."""
+    """Answer with the status of each member that answers in time; others are left out, as in RocketMQ."""
     request = ConsumerStatusRequest.read(command.ext)
     members = calls.members(request.group)
     if not members:
         raise Refused(
-            ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{request.group[:SHOWN]}]"
+            ResponseCode.SYSTEM_ERROR,
+            f"No Any Consumer online in the consumer group: [{request.group[:NAME_CHARACTERS_MAX]}]",
         )
-    refuse_old(members)
-    wanted = [member for member in members if request.client_addr in (None, "", member.client_id)]
-    return _statuses(calls, command, wanted, ConsumerStatusRequest(topic=request.topic, group=request.group))
+    check_client_versions(members)
+    chosen = [member for member in members if request.client_addr in (None, "", member.client_id)]
+    return _collect_statuses(calls, command, chosen, ConsumerStatusRequest(topic=request.topic, group=request.group))
 
 
-async def _statuses(
+async def _collect_statuses(
     calls: ConsumerCalls, command: Command, members: list[Member], question: ConsumerStatusRequest
 ) -> Command:
     answers = await asyncio.gather(*(_status_of(calls, member, question) for member in members))
@@ -153,7 +157,7 @@ async def _statuses(
 async def _status_of(calls: ConsumerCalls, member: Member, question: ConsumerStatusRequest) -> ConsumerStatus | None:
     code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
     try:
-        answer = await calls.ask(member, code, question.write(), timeout_ms=STATUS_TIMEOUT_MS)
+        answer = await calls.call(member, code, question.write(), timeout_ms=STATUS_TIMEOUT_MS)
         return (
             read_document(answer.body, ConsumerStatus) if answer.code == ResponseCode.SUCCESS and answer.body else None
         )
@@ -161,12 +165,12 @@ async def _status_of(calls: ConsumerCalls, member: Member, question: ConsumerSta
         return None
 
 
-async def _passed_on(
+async def _forward(
     calls: ConsumerCalls, command: Command, group: str, member: Member, ext: dict[str, str], body: bytes = b""
 ) -> Command:
-    who = f"consumer <{group[:SHOWN]}> <{member.client_id[:SHOWN]}>"
+    who = f"consumer <{group[:NAME_CHARACTERS_MAX]}> <{member.client_id[:NAME_CHARACTERS_MAX]}>"
     try:
-        answer = await calls.ask(member, command.code, ext, body, timeout_ms=CALL_TIMEOUT_MS)
+        answer = await calls.call(member, command.code, ext, body, timeout_ms=CALL_TIMEOUT_MS)
     except RemotingTimeout as error:
         return command.reply(ResponseCode.CONSUME_MSG_TIMEOUT, f"{who} Timeout: {error}")
     except ConnectionClosed as error:
@@ -177,28 +181,28 @@ async def _passed_on(
 def _member(calls: ConsumerCalls, group: str, client_id: str | None) -> Member:
     member = calls.member(group, client_id)
     if member is None:
-        who = f"<{group[:SHOWN]}> <{(client_id or 'null')[:SHOWN]}>"
+        who = f"<{group[:NAME_CHARACTERS_MAX]}> <{(client_id or 'null')[:NAME_CHARACTERS_MAX]}>"
         raise Refused(ResponseCode.SYSTEM_ERROR, f"The Consumer {who} not online")
     if member.version < VERSION_CALLS:
         raise Refused(
             ResponseCode.SYSTEM_ERROR,
-            f"The Consumer <{member.client_id[:SHOWN]}> Version <{member.version}> too low to finish, "
+            f"The Consumer <{member.client_id[:NAME_CHARACTERS_MAX]}> Version <{member.version}> too low to finish, "
             "please upgrade it to V3_1_8_SNAPSHOT",
         )
     return member
 
 
 def _record(calls: ConsumerCalls, message_id: str) -> bytes:
-    """The message with the id that a broker gave it, if consumers may see it."""
+    """Return the visible message with this offset message id. Raises Refused."""
     try:
         _, _, offset = parse_offset_message_id(message_id)
     except RemoteProtocolError as error:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"the message cannot be looked up: {error}") from error
-    return named_record(calls.core.store, offset)
+    return read_requested_record(calls.core.store, offset)
 
 
-def refuse_old(members: list[Member]) -> None:
-    """Raises where a member is of a version that knows nothing of moving groups."""
+def check_client_versions(members: list[Member]) -> None:
+    """Raise Refused if a member's version does not support resets."""
     for member in members:
         if member.version < VERSION_RESET:
             raise Refused(

@@ -1,8 +1,8 @@
-"""Offsets of consumers and of queues, and how far consumer groups are: of one (208), of all (317), in time (303).
+"""Handles requests for offsets, and for the progress of consumer groups: of one (208), of all (317), in time (303).
 
-The topics of a group are those that it has offsets in. While it has members, those that it does not subscribe to any
-more are left out, as in RocketMQ; a request that lists topics by name gets just these. ``pullOffset`` is up to where
-its readers were given messages: what lies between it and ``consumerOffset`` is in their hands.
+The topics of a group are those in which it has offsets. While it has members, topics without a subscription are left
+out, as in RocketMQ; a request that names topics gets exactly these. ``pullOffset`` is the offset up to which readers
+have received messages: those between ``consumerOffset`` and it are in flight.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ QUEUES_LISTED_MAX: Final = 100_000
 
 @handles(RequestCode.QUERY_CONSUMER_OFFSET)
 def find_offset(core: BrokerCore, command: Command, connection: Connection) -> Command:
-    """Not found answers 22, so that the client goes by its own rule; a queue read from its start answers 0."""
+    """Answer with the committed offset. Without one: 0 if the queue still has its first message, otherwise code 22."""
     query = QueryConsumerOffset.read(command.ext)
     offset = core.offsets.find(query.consumer_group, query.topic, query.queue_id)
     if offset is None:
@@ -50,7 +50,7 @@ def find_offset(core: BrokerCore, command: Command, connection: Connection) -> C
 
 @handles(RequestCode.UPDATE_CONSUMER_OFFSET)
 def commit_offset(core: BrokerCore, command: Command, connection: Connection) -> Command:
-    """As in RocketMQ, no group is made by it: a pull or a heartbeat comes first."""
+    """Commit an offset. As in RocketMQ it does not create the group: a pull or a heartbeat comes first."""
     update = UpdateConsumerOffset.read(command.ext)
     if update.consumer_group not in core.groups.all:
         raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {update.consumer_group[:300]} not exist!")
@@ -108,7 +108,7 @@ def group_progress(core: BrokerCore, command: Command, connection: Connection) -
     topics = request.topics
     if not topics:
         known = [request.topic] if request.topic else core.offsets.topics_of(group)
-        topics = subscribed(core, group, known)
+        topics = keep_subscribed(core, group, known)
     table: dict[ObjectKey, Any] = {}
     rate = 0.0
     for topic in topics:
@@ -121,14 +121,14 @@ def group_progress(core: BrokerCore, command: Command, connection: Connection) -
 
 @handles(RequestCode.GET_BROKER_CONSUME_STATS)
 async def broker_progress(core: BrokerCore, command: Command, connection: Connection) -> Command:
-    """RocketMQ does not say here how far readers are; ``pullOffset`` is 0 there, and the total below nothing."""
+    """Answer with the progress of all groups. RocketMQ leaves ``pullOffset`` 0, so its in-flight total is negative."""
     request = BrokerConsumeStatsRequest.read(command.ext)
     listing: list[dict[str, list[dict[str, Any]]]] = []
     totals, listed = Counter[str](), 0
     for group in list(core.groups.all):
         stats = []
-        for topic in subscribed(core, group, core.offsets.topics_of(group)):
-            await _give_way(core)
+        for topic in keep_subscribed(core, group, core.offsets.topics_of(group)):
+            await _yield_to_other_requests(core)
             config = core.topics.find(topic)
             if config is None or (request.is_order and not config.order):
                 continue
@@ -151,16 +151,16 @@ async def broker_progress(core: BrokerCore, command: Command, connection: Connec
     return command.reply(body=dumps(document))
 
 
-async def _give_way(core: BrokerCore) -> None:
-    """Let other requests run between two topics. Another thread may have the store then, which is refused."""
+async def _yield_to_other_requests(core: BrokerCore) -> None:
+    """Serve other requests between two topics. Raises Refused if another thread has the store afterwards."""
     await asyncio.sleep(0)
-    if core.gate.is_still:
+    if core.gate.is_store_lent:
         raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now, its log is being changed")
 
 
 @handles(RequestCode.QUERY_CONSUME_TIME_SPAN)
 def group_time_spans(core: BrokerCore, command: Command, connection: Connection) -> Command:
-    """Of each queue: when its first and last message were stored, the last consumed, and how late the next is."""
+    """Answer with times of each queue: of its first, last and last consumed message, and the delay of the next."""
     request = TopicOfGroup.read(command.ext)
     topic = request.topic or ""
     config = core.topics.find(topic)
@@ -185,8 +185,8 @@ def _span(core: BrokerCore, group: str, topic: str, queue_id: int) -> dict[str, 
     }
 
 
-def subscribed(core: BrokerCore, group: str, topics: list[str]) -> list[str]:
-    """Those of the topics that a group which has members subscribes to."""
+def keep_subscribed(core: BrokerCore, group: str, topics: list[str]) -> list[str]:
+    """Return the topics that the group subscribes to; all of them if it has no members."""
     state = core.clients.consumers.get(group)
     if state is None or not state.subscriptions:
         return topics

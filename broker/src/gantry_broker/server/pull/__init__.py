@@ -1,1 +1,1 @@
-"""Reads: pulls, held pulls, queries by key, and when messages become visible."""
+"""Handles reads: pulls, held pulls and queries, and the visibility of messages."""

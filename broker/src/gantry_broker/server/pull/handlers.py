@@ -1,4 +1,4 @@
-"""Pulls: messages of one queue from an offset on, at once or as soon as there are any."""
+"""Handles pulls: they return messages of one queue from an offset on, or are held until there are messages."""
 
 import asyncio
 from collections.abc import Callable
@@ -48,17 +48,17 @@ HELD_PULLS_FULL: Final = Refusal(
 
 @final
 class PullHandlers:
-    """Codes 11 and 361. Owned by the event loop."""
+    """The handlers of pulls, codes 11 and 361. Owned by the event loop."""
 
     def __init__(
         self, core: BrokerCore, loop: asyncio.AbstractEventLoop, *, suggest_broker: Callable[[bytes, int], int]
     ) -> None:
-        """``suggest_broker`` returns the broker to ask next, by what was found and by what the group has configured."""
+        """``suggest_broker`` returns the broker for the next pull, from the messages found and the group's setting."""
         self._core = core
         self._loop = loop
         self._suggest_broker: Final = suggest_broker
         self._read_ms = 0
-        """How long the last read of a queue took."""
+        """The duration of the last read of a queue."""
 
         self._budget = FilterBudget(loop)
         settings = core.settings
@@ -74,11 +74,11 @@ class PullHandlers:
     def pull(self, command: Command, connection: Connection) -> Command | None:
         pull = PullMessage.read(command.ext)
         self._check(pull)
-        wanted = self._filter(pull)
-        redirect = self._redirect(pull, connection, wanted, was_waiting=False)
+        message_filter = self._filter(pull)
+        redirect = self._redirect(pull, connection, message_filter, was_waiting=False)
         if redirect is not None:
             return self._reply(command, pull, pull.queue_offset, redirect)
-        result = self._read(pull, pull.queue_offset, wanted)
+        result = self._read(pull, pull.queue_offset, message_filter)
         committed = _committed(pull)
         if committed is not None:
             self._core.offsets.commit(pull.consumer_group, pull.topic, pull.queue_id, committed)
@@ -93,14 +93,14 @@ class PullHandlers:
         return self._reply(command, pull, pull.queue_offset, result)
 
     def retry(self, held: HeldPull, must_answer: bool) -> Command | None:
-        """Try a held pull again; None when it should stay held. An error becomes the answer."""
+        """Retry a held pull; return None if it stays held. An error becomes the answer."""
         try:
-            self._check(held.pull)  # a group or a topic may have lost its permission meanwhile
-            wanted = self._filter(held.pull)
-            redirect = self._redirect(held.pull, held.connection, wanted, was_waiting=True)
+            self._check(held.pull)  # the group or the topic may have lost its permission meanwhile
+            message_filter = self._filter(held.pull)
+            redirect = self._redirect(held.pull, held.connection, message_filter, was_waiting=True)
             if redirect is not None:
                 return self._reply(held.command, held.pull, held.next_offset, redirect)
-            result = self._read(held.pull, held.next_offset, wanted)
+            result = self._read(held.pull, held.next_offset, message_filter)
         except Refused as refused:
             return held.command.reply(refused.code, refused.remark)
         except BrokerError as error:
@@ -118,89 +118,89 @@ class PullHandlers:
             result = result._replace(status=ReadStatus.NO_MATCHED_MESSAGE, next_offset=held.next_offset)
         return self._reply(held.command, held.pull, held.next_offset, result)
 
-    def _read(self, pull: PullMessage, offset: int, wanted: MessageFilter) -> ReadResult:
+    def _read(self, pull: PullMessage, offset: int, message_filter: MessageFilter) -> ReadResult:
         began = self._loop.time()
         try:
-            result = self._read_now(pull, offset, wanted)
+            result = self._read_now(pull, offset, message_filter)
         except QueueRebuilding:
-            # Nothing yet at this place: the pull is held, or asks again, and is woken when the queue is right.
+            # Answered like an empty queue: the pull is held, or repeated, and is woken when the queue is rebuilt.
             queue = self._core.store.queues.get_or_create(pull.topic, pull.queue_id)
             result = ReadResult(ReadStatus.OFFSET_FOUND_NULL, offset, queue.min_offset, queue.readable_end)
         self._read_ms = int((self._loop.time() - began) * 1000)
         return result
 
-    def _read_now(self, pull: PullMessage, offset: int, wanted: MessageFilter) -> ReadResult:
+    def _read_now(self, pull: PullMessage, offset: int, message_filter: MessageFilter) -> ReadResult:
         settings = self._core.settings
         count_max = max(1, min(pull.max_msg_nums, settings.pull_messages_max))
         bytes_max = settings.pull_bytes_max
         if pull.max_msg_bytes is not None and pull.max_msg_bytes > 0:
             bytes_max = min(pull.max_msg_bytes, settings.pull_bytes_limit)
         store = self._core.store
-        if isinstance(wanted, TagFilter):
+        if isinstance(message_filter, TagFilter):
             result = store.read(
                 pull.topic,
                 pull.queue_id,
                 offset,
                 count_max=count_max,
                 bytes_max=bytes_max,
-                accept=wanted.codes or None,
+                accept=message_filter.codes or None,
             )
         else:
-            units_max = self._budget.units(wanted)
+            units_max = self._budget.units(message_filter)
             result = store.read(
                 pull.topic,
                 pull.queue_id,
                 offset,
                 count_max=count_max,
                 bytes_max=bytes_max,
-                want=wanted.accepts_encoded,
+                want=message_filter.accepts_encoded,
                 units_max=units_max,
             )
-            self._budget.spend(wanted, max(0, min(units_max, result.next_offset - offset)))
+            self._budget.spend(message_filter, max(0, min(units_max, result.next_offset - offset)))
         if result.status in _BEYOND and offset > result.max_offset and self._core.is_slave():
-            # It may have come from the master: the reader waits until it is here, too.
+            # The message may exist on the master only: the reader waits until this slave has it, too.
             return result._replace(status=ReadStatus.OFFSET_OVERFLOW_ONE, next_offset=offset)
         return result
 
     def _redirect(
-        self, pull: PullMessage, reader: Connection, wanted: MessageFilter, *, was_waiting: bool
+        self, pull: PullMessage, reader: Connection, message_filter: MessageFilter, *, was_waiting: bool
     ) -> ReadResult | None:
-        """What sends a reader to another place: an administrator's word, or a position that is of another master.
+        """Return the result that redirects a reader after a reset, or from a position in a lost part of the log.
 
-        A copy knows of neither: its master does, and is asked sooner or later.
+        A slave does not redirect: readers return to its master sooner or later.
         """
         if self._core.is_slave():
             return None
         offsets, status = self._core.offsets, ReadStatus.OFFSET_RESET
         queue = pull.consumer_group, pull.topic, pull.queue_id
-        place = offsets.resets.place(*queue, reader, was_waiting=was_waiting)
+        place = offsets.resets.redirect_offset(*queue, reader, was_waiting=was_waiting)
         if place is None:
             committed = _committed(pull)
             if committed is None:
                 committed = offsets.find(*queue)
             status = ReadStatus.OFFSET_OVERFLOW_BADLY
-            place = offsets.begins.way_back(*queue, pull.queue_offset, committed=committed)
+            place = offsets.epoch_starts.redirect_offset(*queue, pull.queue_offset, committed=committed)
         if place is None:
             return None
-        return self._read(pull, place, wanted)._replace(status=status, next_offset=place, body=b"", count=0)
+        return self._read(pull, place, message_filter)._replace(status=status, next_offset=place, body=b"", count=0)
 
-    def _when_slow(self, group: str) -> int:
+    def _broker_when_slow(self, group: str) -> int:
         config = self._core.groups.all.get(group)
         return 1 if config is None else config.which_broker_when_consume_slowly
 
     def _reply(self, command: Command, pull: PullMessage, offset: int, result: ReadResult) -> Command:
         code, group = _code(result, offset), pull.consumer_group
-        self._core.offsets.pulled.note(group, pull.topic, pull.queue_id, result.next_offset)
+        self._core.offsets.pulled.record(group, pull.topic, pull.queue_id, result.next_offset)
         if code is ResponseCode.SUCCESS:
             size = len(result.body)
-            self._core.stats.found(result.count, size, self._read_ms)
-            self._core.statistics.pulled(
+            self._core.stats.count_found_pull(result.count, size, self._read_ms)
+            self._core.statistics.count_pull(
                 group, pull.topic, pull.queue_id, count=result.count, size=size, took_ms=self._read_ms
             )
         else:
-            self._core.stats.missed()
+            self._core.stats.count_empty_pull()
         ext = {
-            "suggestWhichBrokerId": str(self._suggest_broker(result.body, self._when_slow(group))),
+            "suggestWhichBrokerId": str(self._suggest_broker(result.body, self._broker_when_slow(group))),
             "nextBeginOffset": str(result.next_offset),
             "minOffset": str(result.min_offset),
             "maxOffset": str(result.max_offset),
@@ -223,7 +223,7 @@ class PullHandlers:
         config = core.topics.find(pull.topic)
         if config is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{pull.topic[:300]}] not exist, apply first please!")
-        if not config.perm & PERMISSION_READ or pull.topic in names.UNSHOWN_TOPICS:
+        if not config.perm & PERMISSION_READ or pull.topic in names.HIDDEN_TOPICS:
             raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{pull.topic}] pulling message is forbidden")
         if not 0 <= pull.queue_id < config.read_queue_nums:
             raise Refused(
@@ -244,7 +244,7 @@ class PullHandlers:
             )
 
     def _filter(self, pull: PullMessage) -> MessageFilter:
-        """The filter of a pull: its own expression, or that of its group's heartbeat."""
+        """Return the filter of a pull: its own expression, or that of its group's heartbeat."""
         if pull.sys_flag & PULL_SUBSCRIPTION:
             check_filter_type(self._core, pull.consumer_group, pull.topic, pull.expression_type)
             try:
@@ -271,10 +271,10 @@ class PullHandlers:
 
 
 def check_filter_type(core: BrokerCore, group: str, topic: str, expression_type: str | None) -> None:
-    """Raises Refused, with RocketMQ's text, where filters of this type are switched off."""
+    """Raise Refused, with RocketMQ's text, if filters of this type are switched off."""
     if not is_tag_type(expression_type) and not core.settings.is_property_filter_enabled:
         kind = expression_type or ""
-        core.stats.refusals.property_filter(group, topic, kind)
+        core.stats.refusals.count_property_filter(group, topic, kind)
         text = f"The broker does not support consumer to filter message by {kind[:64]}"
         raise Refused(ResponseCode.SYSTEM_ERROR, text)
 

@@ -1,10 +1,10 @@
-"""Pulls that found nothing yet: held until a message comes that they want, or until their deadline.
+"""Holds pulls that found no message, until a matching message arrives or their deadline passes.
 
-Waking is batched: an append only marks queues; once per turn of the loop every held pull of a marked queue is tried
-again, from the first message it has not seen. A pull that finds only messages it does not want stays held, at a later
-offset, and continues in a later turn where more are left than it may read in one. Once ``is_spent`` is true this turn
-has done enough, and the others wait for the next. Each held pull is known by its queue, by its connection and by its
-time, so that none of the three ever searches all of them. Owned by the event loop.
+Waking is batched: an append only marks queues; once per turn of the loop every held pull of a marked queue is retried
+from the first message that it has not checked. A pull that finds only messages that do not match stays held at a later
+offset, and continues in a later turn if more are left than it may read in one. Once ``is_spent`` is true, the budget of
+this turn is used up, and the other pulls wait for the next turn. Held pulls are indexed by queue, by connection and by
+time, so that no operation searches all of them. Owned by the event loop.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar, final
 
 from gantry_remoting import Connection, join_address
-from gantry_remoting.closings import CloseReason, LimitedLog
+from gantry_remoting.close_log import CloseReason, LimitedLog
 from gantry_wire import Command
 from gantry_wire.commands.pull import PullMessage
 from gantry_wire.sql92 import SqlFilter
@@ -25,12 +25,12 @@ log = logging.getLogger(__name__)
 SWEEP_INTERVAL_S: Final = 0.1
 
 TURN_WORDS_MAX: Final = 50_000
-"""Words of filters in one turn of the loop: about five milliseconds."""
+"""The budget of filter words in one turn of the loop: about five milliseconds."""
 
 RECORD_WORDS: Final = 40
 UNITS_MIN: Final = 8
 UNITS_MAX: Final = 800
-"""As many as RocketMQ's pulls look at."""
+"""The limit of messages that one pull checks, as in RocketMQ."""
 
 QueueKey = tuple[str, int]
 K = TypeVar("K")
@@ -38,15 +38,15 @@ K = TypeVar("K")
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
-    """One pull that waits."""
+    """A pull that waits for a message."""
 
     command: Command
     connection: Connection
     pull: PullMessage
     next_offset: int
-    """Where to continue; messages before it are known to be unwanted."""
+    """The offset to continue at; messages before it do not match."""
     deadline: float
-    """Loop time at which it is answered in any case."""
+    """The loop time at which the pull is answered in any case."""
 
     @property
     def key(self) -> QueueKey:
@@ -54,21 +54,21 @@ class HeldPull:
 
     @property
     def tick(self) -> int:
-        """The sweep that answers it."""
+        """The number of the sweep that answers the pull."""
         return int(self.deadline / SWEEP_INTERVAL_S) + 1
 
     def skip_to(self, offset: int) -> None:
-        """Continue at ``offset``: messages before it are unwanted."""
+        """Continue at ``offset``, since the messages before it do not match."""
         self.next_offset = offset
 
 
 Retry = Callable[[HeldPull, bool], Command | None]
-"""Tries a held pull; with True as second argument it must answer. A bug that raises costs its own connection only."""
+"""Retries a held pull; with True as second argument it must answer. An exception closes only the pull's connection."""
 
 
 @final
 class PullHold:
-    """All held pulls of a broker."""
+    """The held pulls of a broker. Owned by the event loop."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class PullHold:
         self.count = 0
         self._marked: set[QueueKey] = set()
         self._waking: OrderedDict[HeldPull, None] = OrderedDict()
-        """Those that are tried again in this turn, or in the next ones."""
+        """The pulls that are retried in this turn, or in the next ones."""
         self._is_wake_scheduled = False
         self._swept_tick = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -100,7 +100,7 @@ class PullHold:
         return f"<PullHold held={self.count} queues={len(self._by_queue)}>"
 
     def limit(self, *, held_max: int, held_per_connection_max: int) -> None:
-        """Set how many pulls may be held from now on; those that are held stay."""
+        """Set how many pulls may be held; those that are held already stay."""
         self._held_max = held_max
         self._held_per_connection_max = held_per_connection_max
 
@@ -109,7 +109,7 @@ class PullHold:
         self._sweep()
 
     def stop(self) -> None:
-        """Answer every held pull, so that no client waits for a broker that is gone. Nothing is held from now on."""
+        """Answer every held pull, so that no client waits for a stopped broker. No pull is held afterwards."""
         self.is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -117,7 +117,7 @@ class PullHold:
             self._retry_all(list(waiting), must_answer=True)
 
     def has_room(self, connection: Connection) -> bool:
-        """Whether one more pull of this connection may wait."""
+        """Whether another pull of this connection may be held."""
         of_connection = len(self._by_connection.get(connection, ()))
         return self.count < self._held_max and of_connection < self._held_per_connection_max
 
@@ -130,7 +130,7 @@ class PullHold:
         self.count += 1
 
     def mark(self, queues: Iterable[QueueKey]) -> None:
-        """These queues have new messages."""
+        """Mark queues that have new messages, and schedule the retry of their held pulls."""
         if not self._by_queue:
             return
         self._marked.update(key for key in queues if key in self._by_queue)
@@ -138,16 +138,16 @@ class PullHold:
             self._wake_soon()
 
     def wake_all(self) -> None:
-        """Try every held pull again: what was held back may be visible now."""
+        """Retry every held pull, since more messages may be visible now."""
         self.mark(tuple(self._by_queue))
 
     def continue_later(self, held: HeldPull) -> None:
-        """Try this pull again in the next turn: it has not seen all messages."""
+        """Retry this pull in the next turn, since it has not checked all messages."""
         self._waking[held] = None
         self._wake_soon()
 
     def forget(self, connection: Connection) -> None:
-        """A client is gone, and its pulls with it."""
+        """Drop the held pulls of a closed connection."""
         for held in list(self._by_connection.get(connection, ())):
             self._drop(held)
 
@@ -157,7 +157,7 @@ class PullHold:
             self._loop.call_soon(self._wake)
 
     def _wake(self) -> None:
-        """Try at least one pull, so that none waits for ever behind those that cost much."""
+        """Retry held pulls of marked queues: at least one, so that none waits for ever behind expensive ones."""
         self._is_wake_scheduled = False
         for key in self._marked:
             self._waking.update(self._by_queue.get(key, {}))
@@ -184,7 +184,7 @@ class PullHold:
                 continue
             try:
                 answer = self._retry(held, must_answer)
-            except Exception as error:  # noqa: BLE001 - one pull that cannot be answered must not keep the others waiting
+            except Exception as error:  # noqa: BLE001 - one pull that cannot be answered must not delay the others
                 self._drop(held)
                 self._failures.callback_failed(join_address(*held.connection.peer), "held pull", error)
                 held.connection.close("a held pull failed", CloseReason.CALLBACK)
@@ -210,12 +210,12 @@ def _discard(table: dict[K, dict[HeldPull, None]], key: K, held: HeldPull) -> No
 
 @final
 class FilterBudget:
-    """How much filtering by properties one turn of the loop may still do. Owned by the event loop.
+    """The budget for filtering by properties in one turn of the loop. Owned by the event loop.
 
-    A filter costs a look into every record and an evaluation, some microseconds for each message. What a turn may spend
-    is counted in words of expressions; a message costs those of the filter, and as much as forty more for its record.
-    A pull gets what is left of its turn, and some messages even when nothing is: the client pulls on from where it came
-    to, and a held pull continues in the next turn. So a filter that matches nothing delays no other request.
+    A filter reads every record and evaluates an expression, some microseconds for each message. The budget is counted
+    in words of expressions; a message costs the words of the filter, and forty more for its record. A pull gets the
+    rest of the budget, and some messages even if none is left: the client continues at the offset that it has reached,
+    and a held pull continues in the next turn. So a filter that matches nothing delays no other request.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -229,19 +229,19 @@ class FilterBudget:
     def is_spent(self) -> bool:
         return self._left <= 0
 
-    def units(self, wanted: SqlFilter) -> int:
-        """How many messages the next read may look at."""
-        return max(UNITS_MIN, min(UNITS_MAX, self._left // _cost(wanted)))
+    def units(self, message_filter: SqlFilter) -> int:
+        """Return how many messages the next read may check."""
+        return max(UNITS_MIN, min(UNITS_MAX, self._left // _cost(message_filter)))
 
-    def spend(self, wanted: SqlFilter, units: int) -> None:
-        """So many messages were looked at."""
+    def spend(self, message_filter: SqlFilter, units: int) -> None:
+        """Subtract the cost of the messages that were checked."""
         if self._left == TURN_WORDS_MAX and units:
             self._loop.call_soon(self._begin_turn)
-        self._left -= units * _cost(wanted)
+        self._left -= units * _cost(message_filter)
 
     def _begin_turn(self) -> None:
         self._left = TURN_WORDS_MAX
 
 
-def _cost(wanted: SqlFilter) -> int:
-    return RECORD_WORDS + wanted.weight
+def _cost(message_filter: SqlFilter) -> int:
+    return RECORD_WORDS + message_filter.weight

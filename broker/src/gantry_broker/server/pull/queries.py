@@ -1,21 +1,21 @@
-"""Queries for messages by key and by place, and for units of consume queues. By time is a question of offsets: code 29.
+"""Handles queries for messages by key and by offset, and for units of consume queues. Code 29 searches by time.
 
     12 by key        topic + key -> hashes in the index -> records that carry the key, newest ones first if too many
-    12 by unique id  the same, with `_UNIQUE_KEY_QUERY`: as many as RocketMQ gives, whatever the client asks for
-    33 by place      the record at a physical offset, which the offset message id holds
-    321 a queue      the units of a consume queue: where each message is in the log, how large, the hash of its tag
+    12 by unique id  the same, with `_UNIQUE_KEY_QUERY`; the limit is RocketMQ's, not that of the request
+    33 by offset     the record at a physical offset, which the offset message id holds
+    321 a queue      the units of a consume queue: the physical offset, the size and the tag hash of each message
 
-What consumers are not shown yet is not found here: a message that a covered fault can take back does not exist. Nor
-does one of a deleted topic, though its records lie in the log until they expire.
+Messages that are not visible to consumers are not found here, since a fault may still remove them. The same holds for
+those of a deleted topic, although its records remain in the log until they expire.
 
-The index knows hashes only. What merely has the same hash is left out here, where RocketMQ leaves that to its clients:
-otherwise such messages use up the number that was asked for, and one that is there is not found; and who may read this
-topic need not be one who may read that of the same hash. Times are compared to the millisecond; RocketMQ's are those
-of the index, in whole seconds. Answers come in the order of the log, as Java's.
+The index holds only hashes. Messages that merely have the same hash are removed here; RocketMQ leaves that to its
+clients. Otherwise such messages would use up the limit of the request, so that an existing message is not found; and a
+client that may read this topic need not be permitted to read one with the same hash. Times are compared to the
+millisecond; RocketMQ's are those of the index, in whole seconds. Answers come in the order of the log, as Java's.
 
-A query of a queue with a group returns its subscription too, and for one in SQL92 what its filter is. ``eval`` is
-false, as RocketMQ writes it for every unit without an extension: this broker has no extensions. An index that the queue
-does not hold is answered 0 with a text and no body, which is what RocketMQ's tool expects of it.
+A query of a queue with a group also returns its subscription, and its filter if it is SQL92. ``eval`` is false, as
+RocketMQ writes it for every unit without an extension: this broker has no extensions. An index that the queue does not
+hold is answered with code 0, a text and no body, as RocketMQ's tool expects.
 """
 
 import json
@@ -40,19 +40,19 @@ from gantry_wire.message import StoredMessage
 from gantry_wire.properties import message_keys
 
 QUERY_MESSAGES_MAX: Final = 64
-"""Messages in one answer, whatever the client asks for; mqadmin asks for as many."""
+"""The limit of messages in one answer; mqadmin requests as many."""
 
 UNIQUE_QUERY_MESSAGES: Final = 32
-"""RocketMQ's defaultQueryMaxNum: messages with one unique id, which resends may give to several."""
+"""RocketMQ's defaultQueryMaxNum: the limit of messages with one unique id, which resends have in common."""
 
 MATCHES_MAX: Final = 1024
-"""Equal hashes that one query reads a record for, while all other requests wait."""
+"""The limit of records with an equal hash that one query reads, while all other requests wait."""
 
 QUERY_BYTES_MAX: Final = 8 * 1024 * 1024
-"""What one answer holds at most, but for its first message; clients refuse frames over 16 MiB."""
+"""The limit of one answer, except for its first message; clients refuse frames over 16 MiB."""
 
 QUEUE_UNITS_MAX: Final = 10_000
-"""Units of a consume queue in one answer, whatever the client asks for: each is some hundred bytes of it."""
+"""The limit of units of a consume queue in one answer: each takes some hundred bytes."""
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
@@ -66,55 +66,55 @@ def query_messages(core: BrokerCore, command: Command, connection: Connection) -
     matches = store.keys.matches(
         query.topic, query.key, MATCHES_MAX if count_max else 0, query.begin_timestamp, query.end_timestamp
     )
-    come_so_far = QueryMessageResult(
+    index_progress = QueryMessageResult(
         index_last_update_timestamp=matches.last_timestamp_ms, index_last_update_phyoffset=matches.last_physical
     ).write()
     if query.topic not in core.topics:
-        return _nothing(command, come_so_far, f"the topic[{query.topic[:300]}] does not exist")
+        return _nothing(command, index_progress, f"the topic[{query.topic[:300]}] does not exist")
     if not core.settings.store.is_index_enabled:
-        return _nothing(command, come_so_far, "this broker keeps no index of keys: messageIndexEnable=false")
-    records = fitting(_found_records(core, query, matches.physical_offsets), count_max)
+        return _nothing(command, index_progress, "this broker keeps no index of keys: messageIndexEnable=false")
+    records = limit_records(_found_records(core, query, matches.physical_offsets), count_max)
     if not records and not matches.is_complete:
         raise IndexRebuilding("the key index is being rebuilt from the commit log; try again later")
     if not records:
-        return _nothing(command, come_so_far, "can not find message, maybe time range not correct")
-    return command.reply(ext=come_so_far, body=b"".join(reversed(records)))
+        return _nothing(command, index_progress, "can not find message, maybe time range not correct")
+    return command.reply(ext=index_progress, body=b"".join(reversed(records)))
 
 
-def _nothing(command: Command, come_so_far: dict[str, str], why: str) -> Command:
-    return command.reply(ResponseCode.QUERY_NOT_FOUND, why, ext=come_so_far)
+def _nothing(command: Command, index_progress: dict[str, str], why: str) -> Command:
+    return command.reply(ResponseCode.QUERY_NOT_FOUND, why, ext=index_progress)
 
 
 def _found_records(core: BrokerCore, query: QueryMessage, offsets: list[int]) -> Iterator[bytes]:
-    """The records that are meant, newest first."""
+    """Yield the visible records that match the query, newest first."""
     for offset in offsets:
-        data = shown_record(core.store, offset)
-        if data is not None and is_meant(decode_record(data), query):
+        data = read_visible_record(core.store, offset)
+        if data is not None and matches_query(decode_record(data), query):
             yield data
 
 
 @handles(RequestCode.VIEW_MESSAGE_BY_ID)
 def view_message(core: BrokerCore, command: Command, connection: Connection) -> Command:
     view = ViewMessage.read(command.ext)
-    return command.reply(body=named_record(core.store, view.offset))
+    return command.reply(body=read_requested_record(core.store, view.offset))
 
 
-def named_record(store: MessageStore, offset: int) -> bytes:
-    """The record at the offset that a request names. Raises Refused where consumers may see none."""
-    record = shown_record(store, offset)
+def read_requested_record(store: MessageStore, offset: int) -> bytes:
+    """Return the record at the offset that a request names. Raises Refused if no visible record begins there."""
+    record = read_visible_record(store, offset)
     if record is None:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
     return record
 
 
-def shown_record(store: MessageStore, offset: int) -> bytes | None:
-    """The record at `offset`, if consumers may see it; they may see no half message, even by its place."""
+def read_visible_record(store: MessageStore, offset: int) -> bytes | None:
+    """Return the record at `offset` if it is visible to consumers; a half message never is."""
     data = store.guard.message_at(offset) if 0 <= offset < store.dispatcher.dispatched else None
-    return None if data is None or decode_record(data).topic in names.UNSHOWN_TOPICS else data
+    return None if data is None or decode_record(data).topic in names.HIDDEN_TOPICS else data
 
 
-def is_meant(message: StoredMessage, query: QueryMessage) -> bool:
-    """Whether it is the key itself, not another with its hash, and within the time."""
+def matches_query(message: StoredMessage, query: QueryMessage) -> bool:
+    """Whether a message has the key itself, not only its hash, and is within the time range."""
     return (
         message.topic == query.topic
         and query.begin_timestamp <= message.store_timestamp_ms <= query.end_timestamp
@@ -122,8 +122,8 @@ def is_meant(message: StoredMessage, query: QueryMessage) -> bool:
     )
 
 
-def fitting(records: Iterator[bytes], count_max: int) -> list[bytes]:
-    """As many of the first records as one answer may hold; no more are read."""
+def limit_records(records: Iterator[bytes], count_max: int) -> list[bytes]:
+    """Return the first records, as many as one answer may hold; no more are read."""
     found: list[bytes] = []
     size = 0
     for record in records:
@@ -166,7 +166,7 @@ def _subscription(core: BrokerCore, group: str, topic: str) -> dict[str, Any]:
 
 
 def filter_text(group: str, subscription: Subscription) -> str:
-    """What is kept of a filter over properties, as RocketMQ prints it; it keeps nothing of tags."""
+    """Return the data of a filter over properties in RocketMQ's format, which has none for tags."""
     data = subscription.data
     if is_tag_type(data.expression_type):
         return "null"

@@ -1,10 +1,10 @@
 """Moves stored messages from appended to acknowledged and visible, in the event loop.
 
     positions of the store's threads and acks of slaves move
-        --> `release_answers`: the answers that waited for them leave
-             --> `show`: consumers see the messages, at once if a pull is held, or a moment later
+        --> `release_answers`: sends the held answers that waited for them
+             --> `show`: makes the messages visible, at once if a pull is held, or a moment later
 
-Invariant: the loop never touches the store while another thread opens, changes or closes it.
+Invariant: the loop never accesses the store while another thread opens, changes or closes it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from gantry_broker.server.send.ack_gate import AckGate
 from gantry_broker.store.message_store import MessageStore
 
 ADVANCE_RETRY_S: Final = 1.0
-"""How soon the store tries again to show messages for which it had no room."""
+"""How soon the store retries to make messages visible for which it had no room."""
 SHOW_DELAY_S: Final = 0.001
 """How long a confirmed message may stay invisible while no pull is held."""
 
 
 @final
 class Visibility:
-    """Releases answers and shows messages of one broker. Owned by the event loop, except `progressed`."""
+    """Releases answers and makes messages of one broker visible. Owned by the event loop, except `progressed`."""
 
     def __init__(
         self,
@@ -51,16 +51,16 @@ class Visibility:
         return f"<Visibility {'suspended' if self._is_suspended else 'active'} show_due={self._is_show_due}>"
 
     def resume(self) -> None:
-        """The store belongs to the loop from now on."""
+        """Use the store again, since it belongs to the loop."""
         self._is_suspended = False
 
     def suspend(self) -> None:
-        """Another thread opens, changes or closes the store: leave it alone."""
+        """Stop using the store, while another thread opens, changes or closes it."""
         self._is_suspended = True
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Leave the store alone for a while."""
+        """Do not use the store within the context."""
         self.suspend()
         try:
             yield
@@ -74,17 +74,18 @@ class Visibility:
             self._loop.call_soon_threadsafe(self.advance)
 
     def advance(self) -> None:
-        """Serve everything that waits for positions of the store: answers, consumers and slaves."""
+        """Serve all that waits for positions of the store: held answers, consumers and slaves."""
         self._is_advance_scheduled = False
         if not self._is_suspended:
             self.release_answers()
             self._on_progress()
 
     def release_answers(self) -> None:
-        """Send the answers whose positions are reached, and show their messages when there is time for that.
+        """Send the answers whose positions are reached, and schedule the visibility of their messages.
 
         A producer's next message waits for its answer, but no client waits for visibility unless a pull is held. So
-        messages are shown while the next ones are made safe, and at the latest before any request but a send.
+        messages become visible while the next ones are made durable, and at the latest before any request that is not a
+        send.
         """
         if self._is_suspended:
             return
@@ -97,7 +98,7 @@ class Visibility:
             self._loop.call_later(SHOW_DELAY_S, self._show_late)
 
     def appended(self) -> None:
-        """Use the time that slaves or the disk need for what was appended just now."""
+        """Make earlier messages visible while slaves or the disk are busy with the last append."""
         if self._is_show_due:
             self._loop.call_soon(self.show)
 

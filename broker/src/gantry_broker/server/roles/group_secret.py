@@ -1,14 +1,14 @@
-"""The secret that all brokers of a group know, read again while the broker runs.
+"""The secret that all brokers of a group share, reloaded while the broker runs.
 
-    haSecretPath changes -> streams that begin from now on prove the new one; those that exist go on
+    haSecretPath changes -> new streams prove the new secret; existing streams continue
 
-The file may be written in place, renamed over, or be a mounted Kubernetes Secret whose `..data` link is turned: what is
-in it counts, and it counts when two checks have found the same, since it may be in the middle of a write. A file that
-is gone, empty or no file at all is not used, since an empty secret lets any broker follow; the old secret stays in use,
-and the log has the reason. A secret itself is never logged.
+The file may be written in place, renamed over, or be a mounted Kubernetes Secret whose `..data` link is replaced: only
+its content counts, and only when two checks have found the same, since it may be in the middle of a write. A file that
+is missing, empty or not a regular file is not used, since an empty secret lets any broker follow; the old secret stays
+in use, and the log has the reason. A secret itself is never logged.
 
-The brokers of a group see the change seconds or, with Kubernetes, a minute apart. A stream that breaks in between is
-refused until both sides know the new one, and then made again by itself.
+The brokers of a group notice the change seconds or, with Kubernetes, a minute apart. A stream that breaks in between is
+refused until both sides have the new secret, and is then restored automatically.
 """
 
 import asyncio
@@ -22,17 +22,17 @@ log = logging.getLogger(__name__)
 
 @final
 class GroupSecret:
-    """One file. Owned by the event loop; other threads only read it."""
+    """The secret in one file. Owned by the event loop; other threads only read it."""
 
     def __init__(self, path: str) -> None:
-        """Without a path there is no secret."""
+        """An empty path means that there is no secret."""
         self.current = b""
         self.trouble: str | None = None
-        """Why what is in the file now is not in use."""
+        """Why the content of the file is not in use; None if it is."""
 
         self._path: Final = path
         self._found: bytes | str = b""
-        """What the last check has found: a secret, or what is wrong."""
+        """Result of the last check: a secret, or the reason why there is none."""
 
         self._watch: Final = FileWatch("the group's secret", self.check)
 
@@ -40,29 +40,29 @@ class GroupSecret:
         return f"<GroupSecret {self._path or 'none'} trouble={self.trouble}>"
 
     async def start(self) -> None:
-        """Read it, and check it every few seconds until closed. Raises OSError that names the setting."""
+        """Read the secret, and check it every few seconds until closed. Raises OSError that names the setting."""
         if self._path:
-            self.current = await asyncio.to_thread(_secret_in, self._path)
+            self.current = await asyncio.to_thread(_read_secret, self._path)
             self._watch.start()
 
     async def close(self) -> None:
-        """Stop checking."""
+        """Stop checking the file for changes."""
         await self._watch.close()
 
     async def check(self) -> None:
-        """Use what is in the file, if it can be used and was there at the last check, too."""
+        """Use the content of the file, if it is usable and was the same at the last check."""
         found: bytes | str
         try:
-            found = await asyncio.to_thread(_secret_in, self._path)
+            found = await asyncio.to_thread(_read_secret, self._path)
         except OSError as error:
             found = str(error)
         before, self._found = self._found, found
         if found == self.current:
             self.trouble = None
         elif found == before:
-            self._take(found)
+            self._adopt(found)
 
-    def _take(self, found: bytes | str) -> None:
+    def _adopt(self, found: bytes | str) -> None:
         if isinstance(found, bytes):
             self.current, self.trouble = found, None
             log.info("replication secret replaced", extra={"path": self._path})
@@ -71,11 +71,14 @@ class GroupSecret:
             log.error("replication secret not replaced; the old one stays in use", extra={"reason": found})
 
 
-def _secret_in(path: str) -> bytes:
+def _read_secret(path: str) -> bytes:
     try:
         secret = read_small_file(path).strip()
     except OSError as error:
         raise OSError(f"cannot read haSecretPath={path}: {error.strerror}") from error
     if not secret:
-        raise OSError(f"cannot use haSecretPath={path}: there is no secret in it, and everybody could follow")
+        raise OSError(
+            f"cannot use haSecretPath={path}: the file is empty, and any broker could follow; "
+            "write the group's secret into it"
+        )
     return secret

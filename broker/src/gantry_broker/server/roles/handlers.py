@@ -1,4 +1,4 @@
-"""Replication as clients see it: what mqadmin asks (codes 906, 907 and 908), and which broker to read from next."""
+"""Client requests about replication (codes 906, 907 and 908), and which broker a consumer reads from next."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ BY_ORDERS: Final = "which master this broker follows, and from where, is decided
 
 @final
 class ReplicationHandlers:
-    """Owned by the event loop."""
+    """Handles client requests about replication. Owned by the event loop."""
 
     def __init__(self, core: BrokerCore, roles: Roles, replication: Replication) -> None:
         self._core = core
@@ -37,7 +37,7 @@ class ReplicationHandlers:
 
     @handles(RequestCode.GET_BROKER_HA_STATUS)
     def status(self, command: Command, connection: Connection) -> Command:
-        """As Java's HARuntimeInfo bean: a master's slaves, or a slave's master."""
+        """Return RocketMQ's HARuntimeInfo document: a master's slaves, or a slave's master."""
         is_master = self._roles.role is HaRole.MASTER
         slaves = self._slaves() if is_master else []
         document = {
@@ -62,7 +62,7 @@ class ReplicationHandlers:
                 {
                     "addr": stream.peer,
                     "diff": wrote - received,
-                    "inSync": session.slave.is_near(wrote, gap_max),
+                    "inSync": session.slave.is_in_sync(wrote, gap_max),
                     "slaveAckOffset": received,
                     "transferFromWhere": max(0, session.sent),
                     "transferredByteInSecond": self._replication.speeds.of(stream),
@@ -71,7 +71,7 @@ class ReplicationHandlers:
         return sorted(found, key=lambda one: str(one["addr"]))
 
     def _following(self, *, is_slave: bool) -> dict[str, Any]:
-        """A slave acknowledges in the turn in which it reads, so it wrote last when it read last."""
+        """Return the state of a slave. It acknowledges in the turn of each read, so both timestamps are equal."""
         follower = self._replication.slave.follower if is_slave else None
         store = self._core.store
         document: dict[str, Any] = {
@@ -92,7 +92,10 @@ class ReplicationHandlers:
 
     @handles(RequestCode.EXCHANGE_BROKER_HA_INFO)
     def exchange(self, command: Command, connection: Connection) -> Command:
-        """A slave of RocketMQ's asks its master where it is. What would tell us whom to follow is refused."""
+        """Answer a RocketMQ slave's request for its master's addresses.
+
+        A request to follow another master is refused.
+        """
         if HaExchange.read(command.ext).master_ha_address is not None:
             raise Refused(ResponseCode.NO_PERMISSION, BY_ORDERS)
         if self._roles.role is not HaRole.MASTER:
@@ -107,7 +110,7 @@ class ReplicationHandlers:
 
     @handles(RequestCode.RESET_MASTER_FLUSH_OFFSET)
     def reset_flushed(self, command: Command, connection: Connection) -> Command:
-        """On a master there is nothing to do, in RocketMQ, too. A slave of ours follows by histories, not by this."""
+        """Answer success on a master, as RocketMQ does. Our slaves follow by histories, so there it is refused."""
         if self._roles.role is HaRole.MASTER:
             return command.reply()
         raise Refused(ResponseCode.NO_PERMISSION, BY_ORDERS)
@@ -116,12 +119,13 @@ class ReplicationHandlers:
 def broker_suggester(
     live: LiveSettings, store: MessageStore, replication: Replication, roles: Roles
 ) -> Callable[[bytes, int], int]:
-    """Return a function that suggests which broker a consumer asks next, by what it was given now.
+    """Return a function that suggests which broker a consumer reads from next.
 
-    Its second argument is the number that the group is set to when it is slow. As in RocketMQ a reader is far behind
-    when more of the log lies before it than a share of the machine's memory: reading that would come from the disk, and
-    push out of memory what other readers need. Slaves serve whichever consumer asks them, also when the master is gone;
-    while they have a stream from it, readers that have caught up are sent back.
+    Its arguments are the messages of the current answer, and the broker id that the group is configured to use when it
+    is slow. As in RocketMQ a reader is far behind when the log ahead of it exceeds a share of the machine's memory:
+    reading it would come from the disk, and evict memory that other readers need. Slaves serve every consumer that
+    connects to them, also when the master is gone; while they have a stream from it, readers that have caught up are
+    sent back.
     """
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 

@@ -1,8 +1,9 @@
-"""A master's side of replication: who it is for its slaves, what they are sent, and what their acks move.
+"""A master's side of replication: its identity for slaves, the data they get, and the effect of their acks.
 
-    append -> streams -> acks -> `promised` and `confirmed` move -> answers, consumers, and slaves see it
+    append -> streams -> acks -> `promised` and `confirmed` move -> answers are released, messages become visible
 
-Nothing here waits: an ack moves a position, and what waits for that position is examined once per turn of the loop.
+Nothing here waits: an ack moves a position, and requests that wait for that position are checked once per turn of the
+loop.
 """
 
 import asyncio
@@ -32,16 +33,19 @@ class MasterReplication:
         tables: TableSync,
         secret: GroupSecret,
         *,
-        advanced: Callable[[], None],
+        on_advanced: Callable[[], None],
     ) -> None:
-        """``advanced`` releases what waits for a position of the log; ``slave_store`` takes tails while comparing."""
+        """``on_advanced`` releases requests that wait for a position of the log.
+
+        ``slave_store`` receives the tails of slaves while this broker compares.
+        """
         self.policy: Final = policy
         self.server: Final = ReplicationServer(
             self.facts,
             StoreLog(store, slave_store),
             policy.acks,
             on_acks=self._acks_moved,
-            on_join=tables.everything,
+            on_join=tables.all_tables,
             on_refused=self._refused,
             clock_ms=policy.clock_ms,
             allows_classic=settings.ha.is_classic_allowed,
@@ -50,14 +54,14 @@ class MasterReplication:
         self._store: Final = store
         self._tables: Final = tables
         self._secret: Final = secret
-        self._advanced: Final = advanced
+        self._on_advanced: Final = on_advanced
         self._loop: Final = asyncio.get_running_loop()
         self._facts: MasterFacts | None = None
         self._on_refused: Callable[[MasterSession], None] | None = None
         self._moved: Final = asyncio.Event()
         self._is_table_scheduled = False
         self._has_had_replica = False
-        """Whether a slave that can heal damage was connected since the start."""
+        """Whether a slave that can repair damage was connected since the start."""
 
     def __repr__(self) -> str:
         return f"<MasterReplication leading={self.is_leading} slaves={len(self.policy.acks)}>"
@@ -65,9 +69,9 @@ class MasterReplication:
     # -- the role ------------------------------------------------------------------------------------------------------
 
     def facts(self) -> MasterFacts | None:
-        """Who the master is for the next connection; None while no slave may follow.
+        """Return the master's identity for the next connection; None while no slave may follow.
 
-        The secret is the one of the moment: streams that exist have proved that they knew the one before.
+        It contains the current secret: existing streams have proved that they knew the previous one.
         """
         return None if self._facts is None else self._facts._replace(secret=self._secret.current)
 
@@ -76,22 +80,24 @@ class MasterReplication:
         return self._facts is not None and not self._facts.is_comparing
 
     @property
-    def is_sure(self) -> bool:
-        """Whether this master could acknowledge something now, and so no other member can be one."""
+    def can_acknowledge(self) -> bool:
+        """Whether this master could acknowledge a message now, so that no other member can be master."""
         policy = self.policy
-        return self.is_leading and policy.may_acknowledge() and (not policy.is_waited_for or policy.has_enough())
+        return (
+            self.is_leading and policy.may_acknowledge() and (not policy.is_waiting_for_slaves or policy.has_enough())
+        )
 
     def lead(self, epoch: int, electable: list[int]) -> None:
-        """Be the master from now on: slaves may follow. The store is a master's."""
+        """Begin to lead: slaves may follow. The store is a master's already."""
         self._begin(epoch, electable, None)
         self._tables.lead()
-        self.policy.judge()
-        self._advanced()
+        self.policy.reevaluate()
+        self._on_advanced()
 
     def compare(self, epoch: int, electable: list[int], on_refused: Callable[[MasterSession], None]) -> None:
-        """Let slaves come only to be compared with, before this broker is a master.
+        """Accept slaves only for a comparison, before this broker is a master.
 
-        ``on_refused`` is called for each of them: every one is sent away, and its session shows why.
+        ``on_refused`` is called for each of them: every slave is refused, and its session has the reason.
         """
         self._begin(epoch, electable, on_refused)
 
@@ -109,13 +115,13 @@ class MasterReplication:
         )  # fmt: skip
 
     def stop(self, reason: str) -> None:
-        """No slave follows any more."""
+        """Stop leading, and disconnect all slaves."""
         self._facts = self._on_refused = None
         self.policy.end()
         self.server.disconnect(reason)
 
     async def close(self) -> None:
-        """Let no slave follow, and stop listening. What was acknowledged and visible stays so."""
+        """Let no slave follow, and stop listening. Acknowledged and visible messages stay so."""
         self._facts = None
         await self.server.close()
 
@@ -124,16 +130,16 @@ class MasterReplication:
             self._on_refused(session)
 
     def count_expected(self) -> int:
-        """How many slaves may be asked for a damaged range once they are connected."""
+        """Return how many slaves can be asked for a damaged range once they are connected."""
         ha, facts = self._settings.ha, self._facts
         if facts is None:
             return max(len(ha.electable), ha.acks_needed, int(self._settings.broker_id > 0))
         return max(len(facts.electable), ha.acks_needed, int(self._has_had_replica))
 
-    # -- what moves ----------------------------------------------------------------------------------------------------
+    # -- progress ------------------------------------------------------------------------------------------------------
 
     def _acks_moved(self) -> None:
-        """Some slave is further, or gone."""
+        """React to progress or departure of a slave."""
         self._moved.set()
         if not self.is_leading:
             return
@@ -143,51 +149,51 @@ class MasterReplication:
         for stream in streams:
             session = stream.session
             if isinstance(session, MasterSession) and session.is_streaming and session.hello and session.echo_ms >= 0:
-                grants.granted(str(session.hello.broker_id), session.echo_ms, session.grant_ms)
-        self.policy.judge()
-        self._advanced()
-        self.server.confirmed_moved()
+                grants.record_grant(str(session.hello.broker_id), session.echo_ms, session.grant_ms)
+        self.policy.reevaluate()
+        self._on_advanced()
+        self.server.report_confirmed()
 
-    def moved(self) -> None:
-        """The store's threads have got somewhere."""
+    def note_store_progress(self) -> None:
+        """React to progress of the store's threads: report it to slaves."""
         self._moved.set()
         if self.is_leading:
-            self.server.confirmed_moved()
+            self.server.report_confirmed()
 
-    async def moves(self) -> None:
-        """Wait until an ack comes, or a thread of the store has got somewhere."""
+    async def wait_for_progress(self) -> None:
+        """Wait until an ack arrives, or a thread of the store makes progress."""
         self._moved.clear()
         await self._moved.wait()
 
     @property
-    def are_slaves_level(self) -> bool:
-        """Whether every slave that is connected has everything."""
+    def have_slaves_caught_up(self) -> bool:
+        """Whether every connected slave has the whole log."""
         return all(slave.received >= self._store.log.wrote for slave in self.policy.acks)
 
     @property
     def is_copied(self) -> bool:
-        """Whether every slave that is connected has everything, and enough of them are."""
+        """Whether every connected slave has the whole log, and enough slaves are connected."""
         is_enough = not self._settings.ha.acks_needed or self.policy.acks.acked() >= self._store.log.wrote
-        return is_enough and self.are_slaves_level
+        return is_enough and self.have_slaves_caught_up
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
     def tables_changed(self) -> None:
-        """A table that goes out at once has changed: send it at the end of this turn of the loop."""
+        """Send a changed urgent table at the end of this turn of the loop."""
         if not self._is_table_scheduled:
             self._is_table_scheduled = True
             self._loop.call_soon(self._send_urgent)
 
     def _send_urgent(self) -> None:
         self._is_table_scheduled = False
-        tables = self._tables.urgent()
+        tables = self._tables.urgent_tables()
         if self.is_leading:
             self.server.send_tables(tables)
 
     def tick(self) -> None:
-        """About once a second."""
+        """Send changed tables and check the acks again. Called about once a second."""
         if self.is_leading:
             if self.server.streams:
-                self.server.send_tables(self._tables.due())
-            self.policy.judge()
-            self._advanced()
+                self.server.send_tables(self._tables.due_tables())
+            self.policy.reevaluate()
+            self._on_advanced()

@@ -1,11 +1,11 @@
-"""The log's way to slaves, or from a master, joined with the broker's store and tables.
+"""Replication of the log, to slaves or from a master, connected to the broker's store and tables.
 
     Replication -+- master         feeds slaves; `policy` decides what it may acknowledge
                  +- slave          follows a master
-                 +- healer         fetches damaged ranges from replicas, whichever side they are on
+                 +- healer         fetches damaged ranges from replicas, on either side
                  `- peak, speeds   how fast the log and the streams grow
 
-Which of the two sides is at work, or neither, is decided elsewhere (``roles``).
+``roles`` decides which of the two sides is active, if any.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from typing import Final, final
 from gantry_access import OwnAccount
 from gantry_broker.ha.acknowledgement import AckPolicy
 from gantry_broker.ha.follower import Follower
-from gantry_broker.ha.follower_runner import Standstill
+from gantry_broker.ha.follower_runner import RunExclusively
 from gantry_broker.ha.healing import Healer, RangeSource
 from gantry_broker.ha.role_files import PromiseFile
-from gantry_broker.ha.server import BEAT_INTERVAL_S, MasterStream, ReplicationServer
+from gantry_broker.ha.server import HEARTBEAT_INTERVAL_S, MasterStream, ReplicationServer
 from gantry_broker.ha.store_log import SlaveStore
 from gantry_broker.server.roles.group_secret import GroupSecret
 from gantry_broker.server.roles.master_replication import MasterReplication
@@ -34,14 +34,14 @@ from gantry_remoting import CertificateSource, PeerContexts
 log = logging.getLogger(__name__)
 
 PEAK_WINDOWS: Final = 60
-"""Samples, about one a second, of which the peak rate of a log is the maximum."""
+"""Number of samples, about one a second, of which the peak rate of a log is the maximum."""
 
 
 @final
 class PeakRate:
-    """How much a log has grown in a second lately, at most: what a master may have taken unseen is estimated by it.
+    """The highest growth of a log in one second lately. It bounds what a master may have accepted unseen.
 
-    Every second lies in two neighbouring samples, so pairs are counted.
+    Every second overlaps two neighbouring samples, so pairs of samples are counted.
     """
 
     def __init__(self) -> None:
@@ -49,13 +49,13 @@ class PeakRate:
         self._last: int | None = None
 
     def sample(self, wrote: int) -> None:
-        """The log ends there now."""
+        """Record that the log ends at ``wrote`` now."""
         if self._last is not None:
             self._grown.append(max(0, wrote - self._last))
         self._last = wrote
 
     def bytes_per_s(self, wrote: int) -> int | None:
-        """At least what was taken in any second since about a minute ago, where the log ends at ``wrote`` now.
+        """Return at least the bytes of any second in the last minute, for a log that ends at ``wrote`` now.
 
         None before the first sample.
         """
@@ -67,11 +67,11 @@ class PeakRate:
 
 @final
 class StreamSpeeds:
-    """How many bytes went to each slave, or came from the master, in the last second. Owned by the loop."""
+    """Bytes that were sent to each slave, or received from the master, in the last second. Owned by the loop."""
 
     def __init__(self, server: ReplicationServer, store: MessageStore) -> None:
         self.own = 0
-        """Of a slave's log."""
+        """Growth of a slave's own log, in bytes per second."""
 
         self._server: Final = server
         self._store: Final = store
@@ -84,7 +84,7 @@ class StreamSpeeds:
         return f"<StreamSpeeds slaves={len(self._speeds)} own={self.own}>"
 
     def of(self, stream: MasterStream) -> int:
-        """0 before there were two samples."""
+        """Return the speed of one stream in bytes per second; 0 before the second sample."""
         return self._speeds.get(stream, 0)
 
     def sample(self, now: float) -> None:
@@ -106,7 +106,7 @@ class StreamSpeeds:
 
 @final
 class Replication:
-    """Owned by the loop."""
+    """Both sides of replication, of which at most one is active. Owned by the loop."""
 
     def __init__(
         self,
@@ -115,19 +115,19 @@ class Replication:
         tables: TableSync,
         promises: PromiseFile,
         *,
-        standstill: Standstill,
-        advanced: Callable[[], None],
-        meanwhile: Callable[[], None],
+        run_exclusively: RunExclusively,
+        on_advanced: Callable[[], None],
+        on_log_appended: Callable[[], None],
         clock_ms: Callable[[], int],
         account: OwnAccount | None,
         certificates: CertificateSource[PeerContexts] | None,
-        quiet: Callable[[], AbstractAsyncContextManager[object]],
+        pause_retention: Callable[[], AbstractAsyncContextManager[object]],
     ) -> None:
-        """``standstill`` runs a change of the store that no request may see half done.
+        """``run_exclusively`` runs a change of the store that no request may see half done.
 
-        ``advanced`` releases what waits for a position of the log, ``meanwhile`` is called after an append, when
-        slaves and the disk are at work. ``clock_ms`` runs while the machine sleeps: grants are counted on it.
-        ``account`` signs what a Java master is asked. ``quiet`` keeps files from being deleted or cut.
+        ``on_advanced`` releases requests that wait for a position of the log. ``on_log_appended`` is called after an
+        append, while slaves and the disk work. ``clock_ms`` runs while the machine sleeps, because grants expire on it.
+        ``account`` signs requests to a Java master. ``pause_retention`` keeps files from being deleted or cut.
         """
         self.store: Final = SlaveStore(store)
         self.tables: Final = tables
@@ -135,32 +135,33 @@ class Replication:
         self.acks: Final = self.policy.acks
         self.secret: Final = GroupSecret(settings.ha.secret_path)
         self.master: Final = MasterReplication(
-            settings, store, self.store, self.policy, tables, self.secret, advanced=advanced
+            settings, store, self.store, self.policy, tables, self.secret, on_advanced=on_advanced
         )
         self.slave: Final = SlaveReplication(
             settings, self.store, promises, tables, self.secret,
-            clock_ms=clock_ms, standstill=standstill, account=account, certificates=certificates,
+            clock_ms=clock_ms, run_exclusively=run_exclusively, account=account, certificates=certificates,
         )  # fmt: skip
         self.peak: Final = PeakRate()
         self.speeds: Final = StreamSpeeds(self.master.server, store)
-        self.healer: Final = Healer(store, self._replicas, quiet, count_expected=self._count_replicas)
+        self.healer: Final = Healer(store, self._replicas, pause_retention, count_expected=self._count_replicas)
         self._settings: Final = settings
         self._log: Final = store
         self._server: Final = self.master.server
-        self._meanwhile: Final = meanwhile
+        self._on_log_appended: Final = on_log_appended
         self._tls: Final = None if certificates is None else lambda: certificates.current.server
         self._loop: Final = asyncio.get_running_loop()
         self._ticks: asyncio.Task[None] | None = None
-        store.on_wrote.append(self._wrote)
+        store.on_wrote.append(self._on_appended)
 
     def __repr__(self) -> str:
         return f"<Replication {self.master} {self.slave}>"
 
     @property
     def confirmed(self) -> int:
-        """Up to where consumers may read here.
+        """Position up to which consumers may read here.
 
-        It never lies behind what was shown: a slave that leaves takes its ack along, but no message from consumers.
+        It is never behind what was visible before: when a slave leaves, its acks no longer count, but messages stay
+        visible.
         """
         store = self._log
         is_copy = self.slave.follower is not None or self.store.copier is not None
@@ -168,7 +169,7 @@ class Replication:
         return max(confirmed, store.dispatcher.dispatched)
 
     async def start(self) -> None:
-        """Listen for slaves. Raises OSError for a port that was asked for and is taken, or a secret that is missing."""
+        """Listen for slaves. Raises OSError for a configured port that is taken, or a missing secret."""
         ha, port = self._settings.ha, self._settings.ha_listen_port
         await self.secret.start()
         self._ticks = asyncio.ensure_future(self._tick())
@@ -179,7 +180,7 @@ class Replication:
         except OSError as error:
             if self._settings.ha_port is not None or ha.acks_needed:
                 raise
-            # No slaves were configured: a neighbour's port beside ours must not keep this broker from serving.
+            # No slaves are configured: a port taken by another process must not keep this broker from serving.
             facts = {"port": port, "reason": str(error)}
             log.warning("replication port is taken; no slave can follow", extra=facts)
 
@@ -193,34 +194,34 @@ class Replication:
         await self.secret.close()
         await self.master.close()
 
-    def _wrote(self) -> None:
-        """The log was appended to."""
+    def _on_appended(self) -> None:
+        """Feed the slaves after an append."""
         self._server.appended()
-        self._meanwhile()
+        self._on_log_appended()
 
-    def moved(self) -> None:
-        """The store's threads have got somewhere."""
-        self.slave.moved()
-        self.master.moved()
+    def note_store_progress(self) -> None:
+        """React to progress of the store's threads: report it to the master and to slaves."""
+        self.slave.note_store_progress()
+        self.master.note_store_progress()
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(BEAT_INTERVAL_S)
+            await asyncio.sleep(HEARTBEAT_INTERVAL_S)
             now = self._loop.time()
             self.peak.sample(self._log.log.wrote)
             self.speeds.sample(now)
-            self.healer.look(now)
+            self.healer.retry_damaged(now)
             await self.slave.tick()
             self.master.tick()
 
     def _replicas(self) -> list[RangeSource]:
-        """The replicas that may be asked for a damaged range."""
+        """Return the replicas that can be asked for a damaged range."""
         if isinstance(self.slave.follower, Follower):
             return [self.slave.follower]
         return list(self._server.streams) if self.master.is_leading else []
 
     def _count_replicas(self) -> int:
-        """How many replicas may be asked for a damaged range once they are connected."""
+        """Return how many replicas can be asked for a damaged range once they are connected."""
         if self.slave.follower is not None:
-            return int(isinstance(self.slave.follower, Follower))  # a master, unless it is RocketMQ's
+            return int(isinstance(self.slave.follower, Follower))  # A master of RocketMQ's cannot be asked.
         return self.master.count_expected()

@@ -1,16 +1,16 @@
-"""The role of a broker as one value: what it reports of it, and whether it may have its last one back. Pure.
+"""The role of a broker as one value: its report, and whether it may regain its last role. Pure.
 
     master of epoch e --- its process ends, another begins ---> no role --- order `regain e` ---> master of epoch e
 
-The rule it guards: **having a role again is as safe as never having lost it, or it is refused.** An epoch is one
-history, so nothing of it may be missing here: a master that has lost its tail would write other bytes at the same
-offsets. An election counts on ``S`` slaves of which ``k`` acknowledge, so both must be those of then. What was
-promised or taken since stays so, however often the process ends.
+The rule: **regaining a role is as safe as never having lost it, or it is refused.** An epoch is one history, so nothing
+of it may be missing here: a master that has lost its tail would write other bytes at the same offsets. An election
+counts on ``S`` slaves of which ``k`` acknowledge, so both numbers must be unchanged. A promise, or the end of the role,
+stays in effect over any number of restarts.
 
-With that it is where a master is that could not be reached for a while, and the same guards stop it: nothing is
-acknowledged without ``k`` acks of slaves that have promised no other master, or, where none is needed, without a key
-(``ha/acknowledgement``); a new process has none. Whether it is still *wanted* is decided by the sender:
-``gantry_spec.regaining``.
+After that the broker is in the same state as a master that could not be reached for a while, and the same guards apply:
+nothing is acknowledged without ``k`` acks of slaves that have promised no other master, or, where none is needed,
+without a grant or the Lease (``ha/acknowledgement``), which a new process does not have. The sender of the order
+decides whether this master is still *wanted*: ``gantry_spec.role_recovery``.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from gantry_status.quorum import intersecting
 
 
 class RoleStatus(NamedTuple):
-    """The role that a broker has now, and what it has on its disk of the last one."""
+    """The current role of a broker, and the record of the last one on its disk."""
 
     role: HaRole
-    """The one that it has now."""
+    """The current role."""
 
     record: RoleRecord
     log_epoch: int
-    """The newest of its log's history."""
+    """Newest epoch in the history of its log."""
 
     promised_epoch: int
     is_whole: bool | None
     acks_needed: int
-    """How many this process would wait for."""
+    """Number of slaves that this process would wait for as a master."""
 
     epoch: int = 0
-    """In which it has its role."""
+    """Epoch of the current role."""
 
     trouble: str = ""
     is_draining: bool = False
@@ -52,51 +52,53 @@ class RoleStatus(NamedTuple):
     is_regained: bool = False
 
 
-def why_not_regained(known: RoleStatus) -> str:
-    """Why it may not; empty if it may. A slave regains its role by following the master of the very epoch."""
-    record = known.record
-    if known.role is not HaRole.UNASSIGNED:
-        return f"this is {known.role}"
+def explain_no_regain(status: RoleStatus) -> str:
+    """Return why the broker may not regain its last role; empty if it may.
+
+    A slave regains its role by following the master of the same epoch.
+    """
+    record = status.record
+    if status.role is not HaRole.UNASSIGNED:
+        return f"this broker is {status.role}"
     if not record.epoch:
         return "it had no role before"
     if record.is_over:
-        return f"its role of epoch {record.epoch} was taken from it"
-    if known.promised_epoch > record.epoch:
-        return f"epoch {known.promised_epoch} was promised since epoch {record.epoch}"
-    return _why_no_master(known) if record.is_master else ""
+        return f"its role of epoch {record.epoch} was revoked"
+    if status.promised_epoch > record.epoch:
+        return f"epoch {status.promised_epoch} was promised after its role of epoch {record.epoch}"
+    return _why_master_not_regained(status) if record.is_master else ""
 
 
-def _why_no_master(known: RoleStatus) -> str:
-    epoch = known.record.epoch
-    if known.log_epoch != epoch:
-        return f"its log ends in epoch {known.log_epoch}, and not in epoch {epoch}"
-    if known.is_whole is not True:
-        return "it may lack what it has acknowledged"
-    if known.record.acks_needed != known.acks_needed:
-        return (
-            f"it waited for {known.record.acks_needed} slaves in epoch {epoch}, and would wait for {known.acks_needed}"
-        )
+def _why_master_not_regained(status: RoleStatus) -> str:
+    epoch = status.record.epoch
+    if status.log_epoch != epoch:
+        return f"its log ends in epoch {status.log_epoch}, not in epoch {epoch}"
+    if status.is_whole is not True:
+        return "it may have lost acknowledged messages"
+    if status.record.acks_needed != status.acks_needed:
+        then, now = status.record.acks_needed, status.acks_needed
+        return f"it waited for {then} slaves in epoch {epoch}, and would wait for {now} now"
     return ""
 
 
-def compared_needed(electable: list[int], acks_needed: int) -> int:
-    """With how many slaves a master compares after a start that may have lost bytes.
+def count_slaves_to_compare(electable: list[int], acks_needed: int) -> int:
+    """Return with how many slaves a master compares after a start that may have lost messages.
 
-    What was acknowledged is on ``acks_needed`` of them: so it is on one of so many. Where none is needed for an
-    acknowledgement, all are asked who could have been promoted.
+    An acknowledged message is on ``acks_needed`` slaves, so at least one of the returned number has it. Where no ack is
+    needed, all slaves are asked that could have been promoted.
     """
     slaves = max(len(electable), acks_needed)
     return intersecting(slaves, acks_needed) if acks_needed else slaves
 
 
 def loss_text(loss: LossRecord) -> str:
-    """Why a broker takes no sends and delivers nothing that waits, for clients and people; empty if nothing is missing.
+    """Return why a broker accepts no sends and delivers no held messages; empty if nothing is missing.
 
-    A delivery of a delayed message and an end of a transaction append to the log, so they wait like sends.
+    Delivering a delayed message and ending a transaction append to the log, so both wait like sends.
     """
     if not loss.missing:
         return ""
-    effect = "sends are refused, delayed messages and transactions wait"
+    effect = "sends are refused, and delayed messages and transactions wait"
     remedy = "bring the files or the volume back and restart, or run `gantry ha accept-loss`"
     return f"{describe_missing(loss.missing)}; {effect}; {remedy}"
 
@@ -104,7 +106,7 @@ def loss_text(loss: LossRecord) -> str:
 def report_role(
     status: RoleStatus, settings: BrokerSettings, store: MessageStore, replication: Replication
 ) -> HaStatus:
-    """Report the role of this moment, in the words of orders."""
+    """Return the current role and positions as the answer to an order."""
     policy, slave = replication.policy, replication.slave
     record, follower = status.record, slave.follower
     trouble = status.trouble
@@ -112,13 +114,13 @@ def report_role(
     if not trouble and loss.missing and follower is None:
         trouble = loss_text(loss)
     if not trouble and follower is not None and not follower.is_streaming:
-        trouble = f"the master is not followed: {follower.trouble or 'connecting'}"
+        trouble = f"not following the master: {follower.trouble or 'connecting'}"
     master_id = settings.broker_id if record.is_master else record.master_id
     electable = record.electable if record.epoch else settings.ha.electable
-    # A broker alone has no replica to heal damage. In a group members heal each other, and must not lose their votes.
+    # A single broker has no replica to repair damage. Members of a group repair each other, and keep their votes.
     is_alone = status.role is not HaRole.SLAVE and not [number for number in electable if number != master_id]
     history = replication.store.history
-    missing = "" if policy.may_acknowledge() or not replication.master.is_leading else policy.missing()
+    missing = "" if policy.may_acknowledge() or not replication.master.is_leading else policy.describe_missing_grants()
     return HaStatus(
         role=status.role,
         epoch=status.epoch,
@@ -152,7 +154,7 @@ def report_role(
         is_draining=status.is_draining,
         is_withdrawn=status.is_withdrawn,
         may_acknowledge=status.role is HaRole.MASTER and policy.may_acknowledge(),
-        may_regain=not why_not_regained(status),
+        may_regain=not explain_no_regain(status),
         is_regained=status.is_regained and status.role is HaRole.MASTER,
         missing=tuple(RangeState(start=lost.start, end=lost.end, cause=lost.cause.value) for lost in loss.missing),
         accepted=tuple(

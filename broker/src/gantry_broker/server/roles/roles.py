@@ -1,15 +1,14 @@
-"""Which role this broker has, and how it changes: one change after the other, each stamped with an epoch.
+"""The role of this broker and its changes: one change after the other, each stamped with an epoch.
 
     UNASSIGNED --promote--> MASTER --follow--> SLAVE --promote--> MASTER          fence: back to UNASSIGNED
         `--follow--> SLAVE     `-- after a start that may have lost bytes: COMPARING first, with its slaves
-    `--regain--> MASTER, of the epoch in which it was it until its process ended (``role_status``)
+    `--regain--> MASTER, of the epoch in which it was the master until its process ended (``role_status``)
 
-A store that lacks log data which sealed files vouch for (``store/loss``) has no master's role before its slaves were
-asked for it, and then only once an operator has accepted the loss. Until then it is COMPARING, and serves reads.
+A store that lacks log data which sealed files vouch for (``store/loss``) cannot be a master's before its slaves were
+asked for the data, and then only after an operator has accepted the loss. Until then it is COMPARING, and serves reads.
 
-A promise is on the disk before anything is done in its epoch. Between two roles the gate is closed and clients'
-connections are, too: no request reads or writes a store that is being changed. Which orders are refused is in
-``role_orders``.
+A promise is on the disk before anything is done in its epoch. Between two roles the gate and the clients' connections
+are closed: no request reads or writes a store that is being changed. ``role_orders`` decides which orders are refused.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ from gantry_broker.ha.settings import BrokerRole, RoleAtStart
 from gantry_broker.registration import Registration
 from gantry_broker.server.core.gate import Gate
 from gantry_broker.server.roles.replication import Replication
-from gantry_broker.server.roles.role_status import RoleStatus, compared_needed, loss_text, report_role
+from gantry_broker.server.roles.role_status import RoleStatus, count_slaves_to_compare, loss_text, report_role
 from gantry_broker.server.roles.stored_tables import StoredTables
 from gantry_broker.server.send.send_path import SendPath
 from gantry_broker.settings import BrokerSettings
@@ -39,28 +38,28 @@ from gantry_status.orders import HaRole, HaStatus, OrderRefused
 
 log = logging.getLogger(__name__)
 
-MOVED_S: Final = 2.0
-"""By then an address that stands for the master leads to the new one, a node's tables included."""
+ADDRESS_MOVE_S: Final = 2.0
+"""Time in which an address that stands for the master moves to the new one, including a node's tables."""
 
 
 class Host(Protocol):
-    """What a change of role asks of the rest of the broker."""
+    """The interface of the broker that changes of role use."""
 
     registration: Registration
 
     def close_clients(self, reason: str) -> None:
-        """Close every client's connection."""
+        """Close every client's connection, for this reason."""
 
     def register(self, broker_id: int | None) -> None:
-        """Be known to name servers under this number, or not at all."""
+        """Register at name servers with this broker id, or unregister."""
 
-    async def standstill(self, change: Callable[[], None]) -> None:
-        """Run what waits for the disk while nothing else uses the store."""
+    async def run_exclusively(self, change: Callable[[], None]) -> None:
+        """Run a change that waits for the disk while nothing else uses the store."""
 
 
 @final
 class Roles:
-    """The role of this broker. Owned by the loop; a method that changes it is called by the holder of ``lock``."""
+    """The role of this broker. Owned by the loop; callers of methods that change the role hold ``lock``."""
 
     def __init__(
         self,
@@ -78,18 +77,18 @@ class Roles:
     ) -> None:
         self.role = HaRole.UNASSIGNED
         self.epoch = 0
-        """In which it has its role."""
+        """Epoch of the current role."""
 
         self.trouble = ""
         self.is_draining = self.is_closed = False
         self.is_withdrawn = False
-        """Whether this broker is registered as one that takes no sends."""
+        """Whether this broker is registered as one that accepts no sends."""
 
         self.is_regained = False
         """Whether it is, or was, the master of this epoch by ``regain``."""
 
         self.is_awaiting_acceptance = False
-        """Whether it serves reads only, until an operator accepts that log data is lost."""
+        """Whether it serves only reads, until an operator accepts the loss of log data."""
 
         self.replication: Final = replication
         self.records: Final = records
@@ -102,7 +101,7 @@ class Roles:
         self._path: Final = path
         self._tables: Final = tables
         self.lock: Final = asyncio.Lock()
-        """One change at a time."""
+        """Held during each change of the role, so that there is one at a time."""
 
         self._compared: set[int] = set()
         self._is_loss_accepted = False
@@ -114,14 +113,14 @@ class Roles:
     # -- the start -----------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read what was promised, and which role there was. Waits for the disk. Raises ``ConfigCorrupt``."""
+        """Read the promise and the last role. Waits for the disk. Raises ``ConfigCorrupt``."""
         self.promises.load()
         self.records.load()
         self.completeness.load()
-        self.replication.slave.given.started(self.records.record.grant_ms, self.replication.policy.clock_ms())
+        self.replication.slave.given_grants.restore(self.records.record.grant_ms, self.replication.policy.clock_ms())
 
     async def begin(self, report: RecoveryReport) -> None:
-        """Take the role that the configuration gives, if it gives one."""
+        """Take the role that the configuration assigns, if it assigns one."""
         ha, identity = self.settings.ha, self.store.identity
         self.epoch = self.records.record.epoch
         if ha.role_at_start is not RoleAtStart.CONFIGURED:
@@ -133,30 +132,30 @@ class Roles:
         if self.promises.promise.epoch > identity.epoch:
             self.trouble = f"epoch {self.promises.promise.epoch} was promised to another master"
             self._gate.close(self.trouble)
-            log.error("this broker is no master any more", extra={"reason": self.trouble})
+            log.error("newer epoch exists; this broker is not the master", extra={"reason": self.trouble})
             return
         is_missing = bool(self.store.losses.record.missing)
         if report.is_clean and not is_missing:
             await self.become_master(identity.epoch, self.electable())
             return
-        needed = compared_needed(self.electable(), ha.acks_needed)
+        needed = count_slaves_to_compare(self.electable(), ha.acks_needed)
         if needed:
             await self._compare(needed)
         elif is_missing:
             await self.await_acceptance()
         else:
-            await self._begin_alone(identity.epoch)
+            await self._begin_without_slaves(identity.epoch)
 
     async def await_acceptance(self) -> None:
-        """Serve reads, append nothing and refuse sends until an operator accepts that log data is lost."""
+        """Serve reads, append nothing and refuse sends until an operator accepts the loss of log data."""
         reason = loss_text(self.store.losses.record)
         log.error(
             "log data is missing; nothing is appended until the loss is accepted",
             extra={"reason": reason, "ranges": [str(lost) for lost in self.store.losses.record.missing]},
         )
         if self.store.dispatcher.dispatched < self.store.log.wrote:
-            await self._host.standstill(self.replication.store.copy)
-        await self._show_all()
+            await self._host.run_exclusively(self.replication.store.copy)
+        await self._dispatch_all()
         self.role, self.epoch, self.trouble = HaRole.COMPARING, self.store.identity.epoch, reason
         self.is_awaiting_acceptance = self.is_withdrawn = True
         self._gate.close_to_sends(reason)
@@ -166,59 +165,63 @@ class Roles:
         if self.is_awaiting_acceptance:
             self.is_awaiting_acceptance = self.is_withdrawn = False
 
-    async def _begin_alone(self, epoch: int) -> None:
-        """Begin without asking a slave. On a disk too full for the record of a new epoch, continue in the last one.
+    async def _begin_without_slaves(self, epoch: int) -> None:
+        """Become master without asking a slave.
 
-        A slave that has more than this log is refused then, until an operator decides; a new epoch would have it cut.
+        On a disk too full for the record of a new epoch, continue in the last one. Then a slave that has more than this
+        log is refused until an operator decides; a new epoch would have its log cut.
         """
         try:
             await self.become_master(epoch + 1, [])
         except OSError as error:
             if not is_disk_full(error):
                 raise
-            log.warning("the disk is too full for a new epoch", extra={"epoch": epoch, "reason": str(error)})
+            log.warning("disk is full; continuing in the last epoch", extra={"epoch": epoch, "reason": str(error)})
             await self.become_master(epoch, self.records.record.electable)
 
     async def close(self) -> None:
-        """Begin no further change, and wait for the end of one under way."""
+        """Begin no further change, and wait for the end of one in progress."""
         if self._waiting is not None:
             await asyncio.wait([self._waiting])
         async with self.lock:
             self.is_closed = True
 
     def electable(self) -> list[int]:
-        """The slaves that may be promoted: those of the last epoch of the log, or else those of the settings."""
+        """Return the slaves that may be promoted: those of the log's last epoch, or else of the settings."""
         record = self.records.record
         is_current = record.is_master and record.epoch == self.store.identity.epoch
         return record.electable if is_current and record.electable else list(self.settings.ha.electable)
 
     async def _compare(self, needed: int) -> None:
-        """Wait for slaves before the first append: they may have what this start has lost."""
+        """Wait for slaves before the first append: they may have messages that this start has lost."""
         self.role, self.epoch = HaRole.COMPARING, self.store.identity.epoch
-        self.trouble = f"a start may have lost bytes; it compares with {needed} slaves first"
+        self.trouble = f"this start may have lost messages; the log is compared with {needed} slaves first"
         self._gate.close(self.trouble)
-        log.warning("a start may have lost bytes: slaves are asked first", extra={"slaves_needed": needed})
+        log.warning(
+            "start may have lost messages; comparing the log with slaves first", extra={"slaves_needed": needed}
+        )
         self._compared.clear()
-        await self._host.standstill(self.replication.store.copy)
-        self.replication.master.compare(self.epoch, self.electable(), self._slave_refused)
+        await self._host.run_exclusively(self.replication.store.copy)
+        self.replication.master.compare(self.epoch, self.electable(), self._on_slave_refused)
 
-    def _slave_refused(self, session: MasterSession) -> None:
-        """A slave was sent away: after a comparison, or because it knows a newer master."""
+    def _on_slave_refused(self, session: MasterSession) -> None:
+        """Handle a refused slave: after a comparison, or because it knows a newer master."""
         if self.role is not HaRole.COMPARING or session.hello is None or session.refusal is None:
             return
         if session.is_compared:
             self._compared.add(session.hello.broker_id)
-            needed = compared_needed(self.electable(), self.settings.ha.acks_needed)
+            needed = count_slaves_to_compare(self.electable(), self.settings.ha.acks_needed)
             if len(self._compared) >= needed and self._waiting is None:
-                self._waiting = asyncio.ensure_future(self._compared_enough())
+                self._waiting = asyncio.ensure_future(self._end_comparison())
         elif session.refusal.reason in ("newer", "fenced"):
             self.trouble = f"slave {session.hello.broker_id} knows a newer master: {session.refusal.text}"
-            log.error("this broker is no master any more", extra={"reason": self.trouble})
+            log.error("newer epoch exists; this broker is not the master", extra={"reason": self.trouble})
             self.replication.master.stop(self.trouble)
             self.role = HaRole.UNASSIGNED
             self._gate.close(self.trouble)
 
-    async def _compared_enough(self) -> None:
+    async def _end_comparison(self) -> None:
+        """Become master, or await acceptance of a loss, after enough slaves were compared."""
         try:
             async with self.lock:
                 if self.role is HaRole.COMPARING:
@@ -235,7 +238,7 @@ class Roles:
     # -- the report ----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> RoleStatus:
-        """The role as it is now, and what is on the disk of the last one."""
+        """Return the current role, and the record of the last one on the disk."""
         return RoleStatus(
             role=self.role, record=self.records.record, log_epoch=self.store.identity.epoch,
             promised_epoch=self.promises.promise.epoch, is_whole=self.completeness.is_whole,
@@ -244,7 +247,7 @@ class Roles:
         )  # fmt: skip
 
     def report(self) -> HaStatus:
-        """Who and where this broker is."""
+        """Return this broker's identity, role and positions."""
         return report_role(self.snapshot(), self.settings, self.store, self.replication)
 
     # -- changing ------------------------------------------------------------------------------------------------------
@@ -256,26 +259,27 @@ class Roles:
         except PromiseRefused as error:
             raise OrderRefused(str(error)) from error
         except OSError as error:
-            raise OrderRefused(f"the promise cannot be written: {error}") from error
+            raise OrderRefused(f"cannot write the promise file: {error}") from error
 
-    async def mark_over(self, *, is_over: bool = True) -> None:
-        """Have it on the disk whether the role of now, or of last, may come back by itself.
+    async def mark_role_over(self, *, is_over: bool = True) -> None:
+        """Record on the disk whether the current or last role may be regained.
 
-        Before it is taken: what cannot be written down is refused, and then nothing has changed.
+        Call it before the role is revoked: if the record cannot be written, the order is refused and nothing has
+        changed.
         """
         record = self.records.record
         if record.epoch and record.is_over != is_over:
             try:
                 await asyncio.to_thread(self.records.write, msgspec.structs.replace(record, is_over=is_over))
             except OSError as error:
-                raise OrderRefused(f"the role cannot be written down: {error}") from error
+                raise OrderRefused(f"cannot write the role file: {error}") from error
 
     async def become_master(self, epoch: int, electable: list[int], *, is_regained: bool = False) -> None:
-        """The log is this broker's from its end on."""
+        """Become the master: the log continues at its end with this broker's messages."""
         store, slave = self.store, self.replication.store
         self._gate.close("this broker becomes a master")
         self._host.close_clients("this broker becomes a master")
-        await self._show_all()
+        await self._dispatch_all()
         is_new = epoch != store.identity.epoch
         needed = self.settings.ha.acks_needed
         record = RoleRecord(epoch, is_master=True, electable=sorted(electable), acks_needed=needed)
@@ -287,14 +291,15 @@ class Roles:
                 # Where nothing else changes and no slave could be elected, the record is not needed.
                 if is_new or electable or not is_disk_full(error):
                     raise
-                log.warning("the disk is too full to write down the role", extra={"reason": str(error)})
+                log.warning("disk is full; the role file was not written", extra={"reason": str(error)})
             if store.dispatcher.dispatched < store.log.wrote:
-                slave.copy()  # what recovery has hidden, or slaves lack, is shown when they have it
+                # Messages that recovery has hidden, or that slaves lack, become visible when slaves have them.
+                slave.copy()
             history = slave.history.epochs
             slave.promote([*history, Epoch(epoch, store.log.wrote)] if is_new else list(history))
 
-        await self._host.standstill(change)
-        # Before offsets are clamped: one that is right must not be taken for one beyond its queue.
+        await self._host.run_exclusively(change)
+        # Adopt queue ends before offsets are clamped: a valid offset must not count as beyond its queue.
         self.replication.tables.queue_ends.adopt()
         self._tables.begin_epoch()
         self.role, self.epoch, self.trouble, self.is_regained = HaRole.MASTER, epoch, "", is_regained
@@ -302,14 +307,14 @@ class Roles:
         self.end_drain()
         self._end_acceptance()
         self._host.register(0)
-        log.info("this broker is the master", extra={"epoch": epoch, "start": store.log.wrote, "electable": electable})
+        log.info("became master", extra={"epoch": epoch, "start": store.log.wrote, "electable": electable})
 
-    async def _show_all(self) -> None:
-        """Make visible what needs no ack before anything new is appended: a promotion waits for that."""
+    async def _dispatch_all(self) -> None:
+        """Make visible everything that needs no ack before anything is appended: a promotion waits for it."""
         await self.replication.store.dispatch_all(0 if self.settings.ha.acks_needed else self.store.log.wrote)
 
     async def become_slave(self, epoch: int, master: str) -> None:
-        """The log is ``master``'s copy from now on; where it is may be known later."""
+        """Become a slave of ``master``; an empty address if that is not known yet."""
         await self.replication.slave.stop()
         self._gate.close("this broker becomes a slave")
         last = self.records.record
@@ -323,29 +328,29 @@ class Roles:
             self.records.write(record)
             self.replication.store.copy()
 
-        await self._host.standstill(change)
+        await self._host.run_exclusively(change)
         self.role, self.epoch = HaRole.SLAVE, epoch
-        self.trouble = "" if master else "no name server knows its master yet"
+        self.trouble = "" if master else "no name server knows the master yet"
         self._gate.close_to_sends("this broker is a slave")
         if master:
-            self.replication.slave.follow(master, self._welcomed, self.caught_up)
+            self.replication.slave.follow(master, self._record_welcome, self.record_caught_up)
         self._host.register(self.settings.broker_id)
-        log.info("this broker is a slave", extra={"epoch": epoch, "master": master or "not known yet"})
+        log.info("became slave", extra={"epoch": epoch, "master": master or "unknown"})
 
-    async def _welcomed(self, welcome: Welcome) -> None:
-        """Know durably who else is in this epoch, before any ack in it: an election asks those who acknowledge."""
+    async def _record_welcome(self, welcome: Welcome) -> None:
+        """Record durably who else is in this epoch before any ack in it: an election asks those who acknowledge."""
         last = self.records.record
         record = RoleRecord(
             welcome.epoch, electable=sorted(welcome.electable), master=last.master, master_id=welcome.master_id,
             acks_needed=welcome.acks_needed, grant_ms=welcome.grant_ms,
         )  # fmt: skip
-        self.replication.slave.given.welcomed(welcome.grant_ms)
+        self.replication.slave.given_grants.set_grant_ms(welcome.grant_ms)
         if record != last:
-            await self._host.standstill(lambda: self.records.write(record))
+            await self._host.run_exclusively(lambda: self.records.write(record))
         self.epoch = max(self.epoch, welcome.epoch)
 
-    async def caught_up(self) -> None:
-        """Record that nothing is missing: what was in doubt is here, or no member has it."""
+    async def record_caught_up(self) -> None:
+        """Record that no data is missing: doubtful data is here, or no member has it."""
         store = self.store
         try:
             if store.losses.record.missing:
@@ -353,12 +358,12 @@ class Roles:
             if not store.losses.record.missing:
                 is_anew, is_accepted = store.is_restarted, self._is_loss_accepted
                 await asyncio.to_thread(
-                    self.completeness.caught_up, is_copied_anew=is_anew, is_loss_accepted=is_accepted
+                    self.completeness.record_caught_up, is_copied_anew=is_anew, is_loss_accepted=is_accepted
                 )
         except OSError as error:
-            log.warning("could not record that the data is complete", extra={"reason": str(error)})
+            log.warning("could not record data completeness", extra={"reason": str(error)})
 
-    def master_found(self, address: str) -> None:
+    def follow_found_master(self, address: str) -> None:
         """Follow the master that a name server has reported."""
         is_asked = self.role is HaRole.SLAVE and not self.settings.ha.master_address
         is_ours = self.settings.ha.role_at_start is RoleAtStart.CONFIGURED
@@ -376,7 +381,7 @@ class Roles:
             self._waiting = None
 
     async def lose_role(self, reason: str) -> None:
-        """Be neither master nor slave. What is under way is appended, and not answered."""
+        """Become neither master nor slave. Pending sends are appended, and not answered."""
         await self.replication.slave.stop()
         self.stop_leading(reason)
         self._gate.close(reason)
@@ -384,10 +389,10 @@ class Roles:
         self._host.register(None)
         self.role, self.trouble, self.is_draining = HaRole.UNASSIGNED, reason, False
         self.is_withdrawn = self.is_awaiting_acceptance = False
-        log.warning("this broker has no role any more", extra={"reason": reason})
+        log.warning("lost role; requests are refused until an order assigns one", extra={"reason": reason})
 
     def stop_leading(self, reason: str) -> None:
-        """Append what was taken, drop all answers that wait, and let no slave follow."""
+        """Append accepted sends, drop all pending answers, and let no slave follow."""
         self._path.flush()
         self._gate.close(reason)
         self._path.ack_gate.stop()
@@ -396,49 +401,48 @@ class Roles:
     async def wait_for_master(self, epoch: int, to: str) -> None:
         """Stop following: a newer epoch was promised, and its master is not known yet."""
         await self.replication.slave.stop()
-        self.trouble = f"epoch {epoch} was promised to {to or 'another master'}: it waits for that master"
+        self.trouble = f"epoch {epoch} was promised to {to or 'another master'}; waiting for that master"
 
     def begin_drain(self, *, is_withdrawn: bool, is_emptied: bool) -> None:
-        """Append what was taken, and take no more sends; ``is_withdrawn``: leave the routes for sends, too.
+        """Append accepted sends, and refuse further ones; with ``is_withdrawn``, leave the routes for sends, too.
 
-        ``is_emptied``: only clients' sends are refused, and the broker appends what is its own.
+        With ``is_emptied`` only clients' sends are refused, and the broker still appends its own messages, such as
+        delayed ones.
         """
         self._path.flush()
         if is_withdrawn and not self.is_withdrawn:
             self.is_withdrawn = True
-            self._host.registration.changed()
+            self._host.registration.schedule_update()
         if is_emptied:
-            self._gate.close_to_clients("this broker is to be emptied")
+            self._gate.close_to_clients("this broker is being emptied")
             return
         self.is_draining = True
-        self._gate.close_to_sends("this broker is drained")
+        self._gate.close_to_sends("this broker is being drained")
 
     def end_drain(self) -> None:
-        """Take sends again."""
+        """Accept sends again, and return to the routes."""
         self.is_draining = False
         self._gate.open()
         if self.is_withdrawn:
             self.is_withdrawn = False
-            self._host.registration.changed()
+            self._host.registration.schedule_update()
 
     async def accept_loss(self, by: str) -> None:
-        """Have the log and its queues continue behind what is lost."""
+        """Continue the log and its queues after the missing data."""
         slave, ranges = self.replication.store, [str(lost) for lost in self.store.losses.record.missing]
-        await self._host.standstill(slave.copy)
+        await self._host.run_exclusively(slave.copy)
         await slave.dispatch_all(self.store.log.wrote)
         if self.store.dispatcher.dispatched < self.store.log.wrote:
-            raise OrderRefused("there is no room on the disk to show what is here")
-        await self._host.standstill(lambda: slave.accept_loss(by))
+            raise OrderRefused("no room on the disk to make the existing messages visible; make room and try again")
+        await self._host.run_exclusively(lambda: slave.accept_loss(by))
         self._end_acceptance()
         self._is_loss_accepted = True
-        log.warning(
-            "the loss of log data was accepted", extra={"ranges": ranges, "by": by, "end": self.store.log.wrote}
-        )
+        log.warning("loss of log data accepted", extra={"ranges": ranges, "by": by, "end": self.store.log.wrote})
 
-    def hang_up_later(self) -> None:
-        """Close clients' connections again in a moment: some may have come by an address that moves on meanwhile."""
-        asyncio.get_running_loop().call_later(MOVED_S, self._hang_up, self.epoch)
+    def close_clients_later(self) -> None:
+        """Close clients' connections again in a moment: some may have come by an address that is moving."""
+        asyncio.get_running_loop().call_later(ADDRESS_MOVE_S, self._close_clients_again, self.epoch)
 
-    def _hang_up(self, epoch: int) -> None:
+    def _close_clients_again(self, epoch: int) -> None:
         if (self.role, self.epoch) == (HaRole.SLAVE, epoch) and not self.is_closed:
-            self._host.close_clients("the master has moved on")
+            self._host.close_clients("another broker is the master now")

@@ -2,10 +2,10 @@
 
     config/topics.json  subscriptionGroup.json  consumerOffset.json  delayOffset.json  queueLocks.json
 
-What a crash has left is brought together here, before the first request: a topic that has queues and no entry gets
-one, and no consumer offset points beyond its queue. A file that cannot be read, together with its copy, stops the
-start: offsets that silently began at zero would be worse than a broker that is not there. Queue locks are an exception:
-without them no queue is locked for a minute.
+The effects of a crash are repaired before the first request: a topic that has queues and no entry gets one, and no
+consumer offset points beyond its queue. A file that cannot be read, together with its copy, stops the start: offsets
+that silently began at zero would be worse than a broker that does not run. Queue locks are an exception: without them
+no queue can be locked for a minute.
 """
 
 import logging
@@ -28,20 +28,20 @@ from gantry_wire.commands.admin import TopicConfigTable
 log = logging.getLogger(__name__)
 
 FIRST_EPOCH = 1
-"""Of a log that is new."""
+"""Epoch of a new log."""
 
 D = TypeVar("D", bound=msgspec.Struct)
 
 
 @final
 class StoredTables:
-    """Owned by the event loop."""
+    """The tables in their files. Owned by the event loop."""
 
     def __init__(self, core: BrokerCore, delay: DelayService) -> None:
         self._core = core
         self._delay = delay
         self._epoch = 0
-        """Which consumers' positions are known to be of."""
+        """Epoch to which consumers' positions are known to belong."""
 
         self._files: dict[str, ConfigFile] = {}
         tables: tuple[tuple[str, Callable[[], msgspec.Struct]], ...] = (
@@ -56,17 +56,20 @@ class StoredTables:
             core.persistence.add(TableFile(name, document, file.save))
 
     def load(self, *, is_clean: bool = False) -> None:
-        """Read everything. Raises ``ConfigCorrupt``. After a clean stop a table that is missing is reported."""
+        """Read all tables. After a clean stop a missing file is reported. Raises ``ConfigCorrupt``."""
         missing = [name for name, file in self._files.items() if not file.exists()]
         if is_clean and "topics" not in missing:
             for name in missing:
-                # A clean stop writes all of them. Those who may not begin with an empty one have a copy to put back.
+                # A clean stop writes all files, so a missing one was removed. The operator may have a copy.
                 path = self._files[name].path
-                log.error("a settings file is missing and starts empty; put a copy back", extra={"path": path})
+                log.error(
+                    "table file is missing; the table starts empty; stop the broker and restore a copy",
+                    extra={"path": path},
+                )
         core, settings = self._core, self._core.settings
         core.topics.load(self._load("topics", TopicConfigTable))
         core.groups.load(self._load("subscriptionGroup", GroupDocument))
-        core.offsets.resets.keep(settings.is_reset_kept)
+        core.offsets.resets.set_enabled(settings.is_reset_kept)
         core.offsets.load(self._load("consumerOffset", OffsetDocument))
         self._delay.progress.load(self._load("delayOffset", DelayOffsetDocument))
         self._load_locks(is_lost=is_clean and "topics" not in missing and "queueLocks" in missing)
@@ -88,18 +91,18 @@ class StoredTables:
             core.persistence.mark(name, now=True)
 
     def clamp_offsets(self) -> None:
-        """Set offsets back that point beyond what a crash left, so that no consumer skips new messages."""
+        """Reset offsets that point beyond their queue after a crash, so that no consumer skips new messages."""
         for topic, queue_id in self._core.offsets.known_queues():
             for group, old in self._core.offsets.clamp(topic, queue_id, self._end_of(topic, queue_id)):
                 log.warning(
-                    "a consumer offset pointed beyond its queue and was set back",
+                    "consumer offset was beyond the end of its queue and was reset",
                     extra={"group": group, "topic": topic, "queue": queue_id, "old": old},
                 )
 
     def begin_epoch(self) -> None:
-        """The same for consumers that were further on the last master; who holds which queue is forgotten, too.
+        """Clamp offsets of consumers that were further on the last master, and forget queue locks.
 
-        A start that lost nothing continues in its old epoch.
+        A start that lost nothing continues in its old epoch, and keeps both.
         """
         self.clamp_offsets()
         epoch = self._core.store.identity.epoch
@@ -114,9 +117,9 @@ class StoredTables:
         return 0 if queue is None else queue.end
 
     def _load_locks(self, *, is_lost: bool) -> None:
-        """Load who holds which queue; if that is unknown, no queue is granted for a lease, as after a crash.
+        """Load queue locks; if they are unknown, no queue is locked for a lease, as after a crash.
 
-        No lock outlives a lease of a minute, so that this file stops no start.
+        No lock outlives a lease of a minute, so an unreadable file does not stop the start.
         """
         locks = self._core.locks
         try:
@@ -124,7 +127,7 @@ class StoredTables:
         except ConfigCorrupt as error:
             path = self._files["queueLocks"].path
             log.warning(
-                "the file of queue locks is not usable; no queue is locked for a minute",
+                "queue lock file is not usable; no queue can be locked for a minute",
                 extra={"path": path, "reason": str(error)},
             )
             is_lost = True
@@ -138,7 +141,7 @@ class StoredTables:
             try:
                 return msgspec.convert(document, kind, strict=False)
             except msgspec.ValidationError as error:
-                raise ValueError(f"it is no {kind.__name__}: {error}") from error
+                raise ValueError(f"invalid {kind.__name__}: {error}") from error
 
         data = self._files[name].load(read)
         return kind() if data is None else read(data)

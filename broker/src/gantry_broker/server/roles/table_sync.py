@@ -1,20 +1,20 @@
-"""The tables on a slave as they are on its master: topics, groups, offsets, delay progress, ends of empty queues.
+"""Copies tables from the master to slaves: topics, groups, offsets, delay progress, ends of empty queues.
 
     master   a table has changed -> its document, stamped with the log's end, over every stream
-    slave    taken as a whole; a topic that is gone from it is deleted when the log has got as far as the stamp
+    slave    adopted as a whole; a topic that is missing in it is deleted when the log has reached the stamp
 
-Topics and groups go out at once, offsets once a second if they have changed, everything when a slave comes. The stamp
-is for deletions: a slave whose log is behind would make the topic again from older messages of it. And it is for delay
-progress, and where open transactions begin: without the log up to there a slave lacks what was delivered or ended, and
-would skip it as the next master. A slave writes what it takes to its own files, so that a promotion, and a start, go on
+Topics and groups are sent at once, changed offsets once a second, all tables when a slave joins. Deletions need the
+stamp: a slave whose log is behind would create the topic again from older messages. So do delay progress and the start
+of open transactions: a slave without the log up to the stamp lacks messages that were delivered or ended, and would
+skip them as the next master. A slave writes adopted tables to its own files, so that a promotion, and a start, continue
 from there.
 
-Where queues start that have nothing left in the log is a table of its own. A slave learns from the log's records what
-their queues' next numbers are. Of a queue whose messages have all expired no record is left, and a slave that comes
-with nothing would let it begin at 0: as the next master it would give numbers away again that consumers have passed
-long ago. So the master reports such queues to a slave that comes, together with the end of its own log. When
-everything up to there is visible on the slave, its queues that have nothing either start where the master's do; a queue
-in which something came since has its number from that.
+The start offsets of queues without messages are a table of their own. A slave learns the next offset of a queue from
+the records of the log. For a queue whose messages have all expired there is no record, and a slave with an empty disk
+would start it at 0: as the next master it would assign offsets again that consumers have passed long ago. So the master
+reports such queues to a slave that joins, stamped with the end of its log. When everything up to there is visible on
+the slave, its empty queues start where the master's do; a queue that has received a message since has its offset from
+that.
 """
 
 import logging
@@ -36,70 +36,75 @@ from gantry_wire.commands.admin import TopicConfigTable
 
 log = logging.getLogger(__name__)
 
-AT_ONCE: Final = ("topics", "subscriptionGroup")
-NAMES: Final = (*AT_ONCE, "consumerOffset", "delayOffset")
-ON_JOIN: Final = (*NAMES, "queueEnds")
-"""The last of them once only: a slave that stays sees in the log how far queues come."""
+URGENT_TABLES: Final = ("topics", "subscriptionGroup")
+"""Tables that are sent as soon as they change, since clients notice a delay."""
 
-MADE_MAX: Final = 8
-"""In one turn of the loop: each may cost a file of the queue with megabytes of filler."""
+NAMES: Final = (*URGENT_TABLES, "consumerOffset", "delayOffset")
+ON_JOIN: Final = (*NAMES, "queueEnds")
+"""Tables that a slave gets when it joins.
+
+The last one is sent only then: a connected slave learns from the log how queues grow.
+"""
+
+QUEUES_PER_TURN_MAX: Final = 8
+"""Queues changed in one turn of the loop: each may need a new queue file with megabytes of filler."""
 
 
 class QueueEndsDocument(msgspec.Struct, rename="camel"):
-    """As it travels."""
+    """The table of queue ends as it is sent."""
 
     end_table: dict[str, dict[int, int]] = {}
-    """Topic, queue id, the next message's number."""
+    """Next message offset by topic and queue id."""
 
 
 @final
 class QueueEnds:
-    """Owned by the loop."""
+    """Start offsets of empty queues, as the master reported them. Owned by the loop."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store: Final = store
         self._reported: dict[tuple[str, int], int] = {}
         self._stamp = 0
-        """Where the master's log ended when it reported them."""
+        """End of the master's log when it reported them."""
 
     def document(self) -> QueueEndsDocument:
-        """A master's queues that have nothing left."""
+        """Return a master's queues that have no messages left."""
         ends: dict[str, dict[int, int]] = {}
         for queue in self._store.queues.idle(self._store.log.min_physical):
             ends.setdefault(queue.topic, {})[queue.queue_id] = queue.end
         return QueueEndsDocument(ends)
 
     def receive(self, document: QueueEndsDocument, stamp: int) -> None:
-        """Keep what the master reports."""
+        """Keep the ends that the master reports."""
         self._reported = {
             (topic, number): end for topic, ends in document.end_table.items() for number, end in ends.items()
         }
         self._stamp = stamp
 
     def forget_topic(self, topic: str) -> None:
-        """It is deleted, and begins anew if it is made again."""
+        """Forget a deleted topic, which starts at 0 if it is created again."""
         self._reported = {place: end for place, end in self._reported.items() if place[0] != topic}
 
     def reach(self, dispatched: int) -> None:
-        """Consumers see everything up to here. On a disk without room the rest is tried again with the next call."""
+        """Apply the ends if everything up to the stamp is visible. Without room on the disk, a later call retries."""
         if self._reported and self._store.log.min_physical > self._stamp:
-            self._reported = {}  # of a log that was thrown away before it had come so far
+            self._reported = {}  # The log was restarted before it had reached the stamp.
         if self._reported and dispatched >= self._stamp:
-            self._make(MADE_MAX)
+            self._set_offsets(QUEUES_PER_TURN_MAX)
 
     def adopt(self) -> None:
-        """Set all of them: this broker is going to be the master, and its queues continue where the last one's did."""
-        self._make(len(self._reported))
+        """Apply all ends, because this broker becomes the master and continues the last master's queues."""
+        self._set_offsets(len(self._reported))
         self._reported = {}
 
-    def _make(self, count: int) -> None:
+    def _set_offsets(self, count: int) -> None:
         for topic, number in list(self._reported)[:count]:
             try:
                 is_made = self._store.queues.set_start_offset(topic, number, self._reported[topic, number])
             except StoreFull:
                 return
             except ValueError as error:
-                log.error("the master reports an impossible queue", extra={"topic": topic, "reason": str(error)})
+                log.error("master reports an invalid queue end", extra={"topic": topic, "reason": str(error)})
                 is_made = False
             if is_made:
                 facts = {"topic": topic, "queue": number, "next": self._reported[topic, number]}
@@ -109,10 +114,10 @@ class QueueEnds:
 
 @final
 class TableSync:
-    """Owned by the loop."""
+    """Sends a master's tables to slaves, and adopts them on a slave. Owned by the loop."""
 
     def __init__(self, core: BrokerCore, delay: DelayService, on_urgent: Callable[[], None]) -> None:
-        """``on_urgent`` is called when a table has changed that goes out at once."""
+        """``on_urgent`` is called when a table has changed that is sent at once."""
         self._on_urgent: Final = on_urgent
         self._core: Final = core
         self._delay: Final = delay
@@ -120,32 +125,32 @@ class TableSync:
         self.queue_ends: Final = QueueEnds(core.store)
         self._changed: set[str] = set()
         self._offsets_edition = -1
-        self._is_taking = False
-        self._doomed: dict[str, int] = {}
-        """Topics that the master does not have any more, and the end of its log when it reported that."""
+        self._is_receiving = False
+        self._deleted_on_master: dict[str, int] = {}
+        """Topics that the master has deleted, with the end of its log when it reported that."""
 
     # -- a master's side -----------------------------------------------------------------------------------------------
 
     def changed(self, name: str) -> None:
-        """A table is not what it was."""
-        if self._is_taking:
+        """Mark a table as changed, to be sent to slaves."""
+        if self._is_receiving:
             return
         self._changed.add(name)
-        if name in AT_ONCE:
+        if name in URGENT_TABLES:
             self._on_urgent()
 
-    def everything(self) -> list[Table]:
-        """For a slave that has just come."""
+    def all_tables(self) -> list[Table]:
+        """Return all tables, for a slave that has just joined."""
         return [self._table(name) for name in ON_JOIN]
 
-    def urgent(self) -> list[Table]:
-        """What goes out at once."""
-        names = [name for name in AT_ONCE if name in self._changed]
+    def urgent_tables(self) -> list[Table]:
+        """Return the changed tables that are sent at once."""
+        names = [name for name in URGENT_TABLES if name in self._changed]
         self._changed.difference_update(names)
         return [self._table(name) for name in names]
 
-    def due(self) -> list[Table]:
-        """Once a second: what has changed since."""
+    def due_tables(self) -> list[Table]:
+        """Return the tables that have changed since the last call. Called once a second."""
         if self._core.offsets.edition != self._offsets_edition:
             self._offsets_edition = self._core.offsets.edition
             self._changed.add("consumerOffset")
@@ -171,65 +176,68 @@ class TableSync:
 
     # -- a slave's side ------------------------------------------------------------------------------------------------
 
-    def take(self, table: Table) -> None:
-        """Take a table of the master. A document that cannot be read is logged, and the old one stays in use."""
-        self._is_taking = True
+    def receive(self, table: Table) -> None:
+        """Adopt a table of the master. An unreadable document is logged, and the old table stays in use."""
+        self._is_receiving = True
         try:
-            self._take(table.name, table.document, table.version)
+            self._store_table(table.name, table.document, table.version)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            log.error("the master's table cannot be read", extra={"table": table.name, "reason": str(error)})
+            log.error(
+                "cannot read a table of the master; the old one stays in use",
+                extra={"table": table.name, "reason": str(error)},
+            )
         finally:
-            self._is_taking = False
+            self._is_receiving = False
 
-    def _take(self, name: str, data: bytes, end: int) -> None:
+    def _store_table(self, name: str, data: bytes, end: int) -> None:
         core = self._core
         if name == "topics":
             document = msgspec.json.decode(data, type=TopicConfigTable, strict=False)
-            gone = core.topics.take(document)
-            self._doomed = {topic: self._doomed.get(topic, end) for topic in gone}
+            gone = core.topics.replace_from_master(document)
+            self._deleted_on_master = {topic: self._deleted_on_master.get(topic, end) for topic in gone}
             for topic in gone:
                 self.queue_ends.forget_topic(topic)
         elif name == "subscriptionGroup":
-            core.groups.take(msgspec.json.decode(data, type=GroupDocument, strict=False))
+            core.groups.replace_from_master(msgspec.json.decode(data, type=GroupDocument, strict=False))
         elif name == "consumerOffset":
             offsets = msgspec.json.decode(data, type=OffsetDocument, strict=False)
             self._transactions.receive(offsets, end)
-            core.offsets.take(offsets)
+            core.offsets.replace_from_master(offsets)
         elif name == "delayOffset":
             self._delay.progress.receive(msgspec.json.decode(data, type=DelayOffsetDocument, strict=False), end)
         elif name == "queueEnds":
             self.queue_ends.receive(msgspec.json.decode(data, type=QueueEndsDocument, strict=False), end)
         else:
-            log.warning("the master has a table that is not known here", extra={"table": name})
+            log.warning("unknown table from the master; ignored", extra={"table": name})
 
     def begin_copying(self) -> None:
-        """A master is followed from now on; its tables come with its log."""
-        self._doomed.clear()  # what another one had deleted may live on with this one
+        """Forget deletions of the last master: from now on another one sends tables with its log."""
+        self._deleted_on_master.clear()  # Topics that the last master deleted may exist on this one.
         self._delay.progress.begin_copying()
         self._transactions.begin_copying()
 
     def lead(self) -> None:
-        """This broker is the master now."""
-        self._delay.progress.lead()
-        self._transactions.lead(self._core.store.log.wrote)
+        """End copying, because this broker is the master now."""
+        self._delay.progress.become_master()
+        self._transactions.become_master(self._core.store.log.wrote)
 
-    def settle(self, wrote: int, confirmed: int) -> None:
-        """The log has got so far: topics that were deleted by then go, and what was delivered by then counts."""
-        self._is_taking = True
+    def apply_up_to(self, wrote: int, confirmed: int) -> None:
+        """Apply what was stamped up to this end of the log: deletions, delay progress, transactions."""
+        self._is_receiving = True
         try:
-            self._delay.progress.reach(min(wrote, confirmed))
-            self._transactions.reach(min(wrote, confirmed))
+            self._delay.progress.apply_up_to(min(wrote, confirmed))
+            self._transactions.apply_up_to(min(wrote, confirmed))
         finally:
-            self._is_taking = False
+            self._is_receiving = False
         self.queue_ends.reach(self._core.store.dispatcher.dispatched)
-        for topic, end in list(self._doomed.items()):
+        for topic, end in list(self._deleted_on_master.items()):
             if wrote >= end:
-                del self._doomed[topic]
-                self._is_taking = True
+                del self._deleted_on_master[topic]
+                self._is_receiving = True
                 try:
                     self._core.topics.delete(topic)
                 finally:
-                    self._is_taking = False
+                    self._is_receiving = False
                 self._core.store.delete_topic(topic, before=end)
                 self._core.offsets.forget_topic(topic)
-                log.info("a topic was deleted on the master", extra={"topic": topic})
+                log.info("topic deleted, as on the master", extra={"topic": topic})

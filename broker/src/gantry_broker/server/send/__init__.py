@@ -1,1 +1,1 @@
-"""Sends: from the frame on a connection to the record in the log, and the answer to the producer."""
+"""Handles sends, from the frame on a connection to the record in the log and the answer to the producer."""

@@ -1,6 +1,6 @@
-"""Holds the answer to a send until the mode keeps its promise: the life of a send, in one place.
+"""Holds the answer to a send until the message is as durable as the mode promises: the states of a send.
 
-No send has a record of its state: positions of the log only grow, so the state follows from them and from the end of
+The state of a send is not stored: positions of the log only grow, so the state follows from them and from the end of
 the send's record. Sends change their states in the order of the log.
 
     state         reached when                      moved by                                next states
@@ -18,9 +18,9 @@ A master that needs grants of its slaves reaches REPLICATED only while it holds 
 become visible, and the client counts it as not acknowledged. A producer that does not want to wait (`WAIT=false`) is
 answered when its message is APPENDED.
 
-Two rules decide. `must_wait`, once for each append: whether answers are held at all. `_promised`: whether another
-member may be the master, in which case nothing is acknowledged, and up to where the store keeps its promise
-(`store.confirm`).
+Two rules decide. `must_wait`, once for each append: whether answers are held at all. `_promised`: up to which position
+the store keeps its promise (`store.confirm`), and whether another member may be the master; then nothing is
+acknowledged.
 
 No handler waits for a disk or a slave: the answers of an append are held here, in one deque for each deadline, and
 leave when the flush thread or an ack has moved a position. They are kept as bytes with code 0, and a missed deadline
@@ -58,7 +58,7 @@ TIMEOUT_CODES: Final = {
     SendState.FLUSHED: ResponseCode.FLUSH_DISK_TIMEOUT,
     SendState.REPLICATED: ResponseCode.FLUSH_SLAVE_TIMEOUT,
 }
-"""The answer to a send that does not reach the state before its deadline."""
+"""The code of the answer to a send that does not reach the state before its deadline."""
 
 ANSWERS_FULL: Final = Refusal(
     ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while", RefusalReason.WAITING_FULL
@@ -66,31 +66,31 @@ ANSWERS_FULL: Final = Refusal(
 
 
 class Acks(Protocol):
-    """How far the slaves have the log."""
+    """The log positions that the slaves have acknowledged."""
 
     def acked(self) -> int:
-        """Up to where as many slaves as are needed have it; -1 if too few of them prove anything."""
+        """Return the position that enough slaves have acknowledged; -1 if too few of them have a known position."""
 
 
 class Replicas(Protocol):
-    """What the gate asks of replication."""
+    """The state of replication that the gate needs."""
 
     @property
     def acks(self) -> Acks: ...
 
     @property
-    def is_waited_for(self) -> bool:
-        """Whether sends wait for slaves now."""
+    def is_waiting_for_slaves(self) -> bool:
+        """Whether sends have to wait for slaves now."""
 
     def has_enough(self) -> bool:
-        """Whether as many slaves as are needed are connected, and close to the end of the log."""
+        """Whether enough slaves are connected, and close to the end of the log."""
 
     def may_acknowledge(self) -> bool:
         """Whether no other member can be the master now."""
 
 
 class _Deadline(NamedTuple):
-    """A state that answers wait for, and for how long."""
+    """A state that answers wait for, and the time limit in milliseconds."""
 
     state: SendState
     timeout_ms: int
@@ -100,14 +100,14 @@ class _Held(NamedTuple):
     """The answers to the sends of one connection in one append."""
 
     end: int
-    """The physical offset behind the last of their records."""
+    """The physical offset of the end of their last record."""
 
     at: float
-    """When they were appended, in loop time."""
+    """The time of the append, in loop time."""
 
     connection: Connection
     replies: bytes
-    """Whole frames with code 0."""
+    """Complete frames with code 0."""
 
     sends: int
 
@@ -129,10 +129,10 @@ class AckGate:
     ) -> None:
         """At most ``sends_max`` sends wait; further ones are refused before they are appended."""
         self.count = 0
-        """Sends that wait."""
+        """The number of sends that wait for their answers."""
 
         self.late_count = 0
-        """Sends that were answered with another code than 0, since this start."""
+        """The number of sends that missed their deadline since this start, answered with another code than 0."""
 
         self._store: Final = store
         self._replicas: Final = replicas
@@ -154,7 +154,7 @@ class AckGate:
             deadlines.append(_Deadline(SendState.FLUSHED, flush_timeout_ms))
         self._deadlines: Final = sorted(deadlines, key=lambda one: one.timeout_ms)
         self._rooms: Final[list[deque[_Held]]] = [deque() for _ in deadlines]
-        """One for each deadline. Answers behind a deadline have smaller offsets than those before it."""
+        """The held answers, one deque for each deadline. Answers past a deadline have the smaller offsets."""
 
         self._timer: asyncio.TimerHandle | None = None
 
@@ -165,34 +165,34 @@ class AckGate:
     # ------- decisions
 
     def must_wait(self) -> bool:
-        """Whether the answers to what was appended just now wait. Asked once for each append."""
+        """Whether the answers to the last append have to wait. Called once for each append."""
         replicas = self._replicas
-        return self._is_disk_waited_for or replicas.is_waited_for or not replicas.may_acknowledge()
+        return self._is_disk_waited_for or replicas.is_waiting_for_slaves or not replicas.may_acknowledge()
 
     @property
     def refusal(self) -> Refusal | None:
-        """Why no further send is accepted: answers that wait take memory, and a disk that hangs releases none."""
+        """The refusal of sends when too many wait: held answers take memory, and a hanging disk releases none."""
         return None if self.count < self.sends_max else ANSWERS_FULL
 
     def limit(self, *, sends_max: int) -> None:
-        """Set how many sends may wait from now on."""
+        """Set how many sends may wait."""
         self.sends_max = sends_max
 
     def _promised(self) -> int:
-        """Records that end at or before this position may be acknowledged."""
+        """Return the position up to which records may be acknowledged; -1 if none may."""
         return self._store.positions.promised if self._replicas.may_acknowledge() else -1
 
     def _replicated(self) -> int:
-        """Records that end at or before this position are on as many slaves as are needed."""
+        """Return the position up to which records are on enough slaves; -1 if none may be acknowledged."""
         replicas = self._replicas
         if not replicas.may_acknowledge():
             return -1
-        return replicas.acks.acked() if replicas.is_waited_for else self._store.log.wrote
+        return replicas.acks.acked() if replicas.is_waiting_for_slaves else self._store.log.wrote
 
     # ------- holding and releasing answers
 
     def answer(self, reply: Command, connection: Connection, *, is_waiting: bool = True) -> Command | None:
-        """``reply`` to what was appended just now, to be sent at once; None if it is held here.
+        """Return the reply to the last append if it is to be sent at once; None if it is held here.
 
         ``is_waiting`` is False for a producer that does not want to wait.
         """
@@ -205,9 +205,9 @@ class AckGate:
         return None
 
     def hold(self, answers: Sequence[tuple[Connection, bytes, int]], end: int) -> None:
-        """Hold the answers of one append that ends at ``end``: the connection, the frames, and how many sends."""
+        """Hold the answers of one append that ends at ``end``: connection, frames, and number of sends of each."""
         replicas, now, room, total = self._replicas, self._loop.time(), self._rooms[0], 0
-        is_short = replicas.is_waited_for and not replicas.has_enough()  # there are no slaves to wait for
+        is_short = replicas.is_waiting_for_slaves and not replicas.has_enough()  # there are no slaves to wait for
         assert not room or room[-1].end <= end, "offsets grow"
         for connection, replies, count in answers:
             held = _Held(end, now, connection, replies, count)
@@ -221,7 +221,7 @@ class AckGate:
             self._set_timer()
 
     def release(self) -> None:
-        """Send the answers to all sends that are acknowledged now."""
+        """Send the held answers of all sends that are acknowledged now."""
         promised, now, waits = self._promised(), self._loop.time(), self._waits
         batches: dict[Connection, list[bytes]] = {}
         for room in reversed(self._rooms):
@@ -234,7 +234,7 @@ class AckGate:
             connection.send(b"".join(replies))
 
     def stop(self) -> None:
-        """Drop all answers that wait."""
+        """Drop all held answers without sending them."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -255,7 +255,7 @@ class AckGate:
     def _expire(self) -> None:
         """Answer the sends whose deadline has passed, and set the timer for the next deadline."""
         self._timer = None
-        self.release()  # a promise that is kept, though not answered yet, is not late
+        self.release()  # a send that is durable but not answered yet is not late
         now = self._loop.time()
         for place, (deadline, room) in enumerate(zip(self._deadlines, self._rooms, strict=True)):
             while room and self._expires_at(place) <= now:
@@ -273,7 +273,7 @@ class AckGate:
 
 
 def with_code(replies: bytes, code: ResponseCode) -> bytes:
-    """Successful JSON replies, with another code."""
+    """Return successful JSON replies with another code."""
     parts: list[bytes] = []
     position = 0
     while position < len(replies):

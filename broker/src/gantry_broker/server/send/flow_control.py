@@ -1,20 +1,21 @@
-"""When sends are refused as "busy": RocketMQ's codes and texts, decided by the backlog of the connection.
+"""Refuses sends as "busy" with RocketMQ's codes and texts, depending on the backlog of the connection.
 
-RocketMQ's broker measures how long a request lay in the queue of its thread pool. Here requests wait in the sockets, so
-that a backlog belongs to a connection: it has one while each of its turns ends before its socket is empty.
+RocketMQ's broker measures how long a request has waited in the queue of its thread pool. Here requests wait in the
+sockets, so a backlog belongs to a connection: it has one while each of its turns ends before its socket is empty.
 
     backlog begins                                     five times `waitTimeMillsInSendQueue`
-         |------------- served, whatever it takes ------------|--- served, if what is queued can be in that time
-                                                               `-- else refused: sustained overload
+         |-------------------- always served -----------------|--- served, if the queue can be served in that time
+                                                               `-- otherwise refused: sustained overload
 
-A burst is served, however large: it ends. Time is the CPU time of the event loop's thread. What the loop does with a
-connection is counted so, and what other programs take from it is not: a starved core or a stopped process makes every
-request late, and is no fault of the sender. Only what a connection of such a backlog sends is refused; the requests of
-others wait for one turn of the loop at most.
+A burst is served, however large, since it ends. Time is the CPU time of the event loop's thread. So the work of the
+loop for a connection counts, and the time that other programs take from it does not: a starved core or a stopped
+process delays every request, and is not caused by the sender. Only sends of a connection with such a backlog are
+refused; the requests of others wait for one turn of the loop at most.
 
-An append that blocks longer than `osPageCacheBusyTimeOutMills` stops everybody. What came in meanwhile is refused with
-the text for a busy page cache. The time for which the thread waited for a core does not count here, either: only the
-kernel can tell it from a slow disk, and does. Other reasons, such as a full disk, stand until they are taken back.
+An append that blocks longer than `osPageCacheBusyTimeOutMills` delays all connections. Sends that arrived meanwhile are
+refused with the text for a busy page cache. The time for which the thread waited for a core does not count here either:
+only the kernel can distinguish it from a slow disk, and reports it. Other refusals, such as that for a full disk, hold
+until they are lifted.
 """
 
 import asyncio
@@ -28,22 +29,22 @@ from gantry_status import RefusalReason
 from gantry_wire import ResponseCode
 
 BURST_WAITS: Final = 5
-"""A backlog that lasts for so many times the waiting time is no burst any more. With 200 ms this is a second of work,
-10,000 sends of the slowest kind, and a third of the timeout of RocketMQ's clients."""
+"""A backlog that lasts longer than the waiting time multiplied by this is no burst. With 200 ms this is a second of
+work, 10,000 sends of the slowest kind, and a third of the timeout of RocketMQ's clients."""
 
 STALL_MS: Final = 10
-"""How long after a blocked append sends are refused: RocketMQ looks at its queue as often."""
+"""How long sends are refused after a blocked append: RocketMQ checks its queue at this interval."""
 
 RATE_WINDOW_S: Final = 1.0
-"""The service rate is that of about the last second of work."""
+"""The service rate covers about the last second of work."""
 
 CORE_WAIT_AGE_S: Final = 0.1
-"""A reading of the thread's wait for cores costs 1 us, so it is not taken before every append. One of this age shortens
-the measured time of a blocked append by 100 ms at most."""
+"""A reading of the thread's wait for cores costs 1 us, so it is not taken before every append. A reading of this age
+shortens the measured time of a blocked append by 100 ms at most."""
 
 
 class CoreWait:
-    """How long the thread that created this has waited for a core; always 0 if the kernel does not count it."""
+    """The time that the creating thread has waited for a core; always 0 if the kernel does not count it."""
 
     def __init__(self) -> None:
         try:
@@ -53,32 +54,32 @@ class CoreWait:
             self._descriptor = None
 
     def seconds(self) -> float:
-        """The sum since the thread began, in seconds."""
+        """Return the sum since the start of the thread, in seconds."""
         if self._descriptor is None:
             return 0.0
         return int(os.pread(self._descriptor, 128, 0).split()[1]) / 1e9
 
     def close(self) -> None:
-        """Close the file; the wait is 0 from now on."""
+        """Close the file of the kernel; the wait is 0 afterwards."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 class Sender(Protocol):
-    """What flow control asks of a connection."""
+    """The state of a connection that flow control needs."""
 
     @property
     def is_backlogged(self) -> bool:
         """Whether its last turn ended before its socket was empty."""
 
     def queued_bytes(self) -> int:
-        """What the kernel has received for it and nobody has read."""
+        """Return the bytes that the kernel has received for the connection and that were not read yet."""
 
 
 @final
 class Backlog:
-    """The work for one connection since its socket was empty, in CPU time of the loop's thread."""
+    """The work for one connection since its socket was last empty, in CPU time of the loop's thread."""
 
     def __init__(self, now: float) -> None:
         self.began_at: Final = now
@@ -88,7 +89,7 @@ class Backlog:
         self._served_s = 0.0
 
     def count(self, now: float, size: int) -> None:
-        """A read of `size` bytes is about to be handled; the one before has been."""
+        """Count a read of `size` bytes before it is handled; the previous one is complete."""
         if self._read_bytes:
             self._served_bytes += self._read_bytes
             self._served_s += now - self._counted_at
@@ -97,17 +98,20 @@ class Backlog:
         self._counted_at, self._read_bytes = now, size
 
     def refused(self) -> None:
-        """The read that was counted last is refused; what that costs does not show how fast sends are served."""
+        """Ignore the last read, which is refused: its cost does not show the service rate of sends."""
         self._read_bytes = 0
 
     def drain_s(self, queued_bytes: int) -> float:
-        """How long serving so many bytes takes at the present rate."""
+        """Return how long serving this many bytes takes at the present rate."""
         return queued_bytes * self._served_s / self._served_bytes if self._served_bytes else 0.0
 
 
 @final
 class FlowControl:
-    """Owned by the event loop; `refusal` is asked once per read, not per message."""
+    """Decides whether sends of a connection are refused as busy. Owned by the event loop.
+
+    `refusal` is called once per read, not per message.
+    """
 
     def __init__(
         self,
@@ -128,35 +132,37 @@ class FlowControl:
         self._backlogs: dict[Sender, Backlog] = {}
         self._stall: asyncio.TimerHandle | None = None
         self._stall_s = 0.0
-        self.standing: Refusal | None = None
-        """Why every send is refused until it is taken back: the disk is too full."""
+        self.standing_refusal: Refusal | None = None
+        """The refusal of every send until it is lifted, since the disk is too full; None if sends are accepted."""
 
     def __repr__(self) -> str:
-        return f"<FlowControl backlogs={len(self._backlogs)} stall={self._stall_s:.3f} s standing={self.standing}>"
+        return (
+            f"<FlowControl backlogs={len(self._backlogs)} stall={self._stall_s:.3f} s standing={self.standing_refusal}>"
+        )
 
     def limit(self, *, wait_ms_max: int, append_ms_max: int) -> None:
-        """Set what is too long from now on."""
+        """Set the limits of waiting time and append time."""
         self._wait_s_max = wait_ms_max / 1000
         self._append_s_max = append_ms_max / 1000
 
     def refuse_all(self, reason: Refusal | None) -> None:
-        """Refuse every send for this reason until it is None."""
-        self.standing = reason
+        """Refuse every send with this refusal; None lifts it."""
+        self.standing_refusal = reason
 
     def stop(self) -> None:
-        """Leave no timer and no open file behind."""
+        """Cancel the timer and close the file."""
         if self._stall is not None:
             self._end_stall()
         self._core_wait.close()
 
     def begin_append(self, now: float) -> None:
-        """Note at loop time `now` what `end_append` compares with."""
+        """Record at loop time `now` the reading that `end_append` compares with."""
         if now > self._core_wait_until:
             self._core_wait_s = self._core_wait.seconds()
             self._core_wait_until = now + CORE_WAIT_AGE_S
 
     def end_append(self, seconds: float) -> None:
-        """Refuse sends for STALL_MS if the disk, and not the lack of a core, made the append take `seconds`."""
+        """Refuse sends for STALL_MS if the append took too long because of the disk, not for lack of a core."""
         if seconds > self._append_s_max:
             seconds -= self._core_wait.seconds() - self._core_wait_s
         if seconds > self._append_s_max:
@@ -166,9 +172,9 @@ class FlowControl:
             self._stall = self._loop.call_later(STALL_MS / 1000, self._end_stall)
 
     def refusal(self, sender: Sender, data: bytes) -> Refusal | None:
-        """Why the sends in `data`, a read of `sender`, are refused; None when they are not."""
-        if self.standing is not None:
-            return self.standing
+        """Return the refusal of the sends in `data`, a read of `sender`; None if they are accepted."""
+        if self.standing_refusal is not None:
+            return self.standing_refusal
         if self._stall_s:
             return _busy(RefusalReason.PAGE_CACHE_BUSY, self._stall_s, sender.queued_bytes(), data)
         if sender.is_backlogged:
@@ -178,7 +184,7 @@ class FlowControl:
         return None
 
     def forget(self, sender: Sender) -> None:
-        """A connection is gone."""
+        """Remove the backlog of a closed connection."""
         self._backlogs.pop(sender, None)
 
     def _overload(self, sender: Sender, data: bytes) -> Refusal | None:
@@ -190,7 +196,7 @@ class FlowControl:
         if now - backlog.began_at <= BURST_WAITS * self._wait_s_max:
             return None
         queued_bytes = sender.queued_bytes()
-        if not queued_bytes:  # a sender that waits for its answers: what it may have outstanding fills a turn
+        if not queued_bytes:  # the sender waits for its answers: its limit of outstanding sends fills a turn
             del self._backlogs[sender]
             return None
         drain_s = backlog.drain_s(queued_bytes)

@@ -1,7 +1,7 @@
-"""Sends in words: every check that RocketMQ makes, in its order, with its codes.
+"""The readable path of sends: every check that RocketMQ makes, in its order and with its codes.
 
-`SendHandlers.take` turns one request into drafts of the current pass or into a refusal; nothing is stored, and no topic
-made, before every check has passed. Timer messages are refused clearly until they exist.
+`SendHandlers.handle` turns one request into drafts of the current pass or into a refusal; nothing is stored, and no
+topic is created, before every check has passed. Timer messages are refused with a clear text until they are supported.
 """
 
 import logging
@@ -40,8 +40,8 @@ MEMORY_FLAGS: Final = FLAG_BORN_HOST_V6 | 0x20
 
 
 @dataclass(slots=True)
-class Outgoing:
-    """A message on its way into a queue, after all checks of its request."""
+class OutgoingMessage:
+    """A message for a queue, after all checks of its request."""
 
     topic: str
     queue_id: int
@@ -52,15 +52,15 @@ class Outgoing:
 
 @final
 class SendHandlers:
-    """The readable path of sends. Owned by the event loop."""
+    """Handles sends that do not take the fast path. Owned by the event loop."""
 
     def __init__(self, core: BrokerCore, path: SendPath) -> None:
         self.core: Final = core
         self.path: Final = path
         self.random: Final = random.Random()
 
-    def take(self, command: Command, connection: Connection) -> bytes | None:
-        """Put the request's messages into the pass, or answer it at once."""
+    def handle(self, command: Command, connection: Connection) -> bytes | None:
+        """Put the messages of a request into the pass, or return its answer at once."""
         try:
             self._refuse_if_busy(command)
             send = read_send(command)
@@ -69,36 +69,36 @@ class SendHandlers:
                 return self._take_batch(send, command, connection, config)
             self._take_single(send, command, connection, config)
         except Refused as refused:
-            return refuse(command, refused.code, refused.remark)
+            return encode_refusal(command, refused.code, refused.remark)
         except FieldError as error:
-            return refuse(command, ResponseCode.SYSTEM_ERROR, str(error))
+            return encode_refusal(command, ResponseCode.SYSTEM_ERROR, str(error))
         except Exception as error:
-            # The firewall between one send and the others of its turn.
-            log.error("a send failed", exc_info=error, extra={"code": command.code})
+            # An error in one send must not affect the others of its turn.
+            log.error("unexpected error while handling send", exc_info=error, extra={"code": command.code})
             text = f"the broker failed to handle the request: {type(error).__name__}"
-            return refuse(command, ResponseCode.SYSTEM_ERROR, text)
+            return encode_refusal(command, ResponseCode.SYSTEM_ERROR, text)
         return None
 
     # ------- checks
 
     def admit(self, send: SendMessageV2, command: Command, connection: Connection) -> TopicConfig:
-        """The topic of a send that may be stored now, for sends that go another way. Raises Refused."""
+        """Check a send that another handler stores, and return its topic. Raises Refused."""
         self._refuse_if_busy(command)
         return self._check(send, command, connection)
 
     def _refuse_if_busy(self, command: Command) -> None:
-        """Raise Refused while sends of this read are refused. A one-way send is stored late rather than dropped."""
+        """Raise Refused if the sends of this read are refused. A one-way send is stored late rather than dropped."""
         refusal = self.path.refusal
-        if refusal is not None and not (command.is_oneway and refusal.spares_oneway):
+        if refusal is not None and not (command.is_oneway and refusal.accepts_oneway):
             self.core.stats.refusals.count(refusal)
             raise Refused(refusal.code, refusal.remark)
 
     def _check(self, send: SendMessageV2, command: Command, connection: Connection) -> TopicConfig:
-        """The topic of a send that may be stored, as it is or as it would be made."""
+        """Return the topic of a valid send, either existing or as it would be created. Raises Refused."""
         check_topic_name(send.topic)
         if send.topic in names.NOT_SENDABLE_TOPICS:
             raise Refused(ResponseCode.NO_PERMISSION, f"sending message to topic[{send.topic}] is forbidden")
-        config = self._topic(send)
+        config = self._find_topic(send)
         queues = max(config.write_queue_nums, config.read_queue_nums)
         if send.queue_id >= queues:
             raise Refused(
@@ -119,11 +119,11 @@ class SendHandlers:
                 f"its properties {properties_bytes} (at most {PROPERTIES_BYTES_MAX})",
             )
 
-    def _topic(self, send: SendMessageV2) -> TopicConfig:
+    def _find_topic(self, send: SendMessageV2) -> TopicConfig:
         core = self.core
         config = core.topics.find(send.topic)
         if config is None and send.topic.startswith(names.RETRY_PREFIX):
-            config = one_queue(send.topic)
+            config = single_queue_topic(send.topic)
         if config is None:
             queues = min(send.default_topic_queue_nums, core.settings.default_topic_queues)
             config = core.topics.from_template(send.topic, send.default_topic, queues)
@@ -134,10 +134,10 @@ class SendHandlers:
     # ------- one message
 
     def _take_single(self, send: SendMessageV2, command: Command, connection: Connection, config: TopicConfig) -> None:
-        properties = clean(parse_properties(send.properties or ""))
+        properties = remove_broker_properties(parse_properties(send.properties or ""))
         unique = properties.setdefault(keys.UNIQUE_KEY, self.core.routes.next_unique_id())
         refuse_unsupported(properties)
-        message = Outgoing(
+        message = OutgoingMessage(
             send.topic, self._queue_id(send, config), command.body, properties, send.reconsume_times or 0
         )
         message, config = self._redirect_exhausted_retry(send, message, config)
@@ -147,28 +147,28 @@ class SendHandlers:
             draft = self.draft(message, send, self.path.host_of(connection))
         template = NO_ANSWER if command.is_oneway else self.core.routes.template(message.queue_id)
         answer = (template, json_text(unique), command.opaque)
-        self._make(config)
+        self._create_topic(config)
         if not is_waiting(properties):
             self.path.unwaited.add(len(self.path.drafts))
         self.path.drafts.append(draft)
         self.path.answers.append(answer)
 
     def _queue_id(self, send: SendMessageV2, config: TopicConfig) -> int:
-        """The queue that the producer chose, or any."""
+        """Return the queue that the producer chose, or a random one."""
         return send.queue_id if send.queue_id >= 0 else self.random.randrange(max(1, config.write_queue_nums))
 
-    def _make(self, config: TopicConfig) -> None:
-        """The topic exists from now on, and has a route."""
+    def _create_topic(self, config: TopicConfig) -> None:
+        """Create the topic and its route, if they do not exist."""
         self.core.topics.put(config)
         if config.topic_name not in self.core.routes.by_topic:
             self.core.routes.make(config)
 
     def _redirect_exhausted_retry(
-        self, send: SendMessageV2, message: Outgoing, config: TopicConfig
-    ) -> tuple[Outgoing, TopicConfig]:
-        """What a consumer resends to its retry topic too often goes to the dead letters; the rest where it was sent.
+        self, send: SendMessageV2, message: OutgoingMessage, config: TopicConfig
+    ) -> tuple[OutgoingMessage, TopicConfig]:
+        """Redirect a message that a consumer has resent to its retry topic too often to the dead letters.
 
-        A group that holds queue locks consumes in order; what it resends it has given up already.
+        A group that holds queue locks consumes in order, and resends only messages that it has given up.
         """
         if not send.topic.startswith(names.RETRY_PREFIX):
             return message, config
@@ -181,24 +181,24 @@ class SendHandlers:
             return message, config
         topic = names.dead_letter_topic(group_name)
         properties = {name: value for name, value in message.properties.items() if name != keys.DELAY_LEVEL}
-        message = Outgoing(topic, 0, message.body, properties, message.reconsume_times)
-        return message, self.core.topics.find(topic) or one_queue(topic)
+        message = OutgoingMessage(topic, 0, message.body, properties, message.reconsume_times)
+        return message, self.core.topics.find(topic) or single_queue_topic(topic)
 
     def store_one(
-        self, message: Outgoing, send: SendMessageV2, config: TopicConfig, connection: Connection
+        self, message: OutgoingMessage, send: SendMessageV2, config: TopicConfig, connection: Connection
     ) -> tuple[str, int]:
-        """Append one message at once, outside of the pass: its offset message id and its queue offset.
+        """Append one message at once, outside of the pass; return its offset message id and its queue offset.
 
-        Raises Refused and BrokerError; the topic exists afterwards.
+        Creates the topic if it is missing. Raises Refused and BrokerError.
         """
         draft = self.draft(message, send, self.path.host_of(connection))
-        self._make(config)
+        self._create_topic(config)
         physical_offsets, queue_offsets = self.core.store.append([draft])
-        self.core.stats.put(1, self.core.store)
+        self.core.stats.count_put(1, self.core.store)
         return offset_message_id(self.core.store_host, physical_offsets[0]), queue_offsets[0]
 
-    def draft(self, message: Outgoing, send: SendMessageV2, born_host: bytes) -> Draft:
-        """What the store appends for `message`. Raises Refused when its properties no longer fit."""
+    def draft(self, message: OutgoingMessage, send: SendMessageV2, born_host: bytes) -> Draft:
+        """Return the draft that the store appends for `message`. Raises Refused if its properties are too long."""
         core = self.core
         properties = {**message.properties, **core.routes.added}
         topic, queue_id, delay_ms = message.topic, message.queue_id, 0
@@ -208,7 +208,7 @@ class SendHandlers:
             properties[keys.DELAY_LEVEL] = str(level)
             topic, queue_id = names.SCHEDULE_TOPIC, level - 1
             delay_ms = core.settings.store.delay_levels_ms[level - 1]
-        data = fitting(properties)
+        data = encode_stored_properties(properties)
         config = core.topics.find(message.topic)
         multi = FLAG_MULTI_TAGS if config is not None and config.topic_filter_type == "MULTI_TAG" else 0
         sys_flag = send.sys_flag & ~(MEMORY_FLAGS | TRANSACTION_MASK) | multi
@@ -227,8 +227,8 @@ class SendHandlers:
             keys=keys.message_keys(properties),
         )
 
-    def _half(self, message: Outgoing, send: SendMessageV2, born_host: bytes) -> Draft:
-        """The first half of a transaction: stored where nobody reads it, until its producer says how it has ended."""
+    def _half(self, message: OutgoingMessage, send: SendMessageV2, born_host: bytes) -> Draft:
+        """Return the draft of a half message, which is stored out of reach of consumers until its transaction ends."""
         if self.core.settings.rejects_transactions:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
@@ -236,7 +236,7 @@ class SendHandlers:
             )
         properties = half_properties(message.properties, message.topic, message.queue_id)
         return self.draft(
-            Outgoing(names.HALF_TOPIC, 0, message.body, properties, message.reconsume_times), send, born_host
+            OutgoingMessage(names.HALF_TOPIC, 0, message.body, properties, message.reconsume_times), send, born_host
         )
 
     # ------- batches
@@ -252,24 +252,26 @@ class SendHandlers:
         batch_id = shared.pop(keys.UNIQUE_KEY, None)
         drafts: list[Draft] = []
         for entry in entries:
-            properties = clean({**shared, **parse_properties(entry.properties.decode("utf-8", "replace"))})
+            properties = remove_broker_properties(
+                {**shared, **parse_properties(entry.properties.decode("utf-8", "replace"))}
+            )
             if keys.DELAY_LEVEL in properties or keys.TRANSACTION_PREPARED in properties:
-                raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch holds no delayed or transactional messages")
+                raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot contain delayed or transactional messages")
             refuse_unsupported(properties)
             properties.setdefault(keys.UNIQUE_KEY, self.core.routes.next_unique_id())
-            message = Outgoing(send.topic, queue_id, entry.body, properties)
+            message = OutgoingMessage(send.topic, queue_id, entry.body, properties)
             one = msgspec.structs.replace(send, flag=entry.flag)
             drafts.append(self.draft(message, one, self.path.host_of(connection)))
         self.path.flush_for(connection)
-        self._make(config)
+        self._create_topic(config)
         try:
             physical_offsets, queue_offsets = self.core.store.append_contiguous(drafts)
         except BrokerError as error:
             refusal = store_refusal(error)
             self.core.stats.refusals.count(refusal)
             raise Refused(refusal.code, refusal.remark) from error
-        self.core.stats.put(len(drafts), self.core.store)
-        self.core.statistics.batched(send.topic, len(drafts))
+        self.core.stats.count_put(len(drafts), self.core.store)
+        self.core.statistics.count_batch(send.topic, len(drafts))
         if command.is_oneway:
             return None
         ids = ",".join(offset_message_id(self.core.store_host, offset) for offset in physical_offsets)
@@ -289,44 +291,47 @@ class SendHandlers:
 
 
 def batch_entries(body: bytes, messages_max: int) -> list[BatchEntry]:
-    """The messages of a batch. Raises Refused."""
+    """Return the messages of a batch. Raises Refused."""
     try:
         entries = decode_batch(body)
     except RemoteProtocolError as error:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch is illegal: {error}") from error
     if any(not entry.body for entry in entries):
-        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the batch holds a message without a body")
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the batch contains a message without a body")
     if len(entries) > messages_max:
-        raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch holds more than {messages_max} messages")
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch contains more than {messages_max} messages")
     return entries
 
 
-def refuse(command: Command, code: ResponseCode, remark: str) -> bytes | None:
+def encode_refusal(command: Command, code: ResponseCode, remark: str) -> bytes | None:
     return None if command.is_oneway else command.reply(code, remark).encode()
 
 
-def one_queue(topic: str) -> TopicConfig:
-    """A retry or dead letter topic as RocketMQ makes it."""
+def single_queue_topic(topic: str) -> TopicConfig:
+    """Return the configuration of a retry or dead letter topic, as RocketMQ creates it."""
     return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1, perm=PERMISSION_NORMAL)
 
 
 def read_send(command: Command) -> SendMessageV2:
-    """The fields of code 10, 310, 320, 324 or 325. Raises FieldError."""
+    """Read the fields of a request with code 10, 310, 320, 324 or 325. Raises FieldError."""
     if command.code not in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
         return SendMessageV2.read(command.ext)
     first = SendMessage.read(command.ext)
     return SendMessageV2(**{info.name: getattr(first, info.name) for info in msgspec.structs.fields(SendMessage)})
 
 
-def clean(properties: dict[str, str]) -> dict[str, str]:
-    """Without what only the broker may say."""
+def remove_broker_properties(properties: dict[str, str]) -> dict[str, str]:
+    """Remove the properties that only the broker may set."""
     properties.pop(keys.POP_CHECKPOINT, None)
     properties.pop(keys.RECORD_CRC, None)
     return properties
 
 
 def refuse_unsupported(properties: dict[str, str]) -> None:
-    """RocketMQ without its timer wheel says the same with code 1, which clients try thrice, and bury the text."""
+    """Raise Refused for a timer message.
+
+    RocketMQ without its timer wheel uses the same text with code 1, which clients retry three times, hiding the text.
+    """
     if any(name in properties for name in TIMER_PROPERTIES):
         raise Refused(
             ResponseCode.MESSAGE_ILLEGAL, "accurate timer message is not enabled; use one of the delay levels instead"
@@ -334,7 +339,7 @@ def refuse_unsupported(properties: dict[str, str]) -> None:
 
 
 def delay_level(properties: dict[str, str], levels: int) -> int:
-    """The delay level that a message asks for, at most the highest; 0 for none."""
+    """Return the delay level of a message, at most the highest; 0 for none."""
     text = properties.get(keys.DELAY_LEVEL, "0")
     try:
         level = int(text)
@@ -344,12 +349,12 @@ def delay_level(properties: dict[str, str], levels: int) -> int:
 
 
 def is_waiting(properties: dict[str, str]) -> bool:
-    """Whether the sender wants its answer only when the message is stored as the mode promises."""
+    """Whether the sender wants its answer only when the message is as durable as the mode promises."""
     return properties.get(keys.WAIT_STORE, "true").lower() != "false"
 
 
-def fitting(properties: dict[str, str]) -> bytes:
-    """The properties as bytes. Raises Refused when they pass what a record can hold."""
+def encode_stored_properties(properties: dict[str, str]) -> bytes:
+    """Encode the properties. Raises Refused if they are longer than a record can hold."""
     try:
         data = format_properties(properties).encode("utf-8", "replace")
     except LocalProtocolError as error:
@@ -364,7 +369,7 @@ def fitting(properties: dict[str, str]) -> bytes:
 
 
 def half_properties(properties: dict[str, str], topic: str, queue_id: int) -> dict[str, str]:
-    """Of a message for this queue, as a half message: a delay is not for transactions, as RocketMQ's clients know."""
+    """Return the properties of a message for this queue as a half message: a transaction has no delay."""
     half = {**properties, keys.REAL_TOPIC: topic, keys.REAL_QUEUE_ID: str(queue_id)}
     half.pop(keys.DELAY_LEVEL, None)
     if unique := half.get(keys.UNIQUE_KEY):
@@ -373,6 +378,6 @@ def half_properties(properties: dict[str, str], topic: str, queue_id: int) -> di
 
 
 def is_half(properties: dict[str, str], reconsume_times: int) -> bool:
-    """Whether this is the first half of a transaction, and not one that comes back from a consumer to be put off."""
+    """Whether this is a half message, and not a message that a consumer sends back for a later retry."""
     is_retry = reconsume_times > 0 and properties.get(keys.DELAY_LEVEL, "0").lstrip("0") != ""
     return properties.get(keys.TRANSACTION_PREPARED, "").lower() == "true" and not is_retry

@@ -1,4 +1,4 @@
-"""The headers of plain sends, each decoded in one step by the short ways of `send_path` and `signed_sends`.
+"""The headers of plain sends, each decoded in one step by the fast paths of `send_path` and `signed_sends`.
 
     code 310, JSON              SendV2Header        Java, C++, Rust, Node
     code 10, JSON               SendV1Header        Go
@@ -26,7 +26,7 @@ class SendV2Header(msgspec.Struct, kw_only=True, gc=False):
 
 
 class SendV1Header(msgspec.Struct, kw_only=True, gc=False):
-    """The header of a JSON send with long names, code 10, which Go's client sends."""
+    """The header of a JSON send with long field names, code 10, which Go's client sends."""
 
     opaque: Int32
     fields: SendMessage = msgspec.field(name="extFields")
@@ -34,7 +34,7 @@ class SendV1Header(msgspec.Struct, kw_only=True, gc=False):
 
 
 class PlainFields(Protocol):
-    """What the second tier needs of a send's fields; `SendMessage`, `SendMessageV2` and `SignedFields` have it."""
+    """The fields of a send that the second tier needs; `SendMessage`, `SendMessageV2` and `SignedFields` have them."""
 
     @property
     def queue_id(self) -> int: ...
@@ -49,7 +49,7 @@ class PlainFields(Protocol):
 
 
 class BinaryHeader(NamedTuple):
-    """The header of a binary send."""
+    """The decoded header of a binary send."""
 
     opaque: int
     fields: SendMessage | SendMessageV2
@@ -57,7 +57,7 @@ class BinaryHeader(NamedTuple):
 
 
 class PlainRequest(Protocol):
-    """What the second tier needs of a decoded header."""
+    """The parts of a decoded header that the second tier needs."""
 
     @property
     def opaque(self) -> int: ...
@@ -69,7 +69,7 @@ class PlainRequest(Protocol):
 
 Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 Moment = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-"""A number that stands there as text. Only from 0 on, and as Java writes it: what is signed is built from its value."""
+"""A non-negative number that is sent as text in Java's format: the signed content is rebuilt from its value."""
 
 
 class SignedFields(
@@ -84,7 +84,7 @@ class SignedFields(
         **{info.name: info.encode_name for info in msgspec.structs.fields(SendMessageV2)},
     },
 ):
-    """The fields of a signed send, whose texts are signed; those of `SendMessageV2` under its names."""
+    """The fields of a signed send as signed texts, with the field names of `SendMessageV2`."""
 
     access_key: str
     signature: str
@@ -106,7 +106,7 @@ class SignedFields(
 
 
 class SignedHeader(msgspec.Struct, kw_only=True, gc=False):
-    """The header of a signed JSON send, decoded in one step. What stands beside the fields is not signed."""
+    """The header of a signed JSON send, decoded in one step. Only ``fields`` are signed."""
 
     opaque: Int32
     fields: SignedFields = msgspec.field(name="extFields")
@@ -119,5 +119,5 @@ BINARY_SENDS: Final[dict[bytes, type[SendMessage] | type[SendMessageV2]]] = {
     RequestCode.SEND_MESSAGE.to_bytes(2, "big"): SendMessage,
     RequestCode.SEND_MESSAGE_V2.to_bytes(2, "big"): SendMessageV2,
 }
-"""The fields of a binary send, by the code at the beginning of its header."""
+"""The type of the fields of a binary send, by the code at the beginning of its header."""
 decode_signed: Final = msgspec.json.Decoder(SignedHeader, strict=False).decode

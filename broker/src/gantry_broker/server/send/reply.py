@@ -1,15 +1,15 @@
-"""Replies: a consumer answers a message, and the broker hands the answer to the client that asked.
+"""Replies: a consumer answers a message, and the broker pushes the answer to the requester.
 
     requester --- message with CORRELATION_ID, REPLY_TO_CLIENT ---> topic ---> consumer
         ^                                                                         |
         `------ code 326, on the connection of its heartbeats --- broker <--- code 324 or 325
 
-A reply is a message to the cluster's reply topic, which nobody consumes: what is stored is a copy to look at. It is
-stored first, in the same turn of the loop, since a role may change while the requester is waited for; that it cannot be
-stored is logged and costs the requester nothing. Code 0 says that the requester has it, and that the copy is kept as
-the mode promises (10 and 12 mean the copy alone); code 1 with a text says that the requester has not got it. Nobody
-but the replier's own answer waits for the requester, for `PUSH_TIMEOUT_MS` at most, and replies on their way take no
-more than `PUSH_BYTES_MAX` together: each is held in memory until its requester has it.
+A reply is a message to the cluster's reply topic, which has no consumers: the stored copy is for inspection. It is
+stored first, in the same turn of the loop, since a role may change during the push; a failure to store it is logged
+and does not affect the requester. Code 0 means that the requester has the reply, and that the copy is as durable as
+the mode promises (10 and 12 concern the copy alone); code 1 with a text means that the requester has not received it.
+Only the answer to the replier waits for the requester, for `PUSH_TIMEOUT_MS` at most. Pending replies take no more than
+`PUSH_BYTES_MAX` together: each is held in memory until its requester has confirmed it.
 """
 
 import logging
@@ -23,13 +23,13 @@ from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused
 from gantry_broker.server.send.ack_gate import AckGate
 from gantry_broker.server.send.handlers import (
-    Outgoing,
+    OutgoingMessage,
     SendHandlers,
-    clean,
-    fitting,
+    encode_stored_properties,
     is_waiting,
     read_send,
     refuse_unsupported,
+    remove_broker_properties,
 )
 from gantry_remoting import Connection, ConnectionClosed, RemotingTimeout
 from gantry_remoting.addresses import join_address
@@ -42,21 +42,21 @@ from gantry_wire.properties import format_properties, parse_properties
 log = logging.getLogger(__name__)
 
 PUSH_TIMEOUT_MS: Final = 3000
-"""How long a requester may take to say that it has its reply: as long as a replier waits for its send by default."""
+"""How long a requester may take to confirm its reply: the default timeout of the replier's send."""
 
 PUSH_BYTES_MAX: Final = 64 * 1024 * 1024
-"""What replies on their way to requesters may take in memory together."""
+"""The limit of memory for all pending replies."""
 
 PUSH_OVERHEAD_BYTES: Final = 2048
-"""What one costs besides its body and properties: a task, a waiter, a header."""
+"""The memory of a pending reply besides its body and properties: a task, a waiter, a header."""
 
-NOWHERE: Final = SendResult(msg_id="0", queue_id=0, queue_offset=0)
-"""Where a reply is that was not stored; clients read these fields in any case."""
+NOT_STORED: Final = SendResult(msg_id="0", queue_id=0, queue_offset=0)
+"""The send result of a reply that was not stored; clients read these fields in any case."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Incoming:
+class CheckedReply:
     """A reply after all checks of its request."""
 
     send: SendMessageV2
@@ -67,13 +67,13 @@ class Incoming:
 
     @property
     def memory_bytes(self) -> int:
-        """What it takes in memory."""
+        """The memory that the pending reply takes."""
         return PUSH_OVERHEAD_BYTES + len(self.command.body) + len(self.send.properties or "")
 
 
 @final
 class ReplyHandlers:
-    """Codes 324 and 325. Owned by the event loop."""
+    """The handlers of replies, codes 324 and 325. Owned by the event loop."""
 
     def __init__(self, core: BrokerCore, sends: SendHandlers, ack_gate: AckGate) -> None:
         self._core = core
@@ -87,59 +87,61 @@ class ReplyHandlers:
     @handles(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
     def reply(self, command: Command, connection: Connection) -> Awaitable[Command | None]:
         """Store the reply and push it to the requester."""
-        reply = self._checked(command, connection)
+        reply = self._check(command, connection)
         if self._push_bytes + reply.memory_bytes > PUSH_BYTES_MAX:
-            raise Refused(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]too many replies wait for their requesters")
+            raise Refused(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]too many pending replies")
         stored = self._store(reply)
         self._push_bytes += reply.memory_bytes
         return self._push(reply, stored)
 
-    def _checked(self, command: Command, connection: Connection) -> Incoming:
+    def _check(self, command: Command, connection: Connection) -> CheckedReply:
         send = read_send(command)
         if send.batch:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a reply is no batch")
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a reply cannot be a batch")
         if names.is_retry_or_dead_letter(send.topic):
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"a reply does not go to the topic {send.topic[:300]}")
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"a reply cannot be sent to the topic {send.topic[:300]}")
         config = self._sends.admit(send, command, connection)
-        properties = clean(parse_properties(send.properties or ""))
+        properties = remove_broker_properties(parse_properties(send.properties or ""))
         if properties.get(keys.TRANSACTION_PREPARED, "").lower() == "true":
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a reply is no half of a transaction")
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a reply cannot be a half message")
         refuse_unsupported(properties)
-        fitting(properties)
-        return Incoming(send, command, connection, config, properties)
+        encode_stored_properties(properties)
+        return CheckedReply(send, command, connection, config, properties)
 
-    def _store(self, reply: Incoming) -> SendResult | None:
-        """Where the copy is; None when none is kept."""
+    def _store(self, reply: CheckedReply) -> SendResult | None:
+        """Store the copy of a reply and return its position; None if it is not stored."""
         if not self._core.settings.is_reply_stored:
             return None
         send = reply.send
         queue_id = max(send.queue_id, 0)
-        message = Outgoing(send.topic, queue_id, reply.command.body, reply.properties, send.reconsume_times or 0)
+        message = OutgoingMessage(send.topic, queue_id, reply.command.body, reply.properties, send.reconsume_times or 0)
         try:
             message_id, offset = self._sends.store_one(message, send, reply.config, reply.connection)
         except (BrokerError, Refused) as error:
-            log.warning("a reply is not stored", extra={"topic": send.topic, "reason": str(error)})
+            log.warning(
+                "failed to store copy of reply; pushing it only", extra={"topic": send.topic, "reason": str(error)}
+            )
             return None
         return SendResult(msg_id=message_id, queue_id=queue_id, queue_offset=offset)
 
-    async def _push(self, reply: Incoming, stored: SendResult | None) -> Command | None:
-        """The answer to the replier, when it is known whether the requester has the reply."""
+    async def _push(self, reply: CheckedReply, stored: SendResult | None) -> Command | None:
+        """Push the reply, and return the answer to the replier."""
         command, connection = reply.command, reply.connection
         try:
-            fault = await self._push_fault(reply)
+            fault = await self._push_to_requester(reply)
         finally:
             self._push_bytes -= reply.memory_bytes
-        ext = {**(stored or NOWHERE).write(), **self._sender_fields()}
+        ext = {**(stored or NOT_STORED).write(), **self._sender_fields()}
         if fault is not None:
-            log.info("a reply is not pushed", extra={"reason": fault})
+            log.info("failed to push reply to requester", extra={"reason": fault})
             return command.reply(ResponseCode.SYSTEM_ERROR, fault, ext=ext)
         answer = command.reply(ext=ext)
-        if stored is None or command.is_oneway or self._core.gate.is_still or not connection.is_open:
+        if stored is None or command.is_oneway or self._core.gate.is_store_lent or not connection.is_open:
             return answer
         return self._ack_gate.answer(answer, connection, is_waiting=is_waiting(reply.properties))
 
-    async def _push_fault(self, reply: Incoming) -> str | None:
-        """Hand the reply to the requester: None when it has it, or why not."""
+    async def _push_to_requester(self, reply: CheckedReply) -> str | None:
+        """Push the reply to the requester; return None if it was received, or the reason if not."""
         requester = reply.properties.get(keys.REPLY_TO_CLIENT)
         if requester is None:
             return f"reply message properties[{keys.REPLY_TO_CLIENT}] is null"
@@ -156,7 +158,7 @@ class ReplyHandlers:
             return f"push reply message to {requester[:300]} fail: it answered {answer.code}, {remark}"
         return None
 
-    def _header(self, reply: Incoming) -> PushReply:
+    def _header(self, reply: CheckedReply) -> PushReply:
         send, core = reply.send, self._core
         now_ms = core.clock.wall_ms()
         return PushReply(

@@ -1,18 +1,18 @@
-"""What a consumer failed to consume: put off to the group's retry topic, or given up to its dead letters.
+"""Stores messages that a consumer sends back, in the retry topic of its group or in its dead letters.
 
     failures so far      0      1      2     ...    15      16
     goes to            retry  retry  retry   ...  retry    dead letters
     after (levels)      10 s   30 s   1 min  ...    2 h     at once          levels 3 to 18
 
-The group says how often (`retryMaxTimes`, 16), a consumer's own limit in its request wins; so does its own delay level,
-and a negative one gives up at once. The number of failures travels in the record, so that no restart, and no other
-broker that has a copy of it, begins to count anew. Retries of a group are spread over its retry queues; one of a
-message that is on the disk already needs no other place in the order.
+The group sets the limit of retries (`retryMaxTimes`, 16); a limit in the consumer's request overrides it. So does a
+delay level in the request; a negative one sends the message to the dead letters at once. The number of failures is
+stored in the record, so that neither a restart nor another broker with a copy of it starts counting again. Retries of a
+group are spread over its retry queues, since their order does not matter.
 """
 
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused
-from gantry_broker.server.send.handlers import Outgoing, SendHandlers
+from gantry_broker.server.send.handlers import OutgoingMessage, SendHandlers
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode, names
 from gantry_wire import properties as keys
@@ -24,7 +24,7 @@ from gantry_wire.message import StoredMessage, decode_record
 
 FIRST_RETRY_LEVEL = 3
 RECONSUME_TIMES_MAX = (1 << 31) - 1
-"""What a record can hold; the first sender chooses where counting starts."""
+"""The limit of the field in a record; the first sender chooses the initial count."""
 
 
 @handles(RequestCode.CONSUMER_SEND_MSG_BACK)
@@ -47,8 +47,8 @@ def send_back(sends: SendHandlers, command: Command, connection: Connection) -> 
     )
     core = sends.core
     core.store.append([sends.draft(message, send, original.born_host)])
-    core.statistics.sent_back(back.group, message.properties[keys.RETRY_TOPIC])
-    core.stats.put(1, core.store)
+    core.statistics.count_send_back(back.group, message.properties[keys.RETRY_TOPIC])
+    core.stats.count_put(1, core.store)
     return None if command.is_oneway else sends.path.ack_gate.answer(command.reply(), connection)
 
 
@@ -69,13 +69,15 @@ def _original(sends: SendHandlers, back: SendBack) -> StoredMessage:
         message = decode_record(record)
     except RemoteProtocolError as error:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"the message at {back.offset} is damaged: {error}") from error
-    if message.topic in names.UNSHOWN_TOPICS:
+    if message.topic in names.HIDDEN_TOPICS:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {back.offset}")
     return message
 
 
-def _outgoing(sends: SendHandlers, back: SendBack, group: SubscriptionGroupConfig, original: StoredMessage) -> Outgoing:
-    """Where the message goes now, and with which properties."""
+def _outgoing(
+    sends: SendHandlers, back: SendBack, group: SubscriptionGroupConfig, original: StoredMessage
+) -> OutgoingMessage:
+    """Return the message with its new topic, queue and properties."""
     properties = dict(original.properties)
     for name in (keys.DELAY_LEVEL, keys.REAL_TOPIC, keys.REAL_QUEUE_ID, keys.RECORD_CRC):
         properties.pop(name, None)
@@ -96,4 +98,4 @@ def _outgoing(sends: SendHandlers, back: SendBack, group: SubscriptionGroupConfi
     if not config.perm & PERMISSION_WRITE:
         raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
     times = min(original.reconsume_times + 1, RECONSUME_TIMES_MAX)
-    return Outgoing(topic, queue_id, original.body, properties, times)
+    return OutgoingMessage(topic, queue_id, original.body, properties, times)

@@ -1,17 +1,17 @@
-"""The way of a message from the socket into the log: all sends of one turn of the loop in one pass.
+"""The fast path of sends from the socket into the log: all sends of one turn of the loop form one pass.
 
     bytes of each read -> frames -> drafts -> ONE append at the end of the turn -> replies -> ONE write per connection
 
-A connection with many sends outstanding fills a pass by itself; many connections with one each fill it together, so
-that neither pays for an append of its own. A plain message is handled here on primitives, in one of two tiers:
+A connection with many outstanding sends fills a pass by itself; many connections with one send each fill it together,
+so that neither costs an append of its own. A plain message is handled here on primitives, in one of two tiers:
 
-    first     code 310, JSON, a known topic, a known shape of properties: what Java's clients usually send
+    first     code 310, JSON, a known topic, a known shape of properties: the usual send of Java's clients
     second    codes 10 and 310, JSON or binary, a known topic, any properties that are stored nearly as they came:
               Java's with keys, Go, C++, Rust, Node; at most twice the cost of the first
 
-Anything out of the ordinary goes through `send.handlers`, which reads the same request in words and puts its draft into
-the same pass, so that order within a connection is the order of its frames. All three ways store and answer the same,
-byte for byte. A frame that is no send has the pass appended first: a pull sees the sends before it.
+All other sends take the readable path, `send.handlers`, which puts its drafts into the same pass, so that the order
+within a connection is the order of its frames. All three paths store and answer the same, byte for byte. Before a frame
+that is not a send is handled, the pass is appended: a pull sees the sends before it.
 
 The interface is `handle(data, connection) -> (consumed, replies)`; a compiled twin can take its place.
 """
@@ -62,13 +62,14 @@ FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 NO_ANSWER: Final = b""
 PLAIN_HEADER_BYTES_MAX: Final = 6 * EXT_FIELDS_MAX
-"""A longer JSON header may pass the limit of fields, which only the readable path counts: `"":"",` has 6 bytes."""
+"""A longer JSON header may exceed the limit of fields, which only the readable path counts: `"":"",` has 6 bytes."""
 NEVER_A_PREFIX: Final = b"\0"
-"""No JSON header begins so."""
+"""A prefix that no JSON header has, which switches the fast path off."""
 UNHANDLED: Final = b"not handled yet"
-"""What an `OtherFrame` returns for a request that must wait; compared by identity, and never sent."""
+"""The result of an `OtherFrame` for a request that must wait; compared by identity, and never sent."""
 CLEARED_FLAGS: Final = TRANSACTION_MASK | FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
-"""What a producer may not say of its message: the broker knows the hosts, and transactions come by another way."""
+"""Flags that a producer cannot set on a plain message: the broker knows the hosts, and half messages take the readable
+path."""
 _HEAD_BYTES: Final = FRAME_HEAD.size
 _unpack_head: Final = FRAME_HEAD.unpack_from
 HEADS_COUNT: Final = 2048
@@ -76,18 +77,18 @@ _HEADS: Final = [FRAME_HEAD.pack(4 + length, length) for length in range(HEADS_C
 """Frame heads of short JSON replies without a body, by header length."""
 
 Answer = tuple[bytes, bytes, int]
-"""(reply template, unique id, opaque); the template is NO_ANSWER for a oneway send."""
+"""(reply template, unique id, opaque); the template is NO_ANSWER for a one-way send."""
 
 OtherFrame = Callable[[Frame, Connection], bytes | None]
 TakeSigned = Callable[[bytes, bytes, bytes, int], bool]
-"""Takes header, body, host and its flag; True if the plain send is permitted and in the pass now."""
+"""Called with header, body, host and host flag; returns True if the plain send is permitted and now in the pass."""
 
 
 @final
 class SendPath:
-    """Handles the bytes of connections, and holds the pass: drafts of this turn of the loop that are not appended yet.
+    """Handles the bytes of connections, and holds the pass: the drafts of this turn that are not appended yet.
 
-    `runs` says whose they are: (connection, end of its drafts). Owned by the event loop.
+    `_runs` holds their connections: (connection, end of its drafts). Owned by the event loop.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class SendPath:
         ack_gate: AckGate,
         signed_sends: "Callable[[SendPath], TakeSigned] | None" = None,  # None: no access control
     ) -> None:
-        """With ``signed_sends`` each plain send goes to the function that it makes, and then to `other`."""
+        """With ``signed_sends`` each plain send goes to the function that it returns, and then to `other`."""
         self._store = store
         self._routes = routes
         self._flow = flow
@@ -113,7 +114,7 @@ class SendPath:
         self._limits = limits
         self._total_max = limits.frame_bytes_max - 4
         self.body_bytes_max = body_bytes_max
-        """The largest body of a plain send."""
+        """The limit of the body of a plain send."""
 
         self._loop = loop
         self._prefix: Final = SEND_V2_PREFIX if signed_sends is None else NEVER_A_PREFIX
@@ -125,22 +126,22 @@ class SendPath:
         self.drafts: Final[list[Draft]] = []
         self.answers: Final[list[Answer]] = []
         self.unwaited: set[int] = set()
-        """Drafts of the pass whose senders do not want to wait until they are promised, by their places."""
+        """The indexes of drafts in the pass whose senders want no answer about durability (`WAIT=false`)."""
         self.ack_gate: Final = ack_gate
-        """Holds the answers in the modes that promise more than an append does."""
+        """Holds the answers in the modes that promise more than an append."""
         self.refusal: Refusal | None = None
-        """Why sends of the read that is being handled are refused, if they are."""
+        """The refusal of the sends of the present read; None if they are accepted."""
 
     def limit(self, *, body_bytes_max: int) -> None:
-        """Set the largest body of a plain send from now on."""
+        """Set the limit of the body of a plain send."""
         self.body_bytes_max = body_bytes_max
 
     def host_of(self, connection: Connection) -> bytes:
-        """The peer's address as records hold it."""
+        """Return the peer's address in the format of records."""
         return self.host_and_flag(connection)[0]
 
     def host_and_flag(self, connection: Connection) -> tuple[bytes, int]:
-        """The peer's address and the flag that goes with its length."""
+        """Return the peer's address and the flag for its length."""
         known = self._hosts.get(connection)
         if known is None:
             host = encode_host(*connection.peer)
@@ -152,24 +153,24 @@ class SendPath:
         self._flow.forget(connection)
 
     def handle(self, data: bytes, connection: Connection, other: OtherFrame) -> tuple[int, bytes]:
-        """Handle every whole frame at the start of `data`. Frames that are no plain send go to `other`.
+        """Handle every complete frame at the start of `data`. Frames that are not plain sends go to `other`.
 
         Replies to sends follow when the pass is appended, at the end of this turn of the loop.
         """
-        self.refusal = self._gate.sends or self._gate.news or self._flow.refusal(connection, data)
+        self.refusal = self._gate.write_refusal or self._gate.client_refusal or self._flow.refusal(connection, data)
         if self.refusal is None:
             self.refusal = self.ack_gate.refusal
         replies: list[bytes] = []
         try:
             position = self._take_frames(data, connection, other, replies)
-            if 4 <= len(data) - position < _HEAD_BYTES:  # a length that cannot be ends the connection: answer first
+            if 4 <= len(data) - position < _HEAD_BYTES:  # an invalid length closes the connection: answer first
                 check_frame_head(int.from_bytes(data[position : position + 4], "big"), 0, self._limits)
         except RemoteProtocolError:
             self.flush_for(connection)
             connection.send(b"".join(replies))
             raise
         finally:
-            if self.drafts:  # ours or not, and whatever happened: no draft is left for the next connection's run
+            if self.drafts:  # in any case, so that no draft is counted to the next connection's run
                 self._end_run(connection)
                 if not self._is_flush_scheduled:
                     self._is_flush_scheduled = True
@@ -177,16 +178,17 @@ class SendPath:
         return position, b"".join(replies)
 
     def _take_frames(self, data: bytes, connection: Connection, other: OtherFrame, replies: list[bytes]) -> int:
-        """The hot loop: where the last whole frame ends. One long function on purpose; every line runs per message.
+        """Handle frames in the hot loop; return the end of the last complete frame.
 
-        A plain send is put into the pass here. At the first sign of something else its frame goes to `other` whole.
+        One long function on purpose: every line runs for each message. A plain send is put into the pass here. A frame
+        that is anything else goes to `other` as a whole.
         """
         position, end, reply_bytes = 0, len(data), 0
         total_max, body_bytes_max = self._total_max, self.body_bytes_max
         by_topic, signed = self._routes.by_topic, self._signed
         drafts, answers = self.drafts, self.answers
         host, host_flag = self.host_and_flag(connection)
-        # Refused sends take the readable path, which says so.
+        # Refused sends take the readable path, which answers them.
         prefix = self._prefix if self.refusal is None else NEVER_A_PREFIX
         is_open = prefix is SEND_V2_PREFIX
         while end - position >= _HEAD_BYTES:
@@ -252,7 +254,7 @@ class SendPath:
                 continue
             reply = other(Frame(type_and_header >> 24, header, body), connection)
             if reply:
-                if reply is UNHANDLED:  # its connection is paused, and hands the frame over again
+                if reply is UNHANDLED:  # the connection is paused, and delivers the frame again later
                     position = header_end - header_bytes - _HEAD_BYTES
                     break
                 replies.append(reply)
@@ -342,34 +344,34 @@ class SendPath:
         return True
 
     def flush_for(self, connection: Connection) -> None:
-        """Append the pass now, since what `connection` asks next must see its own sends."""
+        """Append the pass now, since the next request of `connection` must see its own sends."""
         if self.drafts:
             self._end_run(connection)
             self.flush()
 
     def flush(self) -> None:
-        """Append the pass and answer everybody in it. A store that refuses stores nothing of it."""
+        """Append the pass and answer all of its sends. If the store refuses, it stores none of them."""
         if not self.drafts:
             return
-        # The lists are emptied in place: the loop that fills them holds on to them.
+        # The lists are cleared in place, because the loop that fills them keeps references to them.
         drafts, answers, runs, unwaited = self.drafts[:], self.answers[:], self._runs, self.unwaited
         self.drafts.clear()
         self.answers.clear()
         self._runs = []
         if unwaited:
-            self.unwaited = set()  # its places are those of this pass
+            self.unwaited = set()  # its indexes belong to this pass
         began = self._loop.time()
         self._flow.begin_append(began)
         try:
             physical_offsets, queue_offsets = self._store.append(drafts)
-        except Exception as error:  # noqa: BLE001 - whatever it is, every sender of the pass gets an answer
-            self._stats.failed(len(drafts))
+        except Exception as error:  # noqa: BLE001 - every sender of the pass must get an answer
+            self._stats.count_put_failures(len(drafts))
             self._refuse(answers, runs, error)
             return
         elapsed_s = self._loop.time() - began
         self._flow.end_append(elapsed_s)
-        self._stats.times.took(elapsed_s, len(drafts))
-        self._stats.put(len(drafts), self._store)
+        self._stats.times.record(elapsed_s, len(drafts))
+        self._stats.count_put(len(drafts), self._store)
         if self.ack_gate.must_wait():
             self._hold(answers, zip(physical_offsets, queue_offsets, strict=True), runs, unwaited)
             return
@@ -394,7 +396,7 @@ class SendPath:
         runs: list[tuple[Connection, int]],
         unwaited: set[int],
     ) -> None:
-        """Have the answers of an appended pass wait, except those whose producers do not want to wait."""
+        """Hold the answers of an appended pass, except those whose producers do not want to wait."""
         heads = _HEADS
         if unwaited:
             self._store.note_answered()

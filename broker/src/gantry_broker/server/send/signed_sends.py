@@ -1,13 +1,13 @@
-"""Plain sends while access control is on: who sends, may they, and into the pass, on primitives.
+"""The fast path of plain sends with access control on: verifies signature and permission on primitives.
 
-With access control off nobody comes here, and `send_path` is as it is without. With it on the short way there is shut,
-and each frame is looked at here first: the usual message (code 310, JSON, signed as RocketMQ's clients sign, a known
-topic, plain properties) is checked and put into the pass at once. Anything else is left to the readable
-path, a wrong signature included: that path asks the guard, which says no in words. So a mistake here may cost time, but
-lets nobody in: a message enters the pass only behind a right signature and a permission.
+With access control off this module is not used. With it on, the fast path in `send_path` is switched off, and each
+frame is examined here first: the usual message (code 310, JSON, signed as RocketMQ's clients sign, a known topic, plain
+properties) is verified and put into the pass at once. All other sends are left to the readable path, also those with a
+wrong signature: that path asks the guard, which refuses with a text. So an error here may cost time, but admits no
+client: a message enters the pass only with a valid signature and a permission.
 
-What is signed is built from the very texts that the message is made of. A field that is not known here sends the frame
-the long way, since it would be signed, too. All fields together in the order of their names are what v1 signs:
+The signed content is built from the texts that the message consists of. A frame with an unknown field takes the
+readable path, since the field would be signed, too. v1 signs all fields in the order of their names:
 
     AccessKey  SecurityToken  a b c d e f g h i j k l m n  body
 """
@@ -25,7 +25,7 @@ from gantry_broker.server.send.send_path import FLAG_RESPONSE, SendPath
 
 @final
 class SignedSends:
-    """The short way of signed sends. Owned by the event loop."""
+    """The fast path of signed sends. Owned by the event loop."""
 
     def __init__(self, guard: Guard, path: SendPath, routes: SendRoutes) -> None:
         self._guard = guard
@@ -34,7 +34,7 @@ class SignedSends:
         self._is_open = not guard.is_strict
 
     def take(self, header: bytes, body: bytes, host: bytes, host_flag: int) -> bool:
-        """Put a plain send into the pass, if it is one whose sender may. False leaves it to the readable path.
+        """Put a plain send into the pass if its sender is permitted. False leaves it to the readable path.
 
         ``host`` and ``host_flag`` are those of its connection.
         """
@@ -50,12 +50,12 @@ class SignedSends:
         return self._put(request, route, body, host, host_flag)
 
     def _is_permitted(self, fields: SignedFields, body: bytes) -> bool:
-        """Whether an account that may publish to the topic has signed this."""
+        """Whether the send is signed by an account that may publish to the topic."""
         one = fields
         account = self._guard.file.accounts.by_key.get(one.access_key)
         if account is None or not account.may_publish(one.topic):
             return False
-        # By the order of their names on the wire: AccessKey, SecurityToken, a to n.
+        # In the order of their names on the wire: AccessKey, SecurityToken, a to n.
         text = (
             f"{one.access_key}{one.token}{one.producer_group}{one.topic}{one.default_topic}"
             f"{one.default_topic_queue_nums}{one.queue_id}{one.sys_flag}{one.born_timestamp}{one.flag}{one.properties}"
@@ -65,11 +65,11 @@ class SignedSends:
         return compare_digest(made, one.signature.encode("utf-8", "replace"))
 
     def _put(self, request: SignedHeader, route: SendRoute, body: bytes, host: bytes, host_flag: int) -> bool:
-        """What `SendPath` does with a plain send: its conditions, then its second tier."""
+        """Check the conditions of `SendPath` for a plain send, and call its second tier."""
         fields = request.fields
         batch, again = fields.batch, fields.reconsume_times
         if (batch and batch != "false") or (again and again != "0"):
-            return False  # a batch, or a message that a consumer could not consume
+            return False  # a batch, or a consumer's retry
         if fields.queue_id >= len(route.slots):
             return False
         return self._path.put_any(request, route, body, host, host_flag)

@@ -1,1 +1,1 @@
-"""Messages that are stored at once and shown when their producer says so, or never."""
+"""Transactions: messages that are stored at once, and become visible when their producer commits them."""

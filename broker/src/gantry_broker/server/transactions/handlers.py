@@ -1,16 +1,16 @@
-"""Requests about transactions: how one has ended (37), and to take up again one that was given up (323).
+"""Handles requests about transactions: ending one (37), and resuming the check of one that was given up (323).
 
 Java's clients send 37 one-way, ours waits for the answer.
 
-A transaction that was given up lies in TRANS_CHECK_MAX_TIME_TOPIC. When it is resumed, it becomes a half message again,
-as if its producer had just sent it, and its checks start from the beginning. Resuming it twice would make two
-transactions of one message: the request is refused if a newer half message exists, where RocketMQ stores another one.
+A transaction that was given up is in TRANS_CHECK_MAX_TIME_TOPIC. Resuming it stores the half message again, as if its
+producer had just sent it, and its checks start from the beginning. Resuming it twice would create two transactions of
+one message: the request is refused if a newer half message exists, where RocketMQ stores another one.
 """
 
 from collections.abc import Awaitable
 from typing import final
 
-from gantry_broker.server.core.access import message_of_queue
+from gantry_broker.server.core.access import find_queued_message
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.core.handlers import handles
 from gantry_broker.server.core.refusals import Refused
@@ -24,12 +24,12 @@ from gantry_wire.commands.transactions import EndTransaction
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, parse_offset_message_id
 
-NOT_KNOWN = "this broker does not know yet which transactions are open; it asks how this one has ended later"
+NOT_KNOWN = "this broker is still reading the open transactions; it will check this one with its producer later"
 
 
 @final
 class TransactionHandlers:
-    """Owned by the event loop."""
+    """The handlers of transactions. Owned by the event loop."""
 
     def __init__(self, core: BrokerCore, ack_gate: AckGate, transactions: Transactions) -> None:
         self._core = core
@@ -38,22 +38,22 @@ class TransactionHandlers:
 
     @handles(RequestCode.END_TRANSACTION)
     def end(self, command: Command, connection: Connection) -> Command | Awaitable[Command | None] | None:
-        asked = EndTransaction.read(command.ext)
-        if self._transactions.journal.knows(asked.tran_state_table_offset):
-            return self._end(asked, command, connection)
-        return self._end_later(asked, command, connection)
+        request = EndTransaction.read(command.ext)
+        if self._transactions.journal.has_read(request.tran_state_table_offset):
+            return self._end(request, command, connection)
+        return self._end_later(request, command, connection)
 
-    async def _end_later(self, asked: EndTransaction, command: Command, connection: Connection) -> Command | None:
-        if not await self._transactions.learn(asked.tran_state_table_offset):
+    async def _end_later(self, request: EndTransaction, command: Command, connection: Connection) -> Command | None:
+        if not await self._transactions.wait_until_known(request.tran_state_table_offset):
             return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, NOT_KNOWN)
         refusal = self._core.gate.refusal(command.code)
         if refusal is not None:
             return self._core.stats.refusals.reply(command, refusal)
-        return self._end(asked, command, connection)
+        return self._end(request, command, connection)
 
-    def _end(self, asked: EndTransaction, command: Command, connection: Connection) -> Command | None:
-        """The answer waits until the end is as safe as messages are, also for an end that was reported before."""
-        ended = self._transactions.endings.end(asked)
+    def _end(self, request: EndTransaction, command: Command, connection: Connection) -> Command | None:
+        """End the transaction; the answer waits until the end, even a repeated one, is as durable as messages are."""
+        ended = self._transactions.endings.end(request)
         if ended is None:
             return None
         reply = command.reply(ended.code, ended.remark)
@@ -64,24 +64,24 @@ class TransactionHandlers:
 
     @handles(RequestCode.RESUME_CHECK_HALF_MESSAGE)
     def resume(self, command: Command, connection: Connection) -> Command | None:
-        """Answered when the half message is as safe as messages are."""
+        """Resume a transaction that was given up; the answer waits until its half message is durable."""
         message = self._given_up(HalfMessage.read(command.ext).msg_id or "")
         if self._transactions.writer.is_resumed(message):
-            raise Refused(ResponseCode.SYSTEM_ERROR, "its check was resumed before: a newer half message of it is here")
-        if records.real_place(message) is None:
-            raise Refused(ResponseCode.SYSTEM_ERROR, "the message does not say which topic and queue it is for")
+            raise Refused(ResponseCode.SYSTEM_ERROR, "its check was resumed before: a newer half message exists")
+        if records.real_queue(message) is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "the message has no valid destination topic and queue")
         self._transactions.writer.resume(message)
         return self._ack_gate.answer(command.reply(), connection)
 
     def _given_up(self, message_id: str) -> StoredMessage:
-        """Raises Refused for anything else."""
+        """Return the given-up message with this id. Raises Refused if it is anything else."""
         try:
             _, _, offset = parse_offset_message_id(message_id)
         except RemoteProtocolError as error:
             raise Refused(
-                ResponseCode.SYSTEM_ERROR, f"msgId {message_id[:64]!r} does not say where a message is: {error}"
+                ResponseCode.SYSTEM_ERROR, f"msgId {message_id[:64]!r} is not an offset message id: {error}"
             ) from error
-        message = message_of_queue(self._core.store, offset)
+        message = find_queued_message(self._core.store, offset)
         if message is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"there is no message at {offset}")
         if message.topic != names.CHECK_MAX_TIME_TOPIC:

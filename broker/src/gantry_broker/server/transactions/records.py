@@ -1,11 +1,11 @@
-"""The messages that transactions are made of: half, op, committed, stored again, given up, and the question about one.
+"""The messages of transactions: half, op, committed, stored again, given up, and the check request.
 
-    half       RMQ_SYS_TRANS_HALF_TOPIC, where it belongs in REAL_TOPIC and REAL_QID, and no transaction bits
+    half       RMQ_SYS_TRANS_HALF_TOPIC, its destination in REAL_TOPIC and REAL_QID, and no transaction bits
     op         RMQ_SYS_TRANS_OP_HALF_TOPIC, tag "d", its body the queue offsets of half messages, each with a comma
-    committed  the half message in its own topic, with the bits of a commit and the place of the half message
+    committed  the half message in its own topic, with the commit bits and the offset of the half message
 
-This is RocketMQ's form of them, so that either may open the other's store. What it has not got is why a half message
-has ended: an op message of ours says so in a property of its own, and is found by the offset that it is about.
+This is RocketMQ's format, so that either broker can open the other's store. It lacks the reason for the end of a half
+message: our op messages have it in a property of their own, and are found by the offset of the half message.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from gantry_wire.message import (
 OP_TAG: Final = "d"
 OUTCOME: Final = "GANTRY_OUTCOME"
 OPEN_SINCE: Final = "GANTRY_OPEN_SINCE"
-"""When a half message was stored first, on one that was stored again."""
+"""The time at which a half message was first stored, on its later copies."""
 
 IMMUNITY_SECONDS_MAX: Final = 10 * 365 * 86_400
 
 
 class Outcome(StrEnum):
-    """Why a half message is not open any more."""
+    """The reason why a half message is not open any more."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled-back"
@@ -51,7 +51,7 @@ ENDINGS: Final = {outcome.value: outcome for outcome in Outcome if outcome is no
 
 
 def immunity_ms(properties: dict[str, str]) -> int | None:
-    """How long its producer wants to have before it is asked; None if it does not say."""
+    """Return how long the producer wants to have before the first check; None if the message does not set it."""
     text = properties.get(keys.CHECK_IMMUNITY_SECONDS, "")
     return min(int(text), IMMUNITY_SECONDS_MAX) * 1000 if text.isascii() and text.isdigit() else None
 
@@ -60,18 +60,18 @@ def _count(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
 
 
-def half_of(message: StoredMessage, patience_ms: int, asked_every_ms: int, *, is_restored: bool) -> Half:
-    """What is kept of a half message while it is open."""
+def parse_half(message: StoredMessage, timeout_ms: int, check_interval_ms: int, *, is_restored: bool) -> Half:
+    """Return the transaction of a half message."""
     properties = message.properties
     own_ms, checks = immunity_ms(properties), _count(properties.get(keys.TRANSACTION_CHECK_TIMES, ""))
     open_since_ms = _open_since_ms(message, checks)
-    first_ms = open_since_ms + (patience_ms if own_ms is None else own_ms)
+    first_ms = open_since_ms + (timeout_ms if own_ms is None else own_ms)
     return Half(
         queue_offset=message.queue_offset,
         physical=message.physical_offset,
         group=properties.get(keys.PRODUCER_GROUP, ""),
         open_since_ms=open_since_ms,
-        first_check_ms=max(first_ms, message.store_timestamp_ms + asked_every_ms) if checks else first_ms,
+        first_check_ms=max(first_ms, message.store_timestamp_ms + check_interval_ms) if checks else first_ms,
         immunity_ms=own_ms,
         checks=checks,
         origin=origin_of(message),
@@ -80,7 +80,7 @@ def half_of(message: StoredMessage, patience_ms: int, asked_every_ms: int, *, is
 
 
 def _open_since_ms(message: StoredMessage, checks: int) -> int:
-    """By brokers' clocks where possible: that of a producer may be days ahead or behind."""
+    """Return the time of the first copy, by a broker's clock if possible: a producer's may be days off."""
     if not checks:
         return message.store_timestamp_ms
     own = _count(message.properties.get(OPEN_SINCE, ""))
@@ -88,20 +88,20 @@ def _open_since_ms(message: StoredMessage, checks: int) -> int:
 
 
 def origin_of(message: StoredMessage) -> int:
-    """Where in the queue of half messages this one was stored first."""
+    """Return the queue offset of the first copy of a half message."""
     text = message.properties.get(keys.TRANSACTION_PREPARED_QUEUE_OFFSET, "")
     return _count(text) if text else message.queue_offset
 
 
-def ended_by(message: StoredMessage) -> list[int]:
-    """The half messages that an op message is about. Raises ValueError for one that cannot be read."""
+def parse_ended_offsets(message: StoredMessage) -> list[int]:
+    """Return the offsets of the half messages that an op message ends. Raises ValueError if it is unreadable."""
     if message.properties.get(keys.TAGS) != OP_TAG:
         return []
     return [int(part) for part in message.body.decode("ascii").split(",") if part]
 
 
 def op_draft(queue: ConsumeQueue, half: Half, ended: list[int], outcome: Outcome, *, host: bytes, now_ms: int) -> Draft:
-    """That these places of a half message are over, and why. It is found by them, and by where its producer sent it."""
+    """Return the op message that ends these copies of a half message. It is indexed by them and by the first copy."""
     found_by = tuple(str(offset) for offset in sorted({half.origin, *ended}))
     properties = {keys.TAGS: OP_TAG, keys.KEYS: keys.KEY_SEPARATOR.join(found_by), OUTCOME: outcome.value}
     return Draft(
@@ -112,13 +112,13 @@ def op_draft(queue: ConsumeQueue, half: Half, ended: list[int], outcome: Outcome
     )  # fmt: skip
 
 
-def outcome_in(message: StoredMessage) -> Outcome | None:
-    """What an op message says about how a transaction has ended; None if it does not."""
+def parse_outcome(message: StoredMessage) -> Outcome | None:
+    """Return the outcome of a transaction from its op message; None if it has none."""
     return ENDINGS.get(message.properties.get(OUTCOME, ""))
 
 
-def is_about(message: StoredMessage, half_offset: int) -> bool:
-    """Whether this is an op message of ours that names this half message, or the one that it was stored again as."""
+def is_op_for(message: StoredMessage, half_offset: int) -> bool:
+    """Whether this is an op message of this broker about the half message or a later copy of it."""
     found_by = message.properties.get(keys.KEYS, "").split(keys.KEY_SEPARATOR)
     return message.topic == names.OP_HALF_TOPIC and str(half_offset) in found_by
 
@@ -126,7 +126,7 @@ def is_about(message: StoredMessage, half_offset: int) -> bool:
 def copy_draft(
     message: StoredMessage, queue: ConsumeQueue, properties: dict[str, str], *, bits: int = 0, prepared_offset: int = 0
 ) -> Draft:
-    """The same message for another queue."""
+    """Return a draft of the same message for another queue."""
     properties = {name: value for name, value in properties.items() if name != keys.RECORD_CRC}
     return Draft(
         queue=queue, body=message.body, properties=keys.encode_properties(properties),
@@ -138,13 +138,13 @@ def copy_draft(
 
 
 def committed_draft(message: StoredMessage, queue: ConsumeQueue) -> Draft:
-    """The half message, whole. It keeps all properties, as in RocketMQ, but for one of ours."""
+    """Return the committed message of a half message. It keeps all properties, as in RocketMQ, except one of ours."""
     properties = {name: value for name, value in message.properties.items() if name != OPEN_SINCE}
     return copy_draft(message, queue, properties, bits=TRANSACTION_COMMIT, prepared_offset=message.physical_offset)
 
 
 def renewed_draft(message: StoredMessage, queue: ConsumeQueue, half: Half) -> Draft:
-    """The half message again, with its count of checks raised by one."""
+    """Return the next copy of a half message, with its check count increased by one."""
     properties = {
         **message.properties,
         keys.TRANSACTION_CHECK_TIMES: str(half.checks + 1),
@@ -155,14 +155,14 @@ def renewed_draft(message: StoredMessage, queue: ConsumeQueue, half: Half) -> Dr
 
 
 def resumed_draft(message: StoredMessage, queue: ConsumeQueue) -> Draft:
-    """What was given up, as a half message that nobody was asked about yet."""
+    """Return the half message of a message that was given up, with a check count of 0."""
     dropped = (keys.TRANSACTION_PREPARED_QUEUE_OFFSET, OPEN_SINCE)
     properties = {name: value for name, value in message.properties.items() if name not in dropped}
     return copy_draft(message, queue, {**properties, keys.TRANSACTION_CHECK_TIMES: "0"})
 
 
-def real_place(message: StoredMessage) -> tuple[str, int] | None:
-    """Topic and queue that a half message is for; None if it does not say so."""
+def real_queue(message: StoredMessage) -> tuple[str, int] | None:
+    """Return the destination topic and queue of a half message; None if they are missing or invalid."""
     properties = message.properties
     topic, queue_text = properties.get(keys.REAL_TOPIC, ""), properties.get(keys.REAL_QUEUE_ID, "")
     if names.topic_fault(topic) is not None or not (queue_text.isascii() and queue_text.isdigit()):
@@ -170,8 +170,8 @@ def real_place(message: StoredMessage) -> tuple[str, int] | None:
     return topic, int(queue_text)
 
 
-def question(message: StoredMessage, topic: str, queue_id: int, broker_name: str) -> Command:
-    """What the producer of this half message is asked: with the message as it would be in its own topic."""
+def check_request(message: StoredMessage, topic: str, queue_id: int, broker_name: str) -> Command:
+    """Return the check request for the producer, with the message as it would be in its own topic."""
     unique = message.properties.get(keys.UNIQUE_KEY, message.offset_message_id)
     ext = CheckTransactionState(
         tran_state_table_offset=message.queue_offset,

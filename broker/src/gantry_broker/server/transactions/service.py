@@ -1,12 +1,12 @@
-"""Transactions of this broker: half messages are kept, ended, asked about, and given up.
+"""The transactions of this broker: half messages are stored, ended, checked with producers, and given up.
 
-    producer   half --------------> stored, code 0; no consumer sees it
-               end ---------------> [committed, op] or [op], in one piece; the answer when that is promised
-    broker     no end in time ----> [half again, op], then the question to any live producer of the group
-               asked too often, or too old -----> [a copy in TRANS_CHECK_MAX_TIME_TOPIC, op]
+    producer   half --------------> stored, code 0; not visible to consumers
+               end ---------------> [committed, op] or [op], appended together; answered when that is promised
+    broker     no end in time ----> [half again, op], then a check request to any live producer of the group
+               checked too often, or too old -----> [a copy in TRANS_CHECK_MAX_TIME_TOPIC, op]
 
-Only the log decides what is open (`journal.py`): memory is what was read of it, so a start and a promotion lose
-nothing. How one is ended is in `endings.py`.
+Only the log decides which transactions are open (`journal.py`): the state in memory is read from it, so a start and a
+promotion lose nothing. `endings.py` ends transactions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final, final
 from gantry_broker.errors import BrokerError, IndexRebuilding
 from gantry_broker.server.core.broker_core import BrokerCore
 from gantry_broker.server.transactions import records
-from gantry_broker.server.transactions.endings import Endings
+from gantry_broker.server.transactions.endings import TransactionEndings
 from gantry_broker.server.transactions.halves import Half
 from gantry_broker.server.transactions.journal import TransactionJournal, TransactionWriter
 from gantry_broker.server.transactions.records import Outcome
@@ -33,24 +33,24 @@ log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
 FAILURE_PAUSE_S: Final = 1.0
-LEARN_S: Final = 10.0
-LEARN_POLL_S: Final = 0.005
+KNOWN_TIMEOUT_S: Final = 10.0
+KNOWN_POLL_S: Final = 0.005
 
-QUESTIONS_MAX: Final = 16
-"""In one slice."""
+CHECKS_PER_SLICE_MAX: Final = 16
+"""The limit of checks in one slice."""
 
 ABSENT_RETRY_MS: Final = 1_000
-"""How soon it is looked again whether a producer of the group is there."""
+"""How soon a check is retried if no producer of the group is connected."""
 
 HOUR_MS: Final = 3_600_000
 
 
 @final
-class Questions:
-    """Asks producers about open transactions, and gives up after enough answers. Owned by the event loop.
+class TransactionChecker:
+    """Checks open transactions with their producers, and gives up after enough checks. Owned by the event loop.
 
-    A question is not counted while no producer of the group is there: a producer that is away for a while finds its
-    transactions where it left them.
+    A check does not count while no producer of the group is connected: a producer that was away for a while finds its
+    transactions unchanged.
     """
 
     def __init__(
@@ -58,39 +58,39 @@ class Questions:
         core: BrokerCore,
         journal: TransactionJournal,
         writer: TransactionWriter,
-        may_be_shown: Callable[[Connection, str], bool],
+        may_see_unpublished: Callable[[Connection, str], bool],
     ) -> None:
-        """``may_be_shown`` says whether a peer may see an unpublished message of a topic; a question holds it."""
+        """``may_see_unpublished`` decides whether a peer may see the message of a check request, not yet published."""
         self._core: Final = core
         self._journal: Final = journal
         self._writer: Final = writer
-        self._may_be_shown: Final = may_be_shown
+        self._may_be_shown: Final = may_see_unpublished
         self._turn = 0
-        self.asked = 0
+        self.check_count = 0
         self.given_up = 0
 
-    def ask_some(self) -> bool:
-        """Ask about some that are due. True if there may be more. Raises what the store raises."""
+    def check_due(self) -> bool:
+        """Check some transactions that are due. True if there may be more. Raises errors of the store."""
         halves, now_ms = self._journal.halves, self._core.clock.wall_ms()
-        for _ in range(QUESTIONS_MAX):
+        for _ in range(CHECKS_PER_SLICE_MAX):
             half = halves.next_due(now_ms)
             if half is None:
                 return False
             try:
-                self._ask(half, now_ms)
+                self._check(half, now_ms)
             except BrokerError:
-                halves.ask_again(half, now_ms + ABSENT_RETRY_MS)
+                halves.check_later(half, now_ms + ABSENT_RETRY_MS)
                 raise
         return True
 
-    def _ask(self, half: Half, now_ms: int) -> None:
+    def _check(self, half: Half, now_ms: int) -> None:
         message = self._journal.message(half)
-        place = None if message is None else records.real_place(message)
+        place = None if message is None else records.real_queue(message)
         if message is None and self._core.store.guard.damage.may_be_healed(half.physical):
-            self._journal.halves.ask_again(half, now_ms + ABSENT_RETRY_MS)
+            self._journal.halves.check_later(half, now_ms + ABSENT_RETRY_MS)
             return
         if message is None or place is None:
-            log.error("a half message cannot be read, and is passed over", extra={"offset": half.queue_offset})
+            log.error("unreadable half message; giving up the transaction", extra={"offset": half.queue_offset})
             self._writer.end(half, Outcome.GIVEN_UP, [])
             return
         settings = self._core.settings
@@ -100,14 +100,14 @@ class Questions:
             return
         producer = self._producer(half.group, place[0])
         if producer is None:
-            self._journal.halves.ask_again(half, now_ms + ABSENT_RETRY_MS)
+            self._journal.halves.check_later(half, now_ms + ABSENT_RETRY_MS)
             return
         renewed = self._writer.renew(half, message)
         if renewed is None:
-            self._journal.halves.ask_again(half, now_ms + settings.transaction_check_interval_ms)
+            self._journal.halves.check_later(half, now_ms + settings.transaction_check_interval_ms)
             renewed = message
-        self.asked += 1
-        producer.send(records.question(renewed, *place, settings.broker_name).encode())
+        self.check_count += 1
+        producer.send(records.check_request(renewed, *place, settings.broker_name).encode())
 
     def _give_up(self, half: Half, message: StoredMessage) -> None:
         core = self._core
@@ -117,10 +117,10 @@ class Questions:
         self.given_up += 1
         unique = message.properties.get(keys.UNIQUE_KEY, "")
         facts = {"group": half.group, "asked": half.checks, "message_id": unique}
-        log.warning("a transaction was given up", extra=facts)
+        log.warning("transaction given up", extra=facts)
 
     def _producer(self, group: str, topic: str) -> Connection | None:
-        """Any live producer of the group that may be shown the message; another one each time."""
+        """Return a live producer of the group that may see the message, in rotation; None if there is none."""
         members = self._core.clients.producers.get(group, {})
         alive = [one for one in members if one.is_open and self._may_be_shown(one, topic)]
         self._turn += 1
@@ -129,58 +129,58 @@ class Questions:
 
 @final
 class Transactions:
-    """Owned by the event loop; ``run`` is its task."""
+    """The transactions of one broker. Owned by the event loop; ``run`` is its task."""
 
     def __init__(
         self,
         core: BrokerCore,
-        may_be_shown: Callable[[Connection, str], bool] = lambda peer, topic: True,  # without access control
+        may_see_unpublished: Callable[[Connection, str], bool] = lambda peer, topic: True,  # without access control
     ) -> None:
-        """``may_be_shown`` says whether a peer may see an unpublished message of a topic."""
+        """``may_see_unpublished`` decides whether a peer may see an unpublished message of a topic."""
         self.journal: Final = TransactionJournal(core)
         self.writer: Final = TransactionWriter(core, self.journal)
-        self.endings: Final = Endings(core, self.journal, self.writer)
-        self.questions: Final = Questions(core, self.journal, self.writer, may_be_shown)
+        self.endings: Final = TransactionEndings(core, self.journal, self.writer)
+        self.checker: Final = TransactionChecker(core, self.journal, self.writer, may_see_unpublished)
 
     def __repr__(self) -> str:
         return f"<Transactions {self.journal!r}>"
 
     def log_cut(self, end: int) -> None:
-        """Forget what lay behind ``end`` in the log."""
+        """Forget records from ``end`` on, which were cut from the log."""
         self.journal.healed.log_cut(end)
         self.writer.log_cut(end)
 
-    async def learn(self, half_offset: int) -> bool:
-        """Wait until the journal knows this half message; False when that takes too long."""
+    async def wait_until_known(self, half_offset: int) -> bool:
+        """Wait until the journal has read this half message; False on timeout."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + LEARN_S
-        while not self.journal.knows(half_offset):
+        deadline = loop.time() + KNOWN_TIMEOUT_S
+        while not self.journal.has_read(half_offset):
             if loop.time() >= deadline:
                 return False
-            await asyncio.sleep(LEARN_POLL_S)
+            await asyncio.sleep(KNOWN_POLL_S)
         return True
 
     async def run(self) -> None:
-        """Read, ask, give up, and note how far that is, until cancelled."""
+        """Read the log, check transactions, and save the recovery point, until cancelled."""
         while True:
             try:
                 pause_s = self._step()
             except BrokerError as error:
-                log.warning("transactions wait for the store", extra={"reason": str(error)})
+                log.warning("transactions waiting for store; will retry", extra={"reason": str(error)})
                 pause_s = FAILURE_PAUSE_S
             await asyncio.sleep(pause_s)
 
     def _step(self) -> float:
-        """A slice of that; how long to rest after it."""
+        """Do one slice of the work; return the pause after it in seconds."""
         journal = self.journal
         if not journal.is_master:
             return TICK_S
-        if not journal.read_on():
+        if not journal.read_next():
             return TICK_S if journal.is_waiting else 0
         if not journal.is_ready:
             return TICK_S
-        journal.note()
-        is_more = self.questions.ask_some()
-        with suppress(IndexRebuilding):  # what has ended is not known yet: in a later step
-            journal.take_healed()
+        journal.save_progress()
+        is_more = self.checker.check_due()
+        with suppress(IndexRebuilding):  # the ended transactions are unknown yet: retried in a later step
+            journal.process_healed()
         return 0 if is_more else TICK_S

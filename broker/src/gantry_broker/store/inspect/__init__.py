@@ -1,5 +1,6 @@
-"""Looking at a store without touching it: what is here, is it whole, what is in it, what would a start do.
+"""Read-only inspection of a store: summary, verification, dump, and the plan of the next start.
 
-Pure readers over the port ``ports.reading``, which cannot write. ``inspect_store``, ``Verifier``, ``dump_log``
-with ``dump_queue`` and ``RepairPlanner`` answer the four questions; each returns values, and prints nothing.
+All modules read through the port ``ports.reading``, which cannot write. ``inspect_store`` summarizes a store,
+``Verifier`` checks it, ``dump_log`` and ``dump_queue`` list its records, and ``RepairPlanner`` plans what a start would
+do. Each returns values, and prints nothing.
 """

@@ -1,9 +1,9 @@
-"""The write buffers of a store, looked at from outside: what each says it is, and what it holds that the log lacks.
+"""Inspection of the write buffers of a store: the header of each, and the records that the log lacks.
 
     | header, one page | position 0 of the file ... [start ...... committed ...... stop) zeros ... file size |
 
-A buffer may be written at this moment by a broker that runs; then its end moves, and what is shown is a moment. Buffers
-are mapped for reading only: hugetlbfs gives no other way to everybody, and neither medium has sectors that fail.
+A running broker may write a buffer meanwhile; then its end moves, and the summary is a snapshot. Buffers are mapped,
+read-only: hugetlbfs supports no other way of reading, and neither medium has sectors that fail.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from gantry_broker.store.write_buffer import BufferState, read_committed, read_f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenBuffer:
-    """One buffer."""
+class BufferSummary:
+    """The header of one write buffer, and the range of records that it holds."""
 
     name: str
     bytes: int
     state: str
-    """``free``, ``live`` or ``void``; or why it cannot be read."""
+    """``free``, ``live`` or ``void``; or the reason why it cannot be read."""
 
     store: str = ""
     is_of_this_store: bool = False
@@ -34,10 +34,10 @@ class SeenBuffer:
     start: int = 0
     committed: int = 0
     stop: int = 0
-    """Behind its last whole record."""
+    """End of its last whole record."""
 
     records_not_committed: int = 0
-    """Whole records behind what its process last said to be committed."""
+    """Number of whole records behind the committed end that its process last recorded."""
 
     @property
     def bytes_not_committed(self) -> int:
@@ -46,67 +46,69 @@ class SeenBuffer:
 
 @dataclass(slots=True, kw_only=True)
 class BufferDirectory:
-    """A directory of write buffers."""
+    """A directory of write buffers, with their summaries."""
 
     path: str
     medium: str = ""
     holder: LockHolder | None = None
     fault: str = ""
-    """Why there is nothing to see; empty if all is well."""
+    """Why the directory cannot be inspected; empty if it can."""
 
-    buffers: list[SeenBuffer] = field(default_factory=list)
+    buffers: list[BufferSummary] = field(default_factory=list)
 
     @property
-    def live(self) -> list[SeenBuffer]:
+    def live(self) -> list[BufferSummary]:
         return [buffer for buffer in self.buffers if buffer.state == "live"]
 
 
-def buffer_directory(disk: ReadingDisk, facts: StoreFacts, path: str | None) -> BufferDirectory | None:
-    """What is in ``path``, or where the store says its buffers were; None when neither names a directory."""
+def read_buffer_directory(disk: ReadingDisk, facts: StoreFacts, path: str | None) -> BufferDirectory | None:
+    """Return the buffers in ``path``, or in the directory that the store records; None if neither is given."""
     where = path or (facts.identity.pool_path if facts.identity is not None else "")
     if not where:
         return None
     found = disk.facts(where)
     if found is None or not found.is_directory:
         return BufferDirectory(path=where, fault="there is no such directory here")
-    seen = BufferDirectory(
+    directory = BufferDirectory(
         path=where, medium=disk.file_system(where), holder=disk.lock_holder(f"{where}/{VOLUME_LOCK}")
     )
     store = facts.identity.uuid if facts.identity is not None else ""
-    seen.buffers += [
-        _look(disk, f"{where}/{name}", store) for name in disk.list(where) if name.startswith(PIECE_NAME_PREFIX)
+    directory.buffers += [
+        _summarize_buffer(disk, f"{where}/{name}", store)
+        for name in disk.list(where)
+        if name.startswith(PIECE_NAME_PREFIX)
     ]
-    return seen
+    return directory
 
 
-def found_buffers(disk: ReadingDisk, directory: BufferDirectory) -> list[FoundBuffer]:
-    """The live ones, with their bytes, as recovery's plan wants them."""
+def read_live_buffers(disk: ReadingDisk, directory: BufferDirectory) -> list[FoundBuffer]:
+    """Return the live buffers, with their bytes, as ``plan_replay`` takes them."""
     found: list[FoundBuffer] = []
-    for seen in directory.live:
-        view = map_file(disk, f"{directory.path}/{seen.name}")
+    for buffer in directory.live:
+        view = map_file(disk, f"{directory.path}/{buffer.name}")
         facts = read_facts(view)
         if facts is not None:
-            found.append(FoundBuffer.of(seen.name, facts, view[facts.header_bytes :][: facts.file_size]))
+            found.append(FoundBuffer.of(buffer.name, facts, view[facts.header_bytes :][: facts.file_size]))
     return found
 
 
-def expected_of(facts: StoreFacts) -> Expected:
-    """What a write buffer must say to be replayed."""
+def expected_header(facts: StoreFacts) -> Expected:
+    """Return the header values that a write buffer must have to be replayed."""
     return Expected.of(facts.identity, facts.log[0].size if facts.log else 0, is_clean=facts.is_clean)
 
 
-def written_unbuffered(disk: ReadingDisk, facts: StoreFacts, boot_id: str, path: str | None = None) -> int:
-    """Up to where a killed process had written the log, as far as no write buffer holds it; 0 if that is not known."""
-    directory = buffer_directory(disk, facts, path)
+def find_unbuffered_end(disk: ReadingDisk, facts: StoreFacts, boot_id: str, path: str | None = None) -> int:
+    """Return the end to which a killed process had written the log, without bytes in write buffers; 0 if unknown."""
+    directory = read_buffer_directory(disk, facts, path)
     if directory is None:
-        return facts.written(boot_id)
+        return facts.written_end(boot_id)
     if directory.fault:
         return 0
-    return min(facts.written(boot_id), buffered_from(found_buffers(disk, directory), expected_of(facts)))
+    return min(facts.written_end(boot_id), buffered_from(read_live_buffers(disk, directory), expected_header(facts)))
 
 
 def map_file(disk: ReadingDisk, path: str) -> memoryview:
-    """A whole file, read-only. The view outlives the descriptor."""
+    """Map a whole file, read-only. The view outlives the descriptor."""
     file = disk.open(path)
     try:
         return file.map()
@@ -114,23 +116,23 @@ def map_file(disk: ReadingDisk, path: str) -> memoryview:
         file.close()
 
 
-def _look(disk: ReadingDisk, path: str, store: str) -> SeenBuffer:
+def _summarize_buffer(disk: ReadingDisk, path: str, store: str) -> BufferSummary:
     name = path.rpartition("/")[2]
     try:
         view = map_file(disk, path)
     except OSError as exc:
-        return SeenBuffer(name=name, bytes=0, state=f"unreadable: {exc.strerror}")
+        return BufferSummary(name=name, bytes=0, state=f"unreadable: {exc.strerror}")
     state = read_state(view)
     facts = read_facts(view) if state is BufferState.LIVE else None
     if facts is None:
-        return SeenBuffer(name=name, bytes=len(view), state=state.name.lower())
+        return BufferSummary(name=name, bytes=len(view), state=state.name.lower())
     buffer = FoundBuffer.of(name, facts, view[facts.header_bytes :][: facts.file_size])
     committed = min(max(read_committed(view), facts.start), buffer.end_offset)
     stop, records = whole_records(buffer, committed)
     if not records:
-        # A hint is all that "committed" is: it may lie, or stand inside of a record for a moment.
+        # The committed end in the header is a hint only: it may be wrong, or inside of a record for a moment.
         stop, _ = whole_records(buffer, facts.start)
-    return SeenBuffer(
+    return BufferSummary(
         name=name,
         bytes=len(view),
         state=state.name.lower(),

@@ -1,7 +1,7 @@
-"""The JSON tables beside the log, looked at: which there are, how much they hold, whether they can be read.
+"""Inspection of the JSON tables beside the log: their names, number of entries and faults.
 
-They hold facts that no log gives back. A start uses a table's copy (``.bak``) when the table cannot be read, or is
-older, and refuses when neither can be read; so the two are always judged together, by the rule of the start.
+They hold facts that cannot be rebuilt from the log. A start uses a table's copy (``.bak``) when the table cannot be
+read, or is older, and refuses when neither can be read. So both files are always judged together, by the same rule.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ GROUP_SEPARATOR: Final = "@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigTable:
-    """One table and its copy."""
+    """One table and its backup copy."""
 
     name: str
     size: int
     entries: int
-    """How many topics, groups or offsets it holds, by the file that a start would use."""
+    """Number of topics, groups or offsets in the file that a start would use."""
 
     fault: str
-    """Why a start would not use it; empty if it would."""
+    """Why a start would not use the table; empty if it would."""
 
     backup_fault: str
     has_backup: bool
     document: dict[str, Any] | None
-    """What the file says that a start would use."""
+    """The content of the file that a start would use; None if neither can be read."""
 
     @property
     def is_usable(self) -> bool:
@@ -44,21 +44,21 @@ class ConfigTable:
         return self.document is not None
 
 
-def config_tables(disk: ReadingDisk, root: str) -> list[ConfigTable]:
-    """Every ``config/*.json`` of the store, with those of which only the copy is left."""
+def read_config_tables(disk: ReadingDisk, root: str) -> list[ConfigTable]:
+    """Return every ``config/*.json`` of the store, including tables of which only the copy exists."""
     names = {name.removesuffix(BACKUP) for name in disk.list(f"{root}/config") if not name.endswith(".tmp")}
     store = edition_store(read_identity(disk, root))
     return [_table(disk, f"{root}/config/{name}", store) for name in sorted(names) if name.endswith(SUFFIX)]
 
 
 def known_topics(tables: list[ConfigTable]) -> frozenset[str] | None:
-    """The topics that ``topics.json`` lists; None when it says nothing."""
+    """Return the topics in ``topics.json``; None if it is missing or unreadable."""
     table = _field(tables, "topics", "topicConfigTable")
     return None if table is None else frozenset(table)
 
 
 def consumer_offsets(tables: list[ConfigTable]) -> list[tuple[str, str, int, int]]:
-    """(topic, group, queue id, offset) of every consumer offset."""
+    """Return (topic, group, queue id, offset) of every consumer offset."""
     found: list[tuple[str, str, int, int]] = []
     for name, queues in (_field(tables, "consumerOffset", "offsetTable") or {}).items():
         topic, separator, group = str(name).partition(GROUP_SEPARATOR)
@@ -88,7 +88,7 @@ def _table(disk: ReadingDisk, path: str, store: str) -> ConfigTable:
         name=path.rpartition("/")[2].removesuffix(SUFFIX),
         size=max(size, 0),
         entries=_entries(used) if used is not None else 0,
-        fault=reason or current.fault or ("there is no such file" if size < 0 else ""),
+        fault=reason or current.fault or ("the file does not exist" if size < 0 else ""),
         backup_fault=backup.fault,
         has_backup=backup_size >= 0,
         document=used,
@@ -96,7 +96,7 @@ def _table(disk: ReadingDisk, path: str, store: str) -> ConfigTable:
 
 
 def _read(disk: ReadingDisk, path: str) -> tuple[TableCopy, int]:
-    """The copy, and its bytes; -1 without a file."""
+    """Read one copy of a table; return it with its size, which is -1 without a file."""
     try:
         data = read_small(disk, path)
     except OSError as exc:

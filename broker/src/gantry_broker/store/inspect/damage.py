@@ -1,14 +1,14 @@
-"""What a place means that holds no record: the end of the log, a torn tail, rot, or bytes that are being written.
+"""Classification of places without a valid record: end of the log, torn tail, rot, or bytes that are being written.
 
     ... record | record | ??? ......................................... zeros
                           `- zeros from here on             the end
                              a broker runs                  its moving end: no error
-                             no whole record follows        torn tail, if nothing says that more was flushed
+                             no whole record follows        torn tail, unless more is known to be flushed
                              whole records follow, before the durable mark: rot; behind it: torn tail with more behind
 
-The durable mark is what a start uses, too. One case is judged more severely than by a start: RocketMQ seals no mark,
-so after a crash of RocketMQ a start takes the first bad record for the end of the log. If its checkpoint says that
-what follows was flushed, this is rot, and the finding says what a start would cut off.
+A start uses the same durable mark. One case is judged more severely than by a start: RocketMQ seals no mark, so after a
+crash of RocketMQ a start takes the first bad record for the end of the log. If RocketMQ's checkpoint records a later
+flushed end, this is rot, and the finding names the range that a start would cut off.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from typing import Final, final
 from gantry_broker.store.inspect.facts import StoreFacts
 from gantry_broker.store.inspect.findings import Finding, Harm, Kind, Message
 from gantry_broker.store.inspect.log_reader import LogReader, Stop, StopReason
-from gantry_broker.store.inspect.queue_check import Ground
+from gantry_broker.store.inspect.queue_check import CheckContext
 from gantry_wire.message import record_store_timestamp
 
 _WITH_HEAD: Final = (StopReason.CRC, StopReason.SEAL)
-COPY_REMEDY: Final = "copy the store before anything else; a replica may still have the messages"
+COPY_REMEDY: Final = "copy the store before you change anything; a replica may still have the messages"
 
 
 @final
 class DamageJudge:
-    """Judges every place where a walk stopped. Owned by the verification."""
+    """Judges every place where a walk through the log stopped. Owned by the verification."""
 
-    def __init__(self, facts: StoreFacts, reader: LogReader, whole_mark: int, ground: Ground) -> None:
+    def __init__(self, facts: StoreFacts, reader: LogReader, whole_mark: int, context: CheckContext) -> None:
         self.newest_ms = 0
-        """The newest store time so far."""
+        """The newest store time of the records so far."""
         self._facts: Final = facts
         self._reader: Final = reader
         self._mark: Final = whole_mark
-        self._ground: Final = ground
-        self._falls: Finding | None = None
+        self._context: Final = context
+        self._time_finding: Finding | None = None
         self._heads: Final[list[tuple[Finding, Message]]] = []
         point, checkpoint = facts.point, facts.checkpoint
         self._known_durable: Final = max(
@@ -44,21 +44,23 @@ class DamageJudge:
         )
 
     def note_time(self, physical: int, timestamp_ms: int) -> None:
-        """The store time of the record at ``physical``: never before that of its predecessor."""
+        """Check the store time of the record at ``physical``, which must not be before that of its predecessor."""
         if timestamp_ms >= self.newest_ms:
             self.newest_ms = timestamp_ms
             return
-        if self._falls is not None:
-            self._falls.repeat()
+        if self._time_finding is not None:
+            self._time_finding.repeat()
             return
-        is_ours = self._facts.ours_from(physical).is_ours
+        is_ours = self._facts.ownership_at(physical).is_ours
         fall_ms = self.newest_ms - timestamp_ms
-        text = f"store times fall: at {physical} by {fall_ms} ms; searching by time is inexact there"
+        text = f"store times decrease: at {physical} by {fall_ms} ms; searches by time are inexact there"
         harm = Harm.WRONG if is_ours else Harm.ODD
-        self._falls = self._ground.findings.add(Finding(kind=Kind.TIME_FALLS, harm=harm, text=text, offset=physical))
+        self._time_finding = self._context.findings.add(
+            Finding(kind=Kind.TIME_FALLS, harm=harm, text=text, offset=physical)
+        )
 
     def judge(self, stop: Stop, end: int) -> int | None:
-        """Where to read on, or None where the log ends."""
+        """Report the place if it is damaged; return where to continue, or None where the log ends."""
         offset = stop.offset
         if stop.reason is StopReason.NO_FILE:
             return self._step_over_missing(offset)
@@ -78,35 +80,35 @@ class DamageJudge:
             self._add_rot(stop, after, "")
             return after
         if self._was_flushed(after):
-            note = "; a start would cut off everything from here on, although RocketMQ had flushed what follows"
+            note = "; a start would cut off everything from here on, although RocketMQ had flushed the records behind"
             self._add_rot(stop, after, note)
             return after
         self._add_torn(offset, after)
         return None
 
-    # -- what it is ----------------------------------------------------------------------------------------------------
+    # -- classification ------------------------------------------------------------------------------------------------
 
     def _step_over_missing(self, offset: int) -> int | None:
-        """A file is not there. In a store in use its messages have expired meanwhile, and so has what leads there."""
+        """Report a missing file. In a store in use its messages have expired meanwhile, with all units of them."""
         after = min((one.base_offset for one in self._reader.segments if one.base_offset > offset), default=None)
         if after is not None and self._facts.is_in_use:
-            self._ground.expire(after)
+            self._context.expire_before(after)
         elif after is not None:
-            finding = self._ground.findings.add(
+            finding = self._context.findings.add(
                 Finding(
                     kind=Kind.LOG_FILE,
                     harm=Harm.LOST,
-                    text=f"{after - offset} bytes of the log have no file",
-                    remedy="put the file back if there is a copy: without it no broker opens this store",
+                    text=f"{after - offset} bytes of the log are missing: their file does not exist",
+                    remedy="put the file back if there is a copy: a broker refuses to start without it",
                     offset=offset,
                     length=after - offset,
                 )
             )
-            self._ground.rotten.append((offset, after, finding))
+            self._context.rotten.append((offset, after, finding))
         return after
 
     def _was_flushed(self, after: int) -> bool:
-        """Whether RocketMQ's checkpoint says that the record at ``after`` is on the disk."""
+        """Return whether the record at ``after`` is on the disk according to RocketMQ's checkpoint."""
         checkpoint = self._facts.checkpoint
         found = self._reader.record_at(after)
         if checkpoint is None or self._mark > 0 or found is None or not found.check.is_good:
@@ -117,7 +119,7 @@ class DamageJudge:
         offset = stop.offset
         is_unread = stop.reason is StopReason.UNREADABLE
         text = f"{after - offset} bytes of the log at {offset}: {stop.reason.value}{note}"
-        finding = self._ground.findings.add(
+        finding = self._context.findings.add(
             Finding(
                 kind=Kind.UNREADABLE if is_unread else Kind.ROT,
                 harm=Harm.LOST,
@@ -127,40 +129,40 @@ class DamageJudge:
                 length=after - offset,
             )
         )
-        self._ground.rotten.append((offset, after, finding))
+        self._context.rotten.append((offset, after, finding))
         name = self._reader.name_at(offset) if stop.reason in _WITH_HEAD else None
         if name is not None:
             head = Message(*name)
-            self._ground.heads.add(head)
+            self._context.heads.add(head)
             self._heads.append((finding, head))
 
     def _add_torn(self, offset: int, after: int) -> None:
-        """Whole records behind a bad one, in what was never known to be flushed."""
+        """Report whole records behind a bad one, in a range that is not known to be flushed."""
         records = self._reader.count_records(after, self._facts.files_end)
-        self._add_tail(offset, f"{records} whole records follow the first bad one; nothing says they were flushed")
+        self._add_tail(offset, f"{records} whole records follow the first bad one, not known to be flushed")
 
     def _judge_end(self, stop: Stop) -> None:
-        """Nothing that follows is a record."""
+        """Judge a place behind which there is no whole record."""
         offset = stop.offset
         if self._facts.is_in_use:
             return
-        used = self._reader.last_used(offset, self._facts.files_end)
+        used = self._reader.find_used_end(offset, self._facts.files_end)
         if stop.reason is StopReason.UNREADABLE:
             self._add_lost_end(offset, used, f"the disk cannot read the log from {offset} on, and no record follows")
         elif used > offset and self._facts.is_clean:
-            text = f"{used - offset} bytes at the end of the log are no record, and the last stop was clean"
+            text = f"{used - offset} bytes at the end of the log are not a record, although the last stop was clean"
             self._add_lost_end(offset, used, f"{text}: {stop.reason.value}")
         elif used > offset and offset >= self._known_durable:
             self._add_tail(offset, "no record follows")
 
     def _add_tail(self, offset: int, text: str) -> None:
-        used = self._reader.last_used(offset, self._facts.files_end)
-        self._ground.findings.add(
+        used = self._reader.find_used_end(offset, self._facts.files_end)
+        self._context.findings.add(
             Finding(
                 kind=Kind.TORN_TAIL,
                 harm=Harm.UNSETTLED,
                 text=f"torn tail of {used - offset} bytes at {offset}, where the log ends: {text}",
-                remedy="nothing: the next start cuts it off",
+                remedy="no action needed: the next start cuts it off",
                 offset=offset,
                 length=used - offset,
             )
@@ -170,29 +172,29 @@ class DamageJudge:
         finding = Finding(
             kind=Kind.LOST_END, harm=Harm.LOST, text=text, remedy=COPY_REMEDY, offset=offset, length=end - offset
         )
-        self._ground.rotten.append((offset, max(end, offset + 1), self._ground.findings.add(finding)))
+        self._context.rotten.append((offset, max(end, offset + 1), self._context.findings.add(finding)))
 
     # -- at the end ----------------------------------------------------------------------------------------------------
 
     def finish_log(self, end: int) -> None:
-        """The log was read up to its end."""
+        """Check the end of the log against the offset that is known to be flushed."""
         if not self._facts.is_in_use and end < self._known_durable:
-            text = f"the log ends at {end}, and it was flushed up to {self._known_durable}"
+            text = f"the log ends at {end}, but it was flushed up to {self._known_durable}"
             self._add_lost_end(end, self._known_durable, text)
 
     def finish(self) -> None:
-        """All queues were read, so what no unit has named is named by what is left of it."""
+        """Name lost messages that no queue unit has named by the heads of their damaged records."""
         for finding, head in self._heads:
             if not finding.lost_count:
-                finding.lose(head)
+                finding.add_lost(head)
 
 
-def check_file_heads(reader: LogReader, end: int, ground: Ground) -> None:
-    """Whether a whole record stands at the beginning of every file that begins before ``end``."""
+def check_file_heads(reader: LogReader, end: int, context: CheckContext) -> None:
+    """Check that every file that begins before ``end`` begins with a whole record."""
     for segment in reader.segments:
         found = reader.record_at(segment.base_offset) if segment.base_offset < end else None
         if found is not None and found.check.fault is not None:
             text = f"no whole record at {segment.base_offset}, where a file begins: {found.check.fault.value}"
-            ground.findings.add(
+            context.findings.add(
                 Finding(kind=Kind.ROT, harm=Harm.LOST, text=text, remedy=COPY_REMEDY, offset=segment.base_offset)
             )

@@ -1,7 +1,7 @@
-"""Records of a store, one after the other, as they lie there: by place in the log, or by number in a queue.
+"""Dump of the records of a store, by physical offset in the log or by offset in a queue.
 
-The point is the damaged ones. Where no record is, there is a ``Hole`` with the reason, what the head still says, and
-the bytes around; then it goes on with the next whole record. So a dump never ends because of what it finds.
+Its purpose is to show damage. For a place without a record it yields a ``Hole`` with the reason, the readable fields of
+the head, and the bytes around it, and continues with the next whole record. So damage never ends a dump.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.inspect.facts import StoreFacts
 from gantry_broker.store.inspect.log_reader import FoundRecord, LogReader
-from gantry_store_files.queue_units import NO_UNIT, QueuePlace, QueueReader, Unit, is_filler
+from gantry_store_files.queue_units import NO_UNIT, QueueLocation, QueueReader, Unit, is_filler
 from gantry_wire.message import (
     BLANK_BYTES,
     RecordFault,
@@ -22,18 +22,18 @@ from gantry_wire.message import (
 )
 
 AROUND_BYTES: Final = 64
-"""So many bytes before a hole are shown, and twice as many of it."""
+"""Number of bytes that are shown before a hole; twice as many are shown of the hole itself."""
 
-_NO_FILE: Final = "there is no file for this place"
+_NO_FILE: Final = "no log file holds this offset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hole:
-    """A place without a record."""
+    """A place in the log without a valid record."""
 
     offset: int
     length: int | None
-    """Up to the next whole record; None if none follows."""
+    """Number of bytes up to the next whole record; None if none follows."""
 
     reason: str
     around_start: int
@@ -43,12 +43,12 @@ class Hole:
     topic: str = ""
     queue_id: int | None = None
     queue_offset: int | None = None
-    """Of the message that should be here, as far as a unit or the head itself says."""
+    """Queue offset of the message that should be here, if a queue unit or the record's head contains it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoMessage:
-    """A number of a queue that stands for nothing: filled in, expired, or never written."""
+    """A queue offset without a message: a filler, an expired message, or a wrong unit."""
 
     topic: str
     queue_id: int
@@ -57,11 +57,11 @@ class NoMessage:
     is_damage: bool = False
 
 
-Dumped = StoredMessage | Hole | NoMessage
+DumpEntry = StoredMessage | Hole | NoMessage
 
 
-def dump_log(reader: LogReader, facts: StoreFacts, offset: int) -> Iterator[Dumped]:
-    """Everything from the record on that holds ``offset``, to the end of the log."""
+def dump_log(reader: LogReader, facts: StoreFacts, offset: int) -> Iterator[DumpEntry]:
+    """Yield all records and holes from the record that holds ``offset`` to the end of the log."""
     at: int | None = _begin(reader, max(offset, facts.log_start))
     while at is not None and at < facts.files_end:
         found = reader.record_at(at)
@@ -80,40 +80,40 @@ def dump_log(reader: LogReader, facts: StoreFacts, offset: int) -> Iterator[Dump
 
 
 def dump_queue(
-    disk: ReadingDisk, reader: LogReader, facts: StoreFacts, place: QueuePlace, start: int
-) -> Iterator[Dumped]:
-    """The messages of a queue from the number ``start`` on, found by its units."""
-    queue = QueueReader(disk, place)
+    disk: ReadingDisk, reader: LogReader, facts: StoreFacts, location: QueueLocation, start: int
+) -> Iterator[DumpEntry]:
+    """Yield the messages of a queue from the queue offset ``start`` on, found by its units."""
+    queue = QueueReader(disk, location)
     for number in range(max(start, queue.first), queue.limit):
         unit = queue.unit(number)
         if unit == NO_UNIT:
             return
-        yield _queued(reader, facts, place, number, unit)
+        yield _queued(reader, facts, location, number, unit)
 
 
-def _queued(reader: LogReader, facts: StoreFacts, place: QueuePlace, number: int, unit: Unit) -> Dumped:
+def _queued(reader: LogReader, facts: StoreFacts, location: QueueLocation, number: int, unit: Unit) -> DumpEntry:
     physical = unit[0]
     if is_filler(unit):
-        return NoMessage(topic=place.topic, queue_id=place.queue_id, queue_offset=number, reason="filled in")
+        return NoMessage(topic=location.topic, queue_id=location.queue_id, queue_offset=number, reason="filler")
     if physical < facts.log_start:
         reason = f"expired: it was at {physical}, and the log begins at {facts.log_start}"
-        return NoMessage(topic=place.topic, queue_id=place.queue_id, queue_offset=number, reason=reason)
+        return NoMessage(topic=location.topic, queue_id=location.queue_id, queue_offset=number, reason=reason)
     found = reader.record_at(physical)
     if found is None or not found.check.is_good:
         after = reader.next_record(physical + 1, facts.files_end)
-        return _hole(reader, physical, after, found, (place.topic, place.queue_id, number))
+        return _hole(reader, physical, after, found, (location.topic, location.queue_id, number))
     message = decode_record(found.data, 0, verify_crc=False)
-    if (message.topic, message.queue_id, message.queue_offset) != (place.topic, place.queue_id, number):
-        other = f"{message.topic}/{message.queue_id} number {message.queue_offset}"
+    if (message.topic, message.queue_id, message.queue_offset) != (location.topic, location.queue_id, number):
+        other = f"{message.topic}/{message.queue_id} offset {message.queue_offset}"
         return NoMessage(
-            topic=place.topic, queue_id=place.queue_id, queue_offset=number,
-            reason=f"its unit is wrong: it leads to {physical}, where {other} is", is_damage=True,
+            topic=location.topic, queue_id=location.queue_id, queue_offset=number,
+            reason=f"wrong unit: it leads to {physical}, which holds {other}", is_damage=True,
         )  # fmt: skip
     return message
 
 
 def _begin(reader: LogReader, offset: int) -> int:
-    """Where the record begins that holds ``offset``, or the hole behind the last whole record before it."""
+    """Return the start of the record that holds ``offset``, or of the hole that holds it."""
     start = reader.record_before(offset)
     found = reader.record_at(start)
     is_before = found is not None and found.check.is_good and start + found.check.size <= offset
@@ -121,7 +121,7 @@ def _begin(reader: LogReader, offset: int) -> int:
 
 
 def _is_log_end(reader: LogReader, facts: StoreFacts, offset: int, found: FoundRecord) -> bool:
-    """Zeros, and no record behind them."""
+    """Return whether the log ends at ``offset``: there are zeros, and no record behind them."""
     is_zero = found.check.fault is RecordFault.END and not any(found.data[:BLANK_BYTES])
     return is_zero and reader.next_record(offset, facts.files_end) is None
 
@@ -141,7 +141,7 @@ def _hole(
     return Hole(
         offset=offset,
         length=after - offset if after is not None else None,
-        reason="the disk cannot read this" if is_unread else fault,
+        reason="read error of the disk" if is_unread else fault,
         around_start=start,
         around=reader.bytes_at(start, offset - start + 2 * AROUND_BYTES),
         topic=named[0] if named is not None else "",

@@ -1,15 +1,15 @@
-"""What verifying finds wrong, in words that decide what to do about it.
+"""Findings of a verification, with the harm of each.
 
-The first question at 3 a.m. is not what is damaged but what that costs. So every finding says its harm:
+An operator first needs to know what a damage costs. So every finding states its harm:
 
-    LOST        messages or facts that were stored are not there, or cannot be read
-    DERIVED     a queue, the index or a small file is wrong; the log has everything, a rebuild brings it back
-    WRONG       two things that must agree do not, and nothing is lost by it
-    UNSETTLED   what a crash leaves and the next start settles, or a running broker is just writing
-    ODD         worth knowing, harmless
+    LOST        stored messages or facts are missing, or cannot be read
+    DERIVED     a queue, the index or a small file is wrong; the log is complete, and a rebuild restores it
+    WRONG       two things that must agree do not, but nothing is lost
+    UNSETTLED   left by a crash and resolved by the next start, or just being written by a running broker
+    ODD         harmless, but worth knowing
 
-The first three are damage, and make the exit code. Findings of one kind that follow each other are one finding with
-a count: a lost queue file is one line and not three hundred thousand.
+The first three are damage, and determine the exit code. Consecutive findings of one kind are one finding with a count:
+a lost queue file is one line, not three hundred thousand.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from enum import StrEnum
 from typing import Final, NamedTuple, final
 
 FINDINGS_MAX: Final = 2_000
-"""How many are kept; the rest is counted only, so that a store of rubbish cannot fill the memory."""
+"""Limit of the findings that are kept; others are only counted, so that a broken store cannot fill the memory."""
 
 LOST_NAMED_MAX: Final = 50
-"""How many lost messages one finding names."""
+"""Limit of the lost messages that one finding names."""
 
 
 class Harm(StrEnum):
-    """See the module."""
+    """The harm of a finding; see the module."""
 
     LOST = "lost"
     DERIVED = "derived"
@@ -40,7 +40,7 @@ class Harm(StrEnum):
 
 
 class Kind(StrEnum):
-    """What was found. The values are stable: programs read them."""
+    """The kind of a finding. The values are stable, because programs read them."""
 
     ROT = "rot"
     UNREADABLE = "unreadable"
@@ -69,7 +69,7 @@ class Kind(StrEnum):
 
 
 class Message(NamedTuple):
-    """A message by the name that its consumers know."""
+    """A message, identified by topic, queue id and queue offset."""
 
     topic: str
     queue_id: int
@@ -78,41 +78,41 @@ class Message(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Finding:
-    """One thing that is not as it must be."""
+    """One fault that a verification has found."""
 
     kind: Kind
     harm: Harm
     text: str
-    """One sentence for a person."""
+    """The description, one sentence for the user."""
 
     remedy: str = ""
-    """What to do, when it is not what the harm's general remedy says."""
+    """What to do; empty if the general remedy of the harm applies."""
 
     offset: int | None = None
-    """Where in the log."""
+    """Physical offset in the log, if there is one."""
 
     length: int | None = None
     path: str = ""
-    """Which file, when it is not the log."""
+    """The file, if it is not a part of the log."""
 
     topic: str = ""
     queue_id: int | None = None
     queue_offset: int | None = None
     count: int = 1
-    """How many units, entries or records it stands for."""
+    """Number of units, entries or records with this fault."""
 
     lost: list[Message] = field(default_factory=list)
-    """Messages that are gone, as far as they can be named."""
+    """Lost messages, as far as they can be named."""
 
     lost_count: int = 0
-    """How many are gone, named or not. A lower bound."""
+    """Number of lost messages, named or not. A lower bound."""
 
     def repeat(self, count: int = 1) -> None:
-        """The same was found of ``count`` more units, entries or records."""
+        """Count ``count`` more units, entries or records with the same fault."""
         self.count += count
 
-    def lose(self, message: Message) -> None:
-        """One more message is known to be gone."""
+    def add_lost(self, message: Message) -> None:
+        """Add a message that is known to be lost."""
         self.lost_count += 1
         if len(self.lost) < LOST_NAMED_MAX:
             self.lost.append(message)
@@ -120,7 +120,7 @@ class Finding:
 
 @final
 class Findings:
-    """The list, bounded."""
+    """A bounded list of findings."""
 
     def __init__(self) -> None:
         self.kept: Final[list[Finding]] = []
@@ -128,7 +128,7 @@ class Findings:
         self.omitted = 0
 
     def add(self, finding: Finding) -> Finding:
-        """Take it in, and give it back for whoever has more to say of it."""
+        """Add a finding and return it, so that the caller can extend it later."""
         self.counts[finding.harm] += 1
         if len(self.kept) < FINDINGS_MAX:
             self.kept.append(finding)
@@ -142,5 +142,5 @@ class Findings:
 
     @property
     def lost_messages(self) -> int:
-        """A lower bound of the messages that are gone."""
+        """A lower bound of the number of lost messages."""
         return sum(finding.lost_count for finding in self.kept)

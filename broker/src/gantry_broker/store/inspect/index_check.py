@@ -1,10 +1,10 @@
-"""The key index held against the log, both ways, while the log is read once from end to end.
+"""Comparison of the key index with the log, in both directions, while the log is read once from end to end.
 
     log      record with keys a, b          there must be an entry for a and one for b, with this physical offset
     index    entry: hash, physical offset   a record must begin there, and have a key with this hash
 
-Entries were made in the order of the log, over all files, so both sides are merged like sorted lists. Then each file's
-chains are computed again from its entries and compared with what is stored: no query finds an entry beside its chain.
+Entries are in the order of the log, over all files, so both sides are merged like sorted lists. Then each file's chains
+are computed again from its entries and compared with the stored ones, because queries find entries through chains only.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from typing import Final, final
 from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.inspect.findings import Finding, Findings, Harm, Kind
 from gantry_broker.store.inspect.index_reader import Entry, IndexReader
-from gantry_broker.store.inspect.queue_check import Ground
+from gantry_broker.store.inspect.queue_check import CheckContext
 from gantry_store_files.segments import index_names
 
 
 @final
 class IndexCheck:
-    """All index files of a store. ``put`` for every record, then ``finish``."""
+    """Checks all index files of a store. Call ``put`` for every record, then ``finish``."""
 
-    def __init__(self, disk: ReadingDisk, root: str, ground: Ground) -> None:
+    def __init__(self, disk: ReadingDisk, root: str, context: CheckContext) -> None:
         self.entries = 0
-        """Entries that lead to their records."""
+        """Number of entries that lead to their records."""
         self.files = 0
-        self._ground: Final = ground
-        self._findings: Final[Findings] = ground.findings
+        self._context: Final = context
+        self._findings: Final[Findings] = context.findings
         self._readers: Final[list[IndexReader]] = []
         self._run: Finding | None = None
         for name in index_names(disk, f"{root}/index"):
             self._open(disk, f"{root}/index/{name}")
-        self.is_there: Final = bool(self._readers)
+        self.has_files: Final = bool(self._readers)
         self.end: Final = max(
             (one.header.end_physical for one in self._readers if one.header and one.count), default=-1
         )
-        """The newest message that is indexed."""
+        """Start of the newest indexed message; -1 if none is."""
         self._stream: Final = self._all_entries()
         self._entry: Entry | None = None
-        if self.is_there:
+        if self.has_files:
             self._next()
 
     def _open(self, disk: ReadingDisk, path: str) -> None:
@@ -51,8 +51,8 @@ class IndexCheck:
             return
         self.files += 1
         if reader.fault:
-            harm = Harm.DERIVED if self._ground.is_settled else Harm.UNSETTLED
-            text = f"{path} is no index: {reader.fault}"
+            harm = Harm.DERIVED if self._context.is_settled else Harm.UNSETTLED
+            text = f"{path} is not a valid index file: {reader.fault}"
             self._findings.add(Finding(kind=Kind.INDEX_FILE, harm=harm, text=text, path=path))
             reader.close()
             return
@@ -68,7 +68,7 @@ class IndexCheck:
     # -- while the log is read -----------------------------------------------------------------------------------------
 
     def put(self, physical: int, hashes: Sequence[int], *, is_wanted: bool = True) -> None:
-        """A record with keys of these hashes. Without ``is_wanted`` its topic was deleted, and it may lack entries."""
+        """Check a record with keys of these hashes. Without ``is_wanted``, for a deleted topic, it may lack entries."""
         entry = self._entry
         while entry is not None and entry.physical < physical:
             self._judge_stray(entry)
@@ -80,39 +80,41 @@ class IndexCheck:
                 wanted.remove(entry.key_hash)
                 self.entries += 1
             elif entry.key_hash not in hashes:
-                self._report(Kind.INDEX_STRAY, Harm.DERIVED, physical, "is for a key that its message does not have")
+                self._report(
+                    Kind.INDEX_STRAY, Harm.DERIVED, physical, "has an entry for a key that the message does not have"
+                )
             self._next()
             entry = self._entry
         if wanted and is_wanted:
             self._judge_missing(physical, len(wanted))
 
     def _judge_stray(self, entry: Entry) -> None:
-        ground = self._ground
-        if entry.physical < ground.start or ground.rot_at(entry.physical) is not None:
+        context = self._context
+        if entry.physical < context.start or context.damage_at(entry.physical) is not None:
             return
-        self._report(Kind.INDEX_STRAY, Harm.DERIVED, entry.physical, "leads to a place where no record begins")
+        self._report(Kind.INDEX_STRAY, Harm.DERIVED, entry.physical, "has an entry that leads to no record")
 
     def _judge_missing(self, physical: int, count: int) -> None:
         is_behind = physical > self.end
-        if is_behind and not self._ground.is_settled:
+        if is_behind and not self._context.is_settled:
             self._report(Kind.INDEX_MISSING, Harm.UNSETTLED, physical, "is behind the log; the next start catches up")
         else:
-            text = "lacks an entry: its message is not found by key"
+            text = "lacks an entry: the message is not found by key"
             self._report(Kind.INDEX_MISSING, Harm.DERIVED, physical, text, count)
 
-    # -- when the log was read -----------------------------------------------------------------------------------------
+    # -- after the log was read ----------------------------------------------------------------------------------------
 
     def finish(self, *, is_whole: bool) -> None:
-        """What is left leads behind the log's end. ``is_whole``: the log was read to its end, so chains count, too."""
+        """Check the entries behind the end of the log and, if ``is_whole`` log was read, the chains."""
         while is_whole and self._entry is not None:
-            if self._entry.physical >= self._ground.end and not self._ground.is_settled:
-                text = "leads behind what the log's files hold"
+            if self._entry.physical >= self._context.end and not self._context.is_settled:
+                text = "has an entry that leads behind the end of the log's files"
                 self._report(Kind.INDEX_STRAY, Harm.UNSETTLED, self._entry.physical, text)
             else:
                 self._judge_stray(self._entry)
             self._next()
         for reader in self._readers:
-            if is_whole and not self._ground.is_in_use:
+            if is_whole and not self._context.is_in_use:
                 self._check_chains(reader)
             reader.close()
 
@@ -132,11 +134,11 @@ class IndexCheck:
             stored.byteswap()
             if stored != heads[position : position + len(stored)]:
                 pairs = zip(stored, heads[position : position + len(stored)], strict=True)
-                wrong += sum(1 for there, computed in pairs if there != computed)
+                wrong += sum(1 for actual, computed in pairs if actual != computed)
             position += len(stored)
         if wrong:
-            harm = Harm.DERIVED if self._ground.is_settled else Harm.UNSETTLED
-            text = f"{reader.path}: {wrong} links of its chains are wrong, so some messages are not found by key"
+            harm = Harm.DERIVED if self._context.is_settled else Harm.UNSETTLED
+            text = f"{reader.path}: {wrong} links of its chains are wrong; some messages are not found by key"
             self._findings.add(Finding(kind=Kind.INDEX_CHAIN, harm=harm, text=text, path=reader.path, count=wrong))
 
     def _report(self, kind: Kind, harm: Harm, physical: int, text: str, count: int = 1) -> None:

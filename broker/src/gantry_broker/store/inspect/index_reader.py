@@ -1,10 +1,10 @@
-"""Reading index files: their shape, their headers, their entries in order.
+"""Reading of index files: their shapes, headers, and entries in order.
 
     | header 40 | slots: 4 bytes each | entries: 20 bytes each, number 0 unused |
 
-How many slots a file has is said nowhere in it: it is a setting, and the tools have no settings. RocketMQ's defaults
-are known by the file's size. For any other shape the newest entry betrays it: the header says which message it is for,
-so its place in the file, and with it the number of slots, is found by looking for that number.
+A file does not contain its number of slots: it is a setting, and the tools have no settings. RocketMQ's defaults are
+recognized by the file's size. For any other shape the newest entry is searched: the header contains the offset of its
+message, so its position in the file, and with it the number of slots, is found by searching for that offset.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DEFAULT: Final = StoreSettings()
 
 
 class Entry(NamedTuple):
-    """One entry."""
+    """One entry of an index file."""
 
     key_hash: int
     physical: int
@@ -32,7 +32,7 @@ class Entry(NamedTuple):
 
 
 class IndexShape(NamedTuple):
-    """How a file is divided."""
+    """The numbers of slots and entries of a file."""
 
     slots: int
     entries: int
@@ -44,7 +44,7 @@ class IndexShape(NamedTuple):
 
 @final
 class IndexReader:
-    """One index file as it was when it was opened. A running broker may add entries; they are not seen."""
+    """Reads one index file as it was when it was opened. Entries that a running broker adds later are not read."""
 
     def __init__(self, disk: ReadingDisk, path: str) -> None:
         self.path: Final = path
@@ -59,7 +59,7 @@ class IndexReader:
 
     @property
     def count(self) -> int:
-        """How many entries there are."""
+        """The number of entries in the file."""
         if self.header is None or self.shape is None:
             return 0
         return max(0, min(self.header.next_number, self.shape.entries) - 1)
@@ -68,21 +68,21 @@ class IndexReader:
     def fault(self) -> str:
         """Why this cannot be an index file; empty if it can."""
         if self.header is None:
-            return f"it has {self.size} bytes, which is less than a header"
+            return f"its {self.size} bytes are less than a header"
         if self.header.next_number > 1 and self.shape is None:
             return "its header and its entries do not belong together"
         if self.shape is not None and self.header.next_number > self.shape.entries:
-            return f"its header says {self.header.next_number - 1} entries, and {self.shape.entries - 1} fit"
+            return f"its header counts {self.header.next_number - 1} entries, but only {self.shape.entries - 1} fit"
         return ""
 
     @property
     def is_loadable(self) -> bool:
-        """Whether a start would take it: it looks at the header's count alone, and whether so many can fit."""
+        """Whether a start would accept the file: it only checks that the number of entries in the header fits."""
         entries = self.shape.entries if self.shape is not None else self.size // ENTRY_BYTES
         return self.header is not None and self.header.next_number <= entries
 
     def entries(self) -> Iterator[Entry]:
-        """All entries, in the order in which they were made."""
+        """Yield all entries, in the order of creation."""
         for number in range(1, self.count + 1, BLOCK_ENTRIES):
             length = min(BLOCK_ENTRIES, self.count + 1 - number) * ENTRY_BYTES
             data = self._file.pread(length, self._entry_position(number))
@@ -90,7 +90,7 @@ class IndexReader:
                 yield Entry(*fields)
 
     def slots(self) -> Iterator[bytes]:
-        """The table of slots, in pieces."""
+        """Yield the table of slots, in pieces."""
         if self.shape is not None:
             end = self.shape.entries_start
             for position in range(INDEX_HEADER_BYTES, end, SEARCH_BYTES):
@@ -108,7 +108,7 @@ class IndexReader:
         header = self.header
         if header is None or header.next_number <= 1:
             return None
-        # Offset 0 is eight zeros, and those are everywhere; then the slots tell, which hold small numbers.
+        # Offset 0 is eight zeros, which are everywhere; then the check of the slots decides.
         pattern = header.end_physical.to_bytes(8, "big", signed=True)
         overlap = len(pattern) - 1
         for chunk in range(INDEX_HEADER_BYTES, self.size, SEARCH_BYTES):
@@ -122,9 +122,9 @@ class IndexReader:
         return None
 
     def _shape_with_last_entry(self, position: int) -> IndexShape | None:
-        """The shape, if the newest entry begins at ``position`` and the oldest one then is what the header says."""
+        """Return the shape if the newest entry begins at ``position`` and the oldest entry then fits the header."""
         header = self.header
-        assert header is not None, "the caller has looked"
+        assert header is not None, "the caller has checked it"
         slots, odd = divmod(position - (header.next_number - 1) * ENTRY_BYTES - INDEX_HEADER_BYTES, SLOT_BYTES)
         if odd or slots < 1:
             return None

@@ -1,11 +1,11 @@
-"""Reading a commit log through a window: record by record, or at one place, in bounded memory, on a broken disk too.
+"""Reading of a commit log through a window, record by record or at one offset, in bounded memory, on a bad disk too.
 
     file    [base ...................[ window )........................ end)
-                                      `- 8 MiB, read at once, moved along; the only large memory there is
+                                      `- 8 MiB, read at once, moved along; the only large memory
 
-Records are judged by ``check_record``, the gate that the broker itself uses, so the two cannot disagree. What is its
-own here is the reading: a page that the disk refuses (``EIO``) is taken as zeros and remembered, so that one bad sector
-costs the record that it is in, and not the rest of the log.
+Records are checked by ``check_record``, which the broker uses as well, so the two cannot disagree. Only the reading
+differs: a page that the disk cannot read (``EIO``) is taken as zeros and recorded, so that one bad sector costs the
+record that contains it, and not the rest of the log.
 """
 
 from __future__ import annotations
@@ -39,53 +39,53 @@ _DELAY_LEVELS_MS: Final = StoreSettings().delay_levels_ms
 _MAGICS: Final = frozenset((MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2))
 
 Found = Callable[[memoryview, int, int, int], None]
-"""(view, position in it, physical offset, size) of a whole record. The view is another one after the call."""
+"""A callback that takes (view, position in it, physical offset, size) of a whole record. It must not keep the view."""
 
 
-class _Vanished(Exception):
-    """A file that was there is not any more."""
+class _FileVanished(Exception):
+    """A file of the log was deleted meanwhile."""
 
 
 class StopReason(StrEnum):
-    """Why a walk ended where it did."""
+    """Why a walk through the log ended."""
 
-    REACHED = "the end that was asked for"
+    REACHED = "the requested end was reached"
     END = "zeros: the log ends here"
     MAGIC = "no record begins here: the magic is unknown"
-    LENGTH = "a length that cannot be"
-    OFFSET = "a record of another place"
-    CRC = "a body that does not match its CRC"
-    SEAL = "a record that does not match its seal, or lost it"
-    NO_FILE = "there is no file for this place"
-    UNREADABLE = "the disk cannot read this"
+    LENGTH = "the record length is invalid"
+    OFFSET = "the record contains another offset"
+    CRC = "the body does not match its CRC"
+    SEAL = "the record does not match its seal, or has none"
+    NO_FILE = "no log file holds this offset"
+    UNREADABLE = "read error of the disk"
 
 
 class Stop(NamedTuple):
-    """Where a walk ended."""
+    """The end of a walk through the log."""
 
     offset: int
     reason: StopReason
 
 
 class FoundRecord(NamedTuple):
-    """What lies at one place."""
+    """The bytes at one offset of the log, with the result of their check."""
 
     check: RecordCheck
     data: memoryview
-    """The record's bytes if the check is good; else what begins there, up to some hundred bytes."""
+    """The record's bytes if the check is good; else up to some hundred bytes from the offset on."""
 
 
 @final
 class LogReader:
-    """The log of one store. Used by one thread; holds one open file and one window."""
+    """Reads the log of one store. Used by one thread; holds one open file and one window."""
 
-    def __init__(self, disk: ReadingDisk, segments: Sequence[Segment], ours_from: Seals) -> None:
+    def __init__(self, disk: ReadingDisk, segments: Sequence[Segment], ownership_at: Seals) -> None:
         self.segments = tuple(segments)
-        """The files. One that vanishes while it is looked for was expired by a running broker, and leaves the list."""
+        """The files of the log. A file that a running broker deletes meanwhile is removed from the list."""
         self.unreadable: Final[list[tuple[int, int]]] = []
-        """Half-open ranges of the log that the disk refuses to read, in the order in which they were met."""
+        """Half-open ranges of the log that the disk cannot read, in the order in which they were found."""
         self._disk: Final = disk
-        self._ours_from: Final = ours_from
+        self._ours_from: Final = ownership_at
         self._buffer = memoryview(bytearray(WINDOW_BYTES))
         self._scratch = memoryview(bytearray(SEARCH_BYTES + SEARCH_OVERLAP))
         self._file: ReadingFile | None = None
@@ -98,7 +98,7 @@ class LogReader:
     # -- along the log -------------------------------------------------------------------------------------------------
 
     def walk(self, start: int, end: int, found: Found, *, verify_crc: bool = True) -> Stop:
-        """Tell ``found`` of every record that begins in ``[start, end)`` until something is none."""
+        """Call ``found`` for every record that begins in ``[start, end)``, up to the first invalid one."""
         offset = start
         while offset < end:
             segment = segment_at(self.segments, offset)
@@ -106,7 +106,7 @@ class LogReader:
                 return Stop(offset, StopReason.NO_FILE)
             try:
                 stop = self._walk_file(segment, offset, end, found, verify_crc)
-            except _Vanished:
+            except _FileVanished:
                 return Stop(offset, StopReason.NO_FILE)
             if stop.reason is not StopReason.REACHED:
                 return stop
@@ -137,7 +137,7 @@ class LogReader:
                     return Stop(offset, self._reason(offset, BLANK_BYTES, StopReason.LENGTH))
                 base, view, position = offset, self._load(segment, offset, size), 0
                 window_end = base + len(view)
-            check = _judge(view, position, offset, is_ours=is_ours, verify_crc=verify_crc)
+            check = _check(view, position, offset, is_ours=is_ours, verify_crc=verify_crc)
             if check.fault is not None:
                 return Stop(offset, self._reason(offset, max(size, RECORD_BYTES_MIN), StopReason[check.fault.name]))
             found(view, position, offset, check.size)
@@ -145,7 +145,7 @@ class LogReader:
         return Stop(offset, StopReason.REACHED)
 
     def _reason(self, offset: int, size: int, reason: StopReason) -> StopReason:
-        """The reason, unless the true one is that the disk did not give the bytes."""
+        """Return ``reason``, or ``UNREADABLE`` if the disk could not read the bytes."""
         end = offset + min(size, RECORD_BYTES_MAX)
         is_unread = any(start < end and offset < stop for start, stop in self.unreadable)
         return StopReason.UNREADABLE if is_unread else reason
@@ -153,14 +153,14 @@ class LogReader:
     # -- at one place --------------------------------------------------------------------------------------------------
 
     def record_at(self, offset: int, *, verify_crc: bool = True, verify_seal: bool = True) -> FoundRecord | None:
-        """What lies at ``offset``; None where there is no file."""
+        """Return the record or the invalid bytes at ``offset``; None if no file holds it."""
         segment = segment_at(self.segments, offset) if offset >= 0 else None
         if segment is None:
             return None
         room = segment.end_offset - offset
         try:
             head = self._read(segment, offset, min(room, RECORD_BYTES_MIN + 256))
-        except _Vanished:
+        except _FileVanished:
             return None
         if len(head) < BLANK_BYTES:
             return FoundRecord(RecordCheck(RecordFault.END), memoryview(head))
@@ -172,24 +172,24 @@ class LogReader:
             return FoundRecord(RecordCheck(RecordFault.LENGTH), memoryview(head))
         data = self._read(segment, offset, size) if magic in _MAGICS and size > len(head) else head
         is_ours = verify_seal and self._ours_from(offset).is_ours
-        check = _judge(memoryview(data), 0, offset, is_ours=is_ours, verify_crc=verify_crc)
+        check = _check(memoryview(data), 0, offset, is_ours=is_ours, verify_crc=verify_crc)
         return FoundRecord(check, memoryview(data)[: check.size] if check.is_good else memoryview(data))
 
     def name_at(self, offset: int) -> tuple[str, int, int] | None:
-        """Topic, queue id and queue offset that the record at ``offset`` names, even if its checksum is wrong."""
+        """Return topic, queue id and queue offset in the record at ``offset``, even if its checksum is wrong."""
         found = self.record_at(offset, verify_crc=False)
-        return None if found is None or not found.check.is_good else facts_of(found.data, 0, found.check.size)[:3]
+        return None if found is None or not found.check.is_good else decode_facts(found.data, 0, found.check.size)[:3]
 
     def bytes_at(self, offset: int, length: int) -> bytes:
-        """Raw bytes of one file, fewer at its end; empty where there is no file."""
+        """Return raw bytes of one file, fewer at its end; empty if no file holds ``offset``."""
         segment = segment_at(self.segments, offset) if offset >= 0 else None
         try:
             return b"" if segment is None else self._read(segment, offset, min(length, segment.end_offset - offset))
-        except _Vanished:
+        except _FileVanished:
             return b""
 
     def next_record(self, offset: int, end: int) -> int | None:
-        """Where the first whole record at or after ``offset`` and before ``end`` begins."""
+        """Return the start of the first whole record in ``[offset, end)``; None if there is none."""
         for segment in self.segments:
             if segment.end_offset > offset and segment.base_offset < end:
                 for candidate in self._candidates(segment, max(offset, segment.base_offset), end):
@@ -199,7 +199,7 @@ class LogReader:
         return None
 
     def count_records(self, start: int, end: int, *, verify_crc: bool = True) -> int:
-        """How many whole records there are in ``[start, end)``, whatever lies between them."""
+        """Return the number of whole records in ``[start, end)``, skipping damage between them."""
         count = 0
 
         def found(_view: memoryview, _position: int, _offset: int, _size: int) -> None:
@@ -213,7 +213,7 @@ class LogReader:
         return count
 
     def record_before(self, offset: int) -> int:
-        """Where the last whole record at or before ``offset`` begins, or the beginning of its file."""
+        """Return the start of the last whole record at or before ``offset``, or of its file if there is none."""
         segment = segment_at(self.segments, offset)
         if segment is None:
             return offset
@@ -233,8 +233,8 @@ class LogReader:
             data = self.bytes_at(chunk, SEARCH_BYTES + SEARCH_OVERLAP)
             yield from record_starts(data, chunk, min(SEARCH_BYTES, stop - chunk))
 
-    def last_used(self, start: int, end: int) -> int:
-        """The exclusive end of what is not zero in ``[start, end)``; ``start`` if all is."""
+    def find_used_end(self, start: int, end: int) -> int:
+        """Return the exclusive end of the bytes in ``[start, end)`` that are not zero; ``start`` if all are zero."""
         last = start
         for segment in self.segments:
             begin = max(start, segment.base_offset)
@@ -253,11 +253,11 @@ class LogReader:
                 self._file = self._disk.open(segment.path)
             except FileNotFoundError as exc:
                 self.segments = tuple(one for one in self.segments if one.path != segment.path)
-                raise _Vanished(segment.path) from exc
+                raise _FileVanished(segment.path) from exc
         return self._file
 
     def _load(self, segment: Segment, offset: int, bytes_min: int) -> memoryview:
-        """The window that begins at ``offset``, with at least ``bytes_min`` if the file has them."""
+        """Read the window that begins at ``offset``, with at least ``bytes_min`` bytes if the file has them."""
         if bytes_min > len(self._buffer):
             self._buffer = memoryview(bytearray(bytes_min))
         target = self._buffer[: min(len(self._buffer), segment.end_offset - offset)]
@@ -276,7 +276,7 @@ class LogReader:
         except OSError as exc:
             if exc.errno != errno.EIO:
                 raise
-        # Page by page, to lose no more than what is broken.
+        # Reading page by page loses no more than the bad pages.
         done = 0
         while done < len(target):
             size = min(PAGE_BYTES - (position + done) % PAGE_BYTES, len(target) - done)
@@ -288,11 +288,11 @@ class LogReader:
                 if exc.errno != errno.EIO:
                     raise
                 page[:] = bytes(size)
-                self._remember(offset + done, offset + done + size)
+                self._add_unreadable(offset + done, offset + done + size)
             done += size
         return done
 
-    def _remember(self, start: int, end: int) -> None:
+    def _add_unreadable(self, start: int, end: int) -> None:
         for index, (known_start, known_end) in enumerate(self.unreadable):
             if start <= known_end and known_start <= end:
                 self.unreadable[index] = (min(start, known_start), max(end, known_end))
@@ -300,11 +300,11 @@ class LogReader:
         self.unreadable.append((start, end))
 
 
-def facts_of(view: memoryview, position: int, size: int) -> RecordFacts:
-    """The facts of a good record, by RocketMQ's delay levels: the tools have no settings."""
+def decode_facts(view: memoryview, position: int, size: int) -> RecordFacts:
+    """Return the facts of a good record, with RocketMQ's delay levels, since the tools have no settings."""
     return record_facts(view, position, size, _DELAY_LEVELS_MS)
 
 
-def _judge(data: memoryview, position: int, offset: int, *, is_ours: bool, verify_crc: bool) -> RecordCheck:
-    """The broker's own gate."""
+def _check(data: memoryview, position: int, offset: int, *, is_ours: bool, verify_crc: bool) -> RecordCheck:
+    """Check a record as the broker does."""
     return check_record(data, position, physical_offset=offset, verify_crc=verify_crc, is_sealed=is_ours)

@@ -1,14 +1,14 @@
-"""One consume queue held against the log, both ways, while the log is read once from end to end.
+"""Comparison of a consume queue with the log, in both directions, while the log is read once from end to end.
 
     log      record: this topic, this queue, number 7        there must be unit 7, and it must lead here
     queue    unit 7: physical offset, size, tags             there must be a record, and it must be number 7
 
-Records come in the order of the log, and a queue's numbers rise with it, so the two are merged like sorted lists: the
-cursor is the unit that the next record must have. Units that the records jump over lead to no record of this queue;
-what they lead to instead (a rotten record, a place before the log begins, nothing) decides what they are.
+Records come in the order of the log, and a queue's offsets rise with it, so the two are merged like sorted lists: the
+cursor is the unit that the next record must have. Skipped units lead to no record of this queue; their target (a
+damaged record, an offset before the start of the log, nothing) decides how they are reported.
 
-One thing looks like damage and is not: a topic that was deleted and made again begins at number 0 again. Its older
-records have no units any more; they are recognized by units that lead to younger records of the same number.
+One case is no damage: a topic that was deleted and created again begins at queue offset 0 again. Its older records have
+no units any more; they are recognized by units that lead to younger records of the same queue offset.
 """
 
 from __future__ import annotations
@@ -22,90 +22,90 @@ from gantry_broker.store.inspect.findings import Finding, Findings, Harm, Kind, 
 from gantry_store_files.queue_units import EXTENSION_CODE_MAX, NO_UNIT, QueueReader, Unit, is_filler
 from gantry_wire.names import SCHEDULE_TOPIC
 
-GAP_LOOK_MAX: Final = 4096
-"""How many of the numbers in a gap are looked at one by one."""
+GAP_CHECKED_MAX: Final = 4096
+"""Limit of the queue offsets in a gap that are checked one by one."""
 
 IsRecordOf = Callable[[int, str, int, int], bool]
-"""Whether a whole record of (topic, queue id, queue offset) begins at this physical offset."""
+"""A function that returns whether a record of (topic, queue id, queue offset) begins at a physical offset."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Ground:
-    """What all queues share: the log as far as it was read."""
+class CheckContext:
+    """The state that all checks of one verification share: findings, and the range of the log that was read."""
 
     findings: Findings
     is_record_of: IsRecordOf
     log_start: int
-    """Where the log begins."""
+    """The start of the log."""
 
     start: int
-    """Where reading the log begins. Units that lead before it are none of ours."""
+    """Where reading of the log begins. Units that lead before it are not checked."""
 
     is_settled: bool
-    """Whether queue and log must agree right now."""
+    """Whether queue and log must agree now."""
 
     is_in_use: bool
     """Whether a broker may be writing meanwhile."""
 
     trusted_end: int
-    """Units of records before it are durable, whatever happened since."""
+    """End of the range of the log whose queue units are known to be durable."""
 
     end: int = 0
-    """Where the log ends. Known when it was read."""
+    """The end of the log; 0 until it was read, or if more of it follows."""
 
     rotten: list[tuple[int, int, Finding]] = field(default_factory=list)
-    """Damaged ranges of the log, in order, and what was said of them."""
+    """Damaged ranges of the log, in order, with their findings."""
 
     heads: set[Message] = field(default_factory=set)
-    """Messages that rotten records still say they were."""
+    """Messages that are named by the heads of damaged records."""
 
-    def reach(self, end: int) -> None:
-        """The log was read up to its ``end``; 0 if more of it follows."""
+    def set_end(self, end: int) -> None:
+        """Set the end of the log; 0 if more of it follows."""
         self.end = end
 
-    def expire(self, start: int) -> None:
-        """What lies before ``start`` has expired meanwhile."""
+    def expire_before(self, start: int) -> None:
+        """Record that the log before ``start`` has expired meanwhile."""
         self.start = max(self.start, start)
 
-    def rot_at(self, physical: int) -> Finding | None:
-        """The finding whose range holds ``physical``."""
+    def damage_at(self, physical: int) -> Finding | None:
+        """Return the finding whose damaged range holds ``physical``, or None."""
         index = bisect_right(self.rotten, physical, key=lambda rot: rot[0]) - 1
         return self.rotten[index][2] if index >= 0 and physical < self.rotten[index][1] else None
 
 
 @final
 class QueueCheck:
-    """One queue. ``put`` for every record of it, then ``finish``."""
+    """Checks one queue. Call ``put`` for each of its records, then ``finish``."""
 
-    def __init__(self, topic: str, queue_id: int, reader: QueueReader | None, ground: Ground) -> None:
+    def __init__(self, topic: str, queue_id: int, reader: QueueReader | None, context: CheckContext) -> None:
         self.records = 0
         self.units = 0
-        """Units that lead to their records."""
+        """Number of units that lead to their records."""
         self.older = 0
-        """Records of an earlier life of the topic."""
+        """Number of records from before the topic was deleted and created again."""
         self.orphans = 0
-        """Records of a queue that is not there."""
+        """Number of records of a queue that does not exist."""
         self._topic: Final = topic
         self._queue_id: Final = queue_id
         self._reader: Final = reader
-        self._ground: Final = ground
+        self._context: Final = context
         self._cursor = 0
         self._next_number = -1
         self._limit = 0
         self._run: tuple[Finding, int] | None = None
         if reader is not None:
             self._limit = reader.limit
-            self._cursor = reader.first_from(ground.start, reader.end())
+            self._cursor = reader.first_from(context.start, reader.end())
 
     @property
     def end(self) -> int | None:
-        """Behind the last unit; None for a queue without files."""
+        """End of the last unit; None for a queue without files."""
         return None if self._reader is None else self._reader.end()
 
     # -- while the log is read -----------------------------------------------------------------------------------------
 
     def put(self, offset: int, physical: int, size: int, tags_code: int) -> None:
-        """A record with number ``offset``."""
+        """Check the record with queue offset ``offset``."""
         self.records += 1
         reader = self._reader
         if reader is None:
@@ -120,21 +120,23 @@ class QueueCheck:
 
     def _put_unusual(self, offset: int, wanted: Unit, unit: Unit) -> None:
         physical = wanted[0]
-        if unit == NO_UNIT and self._ground.is_in_use and self._reader is not None:
-            unit = self._reader.unit_again(offset)
-        leads_here = unit[:2] == wanted[:2]
-        if not leads_here and unit[0] > physical and self._is_mine(unit[0], offset):
+        if unit == NO_UNIT and self._context.is_in_use and self._reader is not None:
+            unit = self._reader.reread_unit(offset)
+        leads_to_record = unit[:2] == wanted[:2]
+        if not leads_to_record and unit[0] > physical and self._is_record_here(unit[0], offset):
             self.older += 1
             return
         if offset < self._cursor:
-            self._report(Kind.NUMBERS_MISSING, Harm.WRONG, offset, physical, "has a second message of the same number")
+            self._report(
+                Kind.NUMBERS_MISSING, Harm.WRONG, offset, physical, "has a second message with the same queue offset"
+            )
             return
         if self._next_number >= 0 and offset > self._next_number:
             self._report_gap(self._next_number, offset)
         for stray in range(self._cursor, min(offset, self._limit)):
             self._judge_stray(stray)
         self._cursor = self._next_number = offset + 1
-        if leads_here:
+        if leads_to_record:
             self.units += 1
             self._judge_tags(offset, wanted, unit)
         elif unit == NO_UNIT or is_filler(unit):
@@ -144,18 +146,18 @@ class QueueCheck:
             self._report(Kind.UNIT_WRONG, Harm.DERIVED, offset, physical, text)
 
     def _judge_tags(self, offset: int, wanted: Unit, unit: Unit) -> None:
-        # A delayed message's code is its delivery time, computed with delay levels that the tools do not know.
+        # The tags code of a delayed message is its delivery time, which depends on the delay levels of the broker.
         is_other = unit[2] != wanted[2] and self._topic != SCHEDULE_TOPIC and unit[2] > EXTENSION_CODE_MAX
         if is_other:
-            self._report(Kind.UNIT_WRONG, Harm.DERIVED, offset, wanted[0], "has the code of other tags")
+            self._report(Kind.UNIT_WRONG, Harm.DERIVED, offset, wanted[0], "has a wrong tags code")
 
     def _report_gap(self, start: int, end: int) -> None:
-        """Numbers that no record has, unless a rotten record has them."""
-        looked = range(start, min(end, start + GAP_LOOK_MAX))
-        if all(self._is_rotten(offset) for offset in looked):
+        """Report queue offsets without a record, unless damaged records explain them."""
+        checked = range(start, min(end, start + GAP_CHECKED_MAX))
+        if all(self._is_rotten(offset) for offset in checked):
             return
-        if all(is_filler(self._unit(offset)) for offset in looked):
-            text = "known to be lost: the queue was built again after that"
+        if all(is_filler(self._unit(offset)) for offset in checked):
+            text = "known to be lost, since the queue was rebuilt afterwards"
             self._add(Kind.NUMBERS_MISSING, Harm.ODD, start, None, f"has no messages {start} to {end - 1}: {text}")
             return
         text = f"has no messages {start} to {end - 1} in the log"
@@ -163,21 +165,23 @@ class QueueCheck:
 
     def _is_rotten(self, offset: int) -> bool:
         message = Message(self._topic, self._queue_id, offset)
-        return message in self._ground.heads or self._ground.rot_at(self._unit(offset)[0]) is not None
+        return message in self._context.heads or self._context.damage_at(self._unit(offset)[0]) is not None
 
     def _report_missing(self, offset: int, physical: int) -> None:
-        ground = self._ground
+        context = self._context
         has_vanished = self._reader is not None and self._reader.vanished
-        if has_vanished or (not ground.is_settled and physical >= ground.trusted_end):
-            text = "is behind the log; the next start catches up, a running broker does so at once"
+        if has_vanished or (not context.is_settled and physical >= context.trusted_end):
+            text = "is behind the log; a running broker or the next start catches up"
             self._report(Kind.UNIT_MISSING, Harm.UNSETTLED, offset, physical, text)
         else:
-            self._report(Kind.UNIT_MISSING, Harm.DERIVED, offset, physical, "has no unit for a message of the log")
+            self._report(
+                Kind.UNIT_MISSING, Harm.DERIVED, offset, physical, "is missing although its message is in the log"
+            )
 
-    # -- when the log was read -----------------------------------------------------------------------------------------
+    # -- after the log was read ----------------------------------------------------------------------------------------
 
     def finish(self, is_known: bool) -> None:
-        """Everything behind the cursor leads to no record that was seen. ``is_known``: the topic should have queues."""
+        """Check the units behind the cursor, which lead to no record. ``is_known``: the topic should have queues."""
         if self._reader is None:
             self._report_absent(is_known)
             return
@@ -187,46 +191,46 @@ class QueueCheck:
 
     def _report_absent(self, is_known: bool) -> None:
         if is_known:
-            text = f"{self.orphans} messages are in the log, and the queue has no files"
+            text = f"{self.orphans} messages are in the log, but the queue has no files"
             self._add(Kind.UNIT_MISSING, Harm.DERIVED, 0, None, f"does not exist: {text}", count=self.orphans)
         else:
-            text = f"{self.orphans} messages are in the log, and the topic does not exist (any more)"
+            text = f"{self.orphans} messages are in the log, but the topic does not exist or was deleted"
             self._add(Kind.TOPIC_UNKNOWN, Harm.ODD, 0, None, f"does not exist: {text}", count=self.orphans)
 
     def _judge_stray(self, offset: int) -> None:
-        """A unit that no record has claimed."""
-        unit, ground = self._unit(offset), self._ground
+        """Judge a unit to which no record has led."""
+        unit, context = self._unit(offset), self._context
         physical = unit[0]
-        if is_filler(unit) or (unit != NO_UNIT and physical < ground.start):
+        if is_filler(unit) or (unit != NO_UNIT and physical < context.start):
             return
-        rot = ground.rot_at(physical)
+        rot = context.damage_at(physical)
         if rot is not None and unit != NO_UNIT:
-            rot.lose(Message(self._topic, self._queue_id, offset))
+            rot.add_lost(Message(self._topic, self._queue_id, offset))
         elif unit == NO_UNIT:
-            self._report(Kind.UNIT_STRAY, Harm.DERIVED, offset, None, "is empty, and units follow")
-        elif ground.end and physical >= ground.end:
+            self._report(Kind.UNIT_STRAY, Harm.DERIVED, offset, None, "is empty, but later units are not")
+        elif context.end and physical >= context.end:
             self._report_beyond(offset, physical)
         else:
             self._report(Kind.UNIT_STRAY, Harm.DERIVED, offset, physical, "leads to no message of this queue")
 
     def _report_beyond(self, offset: int, physical: int) -> None:
-        if self._ground.is_settled:
+        if self._context.is_settled:
             found = self._report(Kind.UNIT_BEYOND, Harm.LOST, offset, physical, "leads behind the end of the log")
-            found.lose(Message(self._topic, self._queue_id, offset))
+            found.add_lost(Message(self._topic, self._queue_id, offset))
         else:
-            text = "leads behind what the log's files hold: it is in a write buffer, or it is cut at the next start"
+            text = "leads behind the log's files: to a write buffer, or to a record that the next start cuts off"
             self._report(Kind.UNIT_BEYOND, Harm.UNSETTLED, offset, physical, text)
 
     def check_ends(self) -> None:
-        """Only the first unit and the last: whether they lead to messages of this queue."""
+        """Check only that the first and the last unit lead to messages of this queue."""
         if self._reader is None:
             return
         end = self._reader.end()
-        first = self._reader.first_from(self._ground.log_start, end)
+        first = self._reader.first_from(self._context.log_start, end)
         for offset in sorted({first, end - 1}) if first < end else ():
             unit = self._unit(offset)
-            is_checked = is_filler(unit) or unit[0] >= self._ground.start
-            if not is_checked and not self._is_mine(unit[0], offset):
+            is_checked = is_filler(unit) or unit[0] >= self._context.start
+            if not is_checked and not self._is_record_here(unit[0], offset):
                 self._report(Kind.UNIT_STRAY, Harm.DERIVED, offset, unit[0], "leads to no message of this queue")
 
     # -- helpers -------------------------------------------------------------------------------------------------------
@@ -234,11 +238,11 @@ class QueueCheck:
     def _unit(self, offset: int) -> Unit:
         return self._reader.unit(offset) if self._reader is not None else NO_UNIT
 
-    def _is_mine(self, physical: int, offset: int) -> bool:
-        return self._ground.is_record_of(physical, self._topic, self._queue_id, offset)
+    def _is_record_here(self, physical: int, offset: int) -> bool:
+        return self._context.is_record_of(physical, self._topic, self._queue_id, offset)
 
     def _report(self, kind: Kind, harm: Harm, offset: int, physical: int | None, text: str) -> Finding:
-        """Add to the finding of the unit before if it is of the same kind, or begin a new one."""
+        """Extend the finding of the previous unit if it is of the same kind, or add a new finding."""
         if self._run is not None:
             finding, end = self._run
             if (finding.kind, finding.harm, end) == (kind, harm, offset):
@@ -253,7 +257,7 @@ class QueueCheck:
         self, kind: Kind, harm: Harm, offset: int, physical: int | None, text: str, *, count: int = 1,
         lost_count: int = 0,
     ) -> Finding:  # fmt: skip
-        return self._ground.findings.add(
+        return self._context.findings.add(
             Finding(
                 kind=kind,
                 harm=harm,

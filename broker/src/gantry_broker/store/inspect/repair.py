@@ -1,11 +1,11 @@
-"""What a start would do to a store, without doing it.
+"""The plan of the next start: what recovery would do to a store, computed without changing it.
 
-The decisions are the start's own: ``plan_start`` says where reading begins and what damage means, ``scan_log`` finds
-the end and the rot, ``plan_replay`` judges the write buffers. What becomes of queues and index follows from their ends
-and from the recovery point, and a test holds this account of it against real starts.
+The decisions are those of a start: ``plan_start`` decides where reading begins and how damage is treated, ``scan_log``
+finds the end and the damage, ``plan_replay`` judges the write buffers. The treatment of queues and index follows from
+their ends and from the recovery point, and a test compares the plan with real starts.
 
-The log is mapped here, for reading only, since the start's own scan wants a view; every byte was read once before, so
-that a disk that cannot read is an error and no signal.
+The log is mapped here, read-only, since the start's scan needs a view; every byte is read once before, so that a read
+error of the disk is an exception and no signal.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from typing import Final, NamedTuple, final
 
 from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.inspect.buffers import (
-    buffer_directory,
-    expected_of,
-    found_buffers,
+    expected_header,
+    find_unbuffered_end,
     map_file,
-    written_unbuffered,
+    read_buffer_directory,
+    read_live_buffers,
 )
-from gantry_broker.store.inspect.config_tables import config_tables
-from gantry_broker.store.inspect.facts import StoreFacts, missing_of, plan_of, read_facts, refusal_of
-from gantry_broker.store.inspect.log_reader import LogReader, facts_of
+from gantry_broker.store.inspect.config_tables import read_config_tables
+from gantry_broker.store.inspect.facts import StoreFacts, find_missing_ranges, find_refusal, plan_next_start, read_facts
+from gantry_broker.store.inspect.log_reader import LogReader, decode_facts
 from gantry_broker.store.inspect.repair_derived import DerivedPlanner
 from gantry_broker.store.loss import LostRange, missing_bytes
-from gantry_broker.store.record_taker import PROGRESS_RECORDS, Progress
 from gantry_broker.store.recovery import INFINITE, ScanResult, StartPlan, scan_log
 from gantry_broker.store.replay import plan_replay
+from gantry_broker.store.scan_dispatcher import PROGRESS_RECORDS, Progress
 from gantry_store_files.segments import Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedReplay:
-    """One write buffer, and what becomes of it."""
+    """One write buffer, and what the next start would do with it."""
 
     buffer: str
     start: int
@@ -48,45 +48,45 @@ class PlannedReplay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairPlan:
-    """What the next start would do."""
+    """The actions and losses of the next start."""
 
     root: str
     is_in_use: bool
     is_clean: bool
     refusal: str = ""
-    """Why a start would refuse; empty if it would not."""
+    """Why the start would fail; empty if it would not."""
 
     read_from: int = 0
     is_full: bool = False
-    """Whether the whole log is read."""
+    """Whether the whole log would be read."""
 
     read_bytes: int = 0
     records: int = 0
-    """Records that would be read and dispatched again."""
+    """Number of records that would be read and dispatched again."""
 
     end: int = 0
-    """Where the log would end."""
+    """The end of the log after the start."""
 
     cut_bytes: int = 0
     cut_records: int = 0
-    """Whole records among them, which go with the tail."""
+    """Number of whole records in the tail that would be cut off."""
 
     rotten: list[tuple[int, int]] = field(default_factory=list)
-    """Half-open ranges that would be reported and stepped over."""
+    """Half-open damaged ranges that would be reported and skipped."""
 
     lost_flushed_bytes: int = 0
-    """Bytes that had been flushed and are gone."""
+    """Number of flushed bytes that are lost."""
 
     missing: list[LostRange] = field(default_factory=list)
-    """Ranges of the log that were on the disk and are gone: no sends are taken before an operator accepts it."""
+    """Missing ranges of the log that were on the disk: no message is accepted before an operator accepts the loss."""
 
     lost_bytes: int = 0
     lost_messages: int = 0
-    """Messages that queues still know and that will not be there. A lower bound where the queues are damaged, too."""
+    """Number of lost messages with queue units. A lower bound if queues are damaged, too."""
 
     queues_rebuilt: list[tuple[str, int]] = field(default_factory=list)
     queues_behind: list[tuple[str, int, int]] = field(default_factory=list)
-    """Topic, queue id, how many units would be put again."""
+    """Topic, queue id, and number of units that would be written again."""
 
     is_index_rebuilt: bool = False
     buffers: list[PlannedReplay] = field(default_factory=list)
@@ -99,10 +99,10 @@ class RepairPlan:
 
 
 class _PlannedBuffers(NamedTuple):
-    """What becomes of the write buffers."""
+    """What the next start would do with the write buffers."""
 
     end: int
-    """Where the log ends after it."""
+    """The end of the log after the replay."""
 
     lost_flushed_bytes: int
     buffers: list[PlannedReplay]
@@ -112,10 +112,10 @@ class _PlannedBuffers(NamedTuple):
 
 @final
 class MappedSegment:
-    """A log file, or its part before ``end``, as the start's scan wants it, mapped while it is looked at.
+    """A log file, or its part before ``end``, for the start's scan, mapped while it is read.
 
-    The scan goes forward only, so its maps are dropped behind it: what it takes is one file, which the kernel may take
-    back at any time.
+    The scan moves forward only, so earlier maps are dropped: it uses the memory of one file, which the kernel may
+    reclaim at any time.
     """
 
     def __init__(self, disk: ReadingDisk, segment: Segment, end: int, previous: MappedSegment | None) -> None:
@@ -135,32 +135,35 @@ class MappedSegment:
         return self._view
 
     def advise(self, start: int, end: int) -> None:
-        """Every byte was read before it was mapped."""
+        """Do nothing, because every byte was read before it was mapped."""
 
     def drop(self) -> None:
-        """Let go of the map. It is made again if somebody asks."""
+        """Drop the map. The next use of ``view`` creates it again."""
         self._view = None
 
 
 @final
 class RepairPlanner:
-    """Plans for one store. Used once. Raises ``OSError`` for what cannot be read at all."""
+    """Plans the next start of one store. Used once. Raises ``OSError`` if a file cannot be read at all."""
 
     def __init__(
         self, disk: ReadingDisk, root: str, progress: Progress | None = None, *, boot_id: str = ""
     ) -> None:  # fmt: skip
-        """``boot_id`` is the run of the machine on which the next start will be; empty where that is not known."""
+        """Read the facts of the store in ``root``.
+
+        ``boot_id`` identifies the boot of the machine on which the next start will run; empty if unknown.
+        """
         self._disk: Final = disk
         self._boot_id: Final = boot_id
         self._facts: Final[StoreFacts] = read_facts(disk, root)
-        self._reader: Final = LogReader(disk, self._facts.log, self._facts.ours_from)
+        self._reader: Final = LogReader(disk, self._facts.log, self._facts.ownership_at)
         self._progress: Final[Progress] = progress if progress is not None else lambda done, total: None
         self._records = self._read_from = 0
         self._units: Final[dict[tuple[str, int], int]] = {}
         self._deleted: Final = self._facts.point.deleted if self._facts.point is not None else {}
 
     def run(self, buffers_path: str | None = None) -> RepairPlan:
-        """Plan."""
+        """Return the plan, with the write buffers in ``buffers_path`` or in the directory that the store records."""
         try:
             return self._run(buffers_path)
         finally:
@@ -168,10 +171,12 @@ class RepairPlanner:
 
     def _run(self, buffers_path: str | None) -> RepairPlan:
         facts = self._facts
-        refusal = refusal_of(facts, config_tables(self._disk, facts.root))
-        start = plan_of(facts, self._reader, written=written_unbuffered(self._disk, facts, self._boot_id, buffers_path))
+        refusal = find_refusal(facts, read_config_tables(self._disk, facts.root))
+        start = plan_next_start(
+            facts, self._reader, written=find_unbuffered_end(self._disk, facts, self._boot_id, buffers_path)
+        )
         if refusal or not facts.log:
-            missing = [] if refusal else missing_of(self._disk, facts, 0)
+            missing = [] if refusal else find_missing_ranges(self._disk, facts, 0)
             return RepairPlan(
                 root=facts.root, is_in_use=facts.is_in_use, is_clean=facts.is_clean, refusal=refusal,
                 read_from=start.start, is_full=start.is_full, missing=missing,
@@ -180,13 +185,13 @@ class RepairPlanner:
         result = self._scan(start)
         rotten, planned = result.damaged, self._plan_buffers(result, start, buffers_path)
         end, read_bytes = planned.end, planned.end - start.start
-        # Buffers that cannot be seen from here are no loss: the start may see them.
-        written = 0 if planned.fault else facts.written(self._boot_id)
-        missing = missing_of(self._disk, facts, end, written=written)
+        # Buffers that cannot be read from here are not counted as a loss, since the start may be able to read them.
+        written = 0 if planned.fault else facts.written_end(self._boot_id)
+        missing = find_missing_ranges(self._disk, facts, end, written=written)
         lost_flushed_bytes = max(planned.lost_flushed_bytes, missing_bytes(missing))
         cut_bytes = 0
         if not (facts.is_clean and not start.is_full and result.end == start.start):
-            cut_bytes = self._reader.last_used(end, facts.files_end) - end
+            cut_bytes = self._reader.find_used_end(end, facts.files_end) - end
         derived = DerivedPlanner(self._disk, facts, self._reader, start)
         is_index_rebuilt, queues_rebuilt = derived.is_index_rebuilt(), derived.queues_rebuilt()
         if not start.is_full and (queues_rebuilt or is_index_rebuilt):
@@ -207,7 +212,7 @@ class RepairPlanner:
         )  # fmt: skip
 
     def _scan(self, start: StartPlan) -> ScanResult:
-        """As a start does, which has a filler where a file is missing in between."""
+        """Scan the log as a start does, which creates a filler where a file is missing between two others."""
         facts, damaged = self._facts, []
         self._read_from = start.start
         files = self._mapped(start.start, facts.files_end)
@@ -218,7 +223,7 @@ class RepairPlanner:
             after = next((at for at, one in enumerate(files[number + 1 :], number + 1)
                           if one.base_offset != files[at - 1].end_offset), len(files))  # fmt: skip
             begin = max(start.start, file.base_offset)
-            result = scan_log(files[number:after], begin, start.whole_mark, self._found, seals=facts.ours_from)
+            result = scan_log(files[number:after], begin, start.whole_mark, self._found, seals=facts.ownership_at)
             damaged += result.damaged
             if result.end < files[after - 1].end_offset:
                 break
@@ -233,22 +238,22 @@ class RepairPlanner:
         return tuple(files)
 
     def _damage_before(self, start: int) -> list[tuple[int, int]]:
-        """What lies before the start is read, too, for what has to be built again; what of it is damaged."""
+        """Return the damage before ``start``, which is read, too, when a queue or the index must be rebuilt."""
         facts = self._facts
         before = self._mapped(facts.log_start, start)
-        return scan_log(before, facts.log_start, start, self._count, seals=facts.ours_from).damaged
+        return scan_log(before, facts.log_start, start, self._count, seals=facts.ownership_at).damaged
 
     def _count(self, _view: memoryview, _position: int, _physical: int, _size: int) -> None:
-        """A record that a start would read."""
+        """Count a record that a start would only read."""
         self._records += 1
 
     def _found(self, view: memoryview, position: int, physical: int, size: int) -> None:
-        """A record that a start would dispatch again."""
+        """Count a record that a start would dispatch again."""
         self._records += 1
         if self._records % PROGRESS_RECORDS == 0:
             start = self._read_from
             self._progress(physical - start, self._facts.files_end - start)
-        record = facts_of(view, position, size)
+        record = decode_facts(view, position, size)
         if record.is_queued and physical >= self._deleted.get(record.topic, -1):
             queue = (record.topic, record.queue_id)
             self._units[queue] = self._units.get(queue, 0) + 1
@@ -257,11 +262,11 @@ class RepairPlanner:
 
     def _plan_buffers(self, result: ScanResult, start: StartPlan, path: str | None) -> _PlannedBuffers:
         facts = self._facts
-        directory = buffer_directory(self._disk, facts, path)
+        directory = read_buffer_directory(self._disk, facts, path)
         if directory is None:
             return _PlannedBuffers(result.end, result.lost_flushed, [])
-        found = found_buffers(self._disk, directory)
-        replay = plan_replay(result.end, found, expected_of(facts), self._file_bytes, begin=facts.log_start)
+        found = read_live_buffers(self._disk, directory)
+        replay = plan_replay(result.end, found, expected_header(facts), self._file_bytes, begin=facts.log_start)
         self._records += sum(step.records for step in replay.steps)
         planned = [
             PlannedReplay(
@@ -280,7 +285,7 @@ class RepairPlanner:
         planned += [
             PlannedReplay(
                 buffer=buffer.name, start=buffer.start, end=buffer.start, records=0, action="nothing",
-                reason="the log has everything that it holds",
+                reason="the log has all of its records",
             )
             for buffer in found
             if buffer.name not in named

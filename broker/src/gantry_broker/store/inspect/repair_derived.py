@@ -1,8 +1,8 @@
-"""What a start would do to the queues and the index of a store: the account of ``Recovery``'s first half.
+"""The plan of the next start for the queues and the index of a store, as ``DerivedFiles`` decides it.
 
-A start looks at ends only: a queue that is shorter than its recovery point says, or whose first or last unit leads
-elsewhere, is built again from the log; an index that is not what the point says is, too. The rest is believed, and
-caught up. Here the same is asked of a store that is not opened.
+A start checks only the ends: a queue that is shorter than in the recovery point, or whose first or last unit does not
+lead to its message, is rebuilt from the log; so is an index that differs from the recovery point. All others are
+trusted, and caught up. The same decisions are made here for a store that is not opened.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Final, final
 from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.inspect.facts import StoreFacts
 from gantry_broker.store.inspect.index_reader import IndexReader
-from gantry_broker.store.inspect.log_reader import LogReader, facts_of
+from gantry_broker.store.inspect.log_reader import LogReader, decode_facts
 from gantry_broker.store.record_dispatch import is_plausible_unit
 from gantry_broker.store.recovery import StartPlan
-from gantry_store_files.queue_units import QueueReader, is_filler, queue_places
-from gantry_store_files.segments import index_names, segment_at, segments_of, usual_size
+from gantry_store_files.queue_units import QueueReader, is_filler, list_queue_locations
+from gantry_store_files.segments import index_names, most_common_size, segment_at, segments_of
 
 BLOCK_BYTES: Final = 20
-"""Ends are looked at, neighbours are not."""
+"""Block size of the queue readers: only single units at the ends are read."""
 
 
 @final
 class DerivedPlanner:
-    """What becomes of queues and index."""
+    """Plans which queues are rebuilt, and whether the index is."""
 
     def __init__(self, disk: ReadingDisk, facts: StoreFacts, reader: LogReader, start: StartPlan) -> None:
         self._disk: Final = disk
@@ -36,27 +36,29 @@ class DerivedPlanner:
         self._deleted: Final = facts.point.deleted if facts.point is not None else {}
 
     def queues_rebuilt(self) -> list[tuple[str, int]]:
-        """Which queues are built again."""
+        """Return the queues that a start would rebuild, as (topic, queue id)."""
         point, rebuilt = self._point, []
         missing = {
             (topic, int(queue)) for topic, ends in (point.queues if point is not None else {}).items() for queue in ends
         }
         damaged = set(point.damaged) if point is not None else set()
-        places = list(queue_places(self._disk, self._facts.root))
+        places = list(list_queue_locations(self._disk, self._facts.root))
         known = self._facts.point.queue_file_bytes if self._facts.point is not None else 0
-        size = known or usual_size([one for place in places for one in segments_of(self._disk, place.directory)])
-        for place in places:
-            queue = QueueReader(self._disk, place, block_bytes=BLOCK_BYTES, file_bytes=size)
-            name = (place.topic, place.queue_id)
+        size = known or most_common_size(
+            [one for location in places for one in segments_of(self._disk, location.directory)]
+        )
+        for location in places:
+            queue = QueueReader(self._disk, location, block_bytes=BLOCK_BYTES, file_bytes=size)
+            name = (location.topic, location.queue_id)
             missing.discard(name)
             end = queue.end(before=self._start)
-            durable = point.queues.get(place.topic, {}).get(str(place.queue_id), 0) if point is not None else 0
+            durable = point.queues.get(location.topic, {}).get(str(location.queue_id), 0) if point is not None else 0
             if self._is_of_deleted(queue, end):
                 continue
             if point is None:
                 continue
-            start = point.starts.get(place.topic, {}).get(str(place.queue_id), 0)
-            is_known = str(place.queue_id) in point.queues.get(place.topic, {})
+            start = point.starts.get(location.topic, {}).get(str(location.queue_id), 0)
+            is_known = str(location.queue_id) in point.queues.get(location.topic, {})
             first = queue.first_from(self._facts.log_start, end)
             is_headless = is_known and point.min_physical == self._facts.log_start and first > start
             if end < durable or is_headless or name in damaged or not self._is_plausible(queue, end):
@@ -66,12 +68,12 @@ class DerivedPlanner:
         return sorted(rebuilt)
 
     def _is_of_deleted(self, queue: QueueReader, end: int) -> bool:
-        """Whether the topic was deleted, and a crash has brought the queue's files back."""
+        """Return whether the topic was deleted and the queue's files have reappeared after a crash."""
         first = queue.first_from(self._facts.log_start, end)
-        return first < end and queue.unit(first)[0] < self._deleted.get(queue.place.topic, -1)
+        return first < end and queue.unit(first)[0] < self._deleted.get(queue.location.topic, -1)
 
     def _is_plausible(self, queue: QueueReader, end: int) -> bool:
-        """As the start asks: whether the first and the last unit lead to messages of the queue."""
+        """Return whether the first and the last unit lead to messages of the queue, by the rule of the start."""
         first = queue.first_from(self._facts.log_start, end)
         for offset in {first, end - 1} if first < end else ():
             unit = queue.unit(offset)
@@ -82,18 +84,18 @@ class DerivedPlanner:
                 return False
             found = self._reader.record_at(unit[0], verify_crc=False)
             if found is None:
-                continue  # its file has vanished a moment ago
-            name = (queue.place.topic, queue.place.queue_id, offset)
-            facts = partial(facts_of, found.data, 0, found.check.size)
+                continue  # Its file has just been deleted.
+            name = (queue.location.topic, queue.location.queue_id, offset)
+            facts = partial(decode_facts, found.data, 0, found.check.size)
             if not is_plausible_unit(unit, name, segment.end_offset, found.check, facts):
                 return False
         return True
 
     def count_lost(self, rotten: list[tuple[int, int]], log_end: int) -> int:
-        """How many messages the queues know that lie in what is rotten, or behind the log's end."""
+        """Return the number of messages with queue units in damaged ranges or behind the end of the log."""
         count = 0
-        for place in queue_places(self._disk, self._facts.root):
-            queue = QueueReader(self._disk, place)
+        for location in list_queue_locations(self._disk, self._facts.root):
+            queue = QueueReader(self._disk, location)
             end = queue.end()
             for begin, stop in [*rotten, (log_end, None)]:
                 last = end if stop is None else queue.first_from(stop, end)
@@ -102,12 +104,12 @@ class DerivedPlanner:
         return count
 
     def is_index_rebuilt(self) -> bool:
-        """Whether the index is built again."""
+        """Return whether a start would rebuild the index."""
         facts, point = self._facts, self._point
         names = index_names(self._disk, f"{facts.root}/index")
         if point is None:
-            is_there = self._disk.facts(f"{facts.root}/index") is not None
-            return is_there and not (facts.is_stop_believed and self._are_good(names))
+            has_index = self._disk.facts(f"{facts.root}/index") is not None
+            return has_index and not (facts.is_clean_stop_trusted and self._are_good(names))
         if point.index is None or not point.is_indexed:
             return not point.is_indexed
         kept = [name for name in names if name <= point.index.name]
@@ -115,7 +117,7 @@ class DerivedPlanner:
         is_short = (
             newest is None
             or newest.header is None
-            or (facts.is_stop_believed and newest.header.next_number < point.index.header.next_number)
+            or (facts.is_clean_stop_trusted and newest.header.next_number < point.index.header.next_number)
         )
         return is_short or not self._are_good(kept)
 

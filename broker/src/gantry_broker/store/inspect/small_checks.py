@@ -1,28 +1,28 @@
-"""What is verified beside messages: files that fit together, small files that can be read and claim nothing untrue."""
+"""Checks of everything but messages: names and sizes of files, and the readability and claims of the small files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from gantry_broker.ports.reading import ReadingDisk
-from gantry_broker.store.inspect.config_tables import ConfigTable, config_tables, consumer_offsets, known_topics
-from gantry_broker.store.inspect.facts import StoreFacts, missing_of
+from gantry_broker.store.inspect.config_tables import ConfigTable, consumer_offsets, known_topics, read_config_tables
+from gantry_broker.store.inspect.facts import StoreFacts, find_missing_ranges
 from gantry_broker.store.inspect.findings import Finding, Findings, Harm, Kind
-from gantry_store_files.queue_units import QueuePlace
+from gantry_store_files.queue_units import QueueLocation
 from gantry_store_files.segments import SegmentFault
 
 QueueEnd = Callable[[str, int], int | None]
-"""Behind the last unit of (topic, queue id); None if there is no such queue."""
+"""A function that returns the end of a queue, given topic and queue id; None if there is no such queue."""
 
 
 def check_files(facts: StoreFacts, findings: Findings) -> None:
-    """The log's files, by names and sizes."""
+    """Check names and sizes of the log's files."""
     for segment in facts.foreign:
         findings.add(
             Finding(
                 kind=Kind.LOG_FILE,
                 harm=Harm.LOST,
-                text=f"{segment.path} is not the file that was written here",
+                text=f"{segment.path} belongs to another store or to another offset",
                 remedy="put this store's own file back; else the next start sets it aside, and its range is missing",
                 offset=segment.base_offset,
                 length=segment.size,
@@ -35,7 +35,7 @@ def check_files(facts: StoreFacts, findings: Findings) -> None:
                 kind=Kind.LOG_FILE,
                 harm=Harm.LOST,
                 text=f"{fault.path}: {fault.text}",
-                remedy="no broker opens such a store: put back what is missing, if there is a copy",
+                remedy="put the missing data back if there is a copy: a broker refuses to start with this store",
                 offset=fault.start,
                 length=fault.end - fault.start,
                 path=fault.path,
@@ -44,14 +44,14 @@ def check_files(facts: StoreFacts, findings: Findings) -> None:
 
 
 def check_missing(disk: ReadingDisk, facts: StoreFacts, findings: Findings, end: int, *, written: int) -> None:
-    """Whether the log has what sealed files vouch for, and was ``written``. It was read to its ``end``."""
-    for lost in missing_of(disk, facts, end, written=written):
+    """Check that the log, which was read up to its ``end``, has all data that is known to be durable or ``written``."""
+    for lost in find_missing_ranges(disk, facts, end, written=written):
         findings.add(
             Finding(
                 kind=Kind.MISSING,
                 harm=Harm.LOST,
-                text=f"{lost.bytes_count} bytes of the log were on the disk and are gone: {lost} ({lost.cause.value})",
-                remedy="put the files back, let it follow a master that has them, or `gantry store accept-loss`",
+                text=f"{lost.bytes_count} bytes of the log were on the disk and are lost: {lost} ({lost.cause.value})",
+                remedy="put the files back, follow a master that has them, or run `gantry store accept-loss`",
                 offset=lost.start,
                 length=lost.bytes_count,
             )
@@ -61,38 +61,37 @@ def check_missing(disk: ReadingDisk, facts: StoreFacts, findings: Findings, end:
             Finding(
                 kind=Kind.MISSING,
                 harm=Harm.ODD,
-                text=f"the loss of [{one.start}, {one.end}) ({one.cause.value}) was accepted by "
-                f"{one.by or 'an operator'}",
+                text=f"loss of [{one.start}, {one.end}) ({one.cause.value}) accepted by {one.by or 'an operator'}",
                 offset=one.start,
                 length=one.end - one.start,
             )
         )
 
 
-def queue_file_finding(place: QueuePlace, fault: SegmentFault) -> Finding:
-    """A queue's file that does not fit to its neighbours."""
+def queue_file_finding(location: QueueLocation, fault: SegmentFault) -> Finding:
+    """Return the finding for a queue file that does not fit its neighbours."""
     return Finding(
         kind=Kind.QUEUE_FILE,
         harm=Harm.DERIVED,
         text=f"{fault.path}: {fault.text}",
-        remedy=f"delete {place.directory} while no broker runs: the next start builds the queue again",
+        remedy=f"delete {location.directory} while no broker runs: the next start rebuilds the queue",
         path=fault.path,
-        topic=place.topic,
-        queue_id=place.queue_id,
+        topic=location.topic,
+        queue_id=location.queue_id,
     )
 
 
 def check_small(
     disk: ReadingDisk, facts: StoreFacts, findings: Findings, queue_end: QueueEnd, newest_ms: int
 ) -> frozenset[str] | None:
-    """Identity, recovery point, checkpoint, tables. The topics that are known to exist, or None if nothing says so.
+    """Check identity, recovery point, checkpoint and tables; return the known topics, None if they are unknown.
 
-    ``newest_ms`` is the newest store time of the log, or 0 when that was not read.
+    ``newest_ms`` is the newest store time of the log, or 0 if it was not read.
     """
     _check_identity(facts, findings)
     _check_point(facts, findings, queue_end)
     _check_checkpoint(facts, findings, newest_ms)
-    tables = config_tables(disk, facts.root)
+    tables = read_config_tables(disk, facts.root)
     for table in tables:
         _check_table(facts, findings, table)
     _check_offsets(facts, findings, tables, queue_end)
@@ -103,19 +102,21 @@ def _check_identity(facts: StoreFacts, findings: Findings) -> None:
     if not facts.identity_fault:
         return
     if facts.identity is None:
-        text = f"nothing says whose records to believe: {facts.identity_fault}"
-        remedy = "no broker opens this store: put back a good copy, or remove both: then no record needs a seal"
+        text = f"the store's identity is unusable, so it is unknown which records need a seal: {facts.identity_fault}"
+        remedy = (
+            "put a good copy back, or remove both copies: then no existing record needs a seal; no broker starts now"
+        )
         findings.add(Finding(kind=Kind.IDENTITY, harm=Harm.LOST, text=text, remedy=remedy, path="store.json"))
         return
-    text = f"one copy of the store's identity is not usable: {facts.identity_fault}"
-    remedy = "nothing: the other copy is used, and the next start writes both"
+    text = f"one copy of the store's identity is unusable: {facts.identity_fault}"
+    remedy = "no action needed: the other copy is used, and the next start rewrites both"
     findings.add(Finding(kind=Kind.IDENTITY, harm=Harm.DERIVED, text=text, remedy=remedy, path="store.json"))
 
 
 def _check_point(facts: StoreFacts, findings: Findings, queue_end: QueueEnd) -> None:
     if facts.point_fault:
-        text = f"the recovery point is not usable: {facts.point_fault}"
-        remedy = "nothing: the next start reads the whole log, which takes its time"
+        text = f"the recovery point is unusable: {facts.point_fault}"
+        remedy = "no action needed: the next start reads the whole log, which takes longer"
         findings.add(
             Finding(kind=Kind.RECOVERY_POINT, harm=Harm.DERIVED, text=text, remedy=remedy, path="recovery-point.json")
         )
@@ -123,14 +124,14 @@ def _check_point(facts: StoreFacts, findings: Findings, queue_end: QueueEnd) -> 
         return
     for topic, ends in facts.point.queues.items():
         for queue, end in ends.items():
-            there = queue_end(topic, int(queue))
-            if there is not None and there < end:
-                text = f"{topic}/{queue} ends at {there}, and {end} was durable"
-                remedy = "nothing: the next start builds the queue again"
+            found_end = queue_end(topic, int(queue))
+            if found_end is not None and found_end < end:
+                text = f"{topic}/{queue} ends at {found_end}, but was durable up to {end}"
+                remedy = "no action needed: the next start rebuilds the queue"
                 findings.add(
                     Finding(
                         kind=Kind.QUEUE_END, harm=Harm.DERIVED, text=text, remedy=remedy, topic=topic,
-                        queue_id=int(queue), queue_offset=there, count=end - there,
+                        queue_id=int(queue), queue_offset=found_end, count=end - found_end,
                     )
                 )  # fmt: skip
 
@@ -140,7 +141,7 @@ def _check_checkpoint(facts: StoreFacts, findings: Findings, newest_ms: int) -> 
     if checkpoint is None or not newest_ms or facts.is_in_use or checkpoint.log_timestamp_ms <= newest_ms:
         return
     ahead = checkpoint.log_timestamp_ms - newest_ms
-    text = f"the checkpoint says that a message was flushed which is {ahead} ms newer than the newest in the log"
+    text = f"the newest message in the log is {ahead} ms older than the newest flushed one by the checkpoint"
     harm = Harm.WRONG if facts.is_clean else Harm.UNSETTLED
     findings.add(Finding(kind=Kind.CHECKPOINT, harm=harm, text=text, path="checkpoint"))
 
@@ -149,15 +150,15 @@ def _check_table(facts: StoreFacts, findings: Findings, table: ConfigTable) -> N
     path = f"config/{table.name}.json"
     if not table.is_usable:
         text = f"{path}: {table.fault}; its .bak: {table.backup_fault or 'missing'}"
-        remedy = "no broker starts with empty facts: put back a good copy, or remove both files on purpose"
+        remedy = "put a good copy back, or remove both files on purpose: a broker does not start with neither readable"
         findings.add(Finding(kind=Kind.CONFIG, harm=Harm.LOST, text=text, remedy=remedy, path=path))
     elif table.fault:
-        text = f"{path}: {table.fault}; its copy can be read"
-        remedy = "nothing: the next start uses the copy, and writes the table again"
+        text = f"{path}: {table.fault}; its .bak copy is readable"
+        remedy = "no action needed: the next start uses the copy, and rewrites the table"
         harm = Harm.UNSETTLED if facts.is_in_use else Harm.DERIVED
         findings.add(Finding(kind=Kind.CONFIG, harm=harm, text=text, remedy=remedy, path=path))
     elif table.has_backup and table.backup_fault:
-        text = f"{path}.bak: {table.backup_fault}; the current table can be read"
+        text = f"{path}.bak: {table.backup_fault}; the current table is readable"
         findings.add(Finding(kind=Kind.CONFIG, harm=Harm.ODD, text=text, path=f"{path}.bak"))
 
 
@@ -167,8 +168,8 @@ def _check_offsets(facts: StoreFacts, findings: Findings, tables: list[ConfigTab
     for topic, group, queue_id, offset in consumer_offsets(tables):
         end = queue_end(topic, queue_id)
         if end is not None and offset > end:
-            text = f"group {group} has consumed {topic}/{queue_id} up to {offset}, and the queue ends at {end}"
-            remedy = "nothing: the next start sets the offset back, so that no new message is passed over"
+            text = f"group {group} has consumed {topic}/{queue_id} up to {offset}, but the queue ends at {end}"
+            remedy = "no action needed: the next start sets the offset back, so that no new message is skipped"
             harm = Harm.WRONG if facts.is_clean else Harm.UNSETTLED
             findings.add(
                 Finding(

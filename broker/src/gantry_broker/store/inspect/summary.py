@@ -1,7 +1,7 @@
-"""A store at a glance: whose it is, how it ended, what is in it, and what the next start would do.
+"""The summary of a store: its identity, its last stop, its contents, and what the next start would do.
 
-Nothing of the log is read here but the heads of the newest records, to say where it ends. What is shown of the rest is
-what names, sizes and small files say; whether it is true is ``verify``'s question.
+Of the log only the heads of the newest records are read, to find its end. Everything else comes from names, sizes and
+small files; ``verify`` checks whether it is correct.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from typing import Final
 from gantry_broker.ports.disk import DiskSpace
 from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.identity import Epoch
-from gantry_broker.store.inspect.buffers import BufferDirectory, buffer_directory
-from gantry_broker.store.inspect.config_tables import ConfigTable, config_tables
-from gantry_broker.store.inspect.facts import StoreFacts, missing_of, plan_of, read_facts, refusal_of
+from gantry_broker.store.inspect.buffers import BufferDirectory, read_buffer_directory
+from gantry_broker.store.inspect.config_tables import ConfigTable, read_config_tables
+from gantry_broker.store.inspect.facts import StoreFacts, find_missing_ranges, find_refusal, plan_next_start, read_facts
 from gantry_broker.store.inspect.index_reader import IndexReader
 from gantry_broker.store.inspect.log_reader import LogReader, StopReason
 from gantry_broker.store.loss import AcceptedLoss, LostRange, describe_missing
 from gantry_broker.store.recovery import StartPlan
 from gantry_broker.store.replay import SET_ASIDE
-from gantry_store_files.queue_units import NO_UNIT, QueueReader, queue_places
-from gantry_store_files.segments import index_names, usual_size
+from gantry_store_files.queue_units import NO_UNIT, QueueReader, list_queue_locations
+from gantry_store_files.segments import index_names, most_common_size
 
 END_BYTES_MAX: Final = 4 << 30
-"""How much of the log is walked to find its end. A recovery point is seconds old, so it is never that far."""
+"""Limit of the bytes that are read to find the end of the log. A recovery point is seconds old, so it is closer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSummary:
-    """The commit log."""
+    """The summary of the commit log."""
 
     start: int
     end: int
-    """Behind the last whole record."""
+    """End of the last whole record."""
 
     is_end_known: bool
-    """Whether the end was found; else it is at least there."""
+    """Whether the end was found; otherwise ``end`` is a lower bound."""
 
     files: int
     file_size: int
@@ -46,12 +46,12 @@ class LogSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSummary:
-    """One queue, by its units."""
+    """The summary of one queue, by its units."""
 
     queue_id: int
     min_offset: int
     max_offset: int
-    """Behind the last message."""
+    """Queue offset behind the last message."""
 
     files: int
 
@@ -62,7 +62,7 @@ class QueueSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexSummary:
-    """One index file."""
+    """The summary of one index file."""
 
     name: str
     entries: int
@@ -72,17 +72,17 @@ class IndexSummary:
 
 @dataclass(slots=True, kw_only=True)
 class StoreSummary:
-    """Everything at a glance."""
+    """The summary of a whole store."""
 
     root: str
     is_store: bool
-    """Whether anything of a store is here."""
+    """Whether the directory contains any part of a store."""
 
     writer: str
-    """Who wrote it: ``gantry``, ``rocketmq``, ``both``, or nothing."""
+    """The program that wrote the log: ``gantry``, ``rocketmq``, ``both``, ``unknown``, or empty without a log."""
 
     holder_pid: int | None
-    """The process that has it open: 0 if it is in another container, None if there is none."""
+    """Process id of the broker that has the store open: 0 if it is in another container, None if there is none."""
 
     is_clean: bool
     uuid: str = ""
@@ -91,11 +91,11 @@ class StoreSummary:
     identity_fault: str = ""
     log: LogSummary | None = None
     flushed: int | None = None
-    """As our seal in the checkpoint says; None without one."""
+    """The flushed end of the log by Gantry's seal in the checkpoint; None without one."""
 
     failed_flushed: int | None = None
     checkpoint_times_ms: tuple[int, int, int] | None = None
-    """Newest message flushed: of log, queues, index."""
+    """Store times of the newest flushed message in log, queues and index."""
 
     point_through: int | None = None
     point_fault: str = ""
@@ -106,13 +106,13 @@ class StoreSummary:
     set_aside: list[str] = field(default_factory=list)
     space: DiskSpace | None = None
     missing: list[LostRange] = field(default_factory=list)
-    """Ranges of the log that were on the disk and are gone, as far as the end of the log is known."""
+    """Missing ranges of the log that were on the disk, as far as the end of the log is known."""
 
     accepted: list[AcceptedLoss] = field(default_factory=list)
     """Ranges whose loss an operator has accepted."""
 
     next_start: str = ""
-    """What the next start would do, in one sentence."""
+    """The actions of the next start, in one sentence."""
 
     @property
     def messages(self) -> int:
@@ -120,9 +120,9 @@ class StoreSummary:
 
 
 def inspect_store(disk: ReadingDisk, root: str, *, buffers_path: str | None = None) -> StoreSummary:
-    """Look at the store in ``root``. Raises ``OSError`` for what cannot be read at all."""
+    """Summarize the store in ``root``. Raises ``OSError`` if a file cannot be read at all."""
     facts = read_facts(disk, root)
-    reader = LogReader(disk, facts.log, facts.ours_from)
+    reader = LogReader(disk, facts.log, facts.ownership_at)
     try:
         return _summarize(disk, facts, reader, buffers_path)
     finally:
@@ -145,8 +145,8 @@ def _summarize(disk: ReadingDisk, facts: StoreFacts, reader: LogReader, buffers_
         point_fault=facts.point_fault,
         topics=topics,
         index=[_index(disk, f"{root}/index/{name}") for name in index_names(disk, f"{root}/index")],
-        tables=config_tables(disk, root),
-        buffers=buffer_directory(disk, facts, buffers_path),
+        tables=read_config_tables(disk, root),
+        buffers=read_buffer_directory(disk, facts, buffers_path),
         set_aside=[name for name in disk.list(f"{root}/{SET_ASIDE}") if not name.endswith(".json")],
         space=disk.space(root),
     )
@@ -156,12 +156,12 @@ def _summarize(disk: ReadingDisk, facts: StoreFacts, reader: LogReader, buffers_
     if facts.checkpoint is not None:
         summary.flushed = facts.checkpoint.flushed if facts.checkpoint.is_ours else None
         summary.checkpoint_times_ms = facts.checkpoint[:3]
-    plan = plan_of(facts, reader)
+    plan = plan_next_start(facts, reader)
     if facts.log:
         summary.log = _log(disk, facts, reader, max(plan.start, newest if plan.is_full else 0))
     summary.accepted = facts.loss.accepted
     if summary.log is None or summary.log.is_end_known:
-        summary.missing = missing_of(disk, facts, summary.log.end if summary.log is not None else 0)
+        summary.missing = find_missing_ranges(disk, facts, summary.log.end if summary.log is not None else 0)
     summary.next_start = next_start(summary, plan, facts)
     return summary
 
@@ -178,7 +178,7 @@ def _writer(facts: StoreFacts) -> str:
 
 
 def _log(disk: ReadingDisk, facts: StoreFacts, reader: LogReader, start: int) -> LogSummary:
-    """Walk over the heads of the newest records to find the end."""
+    """Summarize the log; read the heads of the newest records to find its end."""
     limit = min(facts.files_end, start + END_BYTES_MAX)
     stop = reader.walk(start, limit, lambda view, position, offset, size: None, verify_crc=False)
     allocated = sum(found.allocated for segment in facts.log if (found := disk.facts(segment.path)) is not None)
@@ -187,25 +187,25 @@ def _log(disk: ReadingDisk, facts: StoreFacts, reader: LogReader, start: int) ->
         end=stop.offset,
         is_end_known=stop.reason in (StopReason.END, StopReason.REACHED) and stop.offset < start + END_BYTES_MAX,
         files=len(facts.log),
-        file_size=usual_size(facts.log),
+        file_size=most_common_size(facts.log),
         allocated=allocated,
         faults=[f"{fault.path}: {fault.text}" for fault in facts.file_faults],
     )
 
 
 def _topics(disk: ReadingDisk, facts: StoreFacts) -> tuple[dict[str, list[QueueSummary]], int]:
-    """All queues, and where the newest message begins that any of them knows."""
+    """Return all queues, and the start of the newest message that has a unit."""
     topics: dict[str, list[QueueSummary]] = {}
     newest = facts.log_start
-    for place in queue_places(disk, facts.root):
-        reader = QueueReader(disk, place)
+    for location in list_queue_locations(disk, facts.root):
+        reader = QueueReader(disk, location)
         end = reader.end()
         first = reader.first_from(facts.log_start, end)
         if end > first and reader.unit(end - 1) != NO_UNIT:
             physical = reader.unit(end - 1)[0]
             newest = max(newest, physical if facts.log_start <= physical < facts.files_end else 0)
-        topics.setdefault(place.topic, []).append(
-            QueueSummary(queue_id=place.queue_id, min_offset=first, max_offset=end, files=len(reader.segments))
+        topics.setdefault(location.topic, []).append(
+            QueueSummary(queue_id=location.queue_id, min_offset=first, max_offset=end, files=len(reader.segments))
         )
     return topics, newest
 
@@ -222,29 +222,29 @@ def _index(disk: ReadingDisk, path: str) -> IndexSummary:
 
 
 def next_start(summary: StoreSummary, plan: StartPlan, facts: StoreFacts) -> str:
-    """What the next start would do, in one sentence."""
+    """Return one sentence that describes what the next start would do."""
     if summary.missing and not facts.is_in_use:
-        return f"A start would take no sends: {describe_missing(summary.missing)}."
+        return f"The next start would accept no messages: {describe_missing(summary.missing)}."
     if not facts.log:
         return (
-            "A start would make a new, empty store here."
+            "The next start would create a new, empty store here."
             if not summary.is_store
-            else ("A start would begin an empty log: there are no files of one.")
+            else ("The next start would begin an empty log: there are no log files.")
         )
     if facts.is_in_use:
-        return "A broker has it open: a second start would refuse, and touch nothing."
-    refusal = refusal_of(facts, summary.tables)
+        return "A broker has the store open: a second start would fail and change nothing."
+    refusal = find_refusal(facts, summary.tables)
     if refusal:
-        return f"A start would refuse: {refusal}."
+        return f"The next start would fail: {refusal}."
     behind = max(0, (summary.log.end if summary.log is not None else 0) - plan.start)
     live = [one for one in summary.buffers.live if one.is_of_this_store] if summary.buffers is not None else []
     waiting = sum(one.bytes_not_committed for one in live)
     replay = f", replay up to {waiting} bytes of {len(live)} write buffers" if waiting and not facts.is_clean else ""
-    if facts.is_brought_back:
-        return f"A start would read the whole log, since files are back that were missing{replay}."
+    if facts.is_missing_data_restored:
+        return f"The next start would read the whole log, since missing files have reappeared{replay}."
     if facts.is_clean and not plan.is_full:
-        return "The last stop was clean: a start would read nothing and take messages at once."
+        return "The last stop was clean: the next start would read nothing and accept messages at once."
     if plan.is_full:
         why = "the last stop was clean, but" if facts.is_clean else "the last run crashed, and"
-        return f"A start would read the whole log, since {why} there is no recovery point to begin at{replay}."
-    return f"The last run crashed: a start would read the log from {plan.start} on, {behind} bytes{replay}."
+        return f"The next start would read the whole log, since {why} there is no usable recovery point{replay}."
+    return f"The last run crashed: the next start would read the log from {plan.start} on, {behind} bytes{replay}."

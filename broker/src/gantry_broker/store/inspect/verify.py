@@ -1,15 +1,15 @@
-"""Verifying a store: every record, every queue unit and every index entry, once, in the order of the log.
+"""Verification of a store: every record, every queue unit and every index entry, once, in the order of the log.
 
-    small facts  ->  the log, record by record  ->  what is left of queues and index  ->  tables and small files
-                       |- own offset, lengths, CRC, seal; times that never fall
+    small files  ->  the log, record by record  ->  the rest of queues and index  ->  tables and small files
+                       |- own offset, lengths, CRC, seal; times that never decrease
                        |- its unit in its queue, and back
                        `- its entries in the index, and back
 
-Memory is bounded by the number of queues, not by the size of the log. What is judged here is judged by the broker's own
-gates, with one thing added that a start cannot afford: everything is compared with everything.
+Memory is bounded by the number of queues, not by the size of the log. Records are checked by the functions that the
+broker uses. In addition, and unlike a start, log, queues and index are compared completely.
 
-Bad bytes are either **rot**, damage to what was on the disk, or a **torn tail**, where a crash stopped the writing: see
-``damage``. What a record costs here is what a record costs a start, and a little more for the comparing.
+Bad bytes are either **rot**, damage to data that was on the disk, or a **torn tail**, where a crash interrupted a
+write: see ``damage``. A record costs the same time as at a start, and a little more for the comparison.
 """
 
 from __future__ import annotations
@@ -18,63 +18,63 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from gantry_broker.ports.reading import ReadingDisk
-from gantry_broker.store.inspect.buffers import written_unbuffered
+from gantry_broker.store.inspect.buffers import find_unbuffered_end
 from gantry_broker.store.inspect.damage import DamageJudge, check_file_heads
-from gantry_broker.store.inspect.facts import StoreFacts, plan_of, read_facts
+from gantry_broker.store.inspect.facts import StoreFacts, plan_next_start, read_facts
 from gantry_broker.store.inspect.findings import Findings
 from gantry_broker.store.inspect.index_check import IndexCheck
-from gantry_broker.store.inspect.log_reader import LogReader, Stop, StopReason, facts_of
-from gantry_broker.store.inspect.queue_check import Ground, QueueCheck
+from gantry_broker.store.inspect.log_reader import LogReader, Stop, StopReason, decode_facts
+from gantry_broker.store.inspect.queue_check import CheckContext, QueueCheck
 from gantry_broker.store.inspect.small_checks import check_files, check_missing, check_small, queue_file_finding
 from gantry_broker.store.key_hash import key_hash
 from gantry_broker.store.record_dispatch import RecordFacts
-from gantry_broker.store.record_taker import Progress
 from gantry_broker.store.recovery import StartPlan
-from gantry_store_files.queue_units import BLOCK_BYTES_MAX, QueueReader, queue_places
-from gantry_store_files.segments import segment_faults, usual_size
+from gantry_broker.store.scan_dispatcher import Progress
+from gantry_store_files.queue_units import BLOCK_BYTES_MAX, QueueReader, list_queue_locations
+from gantry_store_files.segments import most_common_size, segment_faults
 
 PROGRESS_BYTES: Final = 16 << 20
 QUEUE_MEMORY_BYTES: Final = 64 << 20
-"""What all blocks of queue units may take together."""
+"""Limit of the memory of all blocks of queue units together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyOrder:
-    """What to verify."""
+class VerifyOptions:
+    """The options of a verification: the part of the store to verify."""
 
     start: int | None = None
     end: int | None = None
     is_quick: bool = False
-    """Only what was written last: the log behind the recovery point (or its last file), and of the rest the ends."""
+    """Whether to read only the log behind the recovery point, or its last file, and check only the ends of the rest."""
 
     boot_id: str = ""
-    """The run of the machine on which the next start will be; empty where that is not known."""
+    """The boot id of the machine on which the next start will run; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """What was verified and what was found."""
+    """The result of a verification: what was read, and the findings."""
 
     root: str
     is_in_use: bool
     is_clean: bool
     start: int
     end: int
-    """The log was read in ``[start, end)``."""
+    """Exclusive end of the range of the log that was read."""
 
     is_whole: bool
-    """Whether all of the log was read."""
+    """Whether the whole log was read."""
 
     is_interrupted: bool
     records: int
     records_bytes: int
     records_sealed: int
-    """Of them in ranges where the whole record has a checksum."""
+    """Number of records in ranges where a seal protects the whole record."""
 
     queues: int
     units: int
     older_records: int
-    """Records of topics that were deleted, or of an earlier life of a topic."""
+    """Number of records of topics that were deleted, or deleted and created again."""
 
     index_files: int
     index_entries: int
@@ -83,19 +83,19 @@ class VerifyReport:
 
 @final
 class Verifier:
-    """One verification of one store. Used once, by one thread. Raises ``OSError`` for what cannot be read at all."""
+    """Verifies one store. Used once, by one thread. Raises ``OSError`` if a file cannot be read at all."""
 
-    def __init__(self, disk: ReadingDisk, root: str, order: VerifyOrder, progress: Progress | None = None) -> None:
+    def __init__(self, disk: ReadingDisk, root: str, options: VerifyOptions, progress: Progress | None = None) -> None:
         self._disk: Final = disk
-        self._order: Final = order
+        self._options: Final = options
         self._progress: Final[Progress] = progress if progress is not None else lambda done, total: None
         self.facts: Final[StoreFacts] = read_facts(disk, root)
-        self._reader: Final = LogReader(disk, self.facts.log, self.facts.ours_from)
+        self._reader: Final = LogReader(disk, self.facts.log, self.facts.ownership_at)
         self._deleted: Final = self.facts.point.deleted if self.facts.point is not None else {}
-        self._written: Final = written_unbuffered(disk, self.facts, order.boot_id)
-        plan = plan_of(self.facts, self._reader, written=self._written)
+        self._written: Final = find_unbuffered_end(disk, self.facts, options.boot_id)
+        plan = plan_next_start(self.facts, self._reader, written=self._written)
         self._start, self._end, self._is_whole = self._range(plan)
-        self._ground: Final = Ground(
+        self._context: Final = CheckContext(
             findings=Findings(),
             is_record_of=self._is_record_of,
             log_start=self.facts.log_start,
@@ -104,24 +104,24 @@ class Verifier:
             is_in_use=self.facts.is_in_use,
             trusted_end=0 if plan.is_full else plan.start,
         )
-        self._judge: Final = DamageJudge(self.facts, self._reader, plan.whole_mark, self._ground)
+        self._judge: Final = DamageJudge(self.facts, self._reader, plan.whole_mark, self._context)
         self._queues: Final[dict[tuple[str, int], QueueCheck]] = {}
-        self._index: Final = IndexCheck(disk, root, self._ground)
+        self._index: Final = IndexCheck(disk, root, self._context)
         self._records = self._records_bytes = self._records_sealed = self._records_older = 0
         self._queues_opened = 0
-        self._told = 0
+        self._reported_offset = 0
         self._is_ours, self._ours_end = False, -1
 
     def run(self) -> VerifyReport:
-        """Verify. Ctrl-C ends it with what was found so far."""
-        facts, findings, is_interrupted = self.facts, self._ground.findings, False
+        """Verify the store and return the report. Ctrl-C ends it with the findings so far."""
+        facts, findings, is_interrupted = self.facts, self._context.findings, False
         check_files(facts, findings)
         try:
             self._open_queues()
             end = self._read_log()
             self._finish(end)
         except KeyboardInterrupt:
-            is_interrupted, end = True, max(self._told, self._start)
+            is_interrupted, end = True, max(self._reported_offset, self._start)
         finally:
             self._reader.close()
         return VerifyReport(
@@ -134,26 +134,26 @@ class Verifier:
         )  # fmt: skip
 
     def _range(self, recovery: StartPlan) -> tuple[int, int, bool]:
-        """The part of the log to read: a record begins at its start, wherever the order says to begin."""
-        order, facts = self._order, self.facts
+        """Return the range of the log to read, whose start is moved back to the start of a record."""
+        options, facts = self._options, self.facts
         start = facts.log_start
-        if order.is_quick:
+        if options.is_quick:
             start = recovery.start if not recovery.is_full or not facts.log else facts.log[-1].base_offset
-        if order.start is not None and order.start > start:
-            start = self._reader.record_before(min(order.start, facts.files_end))
-        end = facts.files_end if order.end is None else min(order.end, facts.files_end)
+        if options.start is not None and options.start > start:
+            start = self._reader.record_before(min(options.start, facts.files_end))
+        end = facts.files_end if options.end is None else min(options.end, facts.files_end)
         return start, max(start, end), start == facts.log_start and end == facts.files_end
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def _read_log(self) -> int:
-        """Read it all; where it ends."""
+        """Read the log and return its end."""
         offset = self._start
         while offset < self._end:
             stop = self._reader.walk(offset, self._end, self._found)
             if stop.reason is StopReason.REACHED:
                 return stop.offset
-            stop = self._again_if_moving(stop)
+            stop = self._retry_if_in_use(stop)
             if stop.reason is StopReason.REACHED:
                 return stop.offset
             after = self._judge.judge(stop, self._end)
@@ -162,23 +162,23 @@ class Verifier:
             offset = after
         return offset
 
-    def _again_if_moving(self, stop: Stop) -> Stop:
-        """A broker may have been in the middle of writing what did not look like a record."""
+    def _retry_if_in_use(self, stop: Stop) -> Stop:
+        """Continue the walk in a store in use, because a broker may have been writing the record meanwhile."""
         if not self.facts.is_in_use:
             return stop
         return self._reader.walk(stop.offset, self._end, self._found)
 
     def _found(self, view: memoryview, position: int, physical: int, size: int) -> None:
-        """One whole record."""
+        """Check one whole record against its queue and the index."""
         self._records += 1
         self._records_bytes += size
         if physical >= self._ours_end:
-            self._is_ours, self._ours_end = self.facts.ours_from(physical)
+            self._is_ours, self._ours_end = self.facts.ownership_at(physical)
         self._records_sealed += self._is_ours
-        if physical - self._told >= PROGRESS_BYTES:
-            self._told = physical
+        if physical - self._reported_offset >= PROGRESS_BYTES:
+            self._reported_offset = physical
             self._progress(physical - self._start, self._end - self._start)
-        record = facts_of(view, position, size)
+        record = decode_facts(view, position, size)
         self._judge.note_time(physical, record.store_timestamp_ms)
         if physical < self._deleted.get(record.topic, -1):
             self._records_older += 1
@@ -189,48 +189,50 @@ class Verifier:
             if queue is None:
                 queue = self._absent_queue(record)
             queue.put(record.queue_offset, physical, size, record.tags_code)
-        if self._index.is_there:
+        if self._index.has_files:
             self._index.put(physical, self._hashes(record))
 
     def _hashes(self, record: RecordFacts) -> list[int]:
-        return [key_hash(record.topic, key) for key in record.keys] if self._index.is_there else []
+        return [key_hash(record.topic, key) for key in record.keys] if self._index.has_files else []
 
     def _absent_queue(self, record: RecordFacts) -> QueueCheck:
-        queue = QueueCheck(record.topic, record.queue_id, None, self._ground)
+        queue = QueueCheck(record.topic, record.queue_id, None, self._context)
         self._queues[record.topic, record.queue_id] = queue
         return queue
 
     # -- queues, index, tables -----------------------------------------------------------------------------------------
 
     def _open_queues(self) -> None:
-        places = list(queue_places(self._disk, self.facts.root))
+        places = list(list_queue_locations(self._disk, self.facts.root))
         block_bytes = min(BLOCK_BYTES_MAX, max(QUEUE_MEMORY_BYTES // max(len(places), 1) // 4, 640))
-        readers = [QueueReader(self._disk, place, block_bytes=block_bytes) for place in places]
-        size = usual_size([segment for reader in readers for segment in reader.segments])
+        readers = [QueueReader(self._disk, location, block_bytes=block_bytes) for location in places]
+        size = most_common_size([segment for reader in readers for segment in reader.segments])
         for reader in readers:
-            place = reader.place
+            location = reader.location
             for fault in segment_faults(reader.segments, size):
-                self._ground.findings.add(queue_file_finding(place, fault))
+                self._context.findings.add(queue_file_finding(location, fault))
             used = reader if reader.segments else None
-            self._queues[place.topic, place.queue_id] = QueueCheck(place.topic, place.queue_id, used, self._ground)
+            self._queues[location.topic, location.queue_id] = QueueCheck(
+                location.topic, location.queue_id, used, self._context
+            )
         self._queues_opened = len(readers)
 
     def _finish(self, log_end: int) -> None:
-        """The log was read up to ``log_end``: now what is left of queues and index leads nowhere."""
-        # Behind a partial reading there is more log, so nothing can be said of what leads there.
+        """Check what remains of queues and index, and the small files, after the log was read up to ``log_end``."""
+        # If only a part of the log was read, units that lead behind it cannot be judged.
         is_end_known = self._end == self.facts.files_end
-        self._ground.reach(log_end if is_end_known else 0)
+        self._context.set_end(log_end if is_end_known else 0)
         if is_end_known:
             self._judge.finish_log(log_end)
-            check_missing(self._disk, self.facts, self._ground.findings, log_end, written=self._written)
+            check_missing(self._disk, self.facts, self._context.findings, log_end, written=self._written)
         newest_ms = self._judge.newest_ms if is_end_known else 0
-        known = check_small(self._disk, self.facts, self._ground.findings, self._queue_end, newest_ms)
+        known = check_small(self._disk, self.facts, self._context.findings, self._queue_end, newest_ms)
         for (topic, queue_id), queue in self._queues.items():
             has_point = self.facts.point is not None and str(queue_id) in self.facts.point.queues.get(topic, {})
-            if self._ground.end or queue.orphans:
+            if self._context.end or queue.orphans:
                 queue.finish(has_point or known is None or topic in known)
-        if self._order.is_quick:
-            check_file_heads(self._reader, self._start, self._ground)
+        if self._options.is_quick:
+            check_file_heads(self._reader, self._start, self._context)
             for queue in self._queues.values():
                 queue.check_ends()
         self._index.finish(is_whole=self._is_whole)
@@ -244,4 +246,4 @@ class Verifier:
         found = self._reader.record_at(physical)
         if found is None or not found.check.is_good:
             return False
-        return facts_of(found.data, 0, found.check.size)[:3] == (topic, queue_id, queue_offset)
+        return decode_facts(found.data, 0, found.check.size)[:3] == (topic, queue_id, queue_offset)

@@ -1,11 +1,11 @@
-"""The plan: every command of mqadmin 5.3.3, in an order in which an administrator could type them.
+"""The plan: every command of mqadmin 5.3.3, in an order in which an administrator could run them.
 
-Each file holds the commands around one noun. `before` comes before there are messages and clients, `after` with them.
+Each file holds the commands around one noun. `before` runs before clients and messages exist, `after` with them.
 """
 
 from __future__ import annotations
 
-from gantry_interop.admin.plan import accounts, brokers, elsewhere, groups, messages, names, offsets, topics
+from gantry_interop.admin.plan import accounts, brokers, groups, messages, names, offsets, out_of_scope, topics
 from gantry_interop.admin.steps import Absent, Step
 
 BEFORE: tuple[Step, ...] = (*names.BEFORE, *topics.BEFORE, *groups.BEFORE)
@@ -15,11 +15,11 @@ AFTER: tuple[Step, ...] = (
 )  # fmt: skip
 ACCOUNTS: tuple[Step, ...] = accounts.STEPS
 ALL: tuple[Step, ...] = (*ACCOUNTS, *BEFORE, *AFTER)
-ABSENT: tuple[Absent, ...] = elsewhere.ABSENT
+ABSENT: tuple[Absent, ...] = out_of_scope.ABSENT
 FILES: dict[str, str] = {**topics.FILES, **groups.FILES}
-"""What the commands are given to read, by name."""
+"""The input files of commands, by name."""
 
 
 def commands() -> set[str]:
-    """All that is run, or is said not to be."""
+    """Return all commands that the plan runs or leaves out with a reason."""
     return {step.command for step in ALL} | {one.command for one in ABSENT}

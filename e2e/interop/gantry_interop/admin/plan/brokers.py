@@ -1,4 +1,4 @@
-"""Brokers and clusters: how they are, how they are set, and what is exported of them."""
+"""Brokers and clusters: their state, their settings, and exports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gantry_interop.admin.masks import Common, Mask
 from gantry_interop.admin.plan.values import CLUSTER, LOG_END, METRICS, MONITOR_ITSELF, TOTALS
 from gantry_interop.admin.steps import Step
 
-SETTINGS: Final = Common(r"(\w+) +=", 60, "each broker lists the settings it has; those of both are compared")
+SETTINGS: Final = Common(r"(\w+) +=", 60, "each broker lists its own settings; those that both have are compared")
 _NUMBER: Final = r"\d+(?:\.\d+(?:E-?\d+)?)?"
 PORTS: Final = (Mask("port", r"^(?:listenPort|haListenPort) += +(?P<value>\d+) *$"),)
 STATUS: Final = (
@@ -29,7 +29,9 @@ STATUS: Final = (
     Mask("count", r"^(?:<broker> +)?\w+ThreadPoolQueue(?:Capacity|HeadWaitTimeMills|Size) *: (?P<value>\d+) *$"),
 )
 STATUS_ROWS: Final = Common(
-    r"(?:<broker> +)?(\S+?) *:", 50, "each broker reports on its own parts as well; what both report is compared"
+    r"(?:<broker> +)?(\S+?) *:",
+    50,
+    "each broker also reports on parts of its own; the fields that both report are compared",
 )
 
 AFTER: Final = (

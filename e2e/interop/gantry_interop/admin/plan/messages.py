@@ -1,4 +1,4 @@
-"""Messages: found, printed, sent and consumed by hand."""
+"""Messages: querying, printing, sending and consuming them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The name server: its table of keys, its settings, and what it lets brokers be written to."""
+"""The name server: its key-value table, its settings, and its write permissions of brokers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gantry_interop.admin.plan.values import TOPICS_OF_BROKER
 from gantry_interop.admin.steps import Step
 
 PORT: Final = (Mask("port", r"^listenPort += +(?P<value>\d+) *$"),)
-SETTINGS: Final = Common(r"(\w+) +=", 12, "each name server lists the settings it has; those of both are compared")
+SETTINGS: Final = Common(r"(\w+) +=", 12, "each name server lists its own settings; those that both have are compared")
 
 BEFORE: Final = (
     Step("updateKvConfig", "-s SPACE -k key -v value"),

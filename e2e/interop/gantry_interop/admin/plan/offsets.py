@@ -1,4 +1,4 @@
-"""Where groups stand, and how they are moved."""
+"""Offsets of consumer groups: showing and resetting them."""
 
 from __future__ import annotations
 

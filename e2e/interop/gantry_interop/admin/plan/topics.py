@@ -1,4 +1,4 @@
-"""Topics and their routes."""
+"""Commands for topics and their routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that two servers doing the same print differently, and what Apache's own servers print besides."""
+"""Values that two equivalent servers print differently, and additional output of Apache's own servers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SPENT: Final = (Mask("milliseconds", r"spentTimeMills=(?P<value>\d+)\]"),)
 PROGRESS: Final = (Mask("rate", r"^Consume TPS: (?P<value>\d+\.\d\d)$"),)
 MONITOR_ITSELF: Final = Quirk(
     r"^\[MONITOR\] +[^\n]*(?:consumerGroup=|ConsumerGroup: )__MONITOR_CONSUMER,[^\n]*\n",
-    "of the rounds that it logs the first is compared, without what it says of its own consumer",
+    "only the first logged round is compared, without the tool's own consumer",
 )
 _STATS_ROW: Final = r"^\S+(?: +[A-Za-z]\S*)? +\d+"
 STATS: Final = (
@@ -42,7 +42,7 @@ STATS: Final = (
 )
 TOOL_ITSELF: Final = Quirk(
     r"^producer group \(CLIENT_INNER_PRODUCER\) instance : clientId=\S+@STREAM,[^\n]*\n",
-    "the tool's own client is there when its first heartbeat was quick enough",
+    "the tool's own client is listed only if its first heartbeat arrived in time",
 )
 CLUSTER: Final = (
     Mask("rate", r"<broker> +V\d_\d_\d +(?P<value>\d+\.\d\d)\("),
@@ -67,6 +67,4 @@ RUNNING: Final = (
     Mask("class", r"Residents\$\$Lambda\$(?P<value>\d+/0x[0-9a-f]+)@"),
     *(Mask("rate", r"^\S+" + r" +<rate>" * place + r" +(?P<value>\d+\.\d\d)(?= |$)") for place in range(5)),
 )
-STACKS: Final = Quirk(
-    r"^[^\n]* TID: \d+ STATE: .*\Z", "the threads of the consumer's machine are others at each moment"
-)
+STACKS: Final = Quirk(r"^[^\n]* TID: \d+ STATE: .*\Z", "the threads of the consumer's process change at any time")

@@ -1,19 +1,20 @@
-// Who may: a question or an order that the sidecar refuses for want of a token asks for one, and is tried again once.
+// Authentication: if the sidecar refuses a request because of a missing token, the user is asked for one, and the
+// request is retried once.
 
 import { Refused, setToken } from "./api.js";
 import { askToken } from "./dialogs.js";
-import { hurry } from "./store.js";
+import { refreshNow } from "./store.js";
 
-/** What `work` gives, after a token was asked for if it needs one. Raises what `work` raises. */
+/** Return the result of `work`, after asking for a token if it requires one. Raises what `work` raises. */
 export async function withToken(work, why) {
   try {
     return await work();
   } catch (error) {
     if (!(error instanceof Refused) || error.status !== 401) throw error;
-    const given = await askToken(`${why} The sidecar says: ${error.message}.`);
+    const given = await askToken(`${why} The sidecar answered: ${error.message}.`);
     if (!given) throw error;
     setToken(given);
-    hurry();
+    refreshNow();
     return work();
   }
 }

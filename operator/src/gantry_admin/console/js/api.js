@@ -1,15 +1,15 @@
-// The one sidecar that this page talks to: its own. Questions, orders, and the stream of events.
+// The client of the sidecar that serves this page: requests, orders, and the stream of events.
 //
-// A one-time code comes in the address, behind the `#`, where no server sees it; it is taken out of the address at once
-// and exchanged for a session, which is kept for this tab; a token that is given by hand is kept the same way. Either is
-// shown as a Bearer token and never leaves otherwise. Events are read with `fetch`, because
-// EventSource cannot show a token.
+// A one-time code is in the address, behind the `#`, which is not sent to servers; it is removed from the address at
+// once and exchanged for a session, which is kept for this tab. A token that the user enters is kept in the same way.
+// Both are only ever sent as a Bearer token to the sidecar. Events are read with `fetch`, because EventSource cannot
+// send a token.
 
 const KEY = "gantry-token";
 const TIMEOUT_MS = 8000;
 const EVENTS_SILENT_MS = 25_000;
 
-/** An answer that is not what was asked for, with the status and the reason that the sidecar gave. */
+/** An error answer, with its status and the sidecar's reason. */
 export class Refused extends Error {
   constructor(status, reason) {
     super(reason);
@@ -17,7 +17,7 @@ export class Refused extends Error {
   }
 }
 
-/** Nobody answered. */
+/** The sidecar did not answer. */
 export class Unreachable extends Error {}
 
 let memory = "";
@@ -36,11 +36,11 @@ export function setToken(text) {
     if (text) sessionStorage.setItem(KEY, text);
     else sessionStorage.removeItem(KEY);
   } catch {
-    // Kept for as long as the page is.
+    // Without storage the token is kept until the page is closed.
   }
 }
 
-/** Exchange the code in the address bar for a session, and say whether there was one. Raises Refused or Unreachable. */
+/** Exchange the code in the address bar for a session. Returns whether there was one. Raises Refused or Unreachable. */
 export async function codeFromAddress() {
   const parts = new URLSearchParams(location.hash.replace(/^#\/?/, ""));
   const code = parts.get("code");
@@ -53,7 +53,7 @@ export async function codeFromAddress() {
   return true;
 }
 
-/** Take a token out of the address bar, and say whether there was one. */
+/** Use the token in the address bar, and remove it there. Returns whether there was one. */
 export function tokenFromAddress() {
   const parts = new URLSearchParams(location.hash.replace(/^#\/?/, ""));
   const found = parts.get("token");
@@ -73,7 +73,7 @@ async function ask(path, options, timeoutMs) {
   try {
     answer = await fetch(path, { cache: "no-store", credentials: "omit", ...options, signal: AbortSignal.timeout(timeoutMs) });
   } catch (error) {
-    throw new Unreachable(error.name === "TimeoutError" ? "it did not answer in time" : "nobody answers");
+    throw new Unreachable(error.name === "TimeoutError" ? "the request timed out" : "the sidecar is unreachable");
   }
   let document;
   try {
@@ -85,17 +85,17 @@ async function ask(path, options, timeoutMs) {
   return document;
 }
 
-/** A question. Raises Refused or Unreachable. */
+/** Send a GET request, and return the document. Raises Refused or Unreachable. */
 export const get = (path) => ask(path, { headers: headers({}) }, TIMEOUT_MS);
 
-/** An order. It may take its time. */
+/** Send an order. It may take up to 70 s. Raises Refused or Unreachable. */
 export const post = (path, body) =>
   ask(path, { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body) }, 70_000);
 
-/** "/v1/queues/%25DLQ%25billing/0": each part safe in a path. */
+/** Return a path with each part escaped, such as "/v1/queues/%25DLQ%25billing/0". */
 export const path = (...parts) => `/v1/${parts.map((part) => encodeURIComponent(String(part))).join("/")}`;
 
-/** Events, one after the other, until the stream ends or is silent for too long. Raises Refused or Unreachable. */
+/** Yield events until the stream ends or is silent for too long. Raises Refused or Unreachable. */
 export async function* events() {
   const broken = new AbortController();
   let timer = setTimeout(() => broken.abort(), EVENTS_SILENT_MS);
@@ -120,7 +120,7 @@ export async function* events() {
     }
   } catch (error) {
     if (error instanceof Refused) throw error;
-    throw new Unreachable("the stream of events broke off");
+    throw new Unreachable("the event stream was interrupted");
   } finally {
     clearTimeout(timer);
     broken.abort();

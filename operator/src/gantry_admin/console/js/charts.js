@@ -1,5 +1,5 @@
-// Small time series: five minutes from right to left, one scale, gaps where nothing was known. Drawn as SVG that
-// stretches with its place; the pointer, or the arrow keys, read a moment.
+// Charts of time series: five minutes, one scale, gaps where a value is unknown. They are SVGs that stretch to the
+// available width; the pointer or the arrow keys select a point in time.
 
 import { h } from "./dom.js";
 import { duration, UNKNOWN } from "./format.js";
@@ -10,9 +10,9 @@ const SPAN_MIN_MS = 60_000;
 const WIDTH = 300;
 const HEIGHT = 80;
 const GAP_MS = 5000;
-const pointed = new Map(); // chart -> share of its width, where somebody points
+const pointed = new Map(); // chart -> the selected position, as a share of its width
 
-/** `lines` are `{name, tone, points}`; `format` makes words of a value. */
+/** Return a chart. `lines` are `{name, tone, points}`; `format` converts a value to a text. */
 export function chart({ title, hint, lines, format, redraw, base = 1000 }) {
   const nowMs = Date.now();
   const spanMs = Math.min(Math.max(nowMs - (lines[0].points[0]?.atMs ?? nowMs), SPAN_MIN_MS), SPAN_MS);
@@ -20,7 +20,7 @@ export function chart({ title, hint, lines, format, redraw, base = 1000 }) {
   const place = pointed.get(title);
   const at = place === undefined ? null : nowMs - spanMs * (1 - place);
   const values = lines.map((line) => ({ ...line, value: at === null ? line.points.at(-1)?.value ?? null : valueAt(line.points, at) }));
-  const words = values.map((line) => `${line.name} ${line.value === null ? "not known" : format(line.value)}`).join(", ");
+  const words = values.map((line) => `${line.name} ${line.value === null ? "unknown" : format(line.value)}`).join(", ");
   const point = (share) => {
     if (share === null) pointed.delete(title);
     else pointed.set(title, Math.min(Math.max(share, 0), 1));
@@ -66,7 +66,7 @@ function drawn(line, nowMs, spanMs, top, isFilled) {
     h("path", { class: "chart-stroke", key: "stroke", d: strokes || "M0 0" }));
 }
 
-/** Points that belong together: known, and not far apart. */
+/** Split the points into runs of known values that are not far apart. */
 function pieces(points) {
   const found = [];
   let piece = [];
@@ -90,7 +90,7 @@ function valueAt(points, atMs) {
   return nearest === null || Math.abs(nearest.atMs - atMs) > GAP_MS ? null : nearest.value;
 }
 
-/** 1, 2 or 5 times a power of ten, at or above; for bytes a power of two. */
+/** Return the next 1, 2 or 5 times a power of ten that is not below the value; for bytes a power of two. */
 function niceTop(value, base) {
   if (value <= 0) return 1;
   if (base === 1024) return 2 ** Math.ceil(Math.log2(value));

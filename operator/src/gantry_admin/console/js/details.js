@@ -1,4 +1,4 @@
-// Everything that is known of one broker, in a dialog that follows it while it is open.
+// The dialog with all details of one broker, updated while it is open.
 
 import { h } from "./dom.js";
 import { close, show } from "./dialogs.js";
@@ -7,7 +7,7 @@ import { healthOf, hostOf, titleOf } from "./model.js";
 import { facts } from "./parts.js";
 import { state } from "./store.js";
 
-/** Show the member whose sidecar is at `url`. */
+/** Show the details of the member whose sidecar is at `url`. */
 export function openDetails(url) {
   show("details", () => {
     const member = state.group?.members.find((one) => one.url === url);
@@ -26,19 +26,19 @@ export function openDetails(url) {
 
 function groups(member) {
   const { status } = member;
-  const { said } = status;
+  const { reported_role: reported } = status;
   return h("div", { class: "fact-groups" },
     section("Role", [
       ["role", status.role ?? UNKNOWN],
-      ["epoch", `${status.epoch ?? UNKNOWN}${said && said.promised_epoch > (status.epoch ?? 0) ? `, promised ${said.promised_epoch}` : ""}`],
-      ["follows", said?.master ?? "nobody"],
-      ["electable", said?.electable.join(", ") || "nobody"],
-      ["acks needed", count(said?.acks_needed)],
-      ["may acknowledge", said ? (said.may_acknowledge ? "yes" : "no") : UNKNOWN],
-      said?.trouble ? ["trouble", said.trouble] : null,
+      ["epoch", `${status.epoch ?? UNKNOWN}${reported && reported.promised_epoch > (status.epoch ?? 0) ? `, promised ${reported.promised_epoch}` : ""}`],
+      ["follows", reported?.master ?? "no master"],
+      ["electable members", reported?.electable.join(", ") || "none"],
+      ["acks needed", count(reported?.acks_needed)],
+      ["may acknowledge", reported ? (reported.may_acknowledge ? "yes" : "no") : UNKNOWN],
+      reported?.trouble ? ["error", reported.trouble] : null,
     ]),
     section("Log", [
-      ["holds", `[${count(status.oldest)}, ${count(status.wrote)})`],
+      ["range", `[${count(status.oldest)}, ${count(status.wrote)})`],
       ["committed", count(status.committed)], ["flushed", count(status.flushed)],
       ["acked", count(status.acked)], ["confirmed", count(status.confirmed)],
       ["store", status.store_uuid ?? UNKNOWN], ["generation", count(status.generation)],
@@ -46,13 +46,13 @@ function groups(member) {
     section("Process", [
       ["sidecar", hostOf(member)], ["version", status.version ?? UNKNOWN], ["process", status.pid ?? UNKNOWN],
       ["started", exactly(status.started_wall_ms)], ["phase", status.phase ?? UNKNOWN],
-      ["last heard of", `${moment(status.motion.last_heartbeat_wall_ms)} (${duration((status.motion.since_ms ?? 0) / 1000)} ago)`],
+      ["last heartbeat", `${moment(status.loop_state.last_heartbeat_wall_ms)} (${duration((status.loop_state.since_ms ?? 0) / 1000)} ago)`],
       ["boot", status.boot_id ?? UNKNOWN],
     ]),
-    section("Stock", [
+    section("Resources", [
       ["disk", status.disk === null ? UNKNOWN : `${bytes(status.disk.used_bytes)} of ${bytes(status.disk.total_bytes)}`],
       ["write buffer", buffer(status)], ["connections", count(status.connections)], ["queues", count(status.queues)],
-      ["waiting sends", count(status.parked_sends)], ["refuses sends", status.is_refusing_sends ? "yes" : "no"],
+      ["waiting sends", count(status.parked_sends)], ["refusing sends", status.is_refusing_sends ? "yes" : "no"],
       status.certificate_ends_wall_ms ? ["certificate ends", exactly(status.certificate_ends_wall_ms)] : null,
       status.last_error ? ["last error", `${status.last_error} (${moment(status.last_error_wall_ms)})`] : null,
     ]));
@@ -63,5 +63,5 @@ const section = (title, pairs) => h("section", { key: title }, h("h3", null, tit
 function buffer(status) {
   if (!status.buffer?.buffers_total) return "none";
   const { medium, buffers_free: free, buffers_total: total, is_crash_safe: isSafe } = status.buffer;
-  return `${medium}, ${free} of ${total} free, ${isSafe ? "outlives the process" : "lost with the process"}`;
+  return `${medium}, ${free} of ${total} free, ${isSafe ? "survives a process crash" : "lost in a process crash"}`;
 }

@@ -1,5 +1,5 @@
-// One dialog at a time, drawn from a function so that it follows what changes. The browser's own <dialog> keeps the
-// focus inside, closes at Escape and gives the focus back.
+// Dialogs, one at a time. Each is drawn by a function, so that it is updated with the state. The browser's own <dialog>
+// keeps the focus inside, closes on Escape and restores the focus.
 
 import { h, render } from "./dom.js";
 import { button } from "./parts.js";
@@ -8,7 +8,7 @@ import { changed } from "./store.js";
 let current = null; // {kind, view, resolve}
 const element = document.createElement("dialog");
 element.addEventListener("close", () => {
-  if (element.open) return; // told late, of the dialog before this one
+  if (element.open) return; // the event belongs to the previous dialog
   const ended = current;
   current = null;
   render(element);
@@ -16,7 +16,7 @@ element.addEventListener("close", () => {
 });
 element.addEventListener("click", (event) => event.target === element && close());
 
-/** Show what `view` says: `{title, body, actions}`. Resolves with the value given to `close`, null for Escape. */
+/** Show the dialog that `view` returns: `{title, body, actions}`. Resolves with the value of `close`, null for Escape. */
 export function show(kind, view) {
   if (current !== null) close();
   return new Promise((resolve) => {
@@ -27,7 +27,7 @@ export function show(kind, view) {
   });
 }
 
-/** Close it with a value. */
+/** Close the dialog with a value. */
 export function close(value) {
   const ended = current;
   current = null;
@@ -36,10 +36,10 @@ export function close(value) {
   ended?.resolve(value instanceof Event ? null : value ?? null);
 }
 
-/** Whether one is seen: Escape closes it a moment before `close` is told. */
+/** Return whether a dialog is visible: on Escape it is closed before the `close` event is delivered. */
 export const isOpen = () => element.open;
 
-/** Draw again what is open. */
+/** Redraw the open dialog. */
 export function draw() {
   if (current === null) return;
   const shown = current.view();
@@ -54,14 +54,14 @@ export function draw() {
     h("div", { class: "dialog-actions" }, shown.actions)));
 }
 
-/** Ask before something is done. Resolves with whether it was confirmed. */
+/** Ask for confirmation. Resolves with whether it was confirmed. */
 export const confirm = (title, body, verb) =>
   show("confirm", () => ({
     title, body,
     actions: [button("Cancel", () => close(false), { autofocus: true }), button(verb, () => close(true), { class: "primary" })],
   }));
 
-/** Ask for a token. Resolves with it, or null. */
+/** Ask for a token. Resolves with the token, or null. */
 export function askToken(why) {
   let typed = "";
   const submit = (event) => {
@@ -70,14 +70,14 @@ export function askToken(why) {
     changed();
   };
   return show("token", () => ({
-    title: "A token",
+    title: "Enter a token",
     body: [
       h("p", null, why),
       h("form", { onsubmit: submit, id: "token-form" },
         h("label", { class: "field" }, h("span", null, "Token"),
           h("input", { type: "password", name: "token", autocomplete: "off", autofocus: true, oninput: (event) => (typed = event.target.value) })),
-        h("p", { class: "faint" }, "It is kept for this tab and shown to this sidecar only. `gantry console` prints an address that needs none.")),
+        h("p", { class: "faint" }, "The token is kept for this tab only and sent to this sidecar only. `gantry console` prints an address that needs no token.")),
     ],
-    actions: [button("Cancel", () => close(null)), button("Use it", submit, { class: "primary" })],
+    actions: [button("Cancel", () => close(null)), button("Use token", submit, { class: "primary" })],
   }));
 }

@@ -1,14 +1,14 @@
-// Elements from values, patched in place: what has the focus keeps it, and nothing jumps when numbers change.
+// A small virtual DOM: elements are described by values and patched in place, so the focus is kept and the layout does
+// not jump when numbers change.
 //
-// The rule it guards: **text is text.** Nothing here, and nothing else in the console, ever parses a string as markup;
-// the page's policy (`require-trusted-types-for`) makes the browser refuse it, too. What a message says can look like
-// anything and be nothing but characters.
+// The invariant: **text is text.** No code of the console ever parses a string as markup, and the page's policy
+// (`require-trusted-types-for`) makes the browser refuse it too. The content of a message is only ever shown as text.
 
 const SVG = "http://www.w3.org/2000/svg";
 const OLD = Symbol("what was rendered last");
 const AS_PROPERTY = new Set(["value", "checked", "disabled", "open", "hidden", "indeterminate"]);
 
-/** An element to be: `h("p", {class: "note"}, "text", h("b", null, "more"))`. Nothing in `children` may be null. */
+/** Describe an element: `h("p", {class: "note"}, "text", h("b", null, "more"))`. Null children are left out. */
 export function h(tag, props, ...children) {
   return { tag, props: props ?? {}, children: flat(children) };
 }
@@ -23,7 +23,7 @@ function flat(children) {
   return found;
 }
 
-/** Make what is in `root` be `nodes`. */
+/** Update the content of `root` to `nodes`. */
 export function render(root, ...nodes) {
   const next = flat(nodes);
   patchChildren(root, root[OLD] ?? [], next, false);
@@ -85,7 +85,7 @@ function set(element, name, value, before) {
   if (name.startsWith("on")) element[name] = value ?? null;
   else if (name === "style") setStyle(element, value ?? {}, before ?? {});
   else if (AS_PROPERTY.has(name)) {
-    // What somebody is typing is theirs; so is a section that they have opened, unless we say otherwise.
+    // The value of a field that has the focus is never overwritten, so that typing is not disturbed.
     if (value !== undefined && element[name] !== value && !(name === "value" && document.activeElement === element)) {
       element[name] = value;
     }

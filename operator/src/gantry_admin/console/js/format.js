@@ -1,4 +1,4 @@
-// Numbers and times for people, in widths that do not jump. `null` is "not known", and looks like it.
+// Formats of numbers and times. `null` means "unknown" and is shown as a dash.
 
 export const UNKNOWN = "–";
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -9,7 +9,7 @@ const isKnown = (value) => value !== null && value !== undefined && Number.isFin
 /** 1284114 -> "1,284,114". */
 export const count = (value) => (isKnown(value) ? whole.format(value) : UNKNOWN);
 
-/** 12345 -> "12.3k": at most three digits that count. */
+/** 12345 -> "12.3k": three significant digits. */
 export function short(value) {
   if (!isKnown(value)) return UNKNOWN;
   for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
@@ -32,7 +32,7 @@ export function bytes(value) {
   return `${value < 0 ? "−" : ""}${unit === 0 ? left.toFixed(0) : digits(left)} ${UNITS[unit]}`;
 }
 
-/** Seconds, as "320 ms", "4.2 s", "3 min", "2 h 05 min". */
+/** Format seconds as "320 ms", "4.2 s", "3 min", "2 h 05 min". */
 export function duration(seconds) {
   if (!isKnown(seconds)) return UNKNOWN;
   if (seconds === 0) return "0 s";
@@ -45,10 +45,10 @@ export function duration(seconds) {
   return `${Math.floor(seconds / 86400)} days`;
 }
 
-/** Milliseconds with the digits that matter: "0.26 ms", "16.4 ms". */
+/** Format milliseconds with three significant digits: "0.26 ms", "16.4 ms". */
 export const millis = (value) => (isKnown(value) ? (value >= 1000 ? duration(value / 1000) : `${digits(value)} ms`) : UNKNOWN);
 
-/** "14:03:21", today; with the date, any other day. */
+/** Format a time as "14:03:21" today, and with its date on any other day. */
 export function moment(wallMs) {
   if (!isKnown(wallMs) || wallMs <= 0) return UNKNOWN;
   const then = new Date(wallMs);
@@ -56,7 +56,7 @@ export function moment(wallMs) {
   return then.toDateString() === new Date().toDateString() ? time : `${isoDay(then)} ${time}`;
 }
 
-/** "2026-11-22 14:03:21.042", for when it matters. */
+/** Format a time with all digits: "2026-11-22 14:03:21.042". */
 export function exactly(wallMs) {
   if (!isKnown(wallMs) || wallMs <= 0) return UNKNOWN;
   const then = new Date(wallMs);
@@ -69,14 +69,14 @@ const isoDay = (then) =>
 /** "3 brokers", "1 broker". */
 export const plural = (number, noun, nouns = `${noun}s`) => `${count(number)} ${number === 1 ? noun : nouns}`;
 
-// What would move, hide or turn around the text beside it is shown as its code.
+// Characters that move, hide or reverse the text beside them are shown as their codes.
 const TROUBLE = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 
-/** Text of strangers, with nothing invisible in it. */
+/** Return untrusted text with all invisible characters shown as their codes. */
 export const plain = (text) =>
   String(text).replace(TROUBLE, (one) => `⟨U+${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 
-/** "68 65 6c 6c" and what is printable of it, 16 bytes a line. */
+/** Format hex as a dump: "68 65 6c 6c" and the printable characters, 16 bytes per line. */
 export function hexDump(hex) {
   const lines = [];
   for (let at = 0; at < hex.length; at += 32) {

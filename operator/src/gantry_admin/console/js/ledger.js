@@ -1,13 +1,13 @@
 // The durability ledger of one shard as a live picture.
 //
 //     wrote      ===================================================O
-//     committed  ==============================================O/////      what is behind the head is at risk;
-//     flushed    ======================O/////////////////////////////      the hatching says how much, and the
-//     acked      ================================================O///      grid moves as the log grows
+//     committed  ==============================================O/////      the hatched part is at risk;
+//     flushed    ======================O/////////////////////////////      the grid moves as the
+//     acked      ================================================O///      log grows
 //
-// All lanes share one axis, whose right end is `wrote` and whose width follows the largest gap. Between two looks the
-// heads move evenly; whoever has asked for less motion sees them jump. The exact figures beside the lanes are those of
-// the last look, and never made up.
+// All lanes share one axis, whose right end is `wrote` and whose width follows the largest gap. Between two updates the
+// heads are animated, unless the user prefers reduced motion. The exact figures beside the lanes are those of the last
+// update and are never interpolated.
 
 import { h } from "./dom.js";
 import { bytes, count, duration } from "./format.js";
@@ -20,44 +20,44 @@ const HEAD = 0.965;
 const FRAME_MS = 30;
 const stillness = matchMedia("(prefers-reduced-motion: reduce)");
 
-/** The lanes, from the top: the levels, then every slave. */
+/** Return the lanes from top to bottom: the levels, then every slave. */
 function lanesOf(status) {
   const levels = LEVELS.map(({ name, means }) => ({ key: name, name, means, tone: name, value: status[name] }));
   const slaves = status.slaves.map((slave) => ({
     key: `slave-${slave.slave_id}`, name: `slave ${slave.slave_id}`, tone: "acked", isSlave: true,
     value: slave.received, second: slave.flushed,
-    means: slave.silent_ms === null ? "what it has received" : `has received; heard ${duration(slave.silent_ms / 1000)} ago`,
+    means: slave.silent_ms === null ? "received by the slave" : `received by the slave; last seen ${duration(slave.silent_ms / 1000)} ago`,
   }));
   return [...levels, ...slaves];
 }
 
-/** The picture. `isNow` says whether these are figures of a broker that moves. */
+/** Return the ledger. `isNow` is whether the figures are of a running broker. */
 export function ledger(status, isNow) {
   const lanes = lanesOf(status);
-  const update = (element) => motionOf(element).feed(lanes, isNow);
+  const update = (element) => animationOf(element).feed(lanes, isNow);
   return h("div", { class: `ledger${isNow ? "" : " stale"}`, key: "ledger", born: update, kept: update },
     h("div", { class: "ledger-grid", "aria-hidden": "true", key: "grid" },
       Array.from({ length: TICKS }, (_, index) => h("div", { class: "tick", key: index }, h("span", { opaque: true })))),
     lanes.map((lane) => laneOf(lane, status.wrote)),
     h("div", { class: "ledger-foot", key: "foot" },
       h("span", { class: "ledger-window", opaque: true, "aria-hidden": "true" }),
-      isNow ? null : h("span", null, "the last word of a broker that does not move")));
+      isNow ? null : h("span", null, "the last report of a broker that is not running")));
 }
 
 function laneOf(lane, wrote) {
   const behind = lane.value === null || wrote === null ? null : wrote - lane.value;
-  const said = behind === null ? "not known" : behind <= 0 ? "level" : `−${bytes(behind)}`;
+  const lag = behind === null ? "unknown" : behind <= 0 ? "in sync" : `−${bytes(behind)}`;
   return h("div", { class: `lane ${lane.tone}${lane.isSlave ? " slave" : ""}${lane.value === null ? " unknown" : ""}`, key: lane.key, "data-lane": lane.key },
     h("div", { class: "lane-name", title: lane.means }, h("i", { class: "swatch" }), h("span", null, lane.name)),
     h("div", { class: "rail", "aria-hidden": "true" }, h("div", { class: "bar" }), h("div", { class: "gap" }),
-      lane.second === undefined || lane.second === null ? null : h("div", { class: "second", title: "flushed there" }),
+      lane.second === undefined || lane.second === null ? null : h("div", { class: "second", title: "flushed by the slave" }),
       h("div", { class: "head" })),
     h("div", { class: "lane-value" },
       h("span", { class: "number exact", "data-offset": lane.key, "data-value": lane.value ?? "" }, count(lane.value)),
-      lane.key === "wrote" ? h("span", { class: "behind" }, "head") : h("span", { class: `behind${behind > 0 ? " some" : ""}` }, said)));
+      lane.key === "wrote" ? h("span", { class: "behind" }, "head") : h("span", { class: `behind${behind > 0 ? " some" : ""}` }, lag)));
 }
 
-/** What each kind of break would take. */
+/** Return the data at risk for each kind of failure. */
 export function risks(status) {
   return h("div", { class: "risks", key: "risks" }, status.at_risk.map((risk) => {
     const { title, what } = LOSSES[risk.loss];
@@ -65,42 +65,42 @@ export function risks(status) {
     const tone = isAll ? "warn" : risk.bytes === null ? "unknown" : risk.bytes === 0 ? "good" : risk.loss === "process" ? "bad" : "warn";
     return h("div", { class: `risk ${tone}`, key: risk.loss, "data-risk": risk.loss },
       h("div", { class: "risk-name" }, icon(risk.loss), h("span", null, title)),
-      h("div", { class: "risk-bytes number" }, isAll ? "everything" : risk.bytes === null ? "not known" : bytes(risk.bytes)),
+      h("div", { class: "risk-bytes number" }, isAll ? "everything" : risk.bytes === null ? "unknown" : bytes(risk.bytes)),
       h("div", { class: "risk-words" }, wordsOf(risk, status), h("span", { class: "faint" }, what)));
   }));
 }
 
 const FAULTS = { process: "the process", machine: "the machine", disk: "the disk", slave: "a slave, then the disk" };
 
-/** What one fault would take of what clients were told is safe, where every copy counts: by what failovers are judged. */
+/** Return the acknowledged data at risk for each fault, where every copy counts; failovers are decided by it. */
 export function promised(counted) {
   if (!counted?.is_fresh) return null;
-  return h("p", { class: "promised", key: "promised" }, h("span", null, "Of what was acknowledged, counting slaves:"),
+  return h("p", { class: "promised", key: "promised" }, h("span", null, "Acknowledged data at risk, counting slaves:"),
     counted.risks.map((risk) => h("span", { key: risk.fault, "data-promised": risk.fault, class: risk.bytes > 0 ? "some" : "" },
-      `${FAULTS[risk.fault]} `, h("b", { class: "number" }, risk.bytes === null ? "not known" : bytes(risk.bytes)))),
-    counted.bound === null || !counted.risks.some((risk) => risk.bytes > 0) ? null : h("span", null, `bound by the ${counted.bound}`));
+      `${FAULTS[risk.fault]} `, h("b", { class: "number" }, risk.bytes === null ? "unknown" : bytes(risk.bytes)))),
+    counted.bound === null || !counted.risks.some((risk) => risk.bytes > 0) ? null : h("span", null, `waiting for the ${counted.bound}`));
 }
 
-/** Without a slave, all of the log is on this broker alone. */
+/** Return whether the whole log is on this broker alone, because it has no slave. */
 const isOnlyCopy = (risk, status) => risk.loss === "master" && risk.bytes === null && status.role === "master" && status.slaves.length === 0;
 
 function wordsOf(risk, status) {
   if (isOnlyCopy(risk, status)) return h("span", null, "no slave holds a copy");
   if (risk.bytes === null) return h("span", null, "no figures");
   if (risk.bytes > 0) return h("span", null, risk.seconds === null ? "of unknown age" : `up to ${duration(risk.seconds)} old`);
-  if (risk.loss === "process" && status.buffer?.is_crash_safe) return h("span", null, status.buffer.buffers_total ? "the write buffer outlives it" : "the page cache outlives it");
+  if (risk.loss === "process" && status.buffer?.is_crash_safe) return h("span", null, status.buffer.buffers_total ? "the write buffer survives it" : "the page cache survives it");
   return h("span", null, "nothing would be lost");
 }
 
-const motions = new WeakMap();
+const animations = new WeakMap();
 
-function motionOf(element) {
-  if (!motions.has(element)) motions.set(element, new Motion(element));
-  return motions.get(element);
+function animationOf(element) {
+  if (!animations.has(element)) animations.set(element, new LaneAnimation(element));
+  return animations.get(element);
 }
 
-/** Moves the lanes of one picture between two looks. */
-class Motion {
+/** Animates the lanes of one ledger between two updates. */
+class LaneAnimation {
   constructor(element) {
     this.element = element;
     this.lanes = [];
@@ -135,7 +135,7 @@ class Motion {
     this.shown.set(key, { from: isFar ? value : now, to: value });
   }
 
-  /** Where a head is to be drawn at this moment. */
+  /** Return the offset at which a head is drawn at this moment. */
   at(key, nowMs) {
     const course = this.shown.get(key);
     if (course === undefined || course.to === null) return null;
@@ -158,7 +158,7 @@ class Motion {
     requestAnimationFrame((atMs) => this.frame(atMs));
   }
 
-  /** One frame; whether there will be another one. */
+  /** Draw one frame. Returns whether another one is needed. */
   draw(nowMs) {
     const head = this.at("wrote", nowMs);
     if (head === null) return false;
@@ -176,7 +176,7 @@ class Motion {
     return !isSettled || nowMs < this.fedMs + this.tookMs;
   }
 
-  /** The width follows the largest gap, by powers of two and gently. */
+  /** Move the width smoothly to the power of two that fits the largest gap. Returns whether it has been reached. */
   zoom(gap) {
     const wanted = Math.max(2 ** Math.ceil(Math.log2(Math.max(gap * 1.25, 1))), WINDOW_MIN);
     const isNear = Math.abs(Math.log2(this.window / wanted)) < 0.01;

@@ -1,7 +1,7 @@
-// Dead letters of a group: what it has given up, and sending that again, one or all, after a question.
+// The dead letters of a group, and resending one or all of them after a confirmation.
 //
-// Sending again is bounded by the sidecar; "all" is as many orders as it takes, and can be stopped between two. How far it
-// has come lies on the brokers, so what was sent is not sent twice by another try.
+// The sidecar bounds each order; "all" is a sequence of orders, and can be stopped between two of them. The progress is
+// stored on the brokers, so a second try does not resend the same messages.
 
 import { withToken } from "./access.js";
 import { get, path, post } from "./api.js";
@@ -15,11 +15,11 @@ import { changed, state, within } from "./store.js";
 import { shards } from "./topics.js";
 
 const BATCH = 200;
-const WHY = "Dead letters hold messages.";
+const WHY = "Reading dead letters requires a token.";
 const open = new Set();
 const shown = { group: null, shard: null, document: null, fault: null, result: null, isBusy: false, isStopped: false };
 
-/** The view. */
+/** Return the view of dead letters. */
 export function lettersView() {
   const groups = (state.groups?.groups ?? []).filter((group) => group.dead_letters > 0);
   const wanted = here().given.get("group") ?? groups[0]?.name ?? null;
@@ -35,9 +35,9 @@ export function lettersView() {
         names.length === 0 ? null : h("label", { class: "field row" }, h("span", null, "Group"),
           h("select", { onchange: (event) => go("letters", { group: event.target.value }) }, names.map((name) =>
             h("option", { key: name, value: name, selected: name === wanted }, name))))),
-      h("p", { class: "lead" }, "What a group gave up after too many tries. Sent again, a message goes to the topic it came from, with the id and keys it had: all groups of that topic get it."),
+      h("p", { class: "lead" }, "Messages that a group failed to consume after the maximum number of retries. Resending sends a message to its original topic, with its id and keys; all groups of that topic receive it."),
       outcome()),
-    wanted === null ? h("section", { class: "panel", key: "none" }, empty("No dead letters", state.tablesFault ?? "No group has given up a message on this broker.")) : list());
+    wanted === null ? h("section", { class: "panel", key: "none" }, empty("No dead letters", state.tablesFault ?? "No group has dead letters on this broker.")) : list());
 }
 
 function outcome() {
@@ -52,15 +52,15 @@ function list() {
   const total = queues.reduce((sum, queue) => sum + queue.end - queue.begin, 0);
   const messages = queues.flatMap((queue) => queue.messages.map((message) => ({ message, isSent: message.queue_offset < (queue.sent_again_end ?? 0) })));
   return h("section", { class: "panel", key: "list", "aria-label": `Dead letters of ${shown.group}`, "aria-busy": String(shown.isBusy) },
-    h("header", { class: "panel-head wrap" }, h("h2", null, shown.group), h("span", { class: "faint" }, `${plural(total, "dead letter")} on ${broker}, ${count(fresh)} not sent again`),
+    h("header", { class: "panel-head wrap" }, h("h2", null, shown.group), h("span", { class: "faint" }, `${plural(total, "dead letter")} on ${broker}, ${count(fresh)} not resent`),
       h("span", { class: "grow" }),
       shown.isBusy ? button("Stop", () => { shown.isStopped = true; }, {}) : null,
-      button(`Send ${count(fresh)} again`, () => sendAll(fresh), { class: "primary", icon: "resend", disabled: shown.isBusy || fresh === 0 })),
-    messages.length === 0 ? empty("Nothing there", "They have expired.")
+      button(`Resend ${count(fresh)}`, () => sendAll(fresh), { class: "primary", icon: "resend", disabled: shown.isBusy || fresh === 0 })),
+    messages.length === 0 ? empty("No messages", "The dead letters have expired.")
       : h("ol", { class: "messages" }, messages.toReversed().map(({ message, isSent }) =>
           messageItem(message, open, [
-            isSent ? badge("plain", "sent again") : null,
-            button("Send again", () => sendOne(message), { class: "quiet", disabled: shown.isBusy, "aria-label": `Send dead letter ${message.queue_offset} again` }),
+            isSent ? badge("plain", "resent") : null,
+            button("Resend", () => sendOne(message), { class: "quiet", disabled: shown.isBusy, "aria-label": `Resend dead letter ${message.queue_offset}` }),
           ]))));
 }
 
@@ -76,13 +76,13 @@ async function load() {
 }
 
 async function sendOne(message) {
-  // What was asked about is what is sent, whatever is looked at by the time it is confirmed.
+  // The target is fixed before the confirmation, because another group may be shown by the time it is confirmed.
   const target = within(path("dead-letters", shown.group, message.queue_id, message.queue_offset, "resend"));
-  const origin = message.properties.RETRY_TOPIC ?? "the topic it came from";
-  const isMeant = await confirm("Send this dead letter again?", [
-    h("p", null, "It goes to ", h("b", { class: "mono" }, plain(origin)), ", to every group that reads it, also if it was sent again before."),
+  const origin = message.properties.RETRY_TOPIC ?? "its original topic";
+  const isMeant = await confirm("Resend this dead letter?", [
+    h("p", null, "It is sent to ", h("b", { class: "mono" }, plain(origin)), " and received by every group of that topic, even if it was resent before."),
     h("p", { class: "faint mono" }, plain(message.message_id)),
-  ], "Send it again");
+  ], "Resend");
   if (!isMeant) return;
   await order(() => post(target, {}), false);
   open.delete(keyOf(message));
@@ -90,20 +90,20 @@ async function sendOne(message) {
 
 async function sendAll(fresh) {
   const target = path("dead-letters", shown.group, "resend");
-  const isMeant = await confirm(`Send ${plural(fresh, "dead letter")} again?`, [
-    h("p", null, "Each goes to the topic it came from, and to every group that reads it. Of all brokers of the topic, not only this one; what was sent again already is left out."),
-  ], `Send ${count(fresh)} again`);
+  const isMeant = await confirm(`Resend ${plural(fresh, "dead letter")}?`, [
+    h("p", null, "Each is sent to its original topic and received by every group of that topic. This includes the dead letters on all brokers of the topic; those that were resent already are left out."),
+  ], `Resend ${count(fresh)}`);
   if (isMeant) await order(() => post(target, { messages_max: BATCH }), true);
 }
 
-/** Give one order, or the same one until nothing is left, and say what came of it. */
+/** Send one order, or repeat it until nothing is left, and show the result. */
 async function order(give, isRepeated) {
   Object.assign(shown, { isBusy: true, isStopped: false, fault: null, result: null });
   changed();
   const sum = { sent: {}, passed: 0, left: 0 };
   try {
     do {
-      const done = await withToken(give, "Sending dead letters again needs a token that may change things.");
+      const done = await withToken(give, "Resending dead letters requires a token that may change.");
       for (const [topic, number] of Object.entries(done.sent)) sum.sent[topic] = (sum.sent[topic] ?? 0) + number;
       sum.passed += done.passed_over_count;
       sum.left = done.left;
@@ -119,7 +119,7 @@ async function order(give, isRepeated) {
 
 function words(sum) {
   const topics = Object.entries(sum.sent);
-  const sent = topics.length === 0 ? "Nothing was sent" : `Sent again: ${topics.map(([topic, number]) => `${count(number)} to ${plain(topic)}`).join(", ")}`;
-  const passed = sum.passed === 0 ? "" : `; passed over, since they do not say where they came from or cannot be unpacked: ${count(sum.passed)}`;
+  const sent = topics.length === 0 ? "Nothing was resent" : `Resent: ${topics.map(([topic, number]) => `${count(number)} to ${plain(topic)}`).join(", ")}`;
+  const passed = sum.passed === 0 ? "" : `; skipped, because their original topic is unknown or they cannot be decompressed: ${count(sum.passed)}`;
   return `${sent}${passed}${sum.left > 0 ? `; ${count(sum.left)} left` : ""}.`;
 }

@@ -1,5 +1,5 @@
-// The frame around the views: the bar on top, navigation, the banner when the sidecar is gone, keys, and what a screen
-// reader is told when something changes.
+// The frame around the views: the top bar, navigation, the banner while the sidecar is unreachable, keyboard shortcuts,
+// and the announcements for screen readers.
 
 import { codeFromAddress, setToken, token, tokenFromAddress } from "./api.js";
 import { askToken, draw as drawDialog, isOpen, show, close } from "./dialogs.js";
@@ -11,13 +11,13 @@ import { headline, shardsOf } from "./model.js";
 import { overview } from "./overview.js";
 import { button, dot, icon } from "./parts.js";
 import { go, here, VIEWS } from "./router.js";
-import { changed, hurry, onChange, state, wantTables, watch } from "./store.js";
+import { changed, refreshNow, onChange, state, wantTables, watch } from "./store.js";
 import { groupsView, topicsView } from "./topics.js";
 
 const BODIES = { overview, topics: topicsView, groups: groupsView, messages: messagesView, letters: lettersView };
 const KEYS = [
-  ["1 – 5", "go to a view"], ["/", "filter, or the first field"], ["t", "dark or light"], ["k", "give a token"],
-  ["?", "this help"], ["Esc", "close, or stop reading a chart"], ["← →", "read a chart that has the focus"],
+  ["1 – 5", "go to a view"], ["/", "filter, or the first field"], ["t", "dark or light"], ["k", "enter a token"],
+  ["?", "this help"], ["Esc", "close, or leave a chart"], ["← →", "move in a chart that has the focus"],
 ];
 
 const app = document.getElementById("app");
@@ -47,7 +47,7 @@ function lettersCount(name) {
   return number > 0 ? h("span", { class: "nav-count" }, number > 999 ? "999+" : number) : null;
 }
 
-const clusterOf = (group) => group?.members.map((member) => member.status?.said?.cluster).find((name) => name) ?? null;
+const clusterOf = (group) => group?.members.map((member) => member.status?.reported_role?.cluster).find((name) => name) ?? null;
 
 function footWords(group) {
   const version = group?.members.find((member) => member.is_self)?.status?.sidecar.version;
@@ -55,8 +55,8 @@ function footWords(group) {
 }
 
 function bar(group, shards) {
-  const said = group === null ? { tone: "idle", text: "Asking how things are" } : headline(group, shards);
-  const shown = state.connection === "lost" ? { tone: "bad", text: "The sidecar does not answer" } : state.connection === "refused" ? { tone: "warn", text: "A token is needed" } : said;
+  const verdict = group === null ? { tone: "idle", text: "Loading status" } : headline(group, shards);
+  const shown = state.connection === "lost" ? { tone: "bad", text: "The sidecar is not responding" } : state.connection === "refused" ? { tone: "warn", text: "Token required" } : verdict;
   return h("header", { class: "top", key: "top" },
     h("a", { class: "brand", href: "#/overview" }, h("svg", { class: "mark", viewBox: "0 0 32 32", width: 26, height: 26, "aria-hidden": "true" },
       h("rect", { class: "mark-back", width: 32, height: 32, rx: 7 }), h("path", { class: "mark-frame", d: "M5 10h22M8 10v14M24 10v14M13 10v5" }), h("rect", { class: "mark-load", x: 10, y: 15, width: 6, height: 6, rx: 1.4 })),
@@ -64,36 +64,36 @@ function bar(group, shards) {
     h("p", { class: `verdict ${shown.tone}`, role: "status", "aria-live": "polite" }, dot(shown.tone, shown.tone === "good"), h("span", null, shown.text)),
     h("span", { class: "grow" }),
     h("span", { class: `pulse ${state.connection}`, title: pulseTitle(), "data-connection": state.connection }, dot({ live: "good", polling: "warn", lost: "bad", refused: "warn" }[state.connection] ?? "idle", state.connection === "live"), state.connection),
-    tool("key", token() ? "Token: change or forget it (k)" : "Give a token (k)", giveToken, token() ? "has" : ""),
+    tool("key", token() ? "Token: change or remove (k)" : "Enter a token (k)", giveToken, token() ? "has" : ""),
     tool(window.gantryTheme.now() === "dark" ? "sun" : "moon", "Dark or light (t)", turn),
     tool("help", "Keys (?)", help));
 }
 
 const pulseTitle = () =>
-  ({ live: "Offsets of this broker come as they move", polling: "No stream of events; asked every second", lost: "Nobody answers", refused: "The sidecar wants a token" })[state.connection] ?? "";
+  ({ live: "Offsets of this broker are updated live", polling: "No event stream; polling every second", lost: "The sidecar is not responding", refused: "The sidecar requires a token" })[state.connection] ?? "";
 
 const tool = (name, label, onclick, more = "") => h("button", { type: "button", class: `tool ${more}`, "aria-label": label, title: label, onclick, key: label.split(" ")[0] }, icon(name));
 
 function banner() {
   if (state.connection === "lost") {
     const since = duration((Date.now() - state.sinceMs) / 1000);
-    return h("div", { class: "banner bad", role: "alert", key: "banner" }, h("b", null, "This page's sidecar does not answer"), h("span", null, `since ${moment(state.sinceMs)} (${since}). What is below is what it said last. It is asked again every second.`));
+    return h("div", { class: "banner bad", role: "alert", key: "banner" }, h("b", null, "This page's sidecar is not responding"), h("span", null, `since ${moment(state.sinceMs)} (${since}). The data below is the last that was received. Retrying every second.`));
   }
   if (state.notice !== null) {
-    return h("div", { class: "banner warn", role: "alert", key: "banner" }, h("b", null, "This address opens nothing"), h("span", null, state.notice), button("Give a token", giveToken, { class: "primary" }));
+    return h("div", { class: "banner warn", role: "alert", key: "banner" }, h("b", null, "Login code rejected"), h("span", null, state.notice), button("Enter a token", giveToken, { class: "primary" }));
   }
   if (state.connection === "refused") {
-    return h("div", { class: "banner warn", role: "alert", key: "banner" }, h("b", null, "The sidecar wants a token"), h("span", null, state.fault ?? ""), button("Give a token", giveToken, { class: "primary" }));
+    return h("div", { class: "banner warn", role: "alert", key: "banner" }, h("b", null, "The sidecar requires a token"), h("span", null, state.fault ?? ""), button("Enter a token", giveToken, { class: "primary" }));
   }
   return null;
 }
 
 async function giveToken() {
-  const given = await askToken(token() ? "Another one, or nothing to forget the present one." : "Whoever shows one may read messages, or change things, as it says.");
+  const given = await askToken(token() ? "Enter another token, or nothing to remove the current one." : "A token may read messages, or also change roles.");
   if (given === null) return;
   setToken(given);
   state.notice = null;
-  hurry();
+  refreshNow();
   changed();
 }
 
@@ -121,7 +121,7 @@ addEventListener("keydown", (event) => {
 
 const toField = () => document.querySelector("main [data-search], main input.mono, main select")?.focus();
 
-/** Use the code in the address, if there is one. One that was used or has expired is said, with what to do. */
+/** Use the code in the address, if there is one. For a used or expired code, show the reason and the remedy. */
 async function enter() {
   try {
     return await codeFromAddress();
@@ -134,7 +134,7 @@ async function enter() {
 app.replaceChildren();
 tokenFromAddress();
 await enter();
-addEventListener("hashchange", async () => ((await enter()) || tokenFromAddress()) && hurry()); // pasted into an open page
+addEventListener("hashchange", async () => ((await enter()) || tokenFromAddress()) && refreshNow()); // pasted into an open page
 onChange(draw);
 draw();
 watch();

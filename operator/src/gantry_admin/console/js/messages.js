@@ -1,5 +1,5 @@
-// Messages, one by one: the newest of a queue, from an offset on, by id, by key. And how one message is shown, here and
-// among dead letters: every word of it is text, whatever it looks like.
+// Search of messages: the newest of a queue, from an offset on, by id, by key. Also the element of one message, here
+// and among dead letters: all of its content is shown as text.
 
 import { get, path } from "./api.js";
 import { h } from "./dom.js";
@@ -19,7 +19,7 @@ const found = { asked: null, messages: null, words: "", fault: null, isBusy: fal
 const open = new Set();
 let given = null;
 
-/** The view. What it was given in the address is asked for at once. */
+/** Return the view of messages. A search in the address is executed at once. */
 export function messagesView() {
   const now = here().given.toString();
   if (now !== given) {
@@ -44,15 +44,15 @@ function asking() {
   };
   const names = state.topics?.topics.map((topic) => topic.name) ?? [];
   return h("form", { class: "ask", onsubmit: submit },
-    h("div", { class: "segments", role: "radiogroup", "aria-label": "How to look" }, WAYS.map(([name, title]) =>
+    h("div", { class: "segments", role: "radiogroup", "aria-label": "Search by" }, WAYS.map(([name, title]) =>
       h("label", { class: "segment", key: name }, h("input", { type: "radio", name: "how", value: name, checked: form.how === name, onchange: () => { form.how = name; changed(); } }), h("span", null, title)))),
     h("div", { class: "fields" },
-      field("topic", form.how === "id" ? "Topic, unless it is a broker's id" : "Topic", { list: "topic-names", class: "wide" }),
+      field("topic", form.how === "id" ? "Topic, unless it is a broker's message id" : "Topic", { list: "topic-names", class: "wide" }),
       form.how === "newest" || form.how === "offset" ? field("queue", "Queue", { inputmode: "numeric", class: "narrow" }) : null,
       form.how === "offset" ? field("offset", "Offset", { inputmode: "numeric" }) : null,
       form.how === "id" ? field("id", "Message id", { class: "wide" }) : null,
       form.how === "key" ? field("key", "Key", { class: "wide" }) : null,
-      h("button", { type: "submit", class: "button primary", key: "submit" }, icon("search"), "Look")),
+      h("button", { type: "submit", class: "button primary", key: "submit" }, icon("search"), "Search")),
     h("datalist", { id: "topic-names" }, names.map((name) => h("option", { value: name, key: name }))));
 }
 
@@ -74,14 +74,14 @@ async function ask() {
   Object.assign(found, { isBusy: true, fault: null, asked });
   changed();
   try {
-    const document = await withToken(() => get(within(asked)), "Reading messages here needs a token.");
+    const document = await withToken(() => get(within(asked)), "Reading messages requires a token.");
     if (found.asked !== asked) return;
     const isQueue = document.end !== undefined;
     open.clear();
     found.messages = form.how === "newest" ? document.messages.toReversed() : document.messages;
     if (found.messages.length === 1) open.add(keyOf(found.messages[0]));
     found.words = isQueue
-      ? `${document.topic}, queue ${document.queue_id}, holds ${count(document.begin)} – ${count(document.end)}${document.left_out ? `; ${plural(document.left_out, "message")} left out, being too long together` : ""}`
+      ? `${document.topic}, queue ${document.queue_id}, holds ${count(document.begin)} – ${count(document.end)}${document.left_out ? `; ${plural(document.left_out, "message")} left out, because together they are too long` : ""}`
       : `from the ${document.source === "disk" ? "log's files" : "broker's index"}`;
   } catch (error) {
     Object.assign(found, { messages: null, fault: error.message });
@@ -92,16 +92,16 @@ async function ask() {
 
 function results() {
   if (found.fault !== null) return h("div", { role: "alert" }, note("bad", found.fault));
-  if (found.messages === null) return empty(found.isBusy ? "Looking…" : "Nothing was asked for", "Choose a topic and a queue, or an id. Reading changes nothing: no group's offset moves.");
+  if (found.messages === null) return empty(found.isBusy ? "Searching…" : "No search yet", "Enter a topic and a queue, or an id. Reading messages changes no consumer offsets.");
   return [
     h("header", { class: "panel-head", key: "head" }, h("h2", { role: "status" }, plural(found.messages.length, "message")), h("span", { class: "faint" }, found.words)),
-    found.messages.length === 0 ? empty("Nothing there", "No message is where you looked.") : h("ol", { class: "messages", key: "list" }, found.messages.map((one) => messageItem(one, open))),
+    found.messages.length === 0 ? empty("No messages", "No message matches the search.") : h("ol", { class: "messages", key: "list" }, found.messages.map((one) => messageItem(one, open))),
   ];
 }
 
 export const keyOf = (message) => `${message.topic}/${message.queue_id}/${message.queue_offset}/${message.physical_offset}`;
 
-/** One message: a line, and all of it when it is open. `actions` are what can be done with it. */
+/** Return the element of one message: a line, and all of its content while it is open. `actions` are its buttons. */
 export function messageItem(message, openOnes, actions = null) {
   const key = keyOf(message);
   const isOpen = openOnes.has(key);
@@ -134,12 +134,12 @@ function whole(message) {
       ["keys", message.keys.length === 0 ? "none" : plain(message.keys.join(", "))],
       ["sent", `${exactly(message.born_wall_ms)} from ${message.born_host}`],
       ["stored", `${exactly(message.stored_wall_ms)} at ${count(message.physical_offset)}, ${bytes(message.bytes)}`],
-      message.reconsume_times > 0 ? ["failed", plural(message.reconsume_times, "time")] : null,
+      message.reconsume_times > 0 ? ["retries", count(message.reconsume_times)] : null,
     ]),
     h("h4", null, "Properties"),
     h("dl", { class: "properties" }, Object.entries(message.properties).map(([name, value]) =>
       h("div", { key: name }, h("dt", null, plain(name)), h("dd", null, plain(value))))),
-    h("h4", null, `Body, ${bytes(message.body_bytes)}${body.is_compressed ? ", unpacked" : ""}`),
+    h("h4", null, `Body, ${bytes(message.body_bytes)}${body.is_compressed ? ", decompressed" : ""}`),
     body.fault === null ? null : note("warn", body.fault),
     h("pre", { class: "body", tabindex: 0, role: "region", "aria-label": "Body" }, body.form === "hex" ? hexDump(body.shown) : plain(body.shown)),
     body.is_cut ? h("p", { class: "faint" }, `The first ${bytes(BODY_BYTES)} are shown.`) : null);

@@ -1,7 +1,7 @@
-// What the group's documents mean: who is the master, who is well, and what somebody should know first. Pure.
+// The model of the group, derived from its documents: the masters, the health of members, and the problems. Pure.
 //
-// Nothing here votes: two masters are shown as two, and a broker that nobody hears from is not called well because it
-// was so a minute ago.
+// No election takes place here: two masters are shown as two. A broker whose sidecar is unreachable is not shown as
+// healthy because it was healthy before.
 
 import { bytes, duration, moment, plural } from "./format.js";
 
@@ -10,16 +10,16 @@ export const LEVELS = [
   { name: "committed", means: "in the page cache of the log file" },
   { name: "flushed", means: "on the master's disk" },
   { name: "acked", means: "on enough slaves" },
-  { name: "confirmed", means: "consumers may see it" },
+  { name: "confirmed", means: "visible to consumers" },
 ];
 
 export const LOSSES = {
   process: { title: "If the process dies", what: "kill −9, out of memory" },
-  machine: { title: "If the machine dies", what: "power cut, kernel crash" },
+  machine: { title: "If the machine fails", what: "power loss, kernel crash" },
   master: { title: "If the master is lost", what: "its disk or node is gone" },
 };
 
-/** The shards with their members as they are to be shown; `leader` is the one master of the newest epoch. */
+/** Return the shards with their members in display order; `leader` is the only master of the newest epoch, or null. */
 export function shardsOf(group) {
   const byUrl = new Map(group.members.map((member) => [member.url, inOrder(member)]));
   return group.shards.map((shard) => {
@@ -38,82 +38,82 @@ export function shardsOf(group) {
   });
 }
 
-/** The same, its slaves by number. */
+/** Return the member with its slaves sorted by number. */
 const inOrder = (member) =>
   member.status === null ? member : { ...member, status: { ...member.status, slaves: member.status.slaves.toSorted((a, b) => a.slave_id - b.slave_id) } };
 
-/** Members whose broker nobody has heard of yet. */
+/** Return the members whose broker has not been reported yet. */
 export const strangersOf = (group) => group.members.filter((member) => !member.status?.broker_name);
 
 const rank = (member, shard) => (shard.masters.includes(member.url) ? 0 : 1);
-const order = (member) => member.status?.said?.broker_id ?? 99;
+const order = (member) => member.status?.reported_role?.broker_id ?? 99;
 
-/** Whose last word is the newest, where there is no master now. */
+/** Return the member that was master in the newest epoch, for a shard without a master now. */
 function lastMaster(members) {
   const were = members.filter((member) => member.status?.role === "master");
   return were.toSorted((a, b) => (b.status.epoch ?? 0) - (a.status.epoch ?? 0))[0] ?? null;
 }
 
-/** "broker-a · 1". */
+/** Return the title of a member, such as "broker-a · 1". */
 export function titleOf(member) {
-  const id = member.status?.said?.broker_id;
+  const id = member.status?.reported_role?.broker_id;
   const name = member.status?.broker_name ?? "unknown broker";
   return id === null || id === undefined ? name : `${name} · ${id}`;
 }
 
-/** How one member is: a tone, one word, and the reason with its time. */
+/** Return the health of one member: a tone, a state, and the reason with its time. */
 export function healthOf(member, nowMs = Date.now()) {
   const { status } = member;
   if (!member.is_reachable) return silent(member, nowMs);
-  if (status === null) return { tone: "idle", word: "not asked yet", reason: member.fault ?? "" };
-  const { motion, ready } = status;
-  if (motion.state === "absent") return { tone: "idle", word: "absent", reason: motion.reason };
-  const since = motion.last_heartbeat_wall_ms;
-  const ago = since === null ? "" : ` since ${moment(since)} (${duration((motion.since_ms ?? 0) / 1000)})`;
-  if (motion.state === "gone") return { tone: "bad", word: "gone", reason: `killed or crashed${ago}` };
-  if (motion.state === "standing still") return { tone: "bad", word: "stands still", reason: `publishes nothing${ago}` };
-  if (motion.state === "ended") return { tone: "idle", word: "ended", reason: `stopped cleanly${ago}` };
-  if (status.phase === "recovering") return { tone: "warn", word: "recovers", reason: recovery(status) };
+  if (status === null) return { tone: "idle", word: "not requested yet", reason: member.fault ?? "" };
+  const { loop_state: loop, ready } = status;
+  if (loop.state === "absent") return { tone: "idle", word: "absent", reason: loop.reason };
+  const since = loop.last_heartbeat_wall_ms;
+  const ago = since === null ? "" : ` since ${moment(since)} (${duration((loop.since_ms ?? 0) / 1000)})`;
+  if (loop.state === "gone") return { tone: "bad", word: "gone", reason: `killed or crashed${ago}` };
+  if (loop.state === "standing still") return { tone: "bad", word: "standing still", reason: `publishes nothing${ago}` };
+  if (loop.state === "ended") return { tone: "idle", word: "ended", reason: `stopped cleanly${ago}` };
+  if (status.phase === "recovering") return { tone: "warn", word: "recovering", reason: recovery(status) };
   if (!ready.ready) return { tone: "warn", word: "not ready", reason: ready.reason };
-  if (status.said?.is_draining) return { tone: "warn", word: "drains", reason: "takes no more sends" };
+  if (status.reported_role?.is_draining) return { tone: "warn", word: "draining", reason: "refuses sends" };
   return { tone: "good", word: "ready", reason: ready.reason };
 }
 
 function silent(member, nowMs) {
-  if (member.age_ms === null) return { tone: "idle", word: "sidecar silent", reason: `never heard of: ${member.fault ?? "unknown"}` };
-  const heard = `heard last ${duration(member.age_ms / 1000)} ago, at ${moment(nowMs - member.age_ms)}`;
-  return { tone: "bad", word: "sidecar gone", reason: `${heard}: ${member.fault ?? ""}` };
+  if (member.age_ms === null) return { tone: "idle", word: "sidecar silent", reason: `never seen: ${member.fault ?? "unknown"}` };
+  const seen = `last seen ${duration(member.age_ms / 1000)} ago, at ${moment(nowMs - member.age_ms)}`;
+  return { tone: "bad", word: "sidecar gone", reason: `${seen}: ${member.fault ?? ""}` };
 }
 
 function recovery(status) {
   const [done, total] = [status.recovery_done_bytes, status.recovery_total_bytes];
-  return total ? `${bytes(done)} of ${bytes(total)} are looked through` : "reads its log";
+  return total ? `${bytes(done)} of ${bytes(total)} checked` : "reading the log";
 }
 
-/** Whether replication to this slave runs: it moves, and somebody who is the master counts it or is followed by it. */
+/** Return the state of replication to a slave: it runs if the slave's event loop runs and the master lists the slave. */
 export function followingOf(member, leader) {
   const { status } = member;
-  const said = status?.said;
-  const follows = said?.master ?? null;
-  const isMoving = member.is_reachable && status?.motion.state === "moving";
+  const reported = status?.reported_role;
+  const follows = reported?.master ?? null;
+  const isMoving = member.is_reachable && status?.loop_state.state === "moving";
   if (leader === null) return { isRunning: false, follows, behind: null };
-  const seen = leader.status.slaves.find((slave) => slave.slave_id === said?.broker_id);
+  const seen = leader.status.slaves.find((slave) => slave.slave_id === reported?.broker_id);
   const end = leader.status.wrote;
   const own = status?.wrote ?? null;
   const behind = seen?.behind_bytes ?? (end === null || own === null ? null : Math.max(end - own, 0));
   return { isRunning: isMoving && seen !== undefined, follows, behind, seen: seen ?? null };
 }
 
-/** How a shard is, in a tone and two words. */
+/** Return the health of a shard: a tone and a short text. */
 export function healthOfShard(shard) {
   if (shard.isSplit) return { tone: "bad", word: "two masters" };
   if (shard.leader === null) return { tone: "bad", word: "no master" };
   const master = healthOf(shard.leader);
   if (master.tone !== "good") return { tone: master.tone, word: `master ${master.word}` };
-  return shard.members.every((member) => healthOf(member).tone === "good") ? { tone: "good", word: "all well" } : { tone: "warn", word: "degraded" };
+  return shard.members.every((member) => healthOf(member).tone === "good") ? { tone: "good", word: "healthy" } : { tone: "warn", word: "degraded" };
 }
 
-/** What is wrong, the worst first: `{tone, text, why}`. Nothing when all is well. */
+/** Return the problems, the worst first: `{tone, text, why}`; empty if the group is healthy. */
 export function problemsOf(group, shards) {
   const found = [];
   for (const shard of shards) {
@@ -123,7 +123,7 @@ export function problemsOf(group, shards) {
       const health = healthOf(member);
       if (health.tone !== "good") found.push({ tone: health.tone, text: `${titleOf(member)}: ${health.word}`, why: health.reason });
     }
-    if (shard.leader?.status.is_refusing_sends) found.push({ tone: "warn", text: `${shard.name} refuses sends for now` });
+    if (shard.leader?.status.is_refusing_sends) found.push({ tone: "warn", text: `${shard.name} is refusing sends` });
   }
   for (const member of strangersOf(group)) {
     const { word, reason } = healthOf(member);
@@ -133,15 +133,15 @@ export function problemsOf(group, shards) {
   return found.toSorted((a, b) => worth[a.tone] - worth[b.tone]);
 }
 
-/** One line for somebody who has one second. */
+/** Return the state of the group as one line. */
 export function headline(group, shards) {
   const problems = problemsOf(group, shards);
   if (problems.length > 0) {
-    const more = problems.length > 1 ? ` and ${plural(problems.length - 1, "more thing")}` : "";
+    const more = problems.length > 1 ? ` and ${plural(problems.length - 1, "more problem")}` : "";
     return { tone: problems[0].tone, text: `${problems[0].text}${more}` };
   }
   const brokers = shards.reduce((sum, shard) => sum + shard.members.length, 0);
-  return { tone: "good", text: `All is well: ${plural(shards.length, "shard")}, ${plural(brokers, "broker")}` };
+  return { tone: "good", text: `Healthy: ${plural(shards.length, "shard")}, ${plural(brokers, "broker")}` };
 }
 
 export const hostOf = (member) => (member.is_self ? "this sidecar" : member.url.replace(/^https?:\/\//, ""));

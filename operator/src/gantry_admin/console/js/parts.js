@@ -1,4 +1,4 @@
-// Small parts that every view uses: badges, dots, meters, notes, tables. Each is a function from values to elements.
+// Shared parts of all views: badges, dots, meters, notes, tables. Each is a function from values to elements.
 
 import { h } from "./dom.js";
 
@@ -16,7 +16,7 @@ const PATHS = {
   resend: "M13.500 8a5.500 5.500 0 1 1-1.700-4M13.500 1.500V4.500H10.500",
 };
 
-/** A line drawing, 16 by 16. Whoever needs words beside it writes them. */
+/** Return an icon, 16 by 16, hidden from screen readers: the caller adds a label where one is needed. */
 export const icon = (name) =>
   h("svg", { class: "icon", viewBox: "0 0 16 16", width: 16, height: 16, "aria-hidden": "true" }, h("path", { d: PATHS[name] }));
 
@@ -28,7 +28,7 @@ export const note = (tone, ...children) => h("p", { class: `note ${tone}` }, ...
 
 export const empty = (title, text) => h("div", { class: "empty" }, h("strong", null, title), h("p", null, text));
 
-/** How full something is. */
+/** Return a meter that shows how full something is. */
 export function meter(label, share, text, tone = "plain") {
   const part = Math.min(Math.max(share ?? 0, 0), 1);
   return h("div", { class: "meter" },
@@ -36,7 +36,7 @@ export function meter(label, share, text, tone = "plain") {
     h("div", { class: "meter-rail" }, h("div", { class: `meter-bar ${tone}`, style: { "--part": part.toFixed(4) } })));
 }
 
-/** Which shard is looked at, where there are several. `own` is this sidecar's. */
+/** Return the choice of a shard, or null with fewer than two. `own` is this sidecar's shard. */
 export function shardChoice(names, own, chosen, onchoose) {
   if (names.length < 2) return null;
   return h("label", { class: "field row", key: "shard" }, h("span", null, "Shard"),
@@ -44,18 +44,18 @@ export function shardChoice(names, own, chosen, onchoose) {
       h("option", { key: name, value: name, selected: name === (chosen ?? own) }, name))));
 }
 
-/** A table that can be scrolled with the keyboard where it is wider than its place. */
+/** Return a table that can be scrolled with the keyboard if it is wider than the page. */
 export const table = (label, columns, rows) =>
   h("div", { class: "table-box", tabindex: 0, role: "region", "aria-label": label },
     h("table", null,
       h("thead", null, h("tr", null, columns.map((column) => h("th", { scope: "col", class: column.class }, column.title)))),
       h("tbody", null, rows)));
 
-/** A button with words. */
+/** Return a button with a text. */
 export const button = (text, onclick, props = {}) =>
   h("button", { type: "button", ...props, class: `button ${props.class ?? ""}`, onclick }, props.icon ? icon(props.icon) : null, text);
 
-/** A command to be copied: this page does not run it. */
+/** Return a command with a button that copies it; this page does not run commands. */
 export function command(text) {
   const copy = async (event) => {
     const { currentTarget } = event;
@@ -67,7 +67,7 @@ export function command(text) {
     h("button", { type: "button", class: "button quiet", onclick: copy, "aria-label": `Copy: ${text}` }, icon("copy")));
 }
 
-/** Names and values, one under the other. */
+/** Return a list of names and values. */
 export const facts = (pairs) =>
   h("dl", { class: "facts" }, pairs.filter((pair) => pair !== null).map(([name, value, key]) =>
     h("div", { key: key ?? name }, h("dt", null, name), h("dd", null, value))));

@@ -1,4 +1,4 @@
-// Which view is shown, as the address says: `#/messages?topic=orders&queue=0`. So back, reload and links work.
+// The view that is shown is in the address: `#/messages?topic=orders&queue=0`. So back, reload and links work.
 
 import { changed } from "./store.js";
 
@@ -10,14 +10,14 @@ export const VIEWS = [
   { name: "letters", title: "Dead letters", key: "5" },
 ];
 
-/** The view and what it was given. */
+/** Return the current view and its parameters. */
 export function here() {
   const [name, query] = location.hash.replace(/^#\/?/, "").split("?");
   const view = VIEWS.find((one) => one.name === name) ?? VIEWS[0];
   return { name: view.name, title: view.title, given: new URLSearchParams(query ?? "") };
 }
 
-/** Go to a view. */
+/** Go to a view with parameters. */
 export function go(name, given = {}) {
   const query = new URLSearchParams(Object.entries(given).map(([key, value]) => [key, String(value)])).toString();
   location.hash = `/${name}${query ? `?${query}` : ""}`;

@@ -1,16 +1,16 @@
-// Short histories, kept in the page: five minutes of what the group did a second, one point for each look.
+// Short histories, kept in the page: five minutes of the group's rates, one point for each update.
 //
-// A figure that nobody knows leaves a gap. Messages come in at masters only; they go out at every broker.
+// An unknown value leaves a gap. Messages are received by masters only; they are delivered by every broker.
 
 export const SPAN_MS = 300_000;
 const POINTS_MAX = 600;
 
 export const series = { putIn: [], getOut: [], bytesIn: [], bytesOut: [], ackMedian: [], ackHigh: [], answer: [] };
 
-/** One look at the group. */
+/** Add one point of each series from a document of the group. */
 export function note(group, atMs) {
   const rates = group.members
-    .filter((member) => member.is_reachable && member.status?.rates && member.status.motion.state === "moving")
+    .filter((member) => member.is_reachable && member.status?.rates && member.status.loop_state.state === "moving")
     .map((member) => ({ ...member.status.rates, role: member.status.role }));
   const masters = rates.filter((rate) => rate.role === "master");
   add("putIn", atMs, sum(masters, "put_per_second"));
@@ -39,7 +39,7 @@ function add(name, atMs, value) {
   while (points.length > POINTS_MAX || (points.length > 0 && points[0].atMs < atMs - SPAN_MS)) points.shift();
 }
 
-/** The newest figure, if it is not old. */
+/** Return the newest value of a series; null if it is too old. */
 export function newest(name) {
   const last = series[name].at(-1);
   return last === undefined || Date.now() - last.atMs > 5000 ? null : last.value;

@@ -1,15 +1,15 @@
-// What the page knows now, and how it comes to know it: the group once a second, this broker's offsets by events, tables
-// while somebody looks at them. Whoever draws is told once a frame at most.
+// The state of the page, and its updates: the group is polled once a second, this broker's offsets come by events, and
+// tables are polled while a view shows them. The page is drawn once per frame at most.
 //
-// A sidecar that does not answer changes nothing that was known: it is shown as it was, and since when. Answers and events
-// may overtake each other: of two the one that was looked at later counts, so no offset goes back.
+// While the sidecar does not answer, the last state remains, with its time. Answers and events may overtake each other:
+// of two, the one that was observed later is used, so no offset ever goes back.
 
 import { events, get, Refused, Unreachable } from "./api.js";
 import { note } from "./series.js";
 
 const GROUP_MS = 1000;
 const TABLES_MS = 2000;
-const SELDOM = 5; // so many times as long while nobody looks at them; the count of dead letters is always shown
+const SELDOM = 5; // the factor of the interval while no view shows tables; the count of dead letters is always shown
 const BACK_OFF_MS = [500, 1000, 2000, 4000];
 
 export const state = {
@@ -18,24 +18,24 @@ export const state = {
   liveAtMs: 0,
   topics: null,
   groups: null,
-  shard: null, // whose tables are looked at; null: this sidecar's own broker's
+  shard: null, // the shard whose tables are shown; null for this sidecar's own broker
   tablesFault: null,
   connection: "connecting", // live | polling | lost | refused | connecting
   sinceMs: Date.now(),
   fault: null,
-  notice: null, // why the code in the address opened nothing
+  notice: null, // why the code in the address was rejected
 };
 
 const listeners = new Set();
 let isDue = false;
 let wake = () => {};
 let tablesWanted = false;
-let heard = null; // the last offsets of this stream of events
+let lastOffsets = null; // the last offsets of this stream of events
 
-/** Have `draw` called when something has changed. */
+/** Call `draw` when the state has changed. */
 export const onChange = (draw) => listeners.add(draw);
 
-/** Something has changed. */
+/** Request a redraw, because the state has changed. */
 export function changed() {
   if (isDue) return;
   isDue = true;
@@ -45,41 +45,41 @@ export function changed() {
   });
 }
 
-/** Whether topics and groups are looked at now. */
+/** Set whether a view shows topics and groups now. */
 export function wantTables(isWanted) {
-  if (isWanted && !tablesWanted) lookAtTables();
+  if (isWanted && !tablesWanted) refreshTables();
   tablesWanted = isWanted;
 }
 
-/** A path, of the shard that is looked at. */
+/** Return a path with the chosen shard as a parameter. */
 export function within(path) {
   return state.shard === null ? path : `${path}${path.includes("?") ? "&" : "?"}shard=${encodeURIComponent(state.shard)}`;
 }
 
-/** Look at another shard's topics, groups and messages. */
-export function lookAtShard(name) {
+/** Show the topics, groups and messages of another shard. */
+export function selectShard(name) {
   Object.assign(state, { shard: name, topics: null, groups: null });
-  lookAtTables();
+  refreshTables();
   changed();
 }
 
-/** Ask again at once: a token was given, or somebody came back. */
-export function hurry() {
+/** Refresh at once, because a token was entered or the page became visible. */
+export function refreshNow() {
   wake();
-  lookAtTables();
+  refreshTables();
 }
 
-/** Watch for as long as the page is open. */
+/** Keep the state up to date for as long as the page is open. */
 export function watch() {
   followGroup();
   followEvents();
   let turn = 0;
-  lookAtTables();
+  refreshTables();
   setInterval(() => {
     turn += 1;
-    if (!document.hidden && (tablesWanted || turn % SELDOM === 0)) lookAtTables();
+    if (!document.hidden && (tablesWanted || turn % SELDOM === 0)) refreshTables();
   }, TABLES_MS);
-  document.addEventListener("visibilitychange", () => document.hidden || hurry());
+  document.addEventListener("visibilitychange", () => document.hidden || refreshNow());
 }
 
 const pause = (ms) =>
@@ -91,7 +91,7 @@ const pause = (ms) =>
     };
   });
 
-function become(connection, fault) {
+function setConnection(connection, fault) {
   if (state.connection !== connection) state.sinceMs = Date.now();
   state.connection = connection;
   state.fault = fault;
@@ -103,12 +103,12 @@ async function followGroup() {
     const beganMs = performance.now();
     try {
       const group = await get("/v1/group");
-      state.group = heard !== null && isOlder(own(group), heard) ? withOffsets(group, heard) : group;
+      state.group = lastOffsets !== null && isOlder(own(group), lastOffsets) ? withOffsets(group, lastOffsets) : group;
       state.groupAtMs = Date.now();
       note(state.group, state.groupAtMs);
-      become(performance.now() - state.liveAtMs < 15_000 ? "live" : "polling", null);
+      setConnection(performance.now() - state.liveAtMs < 15_000 ? "live" : "polling", null);
     } catch (error) {
-      become(error instanceof Refused && error.status !== 429 ? "refused" : "lost", error.message);
+      setConnection(error instanceof Refused && error.status !== 429 ? "refused" : "lost", error.message);
     }
     await pause(Math.max(GROUP_MS - (performance.now() - beganMs), 200));
   }
@@ -120,39 +120,39 @@ async function followEvents() {
       for await (const { kind, facts } of events()) {
         tries = 0;
         state.liveAtMs = performance.now();
-        if (kind === "status") hear(facts);
+        if (kind === "status") takeOffsets(facts);
         else if (state.group !== null) wake(); // a role, an epoch or a broker changed: see the whole group now
         changed();
       }
     } catch (error) {
-      // The group is asked for every second all the same, and that says what is wrong. A mistake of ours is one.
+      // The group is polled anyway, and that shows the error to the user. Any other exception is a bug of the page.
       if (!(error instanceof Refused || error instanceof Unreachable)) reportError(error);
     }
-    heard = null; // its machine may be started anew, and the clock with it
+    lastOffsets = null; // the machine may have been rebooted, which resets its clock
     await new Promise((resolve) => setTimeout(resolve, BACK_OFF_MS[Math.min(tries, BACK_OFF_MS.length - 1)]));
   }
 }
 
-function hear(facts) {
-  heard = facts;
+function takeOffsets(facts) {
+  lastOffsets = facts;
   if (state.group !== null && !isOlder(facts, own(state.group))) state.group = withOffsets(state.group, facts);
 }
 
 const own = (group) => group.members.find((member) => member.is_self)?.status ?? null;
 
-/** Whether one was looked at before the other; a sidecar that does not say when is always believed. */
-const isOlder = (one, other) => (one?.looked_ms ?? Infinity) < (other?.looked_ms ?? -Infinity);
+/** Return whether one status was observed before the other; one without a time counts as newer. */
+const isOlder = (one, other) => (one?.observed_ms ?? Infinity) < (other?.observed_ms ?? -Infinity);
 
-/** The group with what an event said of this page's own broker. */
+/** Return the group with the offsets of an event of this page's own broker. */
 function withOffsets(group, { slaves, at_risk: risks, buffers_free: buffersFree, ...offsets }) {
   if (group === null) return group;
   const members = group.members.map((member) => {
     const { status } = member;
     if (!member.is_self || status === null) return member;
-    const heard = new Map(slaves.map(([id, received, flushed]) => [id, { received, flushed }]));
+    const lastOffsets = new Map(slaves.map(([id, received, flushed]) => [id, { received, flushed }]));
     const newer = {
       ...offsets,
-      slaves: status.slaves.map((slave) => behind({ ...slave, ...heard.get(slave.slave_id) }, offsets.wrote)),
+      slaves: status.slaves.map((slave) => behind({ ...slave, ...lastOffsets.get(slave.slave_id) }, offsets.wrote)),
       at_risk: risks.map(([loss, bytes, seconds]) => ({ loss, bytes, seconds })),
       buffer: status.buffer && { ...status.buffer, buffers_free: buffersFree },
     };
@@ -163,7 +163,7 @@ function withOffsets(group, { slaves, at_risk: risks, buffers_free: buffersFree,
 
 const behind = (slave, wrote) => ({ ...slave, behind_bytes: wrote === null || slave.received === null ? null : Math.max(wrote - slave.received, 0) });
 
-async function lookAtTables() {
+async function refreshTables() {
   try {
     const asked = state.shard;
     const [topics, groups] = await Promise.all([get(within("/v1/topics")), get(within("/v1/groups"))]);
@@ -175,7 +175,7 @@ async function lookAtTables() {
   changed();
 }
 
-/** Messages a second of each topic, between two looks that are apart; a look that found nothing newer keeps the last. */
+/** Add the messages per second of each topic between two answers; an answer that is not newer keeps the last rates. */
 function withRates(now, before) {
   now.atMs = performance.now() - now.age_ms;
   if (before === null || now.source !== before.source) return now;

@@ -1,5 +1,5 @@
-// Dark or light, before the first paint: what was chosen here once, else what the system says, also when that changes.
-// No module, so that it runs before anything is drawn.
+// The theme, dark or light, set before the first paint: the user's choice, else the system's preference, also when that
+// changes. It is not a module, so that it runs before anything is drawn.
 "use strict";
 (() => {
   const KEY = "gantry-theme";
@@ -26,7 +26,7 @@
       try {
         localStorage.setItem(KEY, chosen);
       } catch {
-        // Not remembered, then.
+        // Without storage the choice lasts as long as the page.
       }
       return chosen;
     },

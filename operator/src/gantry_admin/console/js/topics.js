@@ -1,39 +1,39 @@
-// Topics with their queues, and consumer groups with what they are behind. Of this page's own broker.
+// The views of topics with their queues, and of consumer groups with their lag.
 
 import { h } from "./dom.js";
 import { count, duration, moment, plural, short } from "./format.js";
 import { badge, button, empty, note, shardChoice, table } from "./parts.js";
-import { changed, lookAtShard, state } from "./store.js";
+import { changed, selectShard, state } from "./store.js";
 import { go } from "./router.js";
 
-const look = { topics: "", groups: "", isAll: false };
+const filter = { topics: "", groups: "", isAll: false };
 const openTopics = new Set();
 const openGroups = new Set();
 
-/** The view of topics. */
+/** Return the view of topics. */
 export function topicsView() {
   const { topics } = state;
-  if (topics === null) return empty("No topics yet", state.tablesFault ?? "They are being asked for.");
-  const words = look.topics.toLowerCase();
-  const shown = topics.topics.filter((topic) => (look.isAll || topic.kind === "user") && topic.name.toLowerCase().includes(words));
+  if (topics === null) return empty("No topics yet", state.tablesFault ?? "Loading…");
+  const words = filter.topics.toLowerCase();
+  const shown = topics.topics.filter((topic) => (filter.isAll || topic.kind === "user") && topic.name.toLowerCase().includes(words));
   const hidden = topics.topics.length - topics.topics.filter((topic) => topic.kind === "user").length;
   return h("section", { class: "panel", "aria-labelledby": "title" },
     h("header", { class: "panel-head wrap" }, h("h1", { id: "title" }, "Topics"), h("span", { class: "faint" }, plural(shown.length, "topic")),
       h("span", { class: "grow" }),
       shards(), search("topics", "Filter topics"),
-      h("label", { class: "check" }, h("input", { type: "checkbox", checked: look.isAll, onchange: (event) => { look.isAll = event.target.checked; changed(); } }), `retry, dead letters, system (${hidden})`)),
+      h("label", { class: "check" }, h("input", { type: "checkbox", checked: filter.isAll, onchange: (event) => { filter.isAll = event.target.checked; changed(); } }), `retry, dead letters, system (${hidden})`)),
     source(topics),
-    shown.length === 0 ? empty("Nothing here", words ? "No topic has that in its name." : "No application has made a topic on this broker.")
+    shown.length === 0 ? empty("No topics", words ? "No topic name contains this text." : "No application has created a topic on this broker.")
       : table("Topics table", [
-          { title: "Topic" }, { title: "Messages", class: "right" }, { title: "In", class: "right" }, { title: "Queues", class: "right" }, { title: "May", class: "middle" }, { title: "Last message", class: "right" },
+          { title: "Topic" }, { title: "Messages", class: "right" }, { title: "Rate", class: "right" }, { title: "Queues", class: "right" }, { title: "Permission", class: "middle" }, { title: "Last message", class: "right" },
         ], shown.flatMap(topicRows)));
 }
 
-/** The choice of a shard, for every view of tables and messages. */
+/** Return the choice of a shard, for every view of tables and messages. */
 export function shards() {
   const names = state.group?.shards.map((shard) => shard.broker_name) ?? [];
   const own = state.group?.members.find((member) => member.is_self)?.status?.broker_name ?? null;
-  return shardChoice(names, own, state.shard, lookAtShard);
+  return shardChoice(names, own, state.shard, selectShard);
 }
 
 function topicRows(topic) {
@@ -44,7 +44,7 @@ function topicRows(topic) {
     h("td", { class: "right number" }, count(topic.messages)),
     h("td", { class: "right number" }, topic.rate === undefined ? "–" : `${short(topic.rate)}/s`),
     h("td", { class: "right number" }, topic.read_queues === topic.write_queues ? count(topic.read_queues) : `${topic.read_queues} / ${topic.write_queues}`),
-    h("td", { class: "middle" }, { "rw": "read, write", "r-": "read", "-w": "write", "--": "nothing" }[topic.permission] ?? topic.permission),
+    h("td", { class: "middle" }, { "rw": "read, write", "r-": "read", "-w": "write", "--": "none" }[topic.permission] ?? topic.permission),
     h("td", { class: "right number" }, last === 0 ? "–" : moment(last)));
   return isOpen ? [row, h("tr", { key: `${topic.name}/queues`, class: "inner" }, h("td", { colspan: 6 }, queues(topic)))] : [row];
 }
@@ -56,19 +56,19 @@ const queues = (topic) =>
       h("span", { class: "faint number" }, queue.last_stored_ms ? moment(queue.last_stored_ms) : "empty"),
       button("Newest", () => go("messages", { how: "newest", topic: topic.name, queue: queue.queue_id }), { class: "quiet", "aria-label": `Newest messages of ${topic.name}, queue ${queue.queue_id}` }))));
 
-/** The view of consumer groups. */
+/** Return the view of consumer groups. */
 export function groupsView() {
   const { groups } = state;
-  if (groups === null) return empty("No groups yet", state.tablesFault ?? "They are being asked for.");
-  const words = look.groups.toLowerCase();
+  if (groups === null) return empty("No groups yet", state.tablesFault ?? "Loading…");
+  const words = filter.groups.toLowerCase();
   const shown = groups.groups.filter((group) => group.name.toLowerCase().includes(words));
   return h("section", { class: "panel", "aria-labelledby": "title" },
     h("header", { class: "panel-head wrap" }, h("h1", { id: "title" }, "Consumer groups"), h("span", { class: "faint" }, plural(shown.length, "group")),
       h("span", { class: "grow" }), shards(), search("groups", "Filter groups")),
     source(groups),
-    shown.length === 0 ? empty("Nothing here", words ? "No group has that in its name." : "No group has consumed from this broker yet.")
+    shown.length === 0 ? empty("No groups", words ? "No group name contains this text." : "No group has consumed from this broker yet.")
       : table("Consumer groups table", [
-          { title: "Group" }, { title: "Behind", class: "right" }, { title: "To be retried", class: "right" }, { title: "Dead letters", class: "right" }, { title: "Topics", class: "right" },
+          { title: "Group" }, { title: "Lag", class: "right" }, { title: "Retries", class: "right" }, { title: "Dead letters", class: "right" }, { title: "Topics", class: "right" },
         ], shown.flatMap(groupRows)));
 }
 
@@ -86,13 +86,13 @@ function groupRows(group) {
 }
 
 function lags(group) {
-  if (group.queues.length === 0) return h("p", { class: "faint" }, "It has committed no offset on this broker.");
+  if (group.queues.length === 0) return h("p", { class: "faint" }, "This group has committed no offset on this broker.");
   const most = Math.max(1, ...group.queues.map((queue) => queue.lag));
   return h("div", { class: "queues" }, group.queues.map((queue) =>
     h("div", { class: "queue lag", key: `${queue.topic}/${queue.queue_id}` }, h("b", null, `${queue.topic} · ${queue.queue_id}`),
       h("span", { class: "number" }, `${count(queue.consumed)} of ${count(queue.end)}`),
       h("span", { class: "lag-rail" }, h("span", { class: "lag-bar", style: { "--part": (queue.lag / most).toFixed(3) } })),
-      h("span", { class: "number" }, queue.lag === 0 ? "level" : `−${count(queue.lag)}`))));
+      h("span", { class: "number" }, queue.lag === 0 ? "no lag" : `−${count(queue.lag)}`))));
 }
 
 const opener = (open, name) =>
@@ -102,11 +102,11 @@ const opener = (open, name) =>
   }, h("svg", { class: "icon turn", viewBox: "0 0 16 16", width: 14, height: 14, "aria-hidden": "true" }, h("path", { d: "M6 3.500 10.500 8 6 12.500" })), h("span", { class: "mono" }, name));
 
 const search = (what, label) =>
-  h("input", { type: "search", class: "search", placeholder: label, "aria-label": label, "data-search": true, value: look[what], oninput: (event) => { look[what] = event.target.value; changed(); } });
+  h("input", { type: "search", class: "search", placeholder: label, "aria-label": label, "data-search": true, value: filter[what], oninput: (event) => { filter[what] = event.target.value; changed(); } });
 
-/** Where a table is from, when that is worth a word. */
+/** Return a note on the source of a table, if it is not the broker. */
 function source(document) {
-  if (state.tablesFault !== null) return note("warn", `Not fresh: ${state.tablesFault}`);
+  if (state.tablesFault !== null) return note("warn", `Outdated: ${state.tablesFault}`);
   if (document.source === "disk") return note("warn", `From the broker's files, ${duration(document.age_ms / 1000)} old: ${document.reason ?? ""}`);
-  return document.left_out > 0 ? note("plain", `${count(document.left_out)} more were left out.`) : null;
+  return document.left_out > 0 ? note("plain", `${count(document.left_out)} more are not shown.`) : null;
 }

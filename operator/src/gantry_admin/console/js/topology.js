@@ -1,4 +1,4 @@
-// Who is who in a shard: the master on one side, those who follow it on the other, and whether bytes flow between them.
+// The topology of a shard: the master on one side, its slaves on the other, and whether replication runs between them.
 
 import { openDetails } from "./details.js";
 import { h } from "./dom.js";
@@ -6,7 +6,7 @@ import { bytes, count, duration } from "./format.js";
 import { followingOf, healthOf, hostOf, titleOf } from "./model.js";
 import { badge, dot, meter } from "./parts.js";
 
-/** The members of one shard. */
+/** Return the topology of one shard. */
 export function topology(shard) {
   const masters = shard.members.filter((member) => isMasterOf(member, shard));
   const others = shard.members.filter((member) => !isMasterOf(member, shard));
@@ -23,9 +23,9 @@ const isMasterOf = (member, shard) => shard.leader === member || (shard.isSplit 
 
 const vacancy = () =>
   h("div", { class: "card vacant", key: "vacant" }, h("strong", null, "No master"),
-    h("p", null, "Nobody takes sends in this shard. Who could, and what it would cost:"), h("code", null, "gantry explain"));
+    h("p", null, "No broker accepts sends in this shard. To see the candidates and the possible loss, run:"), h("code", null, "gantry explain"));
 
-/** Lines from the master to everybody else. */
+/** Return the lines from the master to the other members. */
 function links(flows) {
   const middle = flows.length * 50;
   return h("svg", { class: "links", key: "links", viewBox: `0 0 100 ${flows.length * 100}`, preserveAspectRatio: "none", "aria-hidden": "true" },
@@ -48,7 +48,7 @@ function card(member, shard, flow) {
       badge(`role ${role}`, role),
       h("span", { class: "grow" }),
       status?.epoch === null || status === null ? null : h("span", { class: "epoch", title: "epoch of this broker" }, `epoch ${status.epoch}`)),
-    h("p", { class: "member-where" }, h("span", { class: "mono" }, status?.said?.address ?? hostOf(member)),
+    h("p", { class: "member-where" }, h("span", { class: "mono" }, status?.reported_role?.address ?? hostOf(member)),
       member.is_self ? badge("plain", "this sidecar") : null),
     h("p", { class: `member-health ${health.tone}` }, h("b", null, health.word), h("span", null, health.reason)),
     status === null ? null : figures(member, flow, shard),
@@ -59,10 +59,10 @@ function card(member, shard, flow) {
 
 function followers(status) {
   const seen = status?.slaves.length ?? 0;
-  return seen === 0 ? "nobody follows" : `followed by ${seen === 1 ? "slave" : "slaves"} ${status.slaves.map((slave) => slave.slave_id).join(", ")}`;
+  return seen === 0 ? "no slaves" : `followed by ${seen === 1 ? "slave" : "slaves"} ${status.slaves.map((slave) => slave.slave_id).join(", ")}`;
 }
 
-const following = (flow) => (flow.follows === null ? "follows nobody" : `${flow.isRunning ? "follows" : "would follow"} ${flow.follows}`);
+const following = (flow) => (flow.follows === null ? "follows no master" : `${flow.isRunning ? "follows" : "would follow"} ${flow.follows}`);
 
 function figures(member, flow, shard) {
   const { status } = member;
@@ -71,8 +71,8 @@ function figures(member, flow, shard) {
   return h("div", { class: "figures" },
     h("dl", { class: "pairs" },
       pair("log end", count(flow?.seen?.received ?? status.wrote)),
-      flow === null ? pair("connections", count(status.connections)) : pair("behind", behind === null ? "–" : bytes(behind)),
-      flow === null ? pair("waiting sends", count(status.parked_sends)) : pair("heard", flow.seen?.silent_ms == null ? "–" : `${duration(flow.seen.silent_ms / 1000)} ago`)),
+      flow === null ? pair("connections", count(status.connections)) : pair("replication lag", behind === null ? "–" : bytes(behind)),
+      flow === null ? pair("waiting sends", count(status.parked_sends)) : pair("last seen", flow.seen?.silent_ms == null ? "–" : `${duration(flow.seen.silent_ms / 1000)} ago`)),
     disk?.total_bytes ? meter("disk", disk.used_bytes / disk.total_bytes, `${Math.round((disk.used_bytes / disk.total_bytes) * 100)}%`, disk.used_bytes / disk.total_bytes > 0.85 ? "warn" : "plain") : null,
     buffer?.buffers_total
       ? meter("write buffer", 1 - buffer.buffers_free / buffer.buffers_total, `${buffer.buffers_free} of ${buffer.buffers_total} free`, buffer.buffers_free === 0 ? "warn" : "plain")

@@ -18,17 +18,17 @@ import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
-/** The few places where the 4.9.8 client wants to be spoken to differently. */
+/** The few differences in the interface of the 4.9.8 client. */
 final class Dialect {
     static final String VERSION = "4.9.8";
 
-    /** Whether a request that waits waits for its answer; the 5.3.3 client stops waiting when the question is sent. */
+    /** Whether a waiting request waits for its answer; the 5.3.3 client stops waiting when the request is sent. */
     static final boolean WAITS_FOR_ANSWERS = true;
-    /** What only clients from 5.0 on ask for in place of something older. */
+    /** Requests that clients from 5.0 on use in place of older ones. */
     static final List<Integer> NEW_CODES = List.of();
     static final String REFUSED = "refused:";
 
-    /** Something to ask a broker for, and what it says. */
+    /** A request to a broker, and its answer. */
     @FunctionalInterface
     interface Asked {
         String answer() throws Exception;
@@ -41,7 +41,7 @@ final class Dialect {
         return new AclClientRPCHook(new SessionCredentials(accessKey, secretKey));
     }
 
-    /** This client knows no namespaces that travel as fields. */
+    /** This client does not support namespaces in request fields. */
     static boolean setNamespaceV2(ClientConfig client, String namespace) {
         return false;
     }
@@ -50,7 +50,7 @@ final class Dialect {
         producer.createTopic("TBW102", topic, queues);
     }
 
-    /** By an administrator, at one broker. */
+    /** Creates a topic as an administrator at one broker. */
     static void createTopic(DefaultMQAdminExt admin, String broker, String topic, int queues) throws Exception {
         admin.createAndUpdateTopicConfig(broker, new TopicConfig(topic, queues, queues, 6));
     }
@@ -61,7 +61,7 @@ final class Dialect {
         admin.createAndUpdateSubscriptionGroupConfig(broker, config);
     }
 
-    /** This client knows no types of messages. */
+    /** This client does not support message types. */
     static void messageTypes(Stage stage, DefaultMQAdminExt admin, String broker, TopicConfig config) {
     }
 
@@ -69,7 +69,7 @@ final class Dialect {
         consumer.setMessageModel(MessageModel.BROADCASTING);
     }
 
-    /** A request as it goes over the wire, for what this client has no words for. */
+    /** A raw request, for codes that this client has no method for. */
     static String invoke(DefaultMQProducer producer, MessageQueue queue, int code, Map<String, String> fields)
         throws Exception {
         MQClientInstance inside = producer.getDefaultMQProducerImpl().getMqClientFactory();
@@ -79,7 +79,7 @@ final class Dialect {
             .invokeSync(inside.findBrokerAddressInPublish(queue.getBrokerName()), request, 3_000));
     }
 
-    /** This client knows nothing that is newer. */
+    /** This client supports none of the newer requests. */
     static Map<String, Asked> newRequests(DefaultMQProducer producer, MessageQueue queue, String group) {
         return Map.of();
     }

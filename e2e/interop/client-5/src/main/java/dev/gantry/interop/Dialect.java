@@ -26,17 +26,17 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
-/** The few places where the 5.3.3 client wants to be spoken to differently. */
+/** The few differences in the interface of the 5.3.3 client. */
 final class Dialect {
     static final String VERSION = "5.3.3";
 
-    /** Whether a request that waits waits for its answer; the 5.3.3 client stops waiting when the question is sent. */
+    /** Whether a waiting request waits for its answer; the 5.3.3 client stops waiting when the request is sent. */
     static final boolean WAITS_FOR_ANSWERS = false;
-    /** What only clients from 5.0 on ask for in place of something older: the pulls of those that poll. */
+    /** Requests that clients from 5.0 on use in place of older ones: the pulls of lite pull consumers. */
     static final List<Integer> NEW_CODES = List.of(361);
     static final String REFUSED = "refused:";
 
-    /** Something to ask a broker for, and what it says. */
+    /** A request to a broker, and its answer. */
     @FunctionalInterface
     interface Asked {
         String answer() throws Exception;
@@ -49,7 +49,7 @@ final class Dialect {
         return new AclClientRPCHook(new SessionCredentials(accessKey, secretKey));
     }
 
-    /** A namespace that travels as fields of every request; whether there is such a thing. */
+    /** Sets a namespace in fields of every request; returns whether the client supports it. */
     static boolean setNamespaceV2(ClientConfig client, String namespace) {
         client.setNamespaceV2(namespace);
         return true;
@@ -59,7 +59,7 @@ final class Dialect {
         producer.createTopic("TBW102", topic, queues, Map.of());
     }
 
-    /** By an administrator, at one broker. */
+    /** Creates a topic as an administrator at one broker. */
     static void createTopic(DefaultMQAdminExt admin, String broker, String topic, int queues) throws Exception {
         admin.createAndUpdateTopicConfig(broker, new TopicConfig(topic, queues, queues, 6));
     }
@@ -70,7 +70,7 @@ final class Dialect {
         admin.createAndUpdateSubscriptionGroupConfig(broker, config);
     }
 
-    /** A topic says what its messages are; a type that is none is refused, and the topic stays as it was. */
+    /** A topic has a message type; an unknown type is refused, and the topic stays unchanged. */
     static void messageTypes(Stage stage, DefaultMQAdminExt admin, String broker, TopicConfig config) throws Exception {
         config.setAttributes(Map.of("+message.type", "FIFO"));
         admin.createAndUpdateTopicConfig(broker, config);
@@ -97,7 +97,7 @@ final class Dialect {
         consumer.setMessageModel(MessageModel.BROADCASTING);
     }
 
-    /** A request as it goes over the wire, for what this client has no words for. */
+    /** A raw request, for codes that this client has no method for. */
     static String invoke(DefaultMQProducer producer, MessageQueue queue, int code, Map<String, String> fields)
         throws Exception {
         MQClientInstance inside = producer.getDefaultMQProducerImpl().getMqClientFactory();
@@ -107,7 +107,7 @@ final class Dialect {
             .invokeSync(inside.findBrokerAddressInPublish(queue.getBrokerName()), request, 3_000));
     }
 
-    /** What only clients from 5.0 on ask for, in their own words. */
+    /** Requests that only clients from 5.0 on send, by their own methods. */
     static Map<String, Asked> newRequests(DefaultMQProducer producer, MessageQueue queue, String group) {
         String topic = queue.getTopic();
         return Map.of(
@@ -137,19 +137,19 @@ final class Dialect {
         header.setPollTime(1_000);
         header.setBornTime(System.currentTimeMillis());
         header.setInitMode(0);
-        CompletableFuture<String> said = new CompletableFuture<>();
+        CompletableFuture<String> outcomeText = new CompletableFuture<>();
         String address = inside.findBrokerAddressInPublish(queue.getBrokerName());
         inside.getMQClientAPIImpl().popMessageAsync(queue.getBrokerName(), address, header, 3_000, new PopCallback() {
             @Override
             public void onSuccess(PopResult result) {
-                said.complete(result.toString());
+                outcomeText.complete(result.toString());
             }
 
             @Override
             public void onException(Throwable failure) {
-                said.complete(REFUSED + " " + failure.getMessage());
+                outcomeText.complete(REFUSED + " " + failure.getMessage());
             }
         });
-        return said.get(10, TimeUnit.SECONDS);
+        return outcomeText.get(10, TimeUnit.SECONDS);
     }
 }

@@ -5,7 +5,7 @@ import java.util.Map;
 /**
  * Writes maps, lists, numbers, booleans and texts as one line of JSON.
  *
- * <p>The two client versions bring different JSON libraries; a result line is too small a reason to lean on either.
+ * <p>The two client versions bring different JSON libraries; a result line is no reason to depend on either.
  */
 final class Json {
     private Json() {

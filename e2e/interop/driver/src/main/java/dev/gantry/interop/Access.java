@@ -20,12 +20,12 @@ import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * Access control as Java users meet it: who may not is told so by an exception, and nothing is stored. The account of
- * the options may use the stage's topic and group, and nothing else; "foreign" ones belong to somebody else.
+ * Access control for Java clients: a denied client gets an exception, and nothing is stored. The account of
+ * the options may use the stage's topic and group, and nothing else; "foreign" ones belong to other accounts.
  */
 final class Access {
     private static final int NO_PERMISSION = 16;
-    /** What a name server's denial looks like to a client: it has no route. */
+    /** A name server's denial appears as a missing route to the client. */
     private static final int NO_ROUTE = 10005;
     private static final String FOREIGN_TOPIC = "interop_foreign";
     private static final String FOREIGN_GROUP = "group_foreign";
@@ -33,7 +33,7 @@ final class Access {
 
     private final Stage stage;
     private final DefaultMQAdminExt admin;
-    private final Map<String, String> said = new TreeMap<>();
+    private final Map<String, String> refusalTexts = new TreeMap<>();
     private final List<String> causes = new ArrayList<>();
     private final String broker;
 
@@ -49,7 +49,7 @@ final class Access {
         void take() throws Exception;
     }
 
-    /** Impostors and trespassers; then an account that changes while it is used. */
+    /** Wrong credentials and missing permissions; then an account that changes while it is used. */
     static void denials(Stage stage) throws Exception {
         Access access = new Access(stage);
         long before = access.end();
@@ -59,16 +59,16 @@ final class Access {
         stage.outcome.promise(access.send(access.producer(stage.hook()), stage.topic), "who may sends");
         stage.outcome.promise(access.end() > before, "what is permitted is stored");
         access.reload();
-        access.said.forEach(stage.outcome::detail);
+        access.refusalTexts.forEach(stage.outcome::detail);
     }
 
-    /** A server that takes strict signatures only: a Java client gets nothing from it, however good its account is. */
+    /** A server that takes strict signatures only: it refuses every Java client, also with a valid account. */
     static void strict(Stage stage) throws Exception {
         Access access = new Access(stage, null);
         DefaultMQProducer producer = access.producer(stage.hook());
         access.denied("send, signed as v1", NO_PERMISSION, () -> producer.send(access.message(stage.topic)));
         stage.outcome.promise(access.causes.toString().contains("STRICT"), "the text says why: " + access.causes);
-        access.said.forEach(stage.outcome::detail);
+        access.refusalTexts.forEach(stage.outcome::detail);
     }
 
     private Access(Stage stage, DefaultMQAdminExt admin) {
@@ -81,7 +81,7 @@ final class Access {
         Map<String, RPCHook> hooks = new TreeMap<>();
         hooks.put("no account", null);
         hooks.put("wrong secret", Dialect.hook(stage.options.accessKey(), "not-the-secret"));
-        hooks.put("unknown account", Dialect.hook("nobody-at-all", stage.options.secretKey()));
+        hooks.put("unknown account", Dialect.hook("unknown-account", stage.options.secretKey()));
         for (Map.Entry<String, RPCHook> one : hooks.entrySet()) {
             DefaultMQProducer producer = producer(one.getValue());
             denied(one.getKey() + " sends", NO_PERMISSION, () -> producer.send(message(stage.topic)));
@@ -111,7 +111,10 @@ final class Access {
         stage.outcome.promise(!isMade, "no topic is made");
     }
 
-    /** The file of accounts is edited: the permission to publish is gone soon, on the open connection, and comes back. */
+    /**
+     * The file of accounts is edited: the permission to publish is revoked soon, on the open connection, and then
+     * granted again.
+     */
     private void reload() throws Exception {
         Path file = Path.of(stage.options.directory(), ACCOUNTS);
         String before = Files.readString(file);
@@ -132,7 +135,7 @@ final class Access {
         stage.outcome.promise(stage.await(() -> send(producer, stage.topic), () -> 0), "one that is given holds");
     }
 
-    // ------- what is tried
+    // ------- attempts
 
     private void denied(String what, int code, Step step) {
         try {
@@ -143,7 +146,7 @@ final class Access {
             for (Throwable cause = refused; cause != null; cause = cause.getCause()) {
                 causes.add(String.valueOf(cause.getMessage()));
             }
-            said.put(what, refused.getClass().getSimpleName() + " " + found + ": " + brief(refused));
+            refusalTexts.put(what, refused.getClass().getSimpleName() + " " + found + ": " + brief(refused));
             boolean isExpected = found == code || stage.options.isNameServerGuarded() && found == NO_ROUTE
                 || stage.options.isNameServerGuarded() && brief(refused).contains("not exist");
             stage.outcome.promise(isExpected, what + ": with code " + code + ", not by " + refused);
@@ -188,12 +191,12 @@ final class Access {
         by.createAndUpdateTopicConfig(broker, new TopicConfig("made_by_" + stage.topic, 1, 1, 6));
     }
 
-    /** Where the broker's log ends. */
+    /** The end of the broker's log. */
     private long end() throws Exception {
         return Long.parseLong(admin.fetchBrokerRuntimeStats(broker).getTable().get("commitLogMaxOffset"));
     }
 
-    // ------- who tries
+    // ------- clients
 
     private DefaultMQProducer producer(RPCHook hook) throws MQClientException {
         return stage.producer(hook);

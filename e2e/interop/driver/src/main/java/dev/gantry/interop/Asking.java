@@ -17,7 +17,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Request and reply: a consumer answers every message, and the answer reaches the producer that asked, by way of the
+ * Request and reply: a consumer answers every message, and the answer reaches the requesting producer through the
  * broker. Half of the requests wait for their answers where the client can, the others are called back. Those choose
  * their queue by a selector: of the client's ways to be called back, the others call back before there is an answer.
  */
@@ -75,7 +75,7 @@ final class Asking {
         stage.outcome.promise(answers.right.get() == sent.count,
             "every request is answered with its own answer (" + answers.right.get() + " of " + sent.count + " are)");
         stage.outcome.promise(unanswered.get() == 0, "every answer is taken (" + unanswered.get() + " were not)");
-        stage.outcome.promise(timesOut(asking, stage), "a request that nobody answers ends at its time");
+        stage.outcome.promise(timesOut(asking, stage), "a request without an answer ends at its time");
     }
 
     private static Message answer(MessageExt question) throws Exception {
@@ -84,7 +84,7 @@ final class Asking {
         return answer;
     }
 
-    /** To a topic that nobody reads. */
+    /** Sends to a topic without a consumer. */
     private static boolean timesOut(DefaultMQProducer asking, Stage stage) throws Exception {
         String silent = stage.topic + "_silent";
         stage.createTopic(asking, silent, 1);
@@ -109,7 +109,7 @@ final class Asking {
         return queues.get((Integer) number % queues.size());
     }
 
-    /** What came back. */
+    /** The answer to one request. */
     private static final class Answers {
         final AtomicInteger right = new AtomicInteger();
         private final AtomicInteger wrong = new AtomicInteger();

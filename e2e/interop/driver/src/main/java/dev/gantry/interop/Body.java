@@ -7,14 +7,14 @@ import java.util.Arrays;
 import java.util.SplittableRandom;
 
 /**
- * A message body that can be checked by whoever receives it.
+ * A message body that its receiver can check.
  *
  * <pre>
  * run 8 | number 4 | content length 4 | content | SHA-256 of everything before it 32
  * </pre>
  *
- * The hash finds an altered body. The content is drawn from (run, number), so that a body which is whole, but stands
- * where another message should be, is found as well. Runs differ by scenario and seed: a message that strayed in from
+ * The hash finds an altered body. The content is drawn from (run, number), so that a valid body which is
+ * in the place of another message is found as well. Runs differ by scenario and seed: a message that strayed in from
  * another topic is not mistaken for one of ours.
  */
 final class Body {
@@ -44,7 +44,7 @@ final class Body {
         return buffer.array();
     }
 
-    /** The number of the message, or -1 when these bytes are not exactly one of the bodies made here. */
+    /** The number of the message, or -1 if these bytes are not one of these bodies. */
     int verify(byte[] body, int count) {
         if (body == null || body.length != HEAD_BYTES + contentBytes + HASH_BYTES) {
             return -1;

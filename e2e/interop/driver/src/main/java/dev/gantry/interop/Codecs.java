@@ -22,9 +22,9 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Bodies packed with each codec the clients know, side by side in one topic. Some are delayed, some fail once, some are
- * halves of transactions: every copy that the broker makes must still say what it is packed with. Each is read by a
- * pushed and a pulling consumer, and asked for by its ids. With our own command line beside it, each reads the other's.
+ * Bodies compressed with each codec of the clients, in one topic. Some are delayed, some fail once, some are
+ * halves of transactions: every copy that the broker makes must keep the codec in its flags. Each is read by a
+ * pushed and a pulling consumer, and queried by its ids. Java and our own command line read each other's messages.
  */
 final class Codecs {
     private static final List<String> CODECS = List.of("ZLIB", "LZ4", "ZSTD");
@@ -149,7 +149,7 @@ final class Codecs {
         unpacked.addAndGet(message.getStoreSize() < BODY_BYTES ? 0 : 1);
     }
 
-    /** Failed once, and not delivered again yet. */
+    /** The number of failed messages that are not redelivered yet. */
     private int pending() {
         int pending = 0;
         for (int number = 0; number < sent.count; number++) {
@@ -174,7 +174,7 @@ final class Codecs {
         return wrong;
     }
 
-    /** What Java packed is printed by `gantry consume`, and what `gantry produce` packed is read by Java. */
+    /** `gantry consume` prints messages that Java compressed, and Java reads those of `gantry produce`. */
     private void withOurCommandLine(List<DefaultMQProducer> producers) throws Exception {
         String theirs = stage.topic + "_for_cli";
         String ours = stage.topic + "_from_cli";
@@ -211,12 +211,12 @@ final class Codecs {
         line.addAll(List.of(command, "-n", stage.options.nameServer()));
         line.addAll(List.of(words));
         Process process = new ProcessBuilder(line).redirectErrorStream(true).start();
-        String said = new String(process.getInputStream().readAllBytes());
+        String commandOutput = new String(process.getInputStream().readAllBytes());
         if (!process.waitFor(COMMAND_SECONDS_MAX, TimeUnit.SECONDS)) {
             process.destroyForcibly();
             throw new TimeoutException("gantry " + command + " does not end");
         }
-        stage.outcome.promise(process.exitValue() == 0, "gantry " + command + " works (" + said + ")");
-        return said;
+        stage.outcome.promise(process.exitValue() == 0, "gantry " + command + " works (" + commandOutput + ")");
+        return commandOutput;
     }
 }

@@ -6,8 +6,8 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Commits at once. When it is asked all the same it says nothing new: Apache's broker asks about what it has been told
- * within the last seconds, and would store a second copy, without the message's flag.
+ * Commits at once. It returns "unknown" to a later check: Apache's broker also checks transactions that have ended
+ * within the last seconds, and otherwise would store a second copy, without the message's flag.
  */
 final class Committing implements TransactionListener {
     @Override

@@ -16,13 +16,13 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * Settings that the admin client changes while broker and name server run, as {@code mqadmin updateBrokerConfig} and
  * {@code updateNamesrvConfig} do.
  *
- * <p>It is played in two parts, {@code change} and {@code changed}; whoever runs them starts the servers again in between.
+ * <p>It is played in two parts, {@code change} and {@code changed}; the caller restarts the servers in between.
  */
 final class Configuring {
     private static final String SIZE = "maxMessageSize";
     private static final String SIZE_CHANGED = "100000";
     private static final String TOPICS = "enableAllTopicList";
-    /** Of a broker, and none of anybody. */
+    /** A setting of a broker, and an unknown one. */
     private static final List<String> FORBIDDEN = List.of("storePathRootDir", "aclFile", "noSuchSetting");
     private static final String PATH_OF_NAME_SERVER = "kvConfigPath";
     private static final int SMALL_BYTES = 1_000;
@@ -47,7 +47,7 @@ final class Configuring {
             .getBrokerAddrs().get(0L);
     }
 
-    /** A change holds at once; what may not change is refused by its name, and then nothing else changes either. */
+    /** A change is effective at once; a fixed setting is refused by name, and then no other setting changes. */
     static void change(Stage stage) throws Exception {
         Configuring play = new Configuring(stage);
         play.promise(play.refusal(LARGE_BYTES) == 0, "a large message is taken before");
@@ -60,7 +60,7 @@ final class Configuring {
         stage.outcome.sent = play.sent;
     }
 
-    /** After the servers were started again: it still holds, and can be taken back. */
+    /** After a restart of the servers the change is still effective, and can be reverted. */
     static void changed(Stage stage) throws Exception {
         Configuring play = new Configuring(stage);
         play.theChangeHolds();
@@ -155,7 +155,7 @@ final class Configuring {
         }
     }
 
-    /** What a server answered instead of doing it; code 0: it did it. */
+    /** The answer of a server; code 0 means success. */
     private record Refusal(int code, String text) {
     }
 }

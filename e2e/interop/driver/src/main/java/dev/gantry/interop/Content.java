@@ -29,7 +29,7 @@ final class Content {
         return tagOf.apply(number);
     }
 
-    /** The number of this message, or -1 if any part of it is not as it was sent. */
+    /** The number of this message, or -1 if any part of it differs from what was sent. */
     int verify(MessageExt message, int count) {
         int number = body.verify(message.getBody(), count);
         boolean whole = number >= 0

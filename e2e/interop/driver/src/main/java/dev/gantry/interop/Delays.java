@@ -14,9 +14,11 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Delayed messages and failed deliveries, while brokers die: a producer and a consumer that are never restarted. A
- * delivery fails as long as the broker says that the message has failed fewer times than its number is to fail. Nothing
- * is judged here.
+ * Delayed messages and failed deliveries, while brokers are killed: a producer and a consumer that are never
+ * restarted. A
+ * delivery fails until the failure count that the broker reports has reached the one that the number prescribes.
+ * Nothing
+ * is checked here.
  *
  * <pre>
  * put NUMBER LEVEL BEGAN ENDED              the broker answered 0; level 0 is no delay

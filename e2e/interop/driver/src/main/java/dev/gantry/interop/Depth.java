@@ -15,13 +15,14 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Retries to their end and back: the consumers of a group say how often and after which delay, or that they give up; what
- * is given up lies among the dead letters, is sent again from there by `gantry group resend`, and is consumed.
+ * Retries and dead letters: the consumers of a group choose the number of retries and the delay, or give up; a
+ * message that
+ * was given up is in the dead letter topic, is sent again by `gantry group resend`, and is consumed.
  */
 final class Depth {
     private static final int MESSAGES_MAX = 300;
     private static final int RECONSUME_TIMES_MAX = 2;
-    /** Chosen by the consumer, and longer than the levels at which retries begin. */
+    /** A delay that the consumer chooses, longer than the first retry levels. */
     private static final int CHOSEN_LEVEL = 5;
     private static final long EARLY_MILLIS = 50;
     private static final long COMMAND_SECONDS_MAX = 120;
@@ -47,7 +48,7 @@ final class Depth {
         last = new long[sent.count];
     }
 
-    /** How a message is failed. */
+    /** The way in which a message fails. */
     private enum Kind {
         AFTER_USUAL_DELAYS, AFTER_A_CHOSEN_DELAY, AT_ONCE;
 
@@ -119,7 +120,7 @@ final class Depth {
         return ConsumeConcurrentlyStatus.RECONSUME_LATER;
     }
 
-    /** How many different messages were given up, if none was twice. */
+    /** The number of messages that were given up, if each was given up once. */
     private int deadLetters() throws Exception {
         Received dead = new Received(sent, content);
         DefaultMQPushConsumer undertaker = stage.pushConsumer("undertaker_" + stage.group);
@@ -134,7 +135,7 @@ final class Depth {
         return dead.distinct.get() - dead.duplicates.get();
     }
 
-    /** All of them come once more, and a second call finds nothing to send. */
+    /** All of them are redelivered, and a second call finds no message to send. */
     private void resent() throws Exception {
         isHealed = true;
         stage.outcome.detail("resend", resend());
@@ -148,12 +149,12 @@ final class Depth {
         List<String> command = new ArrayList<>(List.of(stage.options.gantry().split(" ")));
         command.addAll(List.of("group", "resend", stage.group, "--from-dead-letters", "-n", stage.options.nameServer()));
         Process process = new ProcessBuilder(command).redirectErrorStream(true).start();
-        String said = new String(process.getInputStream().readAllBytes());
+        String output = new String(process.getInputStream().readAllBytes());
         if (!process.waitFor(COMMAND_SECONDS_MAX, TimeUnit.SECONDS)) {
             process.destroyForcibly();
             throw new TimeoutException("gantry group resend does not end");
         }
-        stage.outcome.promise(process.exitValue() == 0, "gantry group resend works (" + said + ")");
-        return said.strip();
+        stage.outcome.promise(process.exitValue() == 0, "gantry group resend works (" + output + ")");
+        return output.strip();
     }
 }

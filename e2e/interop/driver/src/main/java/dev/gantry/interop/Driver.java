@@ -4,7 +4,7 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 
 /**
- * Plays scenarios against whatever answers at a name server and prints one line of JSON for each.
+ * Plays scenarios against the brokers of a name server and prints one line of JSON for each.
  *
  * <p>Several scenarios share one virtual machine, because on a small machine starting it costs more than a scenario.
  * A scenario that throws has broken its promises; the ones after it are still played. The exit code is 0 only if every
@@ -64,8 +64,8 @@ public final class Driver {
             }
         }
         for (String name : options.scenarios()) {
-            // The verdict is printed before the clients close: a client of version 5 needs up to 5 s for that, and what it
-            // does then is not judged.
+            // The verdict is printed before the clients close: a client of version 5 needs up to 5 s for that, and its
+            // actions then are not checked.
             try (Stage stage = new Stage(options, name.split("-")[0])) {
                 Map<String, Object> line = play(stage, name);
                 System.out.println(Json.line(line));

@@ -16,12 +16,13 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * One producer and one consumer that live through whatever is done to the brokers, and write down what they saw.
+ * One producer and one consumer that survive all faults of the brokers, and record what they saw.
  *
- * <p>They are as an application makes them: nothing is set that the story does not need, and nothing is ever restarted.
+ * <p>They are like those of an application: only necessary settings are changed, and no client is ever restarted.
  * Every attempt to send carries a number of its own, never sent again, so that a message that vanished cannot come back
- * under the same number. A sender whose attempt failed waits for a moment and sends the next number. Nothing is judged
- * here but bodies: whoever breaks the brokers reads the ledger.
+ * under the same number. A sender whose attempt failed waits for a moment and sends the next number. Nothing but
+ * bodies is checked
+ * here: the program that kills the brokers reads the ledger.
  */
 final class Failover {
     private static final int FAILURE_PAUSE_MILLIS = 50;
@@ -74,7 +75,7 @@ final class Failover {
         stage.outcome.detail("attempts", next.get());
     }
 
-    /** Asked again where the machine is too busy for the client's patience; the story has not begun yet. */
+    /** Retried if the machine is too busy for the client's timeout; the load has not started yet. */
     private void createTopic(DefaultMQProducer producer) throws MQClientException {
         for (int attempt = 1;; attempt++) {
             try {
@@ -121,7 +122,7 @@ final class Failover {
         return consumer;
     }
 
-    /** False if it is to come again. */
+    /** Returns false if the message is to be redelivered. */
     private boolean take(MessageExt message) {
         int number = content.verify(message, NUMBERS_MAX);
         if (number < 0) {

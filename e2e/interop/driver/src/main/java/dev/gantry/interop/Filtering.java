@@ -12,12 +12,13 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Filters in SQL92 over properties, in the client's own words: one consumer is pushed at, one pulls, and each gets
+ * Filters in SQL92 over properties, by the client's own methods: one consumer is a push consumer, one pulls, and each
+ * gets
  * exactly what its filter takes. Some messages lack a property, some have a text where the filter wants a number.
  */
 final class Filtering {
     private static final String PUSHED = "price BETWEEN 3 AND 6 AND region = 'eu' AND TAGS <> 'old'";
-    /** A message whose price is no number cannot be judged, unless the left side has decided. */
+    /** A message whose price is no number cannot be evaluated, unless the left side decides. */
     private static final String PULLED = "region IS NULL OR price > 8";
     private static final List<String> WRONG = List.of("price >", "price > 'x'", "price BETWEEN 6 AND 3", "region IN (1)");
     private static final int SUBSCRIPTION_PARSE_FAILED = 23;
@@ -96,7 +97,7 @@ final class Filtering {
         stage.outcome.outOfOrder += pushed.outOfSequence() + pulled.outOfSequence();
     }
 
-    /** A wrong filter is told to whoever subscribes, at once; nobody waits for messages that cannot come. */
+    /** A wrong filter is refused at the subscription, so that no consumer waits for messages in vain. */
     private static void refusals(Stage stage) throws Exception {
         for (String wrong : WRONG) {
             DefaultMQPushConsumer consumer = stage.pushConsumer("wrong_" + WRONG.indexOf(wrong) + "_" + stage.group);
@@ -104,16 +105,16 @@ final class Filtering {
             consumer.subscribe(stage.topic, MessageSelector.bySql(wrong));
             consumer.registerMessageListener(
                 (MessageListenerConcurrently) (messages, context) -> ConsumeConcurrentlyStatus.CONSUME_SUCCESS);
-            String said = "started";
+            String refusalText = "started";
             int code = 0;
             try {
                 consumer.start();
             } catch (MQClientException refused) {
                 code = refused.getResponseCode();
-                said = String.valueOf(refused.getErrorMessage());
+                refusalText = String.valueOf(refused.getErrorMessage());
             }
-            stage.outcome.detail("refusal of " + wrong, code + " " + said);
-            stage.outcome.promise(code == SUBSCRIPTION_PARSE_FAILED, wrong + " is refused with 23 (" + code + " " + said + ")");
+            stage.outcome.detail("refusal of " + wrong, code + " " + refusalText);
+            stage.outcome.promise(code == SUBSCRIPTION_PARSE_FAILED, wrong + " is refused with 23 (" + code + " " + refusalText + ")");
         }
     }
 }

@@ -25,9 +25,9 @@ import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * Fields that requests of 5.x programs may carry, and one that nobody knows yet, on every request of every kind of
+ * Fields that requests of 5.x programs may carry, and an unknown one, on every request of every kind of
  * client: sends of all sorts, pulls, offsets, locks, retries, transactions, questions, and an administrator's requests.
- * All is delivered, and no answer to any of them is a refusal.
+ * All messages are delivered, and none of the requests is refused.
  */
 final class Headers {
     private static final Map<String, String> FIELDS = Map.of("ns", "tenant", "nsd", "true", "bname", "broker-a", "oway",
@@ -39,7 +39,7 @@ final class Headers {
     private static final int ROUTE = 105;
     /** 1 something is wrong, 2 busy, 3 not known, 13 a bad message, 16 not allowed, 29 a bad parameter. */
     private static final Set<Integer> REFUSALS = Set.of(1, 2, 3, 13, 16, 29);
-    /** What must have been asked, or the scenario has shown too little. */
+    /** The request codes that must occur, or the scenario has too little coverage. */
     private static final List<Integer> ASKED = List.of(11, 12, 14, 15, 17, 28, 29, 30, 31, 33, 34, 36, 37, 38, 41, 105, 106,
         200, 202, 203, 206, 208, 310, 320);
 
@@ -114,7 +114,7 @@ final class Headers {
         return pulled.size() >= MESSAGES;
     }
 
-    /** A third alone, a third in one batch, a third as halves of transactions. */
+    /** Sends a third singly, a third in one batch, a third as halves of transactions. */
     private SendResult send(DefaultMQProducer producer) throws Exception {
         TransactionMQProducer transactional = stage.transactional(new Committing());
         List<Message> batch = new ArrayList<>();
@@ -133,7 +133,7 @@ final class Headers {
         return last;
     }
 
-    /** What administrators and tools ask for. */
+    /** The requests of administrators and tools. */
     private void questions(DefaultMQProducer producer, DefaultMQAdminExt admin, MessageQueue queue) throws Exception {
         String broker = admin.examineBrokerClusterInfo().getBrokerAddrTable().get(queue.getBrokerName()).getBrokerAddrs()
             .get(0L);
@@ -154,10 +154,10 @@ final class Headers {
         Map<Integer, Set<Integer>> answers = watcher.answers;
         Set<Integer> missing = new ConcurrentSkipListSet<>(ASKED);
         missing.addAll(Dialect.NEW_CODES);
-        stage.within(() -> watcher.asked.containsAll(missing));  // offsets are told once a second
+        stage.within(() -> watcher.asked.containsAll(missing));  // offsets are reported once a second
         missing.removeAll(watcher.asked);
         Map<Integer, Set<Integer>> refused = new TreeMap<>();
-        answers.forEach((code, said) -> said.stream().filter(REFUSALS::contains)
+        answers.forEach((code, answerCodes) -> answerCodes.stream().filter(REFUSALS::contains)
             .filter(one -> !(code == NO_CONSUMER_YET && one == 1 || code == ROUTE && one == 1))
             .forEach(one -> refused.computeIfAbsent(code, any -> new ConcurrentSkipListSet<>()).add(one)));
         stage.outcome.detail("codes_asked", watcher.asked.size());
@@ -165,7 +165,7 @@ final class Headers {
         stage.outcome.promise(refused.isEmpty(), "no request is refused for its fields (code: answers " + refused + ")");
     }
 
-    /** Puts the fields on what goes out, and keeps in mind what came back. */
+    /** Adds the fields to requests, and records the answers. */
     private static final class Watcher implements RPCHook {
         final Set<Integer> asked = new ConcurrentSkipListSet<>();
         final Map<Integer, Set<Integer>> answers = new ConcurrentHashMap<>();

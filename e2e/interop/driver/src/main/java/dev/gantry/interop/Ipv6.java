@@ -21,7 +21,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.sysflag.MessageSysFlag;
 
 /**
- * A name server and a broker that have an IPv6 address, and nothing else. Every record, and every copy that the broker
+ * A name server and a broker that have only an IPv6 address. Every record, and every copy that the broker
  * makes of one, holds two hosts of 20 bytes; ids have 56 digits and lead to the message.
  */
 final class Ipv6 {
@@ -77,7 +77,7 @@ final class Ipv6 {
                 return;
             }
             sent.handOver(number);
-            if (special != HALF) {  // of a half the client keeps no such id
+            if (special != HALF) {  // the client keeps no such id of a half message
                 lookAtId(result.getOffsetMsgId());
             }
             if (special != DELAYED && special != HALF && results.size() < ASKED_MAX) {

@@ -9,17 +9,18 @@ import java.time.Instant;
 import java.time.temporal.ChronoUnit;
 
 /**
- * What clients saw, line by line, readable while it grows; times are microseconds of the wall clock.
+ * The record of what clients saw, line by line, readable while it grows; times are microseconds of the wall clock.
  *
  * <pre>
  * ok NUMBER QUEUE OFFSET BEGAN ANSWERED      the broker answered 0
- * pledged NUMBER QUEUE OFFSET BEGAN ANSWERED the same, and it will stand elsewhere: it is delayed, or in a transaction
- * forgotten NUMBER QUEUE OFFSET BEGAN ANSWERED the same, and its transaction is rolled back: nobody may get it
- * unwanted NUMBER WHY BEGAN ENDED            anything else for such a one
- * failed NUMBER TIME                         the listener refused its first delivery
- * unknown NUMBER WHY BEGAN ENDED             anything else: the message is there or not
+ * pledged NUMBER QUEUE OFFSET BEGAN ANSWERED the same for a message that is stored elsewhere first: it is delayed, or
+ * in a transaction
+ * forgotten NUMBER QUEUE OFFSET BEGAN ANSWERED the same, and its transaction is rolled back: it must not be delivered
+ * unwanted NUMBER WHY BEGAN ENDED            any other answer for such a message
+ * failed NUMBER TIME                         the listener failed its first delivery
+ * unknown NUMBER WHY BEGAN ENDED             any other answer: the message may or may not be stored
  * seen NUMBER QUEUE OFFSET TIME              delivered to the listener; -1 is no message that was sent
- * sent ATTEMPTS                              no sender sends any more
+ * sent ATTEMPTS                              all senders have ended
  * </pre>
  */
 final class Ledger implements AutoCloseable {
@@ -33,7 +34,7 @@ final class Ledger implements AutoCloseable {
         return ChronoUnit.MICROS.between(Instant.EPOCH, Instant.now());
     }
 
-    /** One line, whole, at once. */
+    /** Writes one complete line in one call. */
     synchronized void write(Object... words) {
         StringBuilder line = new StringBuilder();
         for (Object word : words) {

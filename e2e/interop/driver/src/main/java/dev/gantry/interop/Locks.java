@@ -14,8 +14,9 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Ordered consumption by several processes, of which some die, while brokers do. One process sends, one thread for each
- * queue; the others consume in order. Each writes a ledger of its own, and nothing is judged here.
+ * Ordered consumption by several processes, some of which are killed, as are brokers. One process sends, one thread
+ * for each
+ * queue; the others consume in order. Each writes a ledger of its own, and nothing is checked here.
  *
  * <pre>
  * ok NUMBER QUEUE OFFSET                  the broker answered 0
@@ -50,7 +51,7 @@ final class Locks {
         }
     }
 
-    /** The numbers of a queue are its own, and only grow; one whose send failed is not used again. */
+    /** Each queue has its own increasing numbers; the number of a failed send is not used again. */
     private static void pour(
         Stage stage, DefaultMQProducer producer, MessageQueue queue, int step, Ledger ledger, Orders orders) {
         Content content = stage.content();
@@ -88,7 +89,7 @@ final class Locks {
         }
     }
 
-    /** A client that is shut down interrupts its listeners; what they have is theirs all the same. */
+    /** A client that is shut down interrupts its listeners; they still own the messages that they process. */
     private static void sleep() {
         try {
             TimeUnit.MILLISECONDS.sleep(CONSUME_MILLIS);

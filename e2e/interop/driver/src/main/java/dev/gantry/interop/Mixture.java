@@ -12,9 +12,10 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * What a number stands for in a story about more than plain messages: transactions that end in several ways, delays, and
- * deliveries that fail the first time. Where such a message will stand nobody can say when it is sent, so the ledger says
- * that it is pledged to come, or that it must never come.
+ * The kind of message that a number stands for: plain messages, transactions that end in several ways, delays, and
+ * deliveries that fail the first time. The final place of such a message is not known at its send, so the ledger
+ * records
+ * that it must be delivered, or that it must never be delivered.
  */
 final class Mixture implements TransactionListener {
     private static final int DELAY_LEVEL = 2;
@@ -47,7 +48,7 @@ final class Mixture implements TransactionListener {
         }
     }
 
-    /** A producer for all kinds. */
+    /** Creates a producer for all kinds of messages. */
     TransactionMQProducer producer(String group) {
         TransactionMQProducer producer = new TransactionMQProducer(group);
         producer.setTransactionListener(this);
@@ -70,7 +71,7 @@ final class Mixture implements TransactionListener {
         return kind == Kind.PLAIN ? "ok" : kind.isDelivered() ? "pledged" : "forgotten";
     }
 
-    /** Whether a number must never be delivered, whatever its send was answered. */
+    /** Whether a number must never be delivered, for any answer to its send. */
     static boolean isForgotten(int number) {
         return !Kind.of(number).isDelivered();
     }

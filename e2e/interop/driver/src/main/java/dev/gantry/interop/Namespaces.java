@@ -26,9 +26,11 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * Several worlds with the same names in them: no namespace, two of the old kind (every name is written `namespace%name`),
- * and, with the 5.3.3 client, one of the new kind (fields on every request). Topic and groups are called the same in all of
- * them; each gets what was sent in it, its retries, its dead letters and its answers, and listeners never see the prefix.
+ * Several namespaces with the same names in them: no namespace, two of the old kind (every name is written
+ * `namespace%name`),
+ * and, with the 5.3.3 client, one of the new kind (fields on every request). Topic and groups have the same names in
+ * all of
+ * them; each gets its own messages, its retries, its dead letters and its answers, and listeners never see the prefix.
  */
 final class Namespaces {
     private static final List<String> OLD = List.of("", "MQ_INST_one", "MQ_INST_two");
@@ -65,7 +67,7 @@ final class Namespaces {
         newKind(stage);
     }
 
-    /** Fields on every request, from clients that know them; the broker takes them and goes by the names. */
+    /** Fields on every request, from clients that know them; the broker accepts them and uses the names. */
     private static void newKind(Stage stage) throws Exception {
         String topic = stage.topic + "_fields";
         DefaultMQProducer producer = stage.unstarted();
@@ -102,7 +104,7 @@ final class Namespaces {
         stage.outcome.promise(found == 1, "with the fields of namespaces a key finds its message (" + found + ")");
     }
 
-    /** Everything of one namespace. */
+    /** The clients of one namespace. */
     private static final class World {
         private final Stage stage;
         private final String namespace;
@@ -181,7 +183,7 @@ final class Namespaces {
             return received.take(message);
         }
 
-        /** The first message fails always, every seventh once. */
+        /** Fails the first message always, and every seventh once. */
         private ConsumeConcurrentlyStatus consume(MessageExt message) {
             int number = take(pushed, message, stage.topic);
             if (number < 0) {
@@ -210,7 +212,7 @@ final class Namespaces {
             }
         }
 
-        /** All that is there: nobody waits for a world that has everything. */
+        /** Returns the messages so far, without waiting if all have arrived. */
         void poll() {
             List<MessageExt> some;
             do {
@@ -256,7 +258,7 @@ final class Namespaces {
             stage.outcome.promise(content.verify(byId, sent.count) == 0, where + " an id finds its message");
         }
 
-        /** Names are on the servers as clients have always written them. */
+        /** The servers have the names in the form in which clients always wrote them. */
         void isListed(DefaultMQAdminExt admin, Set<String> topics) throws Exception {
             String dead = "%DLQ%" + written(stage.group);
             for (String topic : List.of(written(stage.topic), "%RETRY%" + written(stage.group), dead)) {
@@ -268,7 +270,7 @@ final class Namespaces {
         }
     }
 
-    /** Commits when it is asked, so that the broker has to find who sent it. */
+    /** Commits at a check, so that the broker has to find the sender. */
     private static final class Late implements TransactionListener {
         @Override
         public LocalTransactionState executeLocalTransaction(Message message, Object number) {

@@ -15,8 +15,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * What an administrator does to a group that is consuming: its members are asked how they are and given one message
- * directly; its offsets are set back to a moment, cloned to another group, and, when nobody is there, set back again.
+ * Administration of a consuming group: the status of its members is read, and they get one message
+ * directly; its offsets are reset to a time, cloned to another group, and reset again when no member is online.
  */
 final class Offsets {
     private static final long BETWEEN_MILLIS = 2_000;
@@ -53,10 +53,11 @@ final class Offsets {
         send(each, 2 * each);
         promise(stage.within(() -> seen.count(0, 2 * each, 1) == 2 * each), "everything is consumed");
         asked(members, seen);
-        Map<Integer, Integer> before = Map.copyOf(seen.times);  // some came twice when the second member joined
-        Map<MessageQueue, Long> told = admin.resetOffsetByTimestamp(stage.topic, stage.group, moment, true);
-        promise(told.size() == stage.options.queues(), "the answer names every queue (" + told.size() + ")");
-        // A 4.9 client waits ten seconds before it leaves a queue that was moved, and up to twenty until it takes it anew.
+        Map<Integer, Integer> before = Map.copyOf(seen.times);  // some were delivered twice when the second member joined
+        Map<MessageQueue, Long> resetOffsets = admin.resetOffsetByTimestamp(stage.topic, stage.group, moment, true);
+        promise(resetOffsets.size() == stage.options.queues(), "the answer names every queue (" + resetOffsets.size() + ")");
+        // A 4.9 client waits ten seconds before it leaves a queue that was moved, and up to twenty until it takes it
+        // anew.
         boolean isAgain = stage.within(() -> seen.more(each, 2 * each, before) == each, RESET_PATIENCES);
         promise(isAgain, "what came after the moment comes again ("
             + seen.more(each, 2 * each, before) + " of " + each + " did)");
@@ -67,10 +68,10 @@ final class Offsets {
         stage.outcome.sent = 3 * each;
         stage.outcome.received = seen.count(0, 3 * each, 1);
         stage.outcome.altered = seen.altered.get();
-        promise(seen.strangers() == 0, "nothing comes that nobody sent");
+        promise(seen.strangers() == 0, "nothing comes that was not sent");
     }
 
-    /** How members are, what they hold, and one message in the hands of one of them. */
+    /** Reads the members' status and queues, and consumes one message directly at one of them. */
     private void asked(List<DefaultMQPushConsumer> members, Seen seen) throws Exception {
         Set<String> queues = ConcurrentHashMap.newKeySet();
         String someone = null;
@@ -89,7 +90,7 @@ final class Offsets {
         var direct = admin.consumeMessageDirectly(stage.group, someone, stage.topic, last.getOffsetMsgId());
         promise("CR_SUCCESS".equals(String.valueOf(direct.getConsumeResult())),
             "a message is consumed directly (" + direct.getConsumeResult() + " " + direct.getRemark() + ")");
-        promise(stage.within(() -> seen.times.getOrDefault(number, 0) == before + 1), "the member has it once more");
+        promise(stage.within(() -> seen.times.getOrDefault(number, 0) == before + 1), "the member has it again");
         seen.times.put(number, before);
         Map<String, Map<MessageQueue, Long>> status = admin.getConsumeStatus(stage.topic, stage.group, "");
         long known = status.values().stream().mapToLong(Map::size).sum();
@@ -99,7 +100,7 @@ final class Offsets {
         promise(stage.within(() -> behind(stage.group) == 0), "nothing is left to consume (" + behind(stage.group) + ")");
     }
 
-    /** A group that begins where another one is gets what comes from then on, and nothing else. */
+    /** A group with another group's offsets gets only later messages. */
     private void cloned() throws Exception {
         promise(stage.within(() -> behind(stage.group) == 0), "the group has caught up (" + behind(stage.group) + ")");
         String clone = "clone_" + stage.group;
@@ -113,7 +114,7 @@ final class Offsets {
         promise(old == 0, "and nothing that the other had consumed (" + old + ")");
     }
 
-    /** With nobody there, offsets are set all the same, and whoever comes begins there. */
+    /** Without online members the offsets are set too, and the next member begins there. */
     private void alone(List<DefaultMQPushConsumer> members) throws Exception {
         members.forEach(DefaultMQPushConsumer::shutdown);
         promise(stage.within(() -> !isConnected(stage.group)), "the members leave");
@@ -121,7 +122,7 @@ final class Offsets {
         Seen seen = new Seen();
         member(stage.group, seen);
         promise(stage.within(() -> seen.count(0, 3 * each, 1) == 3 * each), "a group that was set back to the beginning "
-            + "while nobody was there begins there (" + seen.count(0, 3 * each, 1) + " of " + 3 * each + ")");
+            + "while it had no members begins there (" + seen.count(0, 3 * each, 1) + " of " + 3 * each + ")");
     }
 
     private DefaultMQPushConsumer member(String group, Seen seen) throws Exception {
@@ -153,7 +154,7 @@ final class Offsets {
     private boolean isConnected(String group) {
         try {
             return !admin.examineConsumerConnectionInfo(group).getConnectionSet().isEmpty();
-        } catch (Exception nobody) {
+        } catch (Exception ignored) {
             return false;
         }
     }
@@ -162,7 +163,7 @@ final class Offsets {
         stage.outcome.promise(kept, promise);
     }
 
-    /** How often each message came. */
+    /** The number of deliveries of each message. */
     private final class Seen {
         final Map<Integer, Integer> times = new ConcurrentHashMap<>();
         final AtomicInteger altered = new AtomicInteger();

@@ -6,7 +6,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
-/** What the command line asked for. An unknown flag is an error: a misspelt one must not silently test less. */
+/** The options of the command line. An unknown flag is an error: a misspelt one must not silently test less. */
 record Options(
     List<String> scenarios,
     String nameServer,

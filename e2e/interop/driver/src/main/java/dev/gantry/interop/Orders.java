@@ -4,8 +4,8 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 
 /**
- * What a scenario is told while it runs, by files that appear in its directory: `pause` stops the senders until it goes
- * away, `stop` ends them, `end` ends the scenario. Files need no port and can be made by hand.
+ * Commands to a running scenario, as files that appear in its directory: `pause` stops the senders until the file is
+ * removed, `stop` ends them, `end` ends the scenario. Files need no port and can be made by hand.
  */
 final class Orders implements AutoCloseable {
     private static final int POLL_MILLIS = 10;
@@ -32,7 +32,7 @@ final class Orders implements AutoCloseable {
         }
     }
 
-    /** Waits while the senders are paused; false when they shall end. */
+    /** Waits while the senders are paused; returns false when they are to end. */
     boolean maySend() {
         while (isPaused && !isStopped) {
             sleep(POLL_MILLIS);

@@ -14,15 +14,15 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Every way in which a client asks for one message: by key, by its unique id, by the id that says where it stands, and by
- * time. A second topic has messages with the same keys; nothing of it may ever be in an answer.
+ * Every way in which a client queries one message: by key, by its unique id, by its offset id, and by
+ * time. A second topic has messages with the same keys; none of them may be in an answer.
  */
 final class Queries {
     private static final int MESSAGES_MAX = 500;
     private static final int FOUND_MAX = 32;
     private static final long PAUSE_MILLIS = 3;
     private static final long HOUR_MILLIS = 3_600_000L;
-    /** RocketMQ's index tells times in whole seconds. */
+    /** RocketMQ's index has times in whole seconds. */
     private static final long CLEARLY_MILLIS = 5_000;
 
     private final Stage stage;
@@ -69,11 +69,11 @@ final class Queries {
         stage.outcome.promise(strangers.get() == 0, "nothing of another topic is found (" + strangers + " were)");
         int wrongOffsets = searchedByTime();
         stage.outcome.promise(wrongOffsets == 0, "a queue is searched by time (" + wrongOffsets + " answers are wrong)");
-        stage.outcome.promise(isUnknown("key-" + sent.count), "a key that nobody sent finds nothing");
+        stage.outcome.promise(isUnknown("key-" + sent.count), "a key that was not sent finds nothing");
         stage.outcome.promise(isNowhere(), "a place where no message stands finds nothing");
     }
 
-    /** Something to ask about one message. */
+    /** A query for one message. */
     @FunctionalInterface
     private interface Question {
         boolean holds(int number) throws Exception;
@@ -94,7 +94,7 @@ final class Queries {
         return wrong;
     }
 
-    /** How many messages have this key, as the broker says; -1 if there is a wrong one among them. */
+    /** The number of messages that the broker finds for this key; -1 if one of them is wrong. */
     private int byKey(int number) {
         List<MessageExt> messages = ask("key-" + number, 0, System.currentTimeMillis() + HOUR_MILLIS);
         return messages.stream().allMatch(message -> isMeant(number, message)) ? messages.size() : -1;

@@ -14,7 +14,7 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** The ways to read: by tag, in order, everybody everything, and by pulling. */
+/** The ways to read: by tag, in order, by broadcast, and by pulling. */
 final class Reading {
     /** "AaAa" and "BBBB" have one hash code: the broker, which only compares hashes, cannot tell them apart. */
     private static final String[] TAGS = {"red", "AaAa", "green", "BBBB", ""};

@@ -11,11 +11,12 @@ import java.util.function.IntPredicate;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * What one reader of a topic got, message by message, and what that says about the broker.
+ * The messages that one reader of a topic received, and the faults of the broker that they show.
  *
- * <p>Redelivery is counted, never condemned: the protocol promises at least once. Everything else is a fault: a message
- * that never came, one that is not what was sent, two messages at one offset, a hole in a queue, an order inside a
- * queue that is not the order of sending, and a message that stands elsewhere than the broker said.
+ * <p>Redelivery is counted but allowed: delivery is at least once. Everything else is a fault: a message
+ * that was never received, one that differs from what was sent, two messages at one offset, a hole in a queue, an
+ * order inside a
+ * queue that is not the order of sending, and a message at another place than the broker's answer.
  */
 final class Received {
     private final Sent sent;
@@ -35,7 +36,7 @@ final class Received {
         this.times = new AtomicIntegerArray(sent.count);
     }
 
-    /** Takes a message in and answers its number, or -1 when it is not one that was sent. */
+    /** Records a message and returns its number, or -1 when it is not one that was sent. */
     int take(MessageExt message) {
         int number = content.verify(message, sent.count);
         if (number < 0) {
@@ -52,7 +53,7 @@ final class Received {
         return number;
     }
 
-    /** As {@link #take} (of one topic on one broker), and remembers where the message stood in the log of its queue. */
+    /** As {@link #take} (of one topic on one broker), and records where the message was in the log of its queue. */
     int takeAt(MessageExt message) {
         int number = take(message);
         if (number >= 0) {
@@ -94,12 +95,12 @@ final class Received {
         }
     }
 
-    /** Whether everything that will be accepted has been, and has come. */
+    /** Whether all sends have ended, and all accepted messages were received. */
     boolean complete() {
         return sent.over() && missing(number -> true) == 0;
     }
 
-    /** Accepted messages among the expected ones that never came. */
+    /** Accepted messages among the expected ones that were never received. */
     int missing(IntPredicate expected) {
         int missing = 0;
         for (int number = 0; number < sent.count; number++) {
@@ -156,7 +157,7 @@ final class Received {
         return holes;
     }
 
-    /** Messages that stand in their queue behind a later message of the same stream. */
+    /** Messages that are in their queue after a later message of the same stream. */
     int outOfSequence() {
         int wrong = 0;
         synchronized (numberByOffset) {

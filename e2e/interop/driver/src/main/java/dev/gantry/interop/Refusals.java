@@ -9,8 +9,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 
 /**
- * What this broker does not do: popping, timers for any moment, recalling. Whoever asks for it is told so at once, in
- * words, and nothing of it is stored: a message that is taken and comes at another time than was asked would be worse.
+ * Unsupported features of this broker: pop, timers for any time, recall. Such a request is refused at once with a
+ * message, and nothing of it is stored: accepting a message and delivering it at another time would be worse.
  */
 final class Refusals {
     private static final long AT_ONCE_MILLIS = 5_000;
@@ -48,24 +48,24 @@ final class Refusals {
 
     private static void refused(Stage stage, String what, Dialect.Asked asked) {
         long start = System.nanoTime();
-        String said;
+        String refusalText;
         boolean isRefused;
         try {
-            said = asked.answer();
-            isRefused = said.startsWith(Dialect.REFUSED);
+            refusalText = asked.answer();
+            isRefused = refusalText.startsWith(Dialect.REFUSED);
         } catch (Exception refusal) {
-            said = String.valueOf(refusal.getMessage());
-            isRefused = !said.contains("imeout");
+            refusalText = String.valueOf(refusal.getMessage());
+            isRefused = !refusalText.contains("imeout");
         }
         long millis = (System.nanoTime() - start) / 1_000_000;
-        stage.outcome.detail(what, said.lines().findFirst().orElse(""));
-        stage.outcome.promise(isRefused, what + " is refused (" + said + ")");
-        stage.outcome.promise(said.contains("this broker") || said.contains("delay levels instead"),
-            what + " is refused in words that help (" + said + ")");
+        stage.outcome.detail(what, refusalText.lines().findFirst().orElse(""));
+        stage.outcome.promise(isRefused, what + " is refused (" + refusalText + ")");
+        stage.outcome.promise(refusalText.contains("this broker") || refusalText.contains("delay levels instead"),
+            what + " is refused in words that help (" + refusalText + ")");
         stage.outcome.promise(millis < AT_ONCE_MILLIS, what + " is refused at once (after " + millis + " ms)");
     }
 
-    /** What a refusal says, of a broker's answer that is no success. */
+    /** The text of a refusal in a broker's unsuccessful answer. */
     static String words(RemotingCommand answer) {
         return (answer.getCode() == 0 ? "done" : Dialect.REFUSED) + " CODE: " + answer.getCode() + " " + answer.getRemark();
     }

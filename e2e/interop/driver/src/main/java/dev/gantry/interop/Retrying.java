@@ -36,7 +36,7 @@ final class Retrying {
         stage.outcome.promise(unfinished == 0, "every message succeeds at last (" + unfinished + " did not)");
     }
 
-    /** Fails every message always; each must be tried exactly four times, then lie in the dead letter topic. */
+    /** Fails every message always; each must be tried exactly four times, then be in the dead letter topic. */
     static void deadLetters(Stage stage) throws Exception {
         Attempts attempts = new Attempts(stage, number -> Integer.MAX_VALUE);
         attempts.send();
@@ -66,7 +66,7 @@ final class Retrying {
         int of(int number);
     }
 
-    /** A consumer that fails on purpose, and the times at which it was asked. */
+    /** A consumer that fails on purpose, and the times of its deliveries. */
     private static final class Attempts {
         final Stage stage;
         final Sent sent;

@@ -43,7 +43,7 @@ final class Senders {
         }
     }
 
-    /** Every message by itself; a failed send is counted and the next one is sent. */
+    /** Sends every message by itself; a failed send is counted and the next one is sent. */
     static List<Thread> startEach(Sent sent, One one) {
         return start(sent, (stream, first, end) -> {
             for (int number = first; number < end; number++) {

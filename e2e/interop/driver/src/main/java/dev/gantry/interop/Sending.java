@@ -49,7 +49,7 @@ final class Sending {
         finish(stage, sent, received, threads, true);
     }
 
-    /** At most a window of sends is on its way; their order in a queue is the broker's to choose. */
+    /** At most a window of sends is in flight; the broker chooses their order in a queue. */
     static void async(Stage stage) throws Exception {
         Sent sent = new Sent(stage.options.count(), 1);
         Content content = stage.content();
@@ -81,8 +81,9 @@ final class Sending {
     }
 
     /**
-     * Nothing tells a oneway sender that the broker is behind, and a broker drops what waited too long. The senders
-     * here keep within a window of what the consumer has already seen, so that a loss is a loss.
+     * A oneway sender is not informed that the broker is behind, and a broker drops requests that waited too long.
+     * The senders
+     * here keep within a window of what the consumer has received, so that every loss is a fault.
      */
     static void oneway(Stage stage) throws Exception {
         int window = 8 * stage.options.window();
@@ -100,7 +101,7 @@ final class Sending {
         finish(stage, sent, received, threads, false);
     }
 
-    /** A batch is one request and lies in one queue, its messages one after the other. */
+    /** A batch is one request and is in one queue, its messages one after the other. */
     static void batch(Stage stage) throws Exception {
         Sent sent = new Sent(stage.options.count(), stage.options.threads());
         Content content = stage.content();
@@ -126,7 +127,7 @@ final class Sending {
         stage.outcome.promise(idsWrong.get() == 0, "a batch is answered with one id for each of its messages");
     }
 
-    /** Bodies beyond 4 KiB are compressed by the client, stored as they came, and inflated by the reader. */
+    /** Bodies beyond 4 KiB are compressed by the client, stored as received, and inflated by the reader. */
     static void compressed(Stage stage) throws Exception {
         Sent sent = new Sent(stage.options.count(), stage.options.threads());
         Content content = stage.content(COMPRESSED_BYTES, true, number -> "plain");

@@ -8,7 +8,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 
 /**
- * What the broker said about every message: where it stands, or that the send failed.
+ * The broker's answer for every message: its place, or that the send failed.
  *
  * <p>Messages carry the numbers 0 to count. A stream is one producer thread; its numbers are contiguous and are sent in
  * that order, so "in order" later means: inside one queue the numbers of one stream only grow.
@@ -60,7 +60,7 @@ final class Sent {
         acknowledged.incrementAndGet();
     }
 
-    /** A oneway send is never answered: all that is known is that the client gave it to the connection. */
+    /** A oneway send is never answered: it is only known that the client wrote it to the connection. */
     void handOver(int number) {
         accepted.set(number, 1);
         acknowledged.incrementAndGet();
@@ -71,7 +71,7 @@ final class Sent {
         firstFailure.compareAndSet(null, String.valueOf(reason));
     }
 
-    /** Whether the message must be received: a send that failed promises nothing. */
+    /** Whether the message must be received: a failed send guarantees nothing. */
     boolean accepted(int number) {
         return accepted.get(number) == 1;
     }

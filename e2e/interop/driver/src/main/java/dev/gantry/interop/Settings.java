@@ -19,7 +19,8 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
  * A topic's settings that an administrator changes while one producer sends and one consumer reads: more queues, fewer
- * queues, read only, write only, ordered, and the type of its messages. Whatever was acknowledged is consumed in the end.
+ * queues, read only, write only, ordered, and the type of its messages. All acknowledged messages are consumed in the
+ * end.
  */
 final class Settings {
     private static final int FEW = 2;
@@ -100,7 +101,7 @@ final class Settings {
 
     private void permissions() throws Exception {
         change(FEW, FEW, READ);
-        promise(until(() -> refusedInARow.get() >= REFUSED_IN_A_ROW), "nobody sends to a topic that is only read");
+        promise(until(() -> refusedInARow.get() >= REFUSED_IN_A_ROW), "no producer sends to a topic that is only read");
         promise(until(this::isAllConsumed), "it is read to its end");
         int first = next.get();
         change(FEW, FEW, WRITE);
@@ -182,7 +183,7 @@ final class Settings {
         }
     }
 
-    /** By the last sends since the last change, once there are enough of them. */
+    /** Judges by the last sends since the last change, once there are enough of them. */
     private Set<Integer> queuesUsed() {
         synchronized (recent) {
             return recent.size() < RECENT ? Set.of(-1, MANY) : Set.copyOf(recent);
@@ -193,7 +194,7 @@ final class Settings {
         return consumed.keySet().containsAll(acknowledged);
     }
 
-    /** All but what has just been sent. */
+    /** All messages but the most recent ones. */
     private boolean isNearlyConsumed() {
         return acknowledged.stream().filter(number -> !consumed.containsKey(number)).count() < RECENT;
     }

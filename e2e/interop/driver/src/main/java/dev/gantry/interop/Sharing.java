@@ -16,7 +16,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Progress that outlives a consumer: a restart from the committed offset, and queues that change hands. */
+/** Progress that survives a consumer: a restart from the committed offset, and queues that change hands. */
 final class Sharing {
     /** A membership change is announced by the broker; without that a client notices after 20 s. */
     private static final long REBALANCE_MILLIS_MAX = 10_000;
@@ -26,7 +26,7 @@ final class Sharing {
 
     /**
      * A consumer is stopped half way while messages still come in. The next one of its group must begin, in every
-     * queue, exactly where the broker says that the first one committed.
+     * queue, exactly at the offset that the first one committed.
      */
     static void restart(Stage stage) throws Exception {
         Sent sent = new Sent(stage.options.count(), stage.options.threads());
@@ -59,7 +59,7 @@ final class Sharing {
             "every queue is resumed at its committed offset: " + committed + " but " + second.firstOffsets);
     }
 
-    /** Asked as a consumer of the group would ask, while nobody consumes. */
+    /** Queries as a consumer of the group does, while no consumer is online. */
     private static Map<Integer, Long> committedOffsets(Stage stage) throws Exception {
         DefaultLitePullConsumer asker = stage.liteConsumer(stage.group);
         asker.setAutoCommit(false);
@@ -89,7 +89,7 @@ final class Sharing {
         Reader first = new Reader(stage, received);
         AtomicInteger allowed = new AtomicInteger(sent.count / 3);
         List<Thread> threads = Senders.startEach(sent, number -> {
-            stage.require(() -> number < allowed.get(), received.distinct::get, "leave to go on sending");
+            stage.require(() -> number < allowed.get(), received.distinct::get, "permission to continue sending");
             sent.acknowledge(number, producer.send(content.make(number)));
         });
         stage.require(() -> first.queues() == queues, first::queues, "the only consumer holding every queue");
@@ -120,7 +120,7 @@ final class Sharing {
         stage.outcome.detail("second_consumed", second.count.get());
         stage.outcome.promise(first.count.get() > 0 && second.count.get() > 0, "both consumers take part");
         stage.outcome.promise(Math.max(joinedMillis, leftMillis) < REBALANCE_MILLIS_MAX,
-            "consumers are told of a change of members, not left to find out");
+            "consumers are notified of a change of members, not left to find out");
     }
 
     /** One push consumer and what it alone has seen. */

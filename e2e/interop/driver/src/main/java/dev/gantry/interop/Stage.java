@@ -21,7 +21,7 @@ import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * What a scenario is played on: a topic and group nobody used before, and clients that are shut down at its end.
+ * The environment of a scenario: a new topic and group, and clients that are shut down at its end.
  *
  * <p>Every client gets its own instance name: clients of one name share a connection and a client id, and a scenario
  * about two consumers would quietly be one about one.
@@ -60,7 +60,7 @@ final class Stage implements AutoCloseable {
         return content(options.bodyBytes(), false, number -> "plain");
     }
 
-    /** Content of the stage's topic that cannot be taken for what is sent elsewhere under the same name. */
+    /** Content of the stage's topic that differs from all content sent elsewhere under the same name. */
     Content content(String world) {
         long run = options.seed() * 1_000_003 + (scenario + world).hashCode();
         return new Content(topic, new Body(run, options.bodyBytes(), false), number -> "plain");
@@ -70,7 +70,7 @@ final class Stage implements AutoCloseable {
         return scenario + "-" + options.run() + "-" + ProcessHandle.current().pid() + "-" + instances++;
     }
 
-    /** What signs for the account of this run; null without one. */
+    /** The hook that signs for the account of this run; null without one. */
     RPCHook hook() {
         if (watcher != null) {
             return watcher;
@@ -78,12 +78,12 @@ final class Stage implements AutoCloseable {
         return options.accessKey().isEmpty() ? null : Dialect.hook(options.accessKey(), options.secretKey());
     }
 
-    /** What signs for whoever may make topics. */
+    /** The hook that signs for the account that may create topics. */
     RPCHook adminHook() {
         return options.adminKey().isEmpty() ? hook() : Dialect.hook(options.adminKey(), options.adminSecret());
     }
 
-    /** From now on clients have this hook, whatever account there is. */
+    /** From now on clients have this hook, for every account. */
     void watch(RPCHook watcher) {
         this.watcher = watcher;
     }
@@ -100,12 +100,12 @@ final class Stage implements AutoCloseable {
         return started(new DefaultMQProducer("producers_of_" + group, hook));
     }
 
-    /** A producer that tells the trace topic what it sends. */
+    /** A producer that traces its sends. */
     DefaultMQProducer tracedProducer() throws MQClientException {
         return started(new DefaultMQProducer("producers_of_" + group, hook(), true, null));
     }
 
-    /** A producer that packs large bodies in one of the ways that both clients know by a system property. */
+    /** A producer that compresses large bodies with a codec that both clients select by a system property. */
     DefaultMQProducer packing(String codec) throws Exception {
         return packing(codec, this::producer);
     }
@@ -165,7 +165,7 @@ final class Stage implements AutoCloseable {
         return producer;
     }
 
-    /** What mqadmin is made of. */
+    /** The admin client of mqadmin. */
     DefaultMQAdminExt admin() throws MQClientException {
         DefaultMQAdminExt admin = new DefaultMQAdminExt(hook(), 10_000);
         admin.setNamesrvAddr(options.nameServer());
@@ -190,7 +190,7 @@ final class Stage implements AutoCloseable {
         return prepared(new DefaultMQPushConsumer(group, hook(), new AllocateMessageQueueAveragely()));
     }
 
-    /** A push consumer that tells the trace topic what it consumes. */
+    /** A push consumer that traces what it consumes. */
     DefaultMQPushConsumer tracedConsumer(String group) {
         return prepared(new DefaultMQPushConsumer(group, hook(), new AllocateMessageQueueAveragely(), true, null));
     }
@@ -241,7 +241,7 @@ final class Stage implements AutoCloseable {
         return true;
     }
 
-    /** Whether it comes true within the patience of this run, however much else moves. */
+    /** Whether it becomes true within the timeout of this run, even if other counters change. */
     boolean within(BooleanSupplier done) throws InterruptedException {
         return within(done, 1);
     }

@@ -31,8 +31,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Makes a client say everything it can say, once, in small words; the recorder between it and the broker keeps the
- * frames. Nothing is judged here, but a step that does not come about fails the tour, so that a recording is complete.
+ * Makes a client send every kind of request once, with small contents; the recorder between it and the broker keeps the
+ * frames. Nothing is checked here, but a step that does not complete fails the tour, so that a recording is complete.
  */
 public final class Tour {
     private static final long STEP_SECONDS_MAX = 60;
@@ -115,7 +115,7 @@ public final class Tour {
         }
     }
 
-    /** One transaction is committed, one rolled back, one left open until the broker asks about it. */
+    /** One transaction is committed, one rolled back, one left open until the broker checks it. */
     private void transactions() throws Exception {
         CountDownLatch asked = new CountDownLatch(1);
         TransactionMQProducer transactional = new TransactionMQProducer("transactions_of_" + stage.group);
@@ -158,7 +158,7 @@ public final class Tour {
         stage.require(() -> finds("key-view"), () -> 0, "the message in the index");
         producer.viewMessage(stage.topic, result.getOffsetMsgId());
         producer.viewMessage(stage.topic, result.getMsgId());
-        finds("key-nobody-used");
+        finds("unused-key");
         consumer.shutdown();
     }
 
@@ -196,13 +196,13 @@ public final class Tour {
             consumer.pull(queue, "*", 0, 32);
             consumer.pull(queue, "red || blue", 0, 32);
             consumer.pull(queue, "*", end, 32);
-            consumer.pull(queue, "nobody-sent-this", 0, 32);
+            consumer.pull(queue, "unused-tag", 0, 32);
             consumer.pull(queue, "*", end + 1000, 32);
         }
         consumer.shutdown();
     }
 
-    /** Two members, so that one is told of the other; a first delivery that fails, so that it is sent back. */
+    /** Two members, so that one is notified of the other; a first delivery that fails, so that it is sent back. */
     private void push() throws Exception {
         Set<String> seen = ConcurrentHashMap.newKeySet();
         CountDownLatch retried = new CountDownLatch(1);
@@ -255,7 +255,7 @@ public final class Tour {
         consumer.shutdown();
     }
 
-    /** The broker is asked whether it understands an SQL filter; by default it must say no. */
+    /** Asks the broker to check an SQL filter, which it refuses by default. */
     private void filterCheck() throws Exception {
         DefaultMQPushConsumer consumer = stage.pushConsumer("sql_" + stage.group);
         consumer.subscribe(stage.topic, MessageSelector.bySql("colour = 'green'"));
@@ -269,7 +269,7 @@ public final class Tour {
         consumer.shutdown();
     }
 
-    /** Over when the answer is sent: both client versions report success as soon as the question is stored. */
+    /** Ends when the answer is sent: both client versions report success as soon as the request is stored. */
     private void requestAndReply() throws Exception {
         String topic = stage.topic + "_questions";
         Dialect.createTopic(producer, topic, 1);

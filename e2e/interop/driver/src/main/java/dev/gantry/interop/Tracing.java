@@ -17,8 +17,8 @@ import org.apache.rocketmq.client.trace.TraceType;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Message traces: clients with traces on write what they send and consume into the trace topic, and whoever knows a
- * message's id finds there what became of it, as {@code mqadmin queryMsgTraceById} does.
+ * Message traces: clients with traces on write what they send and consume into the trace topic, and a query by a
+ * message's id finds its history there, as {@code mqadmin queryMsgTraceById} does.
  */
 final class Tracing {
     private static final String TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC";
@@ -61,7 +61,7 @@ final class Tracing {
             "every message is traced from its send to its consumption (" + whole + " of " + sent.count + " are)");
     }
 
-    /** Asks for the traces of every message that is not complete yet; whether all are now. */
+    /** Queries the traces of every message that is not complete yet; whether all are now. */
     private static boolean look(DefaultMQProducer producer, Map<String, Set<TraceType>> seen) {
         for (Map.Entry<String, Set<TraceType>> one : seen.entrySet()) {
             if (!one.getValue().containsAll(WANTED)) {

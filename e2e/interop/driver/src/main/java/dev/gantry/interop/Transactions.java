@@ -17,8 +17,8 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Transactions that end in every way there is, by the number of their message: at once, when the broker asks, when it
- * asks a second time, or after the local part has failed. What is committed must come, once; the rest never.
+ * Transactions that end in every possible way, by the number of their message: at once, at the first check, at
+ * the second check, or after the local part has failed. Committed messages must be delivered once, the others never.
  */
 final class Transactions {
     private static final long SETTLE_MILLIS = 3_000;
@@ -32,7 +32,7 @@ final class Transactions {
         COMMIT_WHEN_ASKED_AGAIN(true, 2), COMMIT_AFTER_A_FAILURE(true, 1);
 
         final boolean isDelivered;
-        /** How often the broker must ask. */
+        /** The number of checks that the broker must make. */
         final int questions;
 
         End(boolean isDelivered, int questions) {
@@ -49,7 +49,7 @@ final class Transactions {
         }
     }
 
-    /** All or nothing, for every message. */
+    /** Sends every message as a transaction. */
     static void play(Stage stage) throws Exception {
         Sent sent = new Sent(stage.options.retryCount(), stage.options.threads());
         Content content = stage.content();
@@ -91,7 +91,7 @@ final class Transactions {
         stage.outcome.promise(listener.wrong.get() == 0, "the broker asks with the message that was sent");
     }
 
-    /** At which places of the log messages were seen. */
+    /** The places of the log at which messages were received. */
     private static final class Stored {
         final AtomicInteger twice = new AtomicInteger();
         private final ConcurrentMap<Integer, String> places = new ConcurrentHashMap<>();
@@ -105,7 +105,7 @@ final class Transactions {
         }
     }
 
-    /** The local part, and what is answered when the broker asks. */
+    /** The local part, and the answers to the broker's checks. */
     private static final class Listener implements TransactionListener {
         final AtomicInteger questions = new AtomicInteger();
         final AtomicInteger wrong = new AtomicInteger();
@@ -121,7 +121,7 @@ final class Transactions {
         public LocalTransactionState executeLocalTransaction(Message message, Object number) {
             End end = End.of((Integer) number);
             if (end == End.COMMIT_AFTER_A_FAILURE) {
-                throw new IllegalStateException("the local part fails, and nobody knows how far it got");
+                throw new IllegalStateException("the local part fails at an unknown point");
             }
             return end.questions == 0 ? end.state() : LocalTransactionState.UNKNOW;
         }

@@ -23,12 +23,13 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 import org.apache.rocketmq.tools.command.SubCommand;
 
 /**
- * Runs mqadmin's commands one after another in one virtual machine, exactly as its {@code main} does, and says what each
+ * Runs mqadmin's commands one after another in one virtual machine, exactly as its {@code main} does, and returns
+ * what each
  * printed. A machine for each command would cost a second of processor time apiece.
  *
  * <p>Each line of the input is one JSON object and is answered by one line: {@code {"list": true}} by all subcommands
  * with their options; {@code {"arguments": ["topicList", "-n", ...], "seconds_max": 60}} by {@code out}, {@code error},
- * {@code exit} (null when the command just returned), and {@code is_cut}: a command that goes on for ever is interrupted.
+ * {@code exit} (null when the command just returned), and {@code is_cut}: an endless command is interrupted.
  * With {@code access_key} and {@code secret_key} the requests are signed.
  */
 public final class AdminTool {
@@ -51,7 +52,7 @@ public final class AdminTool {
         }
     }
 
-    /** What a command's {@code System.exit} becomes: mqadmin catches exceptions, but no errors. */
+    /** The error that replaces a command's {@code System.exit}: mqadmin catches exceptions, but no errors. */
     private static final class Exit extends Error {
         private final int status;
 

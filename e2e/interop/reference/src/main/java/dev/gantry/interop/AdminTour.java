@@ -20,8 +20,8 @@ import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfi
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * Makes the 5.3.3 admin client, the one behind mqadmin, ask every common question once, and one consumer take its
- * messages in the "pop" way that only 5.x clients know. The recorder keeps the frames.
+ * Makes the 5.3.3 admin client, the one behind mqadmin, send every common request once, and one consumer receive its
+ * messages in the "pop" way that only 5.x clients support. The recorder keeps the frames.
  *
  * <p>A step may be refused: the refusal is a frame as well. What is refused is printed.
  */

@@ -16,10 +16,10 @@ import org.apache.rocketmq.filter.expression.Expression;
 import org.apache.rocketmq.filter.expression.MQFilterException;
 
 /**
- * Says what Apache's own evaluator makes of filters and messages: the judge of ours.
+ * Evaluates filters on messages with Apache's own evaluator, the reference for ours.
  *
  * <p>Each line of the input is one JSON object: {@code {"expression": "a > 1", "messages": [{"a": "2"}, {}]}}. Each is
- * answered by one line: {@code refused} when the expression is none, else one letter for each message: T for true, F
+ * answered by one line: {@code refused} if the expression is invalid, else one letter for each message: T for true, F
  * for false, U for null, X when the evaluator throws.
  */
 public final class FilterJudge {

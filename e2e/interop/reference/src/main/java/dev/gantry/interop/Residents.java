@@ -30,12 +30,13 @@ import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.remoting.protocol.header.UpdateConsumerOffsetRequestHeader;
 
 /**
- * The people of a peer that an administrator looks at: a producer and a consumer that stay, a group that has gone and
+ * The resident clients of a peer that administrators inspect: a producer and a consumer that stay, a group that has
  * left a backlog, messages with keys, tags and traces.
  *
  * <p>Each line of the input is one JSON object, {@code {"peer": "apache", "name_server": "...", "broker_name": "...",
- * "broker": "..."}}, perhaps with {@code access_key} and {@code secret_key}; it is answered by one line of facts: ids and names that the
- * commands will print. The topics must be there. Those who stay go on until the input ends.
+ * "broker": "..."}}, perhaps with {@code access_key} and {@code secret_key}; it is answered by one line of facts: ids
+ * and names that the
+ * commands will print. The topics must exist. The resident clients run until the input ends.
  */
 public final class Residents {
     private static final int ORDERS = 12;
@@ -105,7 +106,9 @@ public final class Residents {
         return facts;
     }
 
-    /** A consumer says where it stands in the retries of its group once it has been told that there are none: some time. */
+    /**
+     * A consumer reports its offset in the retry topic of its group only after an empty pull, which takes some time.
+     */
     private void retriesBegin(DefaultMQPushConsumer consumer, String group) throws Exception {
         UpdateConsumerOffsetRequestHeader header = new UpdateConsumerOffsetRequestHeader();
         header.setConsumerGroup(group);
@@ -187,7 +190,7 @@ public final class Residents {
         return consumer;
     }
 
-    /** A message is consumed when its listener has returned, and that is a moment later. */
+    /** A message is consumed when its listener has returned, which is a moment later. */
     private void awaitOffsets(DefaultMQPushConsumer consumer, String topic, int queues, long offset) throws Exception {
         OffsetStore store = consumer.getDefaultMQPushConsumerImpl().getOffsetStore();
         long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(SECONDS_MAX);

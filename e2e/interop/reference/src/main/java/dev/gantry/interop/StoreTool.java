@@ -33,10 +33,10 @@ import org.apache.rocketmq.store.queue.ReferredIterator;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
- * Opens a store directory with RocketMQ's own 5.3.3 store and says what it finds there, or fills one.
+ * Opens a store directory with RocketMQ's own 5.3.3 store and reports its content, or fills one.
  *
  * <p>Opening is what a starting broker does: it recovers, which may cut the log, and a clean end removes the
- * {@code abort} marker. Whoever wants to keep a directory as it is gives a copy.
+ * {@code abort} marker. To keep a directory unchanged, pass a copy.
  */
 public final class StoreTool {
     private static final long DISPATCH_SECONDS_MAX = 120;

@@ -1,0 +1,192 @@
+"""Changes of the whole log while the store is open: cut its tail, restart it empty, accept a loss, change its epochs.
+
+Each change needs a quiesced store. Helper threads have ended, everything is flushed, and no write buffer holds
+anything: so no buffer can name an epoch that is gone, or restore what is cut.
+
+    [0 ........ end ........ wrote)        what lies behind `end` was never confirmed, and must never reappear
+               `- it is removed durably from everything derived first, then from the log, then from its epochs
+
+A kill at any moment leaves either the old log, with queues that a start rebuilds, or the new one. A file is zeroed from
+the cut to its end: if only the first header were removed, old records would reappear behind new ones of the same size
+at the next crash. The functions wait for the disk, in a worker thread; the loop neither appends nor reads meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from gantry_broker.errors import StoreFailed
+from gantry_broker.ports.disk import write_fully
+from gantry_broker.store.commit_log import CommitLog, blank_record
+from gantry_broker.store.identity import Epoch
+from gantry_broker.store.lifecycle import StoreLifecycle
+from gantry_broker.store.loss import ACCEPTED_KEPT_MAX, AcceptedLoss
+from gantry_broker.store.queue_table import QueueTable
+from gantry_wire.message import check_record
+
+
+@contextmanager
+def quiesced_log(life: StoreLifecycle) -> Iterator[CommitLog]:
+    """Stop the helper threads, flush everything and empty the write buffers for the body of a `with`.
+
+    Afterwards the threads run again, and appending continues at the end of the log. An ``OSError`` is final.
+    """
+    log = life.log
+    was_running = life.stop_threads()
+    try:
+        # No buffer may hold what is cut, and the log must not lack what stays: everything goes to the files first.
+        life.flusher.flush()
+        life.return_all_buffers()
+        log.next.drop()
+        yield log
+        log.start_at(log.wrote)
+        life.log_end.set(log.wrote)
+    except OSError as exc:
+        raise life.failure.report("changing the log", exc) from exc
+    finally:
+        if was_running:
+            life.start_threads()
+
+
+def change_epochs(life: StoreLifecycle, epochs: Sequence[Epoch]) -> None:
+    """Make ``epochs`` the history of the log, durably."""
+    with quiesced_log(life):
+        life.adopt_epochs(epochs)
+
+
+def cut_log(life: StoreLifecycle, end: int, epochs: Sequence[Epoch] | None = None) -> int:
+    """Cut the log at ``end``, where a record ends. Return how many bytes were cut. Raises ``StoreFailed``, for good.
+
+    Its history is ``epochs`` then, by default the rest of its own.
+    """
+    log = life.log
+    assert log.min_physical <= end <= log.wrote, (end, log)
+    cut_bytes = log.wrote - end
+    kept = life.identity.truncated(end).epochs if epochs is None else epochs
+    if not cut_bytes and kept == life.identity.epochs:
+        return 0
+    with quiesced_log(life):
+        if cut_bytes:
+            life.lower_recorded_end(end)
+            _forget_derived(life, end)
+            log.cut(end)
+        life.adopt_epochs(kept)
+    return cut_bytes
+
+
+def restart_log(life: StoreLifecycle, begin: int, epochs: Sequence[Epoch]) -> None:
+    """Discard everything and restart the log, empty, at ``begin``, where a log file begins. Raises ``StoreFailed``."""
+    assert begin % life.log.file_size == 0, begin
+    with quiesced_log(life) as log:
+        life.dispatcher.drop_held_batches()
+        life.point_writer.remove_point()
+        life.invalidate_flushed(begin)
+        for topic in life.queues.topics():
+            life.queues.delete_topic(topic, begin)
+        if life.index is not None:
+            life.index.remove_all()
+        life.queues.load_deleted({})
+        log.files.remove_from(0)
+        log.files.sync_directory()
+        _move_to(life, begin, begin, -1)
+        life.adopt_epochs(epochs)
+
+
+def accept_loss(life: StoreLifecycle, by: str, now_ms: int) -> int:
+    """Accept that missing data is lost, and continue behind the recorded end of the log. Return the new end.
+
+    Offsets of the log and of queues that were in use are never used again: blank records fill the log up to the next
+    file behind the loss, and fillers fill the queues. That is done for a hole, too: a queue may have had its last
+    messages there. The queues are made durable first, then the decision. If this is interrupted, a start finds the rest
+    still missing, and it must be accepted again. Raises ``StoreFailed``.
+    """
+    record = life.losses.record
+    missing, queues = record.missing, record.queues
+    if not missing:
+        return life.log.wrote
+    accepted = [AcceptedLoss(lost.start, lost.end, lost.cause, now_ms, by) for lost in missing]
+    known = [one for one in record.accepted if (one.start, one.end) not in {(new.start, new.end) for new in accepted}]
+    kept = (known + accepted)[-ACCEPTED_KEPT_MAX:]
+    at_end = max((lost.end for lost in missing if lost.is_at_end), default=0)
+    with quiesced_log(life) as log:
+        assert life.dispatcher.dispatched == log.wrote, "all messages must be in queues before these are filled"
+        life.queues.fill_to(queues, max(log.wrote - 1, 0))
+        _finish_points(life, "the accepted loss could not be recorded")
+        life.losses.write(msgspec.structs.replace(record, accepted=kept))
+        log.fillers.accept_holes()
+        if at_end > log.wrote:
+            _, tail, _ = life.dispatcher.tail
+            end = _fill_log(log, at_end)
+            log.set_end(end)
+            life.dispatcher.start_at(end, tail, log.last_timestamp_ms)
+        _finish_points(life, "the accepted loss could not be recorded")
+        life.adopt_epochs(life.identity.epochs)
+        life.losses.forget_missing()
+    return log.wrote
+
+
+def _fill_log(log: CommitLog, end: int) -> int:
+    """Extend the log to ``end`` with blank records, durably. Return the end of the file that holds ``end``.
+
+    Raises ``StoreFull`` or ``OSError``; it can be called again.
+    """
+    offset, size = log.wrote, log.file_size
+    if offset == log.min_physical:
+        # The log is empty: there is nothing to fill, and it begins where the loss ends.
+        log.files.remove_from(0)
+        log.files.sync_directory()
+        return -(-end // size) * size
+    while offset < end:
+        file, position = log.files.at(offset), offset % size
+        if file is None or position == 0:
+            file = log.fillers.accept(offset)
+        else:
+            write_fully(file.file, blank_record(size - position), position)
+            file.file.sync()
+        offset = file.end_offset
+    return offset
+
+
+def _forget_derived(life: StoreLifecycle, end: int) -> None:
+    """Cut queues and index at ``end``, where the log will be cut, durably."""
+    life.dispatcher.drop_held_batches()
+    # From here on queues may have holes on the disk: a start after a crash must rebuild them from the log.
+    life.point_writer.remove_point()
+    # Messages that are not visible yet are in no queue. They get there when the log is used again.
+    shown = min(life.dispatcher.dispatched, end)
+    life.cut_derived(shown)
+    _move_to(life, end, shown, last_record(life.log, life.queues, shown))
+
+
+def _move_to(life: StoreLifecycle, end: int, shown: int, tail: int) -> None:
+    """Set all positions to ``end``; write recovery point and checkpoint, so that no start takes the cut for a loss."""
+    log = life.log
+    life.dispatcher.start_at(shown, tail, log.last_timestamp_ms)
+    life.queues.cut_deleted(end)
+    log.set_end(end)
+    _finish_points(life, "queues and index could not be cut with the log")
+
+
+def _finish_points(life: StoreLifecycle, what_failed: str) -> None:
+    """Make queues and index durable, and write recovery point and checkpoint. Raises ``StoreFailed``."""
+    life.point_writer.finish()
+    if life.failure.error is not None:
+        raise StoreFailed(what_failed) from life.failure.error
+
+
+def last_record(log: CommitLog, queues: QueueTable, end: int) -> int:
+    """Return where the record begins that ends at ``end``, where the log is cut.
+
+    -1 if it is the last message of no queue: then the next start reads the whole log.
+    """
+    for queue in queues:
+        unit = queue.unit(queue.readable_end - 1) if queue.readable_end > queue.min_offset else None
+        if unit is None or unit[0] + unit[1] != end:
+            continue
+        check = check_record(log.view(unit[0]), 0, physical_offset=unit[0])
+        if check.is_good and check.size == unit[1]:
+            return unit[0]
+    return -1

@@ -1,0 +1,207 @@
+"""Dispatch of records that a log scan finds: each gets a unit in its queue, and its keys go into the index.
+
+Plain records come in runs and take a fast path: their queue is looked up once, their unit is written at its queue's
+cursor, and their keys are indexed together with those of all records of the same millisecond. All other records, and
+plain ones with anything unexpected (a queue offset that is not the next, a deleted topic), take the general path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final, final
+
+from gantry_broker.ports.disk import Disk
+from gantry_broker.store.commit_log import CommitLog
+from gantry_broker.store.consume_queue import UNIT, ConsumeQueue
+from gantry_broker.store.draft import Draft
+from gantry_broker.store.queue_table import QueueTable
+from gantry_broker.store.record_dispatch import RecordFacts, plain_facts, record_facts
+from gantry_wire.hashing import tags_code
+from gantry_wire.message import RECORD_BYTES_MIN
+from gantry_wire.names import SCHEDULE_TOPIC
+from gantry_wire.plain_records import PlainRecord, keys_of, tag_of
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes read so far, and the bytes to read in total."""
+
+PutKeys = Callable[[Sequence[Draft], Sequence[int], int], None]
+"""Indexes the keys of messages that lie at these physical offsets and were stored at this time."""
+
+PROGRESS_RECORDS: Final = 10_000
+QUEUE_OFFSET_MAX: Final = 1 << 56
+INDEX_BATCH_MAX: Final = 512
+TAGS_MAX: Final = 4_096
+
+
+@final
+class ScanDispatcher:
+    """Dispatches the records of one recovery, of a slave's log, or of one rebuild of the index."""
+
+    def __init__(
+        self, disk: Disk, commit_log: CommitLog, queues: QueueTable, put_keys: PutKeys | None,
+        delay_levels_ms: tuple[int, ...], progress: Progress | None = None, *, is_noting_touched: bool = False,
+    ) -> None:  # fmt: skip
+        """Create the dispatcher. ``put_keys`` indexes a batch, as ``KeyIndex.put_batch`` does; None without an index.
+
+        With ``is_noting_touched`` the queues that get units are remembered for ``take_touched``.
+        """
+        self._index_end = -1
+        self._touched: set[ConsumeQueue] | None = set() if is_noting_touched else None
+        self.records = 0
+        self.tail = -1
+        """The physical offset of the last record that was dispatched; -1 before the first."""
+
+        self.damaged: Final[list[tuple[int, int]]] = []
+        self.unknown_topics = 0
+        self._only: set[ConsumeQueue] | None = None
+        self._disk: Final = disk
+        self._log: Final = commit_log
+        self._queues: Final = queues
+        self._put_batch: Final = put_keys
+        self._delay_levels_ms: Final = delay_levels_ms
+        self._progress: Final = progress
+        self._plain: dict[tuple[bytes, int], ConsumeQueue | None] = {}
+        """Queues of plain records; None for those that take the general path."""
+
+        self._tags: Final[dict[bytes, int]] = {b"": 0}
+        self._drafts: list[Draft] = []
+        self._places: list[int] = []
+        self._drafts_ms = 0
+        self._reported_records = 0
+
+    def restrict(self, only: set[ConsumeQueue] | None) -> None:
+        """Write units only to these queues from now on, and do not track the log's end; to all queues if None."""
+        self._only = only
+        self._plain.clear()
+
+    def skip_indexed(self, end: int) -> None:
+        """Do not index messages at or before the physical offset ``end``, which are indexed already."""
+        self._index_end = end
+
+    def take_touched(self) -> set[ConsumeQueue]:
+        """Return the queues that got units since the last call."""
+        touched, self._touched = self._touched, set()
+        return touched or set()
+
+    # -- one record of any kind ----------------------------------------------------------------------------------------
+
+    def dispatch_record(self, view: memoryview, position: int, physical: int, size: int) -> None:
+        """Dispatch one whole record of any kind."""
+        self._count(1, physical)
+        facts = record_facts(view, position, size, self._delay_levels_ms)
+        if self._only is None:
+            self.tail = physical
+            self._log.note_store_time(facts.store_timestamp_ms)
+        self._take(facts, physical, size)
+        self.flush()
+
+    def _count(self, records: int, physical: int) -> None:
+        self.records += records
+        if self.records - self._reported_records >= PROGRESS_RECORDS:
+            self._reported_records = self.records
+            if self._progress is not None:
+                begin = self._log.min_physical
+                self._progress(physical - begin, self._log.files.end_offset - begin)
+
+    def _take(self, facts: RecordFacts, physical: int, size: int) -> None:
+        try:
+            queue = self._queues.get_or_create(facts.topic, facts.queue_id)
+        except ValueError:
+            self.unknown_topics += 1
+            return
+        is_deleted = physical < self._queues.deleted.get(facts.topic, -1)
+        if facts.is_queued and not is_deleted and (self._only is None or queue in self._only):
+            self._put_unit(queue, facts.queue_offset, physical, size, facts.tags_code)
+            if self._touched is not None:
+                self._touched.add(queue)
+        if self._put_batch is not None and facts.keys and physical > self._index_end and not is_deleted:
+            self._put_keys(queue, facts.keys, physical, facts.store_timestamp_ms)
+
+    def _put_unit(self, queue: ConsumeQueue, offset: int, physical: int, size: int, code: int) -> None:
+        if not 0 <= offset <= QUEUE_OFFSET_MAX:
+            self.damaged.append((physical, physical + size))
+            return
+        if offset < queue.readable_end:
+            # The topic was deleted and created again, so its offsets restarted at 0: the newer message counts.
+            if offset <= queue.min_offset:
+                queue.reset(self._disk)
+            else:
+                queue.rewind(offset)
+        gap = offset - queue.readable_end
+        if queue.files.files and gap * RECORD_BYTES_MIN > self._log.files.end_offset - self._log.min_physical:
+            # The gap has more messages than the log has room for: the record's own offsets are corrupt.
+            self.damaged.append((physical, physical + size))
+            return
+        queue.put(offset, physical, size, code)
+
+    def _put_keys(self, queue: ConsumeQueue, keys: tuple[str, ...], physical: int, timestamp_ms: int) -> None:
+        if timestamp_ms != self._drafts_ms or len(self._drafts) == INDEX_BATCH_MAX:
+            self.flush()
+            self._drafts_ms = timestamp_ms
+        self._drafts.append((queue, b"", b"", 0, 0, 0, b"", 0, 0, 0, 0, keys))  # type: ignore[arg-type]  # faster
+        self._places.append(physical)
+
+    def flush(self) -> None:
+        """Index the keys that are collected for the current millisecond."""
+        if self._drafts and self._put_batch is not None:
+            self._put_batch(self._drafts, self._places, self._drafts_ms)
+        self._drafts, self._places = [], []
+
+    # -- plain records in a run ----------------------------------------------------------------------------------------
+
+    def dispatch_plain_records(self, records: Iterable[PlainRecord], physical: int) -> int:
+        """Dispatch all of ``records``, the first of which lies at ``physical``. Return where the run ends."""
+        size, count, touched = 0, 0, self._touched
+        newest_ms = self._log.last_timestamp_ms
+        is_indexing, known, tags, unpacked = self._put_batch is not None, self._plain, self._tags, UNIT.pack
+        for record in records:
+            physical, size, topic, queue_id, offset, timestamp_ms, properties = record
+            count += 1
+            if timestamp_ms > newest_ms:
+                newest_ms = timestamp_ms
+            try:
+                queue = known[topic, queue_id]
+            except KeyError:
+                queue = self._queue_of(topic, queue_id)
+            if queue is None:
+                self._take(plain_facts(record, self._delay_levels_ms), physical, size)
+                continue
+            tag = tag_of(properties)
+            code = tags.get(tag)
+            if code is None:
+                code = self._code_of(tag)
+            if offset == queue.readable_end and queue.position < queue.limit:
+                queue.put_next(unpacked(physical, size, code))
+            else:
+                self._put_unit(queue, offset, physical, size, code)
+            if touched is not None:
+                touched.add(queue)
+            if is_indexing and physical > self._index_end:
+                keys = keys_of(properties)
+                if keys:
+                    self._put_keys(queue, keys, physical, timestamp_ms)
+        self.flush()
+        if count and self._only is None:
+            self.tail = physical
+            self._log.note_store_time(newest_ms)
+        self._count(count, physical)
+        return physical + size
+
+    def _queue_of(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
+        """Return the queue whose plain records take the fast path, or None."""
+        name = topic.decode("utf-8", "replace")
+        queue = None
+        if name != SCHEDULE_TOPIC and name not in self._queues.deleted:
+            with suppress(ValueError):
+                queue = self._queues.get_or_create(name, queue_id)
+        if self._only is not None and queue not in self._only:
+            queue = None
+        self._plain[topic, queue_id] = queue
+        return queue
+
+    def _code_of(self, tag: bytes) -> int:
+        code = tags_code(tag.decode("utf-8", "replace"))
+        if len(self._tags) < TAGS_MAX:
+            self._tags[tag] = code
+        return code

@@ -1,0 +1,216 @@
+"""The values of a status page: its origin and one publication. Their encoding is in ``layout``."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import final
+
+
+class Phase(IntEnum):
+    """The phase in the life of a broker."""
+
+    UNKNOWN = 0
+    STARTING = 1
+    """The store is locked; nothing has been read yet."""
+    RECOVERING = 2
+    """Log, queues and index are being read; `recovery_*` has the progress."""
+    SERVING = 3
+    DRAINING = 4
+    """The broker is stopping: it withdraws its routes, closes its ports, then commits and flushes everything."""
+    STOPPED = 5
+    """The broker has stopped cleanly. This phase is final."""
+    FAILED = 6
+    """The broker failed, or could not stop cleanly; `last_error` has the reason. This phase is final."""
+
+    @property
+    def is_final(self) -> bool:
+        """Return whether nothing is published after this phase."""
+        return self in (Phase.STOPPED, Phase.FAILED)
+
+
+class Role(IntEnum):
+    """The role of a broker in its group."""
+
+    UNKNOWN = 0
+    UNASSIGNED = 1
+    MASTER = 2
+    SLAVE = 3
+
+
+class RefusalReason(IntEnum):
+    """The reason why a broker refuses a valid request. The number is the position of its counter."""
+
+    QUEUE_TIMEOUT = 0
+    """Sends have arrived faster than they are stored for some time: `[TIMEOUT_CLEAN_QUEUE]`."""
+    PAGE_CACHE_BUSY = 1
+    """An append took longer than `osPageCacheBusyTimeOutMills`: `[PCBUSY_CLEAN_QUEUE]`."""
+    WAITING_FULL = 2
+    """`sendThreadPoolQueueCapacity` sends wait for the disk or a slave: `[OVERLOAD]`."""
+    HELD_PULLS_FULL = 3
+    """The maximum number of long polls is held: `[OVERLOAD]`."""
+    NO_WRITE_BUFFER = 4
+    """The write buffer pool is used up: `[REJECTREQUEST]`."""
+    DISK_FULL = 5
+    DISK_TOO_SLOW = 6
+    """The next file of the log could not be created in time."""
+    LOG_READ_ONLY = 7
+    """A flush failed, or the broker is stopping."""
+    NOT_MASTER = 8
+    """The broker is a slave, or a master during a switchover."""
+    DRAINING = 9
+    """The broker is a draining master."""
+    NOT_SERVING = 10
+    """The broker has no role."""
+    STORE_FAILED = 11
+    """The store raised an unexpected error; the broker's log has its traceback."""
+    QUESTIONS_FULL = 12
+    """The maximum number of requests to consumers wait for their answers: `[OVERLOAD]`."""
+    REBUILDING = 13
+    """A consume queue or the index is being rebuilt from the log."""
+    UNKNOWN_REQUEST = 14
+    """This broker, or this port of it, does not support the request code: code 3."""
+    PROPERTY_FILTER = 15
+    """A subscription filters by properties while `enablePropertyFilter` is false."""
+
+    @property
+    def label(self) -> str:
+        """Return the name used in logs and metrics."""
+        return self.name.lower()
+
+
+class Medium(IntEnum):
+    """The memory that holds the write buffer."""
+
+    UNKNOWN = 0
+    NONE = 1
+    ANONYMOUS = 2
+    TMPFS = 3
+    HUGETLBFS = 4
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The publisher of a page: the values that stay the same from the start of a broker to its end."""
+
+    boot_id: uuid.UUID
+    """A random id of this start. It changes when the broker is started again."""
+    machine_boot_id: uuid.UUID | None
+    """The kernel's boot id. Boot-time clocks of different boots cannot be compared."""
+    started_wall_ms: int
+    started_boottime_ns: int
+    pid: int
+    """The process id in the broker's own pid namespace."""
+    broker_name: str
+    version: str
+    """The version of the broker, not of the page."""
+    minor: int
+    """The page's minor version that the writer implements."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlaveStatus:
+    """One slave as its master sees it."""
+
+    slave_id: int
+    received: int | None
+    flushed: int | None
+    last_seen_boottime_ns: int | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """The bytes ``[start, end)`` of the log."""
+
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"[{self.start}, {self.end})"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """One publication. An unknown number is None."""
+
+    published_boottime_ns: int
+    """The CLOCK_BOOTTIME at which the event loop took the snapshot; this clock also advances during sleep."""
+    published_wall_ms: int
+    phase: Phase
+    role: Role = Role.UNKNOWN
+    wrote: int | None = None
+    committed: int | None = None
+    flushed: int | None = None
+    confirmed: int | None = None
+    min_physical: int | None = None
+    epoch: int | None = None
+    generation: int | None = None
+    store_uuid: uuid.UUID | None = None
+    pool_medium: Medium = Medium.UNKNOWN
+    pool_buffers_total: int | None = None
+    pool_buffers_free: int | None = None
+    is_crash_safe: bool = False
+    """Whether data that is only in the write buffer survives `kill -9`."""
+    disk_total_bytes: int | None = None
+    disk_used_bytes: int | None = None
+    is_refusing_sends: bool = False
+    recovery_done_bytes: int | None = None
+    recovery_total_bytes: int | None = None
+    connections: int | None = None
+    queues: int | None = None
+    parked_sends: int | None = None
+    """The number of sends whose answers wait for the disk or a slave."""
+    last_error: str = ""
+    last_error_wall_ms: int | None = None
+    slaves: tuple[SlaveStatus, ...] = ()
+    """The first 16 slaves of a master."""
+    certificate_ends_wall_ms: int | None = None
+    """When the first of the broker's TLS certificates expires; since layout 1.1."""
+    queues_rebuilding: int | None = None
+    """The number of consume queues being rebuilt from the log now; None also for zero; since layout 1.2."""
+    queue_units_rebuilt: int | None = None
+    """The number of wrong units of consume queues that were rebuilt since the start."""
+    index_rebuilds: int | None = None
+    """How often the key index was rebuilt since the start, because it was wrong or full."""
+    refused_requests: tuple[int, ...] = ()
+    """Refused requests since the start, at the position of each `RefusalReason`; since layout 1.2. Empty: none, or
+    unknown."""
+    damaged_records: int | None = None
+    """The number of stored records known to be damaged now; this and the following fields since layout 1.2."""
+    damaged_bytes: int | None = None
+    damaged_records_found: int | None = None
+    """The number found since the start, as are the next two."""
+    healed_records: int | None = None
+    lost_records: int | None = None
+    """The number of damaged records that no replica could restore."""
+    scrub_position: int | None = None
+    """The offset up to which the log is scrubbed in this pass."""
+    scrubbed_bytes: int | None = None
+    """The number of bytes scrubbed since the start."""
+    scrub_pass_ended_wall_ms: int | None = None
+    """When the scrubber last reached the log's end; 0 before the first time."""
+    log_missing_bytes: int | None = None
+    """Bytes of the log that were durable, are missing, and are not accepted as lost; None for zero; since layout
+    1.2."""
+    log_accepted_loss_bytes: int | None = None
+    """Bytes of the log whose loss an operator has accepted; None for zero; since layout 1.2."""
+    log_missing_ranges: tuple[LogRange, ...] = ()
+    """The first four of the ranges that ``log_missing_bytes`` sums up; since layout 1.2."""
+
+    @property
+    def readable(self) -> LogRange | None:
+        """The readable part of the log, ``[oldest, min(confirmed, committed))``; None until the broker knows it."""
+        if self.confirmed is None or self.committed is None or self.min_physical is None:
+            return None
+        end = readable_end(self.confirmed, self.committed)
+        return LogRange(min(self.min_physical, end), end)
+
+
+def readable_end(confirmed: int, committed: int) -> int:
+    """Return the end of the readable part of a log's files, before which no covered fault can remove anything."""
+    return min(confirmed, committed)

@@ -1,0 +1,162 @@
+"""Run a broker without one of the guards that keep a group's promises. A program, not a module to import from brokers.
+
+    python run_without_guards.py --without GUARD -m gantry_broker -c broker.conf
+
+Without a guard the checker must find a violation: that shows that the tests can. The guards are methods that are
+replaced here, where no shipped code can see it.
+"""
+
+import argparse
+import errno
+import runpy
+import signal
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from gantry_broker.ha.acknowledgement import AckSet, SlaveProgress
+    from gantry_broker.ports.real_disk import RealFile
+    from gantry_broker.server.roles.role_orders import RoleOrders
+    from gantry_status.orders import Promised
+
+
+def replace(owner: object, name: str, method: object) -> None:
+    """Replace a method or property of a class."""
+    setattr(owner, name, method)
+
+
+def promise_and_keep_following() -> None:
+    """Remove the effect of promises: a slave confirms them, and still follows its old master."""
+    from gantry_broker.server.roles.role_orders import RoleOrders
+    from gantry_status.orders import Promised
+
+    async def promise(orders: "RoleOrders", epoch: int, to: str) -> "Promised":
+        roles = orders.roles
+        history = roles.replication.store.history
+        return Promised(
+            epoch=epoch, identity=roles.store.identity.uuid, broker_id=roles.settings.broker_id,
+            last_epoch=history.epoch, end=roles.store.log.wrote, granted_ms=roles.replication.slave.granted_ms,
+        )  # fmt: skip
+
+    replace(RoleOrders, "promise", promise)
+
+
+def count_connections() -> None:
+    """Count every connection as a voter, also under an identity that is connected already."""
+    from gantry_broker.ha.acknowledgement import AckSet, SlaveProgress
+
+    def join(slaves: "AckSet", identity: str, broker_id: int, now: float) -> "SlaveProgress":
+        name = identity if identity not in slaves._slaves else f"{identity} for the {len(slaves) + 1}. time"
+        slave = slaves._slaves[name] = SlaveProgress(name, broker_id, acked_at=now)
+        return slave
+
+    replace(AckSet, "join", join)
+
+
+def count_all_slaves() -> None:
+    """Count acks of slaves that no election would ask."""
+    from gantry_broker.ha.acknowledgement import AckSet
+
+    replace(AckSet, "_voters", lambda slaves: iter(slaves))
+
+
+def acknowledge_without_grants() -> None:
+    """Let a master of an asynchronous group always acknowledge."""
+    from gantry_broker.ha.acknowledgement import Grants
+
+    replace(Grants, "may_acknowledge", lambda grants, now_ms: True)
+
+
+def show_unconfirmed() -> None:
+    """Show consumers everything that is written, confirmed or not."""
+    from gantry_broker.store.positions import LogPositions
+
+    replace(LogPositions, "confirmed", property(lambda positions: positions._log.wrote))
+
+
+def skip_clamping_of_offsets() -> None:
+    """Keep consumer offsets of the tables, even beyond the end of the queue."""
+    from gantry_broker.server.roles.stored_tables import StoredTables
+
+    replace(StoredTables, "clamp_offsets", lambda tables: None)
+
+
+def cut_in_memory_only() -> None:
+    """Keep cut records of a slave in its files."""
+    from gantry_broker.store.commit_log import CommitLog
+
+    replace(CommitLog, "cut", lambda log, end: None)
+
+
+def follow_any_epoch() -> None:
+    """Ignore the slave's promise and the epoch of the stream on both sides."""
+    from gantry_broker.ha import slave_session
+    from gantry_broker.ha.slave_session import SlaveFacts, SlaveSession
+
+    begin = SlaveSession.__init__
+
+    def initialise(session: SlaveSession, facts: SlaveFacts, *arguments: object, **options: object) -> None:
+        begin(session, facts._replace(promised_epoch=0), *arguments, **options)  # type: ignore[arg-type]
+
+    replace(slave_session.SlaveSession, "__init__", initialise)
+
+
+GUARDS: Final[dict[str, Callable[[], None]]] = {
+    "promises": promise_and_keep_following,
+    "identity": count_connections,
+    "electable": count_all_slaves,
+    "grants": acknowledge_without_grants,
+    "confirmed": show_unconfirmed,
+    "offsets": skip_clamping_of_offsets,
+    "durable-cut": cut_in_memory_only,
+    "stream-epoch": follow_any_epoch,
+}
+
+
+def treat_files_as_old() -> None:
+    """Treat every closed file as expired, so that a test need not wait for hours."""
+    from gantry_broker.store.retention_clock import RetentionClock
+
+    replace(RetentionClock, "stored_by", lambda clock, end, newest_ms: 0)
+
+
+def fail_writes_on_signal() -> None:
+    """From SIGUSR2 on let every write and sync fail, as on a broken disk."""
+    from gantry_broker.ports.real_disk import RealFile
+
+    pwrite, sync = RealFile.pwrite, RealFile.sync
+    broken: list[int] = []
+
+    def failing_pwrite(file: "RealFile", data: bytes | bytearray | memoryview, position: int) -> int:
+        if broken:
+            raise OSError(errno.EIO, "the disk is broken")
+        return pwrite(file, data, position)
+
+    def failing_sync(file: "RealFile") -> None:
+        if broken:
+            raise OSError(errno.EIO, "the disk is broken")
+        sync(file)
+
+    signal.signal(signal.SIGUSR2, lambda number, frame: broken.append(number))
+    replace(RealFile, "pwrite", failing_pwrite)
+    replace(RealFile, "sync", failing_sync)
+
+
+OTHER_CHANGES: Final[dict[str, Callable[[], None]]] = {"youth": treat_files_as_old, "good-disk": fail_writes_on_signal}
+"""Other replaceable methods, by the name of what is missing then."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--without", action="append", default=[], choices=sorted(GUARDS | OTHER_CHANGES))
+    options, rest = parser.parse_known_args()
+    for guard in options.without:
+        (GUARDS | OTHER_CHANGES)[guard]()
+    assert rest[:1] == ["-m"], "what runs is a module"
+    sys.argv = rest[1:]
+    runpy.run_module(rest[1], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

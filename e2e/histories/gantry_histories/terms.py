@@ -1,0 +1,79 @@
+"""The epochs of answers, and the rule that a deposed master acknowledges nothing more.
+
+A client does not know epochs, but it knows which broker answered and when. The supervisor has recorded which broker it
+promoted, before the promotion. So an answer of a broker belongs to the newest epoch that this broker had been given by
+then. This errs only if a broker is promoted twice, and then in favour of the brokers: a late answer of its first term
+counts for the second. For this reason the first acknowledgement of an epoch must be of a send that began in that epoch.
+
+    a is master of 1 ---------------------.            a send that starts here ----v  and is acknowledged by a: STALE
+                     b is master of 2     |------ first ack of 2 ---------------------------------
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import final
+
+from gantry_histories.events import Answered, History, Sent, Term
+from gantry_histories.final import EpochStart
+from gantry_histories.findings import Finding, Kind
+
+
+@final
+class TermIndex:
+    """The terms of a run, by broker."""
+
+    def __init__(self, terms: Sequence[Term]) -> None:
+        self._by_broker: dict[str, list[Term]] = defaultdict(list)
+        for term in sorted(terms, key=lambda one: one.at):
+            self._by_broker[term.broker].append(term)
+        self.oldest = min((term.epoch for term in terms), default=0)
+
+    def epoch_at(self, broker: str, at: int) -> int:
+        """Return the epoch of a broker at a time.
+
+        A broker without a term has the oldest epoch of all, because a slave may follow the oldest master for long.
+        """
+        epochs = [term.epoch for term in self._by_broker[broker] if term.at <= at]
+        return max(epochs, default=self.oldest)
+
+    def epoch_of(self, answer: Answered) -> int:
+        """Return the epoch of the master that answered."""
+        return answer.epoch if answer.epoch >= 0 else self.epoch_at(answer.broker, answer.at)
+
+    def oldest_of(self, sent: Sent, answer: Answered) -> int:
+        """Return the oldest epoch in which the message may have been stored, if the broker had several while it was
+        pending.
+        """
+        return answer.epoch if answer.epoch >= 0 else self.epoch_at(answer.broker, sent.at)
+
+    def is_within(self, sent: Sent, answer: Answered) -> bool:
+        """Return whether the send began in the epoch in which it was answered."""
+        return self.epoch_at(answer.broker, sent.at) == self.epoch_of(answer)
+
+
+def tail_start(epochs: Sequence[EpochStart], epoch: int) -> int | None:
+    """Return the log position from which a failover cut what was written in ``epoch``; None if no later epoch
+    follows."""
+    return min((one.start for one in epochs if one.epoch > epoch), default=None)
+
+
+def find_stale_acknowledgements(history: History, terms: TermIndex) -> Iterator[Finding]:
+    """Find sends that start after an epoch's first acknowledgement and are acknowledged by a master of an older
+    epoch."""
+    first: dict[int, Answered] = {}
+    acknowledged = [(sent, answer, terms.epoch_of(answer)) for sent, answer in history.acknowledged()]
+    for sent, answer, epoch in acknowledged:
+        if terms.is_within(sent, answer) and (epoch not in first or answer.at < first[epoch].at):
+            first[epoch] = answer
+    for sent, answer, epoch in acknowledged:
+        newer = [(one, ack) for one, ack in first.items() if one > epoch and ack.at < sent.at]
+        if newer:
+            epoch_of_newer, ack = min(newer)
+            late_ms = (sent.at - ack.at) / 1e6
+            yield Finding(
+                Kind.STALE,
+                f"{sent.key} was acknowledged by {answer.broker} in epoch {epoch}, and sent {late_ms:.3f} ms after "
+                f"{ack.broker} had acknowledged {ack.key} in epoch {epoch_of_newer}",
+            )

@@ -1,0 +1,330 @@
+"""`gantry group list`, `describe`, `members`, `running`: a group's progress, its members, and their state."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import click
+from rich.console import RenderableType
+from rich.text import Text
+
+from gantry_cli.account import client_settings
+from gantry_cli.completers import complete_group, complete_topic
+from gantry_cli.errors import NotFoundError
+from gantry_cli.examples import examples
+from gantry_cli.group.documents import (
+    ConsumeRateDocument,
+    GroupDocument,
+    GroupQueueDocument,
+    MemberDocument,
+    MembersOfGroupDocument,
+    ProcessQueueDocument,
+    RunningDocument,
+)
+from gantry_cli.options import name_server_option, run
+from gantry_cli.output import OutputFormat, output_option, show, show_names, table
+from gantry_cli.text import count_text, rate_text, time_text
+from gantry_client import Admin, ClientError, ConsumerConnections, MessageQueue, QueueProgress
+from gantry_wire.commands.admin import SubscriptionGroupConfig
+from gantry_wire.commands.consumers import ConsumerRunningInfo
+from gantry_wire.names import is_system_group
+
+ASKED_AT_ONCE = 16
+"""How many members of a group are asked in parallel."""
+
+
+@click.command(
+    "list",
+    epilog=examples(
+        ("gantry group list", "list the groups of applications"),
+        ("gantry group list --all", "list the system's groups, too"),
+    ),
+)
+@name_server_option
+@click.option("--all", "with_internal", is_flag=True, help="Show the system's groups, too.")
+@output_option
+def list_groups(name_server: str, with_internal: bool, form: OutputFormat) -> None:
+    """List the names of consumer groups, one per line."""
+
+    async def ask() -> list[str]:
+        async with Admin(name_server, client_settings=client_settings()) as admin:
+            return [name for name in await admin.groups.all() if with_internal or not is_system_group(name)]
+
+    names = run(ask(), name_server, waiting_for="asking for the groups")
+    show_names(form, names, "No consumer groups; the first consumer of a group creates it")
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    config: SubscriptionGroupConfig | None
+    members: int
+    per_s: float
+    queues: dict[MessageQueue, QueueProgress]
+
+
+@click.command(
+    epilog=examples(
+        ("gantry group describe billing", "show all queues"),
+        ("gantry group describe billing --topic orders", "show one topic"),
+        ("gantry group describe billing --output json", "for programs"),
+    )
+)
+@click.argument("name", metavar="GROUP", shell_complete=complete_group)
+@name_server_option
+@click.option("--topic", shell_complete=complete_topic, help="Only this topic.")
+@output_option
+def describe(name: str, name_server: str, topic: str | None, form: OutputFormat) -> None:
+    """Show a consumer group's offsets, lag and messages in flight in every queue.
+
+    While a group has members, topics that it does not subscribe to any more are left out.
+    """
+
+    async def ask() -> _Progress:
+        async with Admin(name_server, client_settings=client_settings()) as admin:
+            config = (await admin.groups.all()).get(name)
+            stats = await admin.groups.stats(name, topic)
+            members = await admin.groups.members(name)
+            return _Progress(config, _count(members), stats.consume_tps, dict(stats.offset_table))
+
+    found = run(ask(), name_server, waiting_for=f"reading group {name}")
+    if found.config is None and not found.queues:
+        raise NotFoundError(f"group {name} not found", "see `gantry group list`")
+    document = _group_document(name, found)
+    show(form, document, lambda: group_screen(document))
+
+
+@click.command(
+    epilog=examples(
+        ("gantry group members billing", "show clients and subscriptions"),
+        ("gantry group members billing --output json", "for programs"),
+    )
+)
+@click.argument("name", metavar="GROUP", shell_complete=complete_group)
+@name_server_option
+@output_option
+def members(name: str, name_server: str, form: OutputFormat) -> None:
+    """Show the present members of a consumer group, their addresses and subscriptions."""
+
+    async def ask() -> ConsumerConnections | None:
+        async with Admin(name_server, client_settings=client_settings()) as admin:
+            return await admin.groups.members(name)
+
+    found = run(ask(), name_server, waiting_for=f"reading group {name}")
+    document = MembersOfGroupDocument(
+        group=name,
+        message_model=None if found is None else found.message_model,
+        consume_type=None if found is None else found.consume_type,
+        consume_from=None if found is None else found.consume_from_where,
+        subscriptions={} if found is None else _subscriptions_of(found),
+        members=[] if found is None else _clients(found),
+    )
+    show(form, document, lambda: members_screen(document))
+
+
+@click.command(
+    epilog=examples(
+        ("gantry group running billing", "show the queues and rates of all members"),
+        ("gantry group running billing 10.0.0.7@4711", "show one member, by its client id"),
+        ("gantry group running billing 10.0.0.7@4711 --stacks", "show its stack traces, too"),
+    )
+)
+@click.argument("name", metavar="GROUP", shell_complete=complete_group)
+@click.argument("client_id", metavar="[CLIENT]", required=False)
+@name_server_option
+@click.option("--stacks", "has_stacks", is_flag=True, help="Show the stacks of its threads and tasks.")
+@output_option
+def running(name: str, client_id: str | None, name_server: str, has_stacks: bool, form: OutputFormat) -> None:
+    """Show the state of a group's members.
+
+    A broker requests it over each member's own connection; a member that does not answer within ten seconds is shown
+    with the reason.
+    """
+
+    async def ask() -> list[RunningDocument]:
+        async with Admin(name_server, client_settings=client_settings()) as admin:
+            known = sorted(await admin.members.connections(name))
+            limit = asyncio.Semaphore(ASKED_AT_ONCE)
+
+            async def one(member: str) -> RunningDocument:
+                async with limit:
+                    try:
+                        return running_document(
+                            member, await admin.members.running_info(name, member, has_stacks=has_stacks)
+                        )
+                    except ClientError as error:
+                        return _unknown(member, str(error))
+
+            if client_id is not None and client_id not in known:
+                raise NotFoundError(f"{client_id} is not a member of {name}", f"see `gantry group members {name}`")
+            return list(await asyncio.gather(*(one(member) for member in known if client_id in (None, member))))
+
+    found = run(ask(), name_server, waiting_for=f"asking the members of {name}")
+    show(form, found, lambda: running_screen(name, found))
+
+
+# -- documents ---------------------------------------------------------------------------------------------------------
+
+
+def running_document(client_id: str, info: ConsumerRunningInfo) -> RunningDocument:
+    """Return the document of a member's answer."""
+    return RunningDocument(
+        client_id=client_id,
+        properties=dict(sorted(info.properties.items())),
+        subscriptions={one.topic: one.sub_string or "*" for one in info.subscription_set},
+        queues=[
+            ProcessQueueDocument(
+                topic=queue.topic,
+                broker=queue.broker_name,
+                queue_id=queue.queue_id,
+                committed_offset=held.commit_offset,
+                messages=held.cached_msg_count,
+                is_locked=held.locked,
+                last_pull_ms=held.last_pull_timestamp,
+                last_consume_ms=held.last_consume_timestamp,
+            )
+            for queue, held in sorted(info.mq_table.items(), key=lambda item: _order(item[0]))
+        ],
+        topics=[
+            ConsumeRateDocument(
+                topic=topic,
+                fetched_per_s=pace.pull_tps,
+                consumed_per_s=pace.consume_ok_tps,
+                failed_per_s=pace.consume_failed_tps,
+                fetch_ms=pace.pull_rt,
+                consume_ms=pace.consume_rt,
+                failed_in_hour=pace.consume_failed_msgs,
+            )
+            for topic, pace in sorted(info.status_table.items())
+        ],
+        stacks=info.jstack,
+    )
+
+
+def _unknown(client_id: str, failure: str) -> RunningDocument:
+    return RunningDocument(
+        client_id=client_id, properties={}, subscriptions={}, queues=[], topics=[], stacks=None, failure=failure
+    )
+
+
+def _group_document(name: str, found: _Progress) -> GroupDocument:
+    queues = [
+        GroupQueueDocument(
+            topic=queue.topic,
+            broker=queue.broker_name,
+            queue_id=queue.queue_id,
+            consumed_offset=progress.consumer_offset,
+            fetched_offset=progress.pull_offset,
+            end_offset=progress.broker_offset,
+            lag=progress.lag,
+            last_consumed_ms=progress.last_timestamp or None,
+        )
+        for queue, progress in sorted(found.queues.items(), key=lambda item: _order(item[0]))
+    ]
+    return GroupDocument(
+        group=name,
+        settings=found.config,
+        members=found.members,
+        lag=sum(queue.lag for queue in queues),
+        consumed_per_s=found.per_s,
+        queues=queues,
+    )
+
+
+def _clients(found: ConsumerConnections) -> list[MemberDocument]:
+    return sorted(
+        (
+            MemberDocument(client_id=one.client_id, address=one.client_addr, language=one.language, version=one.version)
+            for one in found.connection_set
+        ),
+        key=lambda one: (one.client_id, one.address),
+    )
+
+
+def _subscriptions_of(found: ConsumerConnections) -> dict[str, str]:
+    return {topic: data.sub_string or "*" for topic, data in sorted(found.subscription_table.items())}
+
+
+def _count(found: ConsumerConnections | None) -> int:
+    return 0 if found is None else len(found.connection_set)
+
+
+def _order(queue: MessageQueue) -> tuple[str, str, int]:
+    return queue.topic, queue.broker_name, queue.queue_id
+
+
+# -- screens -----------------------------------------------------------------------------------------------------------
+# The text output of consumer groups: progress, members and their state.
+
+
+def group_screen(document: GroupDocument) -> Iterator[RenderableType]:
+    """Yield the parts of a group's progress."""
+    members = f"{document.members} member{'' if document.members == 1 else 's'}"
+    yield f"group {document.group}: {members}, lag of {count_text(document.lag)} messages"
+    if not document.queues:
+        yield "No committed offsets"
+        return
+    columns = ("topic", "broker", "queue", "consumed", "in flight", "end", "lag", "last consumed")
+    rows = (
+        (
+            queue.topic,
+            queue.broker,
+            str(queue.queue_id),
+            count_text(queue.consumed_offset),
+            count_text(max(0, queue.fetched_offset - queue.consumed_offset)),
+            count_text(queue.end_offset),
+            count_text(queue.lag),
+            time_text(queue.last_consumed_ms) if queue.last_consumed_ms else "never",
+        )
+        for queue in document.queues
+    )
+    yield table(None, columns, rows, right=columns[2:7])
+
+
+def members_screen(document: MembersOfGroupDocument) -> Iterator[RenderableType]:
+    """Yield the parts of a group's members and subscriptions."""
+    if not document.members:
+        yield f"No members in group {document.group}"
+        return
+    rows = ((one.client_id, one.address, one.language or "", str(one.version)) for one in document.members)
+    yield table(f"Members of {document.group}", ("client", "address", "language", "version"), rows, right=("version",))
+    yield table("Subscriptions", ("topic", "filter"), document.subscriptions.items())
+
+
+def running_screen(name: str, found: list[RunningDocument]) -> Iterator[RenderableType]:
+    """Yield the parts of the members' state."""
+    if not found:
+        yield f"No members in group {name}"
+    for one in found:
+        if one.failure is not None:
+            yield Text(f"{one.client_id} does not answer: {one.failure}")
+            continue
+        columns = ("topic", "broker", "queue", "committed", "in flight", "last pull", "last consumed")
+        rows = (
+            (
+                queue.topic,
+                queue.broker,
+                str(queue.queue_id),
+                count_text(queue.committed_offset),
+                count_text(queue.messages),
+                time_text(queue.last_pull_ms),
+                time_text(queue.last_consume_ms),
+            )
+            for queue in one.queues
+        )
+        yield table(one.client_id, columns, rows, right=columns[2:5])
+        columns = ("topic", "fetched/s", "consumed/s", "failed/s", "fetch ms", "consume ms", "failed in the last hour")
+        paces = (
+            (
+                pace.topic,
+                rate_text(pace.fetched_per_s),
+                rate_text(pace.consumed_per_s),
+                rate_text(pace.failed_per_s),
+                rate_text(pace.fetch_ms),
+                rate_text(pace.consume_ms),
+                count_text(pace.failed_in_hour),
+            )
+            for pace in one.topics
+        )
+        yield table(None, columns, paces, right=columns[1:])
+        if one.stacks is not None:
+            yield Text(one.stacks)

@@ -1,0 +1,320 @@
+"""Gives orders to a group in a cluster as annotations, which the operator reads, and waits for their results.
+
+    read the group ---> add the order to the others ---> the operator executes and removes it ---> read the new master
+                   ^                              |
+                   `---- conflict: read again ----'
+
+The patch applies only to the version that was read, so two users never overwrite each other's orders. A promotion is
+done when the operator has removed the order and the status names the master of the newest epoch; a fence is done when
+the group's condition `Fenced` names the shard. If the command ends before that, the order stays pending, and the
+command prints how to withdraw it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, NamedTuple, final
+
+import click
+
+from gantry_cli.errors import CliError, NotFoundError
+from gantry_cli.kube.api_errors import ApiError, cli_error_of, printable
+from gantry_cli.kube.cluster import Cluster, Object, Target, group_again, open_group
+from gantry_cli.kube.documents import ClusterShardStatus
+from gantry_cli.kube.group_observer import annotations_of, group_from, shards_of
+from gantry_cli.kube.naming import GROUPS, LEASES
+from gantry_cli.orders import Master, OrderDocument, add_promotion, parse_promotion, promotion_outcome
+from gantry_cli.output import OutputFormat, show
+from gantry_spec.cluster_objects import member_pod, shard_name
+from gantry_spec.lease_annotations import InvalidLeaseRecord, record_of
+from gantry_spec.manifest import ManifestError
+from gantry_spec.manifest.annotations import FENCE, PROMOTE, RESTORE, parse_requests
+
+TRIES: Final = 5
+CONFLICT: Final = 409
+
+Change = Mapping[str, str | None]
+
+
+# -- promote -----------------------------------------------------------------------------------------------------------
+
+
+def promote(options: OrderOptions, order: str, loss: str) -> None:
+    """Order the promotion `SHARD[=MEMBER]`, and wait for its result. Raises CliError."""
+    shard, member = parse_promotion(order)
+    cluster, document = open_group(options.target, options.group)
+    _check_member(document, shard, member)
+    shard_text = f"{order}@{time.time_ns() // 1_000_000}"
+    waiting = OrderWaiter(cluster, document, options, shard, shard_text)
+    apply_order(cluster, document, lambda annotations: add_promotion(annotations, shard, shard_text, loss))
+    waiting.wait_for_promotion(member_pod(str(document["metadata"]["name"]), shard, member) if member else "")
+
+
+# -- fence -------------------------------------------------------------------------------------------------------------
+
+
+def fence(options: OrderOptions, shard: int, *, is_lifted: bool) -> None:
+    """Add a shard to the annotation of fenced shards, or remove it, and wait until its master takes no sends."""
+    cluster, document = open_group(options.target, options.group)
+    if not is_lifted:
+        _check_member(document, shard, 0)
+    waiting = OrderWaiter(cluster, document, options, shard, str(shard))
+    apply_order(cluster, document, lambda annotations: with_fence(annotations, shard, is_lifted=is_lifted))
+    waiting.wait_for_fence(not is_lifted)
+
+
+def with_fence(annotations: Mapping[str, str], shard: int, *, is_lifted: bool) -> Change:
+    """Return the change of annotations that fences a shard or lifts its fence."""
+    try:
+        fenced = set(parse_requests(annotations).fenced_shards)
+    except ManifestError as error:
+        raise CliError("; ".join(map(str, error.problems)), "correct this annotation first") from error
+    if is_lifted and shard not in fenced:
+        raise NotFoundError(
+            f"shard {shard} is not fenced", f"fenced shards: {', '.join(map(str, sorted(fenced))) or 'none'}"
+        )
+    rest = sorted(fenced - {shard} if is_lifted else fenced | {shard})
+    return {FENCE: ",".join(map(str, rest)) or None}
+
+
+# -- restore -----------------------------------------------------------------------------------------------------------
+
+
+def restore(options: OrderOptions, shard: int, *, is_confirmed: bool) -> None:
+    """Start a shard that has no master with its present volumes. Raises CliError."""
+    cluster, document = open_group(options.target, options.group)
+    _check_member(document, shard, 0)
+    now = shard_of(document, shard)
+    if now.master:
+        raise CliError(f"shard {shard} has a master, {now.master}: there is nothing to restore", "see `gantry status`")
+    if not is_confirmed:
+        reasons = "; ".join(now.blocked_by) or "the operator has not reported what is missing"
+        raise CliError(f"data that is on no volume would be lost: {printable(reasons)}", "confirm with --yes")
+    waiting = OrderWaiter(cluster, document, options, shard, str(shard))
+    apply_order(cluster, document, lambda annotations: with_restored(annotations, shard))
+    waiting.wait_for_restore()
+
+
+def with_restored(annotations: Mapping[str, str], shard: int) -> Change:
+    """Return the change of annotations that orders the restore of a shard."""
+    try:
+        restored = {*parse_requests(annotations).restored_shards, shard}
+    except ManifestError as error:
+        raise CliError("; ".join(map(str, error.problems)), "correct this annotation first") from error
+    return {RESTORE: ",".join(map(str, sorted(restored)))}
+
+
+# -- giving an order -------------------------------------------------------------------------------------------------
+
+
+def apply_order(cluster: Cluster, document: Object, change: Callable[[Mapping[str, str]], Change]) -> Object:
+    """Change the annotations of exactly the version that was read. After a conflict, read the group again and retry."""
+    name = str(document["metadata"]["name"])
+    for rest in reversed(range(TRIES)):
+        new_annotations = change(annotations_of(document))
+        head = {name: document["metadata"][name] for name in ("uid", "resourceVersion")}
+        try:
+            return cluster.patch(GROUPS, name, {"metadata": {**head, "annotations": dict(new_annotations)}})
+        except ApiError as error:
+            if not error.status or error.status >= 500:  # the patch may have been applied
+                remedy = f"the order may be pending: see `kubectl get bg/{name} -n {cluster.namespace} -o yaml`"
+                raise CliError(f"no answer of the API server to the order: {error.message}", remedy) from error
+            if error.status != CONFLICT or not rest:
+                raise cli_error_of(error) from error
+        try:
+            document = group_again(cluster, name)
+        except ApiError as error:
+            raise cli_error_of(error) from error
+    raise AssertionError("the last one returns or raises")
+
+
+def _check_member(document: Object, shard: int, member: int) -> None:
+    """Raise NotFoundError for a shard or member that the group does not have, if its spec can be parsed."""
+    group, shards = group_from(document), shards_of(document.get("status") or {})
+    if group is None:
+        return
+    known = {*range(group.spec.shards), *(one.number for one in shards)}
+    if shard not in known:
+        raise NotFoundError(f"shard {shard} not found", f"the shards are {', '.join(map(str, sorted(known)))}")
+    if member and member not in group.spec.members:
+        name = str(document["metadata"]["name"])
+        texts = [f"{one} ({member_pod(name, shard, one)})" for one in group.spec.members]
+        raise NotFoundError(f"member {member} not found", f"the members of shard {shard} are {', '.join(texts)}")
+
+
+# -- waiting for the result of an order --------------------------------------------------------------------------------
+# Polls the group until the order is executed, and prints what it waits for.
+#
+# A removed order alone does not prove the result: the status is written a moment later. So the newest epoch with a
+# master is read from the shard's Lease, and the status must have reached it.
+
+
+POLL_S: Final = 0.5
+GRACE_S: Final = 3.0
+"""How long the status may be outdated, if the user may not read the Lease."""
+PROGRESS_AFTER_S: Final = 2.0
+"""After which time the command prints what it waits for."""
+
+
+class OrderOptions(NamedTuple):
+    """The options that all commands with an order share."""
+
+    target: Target
+    group: str | None
+    form: OutputFormat
+    timeout_s: float
+
+
+@final
+class OrderWaiter:
+    """Polls a group until one order is executed, and prints what it waits for."""
+
+    def __init__(self, cluster: Cluster, document: Object, options: OrderOptions, shard: int, order: str) -> None:
+        self._cluster: Final = cluster
+        self._options: Final = options
+        self._shard: Final = shard
+        self._order: Final = order
+        self._name: Final = str(document["metadata"]["name"])
+        self._before: Final = shard_of(document, shard)
+        self._started_s: Final = time.monotonic()
+        self._last_shown = ""
+
+    def wait_for_promotion(self, wanted_pod: str) -> None:
+        """Wait for a promotion, to ``wanted_pod`` unless it is empty. Raises CliError when it is not done in time."""
+        if not self._options.timeout_s:
+            return self._show("order given; see `gantry status`", is_done=False)
+        with self._hint_if_interrupted(f"withdraw it with: {self._annotate(PROMOTE)}"):
+            document = self._wait(lambda one: self._order not in annotations_of(one).get(PROMOTE, ""))
+            document = self._wait(self._is_written(self._named_epoch()), document)
+        now = shard_of(document, self._shard)
+        before, after = Master(self._before.master, self._before.epoch), Master(now.master, now.epoch)
+        return self._show(promotion_outcome(self._shard, before, after, wanted_pod), now)
+
+    def wait_for_restore(self) -> None:
+        """Wait until the shard has a master again. Raises CliError when it is not done in time."""
+        if not self._options.timeout_s:
+            return self._show("order given; see `gantry status`", is_done=False)
+        shard_text = str(self._shard)
+        with self._hint_if_interrupted(f"withdraw it with: {self._annotate(RESTORE)}"):
+            document = self._wait(lambda one: shard_text not in annotations_of(one).get(RESTORE, "").split(","))
+            document = self._wait(self._is_written(self._named_epoch()), document)
+        now = shard_of(document, self._shard)
+        return self._show(f"shard {self._shard}: {now.master} is the master in epoch {now.epoch}", now)
+
+    def wait_for_fence(self, is_wanted: bool) -> None:
+        """Wait until the operator's status shows the shard as fenced, or as not fenced. Raises CliError if late."""
+        if not self._options.timeout_s:
+            return self._show("order given; see `gantry status`", is_done=False)
+        lift = f"gantry fence bg/{self._name} --namespace {self._cluster.namespace} {self._shard} --lift"
+        hint = f"lift the fence with: {lift}" if is_wanted else "the operator lifts the fence"
+        with self._hint_if_interrupted(hint):
+            document = self._wait(lambda one: is_fenced(one, self._shard) is is_wanted)
+        done = "fenced: it takes no sends, and keeps its master" if is_wanted else "not fenced any more"
+        return self._show(f"shard {self._shard} is {done}", shard_of(document, self._shard))
+
+    def _named_epoch(self) -> int | None:
+        """Return the newest epoch with a master in the shard's Lease; None if the user may not read it."""
+        try:
+            lease = self._cluster.get(LEASES, shard_name(self._name, self._shard))
+            record = record_of(annotations_of(lease))
+        except (ApiError, InvalidLeaseRecord):
+            return None
+        return None if record is None or record.newest is None else record.newest.epoch
+
+    def _is_written(self, epoch: int | None) -> Callable[[Object], bool]:
+        """Return a test of whether the status, which is written a moment later, names the master of that epoch."""
+        since_s = time.monotonic()
+
+        def is_done_now(document: Object) -> bool:
+            now = shard_of(document, self._shard)
+            if epoch is not None:
+                return bool(now.master) and now.epoch >= epoch
+            return bool(now.master) and (now.epoch > self._before.epoch or time.monotonic() > since_s + GRACE_S)
+
+        return is_done_now
+
+    def _wait(self, is_done_now: Callable[[Object], bool], document: Object | None = None) -> Object:
+        deadline = self._started_s + self._options.timeout_s
+        reason = ""
+        while True:
+            try:
+                document = document or group_again(self._cluster, self._name)
+                if is_done_now(document):
+                    return document
+                reason = self._waits_for(document)
+            except ApiError as error:
+                if error.is_forbidden:
+                    raise cli_error_of(error) from error
+                reason = error.short  # the API server may only be restarting, and the order stays pending
+            now_s = time.monotonic()
+            if now_s > deadline:
+                text = f"timed out after {self._options.timeout_s:g} s: {printable(reason)}"
+                raise CliError(text, "the order stays pending")
+            if reason != self._last_shown and now_s > self._started_s + PROGRESS_AFTER_S:
+                self._last_shown = reason
+                click.echo(printable(reason), err=True)
+            document = None
+            time.sleep(POLL_S)
+
+    def _waits_for(self, document: Object) -> str:
+        now = shard_of(document, self._shard)
+        texts = [now.action, *(f"waiting: {reason}" for reason in now.blocked_by)]
+        text = "; ".join(one for one in texts if one)
+        return f"shard {self._shard}: {text}" if text else "no status for the order yet; check that an operator runs"
+
+    @contextmanager
+    def _hint_if_interrupted(self, remedy: str) -> Iterator[None]:
+        """Print that the order stays pending, and the remedy, when the user interrupts the wait."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            click.echo(f"the order stays pending; {remedy}", err=True)
+            raise
+
+    def _annotate(self, annotation: str) -> str:
+        return f"kubectl annotate bg/{self._name} -n {self._cluster.namespace} {annotation}-"
+
+    def _show(self, message: str, now: ClusterShardStatus | None = None, *, is_done: bool = True) -> None:
+        state = self._before if now is None else now
+        document = OrderDocument(
+            context=self._cluster.context,
+            namespace=self._cluster.namespace,
+            group=self._name,
+            shard=self._shard,
+            order=self._order,
+            is_done=is_done,
+            master=state.master,
+            epoch=state.epoch,
+            before_master=self._before.master,
+            before_epoch=self._before.epoch,
+            waited_ms=int((time.monotonic() - self._started_s) * 1000),
+            message=message,
+        )
+        show(self._options.form, document, lambda: [message])
+
+
+def is_fenced(document: Object, shard: int) -> bool | None:
+    """Return whether the operator reports the shard as fenced; None without a report, or while it is fencing it."""
+    conditions = (document.get("status") or {}).get("conditions") or []
+    condition = next((one for one in conditions if one.get("type") == "Fenced"), None)
+    if condition is None:
+        return None
+    is_named = str(shard) in re.findall(r"\d+", str(condition.get("message", "")))
+    if condition.get("status") == "True":
+        return is_named
+    return None if is_named else False
+
+
+def shard_of(document: Object, number: int) -> ClusterShardStatus:
+    """Return one shard of the status; a shard that is missing in it has no master."""
+    found = (one for one in shards_of(document.get("status") or {}) if one.number == number)
+    return next(found, NO_SHARD)
+
+
+NO_SHARD: Final = ClusterShardStatus(
+    number=0, master="", epoch=0, in_sync=0, lag="unknown", at_risk="unknown", bound="", is_durability_met=False,
+    action="", blocked_by=[], if_master_dies=[],
+)  # fmt: skip

@@ -1,0 +1,362 @@
+"""One run of `gantry migrate`: gather facts, check them, ask for confirmation, start our broker, and migrate."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field, replace
+from typing import Final, final
+
+import click
+
+from gantry_cli.account import credentials, credentials_path
+from gantry_cli.migrate.checks import ACCESS_CONTROL_KEYS, Finding, MigrationFacts, Severity, check_migration
+from gantry_cli.migrate.procedure import Migration, SwitchResult
+from gantry_cli.migrate.record import MigrationDirectory, MigrationRecord, Phase, replication_address, slave_conf
+from gantry_cli.migrate.source import (
+    ApacheBroker,
+    BrokerRegistration,
+    MigrationError,
+    Offsets,
+    RemotingNameServers,
+    RemotingPeer,
+    SourceBroker,
+    offsets_of,
+)
+from gantry_cli.migrate.target import (
+    TargetAddress,
+    TargetBroker,
+    configured_ports,
+    connection_failure,
+    free_bytes,
+    log_files,
+    ports_in_use,
+)
+from gantry_cli.migrate.text import ProgressLine, blocking_findings, finding_text, plan_text, result_text
+from gantry_client.session import local_address
+from gantry_wire import RequestCode, ResponseCode
+from gantry_wire.commands.admin import SubscriptionGroupConfig
+from gantry_wire.commands.documents import write_document
+
+COPY_INTERVAL_S: Final = 5.0
+
+
+async def copy_late_commits(old: SourceBroker, our_address: str, linger_s: float) -> int:
+    """Copy late commits for ``linger_s`` seconds and return the number of copied offsets.
+
+    Until its next route update, half a minute by default, a consumer reads from the old broker and commits there. Most
+    consumers commit at our broker afterwards. One that stops in between would start too early: no message would be
+    lost, but some would be consumed twice. So offsets that are larger at the old broker are copied; none is ever
+    decreased. If the old broker stops, copying ends.
+    """
+    ours = RemotingPeer(our_address)
+    moved, deadline = 0, time.monotonic() + linger_s
+    try:
+        with suppress(MigrationError):
+            while True:
+                moved += await copy_offsets(await old.offsets(), ours)
+                if time.monotonic() + COPY_INTERVAL_S > deadline:
+                    break
+                await asyncio.sleep(COPY_INTERVAL_S)
+    finally:
+        await ours.close()
+    return moved
+
+
+async def copy_offsets(theirs: Offsets, ours: RemotingPeer) -> int:
+    """Set the offsets of our broker that are larger at the old one. Return their number."""
+    late = offsets_ahead(theirs, await offsets_of(ours))
+    for (group, topic, queue), offset in late.items():
+        fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": str(offset)}
+        reply = await ours.request(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        if (
+            reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        ):  # the group was created at the old broker after the switch
+            config = write_document(SubscriptionGroupConfig(group_name=group))
+            await ours.request_success(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config)
+        if reply.code != ResponseCode.SUCCESS:
+            await ours.request_success(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+    return len(late)
+
+
+def offsets_ahead(theirs: Offsets, ours: Offsets) -> Offsets:
+    """Return the offsets of ``theirs`` that are larger than in ``ours``."""
+    return {key: offset for key, offset in theirs.items() if offset > ours.get(key, -1)}
+
+
+async def only_broker_name(name_servers: RemotingNameServers) -> str:
+    """Return the only registered broker name. Raises MigrationError if there is none or several."""
+    found = await name_servers.broker_names()
+    if len(found) != 1:
+        known = ", ".join(found[:20]) or "none"
+        raise MigrationError(
+            f"brokers registered at the name servers: {known}",
+            "select one with --broker, or set other name servers with -n",
+        )
+    return found[0]
+
+
+def registered_master(registrations: Sequence[BrokerRegistration], name: str) -> str:
+    """Return the address of the old master. Raises MigrationError if it is not registered."""
+    for one in registrations:
+        if 0 in one.brokers:
+            return one.brokers[0]
+    raise MigrationError(f"no master of {name} is registered at the name servers", "set its name servers with -n")
+
+
+def unused_broker_id(registrations: Sequence[BrokerRegistration]) -> int:
+    """Return the smallest positive brokerId that is not registered."""
+    known = {number for one in registrations for number in one.brokers}
+    return next(number for number in range(1, len(known) + 2) if number not in known)
+
+
+async def gather_facts(
+    old: ApacheBroker,
+    registrations: Sequence[BrokerRegistration],
+    directory: MigrationDirectory,
+    conf: Mapping[str, str],
+    *,
+    original: Mapping[str, str],
+    is_running: bool,
+) -> MigrationFacts:
+    """Gather the facts for the checks. ``original`` are the values of settings that an earlier run has changed."""
+    config, runtime, log = await old.config(), await old.runtime(), await old.log()
+    half_messages, half_messages_open = await old.half_message_counts()
+    stream = conf.get("haMasterAddress") or replication_address(config, old.address)
+    copied, file_bytes = log_files(directory)
+    return MigrationFacts(
+        version=runtime.get("brokerVersionDesc", ""),
+        config={**config, **original},
+        log=log,
+        stream=stream,
+        stream_failure=await connection_failure(stream),
+        half_messages=half_messages,
+        half_messages_open=half_messages_open,
+        timer_messages=await old.timer_messages(),
+        pop_groups=await old.pop_groups(),
+        registrations=registrations,
+        old_address=old.address,
+        ports_taken=[] if is_running else ports_in_use(conf.get("bindAddress", ""), configured_ports(conf)),
+        free_bytes=free_bytes(directory.path),
+        copied_bytes=min(copied, log.end - log.begin),
+        own_file_bytes=file_bytes,
+        own_id=int(conf.get("brokerId", "1")),
+        is_signing=credentials() is not None,
+        own_conf=conf,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationOptions:
+    """The options of one call of the command."""
+
+    name_server: str
+    directory: MigrationDirectory
+    settings: Mapping[str, str]
+    broker_name: str | None = None
+    host: str | None = None
+    port: int = 10911
+    no_start: bool = False
+    dry_run: bool = False
+    yes: bool = False
+    timeout_s: float = 30.0
+    linger_s: float = 35.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationResult:
+    """`gantry migrate`: the result of a run."""
+
+    phase: str
+    old_address: str
+    broker_name: str
+    findings: list[Finding] = field(default_factory=list)
+    is_blocked: bool = False
+    address: str = ""
+    epoch: int = 0
+    end: int = -1
+    pause_ms: float = -1.0
+    late_commits: int = 0
+
+
+@final
+class Migrator:
+    """One run of the command. Owned by one event loop; use it inside `async with`."""
+
+    def __init__(self, options: MigrationOptions, *, quiet: bool) -> None:
+        """Prepare a run. With ``quiet``, text goes to standard error, since standard output is for one document."""
+        self.line: Final = ProgressLine()
+        self._options: Final = options
+        self._directory: Final = options.directory
+        self._quiet: Final = quiet
+        self._ours: Final = TargetBroker(options.directory)
+        self._name_servers: Final = RemotingNameServers(options.name_server)
+        self._stack: Final = AsyncExitStack()
+
+    async def __aenter__(self) -> Migrator:
+        await self._stack.enter_async_context(self._ours.orders)
+        self._stack.push_async_callback(self._name_servers.close)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.line.close()
+        await self._stack.aclose()
+
+    async def run(self) -> MigrationResult:
+        """Run the migration, or only its checks with --dry-run. Raises ``MigrationError``."""
+        record = self._directory.load_record()
+        if record is not None and record.phase is Phase.DONE:
+            return self._result(record, None, 0)
+        name = (
+            record.broker_name
+            if record is not None
+            else self._options.broker_name or await only_broker_name(self._name_servers)
+        )
+        registrations = await self._name_servers.registrations(name)
+        address = record.old_address if record is not None else registered_master(registrations, name)
+        old = self._open_source(address)
+        migration = self._make_migration(old, record or MigrationRecord(old_address=address, broker_name=name))
+        if migration.record.phase is Phase.PROMOTING:
+            await self._attach(self._directory.read_conf(), migration)
+            return await self._finish(migration, old, await migration.promote())
+        conf = await self._target_settings(old, registrations)
+        found = await self._check_preconditions(old, registrations, conf, migration.record)
+        if self._options.dry_run:
+            for text in plan_text(address, name, self._directory, conf, is_conf_new=not self._directory.conf.exists()):
+                self._print(text)
+            is_blocked = bool(blocking_findings(found))
+            return MigrationResult(
+                phase="CHECKED", old_address=address, broker_name=name, findings=found, is_blocked=is_blocked
+            )
+        if bad := blocking_findings(found):
+            raise MigrationError("; ".join(one.what for one in bad), bad[0].remedy or None)
+        if any(one.kind is Severity.WARNING for one in found):
+            self._confirm("Continue despite the warnings?")
+        await migration.resume()
+        await self._attach(conf, migration)
+        await migration.catch_up()
+        self.line.close()
+        self._print("Our broker has caught up with the old one")
+        self._confirm(f"Stop writes at {address} and switch over now?")
+        return replace(await self._finish(migration, old, await migration.switch()), findings=found)
+
+    async def abort(self) -> MigrationResult:
+        """Restore the old broker, if a run that was killed has stopped its writes."""
+        record = self._directory.load_record()
+        if record is None:
+            raise MigrationError(f"no migration found in {self._directory.path}")
+        if record.phase in (Phase.PROMOTING, Phase.DONE):
+            reason = "our broker is the master or is being promoted: the migration can no longer be aborted"
+            raise MigrationError(reason, "run the command without --abort, or see docs/migration.md")
+        migration = self._make_migration(self._open_source(record.old_address), record)
+        await migration.resume()
+        self._print(
+            f"The old broker at {record.old_address} accepts messages; our broker, if it runs, continues to follow it"
+        )
+        return MigrationResult(
+            phase=migration.record.phase, old_address=record.old_address, broker_name=record.broker_name
+        )
+
+    # -- parts of a run ------------------------------------------------------------------------------------------------
+
+    def _open_source(self, address: str) -> ApacheBroker:
+        old = ApacheBroker(address)
+        self._stack.push_async_callback(old.close)
+        return old
+
+    def _make_migration(self, old: ApacheBroker, record: MigrationRecord) -> Migration:
+        return Migration(
+            old, self._ours.orders, self._name_servers, self._directory, record,
+            report_step=self._print, report_progress=self.line, timeout_s=self._options.timeout_s,
+        )  # fmt: skip
+
+    async def _target_settings(self, old: ApacheBroker, registrations: Sequence[BrokerRegistration]) -> dict[str, str]:
+        """Return the settings of our broker: from its broker.conf, or derived from the old broker."""
+        if self._directory.conf.exists():
+            return self._directory.read_conf()
+        options = self._options
+        target = TargetAddress(
+            host=options.host or local_address(options.name_server.split(";")[0]),
+            port=options.port,
+            name_server=options.name_server,
+            broker_id=unused_broker_id(registrations),
+        )
+        config, own = await old.config(), target.conf()
+        path = credentials_path()
+        if path is not None and any(config.get(key, "").lower() == "true" for key in ACCESS_CONTROL_KEYS):
+            own["aclCredentialsPath"] = path
+        return slave_conf(config, old.address, self._directory, own, options.settings)
+
+    async def _check_preconditions(
+        self,
+        old: ApacheBroker,
+        registrations: Sequence[BrokerRegistration],
+        conf: Mapping[str, str],
+        record: MigrationRecord,
+    ) -> list[Finding]:
+        is_running = await self._ours.is_running()
+        facts = await gather_facts(
+            old, registrations, self._directory, conf, original=record.original, is_running=is_running
+        )
+        found = check_migration(facts)
+        for one in found:
+            self._print(finding_text(one))
+        return found
+
+    async def _attach(self, conf: Mapping[str, str], migration: Migration) -> None:
+        """Write the settings and the record, and start our broker or wait until it is started."""
+        if not self._directory.conf.exists():
+            self._directory.write_conf(conf, "our broker follows the old one; the switch makes it a master")
+        self._directory.save_record(migration.record)
+        if await self._ours.is_running():
+            self._print(f"Our broker is already running: {self._directory.control}")
+        elif self._options.no_start:
+            self._print(f"Waiting for our broker; start it with: gantry broker -c {self._directory.conf}")
+            await self._ours.wait_until_running()
+        else:
+            pid = await self._ours.start()
+            self._print(f"Our broker started (pid {pid}, log {self._directory.log})")
+
+    async def _finish(self, migration: Migration, old: ApacheBroker, switched: SwitchResult) -> MigrationResult:
+        if self._options.linger_s > 0:
+            self._print(f"Copying late commits from the old broker for {self._options.linger_s:g} s")
+        late = (
+            await copy_late_commits(old, switched.address, self._options.linger_s) if self._options.linger_s > 0 else 0
+        )
+        await migration.finish()
+        return self._result(migration.record, switched, late)
+
+    def _result(self, record: MigrationRecord, switched: SwitchResult | None, late: int) -> MigrationResult:
+        for text in result_text(record, switched, late):
+            self._print(text)
+        return MigrationResult(
+            phase=record.phase,
+            old_address=record.old_address,
+            broker_name=record.broker_name,
+            address=switched.address if switched is not None else "",
+            epoch=record.epoch,
+            end=record.end,
+            pause_ms=record.pause_ms,
+            late_commits=late,
+        )
+
+    def _print(self, text: str) -> None:
+        self.line.close()
+        click.echo(text, err=self._quiet)
+
+    def _confirm(self, question: str) -> None:
+        if self._options.yes:
+            return
+        # The event loop has its own handler of SIGINT, and is blocked by the question.
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            is_wanted = click.confirm(question, err=True)
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        if not is_wanted:
+            raise MigrationError(
+                "canceled; the old broker is unchanged", "our broker, if it runs, continues to follow it"
+            )

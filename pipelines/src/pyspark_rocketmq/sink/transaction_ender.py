@@ -1,0 +1,126 @@
+"""End half messages: each by a request that is answered, in the order of the rows, many requests at once.
+
+open                           committed now: stored in its topic
+committed before               nothing more is stored, and the response is the same
+given up, expired              it was open for longer than its broker keeps messages: a loss, which is raised
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from typing import Final, Protocol, final
+
+from gantry_client import BrokerRefused, HalfMessage, MessageQueue, TransactionProducer, Unavailable
+from gantry_wire.codes import ResponseCode
+from pyspark_rocketmq.errors import BatchTorn, RocketMQSourceError
+from pyspark_rocketmq.sink import crash_points
+from pyspark_rocketmq.sink.half_message_list import HalfMessageList, HalfMessageRef
+from pyspark_rocketmq.sink.options import SinkOptions
+from pyspark_rocketmq.sink.requests import call_with_retries, map_concurrently
+
+log = logging.getLogger(__name__)
+GONE_CODES: Final = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.ILLEGAL_OPERATION})
+"""Response codes of a broker for a half message that can no longer be ended in this way."""
+
+GONE_TRIES: Final = 5
+"""How often a broker must return code 1 before it is believed: it also stands for other failures."""
+
+
+class TransactionEnder(Protocol):
+    """Ends half messages by commit or rollback."""
+
+    async def commit(self, halves: HalfMessageList) -> None:
+        """Commit all of them; returns when all are answered. Raises NotStored, and BatchTorn if some were lost."""
+        ...
+
+    async def roll_back(self, halves: HalfMessageList) -> int:
+        """Roll back those whose broker answers, and return how many. Open ones are never delivered."""
+        ...
+
+
+class _HalfMessageGone(RocketMQSourceError):
+    """One half message can no longer be committed."""
+
+
+@final
+class BrokerTransactionEnder:
+    """Ends half messages on brokers. Belongs to one event loop."""
+
+    def __init__(self, producer: TransactionProducer, options: SinkOptions) -> None:
+        self._producer: Final = producer
+        self._settings: Final = options.connection
+        self._one_attempt: Final = replace(options.connection, patience_ms=0)
+        self._window: Final = 128 * options.in_flight
+
+    async def commit(self, halves: HalfMessageList) -> None:
+        """Commit all half messages; see `TransactionEnder`."""
+        gone: list[str] = []
+
+        async def one(place: HalfMessageRef) -> None:
+            try:
+                await self._end(place, is_commit=True)
+                crash_points.hit("one-ended")
+            except _HalfMessageGone as error:
+                gone.append(f"{place.broker}/{place.half_offset}: {error}")
+
+        # The first request to each broker is sent alone: requests may overtake each other while a connection is opened.
+        firsts = {place.broker: place for place in reversed(halves.places)}
+        for first in firsts.values():
+            await one(first)
+        await map_concurrently(
+            (place for place in halves if place is not firsts[place.broker]), one, window=self._window
+        )
+        if gone:
+            raise BatchTorn(
+                f"{len(gone)} of {len(halves)} messages of a decided batch are lost; half "
+                f"messages expire with their broker's log files (fileReservedTime). The first: {gone[0]}"
+            )
+
+    async def roll_back(self, halves: HalfMessageList) -> int:
+        """Roll back half messages; see `TransactionEnder`."""
+        ended = Counter[bool]()
+
+        async def one(place: HalfMessageRef) -> None:
+            try:
+                await self._end(place, is_commit=False)
+                ended[True] += 1
+            except RocketMQSourceError as error:
+                ended[False] += 1
+                log.info("failed to roll back half message", extra={"broker": place.broker, "reason": str(error)})
+
+        await map_concurrently(halves, one, window=self._window)
+        if ended[False]:
+            log.warning(
+                "half messages not rolled back; they stay open and are never delivered", extra={"count": ended[False]}
+            )
+        return ended[True]
+
+    async def _end(self, place: HalfMessageRef, *, is_commit: bool) -> None:
+        half, tries = _message(place), count(1)
+        end = self._producer.commit if is_commit else self._producer.roll_back
+
+        async def attempt(timeout_ms: int) -> None:
+            try:
+                await end(half, timeout_ms=timeout_ms)
+            except BrokerRefused as error:
+                if error.code not in GONE_CODES:
+                    raise
+                if error.code == ResponseCode.ILLEGAL_OPERATION or next(tries) >= GONE_TRIES:
+                    raise _HalfMessageGone(error.remark or "no remark") from error
+                raise Unavailable(str(error)) from error
+
+        what = f"a message of {place.topic} on {place.broker} was not {'committed' if is_commit else 'rolled back'}"
+        settings = self._settings if is_commit else self._one_attempt
+        await call_with_retries(attempt, what, settings, refresh=partial(self._producer.refresh, place.topic))
+
+
+def _message(place: HalfMessageRef) -> HalfMessage:
+    queue = MessageQueue(topic=place.topic, broker_name=place.broker, queue_id=0)
+    return HalfMessage(
+        topic=place.topic, queue=queue, message_id="", half_offset=place.half_offset,
+        physical_offset=place.physical_offset,
+    )  # fmt: skip
