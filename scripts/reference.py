@@ -1,12 +1,12 @@
 """Write docs/settings.md, docs/commands.md, docs/output.md and the fields in groups.md and pipelines.md from the code.
 
-The package graph in ARCHITECTURE.md is written, too (`package_graph`).
+The script writes the package graph in ARCHITECTURE.md, too (`package_graph`).
 
-The settings are read from the source of every settings class: a dataclass whose name ends in `Settings` or
-`Limits` and which has defaults; one without any is a value handed around inside, not something that a user sets.
-Each field is followed by a docstring with its reason, and a field without one is an error here, since a reference that
-only repeats a name helps nobody. The commands are read from the command line itself, the fields of a manifest from its
-structs, those of what commands say to programs from their types. `make format` runs this; the docs test compares.
+Settings are read from the source of the settings classes: dataclasses whose names end in `Settings` or `Limits` and
+which have defaults. A class without defaults is an internal value, not a setting of users. Each field must be followed
+by a docstring with its meaning and reason. Commands are read from the command line, the fields of manifests from their
+structs, and the fields of output documents from their types. `make format` runs this script; a test checks that the
+pages are up to date.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import log_catalogue
 import package_graph
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE_FOLDERS = ("broker/src", "operator/src", "pipelines/src")
-SPEAKING_NAMES = {"TlsSettings.mode", "TlsSettings.certificate_file", "TlsSettings.key_file"}
-"""The only settings that may do without a docstring, because the name and the class say it all."""
+SELF_EXPLANATORY = {"TlsSettings.mode", "TlsSettings.certificate_file", "TlsSettings.key_file"}
+"""The only settings without a docstring, because their names and their class are sufficient."""
 NOTE = "<!-- Written by scripts/reference.py (`make format`) from the code; edit the docstrings there. -->\n"
 FIELDS_BEGIN = "<!-- fields: written by scripts/reference.py (`make format`); edit the texts in the code -->"
 FIELDS_END = "<!-- end: fields -->"
@@ -42,7 +43,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class SettingsClass:
-    """One settings class as its source shows it."""
+    """One settings class, read from its source."""
 
     module: str
     name: str
@@ -51,25 +52,26 @@ class SettingsClass:
 
     @property
     def unexplained(self) -> list[str]:
-        """Fields that nobody gave a docstring."""
-        mute = (setting.name for setting in self.settings if not setting.reason)
-        return [f"{self.module}.{self.name}.{name}" for name in mute if f"{self.name}.{name}" not in SPEAKING_NAMES]
+        """Return the fields without a docstring."""
+        without_reason = (setting.name for setting in self.settings if not setting.reason)
+        required = (name for name in without_reason if f"{self.name}.{name}" not in SELF_EXPLANATORY)
+        return [f"{self.module}.{self.name}.{name}" for name in required]
 
 
 def is_settings_class(node: ast.ClassDef) -> bool:
-    """A dataclass or struct that is called Settings or Limits."""
+    """Return whether a class is a public class of settings or limits, by its name."""
     return node.name.endswith(("Settings", "Limits")) and not node.name.startswith("_")
 
 
 def text_of(node: ast.stmt | None) -> str:
-    """The text of a statement that is only a string."""
+    """Return the text of a statement that is only a string, such as a docstring; otherwise an empty string."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
         return " ".join(node.value.value.split())
     return ""
 
 
 def default_of(field: ast.AnnAssign, constants: dict[str, str]) -> str:
-    """The default as written, or the value of the constant it names; `required` when there is none."""
+    """Return the default as written, or the value of its constant; `required` if there is none."""
     value = field.value
     if value is None:
         return "required"
@@ -80,7 +82,7 @@ def default_of(field: ast.AnnAssign, constants: dict[str, str]) -> str:
 
 
 def settings_of(path: Path, module: str) -> Iterator[SettingsClass]:
-    """The settings classes of one module."""
+    """Yield the settings classes of one module."""
     tree = ast.parse(path.read_text())
     constants = {
         ast.unparse(target): ast.unparse(node.value)
@@ -103,7 +105,7 @@ def settings_of(path: Path, module: str) -> Iterator[SettingsClass]:
 
 
 def all_settings(root: Path) -> list[SettingsClass]:
-    """Every settings class of every package, by module name."""
+    """Return all settings classes of all packages, sorted by module name."""
     found: list[SettingsClass] = []
     for folder in SOURCE_FOLDERS:
         for path in sorted((root / folder).glob("**/*.py")):
@@ -114,7 +116,7 @@ def all_settings(root: Path) -> list[SettingsClass]:
 
 
 def broker_conf_keys(root: Path) -> dict[str, str]:
-    """What works in a `broker.conf`: RocketMQ's key to our setting, read from the table of the broker's settings."""
+    """Return the keys of `broker.conf` and their settings, from the table in gantry_broker.setting_keys."""
     tree = ast.parse((root / "broker/src/gantry_broker/setting_keys.py").read_text())
     for node in tree.body:
         is_table = isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "_KEYS"
@@ -125,16 +127,16 @@ def broker_conf_keys(root: Path) -> dict[str, str]:
                 for key, value in rows
                 if key is not None and isinstance(value, ast.Tuple)
             }
-    raise SystemExit("reference: gantry_broker.setting_keys has no table _KEYS any more")
+    raise SystemExit("reference: gantry_broker.setting_keys has no table _KEYS")
 
 
 def settings_page(classes: list[SettingsClass], keys: dict[str, str]) -> str:
-    """docs/settings.md."""
+    """Return the text of docs/settings.md."""
     lines = [
         NOTE,
         "# Settings",
         "",
-        "Every setting, by the part that it belongs to. A `broker.conf` uses the names that RocketMQ users know:",
+        "All settings, by component. A `broker.conf` uses the key names of RocketMQ:",
         "",
         "| in `broker.conf` | setting |",
         "|---|---|",
@@ -142,7 +144,7 @@ def settings_page(classes: list[SettingsClass], keys: dict[str, str]) -> str:
     ]
     for one in classes:
         lines += ["", f"## `{one.name}` ({one.module})", "", one.purpose, ""]
-        lines += ["| setting | default | what it is, and why |", "|---|---|---|"]
+        lines += ["| setting | default | description |", "|---|---|---|"]
         for setting in one.settings:
             cells = (f"`{setting.name}`", f"`{setting.default}`", setting.reason)
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
@@ -150,7 +152,7 @@ def settings_page(classes: list[SettingsClass], keys: dict[str, str]) -> str:
 
 
 def command_line() -> Any:
-    """The root command of `gantry`, a click group."""
+    """Return the root command of `gantry`, a click group."""
     import click
 
     from gantry_cli import main as module
@@ -162,7 +164,7 @@ def command_line() -> Any:
 
 
 def context_of(command: Any, name: str, parent: Any) -> Any:
-    """The context in which the command prints its help when it is typed, as wide on every machine."""
+    """Return a context that prints the help of a command with the same width on every machine."""
     import click
 
     width = {"terminal_width": 100, "max_content_width": 100}
@@ -170,7 +172,7 @@ def context_of(command: Any, name: str, parent: Any) -> Any:
 
 
 def walk_commands(command: Any, name: str, parent: Any = None) -> Iterator[tuple[str, Any, Any]]:
-    """A command and all below it: the words that call each, the command, its context."""
+    """Yield a command and its subcommands: the full name, the command and its context."""
     if command.hidden:
         return
     context = context_of(command, name, parent)
@@ -181,14 +183,14 @@ def walk_commands(command: Any, name: str, parent: Any = None) -> Iterator[tuple
 
 
 def commands_page(root_command: Any) -> str:
-    """docs/commands.md: what `--help` says, for every command."""
+    """Return the text of docs/commands.md: the output of `--help` of every command."""
     import click
 
     lines = [
         NOTE,
         "# Commands",
         "",
-        "What `gantry COMMAND --help` prints, for every command, and `kubectl gantry` after it.",
+        "The output of `gantry COMMAND --help` for every command, followed by the commands of `kubectl gantry`.",
     ]
     from gantry_cli.kube.plugin import cli as plugin
 
@@ -201,8 +203,8 @@ def commands_page(root_command: Any) -> str:
 
 
 def field_tables(**specs: Any) -> str:
-    """Every field of manifests, part by part; a part that several have is written once."""
-    from gantry_spec.manifest.shapes import Field, fields_of, is_part, item_of, purpose_of
+    """Return tables of all fields of manifests by section; a section that several manifests share appears once."""
+    from gantry_spec.manifest.struct_fields import Field, description_of, fields_of, is_part, item_of
 
     def part_of(field: Field) -> Any:
         kind = item_of(field.kind)[0] if getattr(field.kind, "__origin__", None) is list else field.kind
@@ -224,9 +226,9 @@ def field_tables(**specs: Any) -> str:
             "",
             f"### {title or f'`{path}`'}",
             "",
-            purpose_of(part),
+            description_of(part),
             "",
-            "| field | default | what it is |",
+            "| field | default | description |",
             "|---|---|---|",
         )
         fields = fields_of(part)
@@ -243,7 +245,7 @@ def field_tables(**specs: Any) -> str:
 
 
 def field_texts(kind: type) -> dict[str, str]:
-    """The docstrings under the fields of a class, those that it inherits included."""
+    """Return the docstrings of the fields of a class, including inherited fields."""
     texts: dict[str, str] = {}
     for one in reversed(kind.__mro__):
         if not one.__module__.startswith(("builtins", "msgspec")):
@@ -252,7 +254,7 @@ def field_texts(kind: type) -> dict[str, str]:
 
 
 def own_field_texts(kind: type) -> dict[str, str]:
-    """The docstrings under the fields that a class itself defines."""
+    """Return the docstrings of the fields that a class itself defines."""
     [node] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(node, ast.ClassDef), "only classes have fields"
     return {
@@ -263,7 +265,7 @@ def own_field_texts(kind: type) -> dict[str, str]:
 
 
 def document_rows(kind: Any, path: str = "") -> Iterator[str]:
-    """A row for each field of a document, and for those of what is in it."""
+    """Yield a row for each field of a document and of its nested documents."""
     from gantry_status.broker_state import UNKNOWN, StatePart, optional_numbers
 
     of_class = getattr(kind, "cls", None)
@@ -273,7 +275,7 @@ def document_rows(kind: Any, path: str = "") -> Iterator[str]:
         for name, field in ((name, field) for name in texts for field in kind.fields if field.name == name):
             shown, text = f"{path}{getattr(field, 'encode_name', name)}", texts[name].replace("|", chr(92) + "|")
             is_minus_one = name in minus_one or field.default == UNKNOWN
-            what = "number, -1 if not known" if is_minus_one else kind_text(field.type)
+            what = "number, -1 if unknown" if is_minus_one else kind_text(field.type)
             yield f"| `{shown}` | {what} | {text} |"
             yield from document_rows(field.type, f"{shown}.")
     for inner in getattr(kind, "types", ()):
@@ -283,19 +285,19 @@ def document_rows(kind: Any, path: str = "") -> Iterator[str]:
 
 
 def kind_text(kind: Any) -> str:
-    """What a program gets to see: text, number, yes or no, list, mapping, or null."""
+    """Return the JSON type of a field in words: text, number, list, mapping, or null."""
     name = type(kind).__name__.removesuffix("Type")
     if name == "Union":
         return ", ".join(kind_text(one) for one in kind.types if type(one).__name__ != "UnsetType") + (
             ", or left out" if any("Unset" in repr(one) for one in kind.types) else ""
         )
-    said = {"Str": "text", "Int": "number", "Float": "number", "Bool": "true or false", "None": "null", "Enum": "text",
+    words = {"Str": "text", "Int": "number", "Float": "number", "Bool": "true or false", "None": "null", "Enum": "text",
             "Literal": "text", "Dict": "mapping"}  # fmt: skip
-    return said.get(name, "list" if hasattr(kind, "item_type") or name == "Tuple" else "object")
+    return words.get(name, "list" if hasattr(kind, "item_type") or name == "Tuple" else "object")
 
 
 def output_page(text: str) -> str:
-    """docs/output.md: what was written by hand, and every document of every command behind it."""
+    """Return docs/output.md with its written part and the documents of all commands."""
     import msgspec
 
     from gantry_cli.document_types import DOCUMENTS
@@ -316,14 +318,14 @@ def output_page(text: str) -> str:
 
 
 def groups_page(text: str) -> str:
-    """docs/groups.md: what was written by hand, with the fields as they are now."""
+    """Return docs/groups.md with the current fields."""
     from gantry_spec.manifest.group import Spec
 
     return page_with_fields(text, "docs/groups.md", field_tables(BrokerGroup=Spec))
 
 
 def pipelines_page(text: str) -> str:
-    """docs/pipelines.md, in the same way."""
+    """Return docs/pipelines.md with the current fields."""
     from gantry_spec.pipelines import PIPELINE_KINDS
 
     return page_with_fields(
@@ -332,7 +334,7 @@ def pipelines_page(text: str) -> str:
 
 
 def page_with_fields(text: str, name: str, tables: str) -> str:
-    """What was written by hand, with these tables between the two marks."""
+    """Return a page with the tables between its two marks."""
     head, _, rest = text.partition(FIELDS_BEGIN)
     _, end, tail = rest.partition(FIELDS_END)
     if not end:
@@ -341,11 +343,11 @@ def page_with_fields(text: str, name: str, tables: str) -> str:
 
 
 def pages(root: Path) -> dict[Path, str]:
-    """Each page of the reference and what it should say. Raises SystemExit when a setting lacks its reason."""
+    """Return the path and the text of each page. Raises SystemExit if a setting has no docstring."""
     classes = all_settings(root)
     unexplained = [name for one in classes for name in one.unexplained]
     if unexplained:
-        raise SystemExit("reference: say what these settings are, in a docstring: " + ", ".join(unexplained))
+        raise SystemExit("reference: add docstrings to these settings: " + ", ".join(unexplained))
     docs = root / "docs"
     return {
         docs / "settings.md": settings_page(classes, broker_conf_keys(root)),
@@ -353,12 +355,13 @@ def pages(root: Path) -> dict[Path, str]:
         docs / "output.md": output_page((docs / "output.md").read_text()),
         docs / "groups.md": groups_page((docs / "groups.md").read_text()),
         docs / "pipelines.md": pipelines_page((docs / "pipelines.md").read_text()),
+        docs / "logs.md": log_catalogue.page(root),
         root / "ARCHITECTURE.md": package_graph.page(root),
     }
 
 
 def main() -> int:
-    """Write the pages."""
+    """Write all pages of the reference."""
     for path, text in pages(ROOT).items():
         path.write_text(text)
     return 0
