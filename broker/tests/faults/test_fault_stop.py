@@ -156,7 +156,9 @@ async def test_stop_that_times_out_names_the_unflushed_bytes(tmp_path: Path) -> 
         lines = [line for line in scene.log.splitlines() if FLUSHING in line]
         assert len(lines) >= 2, "reported once a second"
         assert all(f"left_bytes={left_bytes}" in line and unflushed in line for line in lines)
-        [verdict] = [line for line in scene.log.splitlines() if "not everything is flushed" in line]
+        [verdict] = [
+            line for line in scene.log.splitlines() if "stop is not clean: commit log not flushed in time" in line
+        ]
         assert "CRITICAL" in verdict and unflushed in verdict and f"left_bytes={left_bytes}" in verdict
         assert "Traceback" not in scene.log, scene.log
         assert last.status.phase is Phase.FAILED and unflushed in last.status.last_error

@@ -191,8 +191,14 @@ def test_bundle_has_diagnostic_data_and_no_secret(group: Group, tmp_path: Path) 
             return {name: file.read() for name, file in files.items() if file is not None}
 
     # Sidecars begin again after an edit of their peers, and one that does not run is named in missing.txt.
-    group.until(lambda: "missing.txt" not in packed())
-    texts = packed()
+    texts: dict[str, bytes] = {}
+
+    def is_complete() -> bool:
+        texts.clear()
+        texts.update(packed())
+        return "missing.txt" not in texts
+
+    group.until(is_complete)
     assert {"manifest.yaml", "group.json", "decision.json", "lease-0.json", "logs/master-0.log"} <= texts.keys()
     assert {"sidecars/master-0.tar.gz", "sidecars/slave-0-1.tar.gz"} <= texts.keys()
     assert not [name for name, text in texts.items() if token.encode() in text]

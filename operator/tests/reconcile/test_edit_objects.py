@@ -153,7 +153,7 @@ async def test_without_pruning_external_services_stay(operated: Operated, monkey
     async def nothing(self: Pruner, rendered: object, owner: str) -> None:
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(Pruner, "clear", nothing)
+    monkeypatch.setattr(Pruner, "prune", nothing)
     row = next(one for one in COMING if str(one) == "access.external.type: closed again")
     await operated.edit(row.spec(row.before))
     await operated.edit(row.spec(row.after))
